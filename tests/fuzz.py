@@ -46,7 +46,6 @@ import workbench as wb
 from workbench.analysis.attribution import attribute_layers
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.roofline import build_roof
-from workbench.datasets import load_case_study
 from workbench.errors import WorkbenchError
 from workbench.export.etrecord import add_etrecord
 from workbench.export.layers import describe_pte
@@ -69,7 +68,6 @@ from workbench.trace.samples import read_functions, read_samples
 TESTS = Path(__file__).parent
 PROGRAM = TESTS / "data" / "etdump" / "two_methods.pte"
 MATRIX = TESTS.parent / "data" / "matrix.yaml"
-CASE = TESTS.parent / "data" / "case_studies" / "squeezesam.json"
 SECONDS_EACH = 1.0
 #: A run's tables, page and documents are all made.
 SECONDS_RUN = 30.0
@@ -409,12 +407,6 @@ def read_ceilings(path: Path) -> None:
     build_roof(load_record(Ceilings, path))
 
 
-def read_case_study(path: Path) -> None:
-    """Read published figures, and tabulate them."""
-    study = load_case_study(path)
-    _ = study.latencies, study.categories
-
-
 def read_record(path: Path) -> None:
     """Add the layers in an ETRecord to those of the program."""
     add_etrecord(program_layers(), path)
@@ -442,7 +434,6 @@ KINDS = {
     "summary": Kind("s.json", partial(make_document, "summary.json"), read_as(AnalysisSummary)),
     "outcome": Kind("o.json", make_outcome, load_outcome),
     "ceilings": Kind("c.json", make_ceilings, read_ceilings),
-    "case_study": Kind("s.json", lambda _: [CASE.read_bytes()], read_case_study),
     "config": Kind("c.json", make_configs, lambda p: plan_config(read_config(p), p.parent)),
     "matrix": Kind("m.yaml", lambda _: [MATRIX.read_bytes()], read_matrix),
     "categories": Kind("c.yaml", make_scheme, load_scheme),

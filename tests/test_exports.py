@@ -7,13 +7,12 @@ import pytest
 
 import workbench as wb
 from workbench.analysis.exports import compare_exports, list_partition
-from workbench.datasets import sample_exports
 from workbench.errors import StoreError, UsageError
 
 
 @pytest.fixture
 def exports():
-    return wb.read_exports(sample_exports())
+    return wb.read_exports(wb.sample_file("exports"))
 
 
 def test_every_recorded_export_is_a_row(exports):

@@ -13,7 +13,7 @@ import workbench as wb
 from workbench.analysis.history import estimate_noise, find_changes, split_pieces
 from workbench.errors import UsageError
 from workbench.frames import HISTORY, check
-from workbench.plots.history import plot_history
+from workbench.plots.latencies import plot_history
 from workbench.portfolio.history import read_history, write_figure
 from workbench.store import load_run, save_run
 

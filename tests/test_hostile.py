@@ -399,4 +399,4 @@ def test_rows_of_an_old_document_that_are_no_rows_are_refused(tmp_path):
     path = tmp_path / "study.json"
     path.write_text(json.dumps({"schema_version": 2, "ladder": ["sme2"]}))
     with pytest.raises(WorkbenchError):
-        wb.load_case_study(path)
+        wb.read_study(path)

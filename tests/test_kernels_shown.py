@@ -14,7 +14,7 @@ from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import explain_unchanged
 from workbench.datasets import sample_run
 from workbench.errors import StoreError
-from workbench.plots.machine_code import CODE_COLORS, plot_machine_code
+from workbench.plots.parts import CODE_COLORS
 from workbench.report.artifacts import write_artifacts
 from workbench.trace.functions import AARCH64_CLASSES, X86_CLASSES
 
@@ -53,7 +53,7 @@ def test_sme2_kernels_are_named_with_the_toggle_on_only(sample):
 
 def test_the_figure_and_the_table_say_it(sample):
     comparison = sample.comparisons[0]
-    figure = plot_machine_code(comparison)
+    figure = wb.plot_machine_code(comparison)
     for text in ("sme2_on: ", "sme2_off: ", "E2E", "convolution", "emulated"):
         assert text in figure.alt_text
     table = str(wb.show(comparison, "kernels"))
@@ -144,7 +144,7 @@ def test_without_evidence_the_report_says_why(run_dir, changes, says):
     analysis = wb.open_run(run_dir)
     comparison = analysis.comparisons[0]
     assert comparison.proof is None
-    assert says in str(plot_machine_code(comparison))
+    assert says in str(wb.plot_machine_code(comparison))
     assert says in str(wb.show(comparison, "kernels"))
     assert says in str(wb.show(comparison, "code"))
     assert says in toggle_check(analysis)["evidence"]

@@ -265,7 +265,7 @@ def test_a_sweep_measures_one_program_at_every_size(swept):
 @pytest.mark.slow
 def test_a_sweep_is_drawn_and_described(swept):
     assert "latency = fixed + each * size" in str(wb.show(swept, "sweeps"))
-    alt_text = wb.plot_sizes(swept).alt_text
+    alt_text = wb.show(swept, "sweeps").parts[0].alt_text
     assert "How does latency grow with tokens" in alt_text
     assert "Other" in alt_text
     assert swept.size_fits["power"].tolist() == [1, 1]

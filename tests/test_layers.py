@@ -85,4 +85,4 @@ def test_types_of_layers_split_into_categories_and_sum_to_the_latency():
     assert as_gemm["layers"].item() == pointwise["module"].nunique()
     assert types["low_ms"].le(types["mean_ms"]).all()
     assert types["high_ms"].ge(types["mean_ms"]).all()
-    assert "Conv2d" in wb.plot_layer_types(types).alt_text
+    assert "Conv2d" in wb.plot_categories(on, by="layer type").alt_text

@@ -7,9 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded import recorded
 
-import workbench as wb
 from workbench.analysis.ledger import KINDS, build_ledger
 from workbench.errors import StoreError
 from workbench.frames import LEDGER, check
@@ -267,16 +265,3 @@ def test_anything_closes(runs, chain):
         if parent >= 0:
             own[parent] -= duration
     assert ledger["duration_ns"].tolist() == own
-
-
-def test_adding_up_spans_counts_every_level_once_more():
-    run = recorded()
-    events = wb.read_etdump(run.path / run.record.sessions[-1].etdump)
-    ledger = wb.build_ledger(events)
-    added = wb.add_up_spans(events, ledger)
-    inside = events[events["run"] >= 0]
-    per_run = inside["duration_ns"].sum() / 1e6 / inside["run"].nunique()
-    assert added["mean_ms"].sum() == pytest.approx(per_run)
-    nested = inside[inside["parent"] >= 0]["duration_ns"].sum() / 1e6 / inside["run"].nunique()
-    right = wb.summarize_categories(ledger)["mean_ms"].sum()
-    assert added["mean_ms"].sum() - right == pytest.approx(nested)

@@ -26,7 +26,7 @@ from workbench.analysis.memory import (
 )
 from workbench.export.layers import describe_pte
 from workbench.frames import WRONG
-from workbench.plots.text import describe_gain
+from workbench.plots.views import describe_gain
 from workbench.portfolio.stages import tabulate_row
 from workbench.records.runs import ProcessMemory, Stage, Start
 from workbench.run.build import build_runner

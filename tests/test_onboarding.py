@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def models():
-    spec = importlib.util.spec_from_file_location("my_segmenter", wb.sample_model())
+    spec = importlib.util.spec_from_file_location("my_segmenter", wb.sample_file("my_segmenter.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -44,4 +44,4 @@ def test_the_recorded_pair_shows_what_the_repairs_bring():
 
 def line_of(source):
     number = int(source.rpartition(":")[2])
-    return wb.sample_model().read_text().splitlines()[number - 1]
+    return wb.sample_file("my_segmenter.py").read_text().splitlines()[number - 1]

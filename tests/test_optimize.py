@@ -40,7 +40,6 @@ from workbench.optimize.proposals import (
 )
 from workbench.optimize.score import call_metric
 from workbench.options import OPTIONAL_REWRITES, dtype_of_module
-from workbench.plots.variants import plot_variants
 from workbench.records.optimize import Recipe, Study, Variant, VariantGain
 from workbench.store import load_recipe, save_recipe, sha256_of
 
@@ -645,7 +644,7 @@ def test_a_study_is_shown_and_a_foreign_file_is_not(landscape, tmp_path):
     text = str(wb.show(study))
     assert study.best in text and "Predicted and measured gains" in text
     assert study.conclusion in text
-    assert "latency" in plot_variants(study).alt_text
+    assert "latency" in wb.plot_variants(study).alt_text
     assert read_study("out_toy_cnn") == study
     with pytest.raises(UsageError, match="no optimisation here"):
         read_study(tmp_path / "elsewhere")

@@ -23,6 +23,8 @@ def refuse(*_, **__):
 sys.meta_path.insert(0, Blocker())
 subprocess.Popen.__init__ = refuse
 
+import pandas as pd
+
 import workbench as wb
 
 def tell(what, frame):
@@ -40,9 +42,9 @@ for name, folder in runs.items():
     e2e = wb.predict_what_if(on.ledger, {}).iloc[0]
     assert e2e["predicted_ms"] == e2e["measured_ms"]
     tell("what-if", wb.predict_what_if(on.ledger, {"Convolution": 2.0}))
-    tell("bottlenecks", wb.rank_bottlenecks(on.ledger))
+    tell("bottlenecks", wb.predict_what_if(on.ledger, {}))
     tell("tree", on.layers)
-    assert wb.plot_layers(on).alt_text
+    assert wb.plot_categories(on, by="layer type").alt_text
     tell("verdicts", ab.operators)
     assert str(wb.show(run))
     if not run.emulated:
@@ -54,8 +56,9 @@ for name, folder in runs.items():
         tell("ceilings", run.ceilings)
         assert set(on.roofline["bound"]) & {"compute", "memory", "overhead"}
         assert wb.plot_roofline(on).alt_text
-published = [*wb.load_case_study("squeezesam").categories.values()]
-tell("case study", wb.bottleneck_shift(*published[:2]))
+published = pd.read_csv(wb.sample_file("squeezesam.csv"))
+off, on = [part for _, part in published.groupby("experiment", sort=False)][:2]
+assert wb.plot_shift({"off": off, "on": on}).alt_text
 assert not {name.partition(".")[0] for name in sys.modules} & set(BLOCKED)
 """
 

@@ -147,7 +147,7 @@ def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
         wb.plot_operators(ab),
         wb.plot_what_if(on, {}),
         wb.plot_bottlenecks(on),
-        wb.plot_timeline(ab),
+        wb.plot_machine_code(ab),
     ):
         assert EMULATED in shown.alt_text
     for table in (on.operators, run.statistics, ab.shift, ab.categories):

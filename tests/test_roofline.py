@@ -21,7 +21,6 @@ from workbench.analysis.roofline import (
 )
 from workbench.errors import StoreError, UsageError
 from workbench.frames import ROOFLINE, check
-from workbench.plots.roofline import plot_roofline
 from workbench.records.codec import from_json, to_json
 from workbench.records.runs import Ceilings, Probe
 from workbench.store import load_run, save_run
@@ -182,8 +181,8 @@ def test_layers_add_up_their_operators(sample):
 
 
 def test_the_figure_shows_each_operator_where_it_is(sample):
-    table, roof = sample.subject.roofline, sample["avx512_on", 1].roof
-    figure = plot_roofline(table, roof)
+    table, roof = sample.subject.roofline, sample.subject.roof
+    figure = wb.plot_roofline(sample)
     (axis,) = figure.axes
     (dots,) = (c for c in axis.collections if len(c.get_offsets()) > 1)
     shown = table[(table["flops"] > 0) & table["roof_share"].notna()]
@@ -197,16 +196,10 @@ def test_the_figure_shows_each_operator_where_it_is(sample):
     assert axis.get_ylim()[1] > roof.peaks["fp32"]
 
 
-def test_the_figure_of_nothing_is_drawn_all_the_same(sample):
-    roof = sample["avx512_on", 1].roof
-    figure = plot_roofline(sample.subject.roofline.head(0), roof)
-    assert "shown: 0 % of the time" in figure.alt_text
-
-
 def test_without_ceilings_the_report_says_how_to_get_them(sample, tmp_path):
     bare = replace(sample, path=tmp_path)
     assert bare.subject.roofline is None
-    assert "workbench roofline" in str(plot_roofline(bare.subject))
+    assert "workbench roofline" in str(wb.plot_roofline(bare))
     assert "No roofline" in str(wb.show(bare, "roofline"))
 
 

@@ -100,7 +100,7 @@ def test_plots_of_the_learning_path_analyse_once(run_dir, reads):
         wb.plot_shift(ab)
         wb.plot_speedups(ab)
         wb.plot_operators(ab)
-        wb.plot_layers(on)
+        wb.plot_categories(on, by="layer type")
         wb.plot_bottlenecks(on)
     assert set(reads.values()) <= {1, len(run.measurements)}
     assert reads["latencies"] == reads["manifest"] == 1

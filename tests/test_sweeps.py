@@ -26,7 +26,7 @@ from workbench.analysis.sweeps import (
 )
 from workbench.errors import SetupError, UsageError
 from workbench.options import MeasureOptions
-from workbench.plots.sweeps import plot_isa_levels, plot_threads
+from workbench.plots.scaling import plot_isa_levels, plot_threads
 from workbench.records.runs import LADDER_TOGGLE
 from workbench.report.artifacts import write_artifacts
 from workbench.run.isa import Isa, find_levels, read_isa

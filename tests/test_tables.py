@@ -175,7 +175,7 @@ def test_a_microkernel_stands_beside_the_layer_of_its_operator():
 
 
 def test_exports_are_shown_side_by_side_and_each_with_what_is_left():
-    exports = wb.read_exports(wb.sample_exports())
+    exports = wb.read_exports(wb.sample_file("exports"))
     assert len(lines_of(exports)) == 1 + len(exports)
     left = sorted(exports[0].partition, key=lambda part: (part.delegated, -part.count))[0]
     assert left.operator in str(wb.show(exports[0], "partition"))

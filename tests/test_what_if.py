@@ -1,15 +1,16 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded import recorded
 from synthetic import NETWORK, synthetic_ledger
 
+import workbench as wb
 from workbench.analysis.operators import CATEGORIES, summarize_categories
 from workbench.analysis.what_if import bottleneck_shift, predict_what_if, rank_bottlenecks
-from workbench.datasets import load_case_study
 from workbench.errors import ComparisonError, UsageError
 from workbench.frames import BOTTLENECKS, WHAT_IF, check
 
@@ -131,8 +132,8 @@ def test_bottlenecks_come_with_their_ceiling(ledger):
 
 
 def test_the_published_case_has_data_movement_as_its_next_bottleneck():
-    published = load_case_study("squeezesam").categories
-    off, on = published["FP16, SME2 off"], published["FP16, SME2 on"]
+    published = pd.read_csv(wb.sample_file("squeezesam.csv"))
+    off, on = (published[published["experiment"] == f"FP16, SME2 {s}"] for s in ("off", "on"))
     shift = bottleneck_shift(off, on).set_index("category")
     assert shift["rank_before"].idxmin() == "Convolution"
     table = rank_bottlenecks(on)

@@ -85,8 +85,10 @@ def test_a_batch_makes_its_pages(run, tmp_path):
 
 
 def test_samples_and_case_studies_are_there(run):
-    code = "import workbench as wb; wb.open_run(wb.sample_run()).report; wb.sample_exports();"
-    code += "print(wb.load_case_study('squeezesam').title, wb.sample_model().is_file())"
+    code = "import workbench as wb; wb.open_run(wb.sample_run()).report; wb.sample_file('exports');"
+    code += (
+        "print(*(wb.sample_file(name).is_file() for name in ('squeezesam.csv', 'my_segmenter.py')))"
+    )
     assert run("-c", code, command="python")[-1].endswith(" True")
 
 

@@ -51,7 +51,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         make_runs(Path(folder), options.runs)
         begin, wall = time.process_time(), time.perf_counter()
-        from workbench.plots.history import plot_history
+        from workbench.plots.latencies import plot_history
         from workbench.portfolio.history import read_history, write_figure
 
         history = read_history([folder])

@@ -24,7 +24,7 @@ def read_exports(folder: str | Path) -> list[Export]:
 
     Examples
     --------
-    >>> exports = wb.read_exports(wb.sample_exports())
+    >>> exports = wb.read_exports(wb.sample_file("exports"))
     >>> exports[0].model
     'squeezesam'
     """
@@ -56,12 +56,6 @@ def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:
         ``model``, ``dtype``, ``backend``, ``size_mb`` and ``seconds``; ``delegates`` and
         ``undelegated`` count delegate calls and operators without a delegate; ``sqnr_db`` is that
         of the worst output, NaN where it is unknown; ``problem`` is empty if there is none.
-
-    Examples
-    --------
-    >>> table = wb.compare_exports(wb.read_exports(wb.sample_exports()))
-    >>> table.loc[0, ["model", "dtype"]].tolist()
-    ['squeezesam', 'fp16']
     """
     rows = []
     for export in exports:
@@ -82,12 +76,6 @@ def list_partition(export: Export) -> pd.DataFrame:
     DataFrame
         ``operator``, ``count``, ``reason`` (why the partitioner left it), ``source``
         (``file:line``) and ``module`` (up to three paths).
-
-    Examples
-    --------
-    >>> export = wb.read_exports(wb.sample_exports())[0]
-    >>> wb.list_partition(export).columns.tolist()
-    ['operator', 'count', 'reason', 'source', 'module']
     """
     rows = [
         (part.operator, part.count, part.reason, part.source, ", ".join(part.modules[:3]))

@@ -16,7 +16,7 @@ from workbench.analysis.ledger import KINDS, Key, build_ledger
 from workbench.analysis.statistics import blocks_of, half_width
 from workbench.errors import ComparisonError, StoreError, UsageError, unknown_name
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
-from workbench.frames import EVENTS, OPERATORS, SPANS, check
+from workbench.frames import OPERATORS, SPANS, check
 from workbench.records.codec import structure
 from workbench.store import read_yaml
 from workbench.trace.nesting import strip_ordinal
@@ -159,14 +159,6 @@ def add_categories(
     categories
         ``workbench``, ``kit`` or a YAML file of rules. By default, a ledger that has the columns
         keeps them, as that of a `Run` does, and another gets them by the workbench's rules.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> import workbench as wb
-    >>> ledger = pd.DataFrame({"operator": ["Add (ND)"], "kind": ["delegated"]})
-    >>> wb.add_categories(ledger)["category"].tolist()
-    ['Elementwise']
     """
     if categories is None and not {*_PLACED} - {*ledger.columns}:
         return ledger
@@ -262,13 +254,6 @@ def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
     ------
     ComparisonError
         The ledger has no run, or mixes several experiments or thread counts.
-
-    Examples
-    --------
-    >>> import workbench as wb
-    >>> ledger = wb.build_ledger(wb.read_etdump(next(wb.sample_run().rglob("*.etdump"))))
-    >>> wb.summarize_categories(ledger)["category"].tolist()
-    ['Convolution', 'GEMM', 'Data Movement', 'Elementwise', 'Other']
     """
     ledger = add_categories(ledger)
     runs = total_runs(ledger, "category").reindex(columns=list(CATEGORIES), fill_value=0.0)
@@ -298,38 +283,6 @@ def first_rows(ledger: pd.DataFrame) -> pd.DataFrame:
     first = add_categories(ledger.drop_duplicates("key"))
     columns = ["key", "name", "operator", "kind", *_PLACED]
     return first[columns].astype(dict.fromkeys(columns[:4], object)).set_index("key")
-
-
-def add_up_spans(events: pd.DataFrame, ledger: pd.DataFrame) -> pd.DataFrame:
-    """Categories by whole span durations: the common mistake with a trace, for comparison.
-
-    A call lasts as long as all that it calls, so this counts the same time once per level: the
-    total exceeds the latency, and the shares are meaningless.
-
-    Parameters
-    ----------
-    events
-        ``frames.EVENTS`` of one trace.
-    ledger
-        Its ledger, which has a row for every event of a whole run.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.CATEGORIES``.
-
-    Examples
-    --------
-    >>> import workbench as wb
-    >>> events = wb.read_etdump(next(wb.sample_run().rglob("*.etdump")))
-    >>> ledger = wb.build_ledger(events)
-    >>> spans, true = wb.add_up_spans(events, ledger), wb.summarize_categories(ledger)
-    >>> bool(spans["mean_ms"].sum() > 2 * true["mean_ms"].sum())
-    True
-    """
-    inside = check(events, EVENTS)["run"].isin(ledger["run"].unique())
-    durations = events.loc[inside, "duration_ns"].to_numpy()
-    return summarize_categories(ledger.assign(duration_ns=durations))
 
 
 def describe_spans(events: pd.DataFrame, scheme: Scheme | None = None) -> pd.DataFrame:

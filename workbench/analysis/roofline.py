@@ -128,13 +128,6 @@ def place_layers(roofline: pd.DataFrame | None, layers: pd.DataFrame | None) -> 
     DataFrame
         ``module``, ``module_class``, ``mean_ms``, ``least_ms``, ``gflops``, ``gbps``,
         ``roof_share`` and ``bound``: those of the operator with the most time.
-
-    Examples
-    --------
-    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
-    >>> layers = wb.place_layers(on.roofline, on.layers)
-    >>> layers.loc[layers["mean_ms"].idxmax(), "bound"]
-    'compute'
     """
     if roofline is None or layers is None:
         return None

@@ -93,12 +93,6 @@ def rank_bottlenecks(
         The factor is not above 0.
     ComparisonError
         The ledger is empty or mixed.
-
-    Examples
-    --------
-    >>> ledger = wb.build_ledger(wb.read_etdump(next(wb.sample_run().rglob("*.etdump"))))
-    >>> bool(wb.rank_bottlenecks(ledger)["mean_ms"].is_monotonic_decreasing)
-    True
     """
     parts = _break_down(times, by)
     rows = []
@@ -163,13 +157,6 @@ def bottleneck_shift(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
     DataFrame
         ``frames.SHIFT``, in the order of the baseline; ``delta_ms`` sums to the E2E change and
         ``contribution`` to 1 (NaN if E2E did not change at all).
-
-    Examples
-    --------
-    >>> published = wb.load_case_study("squeezesam").categories
-    >>> shift = wb.bottleneck_shift(published["FP16, SME2 off"], published["FP16, SME2 on"])
-    >>> shift.loc[shift["rank_before"] == 1, "category"].item()
-    'Convolution'
     """
     before, after = (side.set_index("category")["mean_ms"] for side in (baseline, candidate))
     names = before.index.union(after.index, sort=False)

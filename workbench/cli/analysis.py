@@ -280,7 +280,7 @@ def history(
 
     A line has the comparable runs of a program. Two successive runs must show a change.
     """
-    from workbench.plots.history import plot_history
+    from workbench.plots.latencies import plot_history
     from workbench.portfolio.history import read_history, write_figure
     from workbench.store import atomic_write
     from workbench.trace.writers.csv_parquet import defuse

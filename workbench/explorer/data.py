@@ -21,7 +21,6 @@ from workbench.analysis.operators import describe_spans, label_operators, total_
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.plots.timeline import grow_spans
 from workbench.plots.views import describe_gain, describe_place, describe_times
 from workbench.records.layers import Method
 from workbench.records.runs import SCHEMA_VERSION
@@ -333,7 +332,7 @@ def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> Json:
     runs = np.sort(ledger["run"].unique())
     runs = runs[np.unique(np.linspace(0, len(runs) - 1, min(count, len(runs))).round().astype(int))]
     events = m.events
-    spans = grow_spans(describe_spans(events[events["run"].isin(runs)].reset_index(drop=True)))
+    spans = _grow_spans(describe_spans(events[events["run"].isin(runs)].reset_index(drop=True)))
     shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     inferences = []
     for run, part in spans[spans["depth"] <= _DEEPEST].groupby("run"):
@@ -346,6 +345,19 @@ def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> Json:
         times = {"gaps": gaps, "durations": lengths.tolist()}
         inferences.append({"run": int(run), "shape": number, **times})
     return {"shapes": list(shapes), "inferences": inferences}
+
+
+def _grow_spans(spans: pd.DataFrame) -> pd.DataFrame:
+    """The spans of complete runs in order of start, with ``depth``; starts count from their run."""
+    spans = spans[spans["run"] >= 0].reset_index(drop=True)
+    above = pd.Index(spans["event"]).get_indexer(spans["parent"])
+    begins = spans.loc[spans["kind"] == "method"].set_index("run")["start_ns"]
+    depth, parent = np.zeros(len(spans), np.int64), above.copy()
+    while (inside := parent >= 0).any():
+        depth[inside] += 1
+        parent[inside] = above[parent[inside]]
+    grown = spans.assign(depth=depth, start_ns=spans["start_ns"] - spans["run"].map(begins))
+    return grown.sort_values(["run", "start_ns", "depth"], kind="stable", ignore_index=True)
 
 
 def _comparison(

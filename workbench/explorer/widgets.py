@@ -16,7 +16,7 @@ from workbench.analysis.open import open_run
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import WorkbenchError
 from workbench.explorer.page import Explorer, Page, explore, is_interactive
-from workbench.plots.speedups import plot_heatmap
+from workbench.plots.changes import plot_heatmap
 from workbench.plots.style import Chart
 from workbench.plots.tables import Table, VStack, show_note
 from workbench.records.runs import count_threads

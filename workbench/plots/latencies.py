@@ -1,37 +1,35 @@
-"""Every measured latency: as a distribution, and in the order of measurement."""
+"""Measured latencies: as a distribution, in the order of measurement, and over months."""
 
 import itertools
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 
 from workbench.analysis.run import Measurement, Run
-from workbench.analysis.statistics import clock_of, describe_latencies
+from workbench.analysis.statistics import clock_of
 from workbench.plots import style
-from workbench.plots.style import Chart, marked
+from workbench.plots.style import Chart, draws
 from workbench.records.runs import count_threads
 
 _CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
+MOST_PANELS = 8  #: Panels of one figure: the lines that changed, then those with the most runs.
 
 
-@marked
-def plot_latencies(source: Run | Measurement | pd.DataFrame) -> Chart:
+@draws(Run, Measurement)
+def plot_latencies(source: Run | Measurement) -> Chart:
     """One row of dots per measurement, with the latency and its 95 % interval.
 
-    ``source`` is a run, a measurement, or a frame of ``frames.LATENCIES``. Latencies in ms; traced
-    inferences are left out where there are others. The axis ends a tenth beyond the largest 99th
-    percentile, and each row counts the inferences that took longer.
+    Latencies in ms; traced inferences are left out where there are others. The axis ends a tenth
+    beyond the largest 99th percentile, and each row counts the inferences that took longer.
 
     Examples
     --------
     >>> len(wb.plot_latencies(wb.open_run(wb.sample_run())).axes[0].get_yticklabels())
     3
     """
-    if isinstance(source, pd.DataFrame):
-        latencies, statistics = source, describe_latencies(source)
-    else:
-        latencies, statistics = source.latencies, source.statistics
+    latencies, statistics = source.latencies, source.statistics
     several = statistics["threads"].nunique() > 1
     labels = [
         style.shorten(row.experiment, 26) + (f", {count_threads(row.threads)}" if several else "")
@@ -71,8 +69,8 @@ def _draw_row(axis: Axes, row: int, values: np.ndarray, entry) -> None:
         style.write_beside(axis, row + 0.36, f"{beyond} beyond", color=style.FAINT)
 
 
-@marked
-def plot_iterations(source: Run | Measurement | pd.DataFrame) -> Chart:
+@draws(Run, pd.DataFrame)
+def plot_iterations(source: Run | pd.DataFrame) -> Chart:
     """The median of every batch in the order of measurement, to see drift and interference.
 
     ``source`` is a run, of which the subject's thread count is shown; a measurement; or a frame of
@@ -107,3 +105,62 @@ def plot_iterations(source: Run | Measurement | pd.DataFrame) -> Chart:
     style.label_y(axis, "median of a batch (ms)")
     style.label_x(axis, "batch, in the order of measurement; dotted: all processes restart")
     return figure
+
+
+@draws(pd.DataFrame)
+def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
+    """Every run as a dot with its interval, the level between changes, and the changes.
+
+    From ``frames.HISTORY`` and ``frames.CHANGES``; latencies in ms, one panel per line of
+    comparable runs. A cross marks a program whose outputs are wrong. Emulated runs are left out.
+
+    Examples
+    --------
+    >>> history = wb.read_history([wb.sample_run()])
+    >>> len(wb.plot_history(history.rows, history.changes).axes)
+    2
+    """
+    timed = history.dropna(subset="latency_ms")
+    runs = timed["line"].value_counts()
+    changed = runs.index.isin(changes["line"])
+    lines = [*runs.index[changed], *runs.index[~changed]][:MOST_PANELS]
+    hidden = len(runs) - len(lines)
+    title = "Latency over time" + (f"; {hidden} more lines are not shown" if hidden > 0 else "")
+    count = max(len(lines), 1)
+    figure, axes = style.new_figure(
+        title, 0.8 + 1.5 * count, rows=count, left=0.72, right=0.27, top=0.55, bottom=0.35
+    )
+    for axis, line in zip(axes, lines, strict=False):
+        _draw_line(axis, timed[timed["line"] == line], changes[changes["line"] == line])
+        axis.set_title(style.shorten(line, 120), fontsize=8, color=style.FAINT, loc="left", pad=3)
+    locator = AutoDateLocator()
+    axes[-1].xaxis.set_major_locator(locator)
+    axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    return figure
+
+
+def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
+    runs = runs.sort_values("started")
+    when = _dates(runs["started"])
+    color = style.SERIES[0]
+    axis.vlines(when, runs["low_ms"], runs["high_ms"], color=color, linewidth=1, alpha=0.5)
+    wrong = (runs["problem"] != "").to_numpy()
+    axis.scatter(when, runs["latency_ms"], s=9, color=color, linewidths=0, zorder=3)
+    axis.scatter(when[wrong], runs["latency_ms"][wrong], marker="x", color=style.SLOWER, zorder=4)
+    starts = [when[0], *_dates(changes["started"])]
+    for start, end in zip(starts, [*starts[1:], when[-1] + 1], strict=True):
+        piece = runs[(when >= start) & (when < end)]
+        level = np.exp(np.log(piece["latency_ms"]).mean())
+        ends = [start, min(end, when[-1])]
+        axis.plot(ends, [level] * 2, color=style.INK, linewidth=1.4, zorder=2)
+    for change in changes.itertuples():
+        (at,) = _dates(pd.Series([change.started]))
+        axis.axvline(at, color=style.HIGHLIGHT, linewidth=1.2)
+        text = f" {change.outcome}: {style.write_ms(change.candidate_ms)}"
+        axis.annotate(text, (at, 1), xycoords=("data", "axes fraction"), fontsize=8,
+                      color=style.HIGHLIGHT, va="top", annotation_clip=False)  # fmt: skip
+    style.label_y(axis, "ms")
+
+
+def _dates(started: pd.Series) -> np.ndarray:
+    return date2num(pd.to_datetime(started, utc=True).dt.tz_convert(None).to_numpy())

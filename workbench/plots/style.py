@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -61,7 +61,6 @@ _INCH_PER_LETTER = {8: 0.072, 9: 0.081, 10: 0.090}
 _BLOCK = re.compile(r"^(?:[^.\d]+\.)*[^.]*\d[^.]*")
 _KEPT = 0.8  #: The part of its colour that a module keeps for each level below its block.
 
-P = ParamSpec("P")
 F = TypeVar("F")
 
 
@@ -341,17 +340,21 @@ def mark_figure(figure: Figure, text: str) -> None:
                 fontsize=9, fontweight="bold", color=HIGHLIGHT)  # fmt: skip
 
 
-def marked(draw: Callable[P, F]) -> Callable[P, F]:
-    """A plot that says so if what it is given was measured under emulation."""
+def draws(*kinds: type) -> Callable[[Callable[..., F]], Callable[..., F]]:
+    """A figure of nouns of these types, or of what leads to one; it says if that was emulated."""
 
-    @functools.wraps(draw)
-    def draw_marked(*args: P.args, **choices: P.kwargs) -> F:
-        figure = draw(*args, **choices)
-        if isinstance(figure, Figure) and any(map(_is_emulated, [*args, *choices.values()])):
-            mark_figure(figure, EMULATED)
-        return figure
+    def decorate(draw: Callable[..., F]) -> Callable[..., F]:
+        @functools.wraps(draw)
+        def draw_marked(source: Any, *args: Any, **choices: Any) -> F:
+            source = convert(source, kinds, f"wb.{draw.__name__}")
+            figure = draw(source, *args, **choices)
+            if isinstance(figure, Figure) and any(map(_is_emulated, [source, *args])):
+                mark_figure(figure, EMULATED)
+            return figure
 
-    return draw_marked
+        return draw_marked
+
+    return decorate
 
 
 def convert(source: Any, kinds: tuple[type, ...], user: str) -> Any:

@@ -29,12 +29,11 @@ from workbench.frames import (
     is_emulated,
     mark_emulated,
 )
-from workbench.plots.categories import name_sides
-from workbench.plots.layers import NO_LAYERS
-from workbench.plots.roofline import NO_ROOFLINE
-from workbench.plots.speedups import plot_speedups
+from workbench.plots.changes import plot_speedups
+from workbench.plots.limits import NO_ROOFLINE
+from workbench.plots.parts import NO_LAYERS, name_sides
+from workbench.plots.scaling import plot_isa_levels, plot_sizes, plot_threads
 from workbench.plots.style import Chart, convert
-from workbench.plots.sweeps import plot_isa_levels, plot_sizes, plot_threads
 from workbench.plots.tables import (
     Table,
     VStack,

@@ -1,21 +1,27 @@
-"""Speed-ups with their intervals: of the parts of one comparison, and of layers in many runs."""
+"""What changed between runs: speed-ups, layers in many runs, and the shift of the bottleneck."""
 
 import math
-from textwrap import wrap
+import textwrap
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from workbench.analysis.run import Comparison
+from workbench.analysis.what_if import bottleneck_shift
+from workbench.frames import decimals_of, format_number, format_share
 from workbench.plots import style
-from workbench.plots.style import Chart, marked
+from workbench.plots.parts import name_sides
+from workbench.plots.style import Chart, draws
 
 _MAP = LinearSegmentedColormap.from_list("change", [style.SLOWER, "#F2F2F2", style.FASTER])
+_SMALL = 0.02  #: A smaller change of E2E is not divided into parts.
 
 
-@marked
+@draws(Comparison, pd.DataFrame)
 def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
     """One dot per compared part with its 95 % interval, on a logarithmic axis.
 
@@ -62,7 +68,7 @@ def _ticks(low: float, high: float) -> list[float]:
     return [round(float(tick), 6) for tick in ticks if low <= tick <= high]
 
 
-@marked
+@draws(pd.DataFrame)
 def plot_heatmap(
     aligned: pd.DataFrame, *, top: int = 20, title: str = "Every layer in every run"
 ) -> Chart:
@@ -86,11 +92,15 @@ def plot_heatmap(
     letters = int(inches / style.text_inches("m"))
     # A name may be broken where it may be in a sentence, and is cut where that does not suffice.
     heads = [
-        [style.shorten(part, letters) for line in run.split("\n") for part in wrap(line, letters)]
+        [
+            style.shorten(part, letters)
+            for line in run.split("\n")
+            for part in textwrap.wrap(line, letters)
+        ]
         for run in runs
     ]
-    lines = max(map(len, heads), default=1)
-    figure, axis = style.new_rows(title, labels, 0.36, head=0.55 + 0.16 * lines)
+    head = 0.55 + 0.16 * max(map(len, heads), default=1)
+    figure, axis = style.new_rows(title, labels, 0.36, head=head)
     cells = aligned[aligned["name"].isin(names)]
     shown = cells["outcome"].isin(["faster", "slower"])
     change = np.where(shown, np.log2(cells["speedup"].where(shown, 1.0)), 0.0)
@@ -117,3 +127,87 @@ def plot_heatmap(
     note += "if there is room; blue: faster, orange: slower, pale: no difference shown"
     figure.text(0.5, 0.1 / figure.get_figheight(), note, ha="center", fontsize=8, color=style.FAINT)
     return figure
+
+
+@draws(Comparison, Mapping)
+def plot_shift(
+    source: Comparison | Mapping[str, pd.DataFrame], *, title: str = "How the bottleneck moves"
+) -> Chart:
+    """Shares before and after, beside a waterfall from one E2E time to the other.
+
+    ``source`` is a comparison, or a dict of two frames with the columns ``category`` and
+    ``mean_ms`` by label, the baseline first. Shares of mean E2E time in per cent, times in ms;
+    every step of a comparison's waterfall has its 95 % interval.
+
+    Examples
+    --------
+    >>> "avx512_off" in wb.plot_shift(wb.open_run(wb.sample_run()).compare()).alt_text
+    True
+    """
+    if isinstance(source, Comparison):
+        (first, last), shift = name_sides(source), source.shift
+    else:
+        (first, before), (last, after) = source.items()
+        shift = bottleneck_shift(before, after)
+    names = [first, *shift["category"], last]
+    rows = [textwrap.fill(style.shorten(name, 44), 22) for name in names]
+    height, left = 1.45 + 0.42 * len(rows), style.label_margin(rows)
+    figure, (shares, waterfall) = style.new_figure(
+        title, height, columns=2, left=left, right=0.35, top=0.75, gap=0.45
+    )
+    style.set_rows(shares, rows)
+    _draw_shares(shares, shift)
+    _draw_waterfall(waterfall, shift)
+    style.set_head(shares, "share of the time: \N{WHITE CIRCLE} before \N{BLACK CIRCLE} after")
+    bounded = "low_ms" in shift and shift["low_ms"].notna().any()
+    contents = ", with 95 % intervals" if bounded else ": time, and part of it"
+    style.set_head(waterfall, f"parts of the change{contents}")
+    return figure
+
+
+def _draw_shares(axis: Axes, shift: pd.DataFrame) -> None:
+    widest = shift[["share_before", "share_after"]].max().max()
+    axis.set_xlim(-0.22 * widest, 1.26 * widest)
+    for row, entry in enumerate(shift.itertuples(), start=1):
+        color, start, end = style.color_of(entry.category), entry.share_before, entry.share_after
+        style.draw_interval(axis, row, start, end, color=color, width=3)
+        for share, fill in ((start, "white"), (end, color)):
+            axis.plot(share, row, "o", markersize=9, markerfacecolor=fill, markeredgewidth=2,
+                      color=color)  # fmt: skip
+        # Both shares outside of their dots, so that they never overlap; before, then after.
+        turn = -1 if start <= end else 1
+        for share, side, ink in ((start, turn, style.FAINT), (end, -turn, style.INK)):
+            axis.text(share + side * 0.055 * widest, row, format_share(share), color=ink,
+                      ha="right" if side < 0 else "left", va="center", fontsize=9)  # fmt: skip
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda share, _: format_share(share)))
+    ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, widest)
+    axis.set_xticks([tick for tick in ticks if tick <= 1.1 * widest])
+    style.label_x(axis, "share of mean E2E time (%)")
+
+
+def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
+    before, after = shift["baseline_ms"].sum(), shift["candidate_ms"].sum()
+    shift = shift.assign(**{end: shift.get(end, math.nan) for end in ("low_ms", "high_ms")})
+    reached = before + shift["delta_ms"].cumsum()
+    highest = np.fmax(reached, reached - shift["delta_ms"] + shift["high_ms"])
+    widest = max(before, after, highest.max()) or 1.0
+    axis.set_xlim(0, 1.42 * widest)
+    decimals = decimals_of(max(before, after))
+    for row, total in ((0, before), (len(shift) + 1, after)):
+        style.draw_bar(axis, row, total, style.PLAIN)
+        style.write_after(axis, total, row, style.write_ms(total), bold=True)
+    level = before
+    for row, entry in enumerate(shift.itertuples(), start=1):
+        style.draw_bar(axis, row, entry.delta_ms, style.color_of(entry.category), left=level)
+        axis.vlines(level, row - 1, row, color=style.LINE, linewidth=0.8, zorder=0)
+        if math.isfinite(entry.low_ms):
+            style.draw_interval(axis, row, level + entry.low_ms, level + entry.high_ms)
+        right = level + np.nanmax([0.0, entry.delta_ms, entry.high_ms])
+        level += entry.delta_ms
+        text = f"{format_number(entry.delta_ms, decimals, '+')} ms"
+        if abs(after - before) > _SMALL * before and math.isfinite(entry.contribution):
+            text += f" · {format_share(entry.contribution)}"
+        style.write_after(axis, right, row, text)
+    axis.vlines(after, len(shift), len(shift) + 1, color=style.LINE, linewidth=0.8, zorder=0)
+    axis.set_xticks([tick for tick in MaxNLocator(5).tick_values(0, widest) if tick <= widest])
+    style.label_x(axis, "mean time per traced inference (ms)")

@@ -1,43 +1,33 @@
-"""ISA levels, thread counts and sizes: how latency changes from one to the next."""
+"""What each ISA level, thread, size and variant of a program brings."""
 
 import itertools
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from workbench.analysis.run import Run
+from workbench.analysis.variants import tabulate_variants
 from workbench.plots import style
-from workbench.plots.style import Chart, marked
-from workbench.plots.tables import Table, show_note
+from workbench.plots.style import Chart, draws
+from workbench.records.optimize import Study
 from workbench.records.runs import count_threads
 
-NO_LEVELS = "One toggle was measured. `--isa-ladder` measures every ISA level of the CPU."
-NO_SIZES = "One size was measured. `--sweep tokens=16,32,64` measures several."
-NO_THREADS = "One thread count was measured. `--threads 1,2,4` measures several."
+#: Latencies that differ by more than this factor are drawn on a logarithmic axis.
+_LOG_ABOVE = 4
 
 
-@marked
-def plot_isa_levels(source: Run | pd.DataFrame, *, threads: int | None = None) -> Chart | Table:
+@draws(pd.DataFrame)
+def plot_isa_levels(levels: pd.DataFrame) -> Chart:
     """Latency of every ISA level beside its speed-up over the level below, with intervals.
 
-    ``source`` is a run, or a frame of ``frames.LADDER``; of several thread counts, ``threads``
-    (None: the first) is shown. Median latency in ms, and ratios: hollow dots are equivalent or
-    inconclusive. A sentence if levels are unknown.
-
-    Examples
-    --------
-    >>> "avx2" in wb.plot_isa_levels(wb.open_run(wb.sample_run("squeezesam"))).alt_text
-    True
+    ``levels`` is a frame of ``frames.LADDER`` with one thread count. Latency in ms, and ratios:
+    hollow dots are equivalent or inconclusive.
     """
-    levels = source if isinstance(source, pd.DataFrame) else source.isa_levels
-    if levels is None:
-        return show_note(NO_LEVELS)
-    threads = threads or int(levels["threads"].iloc[0])
-    levels = levels[levels["threads"] == threads]
-    names = list(levels["level"])
+    threads, names = int(levels["threads"].iloc[0]), list(levels["level"])
     title = f"What each extension gains, {count_threads(threads)}"
     height, left = 1.35 + 0.42 * len(names), style.label_margin(names)
     figure, (times, steps) = style.new_figure(
@@ -67,22 +57,14 @@ def plot_isa_levels(source: Run | pd.DataFrame, *, threads: int | None = None) -
     return figure
 
 
-@marked
-def plot_threads(source: Run | pd.DataFrame) -> Chart | Table:
+@draws(pd.DataFrame)
+def plot_threads(scaling: pd.DataFrame) -> Chart:
     """Latency against threads, one line per experiment, with its interval and the ideal.
 
-    ``source`` is a run, or a frame of ``frames.SCALING``. Wall time in ms; both axes are
-    logarithmic, so that ideal scaling is a straight line, dotted here. Where lines cross, the
-    faster experiment depends on the number of threads. A sentence where a run has one thread count.
-
-    Examples
-    --------
-    >>> "avx512_on" in wb.plot_threads(wb.open_run(wb.sample_run("unet_small"))).alt_text
-    True
+    ``scaling`` is a frame of ``frames.SCALING``. Wall time in ms; both axes are logarithmic, so
+    that ideal scaling is a straight line, dotted here. Where lines cross, the faster experiment
+    depends on the number of threads.
     """
-    scaling = source if isinstance(source, pd.DataFrame) else source.scaling
-    if scaling is None:
-        return show_note(NO_THREADS)
     names = list(dict.fromkeys(scaling["experiment"]))
     margin = 0.35 + min(1.95, max(map(style.text_inches, names), default=0.0))
     figure, (axis,) = style.new_figure("What do more threads gain?", 3.4, left=0.75, right=margin)
@@ -117,22 +99,16 @@ def _draw_lines(
     axis.tick_params(axis="y", which="both", labelsize=8, labelcolor=style.FAINT)
 
 
-@marked
-def plot_sizes(run: Run) -> Chart | Table:
+@draws(Run)
+def plot_sizes(run: Run) -> Chart:
     """Latency over the size of ``--sweep``, and below it the share of each category.
 
     Latency in ms with its 95 % interval, one line per experiment, dotted where the straight line of
     ``Run.size_fits`` is; the shares are those of the first comparison's candidate. One thread
-    count, the first. A sentence where a run has no sweep.
-
-    Examples
-    --------
-    >>> print(wb.plot_sizes(wb.open_run(wb.sample_run())))
-    > One size was measured. `--sweep tokens=16,32,64` measures several.
+    count, the first.
     """
     name, phases, fits = run.record.plan.sweep, run.phases, run.size_fits
-    if not name or phases is None:
-        return show_note(NO_SIZES)
+    assert phases is not None, "a sweep has phases"
     swept = sorted(run.traced, key=lambda m: m.phase.size)
     swept = [m for m in swept if m.threads == swept[0].threads and not m.control]
     rows, chosen = phases.set_index(["experiment", "threads"]), run.comparisons[0].candidate.side
@@ -167,4 +143,55 @@ def plot_sizes(run: Run) -> Chart | Table:
     style.label_ends(shares, list(zip(middles, table.index, colors, strict=True)))
     style.label_y(shares, f"share of {chosen} (%)")
     style.label_x(shares, f"{name}; latency with 95 % interval; dotted: straight line")
+    return figure
+
+
+@draws(Study)
+def plot_variants(study: Study) -> Chart:
+    """Latency against SQNR, one dot per measured variant; larger dots are larger programs.
+
+    The line joins the variants that no other one beats in latency and error; hollow dots may not be
+    recommended. Of dots close together, one has a name.
+
+    Examples
+    --------
+    >>> study = wb.read_study(wb.sample_file("out_Tiny"))
+    >>> "SQNR" in wb.plot_variants(study).alt_text
+    True
+    """
+    table = tabulate_variants(study)
+    rows = table[table["latency_ms"].notna()].sort_values("latency_ms")
+    exact = max(60.0, rows["sqnr_db"].max())  # where a program without error is drawn
+    rows = rows.assign(db=rows["sqnr_db"].fillna(exact))
+    figure, (axis,) = style.new_figure("What was tried", 3.6, rows=1, left=0.75, bottom=0.6)
+    base = study.variants[0].name
+    flaws = {variant.name for variant in study.variants if variant.flaw}
+    sizes = 20 + 180 * (rows["size_mb"] / rows["size_mb"].max()).to_numpy()
+    colors = [style.HIGHLIGHT if n == study.best else style.SERIES[0] for n in rows["name"]]
+    faces = ["none" if n in flaws else c for n, c in zip(rows["name"], colors, strict=True)]
+    axis.hlines(rows["db"], rows["low_ms"], rows["high_ms"], color=style.FAINT, linewidth=1)
+    axis.scatter(rows["latency_ms"], rows["db"], s=sizes, facecolors=faces, edgecolors=colors)
+    fit = rows[~rows["name"].isin(flaws)]
+    front = fit[fit["db"] > fit["db"].cummax().shift(fill_value=-math.inf)]
+    axis.plot(front["latency_ms"], front["db"], color=style.LINE, linewidth=1, zorder=0)
+    if not study.options.metric:
+        axis.axhline(study.options.min_sqnr_db, color=style.FAINT, linewidth=1, linestyle=":")
+    if rows["latency_ms"].max() > _LOG_ABOVE * rows["latency_ms"].min():
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
+    places = axis.transLimits.transform(
+        axis.transScale.transform(rows[["latency_ms", "db"]].to_numpy())
+    )
+    dots = sorted(zip(rows["name"], places, np.sqrt(sizes) / 2, strict=True),
+                  key=lambda dot: dot[0] not in (study.best, base))  # fmt: skip
+    named: list[np.ndarray] = []
+    for name, place, radius in dots:
+        if all((abs(place - other) > (0.1, 0.06)).any() for other in named):
+            axis.annotate(name, place, (radius + 2, 0), xycoords="axes fraction", fontsize=8,
+                          textcoords="offset points", va="center", color=style.INK)  # fmt: skip
+            named.append(place)
+    style.label_x(axis, "latency in ms, with 95 % interval")
+    style.label_y(axis, "SQNR in dB")
     return figure

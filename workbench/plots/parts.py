@@ -1,0 +1,242 @@
+"""Where the time goes: categories, operators, and the machine code that ran."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from workbench.analysis.machine_code import explain_lack, split_code
+from workbench.analysis.operators import label_operators
+from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.errors import unknown_name
+from workbench.frames import format_share
+from workbench.plots import style
+from workbench.plots.style import Chart, draws
+from workbench.plots.tables import Table, show_note
+from workbench.records.runs import count_threads
+
+NO_LAYERS = "Layers unknown: the program has no layer sidecar, or one without layers."
+_TOP_TYPES = 12  #: Types of layers that are drawn.
+_WHISKERS = {"ecolor": style.INK, "elinewidth": 1, "capsize": 2}
+#: From the narrowest vectors to the widest: paler to stronger, x86 blue and Arm green; what needs
+#: the newest extension stands out. Brightness alone tells them apart, too.
+CODE_COLORS = {
+    "unknown": "#FFFFFF", "scalar": "#E0E0E0", "sse": "#C6DBEF", "avx": "#9ECAE1",
+    "avx2": "#4292C6", "avx512": "#084594", "avx512vnni": "#3F007D", "neon": "#C7E9C0",
+    "fp16": "#A1D99B", "dotprod": "#74C476", "bf16": "#41AB5D", "i8mm": "#238B45",
+    "sve": "#005A32", "sme": "#F4A582", "sme2": "#B2182B",
+}  # fmt: skip
+_CODE_RIGHT = 1.7  #: Inches right of the bars of machine code.
+
+
+@draws(Run, Measurement, Comparison, Mapping)
+def plot_categories(
+    source: Run | Measurement | Comparison | Mapping[str, pd.DataFrame], *,
+    title: str = "Where the time goes", by: str = "measurement",
+) -> Chart | Table:  # fmt: skip
+    """One bar per measurement, as long as its mean E2E time in ms, split into categories.
+
+    ``source`` has several measurements (controls are left out), or is a dict of frames with the
+    columns ``category`` and ``mean_ms`` by label. ``by="layer type"`` draws one bar per class of
+    layers of a measurement: a convolution with a 1x1 kernel is a ``Conv2d``, although it runs as a
+    matrix product. A key names the segments that are too narrow for a name; a line below the end
+    of a segment is the 95 % interval of its time.
+
+    Examples
+    --------
+    >>> "avx512_on" in wb.plot_categories(wb.open_run(wb.sample_run())).alt_text
+    True
+    """
+    if by == "layer type":
+        layer_types = style.convert(source, (Measurement,), "wb.plot_categories").layer_types
+        if layer_types is None:
+            return show_note(NO_LAYERS)
+        groups = layer_types.groupby("module_class", sort=False)
+        return draw_categories(dict(list(groups)[:_TOP_TYPES]), f"{title}, by type of layer")
+    if by != "measurement":
+        raise unknown_name("kind of bars", by, ["measurement", "layer type"])
+    return draw_categories(_frames_of(source), title)
+
+
+def draw_categories(bars: Mapping[str, pd.DataFrame], title: str) -> Chart:
+    """One stacked bar per frame of categories and their times, with shares of each frame's sum."""
+    labels = [style.shorten(name, 28) for name in bars]
+    figure, axis = style.new_rows(title, labels, 0.66, head=0.74, right=0.95)
+    intervals = {name: _intervals(frame) for name, frame in bars.items()}
+    ends = [frame["high_ms"].max() for frame in intervals.values() if len(frame)]
+    longest = max([*(frame["mean_ms"].sum() for frame in bars.values()), *ends, 0.0]) or 1.0
+    axis.set_xlim(0, longest)
+    axis.set_ylim(max(len(labels), 1) - 0.43, -0.5)
+    inches_per_ms = style.WIDTH * axis.get_position().width / longest
+    named: dict[str, bool] = {}
+    for row, (name, frame) in enumerate(bars.items()):
+        for end in intervals[name].itertuples():
+            lane, color = row + 0.37 + 0.04 * end.Index, style.color_of(end.category)
+            style.draw_interval(axis, lane, end.low_ms, end.high_ms, color=color, width=2.2)
+        start = 0.0
+        for category, ms, share in frame[["category", "mean_ms", "share"]].itertuples(index=False):
+            time, part, color = style.write_ms(ms), format_share(share), style.color_of(category)
+            texts = (f"{category}\n{time} · {part}", f"{time}\n{part}", part)
+            text = style.fit(texts, ms * inches_per_ms)
+            style.draw_bar(axis, row, ms, color, left=start, height=0.66, edge="white")
+            style.write_inside(axis, start + ms / 2, row, text, color)
+            start += ms
+            if ms > 0:
+                named[category] = named.get(category, False) or category in text
+        style.write_after(axis, start, row, style.write_ms(start), size=10, bold=True)
+    figure.rows_text = [
+        f"{name}: {style.write_ms(frame['mean_ms'].sum())}, "
+        + ", ".join(f"{row.category} {format_share(row.share)}" for row in frame.itertuples())
+        for name, frame in bars.items()
+    ]
+    known = "; lines: 95 % interval of each category" if ends else ""
+    style.label_x(axis, f"mean time per inference (ms){known}")
+    unnamed = [c for c in dict.fromkeys([*style.COLORS, *named]) if not named.get(c, True)]
+    style.add_key(figure, {c: style.color_of(c) for c in unnamed}, style.label_margin(labels))
+    return figure
+
+
+def _frames_of(
+    source: Run | Measurement | Comparison | Mapping[str, pd.DataFrame],
+) -> Mapping[str, pd.DataFrame]:
+    if isinstance(source, Mapping):
+        shares = {name: frame["mean_ms"] / frame["mean_ms"].sum() for name, frame in source.items()}
+        return {name: frame.assign(share=shares[name]) for name, frame in source.items()}
+    if isinstance(source, Measurement):
+        return {source.label: source.categories}
+    if isinstance(source, Comparison):
+        sides = (source.baseline.categories, source.candidate.categories)
+        return dict(zip(name_sides(source), sides, strict=True))
+    compared = [m for m in source.traced if not m.control]
+    return {m.label: m.categories for m in sorted(compared, key=lambda m: m.threads)}
+
+
+def name_sides(ab: Comparison) -> tuple[str, str]:
+    """The names of baseline and candidate, with what tells them apart."""
+    before, after = ab.baseline, ab.candidate
+    if before.threads != after.threads:
+        counts = count_threads(before.threads), count_threads(after.threads)
+        return f"{before.name}, {counts[0]}", f"{after.name}, {counts[1]}"
+    if before.name != after.name:
+        return before.name, after.name
+    return f"{before.name}, before", f"{after.name}, after"
+
+
+def _intervals(frame: pd.DataFrame) -> pd.DataFrame:
+    """Where each segment would end at both ends of its own time's interval."""
+    parts = frame.reindex(columns=["category", "mean_ms", "low_ms", "high_ms"])
+    starts = parts["mean_ms"].cumsum() - parts["mean_ms"]
+    moved = parts.assign(low_ms=parts["low_ms"] + starts, high_ms=parts["high_ms"] + starts)
+    return moved[moved["mean_ms"] > 0].dropna().reset_index(drop=True)
+
+
+@draws(Measurement, Comparison)
+def plot_operators(source: Measurement | Comparison, *, top: int = 15) -> Chart:
+    """Bars of mean time with the standard deviation over the iterations, by category.
+
+    The ``top`` rows are those with the most time on either side, in ms. Of a comparison, solid bars
+    are the candidate's, pale ones the baseline's, paired by ``key``.
+
+    Examples
+    --------
+    >>> "features." in wb.plot_operators(wb.open_run(wb.sample_run())["avx512_on"], top=5).alt_text
+    True
+    """
+    paired = isinstance(source, Comparison)
+    rows = (_pair(source) if isinstance(source, Comparison) else source.operators).head(top)
+    labels = [style.shorten(label, 50) for label in label_operators(rows)]
+    figure, axis = style.new_rows(
+        "The most expensive operators", labels, 0.27, head=0.75, right=1.65
+    )
+    places, colors = range(len(rows)), [style.color_of(category) for category in rows["category"]]
+    unit = "mean time per traced inference (ms) ± standard deviation"
+    ends, times = rows["mean_ms"] + rows["std_ms"].fillna(0), map(style.write_ms, rows["mean_ms"])
+    if not paired:
+        axis.barh(places, rows["mean_ms"], 0.72, xerr=rows["std_ms"], color=colors,
+                  error_kw=_WHISKERS)  # fmt: skip
+        shares = map(format_share, rows["share"])
+        texts = [" · ".join(pair) for pair in zip(times, shares, strict=True)]
+    else:
+        axis.barh(places, rows["before_ms"].fillna(0), 0.72, alpha=0.35, color=colors)
+        axis.barh(places, rows["mean_ms"].fillna(0), 0.38, xerr=rows["std_ms"], color=colors,
+                  error_kw=_WHISKERS)  # fmt: skip
+        ends = ends.combine(rows["before_ms"], np.fmax)
+        before = map(style.write_ms, rows["before_ms"])
+        texts = [" → ".join(pair) for pair in zip(before, times, strict=True)]
+        unit += "; pale: baseline, solid: candidate"
+    for place, end, text in zip(places, ends, texts, strict=True):
+        style.write_after(axis, end, place, text, color=style.FAINT)
+    axis.set_xlim(0, 1.04 * max(ends, default=0.0) or 1.0)
+    style.label_x(axis, unit)
+    present = set(rows["category"])
+    style.add_key(figure, {name: color for name, color in style.COLORS.items() if name in present})
+    return figure
+
+
+def _pair(ab: Comparison) -> pd.DataFrame:
+    """Operators of both sides by key; those of the candidate have the baseline's time, too."""
+    baseline, candidate = ab.baseline.operators, ab.candidate_operators
+    texts = [name for name in ("name", "category", "module") if name in baseline]
+    both = candidate.set_index("key").reindex(columns=[*texts, "mean_ms", "std_ms"])
+    before = baseline.set_index("key")
+    both = both.reindex(before.index.union(both.index, sort=False))
+    both[texts] = before[texts].reindex(both.index).fillna(both[texts])
+    both["before_ms"] = before["mean_ms"]
+    largest = both[["before_ms", "mean_ms"]].max(axis=1).sort_values(ascending=False, kind="stable")
+    return both.loc[largest.index].reset_index()
+
+
+@draws(Comparison)
+def plot_machine_code(ab: Comparison, *, by: str = "family", top: int = 8) -> Chart | Table:
+    """A bar for every part and side, split into classes of machine code.
+
+    Parts are a ``category``, ``family``, ``operator`` or ``key``; the ``top`` ones have the most
+    samples of the program counter. Shares in per cent; each bar ends with the number of its
+    samples. A sentence where nothing was sampled.
+
+    Examples
+    --------
+    >>> "sme2" in wb.plot_machine_code(wb.open_run(wb.sample_run("toy_cnn")).compare()).alt_text
+    True
+    """
+    before, after = ab.baseline.machine_code, ab.candidate.machine_code
+    if before is None or after is None:
+        return show_note(explain_lack(ab.run.record))
+    shares = {
+        name: pd.concat([split_code(evidence), split_code(evidence, by)])
+        for name, evidence in zip(name_sides(ab), (before, after), strict=True)
+    }
+    totals = pd.concat(shares.values()).groupby("part", sort=False)["samples"].sum()
+    parts = list(totals.sort_values(ascending=False, kind="stable").index[:top])
+    labels = [style.shorten(part, 28) for part in parts]
+    figure, axis = style.new_rows(
+        "Which machine code ran", labels, 0.22 * max(len(shares), 2), head=0.74, right=_CODE_RIGHT
+    )
+    step, inches = 0.8 / len(shares), style.WIDTH - style.label_margin(labels) - _CODE_RIGHT
+    for place, (name, frame) in enumerate(shares.items()):
+        for row, part in enumerate(parts):
+            at = row + (place - (len(shares) - 1) / 2) * step
+            _draw_code(axis, frame[frame["part"] == part], at, step, inches)
+            samples = int(frame.loc[frame["part"] == part, "samples"].sum())
+            style.write_after(axis, 1, at, f"{style.shorten(name, 14)}: {samples}", size=8)
+    axis.set_xlim(0, 1)
+    axis.set_xticks([0, 0.25, 0.5, 0.75, 1], [f"{n} %" for n in (0, 25, 50, 75, 100)])
+    style.label_x(axis, "share of the samples (%)")
+    codes = set().union(*(frame["code"] for frame in shares.values()))
+    style.add_key(figure, {c: color for c, color in CODE_COLORS.items() if c in codes}, 0.1)
+    return figure
+
+
+def _draw_code(axis: Axes, frame: pd.DataFrame, row: float, step: float, inches: float) -> None:
+    start, order = 0.0, list(CODE_COLORS)
+    for code, share in sorted(
+        zip(frame["code"], frame["share"], strict=True), key=lambda part: order.index(part[0])
+    ):
+        color = CODE_COLORS[code]
+        axis.barh(row, share, left=start, height=0.9 * step, color=color, edgecolor="#BBBBBB",
+                  linewidth=0.5)  # fmt: skip
+        text = f"{code} {format_share(share)}"
+        if style.text_inches(text, 8) + 0.08 < share * inches:
+            style.write_inside(axis, start + share / 2, row, text, color)
+        start += share
