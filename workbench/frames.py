@@ -705,7 +705,7 @@ def format_ms(ms: float) -> str:
 
 def format_range(*times: float) -> list[str]:
     """Times in ms with three figures, all in the unit of the longest: small ones in us."""
-    scale, unit = _unit_of(max(times, key=abs))
+    scale, unit = _unit_of(max(filter(math.isfinite, times), key=abs, default=0.0))
     scaled = (scale * ms for ms in times)
     return [
         f"{format_number(x, decimals_of(x))} {unit}" if math.isfinite(x) else MISSING

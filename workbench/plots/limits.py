@@ -152,8 +152,7 @@ def plot_bottlenecks(
 
 
 def _draw_row(axis: Axes, place: int, row, e2e: float) -> None:
-    colors = {"category": style.color_of, "layer": style.color_of_module}
-    color = colors.get(row.level, lambda _: style.PLAIN)(row.name)
+    color = style.color_of(row.name) if row.level == "category" else style.PLAIN
     style.draw_bar(axis, place, e2e - row.free_ms, color, left=row.free_ms, height=0.6, alpha=0.6)
     if math.isfinite(row.free_low):
         # E2E of the mean: the speed-up's interval is of the ratio, without what both share.

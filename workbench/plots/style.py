@@ -5,8 +5,6 @@ import functools
 import html
 import io
 import math
-import re
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,11 +39,6 @@ COLORS = {
 UNSPLIT_COLOR = "#D4D4D4"  #: For what belongs to no single category.
 #: For experiments and samples of them; from Paul Tol's muted palette, apart from the categories'.
 SERIES = ("#332288", "#CC6677", "#999933", "#882255", "#AA4499", "#6E5A4B", "#DDAA33")
-#: For modules, by their path.
-MODULES = (
-    "#8C7AB8", "#C77B8B", "#A9A13F", "#7A9E7E", "#9C7450", "#A85C9B",
-    "#6F7FB8", "#D49A6A", "#5E8C8A", "#B0BC7A", "#C39BC3", "#806080",
-)  # fmt: skip
 FASTER, SLOWER = "#2455C3", "#D95F0E"  #: For differences that were shown.
 PLAIN = "#4D4D4D"  #: For bars of a whole inference or of one operator.
 INK = "#222222"
@@ -57,9 +50,6 @@ WIDTH = 9.0  #: Inches: the width of a notebook and of a report page.
 _DPI = 110
 _LABEL_HEIGHT = 16.0  #: Of a label, in pixels of the figure.
 _INCH_PER_LETTER = {8: 0.072, 9: 0.081, 10: 0.090}
-#: A block of a model: the path up to its first part with a digit, such as ``features.3``.
-_BLOCK = re.compile(r"^(?:[^.\d]+\.)*[^.]*\d[^.]*")
-_KEPT = 0.8  #: The part of its colour that a module keeps for each level below its block.
 
 F = TypeVar("F")
 
@@ -392,21 +382,6 @@ def _is_emulated(given: object) -> bool:
 def color_of(category: str) -> str:
     """The colour of a category; light grey for anything else."""
     return COLORS.get(category, UNSPLIT_COLOR)
-
-
-def color_of_module(path: object) -> str:
-    """The hue of a module's block, such as ``features.3``, paler further down; grey for a model."""
-    if not isinstance(path, str) or not path or path.startswith("("):
-        return UNSPLIT_COLOR
-    block = found.group() if (found := _BLOCK.match(path)) else path
-    base = MODULES[zlib.crc32(block.encode()) % len(MODULES)]
-    return fade(base, _KEPT ** path[len(block) :].count("."))
-
-
-def fade(color: str, kept: float) -> str:
-    """A colour of which so much is left on white."""
-    parts = (round(255 * (1 - kept * (1 - part))) for part in to_rgb(color))
-    return "#" + "".join(f"{part:02X}" for part in parts)
 
 
 def ink_on(color: str) -> str:
