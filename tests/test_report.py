@@ -1,6 +1,5 @@
 """From the recorded sample to reports: the numbers agree everywhere, and nothing is fetched."""
 
-import inspect
 import json
 import re
 import shutil
@@ -147,7 +146,6 @@ def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
         wb.plot_operators(ab),
         wb.plot_what_if(on, {}),
         wb.plot_bottlenecks(on),
-        wb.plot_machine_code(ab),
     ):
         assert EMULATED in shown.alt_text
     for table in (on.operators, run.statistics, ab.shift, ab.categories):
@@ -158,15 +156,6 @@ def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
         assert word not in ab.text
     with pytest.raises(ComparisonError, match="no speed to compare"):
         wb.compare(on, on)
-
-
-def test_every_plot_of_measured_frames_bears_the_mark():
-    plots = [getattr(wb, name) for name in wb.__all__ if name.startswith("plot_")]
-    measured = [plot for plot in plots if "DataFrame" in str(inspect.signature(plot))]
-    assert len(measured) > 4
-    for plot in measured:
-        source = inspect.getsource(plot)
-        assert source.startswith("@marked") or "mark_figure" in source, plot
 
 
 def test_a_program_of_unknown_origin_has_no_table_of_undelegated_operators(run_dir):
