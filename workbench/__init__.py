@@ -5,9 +5,9 @@ Open and compare recorded runs
     combine_runs, read_history, read_study, validate_run
 
 Export, measure, report
-    profile, export_model, ExportOptions, Program, open_program, measure, MeasureOptions, run_config,
-    optimize, OptimizeOptions, batch, make_report, replay_layer, measure_roof, show_progress,
-    LiveRun
+    profile, export_model, ExportOptions, Program, open_program, measure, MeasureOptions,
+    run_config, optimize, OptimizeOptions, batch, make_report, replay_layer, measure_roof,
+    show_progress, LiveRun
 
 Models and machine
     list_models, load_model, register_model, EagerModelBase, read_exports, sample_file,
