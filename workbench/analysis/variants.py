@@ -7,7 +7,7 @@ import pandas as pd
 
 from workbench.errors import UsageError
 from workbench.frames import VARIANTS, check
-from workbench.records.codec import from_json
+from workbench.records.codec import parse_json, structure, upgrade
 from workbench.records.optimize import Study, Variant
 
 STUDY = "optimize.json"
@@ -36,14 +36,18 @@ def read_study(path: str | Path) -> Study:
 
     Examples
     --------
-    >>> wb.read_study("out_toy_cnn").conclusion  # doctest: +SKIP
+    >>> wb.read_study(wb.sample_file("out_Tiny")).conclusion
+    '07-int8-mixed: 1.08x [1.06, 1.09] the speed of the baseline, SQNR 54.6 dB, 0.0 MB'
     """
     path = Path(path)
     places = (path, path / STUDY, path / "optimize" / STUDY)
     found = next((place for place in places if place.is_file()), None)
     if found is None:
         raise UsageError("no optimisation here", where=path, hint="workbench optimize MODEL")
-    return from_json(Study, found.read_bytes(), found)
+    content = upgrade(parse_json(found.read_bytes(), found), found)
+    if isinstance(options := content.get("options"), dict):
+        options.pop("runner", None)  # which older versions recorded
+    return structure(Study, content, found)
 
 
 def match_findings(findings: pd.DataFrame, rewrite: str) -> pd.DataFrame:
