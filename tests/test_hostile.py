@@ -45,7 +45,7 @@ from workbench.report.html import Section, to_html, to_markdown
 from workbench.run.ceilings import measure_roof
 from workbench.run.config import plan_config, read_config
 from workbench.store import load_run
-from workbench.trace.writers.perfetto import write_perfetto
+from workbench.trace.writers import write_perfetto
 
 
 @pytest.fixture

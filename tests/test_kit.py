@@ -16,7 +16,7 @@ import workbench as wb
 from workbench.report.artifacts import write_artifacts
 from workbench.run.recorder import RunRecorder
 from workbench.store import load_run
-from workbench.trace.writers.csv_parquet import write_csvs
+from workbench.trace.writers import write_csvs
 
 #: A run like those of the kit, with the sides named as it expects them.
 NAMES = {"avx512_off": "linux_sme2_off", "avx512_on": "linux_sme2_on"}

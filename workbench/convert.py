@@ -18,9 +18,7 @@ from workbench.frames import SPANS
 from workbench.records.layers import Layers
 from workbench.store import is_ours
 from workbench.trace.etdump import read_etdump
-from workbench.trace.writers.csv_parquet import write_csvs, write_parquet
-from workbench.trace.writers.perfetto import write_perfetto
-from workbench.trace.writers.speedscope import write_speedscope
+from workbench.trace.writers import write_csvs, write_parquet, write_perfetto, write_speedscope
 
 #: The formats, and the suffix of each one's file.
 _FORMATS = {

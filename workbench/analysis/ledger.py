@@ -14,7 +14,7 @@ from workbench.analysis.statistics import find_undisturbed_runs
 from workbench.errors import StoreError, TraceError
 from workbench.frames import EVENTS, LEDGER, check
 from workbench.records.runs import Session
-from workbench.trace.nesting import (
+from workbench.trace.etdump import (
     DELEGATE_CALL,
     METHOD,
     OPERATOR_CALL,
@@ -22,7 +22,7 @@ from workbench.trace.nesting import (
     map_names,
     strip_ordinal,
 )
-from workbench.trace.nesting import KINDS as EVENT_KINDS
+from workbench.trace.etdump import KINDS as EVENT_KINDS
 
 
 class Key(NamedTuple):

@@ -19,7 +19,7 @@ from workbench.frames import CATEGORIES as CATEGORIES_FRAME
 from workbench.frames import OPERATORS, SPANS, check
 from workbench.records.codec import structure
 from workbench.store import read_yaml
-from workbench.trace.nesting import strip_ordinal
+from workbench.trace.etdump import strip_ordinal
 
 #: The five categories, in the order in which every table and figure shows them.
 CATEGORIES = ("Convolution", "GEMM", "Data Movement", "Elementwise", "Other")

@@ -184,7 +184,7 @@ def kernels(log: Path, baseline: Path | None) -> Output:
     have run.
     """
     from workbench.analysis.machine_code import compare_kernels
-    from workbench.trace.writers.csv_parquet import defuse
+    from workbench.trace.writers import defuse
     from workbench.trace.xnn_log import read_xnn_log
 
     table = read_xnn_log(log)
@@ -283,7 +283,7 @@ def history(
     from workbench.plots.latencies import plot_history
     from workbench.portfolio.history import read_history, write_figure
     from workbench.store import atomic_write
-    from workbench.trace.writers.csv_parquet import defuse
+    from workbench.trace.writers import defuse
 
     found = read_history(roots or (Path(),), across=across)
     for problem in found.problems:

@@ -30,7 +30,7 @@ from workbench.store import (
     safe_name,
     sha256_of,
 )
-from workbench.trace.writers.csv_parquet import defuse
+from workbench.trace.writers import defuse
 
 PORTFOLIO, TABLE, INDEX, OUTCOMES = "portfolio.json", "portfolio.csv", "index.html", "cells"
 #: Axes that the page can be filtered by.

@@ -29,7 +29,7 @@ from workbench.store import (
     artifacts_dir,
     atomic_write,
 )
-from workbench.trace.writers.csv_parquet import write_csvs
+from workbench.trace.writers import write_csvs
 from workbench.trace.xnn_log import read_xnn_log
 
 

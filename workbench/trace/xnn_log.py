@@ -14,7 +14,6 @@ Names are documented by XNNPACK in ``doc/microkernel-naming-conventions.md`` and
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -93,9 +92,9 @@ def read_xnn_log(path: str | Path) -> pd.DataFrame:
     try:
         with open_file(path) as file:
             for line, text in _lines(file):
-                for found in _USING.finditer(text):
-                    first.setdefault(found.groups(b""), line)
-                    count[found.groups(b"")] += 1
+                for choice in _USING.finditer(text):
+                    first.setdefault(choice.groups(b""), line)
+                    count[choice.groups(b"")] += 1
     except OSError as error:
         raise TraceError(error.strerror or str(error), where=path) from None
     hint = "build XNNPACK with XNN_LOG_LEVEL=4 to have it log them"
@@ -104,9 +103,10 @@ def read_xnn_log(path: str | Path) -> pd.DataFrame:
     rows = []
     for key, line in first.items():
         operator, kernel, config = (part.decode("ascii") for part in key)
-        name = parse_kernel_name(kernel)
-        flags = {"sme": name.sme, "sme2": name.sme2, "config": config, "count": count[key]}
-        rows.append({"line": line, "operator": operator, "kernel": kernel, **asdict(name), **flags})
+        parts = _parse_name(kernel)
+        flags = {"sme": "sme" in parts["arch"], "sme2": "sme2" in parts["arch"]}
+        place = {"line": line, "operator": operator, "kernel": kernel}
+        rows.append({**place, **parts, **flags, "config": config, "count": count[key]})
     return check(pd.DataFrame(rows, columns=KERNELS.names), KERNELS)
 
 
@@ -120,37 +120,16 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             text = file.readline(LONGEST_LINE)
 
 
-@dataclass(frozen=True)
-class KernelName:
+def _parse_name(name: str) -> dict[str, str]:
     """The parts of a microkernel's name, in the words of its library; empty where it has none."""
-
-    type: str = ""
-    dtype: str = ""
-    variant: str = ""
-    tile: str = ""
-    arch: str = ""
-
-    @property
-    def sme(self) -> bool:
-        """Whether it needs SME, in whichever version."""
-        return "sme" in self.arch
-
-    @property
-    def sme2(self) -> bool:
-        """Whether it needs SME2."""
-        return "sme2" in self.arch
-
-
-def parse_kernel_name(name: str) -> KernelName:
-    """Parse the name of a microkernel."""
-    if (found := _XNNPACK.fullmatch(name)) and (head := _HEAD.fullmatch(found["head"])):
-        tile, arch = found["tile"] or "", found["arch"]
+    parts = dict.fromkeys(("type", "dtype", "variant", "tile", "arch"), "")
+    if (whole := _XNNPACK.fullmatch(name)) and (head := _HEAD.fullmatch(whole["head"])):
+        tile, arch = whole["tile"] or "", whole["arch"]
         if not tile and (late := _LATE_TILE.fullmatch(arch)):
             tile, arch = late["tile"], late["arch"]
-        parts = head.groupdict("")
-        return KernelName(parts["type"], parts["dtype"].rstrip("_"), parts["variant"], tile, arch)
-    if found := _KLEIDIAI.fullmatch(name):
-        parts = found.groupdict("")
-        dtype = "_".join(_BUFFER.findall(parts.pop("buffers")))
-        return KernelName(dtype=dtype, **parts)
-    return KernelName()
+        parts |= head.groupdict("") | {"tile": tile, "arch": arch}
+        parts["dtype"] = parts["dtype"].rstrip("_")
+    elif kleidiai := _KLEIDIAI.fullmatch(name):
+        parts |= kleidiai.groupdict("")
+        parts["dtype"] = "_".join(_BUFFER.findall(parts.pop("buffers")))
+    return parts

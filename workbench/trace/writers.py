@@ -1,0 +1,333 @@
+"""Frames as files of other formats: CSV and Parquet, for Perfetto, and for speedscope."""
+
+import io
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from workbench.errors import SetupError, printable
+from workbench.frames import EVENTS, Frame, check
+from workbench.store import atomic_write
+from workbench.trace.etdump import are_leaves, map_names, strip_ordinal
+
+TIMELINE = (
+    *("model_id", "name", "type", "delegate_backend", "start_us", "end_us", "duration_ms"),
+    *("pct_total", "node_id", "run_index", "block"),
+)
+STATISTICS = (
+    *("model_id", "name", "type", "delegate_backend", "count", "total_ms", "avg_ms", "pct_total"),
+    *("median_ms", "p90_ms", "min_ms", "max_ms", "runs"),
+)
+
+# A spreadsheet interprets a cell that begins like this as a formula.
+_FORMULA = ("=", "+", "-", "@")
+
+
+def write_csvs(
+    events: pd.DataFrame,
+    etdump: Path,
+    *,
+    model_id: str | None = None,
+    delegate_backend: str = "delegated",
+) -> list[Path]:
+    """Write the three tables of a trace beside it; returns their paths.
+
+    Names are untrusted: control characters become spaces, and a text that a spreadsheet would
+    interpret as a formula gets an apostrophe in front.
+    """
+    if model_id is None:
+        model_id = etdump.stem.encode(errors="replace").decode()
+    spans = timeline(events, delegate_backend)
+    tables = {
+        "all_runs_timeline": (spans, TIMELINE),
+        "run0_timeline": (spans[spans["run_index"] == 0], TIMELINE),
+        "ops_stats": (operator_statistics(events, delegate_backend), STATISTICS),
+    }
+    paths = []
+    for suffix, (table, columns) in tables.items():
+        text = defuse(table.assign(model_id=model_id)[list(columns)])
+        path = etdump.with_name(f"{etdump.stem}_{suffix}.csv")
+        paths.append(atomic_write(path, text.to_csv(index=False, lineterminator="\n")))
+    return paths
+
+
+def timeline(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.DataFrame:
+    """One row per event of every run, with the columns of the kit but for ``model_id``.
+
+    ``type`` is the name without its ordinal; times are on the device's clock; ``pct_total`` is of
+    the run's ``Method::execute``; ``node_id`` is the position within the run; ``delegate_backend``
+    is empty for a span that contains others. Spans are nested: only the ledger may be summed.
+    """
+    events = _runs(events)
+    run, duration = events["run"].to_numpy(), events["duration_ns"].to_numpy()
+    start = events["start_ns"].to_numpy()
+    return pd.DataFrame(
+        {
+            "name": events["name"].to_numpy(),
+            "type": _types(events["name"]),
+            "delegate_backend": _backends(events, delegate_backend),
+            "start_us": start / 1e3,
+            "end_us": (start + duration) / 1e3,
+            "duration_ms": duration / 1e6,
+            "pct_total": _percent(duration, _latencies(events)[run]),
+            "node_id": np.arange(len(run)) - np.searchsorted(run, run),
+            "run_index": run,
+            "block": events["block_name"].to_numpy(),
+        }
+    )
+
+
+def operator_statistics(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.DataFrame:
+    """One row per operator and backend, longest first.
+
+    Only events that contain no others are counted. ``count`` and ``total_ms`` are per run, as in
+    the kit: means over the ``runs`` that have the operator. ``pct_total`` is of all
+    ``Method::execute``; the other statistics are over single events.
+    """
+    events = _runs(events)
+    leaves = events[are_leaves(events) & (events["kind"] != "method").to_numpy()]
+    groups = pd.DataFrame(
+        {
+            "name": _types(leaves["name"]),
+            "delegate_backend": _backends(leaves, delegate_backend),
+            "run": leaves["run"].to_numpy(),
+            "duration_ms": leaves["duration_ns"].to_numpy() / 1e6,
+        }
+    ).groupby(["name", "delegate_backend"], observed=True)
+    table = groups["duration_ms"].agg(
+        count="count",
+        total_ms="sum",
+        avg_ms="mean",
+        median_ms="median",
+        p90_ms=lambda times: times.quantile(0.9),
+        min_ms="min",
+        max_ms="max",
+    )
+    table["runs"] = groups["run"].nunique()
+    table["pct_total"] = _percent(table["total_ms"], _latencies(events).sum() / 1e6)
+    table[["count", "total_ms"]] = table[["count", "total_ms"]].div(table["runs"], axis=0)
+    table = table.reset_index().assign(type=lambda t: t["name"])
+    return table.sort_values(["total_ms", "name"], ascending=[False, True], ignore_index=True)
+
+
+def _runs(events: pd.DataFrame) -> pd.DataFrame:
+    return check(events, EVENTS)[events["run"] >= 0]
+
+
+def _latencies(events: pd.DataFrame) -> np.ndarray:
+    """Nanoseconds of each run's ``Method::execute``, by the run's index."""
+    methods = events[events["kind"] == "method"]
+    latencies = np.zeros(events["run"].max() + 1 if len(events) else 0, np.int64)
+    latencies[methods["run"]] = methods["duration_ns"]
+    return latencies
+
+
+def _percent(part: np.ndarray | pd.Series, whole: np.ndarray | float) -> np.ndarray | pd.Series:
+    """``part`` in percent of ``whole``, to six decimals; no number where there is no whole."""
+    return np.round(100 * part / np.where(whole > 0, whole, np.nan), 6)
+
+
+def _types(names: pd.Series) -> pd.Categorical:
+    """The names without their ordinals."""
+    return map_names(pd.Categorical(names), strip_ordinal)
+
+
+def _backends(events: pd.DataFrame, delegate_backend: str) -> np.ndarray:
+    backend_of = dict.fromkeys(("delegate_operator", "delegate_call"), delegate_backend)
+    backend_of |= dict.fromkeys(("kernel", "operator_call"), "portable")
+    backends = np.array([backend_of.get(kind, "") for kind in events["kind"]], object)
+    return np.where(are_leaves(events), backends, "")
+
+
+def defuse(table: pd.DataFrame) -> pd.DataFrame:
+    """A table for CSV, with texts that are one line each and no formula."""
+    table = table.copy()
+    for column in table.select_dtypes(exclude=["number", "bool"]).columns:
+        values = table[column].astype(object)
+        cleaned = {
+            text: printable(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text)).lstrip()
+            for text in values.unique()
+            if isinstance(text, str)
+        }
+        plain = {t: f"'{c}" if c.startswith(_FORMULA) else c for t, c in cleaned.items()}
+        table[column] = values.map(lambda value, known=plain: known.get(value, value))
+    return table
+
+
+def write_parquet(
+    frame: pd.DataFrame, schema: Frame, path: Path, *, about: Mapping[str, str] | None = None
+) -> Path:
+    """Write a frame without its index so that ``pandas.read_parquet`` restores it.
+
+    ``pyarrow.parquet.read_schema(path)`` shows unit and meaning of each column, the name of the
+    schema, and what else is known ``about`` the frame.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise SetupError("Parquet needs pyarrow", install="executorch-workbench[parquet]") from None
+
+    table = pa.Table.from_pandas(check(frame, schema), preserve_index=False)
+    described = {c.name: {"unit": c.unit, "meaning": c.meaning} for c in schema.columns}
+    fields = [field.with_metadata(described.get(field.name, {})) for field in table.schema]
+    metadata = {**table.schema.metadata, "frame": schema.name, **(about or {})}
+    content = io.BytesIO()
+    parquet.write_table(table.cast(pa.schema(fields, metadata)), content)
+    return atomic_write(path, content.getvalue())
+
+
+# --- Perfetto -------------------------------------------------------------------------------------
+
+# Columns that become arguments of a slice: where they are not -1; of a leaf, if the frame has them.
+_NUMBERS = ("run", "instruction", "delegate_id")
+_TEXTS = ("category", "family", "layer", "source", "shapes", "logged")
+
+# Later than any time of a trace; and no row.
+_NEVER, _NOWHERE = 2**63 - 1, -1
+
+
+def write_perfetto(traces: Mapping[str, pd.DataFrame], path: Path) -> Path:
+    """Write spans as JSON in Chrome's trace event format, which the Perfetto UI opens.
+
+    Each trace is a process; the first ``Method::execute`` of all begin at the same time. Perfetto
+    nests slices by their times, which may overlap as logged: XNNPACK logs whole microseconds laid
+    end to end from the start of the call. Therefore a slice is drawn to end no later than its
+    parent, and no later than its next sibling begins. The arguments ``start_ns`` (on the device's
+    clock) and ``duration_ns`` hold the logged times where they differ.
+
+    A slice is named by its ``label``, if there is one, and else as logged. Its category is that of
+    its operator, or the kind of event if it contains others. A delegate's operators have the
+    argument ``start=synthetic``: no clock was read at their start.
+    """
+    origins = [_origin(check(spans, EVENTS)) for spans in traces.values()]
+    lead = max((executed - first for first, executed in origins), default=0)
+    events: list[dict[str, Any]] = []
+    for number, (name, spans) in enumerate(traces.items(), 1):
+        place = {"pid": number, "tid": number}
+        for level, title in (("process", name), ("thread", "ETDump")):
+            named = {"name": f"{level}_name", "args": {"name": printable(title)}}
+            events.append({"ph": "M", **place, **named})
+        shift = lead - origins[number - 1][1]
+        events += ({"ph": "X", **place, **each} for each in _slices(spans, shift))
+    content = {"traceEvents": events, "displayTimeUnit": "ns"}
+    return atomic_write(path, json.dumps(content, separators=(",", ":")) + "\n")
+
+
+def _slices(spans: pd.DataFrame, shift: int) -> Iterator[dict[str, Any]]:
+    """Name, category, times in microseconds and arguments of each slice, parents first."""
+    leaf = are_leaves(spans)
+    texts = {name: spans[name].astype(object).where(leaf) for name in _TEXTS if name in spans}
+    kind = spans["kind"].astype(object)
+    columns = {
+        **{name: column.fillna("") for name, column in texts.items()},
+        **{name: spans[name] for name in _NUMBERS},
+        "start": kind.map({"delegate_operator": "synthetic"}).fillna(""),
+    }
+    arguments = {name: column.tolist() for name, column in columns.items()}
+    names = spans["name"].astype(object)
+    names = spans.get("label", names).where(leaf, names).fillna(names).tolist()
+    categories = texts.get("category", kind).fillna(kind).tolist()
+    logged = list(zip(spans["start_ns"].tolist(), spans["duration_ns"].tolist(), strict=True))
+    for row, (begin, end) in _draw(spans).items():
+        known = {name: values[row] for name, values in arguments.items()}
+        drawn = {"start_ns": begin, "duration_ns": end - begin}
+        for (name, time), as_logged in zip(drawn.items(), logged[row], strict=True):
+            known[name] = as_logged if as_logged != time else -1
+        yield {
+            "name": printable(names[row]),
+            "cat": categories[row],
+            "ts": (shift + begin) / 1000,
+            "dur": (end - begin) / 1000,
+            "args": {
+                name: printable(value) if isinstance(value, str) else value
+                for name, value in known.items()
+                if value not in ("", -1)
+            },
+        }
+
+
+def _draw(spans: pd.DataFrame) -> dict[int, tuple[int, int]]:
+    """Begin and end of every row as drawn: in the order of time, and each within its parent."""
+    start = spans["start_ns"].tolist()
+    stop = (spans["start_ns"] + spans["duration_ns"]).tolist()
+    parent = pd.Index(spans["event"]).get_indexer(spans["parent"]).tolist()
+    children = _children(start, parent)
+    drawn = {_NOWHERE: (-_NEVER, _NEVER)}
+    waiting = children[_NOWHERE]
+    while waiting:
+        row, limit = waiting.pop()
+        earliest, latest = drawn[parent[row]]
+        begin = min(max(start[row], earliest), latest)
+        drawn[row] = begin, max(min(stop[row], limit, latest), begin)
+        waiting += children[row]
+    del drawn[_NOWHERE]
+    return drawn
+
+
+def _children(start: list[int], parent: list[int]) -> dict[int, list[tuple[int, int]]]:
+    """The children of each row, last first, each with the start of its next sibling."""
+    children: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for row in np.lexsort((start, parent))[::-1].tolist():
+        siblings = children[parent[row]]
+        siblings.append((row, start[siblings[-1][0]] if siblings else _NEVER))
+    return children
+
+
+def _origin(spans: pd.DataFrame) -> tuple[int, int]:
+    """When the first span begins, and the first ``Method::execute``, if there is one."""
+    if spans.empty:
+        return 0, 0
+    first = int(spans["start_ns"][~spans["parent"].isin(spans["event"])].min())
+    executed = spans["start_ns"][spans["kind"] == "method"]
+    return first, max(first, int(executed.min())) if len(executed) else first
+
+
+# --- speedscope -----------------------------------------------------------------------------------
+
+
+def write_speedscope(profiles: Mapping[str, pd.DataFrame], path: Path) -> Path:
+    """Write flame graphs in speedscope's file format, one profile for each frame.
+
+    A frame has the columns ``stack`` (names, outermost first), ``ns``, and perhaps ``source``: the
+    source line of the innermost, ``file:line``. The format has no negative times. A row that has
+    one, such as the overhead of a delegate below the rounding of its operators, counts as 0; all
+    others are shortened so that the total stays.
+    """
+    frames: dict[tuple[int, str, str], int] = {}
+    written = []
+    for name, table in profiles.items():
+        samples = []
+        sources = table.get("source", pd.Series("", table.index)).fillna("")
+        for stack, source in zip(table["stack"], sources, strict=True):
+            levels = [(level, text, "") for level, text in enumerate(stack)]
+            levels[-1] = (*levels[-1][:2], source)
+            samples.append([frames.setdefault(frame, len(frames)) for frame in levels])
+        weights = table["ns"].to_numpy(float)
+        if (weights < 0).any():
+            positive = weights.clip(0)
+            weights = positive * (math.fsum(weights) / math.fsum(positive))
+        sizes = {"startValue": 0, "endValue": math.fsum(weights)}
+        profile = {"type": "sampled", "name": name, "unit": "nanoseconds", **sizes}
+        written.append({**profile, "samples": samples, "weights": weights.tolist()})
+    content = {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "exporter": "executorch-workbench",
+        "name": path.name,
+        "activeProfileIndex": 0,
+        "shared": {"frames": [{"name": text, **_place(source)} for _, text, source in frames]},
+        "profiles": written,
+    }
+    return atomic_write(path, json.dumps(content, allow_nan=False, separators=(",", ":")))
+
+
+def _place(source: str) -> dict[str, str | int]:
+    file, _, line = source.rpartition(":")
+    return {"file": file, "line": int(line)} if file and line.isdecimal() else {}

@@ -1,1 +1,0 @@
-"""Frames as files of other formats."""
