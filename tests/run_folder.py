@@ -9,7 +9,16 @@ from etdump_builder import Block, Profile, build_etdump
 from synthetic import NETWORK, synthetic_latencies
 
 import workbench as wb
-from workbench.records.runs import Batch, Experiment, Pair, Plan, RunRecord, Session
+from workbench.records.runs import (
+    Batch,
+    Experiment,
+    Pair,
+    Phase,
+    Plan,
+    RunRecord,
+    Session,
+    Tensor,
+)
 from workbench.store import save_run
 
 #: Of the row that is the rest of ``Method::execute``, and of the one around delegated operators.
@@ -27,7 +36,9 @@ def write_run(
     *,
     factors: Mapping[str, Mapping[str, float]] | None = None,
     pairs: tuple[tuple[str, str], ...] | None = None,
-    control: bool = False,
+    control: str | bool = False,
+    sizes: Mapping[str, int] | None = None,
+    power: int = 1,
     traced: int = 10,
     traced_noise: float = 0.01,
     toggle: str = "avx512",
@@ -48,7 +59,10 @@ def write_run(
     pairs
         What is compared: by default all others with the first experiment.
     control
-        Adds ``control``, which repeats the first experiment.
+        Adds ``control``, which repeats the first experiment, or the one named.
+    sizes, power
+        By phase, whose name starts that of its experiments, the size of a sweep; the inputs have
+        ``size ** power`` values.
     traced
         Traced inferences of every process; 0 for none.
     traced_noise
@@ -70,7 +84,8 @@ def write_run(
         for name, ms in latencies_ms.items()
     }
     if control:
-        times["control"], factors["control"] = times[names[0]], factors.get(names[0], {})
+        original = control if isinstance(control, str) else names[0]
+        times["control"], factors["control"] = times[original], factors.get(original, {})
     threads = tuple(sorted({count for by_count in times.values() for count in by_count}))
     if latencies is None:
         latencies = pd.concat(
@@ -89,10 +104,17 @@ def write_run(
             ignore_index=True,
         )
     rng = np.random.default_rng(options.get("seed", 0))
+    isa = {name: "native" if name == "on" else f"no{toggle}" for name in names}
+    masks = {name: () if name == "on" else ("avx512",) for name in names}
+    if toggle == "ladder":
+        isa = {name: name for name in names}
+        masks = {name: tuple(names[place + 1 :]) for place, name in enumerate(names)}
+    if control:
+        isa["control"], masks["control"] = isa[original], masks[original]
     sessions = []
     keys = ["experiment", "threads", "process", "traced"]
     for (name, count, process, is_traced), part in latencies.groupby(keys, sort=False):
-        sessions.append(_session(name, count, process, _batches(part), is_traced))
+        sessions.append(_session(name, count, process, _batches(part), is_traced, masks[name]))
         if not traced or is_traced:
             continue
         blocks = [_block(factors.get(name, {}), rng, traced_noise) for _ in range(traced)]
@@ -100,17 +122,22 @@ def write_run(
         file = f"{name}_t{count}_p{process}.etdump"
         (folder / file).write_bytes(build_etdump(blocks))
         batch = Batch(0, 0, wall, wall, (0,) * traced)
-        sessions.append(_session(name, count, process, (batch,), True, file))
+        sessions.append(_session(name, count, process, (batch,), True, masks[name], file))
     compared = pairs or tuple((names[0], other) for other in names[1:])
     plan = Plan(
         "net.pte", "0" * 64, "net", "net", (), "", tuple(
             Experiment(
-                name, "native" if name == "on" else f"no{toggle}", control=name == "control"
+                name, isa[name], control=name == "control",
+                phase=next((phase for phase in sizes or () if name.startswith(phase)), ""),
             )
             for name in times
         ),
         tuple(Pair(*pair, f"with {toggle}") for pair in compared),
         toggle=toggle, threads=threads, processes=int(latencies["process"].nunique()),
+        sweep="batch" if sizes else "", phases=tuple(
+            Phase(phase, (Tensor("float32", (size**power,)),), size=size)
+            for phase, size in (sizes or {}).items()
+        ),
     )  # fmt: skip
     record = {
         "plan": plan, "platform": "linux-x86_64", "emulated": False, "state": "complete",
@@ -122,8 +149,7 @@ def write_run(
     return folder
 
 
-def _session(name, threads, process, batches, traced, etdump=""):
-    masked = () if name == "on" else ("avx512",)
+def _session(name, threads, process, batches, traced, masked, etdump=""):
     numbers = int(threads), int(process)
     return Session(name, *numbers, bool(traced), masked, 1.0, 1.0, batches, etdump=etdump)
 

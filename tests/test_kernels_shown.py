@@ -2,21 +2,12 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from recorded import recorded
 
 import workbench as wb
-from workbench import store
-from workbench.analysis.ledger import build_ledger
-from workbench.analysis.machine_code import explain_unchanged
-from workbench.datasets import sample_run
-from workbench.errors import StoreError
-from workbench.plots.parts import CODE_COLORS
-from workbench.report.artifacts import write_artifacts
-from workbench.trace.functions import AARCH64_CLASSES, X86_CLASSES
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +18,16 @@ def sample():
 @pytest.fixture
 def run_dir(tmp_path):
     folder = tmp_path / "runs" / "qemu-aarch64"
-    return Path(shutil.copytree(sample_run("toy_cnn"), folder))
+    return Path(shutil.copytree(wb.sample_run("toy_cnn"), folder))
 
 
 def change_manifest(run_dir, **changes):
-    run = store.load_run(run_dir)
-    store.save_run(replace(run, **changes), run_dir)
+    path = run_dir / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def samplings(run_dir):
+    return json.loads((run_dir / "manifest.json").read_text())["samplings"]
 
 
 def toggle_check(analysis):
@@ -69,14 +64,9 @@ def test_the_figure_and_the_table_say_it(sample):
     assert "| sme2_off | 2697 | 100 % neon |" in proof
 
 
-def test_every_class_has_a_colour():
-    assert {*X86_CLASSES, *AARCH64_CLASSES, "unknown"} == CODE_COLORS.keys()
-    assert len(set(CODE_COLORS.values())) == len(CODE_COLORS)
-
-
-def test_the_summary_has_kernels_with_their_share(run_dir):
-    write_artifacts(wb.open_run(run_dir))
-    summary = json.loads((run_dir / store.SUMMARY).read_text())
+def test_the_summary_has_kernels_with_their_share(run_dir, cli):
+    assert cli("analyze", run_dir)[0] == 0
+    summary = json.loads((run_dir / "analysis_summary.json").read_text())
     details = {d["name"]: d for d in summary["operator_details"]}
     convolution = details["Convolution (NHWC, PF32) IGEMM"]
     assert convolution["kernel_hint"].endswith("sme2_mopa")
@@ -90,11 +80,9 @@ def test_the_summary_has_kernels_with_their_share(run_dir):
 
 def spoil(run_dir):
     """The same samples on both sides: as if the toggle did nothing."""
-    run = store.load_run(run_dir)
-    before, after = run.samplings
-    fake = replace(after, samples=before.samples, etdump=before.etdump)
-    change_manifest(run_dir, samplings=(before, fake))
-    return run
+    before, after = samplings(run_dir)
+    fake = after | {name: before[name] for name in ("samples", "etdump")}
+    change_manifest(run_dir, samplings=[before, fake])
 
 
 def test_a_toggle_without_effect_is_no_speedup(run_dir):
@@ -107,15 +95,6 @@ def test_a_toggle_without_effect_is_no_speedup(run_dir):
     assert "1.0" not in comparison.text
     check = toggle_check(analysis)
     assert (check["status"], check["evidence"][:3]) == ("fail", "no:")
-
-
-def test_likely_reasons(run_dir):
-    spoil(run_dir)
-    comparison = wb.open_run(run_dir).compare()
-    proof, ledger = comparison.proof, comparison.baseline.ledger
-    portable = ledger.assign(kind="portable")
-    assert "100 % of the time is outside" in explain_unchanged(proof, {"sme2"}, portable)
-    assert "no such feature to hide" in explain_unchanged(proof, set(), ledger)
 
 
 def test_too_few_samples_are_not_shown(run_dir):
@@ -151,25 +130,14 @@ def test_without_evidence_the_report_says_why(run_dir, changes, says):
 
 
 def test_what_the_runner_said_is_why(run_dir):
-    run = store.load_run(run_dir)
-    failed = replace(run.samplings[0], samples="", etdump="", problem="no timers")
-    change_manifest(run_dir, samplings=(failed,))
+    failed = samplings(run_dir)[0] | {"samples": "", "etdump": "", "problem": "no timers"}
+    change_manifest(run_dir, samplings=[failed])
     analysis = wb.open_run(run_dir)
     assert "no evidence: no timers" in toggle_check(analysis)["evidence"]
 
 
 def test_samples_outside_the_folder_are_not_read(run_dir):
-    run = store.load_run(run_dir)
-    bad = replace(run.samplings[0], samples="../../../etc/passwd")
-    change_manifest(run_dir, samplings=(bad,))
-    with pytest.raises(StoreError, match="outside its folder"):
+    bad = samplings(run_dir)[0] | {"samples": "../../../etc/passwd"}
+    change_manifest(run_dir, samplings=[bad])
+    with pytest.raises(Exception, match="outside its folder"):
         wb.open_run(run_dir)
-
-
-def test_the_ledger_of_the_sampled_trace_closes(run_dir):
-    from workbench.trace.etdump import read_etdump
-
-    for path in run_dir.glob("*/*_sampled.etdump"):
-        events = read_etdump(path)
-        total = events.loc[events["kind"] == "method", "duration_ns"].sum()
-        assert build_ledger(events)["duration_ns"].sum() == total
