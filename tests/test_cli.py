@@ -177,30 +177,8 @@ def test_doctor_finds_the_main_job_possible_here(cli):
     assert "runner" in out
 
 
-@pytest.mark.parametrize(
-    ("shell", "place"),
-    [
-        ("fish", ".config/fish/completions/workbench.fish"),
-        ("zsh", ".zfunc/_workbench"),
-    ],
-)
-def test_completion_is_installed_where_the_shell_looks(cli, tmp_path, monkeypatch, shell, place):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
-    code, out, _ = cli("--install-completion")
-    assert (code, out) == (0, f"{tmp_path / place}\n")
-    assert "_WORKBENCH_COMPLETE" in (tmp_path / place).read_text()
-
-
 def test_completion_names_commands(cli, monkeypatch):
     monkeypatch.setenv("_WORKBENCH_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "workbench pro")
     monkeypatch.setenv("COMP_CWORD", "1")
     assert cli()[1] == "plain,profile\n"
-
-
-def test_completion_for_an_unknown_shell_names_the_known_ones(cli, monkeypatch):
-    monkeypatch.setenv("SHELL", "/bin/ksh")
-    code, _, err = cli("--install-completion")
-    assert code == 2
-    assert "no completion for shell 'ksh'; known: bash, fish, zsh" in err

@@ -12,6 +12,16 @@ import workbench as wb
 from workbench.cli import workbench as commands
 from workbench.cli.mcp import TOOLS, command_line, describe_arguments
 
+CRASH = """
+import os, sys, time
+
+if "doctor" in sys.orig_argv:
+    for part in ("first ", "line\\nsecond line\\n"):
+        os.write(2, part.encode())
+        time.sleep(0.2)
+    os.write(1, b'{"ready": tr')
+    os._exit(1)
+"""
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -59,13 +69,18 @@ def test_a_client_runs_the_steps_of_the_playbooks(tmp_path):
     manifest = json.loads((stranger / "manifest.json").read_text())
     manifest["plan"]["stem"] = "../../escaped"
     (stranger / "manifest.json").write_text(json.dumps(manifest))
+    # A command that dies amid its output, after two lines of which one comes in two parts.
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(CRASH)
     progress = []
 
     async def note(done, total, message):
         progress.append(message)
 
     async def talk():
-        environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+        environment = {
+            "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(ROOT), *sys.path])
+        }
         server = StdioServerParameters(
             command=sys.executable,
             args=["-P", "-m", "workbench", "mcp", str(tmp_path)],
@@ -82,16 +97,19 @@ def test_a_client_runs_the_steps_of_the_playbooks(tmp_path):
                     ("export", {"model": "toy_cn"}),
                     ("findings", {"run_dir": "stranger"}),
                     ("lab", {}),
+                    ("doctor", {}),
                 )
             ]
         return called
 
-    models, findings, typo, hostile, unknown = anyio.run(talk)
+    models, findings, typo, hostile, unknown, crashed = anyio.run(talk)
     assert "toy_cnn" in models.structured_content["models"]
     assert findings.structured_content["findings"] and not findings.is_error
     assert typo.is_error and "did you mean 'toy_cnn'" in typo.structured_content["error"]["hint"]
     assert hostile.is_error and "is no valid name" in hostile.structured_content["error"]["what"]
     assert unknown.is_error and unknown.content[0].text.startswith("unknown tool")
+    assert crashed.is_error and crashed.content[0].text.startswith("the command crashed: ")
     assert any("unknown model" in message for message in progress)
+    assert progress[-2:] == ["first line", "second line"]
     assert not marker.exists()
     assert not list(tmp_path.parent.glob("escaped*"))

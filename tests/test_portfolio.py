@@ -36,7 +36,6 @@ MATRIX = """
 models: [toy_cnn, vit_tiny]
 dtypes: [fp32, int8]
 isa: none
-runner: native
 """
 
 
@@ -158,7 +157,6 @@ def test_the_command_ends_as_the_batch_did(cli, matrix, ran, monkeypatch, tmp_pa
         ("models: toy_cnn\nisa: off", "$.isa[0]: expected str"),
         ("models: toy_cnn\ntargets: qenu", "valid: android[:SERIAL], host, qemu[:CPU], ssh:HOST"),
         ("models: toy_cnn\nbackend: vulkan", "valid: portable, xnnpack"),
-        ("models: toy_cnn\nrunner: rust", "unknown runner"),
         ("models: toy_cnn\nthreads: [0]", "out of range"),
         ("models: toy_cnn\nthreads: two", "$.threads[0]: expected int"),
         ("models: toy_cnn\nruns: 1.5", "$.runs: expected int"),
@@ -213,7 +211,7 @@ def test_two_models_of_one_name_are_refused(matrix, tmp_path):
 
 def test_the_address_tells_what_the_result_depends_upon(matrix, monkeypatch):
     monkeypatch.setattr(matrices, "identify_export", lambda model: {"model": model})
-    changes = ["", "runs: 51", "threads: 2", "runner: native", "processes: 4", "evidence: false"]
+    changes = ["", "runs: 51", "threads: 2", "processes: 4", "evidence: false"]
     changes += ["dtypes: int8", "isa: none", "backend: portable", "targets: ssh:a"]
     texts = [f"models: toy_cnn\n{change}" for change in changes]
     cells = [cell for text in texts for cell in plan_cells(read_matrix(matrix(text)))]

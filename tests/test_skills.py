@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from workbench.cli import workbench as commands
-from workbench.cli.analysis import find_skill, list_skills
+from workbench.cli.skills import find_skill, list_skills
 
 ROOT = Path(__file__).resolve().parents[1]
 SKILLS = list_skills()

@@ -4,26 +4,17 @@ import os
 import signal
 import sys
 import warnings
-from pathlib import Path
 from typing import NoReturn
 
 import click
-from click.shell_completion import get_completion_class
 
-from workbench.cli import analysis, mcp, work
+from workbench.cli import analysis, mcp, skills, work
 from workbench.cli.options import JSON, describe_error, say
-from workbench.errors import UsageError, WorkbenchError
+from workbench.errors import WorkbenchError
 from workbench.records.codec import to_document
-from workbench.store import atomic_write
 
 INTERRUPTED = 130
 DEBUG = "--debug"
-#: Where each shell looks for completions, and what it needs to look there.
-COMPLETIONS = {
-    "bash": ("~/.local/share/bash-completion/completions/workbench", "needs bash-completion"),
-    "fish": ("~/.config/fish/completions/workbench.fish", "read by new shells"),
-    "zsh": ("~/.zfunc/_workbench", "in ~/.zshrc: fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
-}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -57,36 +48,12 @@ def fail(error: BaseException, exit_code: int, arguments: list[str]) -> NoReturn
     sys.exit(exit_code)
 
 
-def install_completion(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """Write click's completion script to where the user's shell looks for it, and exit."""
-    if not wanted or context.resilient_parsing:
-        return
-    shell = Path(os.environ.get("SHELL", "")).name
-    complete = get_completion_class(shell)
-    if complete is None or shell not in COMPLETIONS:
-        hint = "SHELL=bash workbench --install-completion"
-        raise UsageError(f"no completion for shell {shell!r}; known: bash, fish, zsh", hint=hint)
-    script = complete(workbench, {}, "workbench", "_WORKBENCH_COMPLETE").source()
-    place, note = COMPLETIONS[shell]
-    say(f"{shell}: {note}")
-    click.echo(atomic_write(Path(place).expanduser(), script))
-    context.exit()
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(DEBUG, is_flag=True, help="Show Python's warnings, and the traceback of an error.")
-@click.option(
-    "--install-completion",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=install_completion,
-    help="Install completion of commands and options for your shell.",
-)
 @click.version_option(package_name="executorch-workbench")
 def workbench(debug: bool) -> None:
     """Find performance bottlenecks in ExecuTorch models, with evidence."""
 
 
-for added in (*work.COMMANDS, *analysis.COMMANDS, mcp.mcp):
+for added in (*work.COMMANDS, *analysis.COMMANDS, skills.skills, mcp.mcp):
     workbench.add_command(added)

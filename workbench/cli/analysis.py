@@ -1,9 +1,7 @@
 """Commands that read what was recorded: runs, traces and logs."""
 
 import json
-import re
-from dataclasses import asdict, dataclass
-from importlib import resources
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -22,7 +20,7 @@ from workbench.cli.options import (
     say,
     show_progress,
 )
-from workbench.errors import UsageError, unknown_name
+from workbench.errors import UsageError
 from workbench.options import MeasureOptions
 
 
@@ -314,22 +312,6 @@ def schema(name: str | None) -> Output:
     return Output([json.dumps(described, indent=1)], {"schema": described}, step=step)
 
 
-@command()
-@click.argument("name", required=False)
-def skills(name: str | None) -> Output:
-    """Print a playbook: commands, checks, what to do on failure; without NAME, list them."""
-    if name is not None:
-        skill = find_skill(name)
-        record = {"skill": skill, "commands": skill.commands}
-        step = "run its commands in order, then its success check"
-        return Output([skill.text.rstrip()], record, step=step)
-    known = list_skills()
-    width = max(len(skill.name) for skill in known)
-    lines = [f"{skill.name:{width}}  {skill.description}" for skill in known]
-    listed = [{"name": s.name, "description": s.description} for s in known]
-    return Output(lines, {"skills": listed}, step="workbench skills NAME")
-
-
 @command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def lab(arguments: tuple[str, ...]) -> Output:
@@ -339,53 +321,7 @@ def lab(arguments: tuple[str, ...]) -> Output:
     return Output([], {"opens": "lab", "arguments": arguments}, 0, lambda: open_lab(arguments))
 
 
-#: The file of a playbook.
-FILE = "SKILL.md"
-
-
-@dataclass(frozen=True)
-class Skill:
-    """A playbook: Markdown whose ``sh`` blocks can be run as they are."""
-
-    name: str
-    description: str
-    text: str
-
-    @property
-    def commands(self) -> list[str]:
-        """Its blocks of commands, in order."""
-        return re.findall(r"^```sh\n(.*?)^```$", self.text, re.MULTILINE | re.DOTALL)
-
-    @property
-    def outputs(self) -> list[str]:
-        """Patterns of the files that it writes."""
-        _, _, rest = self.text.partition("## Expected outputs\n")
-        return re.findall(r"^- `([^`]+)`", rest.partition("\n## ")[0], re.MULTILINE)
-
-
-def list_skills() -> list[Skill]:
-    """All playbooks, in order."""
-    entries = (resources.files("workbench") / "skills").iterdir()
-    return [read_skill(name) for name in sorted(e.name for e in entries if (e / FILE).is_file())]
-
-
-def find_skill(name: str) -> Skill:
-    """The playbook of a name, with its number or without."""
-    known = {skill.name: skill for skill in list_skills()}
-    known |= {name.partition("_")[2]: skill for name, skill in known.items()}
-    if name not in known:
-        raise unknown_name("skill", name, known)
-    return known[name]
-
-
-def read_skill(name: str) -> Skill:
-    """The playbook in a folder of this name."""
-    text = (resources.files("workbench") / "skills" / name / FILE).read_text()
-    (description,) = re.findall(r"^description: (.+)$", text, re.MULTILINE)
-    return Skill(name, description, text)
-
-
 COMMANDS = (
     *(analyze, report, findings, roofline, replay, trace, kernels),
-    *(compare, validate, history, schema, skills, lab),
+    *(compare, validate, history, schema, lab),
 )

@@ -100,26 +100,32 @@ def serve(tools: Mapping[str, click.Command]) -> None:
         process: Any = await anyio.open_process(line, stdin=subprocess.DEVNULL)
 
         async def follow() -> None:
+            begun = ""  # a chunk may end within a line
             async for text in TextReceiveStream(process.stderr, errors="replace"):
-                seconds = time.monotonic() - started
-                await context.session.report_progress(seconds, message=text.strip())
+                *lines, begun = (begun + text).split("\n")
+                for said in filter(None, map(str.strip, lines)):
+                    seconds = time.monotonic() - started
+                    await context.session.report_progress(seconds, message=said)
 
         async with process:
             try:
                 async with anyio.create_task_group() as group:
                     group.start_soon(follow)
-                    output = b"".join([part async for part in process.stdout]).decode()
+                    output = b"".join([part async for part in process.stdout])
                 await process.wait()
             finally:  # cancelled: as after Ctrl-C, the command removes its files from a device
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
                 with anyio.move_on_after(_LONGEST_END_S, shield=True):
                     await process.wait()
-        text = types.TextContent(text=output or f"the command crashed: {shlex.join(line)}")
+        try:
+            record, text = json.loads(output), output.decode()
+        except ValueError:  # it died before the end of its output
+            record, text = None, f"the command crashed: {shlex.join(line)}"
         return types.CallToolResult(
-            content=[text],
-            structured_content=json.loads(output) if output else None,
-            is_error=process.returncode != 0,
+            content=[types.TextContent(text=text)],
+            structured_content=record,
+            is_error=record is None or process.returncode != 0,
         )
 
     async def run() -> None:
