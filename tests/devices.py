@@ -1,5 +1,6 @@
 """Other machines, played by scripts on PATH, and compiled code: for tests of several files."""
 
+import shlex
 import shutil
 import subprocess
 import zipfile
@@ -17,12 +18,17 @@ needs_compiler = pytest.mark.skipif(
 )
 NATIVE = Path(wb.__file__).parent / "run" / "native"
 
+TRACE = Path(__file__).parent / "data" / "etdump" / "native_fp32.etdump"
+#: A custom runner that copies a trace instead of making one.
+COPY_TRACE = f"""for word in "$@"; do
+[ "$last" = --etdump_path ] && cp {shlex.quote(str(TRACE))} "$word"; last=$word
+done"""
 #: Runs what it is asked to in a local shell; its home has a name that careless commands trip over.
 SSH = """
 if [ "$1" = -V ]; then echo OpenSSH_9 >&2; exit; fi
 while :; do case $1 in -o|-O) shift 2;; -*) shift;; *) break;; esac; done
 shift
-if [ -e "{home}.unplugged" ]; then echo 'device offline' >&2; exit 255; fi
+if [ -e '{home}.unplugged' ]; then echo 'device offline' >&2; exit 255; fi
 if [ $# = 0 ]; then exit; fi
 HOME='{home}' exec sh -c "$*"
 """

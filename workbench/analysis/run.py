@@ -358,7 +358,7 @@ class Run:
     @frame_property
     def ledger(self) -> pd.DataFrame:
         """Every nanosecond of every traced inference: ``frames.LEDGER``."""
-        return pd.concat([m.ledger for m in self.traced], ignore_index=True)
+        return pd.concat([m.ledger for m in self.traced or [self.subject]], ignore_index=True)
 
     @frame_property
     def operators(self) -> pd.DataFrame:
