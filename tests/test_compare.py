@@ -5,9 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import stdtrit
 from synthetic import synthetic_latencies, synthetic_ledger
 
+import workbench as wb
 from workbench.analysis.compare import (
     Speedup,
     Verdict,
@@ -22,9 +25,9 @@ from workbench.analysis.compare import (
     reach_verdict,
     speedup_of_restarts,
 )
-from workbench.analysis.operators import summarize_categories, summarize_operators
+from workbench.analysis.operators import CATEGORIES, summarize_categories, summarize_operators
 from workbench.analysis.statistics import describe_latencies, restart_latencies
-from workbench.analysis.what_if import bottleneck_shift
+from workbench.analysis.what_if import bottleneck_shift, rank_bottlenecks
 from workbench.errors import ComparisonError, UsageError
 from workbench.frames import COMPARISON, check, format_ms
 from workbench.records.runs import Agreement
@@ -445,3 +448,94 @@ def test_equal_experiments_are_seldom_told_apart():
     ]
     told = sum(outcome in ("faster", "slower") for outcome in outcomes)
     assert told <= 5
+
+
+def categories(times):
+    return pd.DataFrame({"category": list(times), "mean_ms": list(times.values())})
+
+
+millis = st.dictionaries(st.sampled_from(CATEGORIES), st.floats(1e-3, 1e3), min_size=1)
+
+
+@given(millis, millis)
+def test_contributions_sum_to_the_change(before, after):
+    shift = bottleneck_shift(categories(before), categories(after))
+    change = sum(after.values()) - sum(before.values())
+    assert shift["delta_ms"].sum() == pytest.approx(change, rel=1e-9, abs=1e-9)
+    assert shift["share_before"].sum() == pytest.approx(1)
+    assert shift["share_after"].sum() == pytest.approx(1)
+    if abs(change) > 1e-6:
+        assert shift["contribution"].sum() == pytest.approx(1, rel=1e-6)
+    for side in ("rank_before", "rank_after"):
+        assert sorted(shift[side]) == list(range(1, len(shift) + 1))
+
+
+def test_a_shift_of_known_size():
+    shift = bottleneck_shift(
+        categories({"Convolution": 8.0, "Data Movement": 1.5, "Other": 0.5}),
+        categories({"Convolution": 1.0, "Data Movement": 1.5, "Other": 0.5}),
+    ).set_index("category")
+    assert shift.loc["Convolution", "share_before"] == 0.8
+    assert shift.loc["Convolution", "contribution"] == 1.0
+    assert list(shift["delta_ms"]) == [-7.0, 0.0, 0.0]
+    assert list(shift["rank_before"]) == [1, 2, 3]
+    assert list(shift["rank_after"]) == [2, 1, 3]
+
+
+def test_no_change_has_no_contributions():
+    shift = bottleneck_shift(categories({"GEMM": 1.0}), categories({"GEMM": 1.0}))
+    assert shift["contribution"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "total", "faster", "before", "after"),
+    [("FP16", 1163.0, 3.90, 0.758, 0.399), ("INT8", 555.8, 1.83, 0.557, 0.414)],
+)
+def test_the_published_case_reproduces_its_story(dtype, total, faster, before, after):
+    published = pd.read_csv(wb.sample_file("squeezesam.csv"))
+    off, on = (published[published["experiment"] == f"{dtype}, SME2 {s}"] for s in ("off", "on"))
+    speedup = off["e2e_ms"].iloc[0] / on["e2e_ms"].iloc[0]
+    assert speedup == pytest.approx(faster, abs=0.005)
+    assert list(off["category"]) == list(on["category"]) == list(CATEGORIES)
+    shift = bottleneck_shift(off, on).set_index("category")
+    assert shift["baseline_ms"].sum() == pytest.approx(total)
+    assert shift["delta_ms"].sum() == pytest.approx(total / speedup - total)
+    assert (shift["rank_before"].idxmin(), shift["rank_after"].idxmin()) == (
+        "Convolution", "Data Movement",
+    )  # fmt: skip
+    assert shift.loc["Convolution", "share_before"] == pytest.approx(before, abs=5e-4)
+    assert shift.loc["Data Movement", "share_after"] == pytest.approx(after, abs=5e-4)
+
+
+def test_the_published_categories_add_up_to_the_published_latencies():
+    published = pd.read_csv(wb.sample_file("squeezesam.csv"))
+    assert published["experiment"].nunique() == 4
+    for _, part in published.groupby("experiment"):
+        assert part["mean_ms"].sum() == pytest.approx(part["e2e_ms"].iloc[0], abs=1e-6)
+
+
+def test_bottlenecks_come_with_their_ceiling():
+    ledger = synthetic_ledger(processes=4)
+    table = rank_bottlenecks(ledger, factor=4)
+    assert table["name"].iloc[0] == "Convolution"
+    assert table["mean_ms"].is_monotonic_decreasing
+    assert table["share"].sum() == pytest.approx(1)
+    e2e = table["mean_ms"].sum()
+    assert (table["free_ms"] + table["mean_ms"]).to_numpy() == pytest.approx(e2e)
+    assert table["free_speedup"].to_numpy() == pytest.approx(1 / (1 - table["share"].to_numpy()))
+    amdahl = 1 / (1 - table["share"] * (1 - 1 / 4))
+    assert table["speedup"].to_numpy() == pytest.approx(amdahl.to_numpy())
+    assert (table["low"] <= table["speedup"]).all() and (table["speedup"] <= table["high"]).all()
+
+
+def test_the_published_case_has_data_movement_as_its_next_bottleneck():
+    published = pd.read_csv(wb.sample_file("squeezesam.csv"))
+    off, on = (published[published["experiment"] == f"FP16, SME2 {s}"] for s in ("off", "on"))
+    shift = bottleneck_shift(off, on).set_index("category")
+    assert shift["rank_before"].idxmin() == "Convolution"
+    table = rank_bottlenecks(on)
+    first = table.iloc[0]
+    assert first["name"] == "Data Movement"
+    assert first["share"] == pytest.approx(0.40, abs=0.005)
+    assert first["free_ms"] == pytest.approx(298.2 - 119.1)
+    assert np.isnan(first["free_low"])

@@ -11,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from workbench.analysis.open import open_run
-from workbench.analysis.run import MEASUREMENT
-from workbench.datasets import SAMPLES
+import workbench as wb
 
+SAMPLES = wb.sample_run().parents[2]
+MEASUREMENT = ["experiment", "threads"]
 GOLDEN = Path(__file__).parent / "data" / "golden_runs"
 RUNS = {
     path.parts[-4].removeprefix("out_"): path.parent
@@ -86,7 +86,7 @@ SPEEDUP = [
 
 
 def describe(folder):
-    run = open_run(folder)
+    run = wb.open_run(folder)
     on = run.subject
     return {
         "model": run.model,

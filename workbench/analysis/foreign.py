@@ -333,13 +333,17 @@ def _drop_shared(names: Mapping[Path, str]) -> tuple[str, dict[Path, str]]:
 
 def _number(names: dict[Path, TraceName], restarts: Mapping[Path, int]) -> dict[Path, TraceName]:
     """Names in which restarts count from 0; traces that would have one name get their paths."""
-    seen = Counter((name, restarts[path]) for path, name in names.items())
+
+    def setup(name: TraceName) -> tuple[str, int]:
+        return name.experiment, name.threads or 1
+
+    seen = Counter((setup(name), restarts[path]) for path, name in names.items())
     for path, name in names.items():
-        if seen[name, restarts[path]] > 1:
+        if seen[setup(name), restarts[path]] > 1:
             names[path] = TraceName(safe_name(str(path.with_suffix(""))), name.threads)
-    groups: dict[TraceName, list[Path]] = {}
+    groups: dict[tuple[str, int], list[Path]] = {}
     for path in sorted(names, key=lambda path: (restarts[path], path)):
-        groups.setdefault(names[path], []).append(path)
+        groups.setdefault(setup(names[path]), []).append(path)
     places = {path: place for group in groups.values() for place, path in enumerate(group)}
     return {
         path: TraceName(name.experiment, name.threads, places[path]) for path, name in names.items()
