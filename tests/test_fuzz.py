@@ -3,9 +3,7 @@
 from random import Random
 
 import pytest
-from fuzz import KINDS, Kind, fuzz, mutate_json
-
-from workbench.errors import StoreError
+from fuzz import KINDS, Kind, WorkbenchError, fuzz, mutate_json
 
 #: They are read by analysing a whole run.
 SLOW = ("run", "run_layers", "metrics", "summary")
@@ -33,7 +31,7 @@ def test_a_reader_that_fails_is_noticed(tmp_path):
 
     def refuse(path):
         if path.read_bytes() != seed:
-            raise StoreError("x" * 10**5, where="a\x1b\n")
+            raise WorkbenchError("x" * 10**5, where="a\x1b\n")
 
     def crash(path):
         if path.read_bytes() != seed:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import store
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
+from workbench.export.layers import count_calls
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
-from workbench.export.program import Program, Slot, open_program, raw_bytes
+from workbench.export.program import Program, open_program, raw_bytes
 from workbench.models.process import collect_rarely, silence
 from workbench.models.registry import identify_sources, parse_name
 from workbench.models.sources import hash_files, list_python_files, reason, sample_files
@@ -135,9 +136,8 @@ def export_model(
         "rewrite": "no" * (not options.rewrite),
     }
     report(f"writing {pte.name}", 0.95)
-    contents = lowered.contents
     store.export_record_path(pte).unlink(missing_ok=True)
-    saved = _write_inputs(lowered.inputs, contents.inputs, name_dimensions(model), pte)
+    saved = _write_inputs(lowered.inputs, lowered.arguments, name_dimensions(model), pte)
     etrecord = pte.with_name(f"{pte.name}.etrecord")
     etrecord.unlink(missing_ok=True)
     if lowered.etrecord:
@@ -149,7 +149,8 @@ def export_model(
     weights = f"as the model makes them, torch seed {SEED}"
     if model.weights is not None:
         weights = f"{model.weights.name}, SHA-256 {store.sha256_of(model.weights)[:16]}"
-    operators = sorted(contents.operators.items(), key=lambda item: (-item[1], item[0]))
+    calls = count_calls(lowered.layers, "kernel").items()
+    kernels = sorted(calls, key=lambda item: (-item[1], item[0]))
     export = Export(
         model=model.name,
         dtype=options.dtype,
@@ -159,9 +160,9 @@ def export_model(
         size_bytes=len(lowered.pte),
         inputs=saved,
         input_source=model.input_source,
-        outputs=tuple(Tensor(slot.dtype, slot.shape) for slot in contents.outputs),
-        delegates=dict(contents.delegates),
-        undelegated=tuple(Undelegated(operator, count) for operator, count in operators),
+        outputs=tuple(Tensor(output.dtype, output.shape) for output in lowered.outputs),
+        delegates=dict(count_calls(lowered.layers, "delegate")),
+        undelegated=tuple(Undelegated(operator, count) for operator, count in kernels),
         versions=versions(),
         seconds=round(seconds, 3),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -298,22 +299,25 @@ def _check(
             progress(f"the noise of its layers is unknown: {reason(error)}", 0.9)
     if not problem:
         return found
-    coarse = accuracy.coarse_kernels(DTYPES[dtype], lowered.contents.operators)
+    coarse = accuracy.coarse_kernels(DTYPES[dtype], count_calls(lowered.layers, "kernel"))
     cause = coarse or accuracy.sensitivity(model, expected)
     return found | {"problem": f"{problem}; likely cause: {cause}" if cause else problem}
 
 
 def _write_inputs(
-    tensors: list[torch.Tensor], slots: tuple[Slot, ...], names: list[tuple[str, ...]], pte: Path
+    tensors: list[torch.Tensor],
+    arguments: tuple[Tensor, ...],
+    names: list[tuple[str, ...]],
+    pte: Path,
 ) -> tuple[Tensor, ...]:
     written = []
-    for number, (tensor, slot, dims) in enumerate(zip(tensors, slots, names, strict=True)):
+    for number, (tensor, known, dims) in enumerate(zip(tensors, arguments, names, strict=True)):
         path = pte.with_name(f"{pte.name}.input{number}.bin")
-        store.atomic_write(path, raw_bytes(tensor, slot.dim_order))
+        store.atomic_write(path, raw_bytes(tensor, known.dim_order))
         shape, sha256 = tuple(tensor.shape), store.sha256_of(path)
-        found = Tensor(slot.dtype, shape, path.name, sha256, slot.dynamic)
-        found = replace(found, most=tuple(slot.shape), dims=dims) if slot.dynamic else found
-        written.append(found)
+        saved = Tensor(known.dtype, shape, path.name, sha256, known.dynamic)
+        saved = replace(saved, most=known.shape, dims=dims) if known.dynamic else saved
+        written.append(saved)
     return tuple(written)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -16,6 +17,7 @@ from workbench.export.etrecord import add_etrecord
 from workbench.export.flops import kernel_flops, xnode_flops
 from workbench.export.pte import Pte, read_pte, read_xnnpack_blob, read_xnnpack_graph
 from workbench.records.layers import FilePart, Instruction, Layers, Method, Value, XNode, XValue
+from workbench.records.runs import Tensor
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
@@ -65,6 +67,29 @@ def describe_program(program: ExecutorchProgramManager) -> Layers:
     places: dict[int | None, int | None] = {number: place for place, number in enumerate(kept)}
     file = tuple(replace(part, method=places.get(part.method)) for part in layers.file)
     return replace(layers, methods=methods, file=file)
+
+
+def read_interface(program: bytes | memoryview) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The inputs and the outputs of a program's first method."""
+    plan = read_pte(program, None).tables["execution_plan"][0]
+    inputs, outputs = (
+        tuple(_argument(*plan["values"][number]["val"]) for number in plan[side] or ())
+        for side in ("inputs", "outputs")
+    )
+    return inputs, outputs
+
+
+def _argument(kind: str, value: dict[str, Any]) -> Tensor:
+    if kind != "Tensor":
+        return Tensor(kind.lower(), ())
+    tensor, is_dynamic = _tensor(value), value["shape_dynamism"] != "STATIC"
+    order = tuple(value["dim_order"] or ())
+    return Tensor(tensor.dtype, tensor.shape, dynamic=is_dynamic, dim_order=order)
+
+
+def count_calls(layers: Layers, kind: str) -> Counter[str]:
+    """How often a program's first method calls each ``kernel`` or ``delegate``, by name."""
+    return Counter(call.name for call in layers.methods[0].instructions if call.kind == kind)
 
 
 def list_parts(pte: Pte, size_bytes: int) -> tuple[FilePart, ...]:

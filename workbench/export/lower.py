@@ -19,14 +19,19 @@ from torch.utils._pytree import tree_leaves
 
 from workbench.errors import ExportError
 from workbench.export import accuracy, failure, quantize
-from workbench.export.layers import count_quantized, describe_program
+from workbench.export.layers import (
+    count_calls,
+    count_quantized,
+    describe_program,
+    read_interface,
+)
 from workbench.export.precision import DTYPES, PRECISIONS
-from workbench.export.program import Contents, bind_constants, cast_floats, read_contents
+from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewrite import rewrite_graph, transform_passes
 from workbench.models.process import PROCESS_LOCK, collect_stderr, replaced, silence
 from workbench.models.sources import user_line_of_stack
 from workbench.options import Progress, silent
-from workbench.records.runs import LayerNoise, Partition
+from workbench.records.runs import LayerNoise, Partition, Tensor
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
@@ -40,13 +45,15 @@ if TYPE_CHECKING:
 class Lowered:
     """A program, its ETRecord (empty where PyTorch cannot write one), its layers, and its inputs.
 
-    The inputs are in the dtype and the order of the program; ``notes`` say what was done to it.
+    ``inputs`` are in the dtype and the order of the program, which takes ``arguments``; ``notes``
+    say what was done to it.
     """
 
     pte: bytes
     etrecord: bytes
-    contents: Contents
     inputs: list[torch.Tensor]
+    arguments: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
     layers: Layers
     notes: dict[str, str]
     partition: tuple[Partition, ...]
@@ -73,18 +80,19 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
     weights = keep_half_weights() if PRECISIONS[dtype].half_weights else contextlib.nullcontext()
     with failure.explain_lowering(exported, model.origin), weights, torch.no_grad():
         program, edge, partition = _lower(exported, options, model.metadata)
-    contents = read_contents(program)
-    if missing := sorted(contents.operators.keys() - set(_get_operator_names())):
+    with failure.explain_lowering(exported, model.origin):
+        etrecord, layers = _write_etrecord(exported, edge, program), describe_program(program)
+    if missing := sorted(count_calls(layers, "kernel").keys() - set(_get_operator_names())):
         raise failure.no_kernel_error(missing, program.exported_program(), model.origin)
     _, args, kwargs = bind_constants(module, args, kwargs)
     inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
-    _check_inputs(inputs, contents, model.origin)
-    with failure.explain_lowering(exported, model.origin):
-        etrecord, layers = _write_etrecord(exported, edge, program), describe_program(program)
+    pte = program.buffer
+    arguments, outputs = read_interface(pte)
+    _check_inputs(inputs, arguments, model.origin)
     if PRECISIONS[dtype].quantizes:
         quantized, products = count_quantized(layers)
         notes["quantized"] = f"{quantized} of {products} convolutions and matrix products"
-    return Lowered(program.buffer, etrecord, contents, inputs, layers, notes, partition, noise)
+    return Lowered(pte, etrecord, inputs, arguments, outputs, layers, notes, partition, noise)
 
 
 def _quantize(
@@ -210,12 +218,12 @@ def _write_etrecord(
     return buffer.getvalue()
 
 
-def _check_inputs(inputs: list[torch.Tensor], contents: Contents, origin: str) -> None:
+def _check_inputs(inputs: list[torch.Tensor], arguments: tuple[Tensor, ...], origin: str) -> None:
     given = [(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in inputs]
-    taken = [(slot.dtype, slot.shape) for slot in contents.inputs]
+    taken = [(argument.dtype, argument.shape) for argument in arguments]
     fits = len(given) == len(taken) and all(
-        g == t or (slot.dynamic and g[0] == t[0] and len(g[1]) == len(t[1]))
-        for g, t, slot in zip(given, taken, contents.inputs, strict=True)
+        g == t or (argument.dynamic and g[0] == t[0] and len(g[1]) == len(t[1]))
+        for g, t, argument in zip(given, taken, arguments, strict=True)
     )
     if not fits:
         raise ExportError(f"the program takes {taken}, the examples are {given}", where=origin)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import html
 import os
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,8 +30,6 @@ from workbench.store import (
 
 if TYPE_CHECKING:
     import torch
-    from executorch.exir import ExecutorchProgramManager
-    from executorch.exir.schema import EValue
     from torch import nn
 
 
@@ -165,53 +162,6 @@ def open_program(pte: Program | str | os.PathLike[str]) -> Program:
             hint="export it again, or delete the record to run it as a foreign program",
         )
     return Program(path, sha256, export, state)
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One input or output, with dimensions if it is a tensor; ``dim_order``: the slowest first."""
-
-    dtype: str
-    shape: tuple[int, ...] = ()
-    dim_order: tuple[int, ...] = ()
-    dynamic: bool = False
-
-
-@dataclass(frozen=True)
-class Contents:
-    """The interface of a ``forward``; delegates per backend, calls per ``aten::mean.out``."""
-
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
-    delegates: Counter[str]
-    operators: Counter[str]
-
-
-def read_contents(program: ExecutorchProgramManager) -> Contents:
-    """Read the interface and the calls of an emitted program."""
-    from executorch.exir.schema import KernelCall
-
-    plan = program.executorch_program.execution_plan[0]
-    calls = [instruction.instr_args for chain in plan.chains for instruction in chain.instructions]
-    kernels = [plan.operators[c.op_index] for c in calls if isinstance(c, KernelCall)]
-    return Contents(
-        inputs=tuple(_slot(plan.values[index]) for index in plan.inputs),
-        outputs=tuple(_slot(plan.values[index]) for index in plan.outputs),
-        delegates=Counter(delegate.id for delegate in plan.delegates),
-        operators=Counter(f"{k.name}.{k.overload}" if k.overload else k.name for k in kernels),
-    )
-
-
-def _slot(value: EValue) -> Slot:
-    from executorch.exir.schema import Tensor, TensorShapeDynamism
-    from executorch.exir.tensor import get_scalar_type
-
-    if not isinstance(value.val, Tensor):
-        return Slot(type(value.val).__name__.lower())
-    tensor = value.val
-    dtype = str(get_scalar_type(tensor.scalar_type)).removeprefix("torch.")
-    is_dynamic = tensor.shape_dynamism != TensorShapeDynamism.STATIC
-    return Slot(dtype, tuple(tensor.sizes), tuple(tensor.dim_order), is_dynamic)
 
 
 def cast_floats(values: Any, dtype: torch.dtype) -> Any:
