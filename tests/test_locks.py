@@ -96,11 +96,11 @@ def test_a_waiting_run_says_so_once_then_starts(conv_pte, tmp_path, hold_machine
 def test_shared_work_waits_for_a_measurement(hold_machine):
     told = []
 
-    def let_go(words):
+    def let_go(words, fraction):
         told.append(words)
         hold_machine.set()
 
-    with share_machine(let_go), share_machine(told.append):
+    with share_machine(let_go), share_machine(lambda words, fraction: told.append(words)):
         assert not is_locked("host")
     assert [bool(WAITING.fullmatch(text)) for text in told] == [True]
     assert f", PID {os.getpid()}, since 20" in told[0]
@@ -111,7 +111,7 @@ def test_waiting_can_be_interrupted(hold_machine):
     try:
         with (
             pytest.raises(KeyboardInterrupt),
-            lock_device("host", lambda words: threading.Timer(0.1, interrupt).start()),
+            lock_device("host", lambda words, fraction: threading.Timer(0.1, interrupt).start()),
         ):
             pytest.fail("somebody else has it")
     finally:
@@ -131,7 +131,11 @@ def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypatch)
 
 def test_nested_locks_do_not_wait():
     told = []
-    with lock_device("host", told.append), lock_device("host", told.append) as waited:
+
+    def tell(words, fraction):
+        told.append(words)
+
+    with lock_device("host", tell), lock_device("host", tell) as waited:
         assert (waited, told) == (0.0, [])
     assert not is_locked("host")
 
@@ -180,34 +184,7 @@ def check_turns(*roots):
     check_disjoint([span for run in runs for span in measuring_spans(run)])
 
 
-def wait_in_line(order, number):
-    """A thread that waits for this machine, and notes when it has it."""
-
-    def measure():
-        with lock_device("host", lambda words: waiting.set()):
-            order.append(number)
-
-    waiting = threading.Event()
-    thread = threading.Thread(target=measure)
-    thread.start()
-    assert waiting.wait(60)
-    return thread
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel chooses")
-def test_who_comes_first_is_served_first(hold_machine, monkeypatch):
-    order, threads = [], []
-    for number in range(6):
-        threads.append(wait_in_line(order, number))
-        if number == 2:  # a clock that jumps back changes nothing
-            monkeypatch.setattr(time, "time", lambda: 0.0)
-    hold_machine.set()
-    for thread in threads:
-        thread.join(60)
-    assert order == [0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("attack", ["link", "hard link", "pipe", "folder", "garbage"])
+@pytest.mark.parametrize("attack", ["link", "hard link", "pipe", "folder"])
 def test_a_lock_that_others_prepared_is_harmless(tmp_path, monkeypatch, attack):
     monkeypatch.setenv("WORKBENCH_LOCKS", str(tmp_path / "locks"))
     victim, lock = tmp_path / "victim", tmp_path / "locks" / "executorch-workbench-host.lock"
@@ -218,14 +195,9 @@ def test_a_lock_that_others_prepared_is_harmless(tmp_path, monkeypatch, attack):
         "hard link": lambda: lock.hardlink_to(victim),
         "pipe": lambda: os.mkfifo(lock),
         "folder": lock.mkdir,
-        "garbage": lambda: lock.with_suffix(".queue").write_bytes(b"\xff" * 100),
     }[attack]()
-    if attack == "garbage":
-        with lock_device("host"):
-            pass
-    else:
-        with pytest.raises(StoreError, match="cannot be written"), lock_device("host"):
-            pass
+    with pytest.raises(StoreError, match="cannot be written"), lock_device("host"):
+        pass
     assert victim.read_text() == "kept"
 
 
@@ -253,7 +225,7 @@ def test_different_users_take_turns(monkeypatch, first):
         os.setgid(65534)
         os.setuid(65534)
         start.wait(60)
-        with lock_device("host", lambda words: waiting.set()):
+        with lock_device("host", lambda *_: waiting.set()):
             measuring.set()
             enough.wait(60)
 
@@ -274,7 +246,7 @@ def test_different_users_take_turns(monkeypatch, first):
         else:
             start.set()
             assert measuring.wait(60)
-            with lock_device("host", lambda words: (told.append(words), enough.set())):
+            with lock_device("host", lambda words, _: (told.append(words), enough.set())):
                 assert f", PID {other.pid}, since" in told[0]
         other.join(60)
         assert other.exitcode == 0

@@ -1,7 +1,10 @@
 """Several programs in one run: planned, measured interleaved, compared, and kept in its folder."""
 
 import json
+import os
 import shutil
+import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,6 +71,88 @@ def test_programs_of_other_layouts_get_the_same_values(tmp_path):
     agreements = wb.measure(ptes, brief, root=str(tmp_path)).record.agreements
     assert len(agreements) == 2
     assert all(found.agree and not found.note for found in agreements)
+
+
+MODEL = """
+import torch
+
+class Net(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+
+EXAMPLE_INPUTS = (torch.ones(1, 4),)
+"""
+
+
+@pytest.fixture
+def watched():
+    """Counts how often files are opened for reading and what commands are started."""
+    opened, started, active = Counter(), [], [True]
+
+    def count(event, args):
+        if active and event == "open" and not isinstance(args[0], int):
+            reads = isinstance(args[1], str) or not args[2] & (os.O_WRONLY | os.O_RDWR)
+            opened[Path(os.fsdecode(args[0])).suffix] += bool(reads)
+        elif active and event == "subprocess.Popen":
+            started.append(list(map(str, args[1])))
+
+    sys.addaudithook(count)
+    yield SimpleNamespace(opened=opened, started=started)
+    active.clear()
+
+
+def test_a_program_is_opened_and_hashed_once(conv_pte, tmp_path, watched):
+    pte = Path(shutil.copy(conv_pte, tmp_path / "x.pte"))
+    os.utime(pte, (1, 1))
+    program = wb.open_program(pte)
+    assert watched.opened[".pte"] == 1
+    assert wb.open_program(program) is program
+    assert wb.open_program(pte) == program and watched.opened[".pte"] == 2, "hashed once"
+    assert program.methods == ("forward",)
+    watched.opened.clear()
+    brief = replace(BRIEF, toggle="none", processes=2, cold_start=False)
+    run = wb.measure(program, brief, root=tmp_path)
+    assert run.record.state == "complete" and watched.opened[".pte"] == 0
+
+
+@pytest.mark.slow
+def test_a_profile_opens_hashes_and_asks_once(tmp_path, watched, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(MODEL)
+    brief = replace(BRIEF, processes=2, roof=False)
+    run = wb.profile("mine.py:Net", wb.ExportOptions(backend="portable"), brief)
+    assert run.record.export.sha256 == run.record.plan.sha256
+    assert watched.opened[".pte"] == 0, "the exporter knows what it wrote"
+    for flag in ("--version", "--print_isa"):
+        asked = [c for c in watched.started if c[-1] == flag and "runner" in c[0]]
+        assert len(asked) == 1, flag
+
+
+def test_a_program_describes_itself(conv_pte, tmp_path):
+    pte = Path(shutil.copy(conv_pte, tmp_path / "<b>.pte"))
+    program = wb.open_program(str(pte))
+    assert repr(program) == f"<Program {pte}, {program.size_bytes / 1e6:.2f} MB>"
+    page = program._repr_html_()
+    assert "&lt;b&gt;.pte" in page and "<b>" not in page and "forward" in page
+    assert program.root == Path("out_b") and program.export is None
+    assert Path(program) == pte
+
+
+def test_a_program_that_changes_is_noticed_before_the_next_step(conv_pte, tmp_path):
+    pte = Path(shutil.copy(conv_pte, tmp_path / "x.pte"))
+
+    def change(text, fraction):
+        if "process 2" in text:
+            pte.write_bytes(pte.read_bytes())
+
+    brief = replace(BRIEF, toggle="none", cold_start=False)
+    with pytest.raises(StoreError, match="changed since the run was planned"):
+        wb.measure(pte, brief, root=tmp_path, progress=change)
+
+
+def test_a_program_is_profiled_without_export_options(conv_pte):
+    with pytest.raises(UsageError, match="is exported already"):
+        wb.profile(conv_pte, wb.ExportOptions("fp16"))
 
 
 @pytest.mark.slow

@@ -279,20 +279,16 @@ def test_interrupt_while_waiting_leaves_nothing_behind(fake):
     assert is_gone(session._process.pid)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="parent-death signals are Linux's")
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "in the middle of a run"])
-def test_killing_the_driver_ends_the_runner(tmp_path, busy):
-    runner = tmp_path / "runner.py"
-    runner.write_text(
-        PRELUDE
-        + "say(READY)\nfor line in sys.stdin:\n"
-        + ("    time.sleep(0.5); say(TIMES)\n" if busy else "    pass\n")
-    )
+def test_killing_the_driver_ends_the_runner(conv_pte, busy):
     driver = f"""
-import sys, time
-from workbench.run.session import open_session
-session = open_session([sys.executable, "-S", "-E", {str(runner)!r}], timeout_s=20)
+import time
+import workbench as wb
+from workbench.run.runner import open_runner
+session = open_runner(wb.find_runner(), ["--model_path", {str(conv_pte)!r}], timeout_s=99)
 print(session._process.pid, flush=True)
-{"session.run(2); session.run(2); session.run(2)" if busy else "time.sleep(60)"}
+{"session.run(1000000)" if busy else "time.sleep(60)"}
 """
     process = subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE)
     pid = int(process.stdout.readline())
@@ -301,3 +297,11 @@ print(session._process.pid, flush=True)
     process.wait()
     process.stdout.close()
     assert is_gone(pid)
+
+
+def test_runners_start_beside_threads_without_code_between_fork_and_exec(fake):
+    """``preexec_fn`` may deadlock in a process with threads."""
+    seen = []
+    sys.addaudithook(lambda event, args: event == "os.fork" and seen.append(event))
+    fake("say(READY)").close()
+    assert not seen

@@ -1,9 +1,14 @@
 """Files and records: what is written is read again, and what is damaged says so."""
 
+import hashlib
 import json
+import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -214,3 +219,41 @@ def test_a_cache_of_another_user_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 12345)
     with pytest.raises(SetupError, match="belongs to another user"):
         store.cached("x", lambda path: path.write_bytes(b"runner"))
+
+
+def test_an_error_while_making_is_not_one_of_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def make(path):
+        raise ConnectionError("the network is down")
+
+    with pytest.raises(SetupError, match="thing: cannot be made: ConnectionError: the network"):
+        store.cached("thing", make)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupError, match=r"cannot write the cache.*set XDG_CACHE_HOME"):
+        store.cached("thing", make)
+
+
+def test_runs_are_in_the_order_in_which_they_were_started(tmp_path):
+    for number, name in enumerate(["b", "a", "c"]):
+        shutil.copytree(wb.sample_run(), folder := tmp_path / "runs" / name)
+        path = folder / "manifest.json"
+        text = re.sub(r'"started": "20\d\d', f'"started": "203{number}', path.read_text())
+        path.write_text(text)
+        os.utime(path, (9 - number, 9 - number))  # as after a copy or a checkout
+    deleted = tmp_path / "runs" / "gone" / "manifest.json"
+    root = SimpleNamespace(glob=lambda pattern: [*tmp_path.glob(pattern), deleted])
+    assert [path.name for path in store.find_runs(root)] == ["b", "a", "c"]
+
+
+def test_a_file_is_hashed_once_for_each_of_its_states(tmp_path):
+    (path := tmp_path / "x").write_bytes(b"one")
+    os.utime(path, (1, 1))
+    first = store.sha256_of(path)
+    reads = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.hashlib, "file_digest", lambda *_: reads.append(1))
+        assert store.sha256_of(path) == first and not reads
+    path.write_bytes(b"two")
+    assert store.sha256_of(path) == hashlib.sha256(b"two").hexdigest()

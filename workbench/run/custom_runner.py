@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import threading
@@ -168,9 +169,13 @@ def run_to_end(command: Sequence[str], log: Path, timeout_s: float, name: str = 
     """Run a command with output to ``log``; returns its last lines. RunnerError if it fails."""
     name = name or Path(command[0]).name
     _log.info("%s", shlex.join(command))
+    # The workbench's own runner binds itself to its parent; setpriv does it for others (Linux).
+    bound = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
+    if not shutil.which(command[0]):
+        raise SetupError("cannot start: no such executable", where=command[0])
     try:
         started = subprocess.Popen(
-            list(command),
+            [*bound, *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
