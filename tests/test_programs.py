@@ -104,6 +104,7 @@ def watched():
 def test_a_program_is_opened_and_hashed_once(conv_pte, tmp_path, watched):
     pte = Path(shutil.copy(conv_pte, tmp_path / "x.pte"))
     os.utime(pte, (1, 1))
+    watched.opened.clear()
     program = wb.open_program(pte)
     assert watched.opened[".pte"] == 1
     assert wb.open_program(program) is program
