@@ -4,10 +4,10 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from importlib import metadata
 from pathlib import Path
 
+import grimp
 import pytest
 import yaml
 
@@ -15,26 +15,6 @@ from workbench.cli import workbench
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "workbench").rglob("*.py"))
-
-#: File names that several packages may share, and why.
-SHARED_NAMES = {
-    "history": "computed in analysis, read in portfolio, drawn in plots",
-    "layers": "made in export, stored in records, computed in analysis, drawn in plots",
-    "machine_code": "computed in analysis, drawn in plots",
-    "operators": "computed in analysis, with XNNPACK's in analysis.xnnpack, drawn in plots",
-    "roofline": "computed in analysis, drawn in plots",
-    "sweeps": "computed in analysis, drawn in plots",
-    "variants": "read in analysis, drawn in plots",
-    "what_if": "computed in analysis, drawn in plots",
-    "graph": "XNNPACK's graph, and the findings about a graph",
-    "options": "the records, and the command-line options made from them",
-}
-#: Metaphors that the code does not use; standard terms say the same.
-PRIVATE_WORDS = {
-    *("answers", "blame", "book", "calm", "climb", "deeds", "depot", "desk", "equipment", "facts"),
-    *("house", "journal", "keep", "lap", "naive", "notes", "office", "place", "quiet", "rival"),
-    *("rung", "rungs", "sheet", "spot", "turns", "wishes"),
-}
 
 
 def pins_in(text):
@@ -48,15 +28,11 @@ def test_layers_import_downwards_only():
     assert done.returncode == 0, done.stdout
 
 
-def test_modules_share_no_file_names():
-    counts = Counter(path.stem for path in SOURCES if not path.stem.startswith("__"))
-    shared = {name for name, count in counts.items() if count > 1}
-    assert shared == SHARED_NAMES.keys()
-
-
-def test_file_names_use_standard_terms():
-    files = [*SOURCES, *(ROOT / "tests").rglob("*.py")]
-    assert not [path for path in files if PRIVATE_WORDS & set(path.stem.split("_"))]
+def test_no_modules_import_each_other():
+    graph = grimp.build_graph("workbench", cache_dir=None)
+    above = {module: graph.find_upstream_modules(module) for module in graph.modules}
+    circles = {(a, b) for a, others in above.items() for b in others if a < b and a in above[b]}
+    assert not circles, "imports inside functions count too"
 
 
 def test_every_package_is_pinned_once_and_has_hashes():
