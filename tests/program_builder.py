@@ -11,14 +11,17 @@ import pandas as pd
 from workbench.analysis.dataflow import Dataflow
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.operators import load_scheme
+from workbench.analysis.roofline import build_roof
 from workbench.analysis.run import Measurement, Run
 from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
 from workbench.records.runs import (
     Batch,
+    Ceilings,
     Experiment,
     Export,
     Partition,
     Plan,
+    Probe,
     RunRecord,
     Session,
 )
@@ -246,3 +249,31 @@ def _sessions(threads, times_ms):
         Session("on", threads, n, False, (), 0, 0, (Batch(0, 0, (ns,), (ns * threads,), (0,)),))
         for n, ns in enumerate(numbers)
     )
+
+
+MB = 2**20
+
+
+def make_roof(without="", read=None, **peaks):
+    """A machine of 100 GFLOP/s; 100 GB/s up to 1 MB, 10 GB/s from 16 MB on; a call of 1 µs.
+
+    ``without`` a kind of probe, or their ``times``; ``read`` adds a footprint and its time in ms.
+    """
+    peaks = peaks or {"fp32": 100.0, "int8": 400.0}
+    program_ms, call_ms = 0.01, 0.001
+    probes = [
+        Probe("gemm", dtype, 10**9, 0, 1, ms=1e9 / rate / 1e6, spread=0.02)
+        for dtype, rate in peaks.items()
+    ]
+    probes += [
+        Probe("stream", "fp32", 0, size, 8,
+              ms=8 * (size / rate / 1e6 + call_ms) + program_ms, spread=0.05)
+        for size, rate in ((MB, 100.0), (16 * MB, 10.0))
+    ]  # fmt: skip
+    probes.append(Probe("call", "fp32", 0, 0, 100, ms=100 * call_ms))
+    probes.append(Probe("program", "fp32", 0, 0, 1, ms=program_ms + call_ms))
+    if read:
+        probes.append(Probe("read", "fp32", 0, read[0], 1, ms=read[1]))
+    probes = [replace(p, ms=0.0) if without == "times" else p for p in probes if p.kind != without]
+    day = "2026-11-21T00:00:00+00:00"
+    return build_roof(Ceilings("cpu", "runner", "native", 1, day, tuple(probes)))

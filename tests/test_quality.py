@@ -17,6 +17,7 @@ from workbench.analysis.quality import (
 )
 from workbench.cli import main
 from workbench.datasets import sample_run
+from workbench.errors import UsageError
 from workbench.options import MeasureOptions
 from workbench.records.runs import Batch, Reading, Session
 from workbench.run import execute
@@ -186,3 +187,38 @@ def test_bad_budgets_are_usage_errors(options, words, capsys):
         main(["run", "x.pte", *options])
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_an_emulated_run_has_no_ceilings(tmp_path):
+    run = replace(store.load_run(wb.sample_run()), emulated=True)
+    store.save_run(run, tmp_path)
+    with pytest.raises(UsageError, match="no ceilings"):
+        wb.measure_roof(tmp_path)
+
+
+def test_the_ceilings_of_another_machine_are_not_measured_here(tmp_path, monkeypatch, own_cache):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own_cache))
+    monkeypatch.setattr("workbench.run.ceilings.find_probes", lambda progress: (tmp_path, ()))
+    run = store.load_run(wb.sample_run())
+    store.save_run(replace(run, host={**run.host, "cpu": "Another One"}), tmp_path)
+    with pytest.raises(UsageError, match="Another One"):
+        wb.measure_roof(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_probes_are_exported_measured_and_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("workbench.run.ceilings.SECONDS", 0.02)
+    run_dir = tmp_path / "run"
+    run = store.load_run(wb.sample_run())
+    runner = wb.find_runner()
+    host = runner.target.describe()
+    store.save_run(replace(run, host=host, runner=runner.description), run_dir)
+    peaks = wb.measure_roof(run_dir)
+    assert [each.isa for each in peaks] == ["avx2", "native"]
+    for each in peaks:
+        assert {p.dtype for p in each.probes if p.kind == "gemm"} == {"fp32", "fp16", "int8"}
+        assert all(p.ms > 0 for p in each.probes)
+        assert (run_dir / f"ceilings_{each.isa}_t1.json").is_file()
+    assert wb.measure_roof(run_dir) == peaks, "kept, not measured again"
