@@ -14,7 +14,7 @@ from workbench.errors import SetupError, TargetError, UsageError
 from workbench.options import MeasureOptions
 from workbench.run.isa import read_isa
 from workbench.run.runner import find_runner
-from workbench.run.session import Session
+from workbench.run.session import RunnerSession
 from workbench.run.targets import open_target
 from workbench.run.targets.android import MODES, RECORD, Android, find_device, list_devices
 from workbench.run.targets.host import run_there
@@ -149,7 +149,7 @@ def test_a_refused_setting_is_an_error(phone, base, tmp_path):
 
 def test_unplugged_during_a_run(phone, base, conv_pte, tmp_path, monkeypatch):
     pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
-    real, calls = Session.run, iter(range(30))
+    real, calls = RunnerSession.run, iter(range(30))
 
     def run(session, count):
         if next(calls, None) is None:
@@ -159,7 +159,7 @@ def test_unplugged_during_a_run(phone, base, conv_pte, tmp_path, monkeypatch):
     with connect(base, power="boost") as target, monkeypatch.context() as patch:
         runner = find_runner(target)
         plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
-        patch.setattr(Session, "run", run)
+        patch.setattr(RunnerSession, "run", run)
         with pytest.raises(TargetError, match="connection lost during a run"):
             run_plan(plan, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")

@@ -28,7 +28,7 @@ from workbench.run import execute
 from workbench.run.build import installed_compiler
 from workbench.run.recorder import name_run
 from workbench.run.runner import find_runner
-from workbench.run.session import Session
+from workbench.run.session import RunnerSession
 from workbench.run.tensor_files import locate_inputs
 
 needs_compiler = pytest.mark.skipif(installed_compiler() is None, reason="no C++ compiler")
@@ -142,14 +142,14 @@ def test_every_experiment_takes_every_position(names):
 def interrupt_after(monkeypatch, calls, error):
     """The nth burst of a runner fails."""
     left = iter(range(calls))
-    real = Session.run
+    real = RunnerSession.run
 
     def run(self, count):
         if next(left, None) is None:
             raise error
         return real(self, count)
 
-    monkeypatch.setattr(Session, "run", run)
+    monkeypatch.setattr(RunnerSession, "run", run)
 
 
 def test_an_interrupted_run_continues(plan, runner, tmp_path, monkeypatch):
@@ -328,7 +328,7 @@ def test_a_failure_while_sampling_loses_only_the_samples(plan, runner, tmp_path,
     def fail(self, path):
         raise RunnerError("this system's threads have no timers", kind="usage")
 
-    monkeypatch.setattr(Session, "samples", fail)
+    monkeypatch.setattr(RunnerSession, "samples", fail)
     run_dir = run_plan(replace(plan, processes=1, sampled_ms=1.0), runner, tmp_path / "out")
     run = store.load_run(run_dir)
     assert run.state == "complete"

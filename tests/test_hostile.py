@@ -41,7 +41,7 @@ from workbench.portfolio.state import Storage, write_csv
 from workbench.records.portfolio import Cell, Outcome, Row
 from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import write_artifacts
-from workbench.report.html import Section, to_html, to_markdown
+from workbench.report.html import Section, render_html, render_markdown
 from workbench.run.ceilings import measure_roof
 from workbench.run.config import plan_config, read_config
 from workbench.store import load_run
@@ -300,8 +300,8 @@ def test_names_are_text_in_markdown_and_on_the_terminal(capsys):
 def test_pages_have_no_control_characters():
     evil = f"{EVIL}</script><img src=x>"
     sections = [Section(evil, items=[wb.show(pd.DataFrame({"name": [evil]}))])]
-    pages = [to_html(evil, sections), fill_page(evil, json.dumps({"name": evil}))]
-    for page in (*pages, to_markdown(evil, sections)):
+    pages = [render_html(evil, sections), fill_page(evil, json.dumps({"name": evil}))]
+    for page in (*pages, render_markdown(evil, sections)):
         assert "abc" in page
         assert not {"\x1b", "\x07", "\u202e"} & {*page}
     for page in pages:

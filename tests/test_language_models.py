@@ -24,7 +24,7 @@ from workbench.models.registry import parse_name
 from workbench.records.layers import Instruction, Layers, Method, XNode, XValue
 from workbench.records.runs import Tensor
 from workbench.run import runner as runners
-from workbench.run.build import find_operators
+from workbench.run.build import find_operator_libraries
 from workbench.run.runner import open_runner
 from workbench.run.tensor_files import locate_inputs, random_bytes, read_output
 
@@ -65,8 +65,8 @@ def test_a_missing_operator_is_named_with_the_option_that_brings_it(runner):
 
 
 def test_the_users_libraries_bring_operators_and_are_recorded(monkeypatch):
-    libraries = list(map(str, find_operators()))
-    monkeypatch.setattr(runners, "find_operators", list)
+    libraries = list(map(str, find_operator_libraries()))
+    monkeypatch.setattr(runners, "find_operator_libraries", list)
     runner = wb.find_runner(operators=libraries)
     assert "libcustom_ops_aot_lib.so" in runner.description["operators"]
     with open_runner(runner, ["--model_path", str(TINY)], timeout_s=60) as session:

@@ -454,7 +454,7 @@ class Landscape:
         monkeypatch.setattr(search, "LocalExecutor", lambda jobs, devices: self)
         monkeypatch.setattr(search, "export_variant", self.export)
         monkeypatch.setattr(search, "measure", self.record)
-        monkeypatch.setattr(search, "judge", self.judge)
+        monkeypatch.setattr(search, "judge_variants", self.judge_variants)
         known = SimpleNamespace(export=None)
         monkeypatch.setattr(search, "open_program", lambda pte: known)
         monkeypatch.setattr(search.Search, "measurement", self.measurement)
@@ -493,7 +493,7 @@ class Landscape:
         record = SimpleNamespace(host={"cpu": "made up"}, spent_s=3.0)
         return SimpleNamespace(path=path, record=record, emulated=self.emulated)
 
-    def judge(self, run, study, names, number):
+    def judge_variants(self, run, study, names, number):
         base = true_ms(study[names[0]].options)
         known = {variant.name: variant for variant in study.variants}
         for name in names:

@@ -83,7 +83,7 @@ def ran(monkeypatch):
                 run_dir.mkdir(parents=True, exist_ok=True)
                 (run_dir / "manifest.json").write_text(f"{job.cell.name} {time.monotonic()}")
                 name = run_dir.relative_to(job.storage.folder).as_posix()
-                files = stages.hash_files(run_dir)
+                files = stages.hash_run_files(run_dir)
                 outcome = replace(outcome, run_dir=name, files=files, damaged=False)
             elif stage == "report":
                 page = job.storage.folder / outcome.run_dir / "report.html"
@@ -323,7 +323,7 @@ def test_what_killed_writers_left_is_not_hashed_and_goes(matrix, ran, tmp_path):
     ]
     for path in left:
         path.write_text("half of it")
-    assert stages.hash_files(run_dir) == first.files
+    assert stages.hash_run_files(run_dir) == first.files
     with lock_folder(out), pytest.raises(UsageError, match="another batch is running"):
         wb.batch(matrix(), out=out)
     assert all(path.exists() for path in left)

@@ -25,8 +25,8 @@ from workbench.run.config import complete_plan, plan_config, read_config
 from workbench.run.custom_runner import process_command
 from workbench.run.isa import Isa
 from workbench.run.plan import choose_experiments, name_programs
-from workbench.run.session import Session
-from workbench.run.tensor_files import compare_outputs
+from workbench.run.session import RunnerSession
+from workbench.run.tensor_files import compare_output_bytes
 
 ISA = Isa("x86_64", ("avx512f", "avx2"), {"avx2": ("avx512f",), "native": ()}, "ok")
 BRIEF = wb.MeasureOptions(runs=4, warmup=1, processes=2, evidence=False)
@@ -314,11 +314,11 @@ def test_outputs_of_two_dtypes_are_held_to_the_coarser_one():
     exact = np.random.default_rng(0).standard_normal(1000)
     coarse = exact + 0.1 * np.random.default_rng(1).standard_normal(1000)
     options = {"names": ("a", "b"), "threads": 1, "output": 0, "dtype": "float32"}
-    found = compare_outputs(exact, coarse, **options, least_sqnr_db=10.0)
+    found = compare_output_bytes(exact, coarse, **options, least_sqnr_db=10.0)
     assert found.agree
     assert found.sqnr_db == pytest.approx(20, abs=0.5)
-    assert not compare_outputs(exact, coarse, **options, least_sqnr_db=40.0).agree
-    assert not compare_outputs(exact, coarse, **options).agree
+    assert not compare_output_bytes(exact, coarse, **options, least_sqnr_db=40.0).agree
+    assert not compare_output_bytes(exact, coarse, **options).agree
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_inputs_are_shared_where_dtype_and_shape_agree(programs):
 @pytest.mark.slow
 def test_an_interrupted_run_continues_with_all_programs(programs, tmp_path, monkeypatch):
     options = replace(BRIEF, against=(str(programs[2]),))
-    real, left = Session.run, iter(range(30))
+    real, left = RunnerSession.run, iter(range(30))
 
     def interrupted(session, count):
         if next(left, None) is None:
@@ -365,7 +365,7 @@ def test_an_interrupted_run_continues_with_all_programs(programs, tmp_path, monk
         return real(session, count)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "run", interrupted)
+        patch.setattr(RunnerSession, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             wb.measure(programs[0], options, root=tmp_path)
     (folder,) = store.find_runs(tmp_path)

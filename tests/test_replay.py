@@ -8,7 +8,7 @@ from recorded import recorded
 import workbench as wb
 from workbench.errors import ComparisonError, ModelError, UsageError
 from workbench.models.loader import load_model, take_layer
-from workbench.replay import compare_replay, judge, keys_of_layer
+from workbench.replay import compare_replay, describe_ratio, keys_of_layer
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def row(ratio, half):
     ],
 )
 def test_the_judgement_says_what_the_interval_allows(ratio, half, word):
-    assert word in judge(row(ratio, half))
+    assert word in describe_ratio(row(ratio, half))
 
 
 MODEL = """

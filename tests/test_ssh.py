@@ -15,7 +15,7 @@ from workbench import store
 from workbench.errors import TargetError, UsageError
 from workbench.options import MeasureOptions
 from workbench.run.runner import find_runner
-from workbench.run.session import Session
+from workbench.run.session import RunnerSession
 from workbench.run.targets import open_target
 from workbench.run.targets.host import run_there
 from workbench.run.targets.remote import Ssh
@@ -140,7 +140,7 @@ def test_an_ab_run(server, conv_pte, tmp_path):
 
 def test_disconnected_during_a_run(server, conv_pte, tmp_path, monkeypatch):
     pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
-    real, calls = Session.run, iter(range(30))
+    real, calls = RunnerSession.run, iter(range(30))
 
     def run(session, count):
         if next(calls, None) is None:
@@ -150,7 +150,7 @@ def test_disconnected_during_a_run(server, conv_pte, tmp_path, monkeypatch):
     with open_target("ssh:board") as target, monkeypatch.context() as patch:
         runner = find_runner(target)
         plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
-        patch.setattr(Session, "run", run)
+        patch.setattr(RunnerSession, "run", run)
         with pytest.raises(TargetError, match="ssh:board: connection lost during a run"):
             run_plan(plan, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")

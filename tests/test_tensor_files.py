@@ -5,12 +5,12 @@ import pytest
 
 from workbench.errors import RunnerError
 from workbench.records.runs import Tensor
-from workbench.run.tensor_files import compare_outputs, random_bytes, read_output
+from workbench.run.tensor_files import compare_output_bytes, random_bytes, read_output
 
 
 def agreement(a, b, dtype="float32"):
     a, b = np.asarray(a, dtype=np.float32), np.asarray(b, dtype=np.float32)
-    return compare_outputs(a, b, names=("a", "b"), threads=1, output=0, dtype=dtype)
+    return compare_output_bytes(a, b, names=("a", "b"), threads=1, output=0, dtype=dtype)
 
 
 def test_equal_outputs_agree():

@@ -50,7 +50,7 @@ class Replay:
             within, low, high, alone, alone_low, alone_high = format_range(*(row[e] for e in ends))
             within, alone = f"{within} ({low} to {high})", f"{alone} ({alone_low} to {alone_high})"
             takes = f"takes {within} in the model, {alone} alone"
-            found.append(f"{row['experiment']}: {self.layer} {takes}: {judge(row)}")
+            found.append(f"{row['experiment']}: {self.layer} {takes}: {describe_ratio(row)}")
         return found
 
 
@@ -162,7 +162,7 @@ def _find_alike(measurement: Measurement, run: Run) -> Measurement:
     return found.get(measurement.name) or next(iter(found.values()))
 
 
-def judge(row: dict[str, Any]) -> str:
+def describe_ratio(row: dict[str, Any]) -> str:
     """What the two times suggest."""
     if not math.isfinite(row["ratio"]):
         return "too short to be compared"

@@ -41,7 +41,7 @@ class FlowTensor:
 
 
 @dataclass(frozen=True)
-class Step:
+class FlowStep:
     """An operator of the program as exported: a kernel, or a node of an XNNPACK delegate.
 
     ``type`` is the delegate's (``Conv2d``) or the kernel's name without namespace and overload.
@@ -88,7 +88,7 @@ class Dataflow:
         ]
         self.by_id = {step.id: step for step in self.steps}
         self.makers = {tensor: step for step in self.steps for tensor in step.writes}
-        self.users: dict[TensorId, list[Step]] = defaultdict(list)
+        self.users: dict[TensorId, list[FlowStep]] = defaultdict(list)
         for step in self.steps:
             for tensor in dict.fromkeys(step.reads):
                 self.users[tensor].append(step)
@@ -112,28 +112,28 @@ class Dataflow:
                 found.add(step.id)
         return frozenset(found)
 
-    def before(self, step: Step) -> list[Step]:
+    def before(self, step: FlowStep) -> list[FlowStep]:
         """The operators whose results a step reads."""
         makers = (self.makers.get(tensor) for tensor in step.reads)
         return list({maker.id: maker for maker in makers if maker}.values())
 
-    def after(self, step: Step) -> list[Step]:
+    def after(self, step: FlowStep) -> list[FlowStep]:
         """The operators that read a step's results."""
         users = (user for tensor in step.writes for user in self.users[tensor])
         return list({user.id: user for user in users}.values())
 
-    def returns(self, step: Step) -> bool:
+    def returns(self, step: FlowStep) -> bool:
         """Whether some result of a step is an output of the program."""
         return any(not self.users[tensor] for tensor in step.writes)
 
-    def _read(self, number: int, instruction: Instruction) -> Iterator[Step]:
+    def _read(self, number: int, instruction: Instruction) -> Iterator[FlowStep]:
         inputs, outputs = (
             tuple((_METHOD, value) for value in side)
             for side in (instruction.inputs, instruction.outputs)
         )
         if instruction.kind == "kernel":
             name = instruction.name.rpartition("::")[2].partition(".")[0]
-            yield Step((number, -1), name, inputs, outputs, self._origin(instruction.origin))
+            yield FlowStep((number, -1), name, inputs, outputs, self._origin(instruction.origin))
         elif instruction.xnodes:
             ids_of = self._tensor_ids(number, instruction)
             for index, node in enumerate(instruction.xnodes):
@@ -141,9 +141,9 @@ class Dataflow:
                     tuple(ids_of[value] for value in side) for side in (node.inputs, node.outputs)
                 )
                 origin = self._origin(node.origins[0] if node.origins else None)
-                yield Step((number, index), node.type, reads, writes, origin, node)
+                yield FlowStep((number, index), node.type, reads, writes, origin, node)
         elif instruction.kind == "delegate":
-            yield Step((number, -1), instruction.name, inputs, outputs)
+            yield FlowStep((number, -1), instruction.name, inputs, outputs)
 
     def _tensor_ids(self, number: int, delegate: Instruction) -> dict[int, TensorId]:
         """The delegate's tensors by id; it maps its arguments to the ids in ascending order."""

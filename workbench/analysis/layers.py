@@ -144,11 +144,6 @@ class Unit(NamedTuple):
     flops: float
 
 
-def layers_of(ledger: pd.DataFrame) -> list[str]:
-    """The layers that took time of their own, in order of execution."""
-    return list(dict.fromkeys(ledger["layer"])) if "layer" in ledger else []
-
-
 def list_layers(operators: pd.DataFrame, order: Sequence[str]) -> list[Unit]:
     """The layers of one experiment, by their names in order of execution."""
     texts = operators.fillna({"module_class": "", "shapes": ""})
@@ -223,7 +218,7 @@ def _name_layers(runs: Mapping[str, Traced]) -> tuple[list[str], dict[str, dict[
     common: list[Unit] = []
     names = {}
     for run, (ledger, operators) in runs.items():
-        layers = list_layers(operators, layers_of(ledger))
+        layers = list_layers(operators, list(dict.fromkeys(ledger["layer"])))
         partners = {other: one for one, other in match_layers(common, layers).items()}
         position = 0
         for layer in layers:

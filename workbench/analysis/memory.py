@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.compare import speedup_of_restarts
-from workbench.analysis.dataflow import POINTWISE, Dataflow, Step, TensorId
+from workbench.analysis.dataflow import POINTWISE, Dataflow, FlowStep, TensorId
 from workbench.analysis.statistics import half_width
 from workbench.frames import (
     COLD_START,
@@ -137,7 +137,7 @@ def _allocated(before: Stage, after: Stage) -> int:
 # --- activations ---------------------------------------------------------------------------------
 
 
-def _lifetimes(flow: Dataflow, dropped: Step | None = None) -> dict[TensorId, tuple[int, int]]:
+def _lifetimes(flow: Dataflow, dropped: FlowStep | None = None) -> dict[TensorId, tuple[int, int]]:
     """When each tensor is written, and read last, by the number of the step.
 
     Without the step ``dropped``, those that read its results read its operands instead.
@@ -221,7 +221,7 @@ def track_live(tensors: pd.DataFrame) -> dict[str, np.ndarray]:
     return found
 
 
-def activation_bytes(flow: Dataflow, dropped: Step | None = None) -> int:
+def activation_bytes(flow: Dataflow, dropped: FlowStep | None = None) -> int:
     """The least memory for activations: in the arenas, and in the delegates' workspace.
 
     Without the results of the step ``dropped``, whose operands then live as long as they would.

@@ -329,7 +329,7 @@ def check_program(
         yield f"{subject} runs in its dtype", status, describe_dtypes(dtypes)
 
 
-def check_toggle(
+def check_toggle_effect(
     hidden: Collection[str], renamed: int, proof: Proof | None, lack: str
 ) -> tuple[str, str]:
     """Whether hiding CPU features changed which code ran.

@@ -79,7 +79,7 @@ from workbench.analysis.quality import (
     check_outputs,
     check_program,
     check_state,
-    check_toggle,
+    check_toggle_effect,
     check_traces,
     grade_run,
     summarize_quality,
@@ -1223,7 +1223,7 @@ class Comparison:
             # A ladder of ISA levels is measured to find those that bring nothing.
             status = "fail" if run.isa_levels is None else "note"
             return status, f"no: {self.verdict.unchanged}"
-        return check_toggle(hidden, renamed, self.proof, explain_lack(run.record))
+        return check_toggle_effect(hidden, renamed, self.proof, explain_lack(run.record))
 
     @property
     def text(self) -> str:

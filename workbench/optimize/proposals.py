@@ -234,7 +234,7 @@ def propose_mix(
     return replace(mix, predicted_sqnr_db=-10 * math.log10(noise))
 
 
-def measure_noise(
+def measure_variant_noise(
     job: tuple[str, ExportOptions, Sequence[str], float],
 ) -> tuple[dict[str, float], float]:
     """The noise in the output if one layer alone is quantised, by ``dtype:layer``; beside others.

@@ -258,7 +258,7 @@ class Search:
         done = replace(planned, run_dir=str(run.path.relative_to(self.place)))
         self.save(
             rounds=(*self.study.rounds[:number], done, *self.study.rounds[number + 1 :]),
-            variants=judge(run, self.study, planned.variants, number),
+            variants=judge_variants(run, self.study, planned.variants, number),
             machine=str(run.record.host.get("cpu")),
             emulated=run.emulated,
         )
@@ -324,7 +324,7 @@ class Search:
             order = sorted(times, key=lambda layer: -times[layer])
             job = (self.model, base.options, order, FIRST * self.options.budget_s)
             self.tell("measuring the noise of each layer")
-            noise, seconds = self.executor.submit(propose.measure_noise, job).result()
+            noise, seconds = self.executor.submit(propose.measure_variant_noise, job).result()
             self.save(layers=noise)
             self.spend(seconds)
         choices = propose.list_choices(self.study.layers, before, quantized)
@@ -421,7 +421,9 @@ def is_open(variant: Variant) -> bool:
     return variant.state == "planned" or (variant.state == "exported" and useful)
 
 
-def judge(run: Run, study: Study, names: Sequence[str], number: int) -> tuple[Variant, ...]:
+def judge_variants(
+    run: Run, study: Study, names: Sequence[str], number: int
+) -> tuple[Variant, ...]:
     """All variants, with what a round showed of its own."""
     found = {name: fastest(run, place) for place, name in enumerate(names)}
     judged = {variant.name: variant for variant in study.variants}

@@ -27,7 +27,7 @@ from workbench.plots.parts import plot_categories
 from workbench.plots.tables import show_note, show_table
 from workbench.records.codec import to_document
 from workbench.report.gate import put_side_by_side, show_aligned
-from workbench.report.html import Section, Shown, to_html, to_markdown
+from workbench.report.html import Section, Shown, render_html, render_markdown
 from workbench.store import atomic_write, safe_name
 
 PAGE, MARKDOWN = "combined_report.html", "combined_report.md"
@@ -172,10 +172,10 @@ def write_combined(
     sections = list(describe_combined(combined))
     names = ("models", "runs", "latencies", "layers", "problem")
     files = {
-        PAGE: to_html(title, sections),
-        MARKDOWN: to_markdown(title, sections),
+        PAGE: render_html(title, sections),
+        MARKDOWN: render_markdown(title, sections),
         SUMMARY_JSON: to_document({name: getattr(combined, name) for name in names}),
-        SUMMARY_MD: to_markdown(title, [section for section in sections if section.brief]),
+        SUMMARY_MD: render_markdown(title, [section for section in sections if section.brief]),
     }
     return [atomic_write(folder / name, text) for name, text in files.items()]
 

@@ -18,7 +18,7 @@ from workbench.export.artifact import export_model, find_cached_export, versions
 from workbench.frames import WRONG
 from workbench.portfolio.executor import limit_time
 from workbench.portfolio.matrix import Matrix
-from workbench.portfolio.state import Storage, hash_files
+from workbench.portfolio.state import Storage, hash_run_files
 from workbench.records.portfolio import STAGES, Cell, CellStage, Outcome, Row
 from workbench.run.locks import device_behind, lock_device, share_machine
 from workbench.store import artifacts_dir, new_run_dir, safe_name
@@ -149,7 +149,7 @@ def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     outcome = replace(
         job.outcome,
         run_dir=name,
-        files=hash_files(run_dir),
+        files=hash_run_files(run_dir),
         platform=manifest.platform,
         cpu=str(manifest.host.get("cpu") or ""),
         emulated=manifest.emulated,

@@ -182,7 +182,7 @@ def _load_outcome(cell: Cell, storage: Storage, template: str) -> Outcome:
         storage.fetch(saved.run_dir)
         found = dict[str, str]()
         with contextlib.suppress(WorkbenchError):
-            found = hash_files(storage.folder / saved.run_dir)
+            found = hash_run_files(storage.folder / saved.run_dir)
         if not found or found != saved.files:
             return Outcome(cell, damaged=True, template=template)
         reported = (storage.folder / saved.run_dir / REPORT_HTML).is_file()
@@ -199,7 +199,7 @@ def read_outcome(path: Path) -> Outcome | None:
     return None
 
 
-def hash_files(run_dir: Path) -> dict[str, str]:
+def hash_run_files(run_dir: Path) -> dict[str, str]:
     """The SHA-256 of all recorded files of a run; everything else can be regenerated."""
     suffixes, files = (".etdump", ".samples", ".log"), sorted(run_dir.rglob("*"))
     recorded = [run_dir / MANIFEST, *(path for path in files if path.suffix in suffixes)]

@@ -100,7 +100,7 @@ def _read_output(output: Mapping[str, Any]) -> Result | None:
     return Result(f"<pre>{html.escape(text)}</pre>", markdown) if text else None
 
 
-def to_html(title: str, sections: Sequence[Section]) -> str:
+def render_html(title: str, sections: Sequence[Section]) -> str:
     """Sections as a self-contained page, with the contents after the first, brief ones."""
     page = render_page(title, "report/sections.html.j2", sections=list(place_contents(sections)))
     anchors = {html.escape(section.heading): section.anchor for section in sections}
@@ -112,7 +112,7 @@ def to_html(title: str, sections: Sequence[Section]) -> str:
     return re.sub("<cite>(.*?)</cite>", link, page)
 
 
-def to_markdown(title: str, sections: Sequence[Section]) -> str:
+def render_markdown(title: str, sections: Sequence[Section]) -> str:
     """Sections as Markdown; of figures, what they say."""
     return render_template("report/sections.md.j2", title=title, sections=place_contents(sections))
 

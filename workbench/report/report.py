@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.errors import SetupError
 from workbench.options import Progress, silent
-from workbench.report.html import Result, read_sections, to_html, to_markdown
+from workbench.report.html import Result, read_sections, render_html, render_markdown
 from workbench.report.notebooks import notebooks_dir
 from workbench.store import (
     EXPLORER_HTML,
@@ -99,10 +99,10 @@ def make_report(
     title = f"{names['programs']}: {(notebook and first.heading) or 'where the time goes'}"
     text = first.text if notebook else ""
     sections = [replace(first, heading="", text=text, items=[*first.items, link]), *others]
-    brief = to_markdown(title, [section for section in sections if section.brief])
+    brief = render_markdown(title, [section for section in sections if section.brief])
     atomic_write(folder / f"{names['stem']}_pipeline_summary.md", brief)
     return (
-        atomic_write(folder / REPORT_HTML, to_html(title, sections)),
-        atomic_write(folder / REPORT_MD, to_markdown(title, sections)),
+        atomic_write(folder / REPORT_HTML, render_html(title, sections)),
+        atomic_write(folder / REPORT_MD, render_markdown(title, sections)),
         atomic_write(folder / REPORT_IPYNB, json.dumps(executed, indent=1, ensure_ascii=False)),
     )

@@ -205,7 +205,7 @@ def _compile(command: Sequence[str], what: str) -> None:
         raise SetupError(problem, where=command[0], hint="set $CXX to another C++17 compiler")
 
 
-def find_operators() -> list[Path]:
+def find_operator_libraries() -> list[Path]:
     """The libraries with operators of language models that the wheel brings; to load in order.
 
     The first one is empty, with the name of the Python bindings: the second names them as a

@@ -70,7 +70,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ConfigComparison:
     """One of ``analysis.compare_pairs``."""
 
     baseline: Side
@@ -82,7 +82,7 @@ class Comparison:
 class AnalysisConfig:
     """``analysis``: what to compare."""
 
-    compare_pairs: tuple[Comparison, ...] = ()
+    compare_pairs: tuple[ConfigComparison, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ def _check_entry(entry: Entry, where: str) -> None:
         raise UsageError("extra_args has too many or too long entries", where=where)
 
 
-def _plan_pair(pair: Comparison, experiments: list[Experiment]) -> Pair:
+def _plan_pair(pair: ConfigComparison, experiments: list[Experiment]) -> Pair:
     names = {e.name: e for e in experiments}
     baseline, candidate = pair.baseline, pair.candidate
     for side in (baseline, candidate):

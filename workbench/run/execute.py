@@ -18,13 +18,13 @@ from workbench.records.runs import (
     Reading,
     RunRecord,
     Sampling,
+    Session,
     Start,
     count_threads,
 )
-from workbench.records.runs import Session as SessionRecord
 from workbench.run.recorder import RunRecorder, open_record, timestamp
 from workbench.run.runner import Runner, open_runner
-from workbench.run.session import Session
+from workbench.run.session import RunnerSession
 from workbench.run.targets.host import Host, read_environment
 from workbench.run.tensor_files import compare_experiments, locate_inputs
 from workbench.store import samples_path, trace_path
@@ -183,7 +183,7 @@ def attempt_step(recorder: RunRecorder, step: Step) -> None:
         if step.traced
     }
     batches: dict[str, list[Batch]] = {e.name: [] for e in experiments}
-    sessions: dict[str, Session] = {}
+    sessions: dict[str, RunnerSession] = {}
     try:
         with contextlib.ExitStack() as stack:
             for experiment in experiments:
@@ -201,7 +201,7 @@ def attempt_step(recorder: RunRecorder, step: Step) -> None:
         complete = True
     finally:
         recorder.add_sessions(
-            SessionRecord(
+            Session(
                 experiment=name,
                 threads=step.threads,
                 process=step.process,
@@ -246,7 +246,7 @@ def runner_flags(
 
 
 def time_interleaved(
-    sessions: dict[str, Session], plan: Plan, traced: bool, batches: dict[str, list[Batch]]
+    sessions: dict[str, RunnerSession], plan: Plan, traced: bool, batches: dict[str, list[Batch]]
 ) -> None:
     """Warm up every session, then time them interleaved; appends to ``batches`` as it goes."""
     sizes = {name: warm_up(session, plan) for name, session in sessions.items()}
@@ -282,7 +282,7 @@ def interleave(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
         yield order + order[::-1]
 
 
-def warm_up(session: Session, plan: Plan) -> int:
+def warm_up(session: RunnerSession, plan: Plan) -> int:
     """Warm up a session, untraced, for ``plan.warmup`` inferences and a batch; its batch size."""
     if not (plan.warmup or plan.batch_ms):
         return 1
@@ -297,7 +297,7 @@ def warm_up(session: Session, plan: Plan) -> int:
     return size
 
 
-def disturbance(sessions: Sequence[SessionRecord]) -> float:
+def disturbance(sessions: Sequence[Session]) -> float:
     """The fraction of the wall time in which other processes had the core."""
     batches = [batch for session in sessions for batch in session.batches]
     if not batches:

@@ -14,13 +14,13 @@ from workbench.run.build import (
     ZIG,
     build_runner,
     describe_runner,
-    find_operators,
+    find_operator_libraries,
     find_sdk,
     installed_compiler,
 )
 from workbench.run.bundle import make_bundle
 from workbench.run.isa import Isa, read_isa
-from workbench.run.session import Session, open_session
+from workbench.run.session import RunnerSession, open_session
 from workbench.run.targets.host import HOST, Host
 from workbench.store import sha256_of
 
@@ -75,7 +75,7 @@ def find_runner(target: Host = HOST, operators: Sequence[str] = ()) -> Runner:
     if target is HOST:
         binary, libraries = build_runner(), find_sdk() / "lib"
         command, description = [str(binary)], describe_runner(binary)
-        given += map(str, find_operators())
+        given += map(str, find_operator_libraries())
     else:
         bundle = make_bundle(target.machine)
         binary, libraries = bundle.runner, bundle.folder
@@ -96,7 +96,7 @@ def identify_runner(target: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def open_runner(runner: Runner, flags: Sequence[str], *, timeout_s: float) -> Session:
+def open_runner(runner: Runner, flags: Sequence[str], *, timeout_s: float) -> RunnerSession:
     """Start a live runner process with these flags; paths among them are paths on its target."""
     libraries = (word for path in runner.operators for word in ("--ops", path))
     words = [runner.target.quote(flag) for flag in ("--server_mode", *libraries, *flags)]

@@ -106,7 +106,7 @@ class Iterations:
     preempted: tuple[int, ...]
 
 
-class Session:
+class RunnerSession:
     """A runner process that has loaded a program; made by `open_session`, ended by ``with``.
 
     Every method may raise RunnerTimeout (the process is killed), RunnerCrash and RunnerError.
@@ -193,7 +193,7 @@ class Session:
             with contextlib.suppress(OSError):
                 stream.close()
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> RunnerSession:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -298,9 +298,9 @@ class Session:
         return Path(self.command[0]).name
 
 
-def open_session(command: Sequence[str], *, timeout_s: float, target: Host = HOST) -> Session:
+def open_session(command: Sequence[str], *, timeout_s: float, target: Host = HOST) -> RunnerSession:
     """Start a runner in server mode and wait until it has loaded its program."""
-    session = Session(command, timeout_s=timeout_s, target=target)
+    session = RunnerSession(command, timeout_s=timeout_s, target=target)
     try:
         session.ready = session._receive("load", "ready", Ready)
     except BaseException:

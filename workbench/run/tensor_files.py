@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.errors import RunnerError, StoreError
 from workbench.records.runs import Agreement, Plan, PlannedProgram, RunRecord, Tensor
-from workbench.run.session import Session
+from workbench.run.session import RunnerSession
 from workbench.store import atomic_write, sha256_of
 
 RANDOM_SOURCE = "seeded random: normal for floats, 0 or 1 for integers"
@@ -93,7 +93,7 @@ def read_output(path: Path, dtype: str) -> np.ndarray:
     return values
 
 
-def compare_outputs(
+def compare_output_bytes(
     baseline: np.ndarray,
     candidate: np.ndarray,
     *,
@@ -137,7 +137,7 @@ ROUNDED_SQNR_DB = 30.0
 
 
 def compare_experiments(
-    sessions: dict[str, Session], run: RunRecord, threads: int
+    sessions: dict[str, RunnerSession], run: RunRecord, threads: int
 ) -> list[Agreement]:
     """Compare the outputs of every pair, and those of the first experiment with all others."""
     plan = run.plan
@@ -170,7 +170,7 @@ def compare_experiments(
         for number, (tensor, a, b) in enumerate(
             zip(outputs[pair[0]], values[pair[0]], values[pair[1]], strict=True)
         ):
-            found = compare_outputs(
+            found = compare_output_bytes(
                 a, b, names=pair, threads=threads, output=number, dtype=tensor.dtype,
                 least_sqnr_db=least,
             )  # fmt: skip

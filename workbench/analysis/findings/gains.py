@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.dataflow import NodeId, Step, instruction_of
+from workbench.analysis.dataflow import FlowStep, NodeId, instruction_of
 from workbench.analysis.run import Measurement
 from workbench.analysis.statistics import blocks_of, half_width
 
@@ -69,7 +69,7 @@ def untraced_scale(m: Measurement) -> float:
     return latency / traced if latency and traced else 1.0
 
 
-def keys_of(m: Measurement, steps: Iterable[Step]) -> list[str]:
+def keys_of(m: Measurement, steps: Iterable[FlowStep]) -> list[str]:
     """The rows that execute some of these operators, most expensive first."""
     wanted = {step.id for step in steps}
     return [key for key, nodes in m.nodes.items() if wanted.intersection(nodes)]

@@ -13,8 +13,8 @@ from workbench.analysis.dataflow import (
     SEALED,
     WEIGHTED,
     Dataflow,
+    FlowStep,
     NodeId,
-    Step,
     elements,
     instruction_of,
 )
@@ -269,7 +269,7 @@ def find_safe_softmax(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
     """Attention whose guard against fully masked rows is not delegated."""
     if not m.flow:
         return
-    lines: dict[tuple[str, str], list[Step]] = {}
+    lines: dict[tuple[str, str], list[FlowStep]] = {}
     for step in m.flow.steps:
         if step.is_kernel and step.origin:
             lines.setdefault((step.origin.module, step.origin.source), []).append(step)
@@ -332,7 +332,7 @@ def find_needless_transposes(m: Measurement, unclaimed: Collection[str]) -> Iter
     """Pairs of transposes that cancel out, with nothing in between that depends on the layout."""
     if not m.flow:
         return
-    pairs: dict[NodeId, Step] = {}
+    pairs: dict[NodeId, FlowStep] = {}
     between: set[str] = set()
     for step in m.flow.steps:
         if found := _find_inverses(m.flow, step):
@@ -422,7 +422,7 @@ def find_chains(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
     """Pointwise operators in a row, each of which reads and writes a whole tensor."""
     if not m.flow:
         return
-    found: dict[Advice, list[tuple[list[Step], list[str]]]] = {}
+    found: dict[Advice, list[tuple[list[FlowStep], list[str]]]] = {}
     for chain in _chains(m.flow):
         if len(keys := _keys_of(m, chain, unclaimed)) >= _CHAIN:
             found.setdefault(_fusion(m, chain), []).append((chain, keys))
@@ -487,7 +487,7 @@ def find_memory_peak(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
     )
 
 
-def _keys_of(m: Measurement, steps: Iterable[Step], unclaimed: Collection[str]) -> list[str]:
+def _keys_of(m: Measurement, steps: Iterable[FlowStep], unclaimed: Collection[str]) -> list[str]:
     """The unclaimed rows of some operators of the program."""
     return [key for key in keys_of(m, steps) if key in unclaimed]
 
@@ -583,7 +583,7 @@ _HALF_GELU = Advice(
 )
 
 
-def _undo(m: Measurement, ends: list[Step], between: Collection[str]) -> Advice:
+def _undo(m: Measurement, ends: list[FlowStep], between: Collection[str]) -> Advice:
     """How to avoid transposes that cancel out."""
     made_up = [step.made_up for step in ends]
     if not all(made_up):
@@ -597,14 +597,14 @@ def _is_half(m: Measurement) -> bool:
     return m.export is not None and m.export.dtype.startswith("fp16")
 
 
-def _find_inverses(flow: Dataflow, start: Step) -> tuple[list[Step], set[str]] | None:
+def _find_inverses(flow: Dataflow, start: FlowStep) -> tuple[list[FlowStep], set[str]] | None:
     """The transposes that undo ``start``, and the types in between; None if one is needed."""
     if not start.permutation:
         return None
     inverse = tuple(sorted(range(len(start.permutation)), key=start.permutation.__getitem__))
     reached = [start]
-    ends: dict[NodeId, Step] = {}
-    passed: dict[NodeId, Step] = {}
+    ends: dict[NodeId, FlowStep] = {}
+    passed: dict[NodeId, FlowStep] = {}
     while reached:
         step = reached.pop()
         if flow.returns(step):
@@ -629,7 +629,7 @@ def _find_inverses(flow: Dataflow, start: Step) -> tuple[list[Step], set[str]] |
     return list(ends.values()), {step.type for step in passed.values()}
 
 
-def _cause(flow: Dataflow, step: Step) -> str:
+def _cause(flow: Dataflow, step: FlowStep) -> str:
     """The cause of a layout conversion: its neighbour that does not compute channels last."""
     neighbours = [*flow.before(step), *flow.after(step)]
     others = [s.type for s in neighbours if s.type not in _CHANNELS_LAST and not s.permutation]
@@ -638,12 +638,12 @@ def _cause(flow: Dataflow, step: Step) -> str:
     return min(others, key=lambda kind: (kind in POINTWISE, kind), default="convolutions")
 
 
-def _chains(flow: Dataflow) -> Iterator[list[Step]]:
+def _chains(flow: Dataflow) -> Iterator[list[FlowStep]]:
     """Pointwise operators of a delegate, each the only reader of the one before."""
     seen: set[NodeId] = set()
     for step in flow.steps:
-        chain: list[Step] = []
-        current: Step | None = step
+        chain: list[FlowStep] = []
+        current: FlowStep | None = step
         while current and current.id not in seen and _can_fuse(flow, current, chain):
             seen.add(current.id)
             chain.append(current)
@@ -666,7 +666,7 @@ _AFFINE = Advice(
 _FEWER = Advice("write it with fewer operators, or fold constants into the weights before", "x * c")
 
 
-def _fusion(m: Measurement, chain: list[Step]) -> Advice:
+def _fusion(m: Measurement, chain: list[FlowStep]) -> Advice:
     """What a chain of pointwise operators can become."""
     flow, types = m.flow, [step.type for step in chain]
     assert flow
@@ -691,7 +691,7 @@ def _casts_of_norms(m: Measurement) -> list[str]:
     return keys_of(m, (step for step in around if step.type == "_to_dim_order_copy"))
 
 
-def _can_fuse(flow: Dataflow, step: Step, chain: list[Step]) -> bool:
+def _can_fuse(flow: Dataflow, step: FlowStep, chain: list[FlowStep]) -> bool:
     if step.is_kernel or step.type not in POINTWISE or step.type == "Convert":
         return False
     size = elements(flow.tensors[step.writes[0]])

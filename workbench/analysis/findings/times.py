@@ -15,7 +15,7 @@ from workbench.analysis.compare import (
     speedup_of_restarts,
     speedup_of_runs,
 )
-from workbench.analysis.dataflow import SEALED, WEIGHTED, Dataflow, FlowTensor, NodeId, Step
+from workbench.analysis.dataflow import SEALED, WEIGHTED, Dataflow, FlowStep, FlowTensor, NodeId
 from workbench.analysis.dtypes import (
     PRODUCTS,
     cannot_quantize,
@@ -80,7 +80,7 @@ def find_grouped(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
     """Convolutions in groups, which run as one narrow matrix product for each group."""
     if not m.flow or "flops" not in m.costs:
         return
-    sizes: dict[str, list[Step]] = {"dense": [], "grouped": [], "large": [], "depthwise": []}
+    sizes: dict[str, list[FlowStep]] = {"dense": [], "grouped": [], "large": [], "depthwise": []}
     for step in m.flow.steps:
         if step.xnode and step.type in ("Conv2d", "DepthwiseConv2d"):
             sizes[_grouping(step)].append(step)
@@ -491,10 +491,10 @@ def find_slow_start(m: Measurement, unclaimed: Collection[str]) -> Iterator[Find
     )
 
 
-def _products(m: Measurement) -> dict[str, Step]:
+def _products(m: Measurement) -> dict[str, FlowStep]:
     """The rows that are products with weights, other than depthwise and first convolutions."""
     steps = m.flow.steps if m.flow else []
-    found: dict[str, Step] = {}
+    found: dict[str, FlowStep] = {}
     for step in steps:
         shape = step.xnode.attributes if step.xnode else {}
         wide = shape.get("group_input_channels", _TILE) > _IMAGE_CHANNELS
@@ -504,7 +504,7 @@ def _products(m: Measurement) -> dict[str, Step]:
     return found
 
 
-def _grouping(step: Step) -> str:
+def _grouping(step: FlowStep) -> str:
     """Whether a convolution is dense, in groups, depthwise, or depthwise with a large filter."""
     shape = step.xnode.attributes if step.xnode else {}
     if shape.get("groups", 1) == 1:

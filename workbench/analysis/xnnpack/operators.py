@@ -9,9 +9,9 @@ import numpy as np
 from workbench.analysis.xnnpack.graph import Graph, Node, define_graph
 from workbench.analysis.xnnpack.rewrites import (
     EVERYTHING,
+    apply_rewrites,
     compute_in_single,
     kind_of,
-    rewrite_graph,
 )
 from workbench.records.layers import Instruction, XNode, XValue
 
@@ -58,7 +58,7 @@ def predict_operators(
 ) -> list[Operator]:
     """The operators of an exported delegate, in order; ``lacking`` as for `compute_in_single`."""
     graph = define_graph(xvalues, xnodes)
-    rewrite_graph(graph)
+    apply_rewrites(graph)
     compute_in_single(graph, "fp16", lacking)
     compute_in_single(graph, "bf16", frozenset())
     return [_operator(graph, node) for node in graph.live_nodes()]

@@ -118,7 +118,7 @@ _CLAMPING = ("avgpool", "conv", "deconv", "dwconv", "fc", "maxpool")
 _EIGHT_BITS = ("qint8", "quint8", "qcint8", "qdint8", "qduint8", "qpint8")
 
 
-def rewrite_graph(graph: Graph) -> None:
+def apply_rewrites(graph: Graph) -> None:
     """Rewrite a graph as XNNPACK does before it creates operators, except for half precision."""
     graph.clean_up()
     fuse_pads_and_copies(graph)
