@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from workbench.cli.options import (
+    ASSIGNMENT,
     BASELINE,
     CATEGORIES,
     PATH,
+    PERCENT,
     TARGET,
-    Assignment,
     Output,
-    Percent,
     call,
     command,
     read_value,
@@ -43,7 +43,7 @@ def analyze(run_dir: Path, baseline: str, categories: str) -> Output:
 @click.option("--out", type=PATH, help="Folder for several runs [default: combined_MODEL].")
 @click.option("--notebook", type=PATH, help="Notebook to execute [default: 12_report].")
 @click.option(
-    "-p", "--parameter", "parameters", type=Assignment(), multiple=True,
+    "-p", "--parameter", "parameters", type=ASSIGNMENT, multiple=True,
     help="Value of a parameter of the notebook, such as top=30.",
 )  # fmt: skip
 @BASELINE
@@ -199,9 +199,9 @@ def kernels(log: Path, baseline: Path | None) -> Output:
 @click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
 @click.option("--by", help="Also compare by layer, category or operator.")
 @CATEGORIES
-@click.option("--fail-above", type=Percent(), help="Exit 1 if slower by more than this.")
+@click.option("--fail-above", type=PERCENT, help="Exit 1 if slower by more than this.")
 @click.option(
-    "--fail-memory-above", type=Percent(), help="Exit 1 if the peak memory grew by more than this."
+    "--fail-memory-above", type=PERCENT, help="Exit 1 if the peak memory grew by more than this."
 )
 @click.option("--junit", type=PATH, help="Also write JUnit XML; with --fail-above.")
 @click.option("--markdown", type=PATH, help="Also write Markdown.")
@@ -266,7 +266,7 @@ def validate(run_dir: Path, known_good: Path | None) -> Output:
 @click.option("--across", multiple=True, help="What may differ within a line: program.")
 @click.option("--figure", type=PATH, help="Plot latency over time into this file (.png, .svg).")
 @click.option("--csv", type=PATH, help="Also write all runs into this file.")
-@click.option("--fail-above", type=Percent(), help="Exit 1 if it became slower by more than this.")
+@click.option("--fail-above", type=PERCENT, help="Exit 1 if it became slower by more than this.")
 def history(
     roots: tuple[Path, ...],
     across: tuple[str, ...],

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import click
 
@@ -21,75 +21,73 @@ from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
 from workbench.records.codec import to_document
 
 PATH = click.Path(path_type=Path)
-Param: TypeAlias = click.Parameter | None
-Context: TypeAlias = click.Context | None
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 Record = TypeVar("Record", ExportOptions, MeasureOptions, OptimizeOptions)
 
 
-class Percent(click.ParamType):
-    """A percentage such as ``5%`` or ``5``, as a fraction."""
+class Parsed(click.ParamType):
+    """A type whose texts a function parses; the reason of its `ValueError` is shown."""
 
-    name = "percent"
+    def __init__(self, name: str, parse: Callable[[str], Any]):
+        self.name, self.parse = name, parse
 
-    def convert(self, value: Any, param: Param, ctx: Context) -> float:
-        """The percentage as a fraction of 1."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The parsed text; a default is what it is."""
+        if not isinstance(value, str):
+            return value
         try:
-            fraction = float(str(value).removesuffix("%")) / 100
-        except ValueError:
-            self.fail(f"{value!r} is not a percentage", param, ctx)
-        if not 0 <= fraction < 10:
-            self.fail(f"{value!r} is out of range", param, ctx)
-        return fraction
+            return self.parse(value)
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", param, ctx)
 
 
-class Duration(click.ParamType):
+def parse_percent(text: str) -> float:
+    """A percentage such as ``5%`` or ``5``, as a fraction of 1."""
+    fraction = _parse_number(float, text.removesuffix("%"), "is not a percentage") / 100
+    if not 0 <= fraction < 10:
+        raise ValueError("is out of range")
+    return fraction
+
+
+def parse_duration(text: str) -> float:
     """A time such as ``30s``, ``2m`` or ``90``, in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: Param, ctx: Context) -> float:
-        """The duration in seconds."""
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h)?", value)
-        if not found or not float(found[1]):
-            self.fail(f"{value!r} is not a duration such as 30s or 2m", param, ctx)
-        return float(found[1]) * {"m": 60, "h": 3600}.get(found[2], 1)
+    duration = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h)?", text)
+    if not duration or not float(duration[1]):
+        raise ValueError("is not a duration such as 30s or 2m")
+    return float(duration[1]) * {"m": 60, "h": 3600}.get(duration[2], 1)
 
 
-class Numbers(click.ParamType):
+def parse_numbers(kind: type[int] | type[float], text: str) -> tuple[float, ...]:
     """Numbers of a kind, separated by commas."""
-
-    def __init__(self, kind: type[int] | type[float]):
-        self.kind, self.name = kind, "n,n..." if kind is int else "x,x..."
-
-    def convert(self, value: Any, param: Param, ctx: Context) -> tuple[float, ...]:
-        """The numbers as a tuple."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(self.kind(part) for part in value.split(","))
-        except ValueError:
-            what = "whole numbers" if self.kind is int else "numbers"
-            self.fail(f"{value!r} is not a list of {what}", param, ctx)
-        if not all(map(math.isfinite, numbers)):
-            self.fail(f"{value!r} is out of range", param, ctx)
-        return numbers
+    what = "whole numbers" if kind is int else "numbers"
+    numbers = [_parse_number(kind, part, f"is not a list of {what}") for part in text.split(",")]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError("is out of range")
+    return tuple(numbers)
 
 
-class Assignment(click.ParamType):
+def _parse_number(kind: type[int] | type[float], text: str, otherwise: str) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(otherwise) from None
+
+
+def parse_assignment(text: str) -> tuple[str, str]:
     """A name and a value, such as ``head=fp32``."""
+    name, _, value = text.rpartition("=")
+    if not name or not value:
+        raise ValueError("is not an assignment such as head=fp32")
+    return name, value
 
-    name = "name=value"
 
-    def convert(self, value: Any, param: Param, ctx: Context) -> tuple[str, str]:
-        """The name and the value."""
-        name, _, text = value.rpartition("=")
-        if not name or not text:
-            self.fail(f"{value!r} is not an assignment such as head=fp32", param, ctx)
-        return name, text
+def parse_size(text: str) -> tuple[str, int]:
+    """A dimension and its size, such as ``batch=4``."""
+    name, _, size = text.partition("=")
+    if not name or not size.isdecimal() or not 0 < int(size) < 2**31:
+        raise ValueError("is not a size such as batch=4")
+    return name, int(size)
 
 
 def read_value(text: str) -> str | int | float | bool:
@@ -100,29 +98,17 @@ def read_value(text: str) -> str | int | float | bool:
     return text
 
 
-class Size(click.ParamType):
-    """A dimension and its size, such as ``batch=4``."""
-
-    name = "dim=n"
-
-    def convert(self, value: Any, param: Param, ctx: Context) -> tuple[str, int]:
-        """The name and the number."""
-        name, _, size = value.partition("=")
-        if not name or not size.isdecimal() or not 0 < int(size) < 2**31:
-            self.fail(f"{value!r} is not a size such as batch=4", param, ctx)
-        return name, int(size)
-
-
+PERCENT, ASSIGNMENT = Parsed("percent", parse_percent), Parsed("name=value", parse_assignment)
 #: The settings of an option by the annotation of its field, or by the ``type`` in its metadata.
 _SETTINGS: dict[Any, dict[str, Any]] = {
     bool: {"is_flag": True},
-    tuple[int, ...]: {"type": Numbers(int)},
-    tuple[float, ...]: {"type": Numbers(float)},
+    tuple[int, ...]: {"type": Parsed("n,n...", functools.partial(parse_numbers, int))},
+    tuple[float, ...]: {"type": Parsed("x,x...", functools.partial(parse_numbers, float))},
     tuple[str, ...]: {"multiple": True},
-    tuple[tuple[str, int], ...]: {"type": Size(), "multiple": True},
-    "assignment": {"type": Assignment(), "multiple": True},
-    "duration": {"type": Duration()},
-    "percent": {"type": Percent()},
+    tuple[tuple[str, int], ...]: {"type": Parsed("dim=n", parse_size), "multiple": True},
+    "assignment": {"type": ASSIGNMENT, "multiple": True},
+    "duration": {"type": Parsed("duration", parse_duration)},
+    "percent": {"type": PERCENT},
 }
 
 
