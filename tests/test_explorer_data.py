@@ -13,13 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from changed_runs import with_record
+from explored import read_data
 from recorded import recorded
 
 import workbench as wb
-from workbench.analysis.memory import activation_bytes
-from workbench.errors import UsageError
-from workbench.explorer.data import _excerpts, explorer_data
-from workbench.explorer.page import WIDGETS, Explorer, explorer_page
 
 EXPLORER = Path(wb.__file__).parent / "explorer"
 MODELS = ["mobilenet_v3_small", "squeezesam", "toy_cnn", "unet_small"]
@@ -32,7 +29,7 @@ def runs():
 
 @pytest.fixture(scope="module")
 def documents(runs):
-    return {model: explorer_data(run) for model, run in runs.items()}
+    return {model: read_data(run) for model, run in runs.items()}
 
 
 def by_key(document, measurement, column):
@@ -147,14 +144,14 @@ def test_machine_code_is_that_of_the_samples(runs, documents):
 
 def test_a_page_stays_small(runs):
     for run in runs.values():
-        assert len(explorer_page(run)) < 1_000_000
+        assert len(wb.explore(run).text) < 1_000_000
 
 
 def test_hostile_names_stay_data(runs):
     evil = "</script><script>alert(1)</script>\u2028'\"<!--"
     run = runs["mobilenet_v3_small"]
     plan = replace(run.record.plan, model=evil)
-    page = explorer_page(with_record(run, plan=plan))
+    page = wb.explore(with_record(run, plan=plan)).text
     assert page.count("<script") == 2
     assert "alert(1)</script>" not in page
     (data,) = re.findall(r'<script type="application/json" id="explorer-data">(.*?)</script>', page)
@@ -163,7 +160,7 @@ def test_hostile_names_stay_data(runs):
 
 
 def test_the_page_allows_its_own_script_and_no_request(runs):
-    page = explorer_page(runs["toy_cnn"])
+    page = wb.explore(runs["toy_cnn"]).text
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)[1]
     assert policy.startswith("default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'")
     script = page.split('<script type="module">')[1].split("</script>")[0]
@@ -189,30 +186,36 @@ def test_the_bundle_has_the_licences_of_what_it_contains_and_no_address_of_a_reg
     assert not [name for name, entry in lock["packages"].items() if "resolved" in entry]
 
 
-def excerpts(run, source, tmp_path, text="a\nb = 1\nc\n", changed=0.0):
-    path = tmp_path / source
-    path.write_text(text)
-    os.utime(path, (changed, changed))
-    return dict(_excerpts([f"{path}:2"], run["avx512_on"]))
+def excerpts(run, name, text="x\n" * 200, changed=0.0):
+    Path(name).write_text(text)
+    os.utime(name, (changed, changed))
+    return read_data(run)["programs"][0]["excerpts"]
 
 
 def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(
-    runs, tmp_path, monkeypatch
+    tmp_path, monkeypatch
 ):
-    run = runs["mobilenet_v3_small"]
-    assert excerpts(run, "model.py", tmp_path) == {}  # not below the working directory
-    monkeypatch.chdir(tmp_path)
-    (found,) = excerpts(run, "model.py", tmp_path).values()
-    assert (found["start"], found["lines"]) == (1, ["a", "b = 1", "c"])
-    assert excerpts(run, "model.py", tmp_path, changed=time.time()) == {}
-    assert excerpts(run, "id_rsa", tmp_path) == {}
-    assert excerpts(run, "model.py", tmp_path, text="a\n") == {}
-    assert dict(_excerpts([f"{'x' * 5000}.py:2", "\0.py:1", "../x.py:1"], run["avx512_on"])) == {}
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    run = Path(shutil.copytree(wb.sample_run(), "run"))
+    layers = run / "layers.json"
+    known = layers.read_text()
+    for name in ("model.py", "../model.py", "id_rsa", "x" * 5000 + ".py"):
+        layers.write_text(re.sub(r'"[^"]*\.py:(\d+)"', rf'"{name}:\1"', known))
+        file = name if len(name) < 99 else "model.py"
+        shown = excerpts(wb.open_run(run), file)
+        assert bool(shown) == (name == "model.py"), name
+        if shown:
+            place, found = next(iter(shown.items()))
+            line = int(place.rpartition(":")[2])
+            assert found["start"] == line - 4 and found["lines"] == ["x"] * 10
+            assert not excerpts(wb.open_run(run), file, changed=time.time())
+            assert not excerpts(wb.open_run(run), file, text="x\n")
 
 
 def test_one_comparison_is_explored_alone(runs):
     run = runs["squeezesam"]
-    document = explorer_data(run.compare("avx", "native"))
+    document = read_data(run.compare("avx", "native"))
     assert [m["experiment"] for m in document["measurements"]] == ["avx", "native"]
     assert len(document["comparisons"]) == 1
 
@@ -220,7 +223,7 @@ def test_one_comparison_is_explored_alone(runs):
 def test_operators_of_different_programs_are_joined_as_the_comparison_pairs_them():
     sides = [recorded(name)["avx512_on"] for name in ("AsTrained", "Ready")]
     ab = wb.compare(*sides, across=["program"])
-    document = explorer_data(ab)
+    document = read_data(ab)
     (shown,) = document["comparisons"]
     before, after = (document["measurements"][n] for n in (shown["baseline"], shown["candidate"]))
     theirs, ours = (document["programs"][m["program"]]["keys"] for m in (before, after))
@@ -236,7 +239,7 @@ def test_operators_of_different_programs_are_joined_as_the_comparison_pairs_them
 def test_runs_measured_apart_are_compared(runs, tmp_path):
     other = wb.open_run(shutil.copytree(wb.sample_run(), tmp_path / "run"))
     ab = wb.compare(runs["mobilenet_v3_small"]["avx512_off"], other["avx512_on"])
-    document = explorer_data(ab)
+    document = read_data(ab)
     assert any("measured apart" in caveat for caveat in document["comparisons"][0]["caveats"])
     assert len({m["label"] for m in document["measurements"]}) == 2
 
@@ -254,7 +257,7 @@ def test_noisy_programs_have_a_warning(documents):
 
 
 def test_views_have_names(runs):
-    with pytest.raises(UsageError, match="unknown view 'icicle' -> valid: categories, levels"):
+    with pytest.raises(wb.WorkbenchError, match="unknown view 'icicle' -> valid: cat"):
         wb.explore(runs["toy_cnn"], "icicle")
     assert 'data-only="levels"' in wb.explore(runs["toy_cnn"], "levels").text
 
@@ -265,9 +268,9 @@ def test_traces_alone_are_explored(runs, tmp_path):
             runs["unet_small"][name].run.locate(runs["unet_small"][name].sessions[0].etdump),
             tmp_path,
         )
-    document = explorer_data(wb.open_run(tmp_path))
+    document = read_data(wb.open_run(tmp_path))
     assert not any(m["untraced"] for m in document["measurements"])
-    assert document["programs"][0]["edges"] == () and document["programs"][0]["modules"] == ()
+    assert document["programs"][0]["edges"] == [] and document["programs"][0]["modules"] == []
     assert {m["isa"] for m in document["measurements"]} == {""}
 
 
@@ -276,8 +279,10 @@ def test_activations_reach_their_peak_and_name_the_operators_that_write_them(run
         documents["mobilenet_v3_small"]["programs"][0],
         runs["mobilenet_v3_small"].subject,
     )
-    found = program["activations"]
-    assert sum(map(max, found["live"].values())) == activation_bytes(subject.flow)
+    found, tensors = program["activations"], subject.tensors
+    assert (
+        sum(map(max, found["live"].values())) == tensors.loc[tensors["at_peak"], "size_bytes"].sum()
+    )
     assert len(found["steps"]) == len(subject.flow.steps)
     for tensor in found["tensors"]:
         row = found["steps"][tensor["first"]]
@@ -291,18 +296,17 @@ def test_activations_reach_their_peak_and_name_the_operators_that_write_them(run
 
 
 def test_a_notebook_gets_a_widget_and_a_page_otherwise(runs, monkeypatch):
-    monkeypatch.setenv(WIDGETS, "1")
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
     widget = wb.explore(runs["toy_cnn"])
-    assert isinstance(widget, Explorer)
     assert json.loads(widget.data)["head"]["model"] == "toy_cnn"
     assert widget.rest == 0
-    monkeypatch.setenv(WIDGETS, "0")
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "0")
     shown = wb.explore(runs["toy_cnn"])._repr_html_()
     assert shown.startswith("<iframe") and "<script" not in shown
 
 
 def test_a_widget_shows_the_first_comparison_before_it_reads_the_others(monkeypatch):
-    monkeypatch.setenv(WIDGETS, "1")
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
     run = wb.open_run(wb.sample_run("mobilenet_v3_small_int8"))  # nothing of it is read yet
     widget = wb.explore(run)
     read = {m.name for m in run.measurements if "machine_code" in vars(m)}

@@ -7,13 +7,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from explored import put_data, read_data
 from recorded import recorded
 
 import workbench as wb
-from workbench.analysis.what_if import predict_what_if
-from workbench.explorer.data import explorer_data
-from workbench.explorer.page import fill_page
-from workbench.records.codec import to_plain
 
 ROOT = Path(__file__).resolve().parents[1]
 SCREENSHOTS = ROOT / "build" / "screenshots"
@@ -42,12 +39,12 @@ def open_page(open_file, tmp_path, documents):
         view="",
     ):
         if model not in documents:
-            documents[model] = to_plain(explorer_data(recorded(model)))
+            documents[model] = read_data(recorded(model))
         document = json.loads(json.dumps(documents[model]))
         if edit:
             edit(document)
         path = tmp_path / "explore.html"
-        path.write_text(fill_page("explorer", json.dumps(document), view))
+        path.write_text(put_data(wb.explore(recorded(), view).text, document))
         page = open_file(path, size=size, dark=dark, state=state)
         page.wait_for_selector("#explorer[data-drawn-ms]")
         return page
@@ -224,7 +221,7 @@ def test_the_table_sorts_selects_several_and_scrolls(open_page):
 def test_the_prediction_is_that_of_python(open_page):
     on = recorded()["avx512_on"]
     key = on.operators.loc[on.operators["name"] == "Fully Connected (NC, F32) GEMM #42", "key"]
-    wanted = predict_what_if(on.ledger, {key.item(): 2.0}, by="key").iloc[0]
+    wanted = wb.predict_what_if(on.ledger, {key.item(): 2.0}, by="key").iloc[0]
     page = open_page(edit=None)
     page.locator(".t-row", has_text=GEMM).click()
     slider = page.get_by_role("slider")
@@ -241,7 +238,7 @@ def test_the_prediction_is_that_of_python(open_page):
 
 def test_several_categories_can_become_faster_at_once(open_page):
     run = recorded()
-    wanted = predict_what_if(run.subject.ledger, {"GEMM": 2.0, "Other": float("inf")}).iloc[0]
+    wanted = wb.predict_what_if(run.subject.ledger, {"GEMM": 2.0, "Other": float("inf")}).iloc[0]
     page = open_page(view="what-if")
     assert page.locator(".columns").is_hidden() and page.locator(".categories").is_visible()
     gemm, other = (
@@ -479,7 +476,7 @@ def two_programs(documents):
     """A comparison of two programs with layers in common."""
     before, after = (recorded(name)["avx512_on"] for name in ("AsTrained", "Ready"))
     ab = wb.compare(before, after, across=["program"])
-    documents["both"] = to_plain(explorer_data(ab))
+    documents["both"] = read_data(ab)
     return ab
 
 
@@ -589,8 +586,8 @@ def test_a_change_draws_all_that_it_changes(open_page, view):
 
 def test_the_other_comparisons_follow_and_the_selection_stays(open_page, documents):
     run = recorded("mobilenet_v3_small_int8")
-    documents["first pair"] = to_plain(explorer_data(run.comparisons[0]))
-    whole = to_plain(explorer_data(run))
+    documents["first pair"] = read_data(run.comparisons[0])
+    whole = read_data(run)
     page = open_page("first pair")
     first = documents["first pair"]
     page.evaluate("first => document.getElementById('explorer').explorer.load(first, 5)", first)

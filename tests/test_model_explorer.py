@@ -8,8 +8,6 @@ import pytest
 from recorded import recorded
 
 import workbench as wb
-from workbench.errors import StoreError, UsageError
-from workbench.explorer.model_explorer import write_node_data
 
 MODELS = ["mobilenet_v3_small", "squeezesam", "vit_tiny", "mobilenet_v3_small_int8"]
 #: Of these, every kind of graph: one delegate, many, unrolled LSTM layers, quantised ones.
@@ -55,7 +53,7 @@ def values(graph):
 @pytest.mark.parametrize("model", MODELS)
 def test_every_time_stands_at_one_node(model, tmp_path):
     ab = recorded(model).comparisons[0]
-    files = write_node_data(ab, tmp_path)
+    files = wb.export_trace(ab.run.path, "model-explorer", out=tmp_path)
     assert len(files) == 6
     for m in (ab.baseline, ab.candidate):
         graphs = read(files, f".pte.{m.name}_t{m.threads}.json")
@@ -78,7 +76,7 @@ def test_every_time_stands_at_one_node(model, tmp_path):
 def test_speedups_are_those_of_the_comparison(tmp_path):
     run = recorded()
     ab = run.compare()
-    files = write_node_data(ab, tmp_path)
+    files = wb.export_trace(run.path, "model-explorer", out=tmp_path)
     shown = read(files, "etrecord.speedup.json")["forward"]["results"]
     rows = ab.operators.merge(run.subject.operators[["key", "nodes"]], on="key").dropna()
     single = rows[~rows["nodes"].duplicated(keep=False) & ~rows["nodes"].str.contains(",")]
@@ -98,7 +96,8 @@ def test_speedups_are_those_of_the_comparison(tmp_path):
 def test_two_traces_of_the_same_name_have_files_of_their_own(tmp_path):
     other = shutil.copytree(wb.sample_run(), tmp_path / "other")
     sides = [wb.open_run(path)["avx512_on"] for path in (wb.sample_run(), other)]
-    files = write_node_data(wb.compare(*sides), tmp_path / "out")
+    out = tmp_path / "out"
+    files = wb.export_trace(other, "model-explorer", out=out, baseline=wb.sample_run())
     assert len(files) == len(set(files)) == 6
     names = [path.name for path in files if ".pte." in path.name]
     ending = "avx512_on_t1"
@@ -108,11 +107,11 @@ def test_two_traces_of_the_same_name_have_files_of_their_own(tmp_path):
 
 
 def test_emulated_times_and_unknown_programs_are_refused(tmp_path):
-    with pytest.raises(UsageError, match="emulated"):
+    with pytest.raises(wb.WorkbenchError, match="emulated"):
         wb.export_trace(wb.sample_run("toy_cnn"), "model-explorer", out=tmp_path)
     run = recorded("unet_small")
     trace = run.locate(run.subject.sessions[0].etdump)
-    with pytest.raises(StoreError, match=r"program is unknown.*put the \.pte beside it"):
+    with pytest.raises(wb.WorkbenchError, match=r"program is unknown.*put the \.pte beside it"):
         wb.export_trace(shutil.copy(trace, tmp_path), "model-explorer")
     assert not list(tmp_path.glob("**/*.json"))
 

@@ -8,7 +8,6 @@ import pytest
 from recorded import recorded
 
 import workbench as wb
-from workbench.errors import UsageError
 
 MISSING = "\N{EN DASH}"
 
@@ -74,7 +73,7 @@ def test_what_a_frame_holds_is_never_markup():
 
 def test_a_table_may_be_cut_and_names_its_columns(run):
     assert len(lines_of(run.operators, top=3)) == 4
-    with pytest.raises(UsageError, match="did you mean 'mean_ms'"):
+    with pytest.raises(wb.WorkbenchError, match="did you mean 'mean_ms'"):
         wb.show(run.operators, columns=["mean"])
     assert "not recorded" in str(wb.show(None, caption="Memory"))
 
@@ -100,11 +99,11 @@ def test_an_answer_is_folded():
 
 
 def test_an_unknown_view_and_a_wrong_noun_are_one_line(run):
-    with pytest.raises(UsageError, match=r"unknown view 'latency'.*did you mean 'latencies'"):
+    with pytest.raises(wb.WorkbenchError, match="did you mean 'latencies'"):
         wb.show(run, "latency")
-    with pytest.raises(UsageError, match="'roofline' takes a Measurement, not a str"):
+    with pytest.raises(wb.WorkbenchError, match="'roofline' takes a Measurement, not a str"):
         wb.show("out_net", "roofline")
-    with pytest.raises(UsageError, match="takes a Run or a Comparison, not a int"):
+    with pytest.raises(wb.WorkbenchError, match="takes a Run or a Comparison, not a int"):
         wb.show(3)
 
 

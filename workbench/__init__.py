@@ -11,7 +11,7 @@ Export, measure, report
 
 Models and machine
     list_models, load_model, register_model, EagerModelBase, read_exports, sample_file,
-    examine_machine, find_runner, read_isa
+    examine_machine, find_runner, read_isa, WorkbenchError
 
 Traces
     read_etdump, read_xnn_log, build_ledger, predict_what_if, export_trace

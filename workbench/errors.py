@@ -25,7 +25,16 @@ def _shorten(part: object) -> str:
 
 
 class WorkbenchError(Exception):
-    """A job failed: what is wrong, in which file, operator or option, and the next step."""
+    """A job failed: what is wrong, in which file, operator or option, and the next step.
+
+    Examples
+    --------
+    >>> try:
+    ...     wb.sample_run("vit_tini")
+    ... except wb.WorkbenchError as error:
+    ...     print(error)
+    unknown sample 'vit_tini' -> did you mean 'vit_tiny'? valid: ...
+    """
 
     exit_code = 1
 

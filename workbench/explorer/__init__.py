@@ -1,1 +1,1 @@
-"""Interactive views: timeline, pickers, live runs."""
+"""The explorer: one page per run, as a file and as a widget, and lists to pick runs from."""
