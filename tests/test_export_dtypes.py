@@ -16,7 +16,7 @@ import workbench as wb
 from workbench.errors import ExportError, UsageError
 from workbench.export.accuracy import (
     coarse_kernels,
-    compare_outputs,
+    compare_with_model,
     describe_problem,
     explain_log,
     run_program,
@@ -26,7 +26,7 @@ from workbench.export.artifact import describe_export, export_model, list_proble
 from workbench.export.precision import DTYPES
 from workbench.export.program import raw_bytes
 from workbench.export.quantize import quantize_activations
-from workbench.export.rewrite import rewrite_graph
+from workbench.export.rewrite import rewrite_operators
 from workbench.models.loader import LoadedModel
 from workbench.models.zoo.blocks import Block, initialize, set_norm_statistics
 from workbench.models.zoo.edgetam_image_encoder import (
@@ -416,7 +416,7 @@ def test_a_program_that_computes_something_else_is_told(tmp_path):
 
 
 def compared(program, eager, least=20):
-    (output,) = compare_outputs([program], [eager], least)
+    (output,) = compare_with_model([program], [eager], least)
     return output, describe_problem((output,))
 
 
@@ -510,7 +510,7 @@ class Attending(nn.Module):
 def rewritten(module, *inputs, backend="xnnpack"):
     """What a rewritten program returns, what the module does, and what was rewritten."""
     exported = torch.export.export(module, inputs)
-    counts = rewrite_graph(exported, ExportOptions(backend=backend))
+    counts = rewrite_operators(exported, ExportOptions(backend=backend))
     return exported.module()(*inputs), module(*inputs), dict(counts)
 
 
@@ -621,7 +621,7 @@ def test_attention_with_a_mask_stays():
 
 def test_rewrites_keep_their_origin():
     exported = torch.export.export(nn.Sequential(nn.Hardsigmoid()), (torch.ones(2),))
-    rewrite_graph(exported, ExportOptions())
+    rewrite_operators(exported, ExportOptions())
     nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
     assert len(nodes) == 3
     assert all("hardsigmoid" in node.meta["stack_trace"] for node in nodes)

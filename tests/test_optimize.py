@@ -22,7 +22,7 @@ import workbench as wb
 from workbench.analysis.variants import add_measured, pick_best, read_study, tabulate_variants
 from workbench.errors import ModelError, RunnerError, StoreError, UsageError, WorkbenchError
 from workbench.export.lower import measure_layer_noise
-from workbench.export.rewrite import rewrite_graph
+from workbench.export.rewrite import rewrite_operators
 from workbench.frames import FINDINGS
 from workbench.models.loader import LoadedModel, load_model
 from workbench.models.process import silence
@@ -226,7 +226,7 @@ def test_optional_rewrites_compute_the_same(name, gone):
     x = torch.randn(2, 3, 6)
     with silence():
         exported = torch.export.export(Wordy(), (x,))
-        counts = rewrite_graph(exported, wb.ExportOptions(also_rewrite=(name,)))
+        counts = rewrite_operators(exported, wb.ExportOptions(also_rewrite=(name,)))
     assert counts
     called = {str(node.target) for node in exported.graph.nodes}
     assert not any(f"aten.{word}" in target for word in gone for target in called)

@@ -54,7 +54,7 @@ def sensitivity(model: LoadedModel, expected: list[Any]) -> str:
         return tensor + noise * scale
 
     args, kwargs = tree_map_only(torch.Tensor, disturb, (model.example_inputs, model.kwargs))
-    compared = compare_outputs(run_eagerly(model.module, args, kwargs), expected, -math.inf)
+    compared = compare_with_model(run_eagerly(model.module, args, kwargs), expected, -math.inf)
     ratios = [output.sqnr_db for output in compared if output.sqnr_db is not None]
     gain = _NOISE_DB - min(ratios, default=math.inf)
     if gain < _LEAST_GAIN_DB:
@@ -161,7 +161,7 @@ def _run_exactly(walk: Walk) -> tuple[dict[str, torch.Tensor], Any]:
     return values, walk(collect)
 
 
-def measure_noise(
+def rank_noisy_layers(
     exact: Walk, quantized: Walk, places: Mapping[str, tuple[str, str]]
 ) -> tuple[LayerNoise, ...]:
     """The quantisation noise of each layer, the noisiest first.
@@ -201,8 +201,8 @@ def measure_each_layer(
 ) -> dict[str, float]:
     """By layer, the noise of the worst output if it alone is quantised, over the signal's power.
 
-    As `measure_noise`. Layers in this ``order``, then the others, as many as ``seconds`` allow; 1,
-    all of the signal, for the rest.
+    As `rank_noisy_layers`. Layers in this ``order``, then the others, as many as ``seconds`` allow;
+    1, all of the signal, for the rest.
     """
     values, outputs = _run_exactly(exact)
     errors: dict[str, dict[str, torch.Tensor]] = {}
@@ -226,13 +226,13 @@ def measure_each_layer(
             noise[layer] = 1.0
             continue
         disturbed = exact(functools.partial(disturb, added=errors[layer]))
-        compared = compare_outputs(tree_leaves(disturbed), tree_leaves(outputs), -math.inf)
+        compared = compare_with_model(tree_leaves(disturbed), tree_leaves(outputs), -math.inf)
         powers = [10 ** (-each.sqnr_db / 10) for each in compared if each.sqnr_db is not None]
         noise[layer] = max(powers, default=0.0)
     return noise
 
 
-def compare_outputs(
+def compare_with_model(
     program: list[Any], eager: list[Any], least_sqnr_db: float
 ) -> tuple[Fidelity, ...]:
     """Compare each output tensor with the model's; `ValueError` if numbers or shapes differ."""

@@ -22,7 +22,7 @@ from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
 from workbench.models.process import collect_rarely, silence
 from workbench.models.registry import identify_sources, parse_name
-from workbench.models.sources import hash_files, list_python_files, reason, sample_files
+from workbench.models.sources import hash_contents, list_python_files, reason, sample_files
 from workbench.options import (
     GROUP_SIZE,
     OPTIONAL_REWRITES,
@@ -286,7 +286,7 @@ def _check(
     except RuntimeError as error:
         return {"problem": f"it does not run here: {error}", "runs": False}
     try:
-        fidelity = accuracy.compare_outputs(outputs, expected, PRECISIONS[dtype].least_sqnr_db)
+        fidelity = accuracy.compare_with_model(outputs, expected, PRECISIONS[dtype].least_sqnr_db)
     except ValueError as error:
         return {"problem": str(error)}
     found: dict[str, Any] = {"fidelity": fidelity}
@@ -335,10 +335,10 @@ def identify_export(model: str, options: ExportOptions = ExportOptions()) -> dic
     inputs, weights = options.inputs, options.state_dict
     return {
         "model": sources,
-        "workbench": hash_files(chain.from_iterable(map(list_python_files, _EXPORTER))),
+        "workbench": hash_contents(chain.from_iterable(map(list_python_files, _EXPORTER))),
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
         "settings": json.dumps(settings, sort_keys=True),
-        "inputs": " ".join([*inputs, hash_files(sample_files(inputs))]) if inputs else "",
+        "inputs": " ".join([*inputs, hash_contents(sample_files(inputs))]) if inputs else "",
         "weights": store.sha256_of(Path(weights)) if weights and Path(weights).is_file() else "",
     }
 

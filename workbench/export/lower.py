@@ -27,7 +27,7 @@ from workbench.export.layers import (
 )
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
-from workbench.export.rewrite import rewrite_graph, transform_passes
+from workbench.export.rewrite import rewrite_operators, transform_passes
 from workbench.models.process import PROCESS_LOCK, collect_stderr, replaced, silence
 from workbench.models.sources import user_line_of_stack
 from workbench.options import Progress, silent
@@ -74,7 +74,7 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
     exported, notes, noise = _quantize(module, (args, kwargs), traced, model, options)
     failure.check_operands(exported, dtype, model.origin)
     if options.rewrite or options.also_rewrite:
-        counts = sorted(rewrite_graph(exported, options).items())
+        counts = sorted(rewrite_operators(exported, options).items())
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
     progress(f"lowering to {backend}", 0.4)
     weights = keep_half_weights() if PRECISIONS[dtype].half_weights else contextlib.nullcontext()
@@ -121,10 +121,10 @@ def _quantize(
     if precision.calibrated or "int8" in dict(modules).values():
         notes["calibration"] = f"{1 + len(model.calibration)} batches: {model.input_source}"
     if "graph" in ways:
-        return exported, notes, partial(accuracy.measure_noise, *walks)
+        return exported, notes, partial(accuracy.rank_noisy_layers, *walks)
     places = {path: (path, type(layer).__name__) for path, layer in module.named_modules()}
     exact, noisy = (partial(accuracy.walk_module, it, run) for it in (model.module, module))
-    return exported, notes, partial(accuracy.measure_noise, exact, noisy, places)
+    return exported, notes, partial(accuracy.rank_noisy_layers, exact, noisy, places)
 
 
 def _quantize_graph(

@@ -17,13 +17,14 @@ from torch.fx.proxy import GraphAppendingTracer
 
 from workbench.options import ExportOptions
 
-#: From a node and ``torch.ops.aten`` to a function of its tensors that replaces it, if any.
-Rule = Callable[["torch.fx.Node", Any], Callable[..., Any] | None]
+aten: Any = torch.ops.aten
+#: From a node to a function of its tensors that replaces it, if any.
+Rule = Callable[[Node], Callable[..., Any] | None]
 # Of GELU's approximation by tanh (Hendrycks and Gimpel 2016, section 2).
 _GELU_CUBIC = 0.044715
 
 
-def rewrite_graph(exported: ExportedProgram, options: ExportOptions) -> Counter[str]:
+def rewrite_operators(exported: ExportedProgram, options: ExportOptions) -> Counter[str]:
     """Rewrite operators that a backend lacks or computes incorrectly; returns the counts.
 
     Those of ``options.also_rewrite`` are in `OPTIONAL_REWRITES`. For every backend, two transposes
@@ -40,41 +41,22 @@ def rewrite_graph(exported: ExportedProgram, options: ExportOptions) -> Counter[
     - Attention without a mask becomes two matrix products and a softmax: PyTorch's decomposition
       guards against fully masked rows with five operators that XNNPACK lacks.
     """
-    aten = torch.ops.aten
     rules: dict[Any, Rule] = {}
     if options.rewrite:
-        rules[aten.layer_norm.default] = _layer_norm
-        rules |= {aten.transpose.int: _undo, aten.permute.default: _undo}
+        rules |= _RULES
     if options.rewrite and options.backend == "xnnpack":
-        rules |= {aten.hardsigmoid.default: _hard_sigmoid, aten.gelu.default: _half_gelu}
-        rules |= {aten.silu.default: _silu, aten.silu_.default: _silu}
-        rules[aten.scaled_dot_product_attention.default] = _attention
-    optional: dict[str, dict[Any, Rule]] = {
-        "slices": {
-            aten.unbind.int: _select,
-            aten.split.Tensor: _split,
-            aten.split_with_sizes.default: _split,
-            aten.chunk.default: _split,
-            aten.select.int: _select,
-            aten.slice.Tensor: _whole_slice,
-        },
-        "mean": {aten.mean.dim: _mean},
-        "powers": {aten.pow.Tensor_Scalar: _power},
-        "gelu_tanh": {aten.gelu.default: _gelu},
-        "norms": {aten.layer_norm.default: _spell_norm},
-    }
+        rules |= _XNNPACK_RULES
     for name in options.also_rewrite:
-        rules |= optional.get(name, {})
-    graph = exported.graph
-    done: Counter[str] = Counter()
-    for node in list(graph.nodes):
+        rules |= _OPTIONAL_RULES.get(name, {})
+    counts: Counter[str] = Counter()
+    for node in list(exported.graph.nodes):
         rule = rules.get(node.target)
-        if rule is not None and (spell := rule(node, aten)):
-            _replace(node, spell)
-            done[node.target._schema.name.removeprefix("aten::")] += 1
-    graph.lint()
+        if rule is not None and (build_replacement := rule(node)):
+            _replace(node, build_replacement)
+            counts[node.target._schema.name.removeprefix("aten::")] += 1
+    exported.graph.lint()
     exported.graph_module.recompile()
-    return done
+    return counts
 
 
 def transform_passes(options: ExportOptions, see: Callable[[ExportedProgram], None]) -> Any:
@@ -116,55 +98,55 @@ def _tensor(argument: Any) -> torch.Tensor:
     return argument.meta["val"]
 
 
-def _hard_sigmoid(node: torch.fx.Node, aten: Any) -> Callable[..., Any]:
+def _hard_sigmoid(node: Node) -> Callable[..., Any]:
     return lambda x: aten.mul.Tensor(aten.clamp.default(aten.add.Tensor(x, 3.0), 0.0, 6.0), 1 / 6)
 
 
-def _half_gelu(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
-    is_half = str(_tensor(node.args[0]).dtype) == "torch.float16"
-    return _gelu(node, aten) if is_half else None
+def _half_gelu(node: Node) -> Callable[..., Any] | None:
+    is_half = _tensor(node.args[0]).dtype == torch.float16
+    return _gelu(node) if is_half else None
 
 
-def _gelu(node: torch.fx.Node, aten: Any) -> Callable[..., Any]:
-    def spell(x: Any) -> Any:
+def _gelu(node: Node) -> Callable[..., Any]:
+    def replacement(x: Any) -> Any:
         cube = aten.mul.Tensor(aten.mul.Tensor(aten.mul.Tensor(x, x), x), _GELU_CUBIC)
         inner = aten.mul.Tensor(aten.add.Tensor(x, cube), math.sqrt(2 / math.pi))
         gate = aten.mul.Tensor(aten.add.Tensor(aten.tanh.default(inner), 1.0), 0.5)
         return aten.mul.Tensor(x, gate)
 
-    return spell
+    return replacement
 
 
-def _silu(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+def _silu(node: Node) -> Callable[..., Any] | None:
     source: Any = node.args[0]
     # Other readers of a tensor that is overwritten may expect the result.
     overwrites = node.target is aten.silu_.default and len(source.users) > 1
-    if overwrites or str(_tensor(source).dtype) != "torch.float16":
+    if overwrites or _tensor(source).dtype != torch.float16:
         return None
     return lambda x: aten.mul.Tensor(x, aten.sigmoid.default(x))
 
 
-def _layer_norm(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+def _layer_norm(node: Node) -> Callable[..., Any] | None:
     dtype = _tensor(node.args[0]).dtype
     shape, rest = node.args[1], node.args[2:]
 
-    def spell(*tensors: Any) -> Any:
+    def replacement(*tensors: Any) -> Any:
         x, *scales = (aten.to.dtype(tensor, torch.float32) for tensor in tensors)
         given = iter(scales)
         affine = [value if value is None else next(given) for value in rest[:2]]
         return aten.to.dtype(aten.layer_norm.default(x, shape, *affine, *rest[2:]), dtype)
 
-    return spell if dtype in (torch.float16, torch.bfloat16) else None
+    return replacement if dtype in (torch.float16, torch.bfloat16) else None
 
 
-def _spell_norm(node: Any, aten: Any) -> Callable[..., Any] | None:
+def _decompose_layer_norm(node: Any) -> Callable[..., Any] | None:
     (width, *more), scales = node.args[1], node.args[2:4]
     is_affine = len(scales) == 2 and None not in scales
-    if more or not is_affine or str(_tensor(node.args[0]).dtype) != "torch.float32":
+    if more or not is_affine or _tensor(node.args[0]).dtype != torch.float32:
         return None
     epsilon = node.args[4] if len(node.args) > 4 else 1e-5
 
-    def spell(x: Any, weight: Any, bias: Any) -> Any:
+    def replacement(x: Any, weight: Any, bias: Any) -> Any:
         # The mean of a row is its product with this constant, which the export computes.
         part = aten.add.Tensor(aten.mul.Tensor(weight, 0.0), 1 / width)
         part = aten.reshape.default(part, [1, width])
@@ -173,10 +155,10 @@ def _spell_norm(node: Any, aten: Any) -> Callable[..., Any] | None:
         x = aten.mul.Tensor(x, aten.rsqrt.default(aten.add.Tensor(power, epsilon)))
         return aten.add.Tensor(aten.mul.Tensor(x, weight), bias)
 
-    return spell
+    return replacement
 
 
-def _attention(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+def _attention(node: Node) -> Callable[..., Any] | None:
     shapes = [tuple(_tensor(argument).shape) for argument in node.args[:3]]
     width = shapes[0][-1]
     is_plain = not any(node.args[3:]) and not (node.kwargs.keys() - {"scale"})
@@ -184,19 +166,19 @@ def _attention(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
         return None
     scale = node.kwargs.get("scale") or 1 / math.sqrt(width)
 
-    def spell(query: Any, key: Any, value: Any) -> Any:
+    def replacement(query: Any, key: Any, value: Any) -> Any:
         scores = aten.matmul.default(aten.mul.Tensor(query, scale), aten.transpose.int(key, -2, -1))
         return aten.matmul.default(aten.softmax.int(scores, -1), value)
 
-    return spell
+    return replacement
 
 
-def _take(aten: Any, x: Any, axis: int, start: int, shape: list[int]) -> Any:
+def _take(x: Any, axis: int, start: int, shape: list[int]) -> Any:
     """A slice of as many values along an axis as ``shape`` has."""
     return aten.slice.Tensor(x, axis, start, start + shape[axis])
 
 
-def _select(node: Any, aten: Any) -> Callable[..., Any] | None:
+def _select(node: Any) -> Callable[..., Any] | None:
     """One part of a tensor along an axis, or all of them, without that axis."""
     shape, axis = _static_shape(node), node.args[1] if len(node.args) > 1 else 0
     if shape is None:
@@ -206,14 +188,14 @@ def _select(node: Any, aten: Any) -> Callable[..., Any] | None:
     one = [*shape[:axis], 1, *shape[axis + 1 :]]
 
     def part(x: Any, index: int) -> Any:
-        return aten.reshape.default(_take(aten, x, axis, index, one), rest)
+        return aten.reshape.default(_take(x, axis, index, one), rest)
 
     if node.target is aten.select.int:
         return lambda x: part(x, node.args[2] % count)
     return lambda x: [part(x, index) for index in range(count)]
 
 
-def _split(node: Any, aten: Any) -> Callable[..., Any] | None:
+def _split(node: Any) -> Callable[..., Any] | None:
     if _static_shape(node) is None:
         return None
     axis = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
@@ -221,25 +203,25 @@ def _split(node: Any, aten: Any) -> Callable[..., Any] | None:
     axis %= len(shapes[0])
     ends = [*itertools.accumulate((shape[axis] for shape in shapes), initial=0)]
     return lambda x: [
-        _take(aten, x, axis, start, shape) for start, shape in zip(ends, shapes, strict=False)
+        _take(x, axis, start, shape) for start, shape in zip(ends, shapes, strict=False)
     ]
 
 
-def _whole_slice(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+def _whole_slice(node: Node) -> Callable[..., Any] | None:
     is_whole = _static_shape(node) is not None and node.meta["val"].shape == _static_shape(node)
     return (lambda x: x) if is_whole else None
 
 
-def _undo(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+def _undo(node: Node) -> Callable[..., Any] | None:
     """What a transpose started from whose result this node transposes back."""
     before = node.args[0]
-    once, again = (_order(each, aten) for each in (before, node))
+    once, again = (_order(each) for each in (before, node))
     if not once or not again or [once[axis] for axis in again] != sorted(once):
         return None
     return lambda x: type(x)(x.node.args[0], x.tracer)
 
 
-def _order(node: Any, aten: Any) -> list[int]:
+def _order(node: Any) -> list[int]:
     """The axes of its input in the order that a transpose gives them; empty for other nodes."""
     if node.target not in (aten.transpose.int, aten.permute.default):
         return []
@@ -251,14 +233,14 @@ def _order(node: Any, aten: Any) -> list[int]:
     return axes
 
 
-def _mean(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+def _mean(node: Node) -> Callable[..., Any] | None:
     if _static_shape(node) is None or node.args[2:3] == (True,) or node.kwargs:
         return None
     shape = list(node.meta["val"].shape)
     return lambda x: aten.reshape.default(aten.mean.dim(x, node.args[1], True), shape)
 
 
-def _power(node: Any, aten: Any) -> Callable[..., Any] | None:
+def _power(node: Any) -> Callable[..., Any] | None:
     forms = {
         2: lambda x: aten.mul.Tensor(x, x),
         3: lambda x: aten.mul.Tensor(aten.mul.Tensor(x, x), x),
@@ -268,19 +250,49 @@ def _power(node: Any, aten: Any) -> Callable[..., Any] | None:
     return forms.get(node.args[1]) if _tensor(node.args[0]).is_floating_point() else None
 
 
-def _static_shape(node: torch.fx.Node) -> list[int] | None:
+def _static_shape(node: Node) -> list[int] | None:
     """The shape of a node's first argument; None if it is dynamic."""
     shape = list(_tensor(node.args[0]).shape)
     return shape if all(isinstance(size, int) for size in shape) else None
 
 
-def _replace(node: torch.fx.Node, spell: Callable[..., Any]) -> None:
-    """Replace a node by what ``spell`` computes from its tensors, with its origin."""
+_RULES: dict[Any, Rule] = {
+    aten.layer_norm.default: _layer_norm,
+    aten.transpose.int: _undo,
+    aten.permute.default: _undo,
+}
+_XNNPACK_RULES: dict[Any, Rule] = {
+    aten.hardsigmoid.default: _hard_sigmoid,
+    aten.gelu.default: _half_gelu,
+    aten.silu.default: _silu,
+    aten.silu_.default: _silu,
+    aten.scaled_dot_product_attention.default: _attention,
+}
+_OPTIONAL_RULES: dict[str, dict[Any, Rule]] = {
+    "slices": {
+        aten.unbind.int: _select,
+        aten.split.Tensor: _split,
+        aten.split_with_sizes.default: _split,
+        aten.chunk.default: _split,
+        aten.select.int: _select,
+        aten.slice.Tensor: _whole_slice,
+    },
+    "mean": {aten.mean.dim: _mean},
+    "powers": {aten.pow.Tensor_Scalar: _power},
+    "gelu_tanh": {aten.gelu.default: _gelu},
+    "norms": {aten.layer_norm.default: _decompose_layer_norm},
+}
+
+
+def _replace(node: Node, build_replacement: Callable[..., Any]) -> None:
+    """Replace a node by what is built from its tensors, with its origin."""
     graph = node.graph
     known = set(graph.nodes)
     tracer = GraphAppendingTracer(graph)
     with graph.inserting_before(node):
-        result = spell(*(Proxy(arg, tracer) for arg in node.args if isinstance(arg, Node)))
+        result = build_replacement(
+            *(Proxy(arg, tracer) for arg in node.args if isinstance(arg, Node))
+        )
     for new in graph.nodes:
         if new not in known:
             args = map_arg(new.args, lambda source: source.meta["val"])

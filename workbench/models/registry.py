@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import UsageError
-from workbench.models.sources import hash_files, hash_sources, installed_version
+from workbench.models.sources import hash_contents, hash_sources, installed_version
 
 if TYPE_CHECKING:
     from torch import nn
@@ -220,7 +220,7 @@ def identify_sources(model: ModelName) -> str:
     """What a model is made from, as a key; empty for a class registered while Python runs."""
     if model.library == LLM:
         files = [model.file] if model.file else []
-        return f"{hash_files(files)} {installed_version('executorch')}"
+        return f"{hash_contents(files)} {installed_version('executorch')}"
     if model.library:
         return installed_version(model.library) or model.library
     file = model.file or (_builtin_file(model.name) if model.name in BUILTIN else None)

@@ -31,10 +31,10 @@ def hash_sources(file: Path) -> str:
     folders = {file.parent, package_root(file) or file.parent}
     files = {file, *chain.from_iterable(map(list_python_files, folders))}
     versions = sorted(set(map(installed_version, _IMPORT.findall(_read(file)))) - {""})
-    return f"{hash_files(sorted(files))} {', '.join(versions)}".strip()
+    return f"{hash_contents(sorted(files))} {', '.join(versions)}".strip()
 
 
-def hash_files(files: Iterable[Path]) -> str:
+def hash_contents(files: Iterable[Path]) -> str:
     """One hash of the names and contents of files."""
     text = "".join(f"{file.name} {sha256_of(file)}\n" for file in files)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -44,7 +44,7 @@ def score_program(
         inputs = tree_leaves(bind_constants(loaded.module, args, ordered)[1:])
         outputs.append(accuracy.run_program(program.path.read_bytes(), inputs))
         eager = accuracy.run_eagerly(loaded.module, *call)
-        for each in accuracy.compare_outputs(outputs[-1], eager, -math.inf):
+        for each in accuracy.compare_with_model(outputs[-1], eager, -math.inf):
             ratio = math.inf if each.faithful is False else 10 ** (-(each.sqnr_db or math.inf) / 10)
             noise[each.output] = noise.get(each.output, 0.0) + ratio / len(calls)
     worst = max(noise.values(), default=0.0)
