@@ -7,9 +7,9 @@ import subprocess
 
 import numpy as np
 import pytest
+from devices import compile_cpp
 
-from workbench.run.build import NATIVE, build_runner, compile_flags, find_compiler, find_sdk
-from workbench.run.session import open_session
+import workbench as wb
 
 FOREIGN = {
     "empty": b"",
@@ -23,7 +23,7 @@ FOREIGN = {
 @pytest.fixture
 def native():
     """The command of the native runner; ``$CXX`` chooses the compiler."""
-    return [str(build_runner())]
+    return list(wb.find_runner().command)
 
 
 def ask(command, *flags, stdin=b""):
@@ -42,15 +42,49 @@ def assert_fails(command, *flags, code, kind, says):
     return answers[0]
 
 
+class Live:
+    """A runner in server mode: a command in, an answer out."""
+
+    def __init__(self, command):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.ready = self.read("ready")
+
+    def read(self, event):
+        answer = json.loads(self.process.stdout.readline())
+        assert answer["event"] == event, answer
+        return answer
+
+    def ask(self, command, *words):
+        self.process.stdin.write(b" ".join(map(os.fsencode, (command, *words))) + b"\n")
+        self.process.stdin.flush()
+        return self.read(command)
+
+    def run(self, count):
+        return self.ask("run", str(count))
+
+    def output(self, base):
+        """The outputs of the last execution, as arrays."""
+        files = self.ask("output", base)["files"]
+        return [
+            np.fromfile(f"{base}-{file['index']}.bin", file["dtype"]).reshape(file["shape"])
+            for file in files
+        ]
+
+
 @pytest.fixture
 def live(native):
-    """Open a session."""
+    """Start a runner in server mode."""
+    started = []
 
     def start(pte, *flags, threads=1):
         flags = ["--server_mode", "--cpu_threads", str(threads), "--model_path", pte, *flags]
-        return open_session([*native, *flags], timeout_s=60)
+        started.append(Live([*native, *flags]))
+        return started[-1]
 
-    return start
+    yield start
+    for runner in started:
+        runner.process.communicate(b"quit\n", timeout=60)
+        assert runner.process.returncode == 0
 
 
 def bad_programs(whole):
@@ -111,12 +145,8 @@ def test_a_failed_check_inside_executorch_is_answered(native, tmp_path):
         '#include "failure.h"\n#include <executorch/runtime/platform/assert.h>\n'
         'int main() { catch_executorch_errors(); ET_CHECK_MSG(1 == 2, "one is not two"); }\n'
     )
-    flags = [
-        str(source) if flag.endswith("runner.cpp") else flag for flag in compile_flags(find_sdk())
-    ]
     binary = tmp_path / "check"
-    command = [*find_compiler(), f"-I{NATIVE}", *flags, "-o", str(binary)]
-    subprocess.run(command, check=True)
+    compile_cpp(binary, source=source)
     answer = assert_fails([binary], code=4, kind="check", says="a check inside ExecuTorch")
     assert "one is not two" in " ".join(answer["log"])
 
@@ -226,64 +256,54 @@ def test_inputs_and_outputs(live, request, program, tmp_path):
     x.tofile(folder / "x.bin")
     index.tofile(folder / "index.bin")
     files = ["--inputs", folder / "x.bin", "--inputs", folder / "index.bin"]
-    with live(pte, *files, "--method_name", "forward") as session:
-        ready = session.ready
-        assert [(t.dtype, t.shape) for t in ready.inputs] == [("float32", (2, 3)), ("int64", (4,))]
-        assert [(t.dtype, t.shape) for t in ready.outputs] == [("float16", (2, 3)), ("int64", (4,))]
-        assert (ready.method, ready.methods) == ("forward", ("forward", "times"))
-        assert ready.backends == ()
-        for _ in range(2):
-            session.run(3)
-            first, second = session.output(folder / "out")
-            assert (first.dtype, first.shape) == ("float16", (2, 3))
-            assert (second.dtype, second.shape) == ("int64", (4,))
-            np.testing.assert_array_equal(
-                np.fromfile(first.file, np.float16).reshape(2, 3), x.astype(np.float16) + 1
-            )
-            np.testing.assert_array_equal(np.fromfile(second.file, np.int64), index * 2)
+    runner = live(pte, *files, "--method_name", "forward")
+    ready = runner.ready
+    assert [(t["dtype"], t["shape"]) for t in ready["inputs"]] == [
+        ("float32", [2, 3]),
+        ("int64", [4]),
+    ]
+    assert [(t["dtype"], t["shape"]) for t in ready["outputs"]] == [
+        ("float16", [2, 3]),
+        ("int64", [4]),
+    ]
+    assert (ready["method"], ready["methods"], ready["backends"]) == (
+        "forward",
+        ["forward", "times"],
+        [],
+    )
+    for _ in range(2):
+        runner.run(3)
+        first, second = runner.output(folder / "out")
+        assert (first.dtype, second.dtype) == (np.float16, np.int64)
+        np.testing.assert_array_equal(first, x.astype(np.float16) + 1)
+        np.testing.assert_array_equal(second, index * 2)
     assert sorted(path.name for path in folder.iterdir()) == [
         *("index.bin", "out-0.bin", "out-1.bin", "x.bin")
     ]
 
 
-@pytest.fixture(scope="module")
-def export_square(tmp_path_factory):
-    """Export ``x * x`` for inputs of a shape."""
-    import torch
+SQUARE = """
+import torch
 
-    from workbench.export.artifact import export_model
-    from workbench.models.loader import LoadedModel
-    from workbench.options import ExportOptions
+class Square(torch.nn.Module):
+    def forward(self, x):
+        return x * x
 
-    class Square(torch.nn.Module):
-        def forward(self, x):
-            return x * x
+def get_example_inputs():
+    return (torch.ones(4, 3),)
 
-    def export(shape, dynamic_shapes=None, **options):
-        model = LoadedModel("square", Square(), (torch.ones(shape),), dynamic_shapes=dynamic_shapes)
-        options = ExportOptions(backend="portable", **options)
-        return export_model(model, options, root=tmp_path_factory.mktemp("square")).path
-
-    return export
+def get_dynamic_shapes():
+    return ({0: torch.export.Dim("rows", min=1, max=8)},)
+"""
 
 
 @pytest.fixture(scope="module")
-def dynamic_pte(export_square):
+def dynamic_pte(tmp_path_factory):
     """``x * x`` for ``x`` of up to 8 rows of 3."""
-    import torch
-
-    return export_square((4, 3), ({0: torch.export.Dim("rows", min=1, max=8)},))
-
-
-def test_outputs_have_their_dimensions_in_order(live, export_square, tmp_path):
-    x = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
-    x.transpose(0, 2, 3, 1).tofile(tmp_path / "x.bin")
-    flags = ["--inputs", tmp_path / "x.bin"]
-    with live(export_square(x.shape, channels_last=True), *flags) as session:
-        session.run(1)
-        (output,) = session.output(tmp_path / "out")
-    assert output.shape == x.shape
-    np.testing.assert_array_equal(np.fromfile(output.file, np.float32).reshape(x.shape), x * x)
+    folder = tmp_path_factory.mktemp("square")
+    (folder / "square.py").write_text(SQUARE)
+    options = wb.ExportOptions(backend="portable")
+    return wb.export_model(f"{folder}/square.py:Square", options, root=folder).path
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8])
@@ -291,12 +311,11 @@ def test_a_dynamic_input_takes_any_size_up_to_its_largest(live, dynamic_pte, tmp
     x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
     x.tofile(tmp_path / "x.bin")
     flags = ["--inputs", tmp_path / "x.bin", "--input_shape", f"{rows}x3"]
-    with live(dynamic_pte, *flags) as session:
-        assert session.ready.inputs[0].shape == (8, 3)
-        session.run(2)
-        (output,) = session.output(tmp_path / "out")
-    assert output.shape == (rows, 3)
-    np.testing.assert_array_equal(np.fromfile(output.file, np.float32).reshape(rows, 3), x * x)
+    runner = live(dynamic_pte, *flags)
+    assert runner.ready["inputs"][0]["shape"] == [8, 3]
+    runner.run(2)
+    (output,) = runner.output(tmp_path / "out")
+    np.testing.assert_array_equal(output, x * x)
 
 
 def test_wrong_input_shapes(native, dynamic_pte):
@@ -314,33 +333,32 @@ def test_wrong_input_shapes(native, dynamic_pte):
 
 
 def test_without_inputs_all_are_ones(live, pair_pte, tmp_path):
-    with live(pair_pte) as session:
-        session.run(1)
-        first, second = session.output(tmp_path / "out")
-    assert set(np.fromfile(first.file, np.float16)) == {2}
-    assert set(np.fromfile(second.file, np.int64)) == {2}
+    runner = live(pair_pte)
+    runner.run(1)
+    first, second = runner.output(tmp_path / "out")
+    assert set(first.flat) == set(second.flat) == {2}
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_iterations_and_traces(live, conv_pte, tmp_path, threads):
     trace = tmp_path / "default.etdump"
-    with live(conv_pte, "--etdump_path", trace, threads=threads) as session:
-        assert session.ready.traced
-        assert session.ready.threads == threads
-        assert session.ready.startup_ms > session.ready.load_ms > 0
-        timed = session.run(10)
-        assert len(timed.wall_ns) == 10
-        assert min(timed.wall_ns) > 10_000
-        assert min(timed.cpu_ns) > 10_000
-        # CPU time is read around the wall clock, on a machine that may be busy.
-        assert sum(timed.cpu_ns) < 1.1 * threads * sum(timed.wall_ns) + 20_000_000
-        session.etdump(tmp_path / "ten runs.etdump")
-        session.run(20)
-        session.etdump(tmp_path / "twenty.etdump")
-        session.run(5)
-        session.reset()
-        session.run(10)
-        session.etdump(tmp_path / "again.etdump")
+    runner = live(conv_pte, "--etdump_path", trace, threads=threads)
+    ready = runner.ready
+    assert (ready["traced"], ready["threads"]) == (True, threads)
+    assert ready["startup_ms"] > ready["load_ms"] > 0
+    timed = runner.run(10)
+    assert len(timed["wall_ns"]) == 10
+    assert min(timed["wall_ns"]) > 10_000
+    assert min(timed["cpu_ns"]) > 10_000
+    # CPU time is read around the wall clock, on a machine that may be busy.
+    assert sum(timed["cpu_ns"]) < 1.1 * threads * sum(timed["wall_ns"]) + 20_000_000
+    runner.ask("etdump", tmp_path / "ten runs.etdump")
+    runner.run(20)
+    runner.ask("etdump", tmp_path / "twenty.etdump")
+    runner.run(5)
+    runner.ask("reset")
+    runner.run(10)
+    runner.ask("etdump", tmp_path / "again.etdump")
     ten, twenty, again = (
         (tmp_path / f"{name}.etdump").read_bytes() for name in ("ten runs", "twenty", "again")
     )
@@ -353,15 +371,14 @@ def test_iterations_and_traces(live, conv_pte, tmp_path, threads):
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_a_trace_of_thousands_of_runs(native, pair_pte, tmp_path):
-    flags = ["--server_mode", "--cpu_threads", "1", "--etdump_path", tmp_path / "x.etdump"]
-    with open_session([*native, *flags, "--model_path", pair_pte], timeout_s=60) as session:
-        sizes, memory = [], []
-        for _ in range(4):
-            session.run(5000)
-            session.etdump(tmp_path / "x.etdump")
-            sizes.append((tmp_path / "x.etdump").stat().st_size)
-            memory.append(resident_kb(session._process.pid))
+def test_a_trace_of_thousands_of_runs(live, pair_pte, tmp_path):
+    trace, sizes, memory = tmp_path / "x.etdump", [], []
+    runner = live(pair_pte, "--etdump_path", trace)
+    for _ in range(4):
+        runner.run(5000)
+        runner.ask("etdump", trace)
+        sizes.append(trace.stat().st_size)
+        memory.append(resident_kb(runner.process.pid))
     assert min(sizes[1:]) > 5000 * 100
     assert max(sizes[1:]) - min(sizes[1:]) < 0.01 * sizes[1]
     assert memory[-1] - memory[1] < 1024
@@ -447,11 +464,11 @@ def test_one_shot(native, pair_pte, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no CPU affinity")
-def test_cpus(native, pair_pte):
+def test_cpus(native, live, pair_pte):
     cpu = min(os.sched_getaffinity(0))
+    runner = live(pair_pte, "--cpus", str(cpu))
+    assert os.sched_getaffinity(runner.process.pid) == {cpu}
     flags = ["--model_path", pair_pte, "--server_mode", "--cpus"]
-    with open_session([*native, *flags, str(cpu)], timeout_s=60) as session:
-        assert os.sched_getaffinity(session._process.pid) == {cpu}
     assert_fails(native, *flags, "1023", code=2, kind="usage", says="--cpus")
 
 
