@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.errors import SetupError, StoreError
 from workbench.export.flops import xnode_flops
@@ -30,8 +30,7 @@ _BLOCK = re.compile(r"\b(table|enum|union)\s+(\w+)\s*(?::\s*(\w+)\s*)?\{([^}]*)\
 _FIELD = re.compile(r"(\w+)\s*:\s*(\[?)\s*([\w.]+)\s*\]?\s*(?:=\s*([\w.\-]+))?[^;]*;")
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """One field of a table.
 
     ``kind`` is ``scalar``, ``string``, ``table`` or ``union``, with an ``s`` if in a vector;
@@ -46,8 +45,7 @@ class Field:
     enum: dict[int, str] | None = None
 
 
-@dataclass(frozen=True)
-class Schema:
+class Schema(NamedTuple):
     """Tables by name with their fields; unions by name with their ``(alias, table)`` choices."""
 
     tables: dict[str, tuple[Field, ...]]
@@ -70,58 +68,54 @@ def installed_schema(*files: str) -> Schema:
 
 def parse_schema(text: str) -> Schema:
     """Parse tables, enumerations and unions; nothing else determines the layout."""
-    blocks: dict[str, list[list[str]]] = {"table": [], "enum": [], "union": []}
-    for kind, *block in _BLOCK.findall(_COMMENT.sub("", text)):
-        blocks[kind].append(block)
-    enums = {name: (SCALARS[base], _enumerate(body)) for name, base, body in blocks["enum"]}
-    unions = {name: _choices(body) for name, _, body in blocks["union"]}
-    fields = {name: _FIELD.findall(body) for name, _, body in blocks["table"]}
-    return Schema({name: _lay_out(fields[name], enums, unions) for name in fields}, unions)
-
-
-def _enumerate(body: str) -> dict[int, str]:
-    names, value = {}, 0
-    for item in filter(None, map(str.strip, body.split(","))):
-        name, _, given = (part.strip() for part in item.partition("="))
-        value = int(given, 0) if given else value
-        names[value] = name
-        value += 1
-    return names
-
-
-def _choices(body: str) -> tuple[tuple[str, str], ...]:
-    pairs = (item.partition(":") for item in filter(None, map(str.strip, body.split(","))))
-    return tuple((alias.strip(), table.strip() or alias.strip()) for alias, _, table in pairs)
+    tables: dict[str, str] = {}
+    enums: dict[str, tuple[str, dict[int, str]]] = {}
+    unions: dict[str, tuple[tuple[str, str], ...]] = {}
+    for kind, name, base, body in _BLOCK.findall(_COMMENT.sub("", text)):
+        items = [item.strip() for item in body.split(",") if item.strip()]
+        if kind == "table":
+            tables[name] = body
+        elif kind == "enum":
+            names, value = {}, -1
+            for item in items:
+                label, _, given = map(str.strip, item.partition("="))
+                value = int(given, 0) if given else value + 1
+                names[value] = label
+            enums[name] = SCALARS[base], names
+        else:
+            pairs = (map(str.strip, item.partition(":")[::2]) for item in items)
+            unions[name] = tuple((alias, table or alias) for alias, table in pairs)
+    laid_out = {name: _lay_out(body, enums, unions) for name, body in tables.items()}
+    return Schema(laid_out, unions)
 
 
 def _lay_out(
-    fields: list[tuple[str, str, str, str]],
+    body: str,
     enums: dict[str, tuple[str, dict[int, str]]],
     unions: dict[str, tuple[tuple[str, str], ...]],
 ) -> tuple[Field, ...]:
-    laid_out: list[Field] = []
-    for name, bracket, full_name, default in fields:
-        slot = laid_out[-1].slot + 1 if laid_out else 0
+    """The fields of a table, numbered as in its layout."""
+    fields: list[Field] = []
+    for name, bracket, full_name, default in _FIELD.findall(body):
+        slot = fields[-1].slot + 1 if fields else 0
         kind, vector = full_name.rpartition(".")[2], "s" if bracket else ""
         if kind in unions:
             # The tag has its own slot, before that of the value.
-            field = Field(name, slot + 1, "union", kind)
+            fields.append(Field(name, slot + 1, "union", kind))
         elif kind in enums or kind in SCALARS:
-            code, enum = enums[kind] if kind in enums else (SCALARS[kind], None)
-            field = Field(name, slot, f"scalar{vector}", code, _value(code, default, enum), enum)
+            code, enum = enums.get(kind) or (SCALARS[kind], {})
+            known = {label: value for value, label in enum.items()} | {"true": True, "": 0}
+            number = known[default] if default in known else _number(code, default)
+            value = float(number) if code in "fd" else bool(number) if code == "?" else number
+            fields.append(Field(name, slot, f"scalar{vector}", code, value, enum))
         else:
-            field = Field(name, slot, ("string" if kind == "string" else "table") + vector, kind)
-        laid_out.append(field)
-    return tuple(laid_out)
+            item = "string" if kind == "string" else "table"
+            fields.append(Field(name, slot, item + vector, kind))
+    return tuple(fields)
 
 
-def _value(code: str, text: str, enum: dict[int, str] | None) -> Any:
-    if code == "?":
-        return text == "true"
-    if code in "fd":
-        return float(text or 0)
-    by_name = {name: value for value, name in (enum or {}).items()}
-    return by_name[text] if text in by_name else int(text or "0", 0)
+def _number(code: str, text: str) -> float:
+    return False if text == "false" else float(text) if code in "fd" else int(text, 0)
 
 
 _BYTES = frozenset("bB?")
@@ -163,7 +157,7 @@ class _Reader:
         at = table + offset
         if field.kind == "scalar":
             value = self.scalar(field.type, at) if offset else field.default
-            return field.enum.get(value, value) if field.enum else value
+            return (field.enum or {}).get(value, value)
         if not offset:
             return None
         if field.kind == "table":
@@ -182,11 +176,10 @@ class _Reader:
 
     def vector(self, field: Field, reference: int) -> Any:
         code = field.type if field.kind == "scalars" else "I"
-        width = _STRUCTS[code].size
-        start, count = self.extent(reference, width)
+        start, count = self.extent(reference, _STRUCTS[code].size)
         if field.kind == "scalars" and code in _BYTES:
             return self.data[start : start + count]
-        self.spend(count * width, start)
+        self.spend(count * _STRUCTS[code].size, start)
         if field.kind == "scalars":
             return list(struct.unpack_from(f"<{count}{code}", self.data, start))
         references = range(start, start + 4 * count, 4)
@@ -212,9 +205,8 @@ class _Reader:
         return target
 
     def scalar(self, code: str, at: int) -> Any:
-        kind = _STRUCTS[code]
-        self.require(0 <= at <= self.size - kind.size, at)
-        return kind.unpack_from(self.data, at)[0]
+        self.require(0 <= at <= self.size - _STRUCTS[code].size, at)
+        return _STRUCTS[code].unpack_from(self.data, at)[0]
 
     def spend(self, count: int, at: int) -> None:
         self.budget -= count
