@@ -29,6 +29,8 @@ from workbench.run.runner import open_runner
 from workbench.run.tensor_files import locate_inputs, random_bytes, read_output
 
 TINY = Path(__file__).parent / "data" / "llm" / "llama_tiny_8da4w.pte"
+#: Opened once: its layers are read once.
+PROGRAM = wb.open_program(TINY)
 BRIEF = wb.MeasureOptions(runs=4, warmup=1, processes=2, evidence=False, roof=False)
 PHASES = ("prefill=16", "decode=1@20")
 
@@ -149,7 +151,7 @@ def test_outputs_are_compared_within_a_phase_only(run):
 
 def test_the_cache_is_filled_in_as_few_executions_as_the_program_allows(runner, tmp_path):
     options = replace(BRIEF, phases=("late=2@70",), toggle="none")
-    plan = make_plan(TINY, options, runner)
+    plan = make_plan(PROGRAM, options, runner)
     (phase,) = plan.phases
     assert (phase.tokens, phase.position) == (2, 70)
     assert [(tokens.shape, at.first) for tokens, at in phase.before] == [
@@ -170,7 +172,7 @@ def test_arrays_are_phases_too_executed_after_earlier_ones(runner, tmp_path):
         for name, values in (("ids", np.ones((1, count), np.int64)), ("at", np.array([at]))):
             np.save(tmp_path / f"{name}{step}.npy", values)
         names.append(f"s{step}={tmp_path}/ids{step}.npy,{tmp_path}/at{step}.npy")
-    plan = make_plan(TINY, replace(BRIEF, phases=tuple(names), toggle="none"), runner)
+    plan = make_plan(PROGRAM, replace(BRIEF, phases=tuple(names), toggle="none"), runner)
     assert plan.phases[1].before == (plan.phases[0].inputs,)
     files = locate_inputs(plan, tmp_path / "run")["s1_baseline"]
     assert [len(paths) for paths in files] == [2, 2]
@@ -209,7 +211,7 @@ def test_arrays_are_measured_as_phases_from_the_files_to_the_report(cli, tmp_pat
 )
 def test_a_bad_phase_is_one_clear_error(runner, phase, problem):
     with pytest.raises((UsageError, StoreError), match=problem):
-        make_plan(TINY, replace(BRIEF, phases=(phase,)), runner)
+        make_plan(PROGRAM, replace(BRIEF, phases=(phase,)), runner)
 
 
 def test_tokens_are_refused_by_programs_that_take_none(runner, conv_pte):
@@ -273,7 +275,7 @@ def test_a_sweep_is_drawn_and_described(swept):
 
 
 def test_programs_can_be_the_sizes_of_a_sweep(runner):
-    plan = make_plan(TINY, replace(BRIEF, against=(str(TINY),), sweep="size=8,16"), runner)
+    plan = make_plan(PROGRAM, replace(BRIEF, against=(str(TINY),), sweep="size=8,16"), runner)
     assert [(phase.name, phase.size) for phase in plan.phases] == [("size_8", 8), ("size_16", 16)]
     programs = {e.phase: plan.program_of(e).name for e in plan.experiments}
     assert programs == {"size_8": "", "size_16": f"{TINY.stem}-2"}
@@ -295,7 +297,7 @@ def test_programs_can_be_the_sizes_of_a_sweep(runner):
 )
 def test_a_bad_sweep_is_one_clear_error(runner, changes, problem):
     with pytest.raises(UsageError, match=problem):
-        make_plan(TINY, replace(BRIEF, **changes), runner)
+        make_plan(PROGRAM, replace(BRIEF, **changes), runner)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_na
 from workbench.export.layers import count_calls
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
-from workbench.models.process import collect_rarely, silence
+from workbench.models.process import silence
 from workbench.models.registry import identify_sources, parse_name
 from workbench.models.sources import hash_contents, list_python_files, reason, sample_files
 from workbench.options import (
@@ -119,7 +119,7 @@ def export_model(
     model = choose_inputs(model, options)
     model = lay_out_channels_last(model) if options.channels_last else model
     started = time.perf_counter()
-    with silence(), collect_rarely():
+    with silence():
         report("running the PyTorch model", 0.1)
         with explain_forward(model.origin):
             expected = accuracy.run_eagerly(model.module, model.example_inputs, model.kwargs)

@@ -18,26 +18,19 @@ PROCESS_LOCK = threading.RLock()
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Drop warnings and log lines below CRITICAL: dozens in a successful export; prints pass."""
+    """Drop warnings and log lines below CRITICAL: dozens in a successful export; prints pass.
+
+    Garbage is collected less often: an export makes millions of objects that live to its end.
+    """
     with PROCESS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        level = logging.root.manager.disable
+        level, thresholds = logging.root.manager.disable, gc.get_threshold()
         logging.disable(logging.ERROR)
-        try:
-            yield
-        finally:
-            logging.disable(level)
-
-
-@contextlib.contextmanager
-def collect_rarely() -> Iterator[None]:
-    """Look for garbage less often: an export makes millions of objects that live to its end."""
-    with PROCESS_LOCK:
-        thresholds = gc.get_threshold()
         gc.set_threshold(200_000, 20, 20)
         try:
             yield
         finally:
+            logging.disable(level)
             gc.set_threshold(*thresholds)
 
 
