@@ -148,8 +148,8 @@ def time_step(recorder: RunRecorder, step: Step) -> None:
 
     def read(moment: str) -> None:
         state = read_environment(recorder.runner.target)
-        reading = Reading(timestamp(), moment, step.threads, step.process, step.traced, **state)
-        recorder.add_reading(reading)
+        moments = (timestamp(), moment, step.threads, step.process, step.traced)
+        recorder.add("readings", Reading(*moments, **state))
 
     read("before")
     attempt_step(recorder, step)
@@ -335,7 +335,7 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
                 ready = session.ready
             measured = (ready.stages, ready.memory, ready.cached)
             starts.append(Start(experiment.name, threads, number, mode, *measured))
-        recorder.add_starts(starts)
+        recorder.add("starts", *starts)
 
 
 def sample_experiments(recorder: RunRecorder, threads: int) -> None:
@@ -351,7 +351,7 @@ def sample_experiments(recorder: RunRecorder, threads: int) -> None:
             sampling = sample_experiment(recorder, experiment, threads)
         except RunnerError as error:
             sampling = Sampling(*known, problem=str(error))
-        recorder.add_sampling(sampling)
+        recorder.add("samplings", sampling)
 
 
 def sample_experiment(recorder: RunRecorder, which: Experiment, threads: int) -> Sampling:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from workbench.errors import TargetError, WorkbenchError
 from workbench.export.program import Program
@@ -70,10 +71,6 @@ class RunRecorder:
         self.run = replace(self.run, sessions=others + new)
         self._save()
 
-    def add_reading(self, reading: Reading) -> None:
-        """Add a reading of the machine's state."""
-        self.run = replace(self.run, readings=(*self.run.readings, reading))
-
     def add_time(self, seconds: float) -> None:
         """Add to the time spent on measuring."""
         self.run = replace(self.run, spent_s=round(self.run.spent_s + seconds, 3))
@@ -86,14 +83,10 @@ class RunRecorder:
         others = tuple(a for a in self.run.agreements if a.threads not in threads)
         self.run = replace(self.run, agreements=others + new)
 
-    def add_sampling(self, sampling: Sampling) -> None:
-        """Add the samples of one process."""
-        self.run = replace(self.run, samplings=(*self.run.samplings, sampling))
-        self._save()
-
-    def add_starts(self, starts: Iterable[Start]) -> None:
-        """Add processes that were timed from their start."""
-        self.run = replace(self.run, starts=(*self.run.starts, *starts))
+    def add(self, name: str, *records: Reading | Sampling | Start) -> None:
+        """Add records to ``readings``, ``samplings`` or ``starts``."""
+        extended: Any = {name: (*getattr(self.run, name), *records)}
+        self.run = replace(self.run, **extended)
         self._save()
 
     @contextlib.contextmanager
