@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -107,13 +108,10 @@ _SHARED = {
 
 def make_frame(name: str, *columns: str | tuple[str, str, str, str]) -> Frame:
     """A frame from its columns; a string gives the names of columns that several frames share."""
-    found: list[Column] = []
-    for column in columns:
-        if isinstance(column, str):
-            found += [_SHARED[shared] for shared in column.split()]
-        else:
-            found.append(Column(*column))
-    return Frame(name, tuple(found))
+    parts = (
+        [_SHARED[n] for n in c.split()] if isinstance(c, str) else [Column(*c)] for c in columns
+    )
+    return Frame(name, tuple(itertools.chain.from_iterable(parts)))
 
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
@@ -307,12 +305,7 @@ ROOFLINE = make_frame(
     ("roof_gbps", "float", "GB/s", "the most that the machine reaches at this footprint"),
     ("least_ms", "float", "ms/run", "time at the roof"),
     ("roof_share", "float", "", "least time / mean time; NaN: too short to tell"),
-    (
-        "bound",
-        "text",
-        "",
-        "compute | memory | overhead | neither | unknown: the roof that it is near",
-    ),
+    ("bound", "text", "", "compute | memory | overhead | neither | unknown: the nearest roof"),
 )
 
 WHAT_IF = make_frame(
@@ -410,12 +403,7 @@ VARIANTS = make_frame(
     ("basis", "text", "", "basis of the prediction: ledger, sum, or as of findings"),
     ("gain_ms", "float", "ms", "gain over its parent, as measured"),
     *_interval("the measured gain's", "ms", prefix="gain_", suffix="_ms"),
-    (
-        "extension_share",
-        "float",
-        "",
-        "part of the arithmetic in operators that mostly ran the extension",
-    ),
+    ("extension_share", "float", "", "part of the arithmetic in operators that ran the extension"),
     ("note", "text", "", "recommended or best dtype; why it failed or may not be chosen"),
 )
 
@@ -614,15 +602,15 @@ ALIGNED = make_frame(
     ("outcome", "text", "", f"{_OUTCOMES}; first for the first run"),
 )
 
-LINED_UP = make_frame(
-    "lined up",
+LAYER_CODE = make_frame(
+    "layer code",
     *ALIGNED.columns,
     ("operators", "text", "", "what it ran there, as logged, the slowest first"),
     ("kernels", "text", "", "functions that samples found at work there; may be empty"),
 )
 
-JUDGED = make_frame(
-    "judged",
+GATE_ROWS = make_frame(
+    "gate rows",
     ("subject", "text", "", "what was compared, and with what"),
     "level baseline_ms candidate_ms",
     ("speedup", "float", "", "baseline / candidate"),
@@ -630,8 +618,8 @@ JUDGED = make_frame(
     ("gate", "text", "", "passed | failed | undecided; open where there is no limit"),
 )
 
-COMBINED = make_frame(
-    "combined",
+RUNS = make_frame(
+    "runs",
     ("run", "text", "", "what the run is called here"),
     ("run_dir", "text", "", "its folder"),
     "model program device build experiment threads emulated",

@@ -23,7 +23,7 @@ from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
 from workbench.errors import ComparisonError, UsageError, unknown_name
-from workbench.frames import ALIGNED, EMULATED, JUDGED, WRONG, check
+from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, WRONG, check
 from workbench.options import MeasureOptions
 from workbench.records.documents import Metrics
 from workbench.records.runs import count_threads
@@ -34,9 +34,9 @@ from workbench.store import MANIFEST, load_document
 class Compared:
     """What was compared, and whether it keeps to a limit.
 
-    ``rows`` are ``frames.JUDGED``; ``verdicts`` are sentences; ``aligned`` (``frames.ALIGNED``) has
-    the parts if they were asked for; ``notes`` are caveats; ``resources`` is a frame that
-    has memory and starts if both sides were measured. ``fail_above`` is the limit as a fraction
+    ``rows`` are ``frames.GATE_ROWS``; ``verdicts`` are sentences; ``aligned`` (``frames.ALIGNED``)
+    has the parts if they were asked for; ``notes`` are caveats; ``resources`` is a frame that has
+    memory and starts if both sides were measured. ``fail_above`` is the limit as a fraction
     of the baseline's time, ``fail_memory_above`` of its peak memory; None without one.
     """
 
@@ -87,7 +87,7 @@ def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Co
     """Hold comparisons to a limit; a row fails only if it was shown to be slower."""
     ratios = rows.assign(low=1 / rows["high"], high=1 / rows["low"])
     gate = judge_limit(ratios, fail_above, rows["outcome"] == "slower")
-    judged = check(rows.assign(gate=gate)[JUDGED.names].reset_index(drop=True), JUDGED)
+    judged = check(rows.assign(gate=gate)[GATE_ROWS.names].reset_index(drop=True), GATE_ROWS)
     return Compared(judged, fail_above=fail_above, **facts)
 
 

@@ -109,7 +109,7 @@ def plot_heatmap(
     colors[cells["time_ms"].isna()] = (1, 1, 1, 1)
     x = cells["run"].map(runs.index).to_numpy(dtype=float)
     y = cells["name"].map(names.index).to_numpy(dtype=float)
-    style.draw_boxes(axis, x - 0.5, y - 0.5, 1, 1, colors, edge=1.5)
+    axis.bar(x, 1, 1, y - 0.5, color=colors, edgecolor="white", linewidth=1.5)
     for cell, column, row, color in zip(cells.itertuples(), x, y, colors, strict=True):
         if math.isfinite(cell.time_ms):
             time, texts = style.write_ms(cell.time_ms), []

@@ -14,13 +14,11 @@ import pandas as pd
 from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FixedLocator, FuncFormatter
-from numpy.typing import ArrayLike
 
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import UsageError
@@ -271,18 +269,6 @@ def draw_bar(
     mixed = color == UNSPLIT_COLOR
     axis.barh(row, width, height, left, color=color, edgecolor="white" if mixed else edge,
               linewidth=0.8, alpha=alpha, hatch="///" if mixed else None)  # fmt: skip
-
-
-def draw_boxes(
-    axis: Axes, left: ArrayLike, top: ArrayLike, width: ArrayLike, height: ArrayLike,
-    colors: ArrayLike | Sequence[str], *, edge: float = 0.0,
-) -> None:  # fmt: skip
-    """Many boxes at once, in the units of the axes, with a white edge of so many points."""
-    x, y, wide, high = np.broadcast_arrays(left, top, width, height)
-    corners = np.stack([[x, x + wide, x + wide, x], [y, y, y + high, y + high]], axis=-1)
-    boxes = list(corners.transpose(1, 0, 2))
-    drawn = PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=edge)
-    axis.add_collection(drawn)
 
 
 def use_log_scales(axis: Axes) -> None:

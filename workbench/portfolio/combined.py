@@ -21,7 +21,7 @@ from workbench.analysis.layers import name_layer
 from workbench.analysis.memory import summarize_resources
 from workbench.analysis.run import Comparison, Measurement
 from workbench.errors import ComparisonError
-from workbench.frames import COMBINED, COMPARISON, EMULATED, LINED_UP, check
+from workbench.frames import COMPARISON, EMULATED, LAYER_CODE, RUNS, check
 from workbench.plots.changes import plot_heatmap
 from workbench.plots.parts import plot_categories
 from workbench.plots.tables import show_note, show_table
@@ -34,7 +34,7 @@ PAGE, MARKDOWN = "combined_report.html", "combined_report.md"
 SUMMARY_JSON, SUMMARY_MD = "combined_pipeline_summary.json", "combined_pipeline_summary.md"
 #: Layers in the tables.
 TOP = 20
-#: Columns of ``LINED_UP`` that an emulated run cannot fill.
+#: Columns of ``LAYER_CODE`` that an emulated run cannot fill.
 _TIMES = ["time_ms", "speedup", "low", "high"]
 
 
@@ -56,9 +56,9 @@ class Combined:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row per measurement: ``frames.COMBINED``."""
+        """One row per measurement: ``frames.RUNS``."""
         rows = [{"run": name, **_describe(m)} for name, m in self.measurements.items()]
-        return check(pd.DataFrame(rows)[COMBINED.names], COMBINED)
+        return check(pd.DataFrame(rows)[RUNS.names], RUNS)
 
     @cached_property
     def latencies(self) -> pd.DataFrame:
@@ -72,7 +72,7 @@ class Combined:
 
     @cached_property
     def layers(self) -> pd.DataFrame | None:
-        """The layers of all runs, aligned: ``frames.LINED_UP``; None if a run knows no layers."""
+        """The layers of all runs, aligned: ``frames.LAYER_CODE``; None if a run knows no layers."""
         return None if isinstance(self._aligned, str) else self._aligned
 
     @property
@@ -94,7 +94,7 @@ class Combined:
         pairs = list(zip(aligned["run"], aligned["known_as"], strict=True))
         for column in ("operators", "kernels"):
             aligned[column] = [_join_code(code[run], layer, column) for run, layer in pairs]
-        return check(aligned, LINED_UP)
+        return check(aligned, LAYER_CODE)
 
 
 def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
