@@ -3,6 +3,8 @@
 import copy
 from dataclasses import replace
 
+from workbench.store import load_run, save_run
+
 
 def changed(run, **attributes):
     """A copy of a run with other attributes or frames."""
@@ -14,3 +16,8 @@ def changed(run, **attributes):
 def with_record(run, **changes):
     """The same files with another manifest."""
     return replace(run, record=replace(run.record, **changes))
+
+
+def change_manifest(run_dir, **changes):
+    """Change the manifest of a run on disk."""
+    save_run(replace(load_run(run_dir), **changes), run_dir)

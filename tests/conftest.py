@@ -117,6 +117,14 @@ def installed(wheel, tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def short_cells(monkeypatch):
+    """Stop the cells of notebooks after a second."""
+    from workbench.report import kernel
+
+    monkeypatch.setattr(kernel, "CELL_LIMIT_S", 1)
+
+
 @pytest.fixture(scope="session")
 def analysed(tmp_path_factory):
     """A copy of the recorded sample with its CSV and JSON files, opened; for reading only."""

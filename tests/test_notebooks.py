@@ -15,7 +15,6 @@ import pytest
 from etdump_builder import Block, Profile, build_etdump
 
 import workbench as wb
-from workbench.store import FUNCTIONS, LAYERS
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -172,7 +171,8 @@ def run_dir(request, tmp_path_factory):
     shutil.copytree(wb.sample_run("vit_tiny"), folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"samplings": [], "export": None}))
-    for file in (LAYERS, FUNCTIONS, *(path.name for path in folder.glob("ceilings*"))):
+    ceilings = [path.name for path in folder.glob("ceilings*")]
+    for file in ("layers.json", "functions.json", *ceilings):
         (folder / file).unlink(missing_ok=True)
     return str(folder)
 

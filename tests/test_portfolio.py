@@ -73,9 +73,9 @@ def ran(monkeypatch):
         yield Threads()
 
     def stand_in(stage):
-        def run(job, tell):
+        def run(job, progress):
             begin = time.monotonic()
-            tell("running")
+            progress("running", 0.0)
             time.sleep(0.005)
             outcome = job.outcome
             if stage == "measure":
@@ -134,7 +134,7 @@ def test_the_command_ends_as_the_batch_did(cli, matrix, ran, monkeypatch, tmp_pa
     assert (code, out) == (0, "portfolio_small/index.html\n")
     assert "reporting 1 of 1: toy_cnn/fp32/host/auto" in err
 
-    def fail(job, tell):
+    def fail(job, progress):
         raise ExportError("no such operator")
 
     monkeypatch.setitem(stages.STAGE_FUNCTIONS, "export", fail)
@@ -252,10 +252,10 @@ def test_a_program_is_exported_once_for_all_targets_and_extensions(matrix, ran, 
 def test_a_failure_takes_no_other_cell_with_it(matrix, ran, tmp_path, monkeypatch):
     good = stages.STAGE_FUNCTIONS["export"]
 
-    def fail(job, tell):
+    def fail(job, progress):
         if job.cell.name == "toy_cnn/int8/host/none":
             raise ExportError("no such operator", where="<b>")
-        return good(job, tell)
+        return good(job, progress)
 
     monkeypatch.setitem(stages.STAGE_FUNCTIONS, "export", fail)
     portfolio = wb.batch(matrix(), out=tmp_path / "out")
@@ -301,7 +301,7 @@ def test_what_was_damaged_is_made_anew_and_nothing_else(matrix, ran, tmp_path, d
 def test_a_trace_that_cannot_be_read_is_measured_anew(matrix, ran, tmp_path, monkeypatch):
     good = stages.STAGE_FUNCTIONS["report"]
 
-    def fail(job, tell):
+    def fail(job, progress):
         raise TraceError("truncated", where="x.etdump")
 
     monkeypatch.setitem(stages.STAGE_FUNCTIONS, "report", fail)
@@ -404,12 +404,12 @@ def test_a_report_says_what_does_not_fit_together(matrix, tmp_path):
     shutil.copytree(wb.sample_run("mobilenet_v3_small"), storage.folder / run_dir)
     outcome = Outcome(cell, run_dir=run_dir)
     job = stages.Job("report", outcome, read_matrix(matrix()), storage)
-    assert stages.report_cell(job, lambda text: None)[0].problem == ""
+    assert stages.report_cell(job, lambda text, fraction: None)[0].problem == ""
     stem = load_run(storage.folder / run_dir).plan.stem
     program = storage.folder / cell.folder / "artifacts" / f"{stem}.pte"
     program.parent.mkdir()
     program.write_bytes(b"another")
-    reported, _ = stages.report_cell(job, lambda text: None)
+    reported, _ = stages.report_cell(job, lambda text, fraction: None)
     assert "program is the one that ran" in reported.problem
 
 

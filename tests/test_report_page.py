@@ -1,13 +1,14 @@
 """The pages of a run and of several runs in Chromium, opened from a file without a network."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from recorded import recorded
 
 import workbench as wb
-from workbench.portfolio.combined import write_combined
 
 SCREENSHOTS = Path(__file__).resolve().parents[1] / "build" / "screenshots"
 
@@ -21,7 +22,8 @@ def folder(tmp_path_factory):
     for model in ("mobilenet_v3_small", "toy_cnn"):
         wb.make_report(shutil.copytree(wb.sample_run(model), folder / model))
     sides = [f"{wb.sample_run()}:avx512_off", f"{wb.sample_run()}:avx512_on"]
-    write_combined([*sides, str(wb.sample_run("toy_cnn"))], folder / "combined")
+    runs = [*sides, wb.sample_run("toy_cnn"), "--out", folder / "combined"]
+    subprocess.run([sys.executable, "-m", "workbench", "report", *runs], check=True)
     return folder
 
 

@@ -189,7 +189,7 @@ class Search:
         """Count work; what it waited for, and what others did meanwhile, does not count."""
         self.save(spent_s=round(self.study.spent_s + seconds, 1))
 
-    def tell(self, text: str, part: float = 0.0) -> None:
+    def report(self, text: str, fraction: float = 0.0) -> None:
         """Report progress, as a part of the budget."""
         self.progress(f"{parse_name(self.model).label}: {text}", max(0.0, min(1.0, 1 - self.left)))
 
@@ -198,7 +198,7 @@ class Search:
         wanted = [self.study[name] for name in names if self.study[name].state == "planned"]
         if not wanted:
             return
-        self.tell(f"exporting {', '.join(v.name for v in wanted)}")
+        self.report(f"exporting {', '.join(v.name for v in wanted)}")
         jobs = [(self.model, v.options, self.place / v.name, self.options) for v in wanted]
         futures = [self.executor.submit(export_variant, job) for job in jobs]
         seconds = []
@@ -214,7 +214,7 @@ class Search:
                 facts |= {"state": "failed", "reason": f"the same program as {twin}"}
             self.update(name, **facts)
             variant = self.study[name]
-            self.tell(f"{name}: {variant.reason or variant.flaw or variant.change}")
+            self.report(f"{name}: {variant.reason or variant.flaw or variant.change}")
         self.spend(max(*seconds, sum(seconds) / self.options.jobs))
 
     def measure(self, names: Sequence[str], part: float, last: bool = False) -> None:
@@ -239,9 +239,9 @@ class Search:
             timeout_s=self.options.timeout_s,
         )
         try:
-            self.tell(f"measuring {', '.join(planned.variants)}")
+            self.report(f"measuring {', '.join(planned.variants)}")
             run = measure(
-                first, how, root=self.place, again=False, artifacts=False, progress=self.tell
+                first, how, root=self.place, again=False, artifacts=False, progress=self.report
             )
         except RunnerError as error:
             self._replayed = number
@@ -323,7 +323,7 @@ class Search:
             times = propose.own_ms(before)
             order = sorted(times, key=lambda layer: -times[layer])
             job = (self.model, base.options, order, FIRST * self.options.budget_s)
-            self.tell("measuring the noise of each layer")
+            self.report("measuring the noise of each layer")
             noise, seconds = self.executor.submit(propose.measure_variant_noise, job).result()
             self.save(layers=noise)
             self.spend(seconds)
@@ -348,7 +348,7 @@ class Search:
         if source.startswith(RANDOM) and not self.study.warnings:
             text = f"inputs: {source}. Ranges and errors of quantisation then mean little: pass "
             text += "representative samples with --inputs"
-            self.tell(f"warning: {text}")
+            self.report(f"warning: {text}")
             self.save(warnings=(text,))
 
     def conclude(self) -> None:

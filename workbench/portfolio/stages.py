@@ -6,7 +6,7 @@ import platform
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,14 +16,13 @@ from workbench.analysis.run import Measurement
 from workbench.errors import ExportError, SetupError
 from workbench.export.artifact import export_model, find_cached_export, versions
 from workbench.frames import WRONG
+from workbench.options import Progress
 from workbench.portfolio.executor import limit_time
 from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.state import Storage, hash_run_files
 from workbench.records.portfolio import STAGES, Cell, CellStage, Outcome, Row
 from workbench.run.locks import device_behind, lock_device, share_machine
 from workbench.store import artifacts_dir, new_run_dir, safe_name
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -62,13 +61,13 @@ def run_job(job: Job) -> Outcome:
     """Run a job once its device or this machine is free; returns the new outcome of its cell."""
     _check_worker(job)
     with contextlib.ExitStack() as stack:
-        tell = stack.enter_context(_open_log(job))
+        progress = stack.enter_context(_open_log(job))
         waited = stack.enter_context(lock_device(job.device) if job.device else share_machine())
         started, clock = datetime.now(UTC), time.monotonic()
         if job.stage == "export":  # the other stages have time limits of their own
             note = (job.storage.folder / job.log).with_suffix(".where")
             stack.enter_context(limit_time(note, job.attempt, job.matrix.export_limit_s))
-        outcome, cached = STAGE_FUNCTIONS[job.stage](job, tell)
+        outcome, cached = STAGE_FUNCTIONS[job.stage](job, progress)
         seconds = time.monotonic() - clock
     stage = CellStage(
         job.stage,
@@ -97,23 +96,22 @@ def adopt_export(outcome: Outcome, other: Outcome) -> Outcome:
     return add_stage(replace(outcome, **{name: getattr(other, name) for name in names}), stage)
 
 
-def export_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
+def export_cell(job: Job, progress: Progress) -> tuple[Outcome, bool]:
     """Export the program of a cell, unless that was done before."""
     cell, options = job.cell, replace(job.matrix.export, dtype=job.cell.dtype)
     job.storage.fetch(f"{cell.folder}/artifacts")
     program = find_cached_export(cell.model, options, root=job.root)
     cached = program is not None
     if program is None:
-        program = export_model(
-            cell.model, options, root=job.root, progress=lambda text, fraction: tell(text)
-        )
+        program = export_model(cell.model, options, root=job.root, progress=progress)
         job.storage.send(f"{cell.folder}/artifacts")
     export = program.export
     if export is None:
         raise SetupError("has no export record", where=program.path)
     if not export.runs:
         raise ExportError(export.problem, where=program.path)
-    tell(f"{program.path.name}: {'cached' if cached else 'exported'}. {export.problem}")
+    how = "cached" if cached else "exported"
+    progress(f"{program.path.name}: {how}. {export.problem}", 1.0)
     outcome = replace(
         job.outcome,
         size_bytes=export.size_bytes,
@@ -124,7 +122,7 @@ def export_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     return outcome, cached
 
 
-def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
+def measure_cell(job: Job, progress: Progress) -> tuple[Outcome, bool]:
     """Measure a cell: resume an interrupted run, or use a finished one."""
     from workbench.workflow import measure
 
@@ -137,7 +135,7 @@ def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
         root=job.root,
         again=job.outcome.damaged,
         artifacts=False,
-        progress=lambda text, fraction: tell(text),
+        progress=progress,
     )
     run_dir, manifest = run.path, run.record
     if storage.url and cell.cache_key not in run_dir.name:
@@ -158,7 +156,7 @@ def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     return outcome, manifest.finished < started
 
 
-def report_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
+def report_cell(job: Job, progress: Progress) -> tuple[Outcome, bool]:
     """Analyse the run of a cell, write its files and report, and validate them."""
     from workbench.analysis.quality import summarize_quality
     from workbench.report.artifacts import write_artifacts
@@ -174,7 +172,7 @@ def report_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     storage.send(name)
     checks = validate_run(run)
     failures = checks[checks["status"] == "fail"]
-    tell(f"{page.name}: quality {summarize_quality(run.quality)}")
+    progress(f"{page.name}: quality {summarize_quality(run.quality)}", 1.0)
     outcome = replace(
         job.outcome,
         report=f"{name}/{page.name}",
@@ -243,11 +241,11 @@ def _check_worker(job: Job) -> None:
 
 
 @contextlib.contextmanager
-def _open_log(job: Job) -> Iterator[Tell]:
+def _open_log(job: Job) -> Iterator[Progress]:
     """Collect the lines of a job, with the traceback of an error, and write its log."""
     lines: list[str] = []
     try:
-        yield lambda text: lines.append(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}")
+        yield lambda text, _: lines.append(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}")
     except BaseException as error:
         lines += traceback.format_exception(error)
         raise
