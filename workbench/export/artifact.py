@@ -55,8 +55,9 @@ def export_model(
 
     Beside it are the ETRecord, the layer sidecar, one ``.input<i>.bin`` per input (raw, in the
     program's layout) and the record, which is written last: if it exists, the export is complete.
-    A model given by name is exported again only if something has changed: a source file of the
-    model or the exporter, an installed version, an option, or a file that is read or was written.
+    A model given by name is exported again only if something has changed: a Python file in the
+    model's folder or of the exporter, an installed version, an option, weights, inputs, or a file
+    that was written.
 
     Parameters
     ----------

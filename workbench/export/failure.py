@@ -38,10 +38,20 @@ def explain_forward(origin: str) -> Iterator[None]:
 @contextlib.contextmanager
 def explain_tracing(origin: str) -> Iterator[None]:
     """Turn exceptions of ``torch.export`` into an `ExportError`."""
+    from torch._dynamo.exc import UserError
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
     try:
         yield
     except Exception as error:  # the model's code runs in here and may raise anything
-        what, hint = _explain_tracing(error)
+        what = reason(error)
+        hint = "the model runs in PyTorch, but tracing sees tensors without values"
+        if isinstance(error, GuardOnDataDependentSymNode):
+            what = "the code branches on a tensor's value, or uses it as a size"
+            hint = "compute both sides and choose with torch.where; keep sizes constant"
+        elif isinstance(error, UserError) and "dynamic" in str(error):
+            what = "; ".join(re.findall(r"^\s*- (.*)", str(error), re.MULTILINE)) or what
+            hint = "check get_dynamic_shapes()"
         where = user_line(error) or origin
         raise ExportError(f"torch.export: {what}", where=where, hint=hint) from error
 
@@ -97,18 +107,3 @@ def _line_of_operator(operator: str, program: ExportedProgram) -> str:
         if schema is not None and schema.name == name:
             return user_line_of_stack(node.meta.get("stack_trace"))
     return ""
-
-
-def _explain_tracing(error: Exception) -> tuple[str, str]:
-    from torch._dynamo.exc import UserError
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
-    if isinstance(error, GuardOnDataDependentSymNode):
-        return (
-            "the code branches on a tensor's value, or uses it as a size",
-            "compute both sides and choose with torch.where; keep sizes constant",
-        )
-    if isinstance(error, UserError) and "dynamic" in str(error):
-        violations = "; ".join(re.findall(r"^\s*- (.*)", str(error), re.MULTILINE))
-        return violations or reason(error), "check get_dynamic_shapes()"
-    return reason(error), "the model runs in PyTorch, but tracing sees tensors without values"

@@ -1,7 +1,6 @@
 """What several networks share: registration, random weights, and building blocks."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,18 +12,18 @@ Network = type[nn.Module]
 
 
 def zoo_model(
-    name: str, *shapes: tuple[int, ...], norm_batch: tuple[int, ...] = (), **arguments: Any
+    name: str, *shapes: tuple[int, ...], norm_batch: tuple[int, ...] = ()
 ) -> Callable[[Network], Network]:
     """Register a network with random weights and noise of some ``shapes`` as example inputs.
 
     ``norm_batch`` is the shape of the batch that sets the statistics of the batch norms (empty: 0
-    and 1); ``arguments`` are the constructor's.
+    and 1).
     """
 
     def register(network: Network) -> Network:
         class ZooModel(EagerModelBase):
             def get_eager_model(self) -> nn.Module:
-                module = initialize(network(**arguments))
+                module = initialize(network())
                 if norm_batch:
                     set_norm_statistics(module, torch.randn(norm_batch))
                 return module
