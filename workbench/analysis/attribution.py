@@ -50,7 +50,7 @@ class Provenance:
 
     def of_event(self, numbers: Sequence[int]) -> _Columns:
         """The columns of a logged event, from the numbers of its origins, the main one first."""
-        origins = [self._origin(number) for number in numbers]
+        origins = [self.method.origins[number] for number in numbers]
         return {
             **_layer(origins[0]),
             **_no_cost("compute"),
@@ -64,11 +64,16 @@ class Provenance:
         done = [xnodes[number] for number in operator.sources or operator.serves]
         if not done:
             return {**_layer(None), **_no_cost("cast"), "also": "", "nodes": None, "xnodes": None}
-        main = max(done, key=lambda node: (self._owns_layer(node), node.flops))
+
+        def weight(node: XNode) -> tuple[bool, int]:
+            owns = node.role == "compute" and node.borrows is None and bool(node.origins)
+            return owns, node.flops
+
+        main = max(done, key=weight)
         layer = self.layer_of(main)
         # Casts and layout changes are not work of their layer.
         others = [self.layer_of(node) for node in done if node.role == "compute"]
-        others += [self._origin(n) for node in done for n in node.absorbed]
+        others += [self.method.origins[n] for node in done for n in node.absorbed]
         columns = {
             **_layer(layer),
             "also": _paths(others, layer),
@@ -83,18 +88,12 @@ class Provenance:
         """The layer of an exported operator: its own, or one that it borrows."""
         if node.borrows is not None:
             node = self.instruction.xnodes[node.borrows]
-        return self._origin(node.origins[0]) if node.origins else None
-
-    def _owns_layer(self, node: XNode) -> bool:
-        return node.role == "compute" and node.borrows is None and bool(node.origins)
-
-    def _origin(self, number: int) -> Origin:
-        return self.method.origins[number]
+        return self.method.origins[node.origins[0]] if node.origins else None
 
     def _node_names(self, done: Sequence[XNode], main: XNode) -> str | None:
         ordered = [main, *(node for node in done if node is not main)]
         numbers = [n for node in ordered for n in node.origins]
-        return ", ".join(dict.fromkeys(self._origin(n).node for n in numbers)) or None
+        return ", ".join(dict.fromkeys(self.method.origins[n].node for n in numbers)) or None
 
     def _work(self, done: Sequence[XNode]) -> _Columns:
         """Shapes and cost of several exported operators that run as one."""

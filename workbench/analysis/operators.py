@@ -99,13 +99,7 @@ def _subject(name: str, kind: str) -> str:
 
 
 def load_scheme(categories: str | Path = "workbench") -> Scheme:
-    """A scheme by its name (``workbench`` or ``kit``) or from a YAML file.
-
-    Raises
-    ------
-    UsageError, StoreError
-        There is no such file, or it is not a scheme.
-    """
+    """A scheme by its name (``workbench`` or ``kit``) or from a YAML file."""
     path = Path(categories)
     if str(path) in BUILT_IN:
         return _load_built_in(str(path))
@@ -147,24 +141,15 @@ def _check_rule(rule: CategoryRule, where: str) -> None:
         raise unknown_name("kind of ledger row", rule.kind, KINDS, where)
 
 
-def add_categories(
-    ledger: pd.DataFrame, categories: str | Path | Scheme | None = None
-) -> pd.DataFrame:
+def add_categories(ledger: pd.DataFrame, scheme: Scheme | None = None) -> pd.DataFrame:
     """The ledger with the columns ``category``, ``family`` and ``rule`` added.
 
-    Parameters
-    ----------
-    ledger
-        ``frames.LEDGER``; not modified.
-    categories
-        ``workbench``, ``kit`` or a YAML file of rules. By default, a ledger that has the columns
-        keeps them, as that of a `Run` does, and another gets them by the workbench's rules.
+    Without a scheme, a ledger that has the columns keeps them, as that of a `Run` does, and another
+    gets them by the workbench's rules.
     """
-    if categories is None and not {*_PLACED} - {*ledger.columns}:
+    if scheme is None and not {*_PLACED} - {*ledger.columns}:
         return ledger
-    scheme = categories
-    if not isinstance(scheme, Scheme):
-        scheme = load_scheme(scheme or "workbench")
+    scheme = scheme or load_scheme()
     (operator, operators), (kind, kinds) = (
         pd.factorize(ledger[column].astype(object)) for column in ("operator", "kind")
     )
@@ -238,22 +223,9 @@ def summarize_operators(ledger: pd.DataFrame) -> pd.DataFrame:
 def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
     """The five categories of one measurement, in their usual order; 0 ms if one is absent.
 
-    Parameters
-    ----------
-    ledger
-        ``frames.LEDGER`` of one experiment and thread count, of one or several restarts.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.CATEGORIES``, plus ``std_ms`` over the runs, ``low_ms`` and ``high_ms`` of
-        Student's 95 % interval over the restarts (over the runs if there is only one);
-        ``mean_ms`` sums to the mean E2E time, ``share`` to 1.
-
-    Raises
-    ------
-    ComparisonError
-        The ledger has no run, or mixes several experiments or thread counts.
+    ``frames.CATEGORIES``, plus ``std_ms`` over the runs, ``low_ms`` and ``high_ms`` of Student's
+    95 % interval over the restarts (over the runs if there is only one); ``mean_ms`` sums to the
+    mean E2E time, ``share`` to 1.
     """
     ledger = add_categories(ledger)
     runs = total_runs(ledger, "category").reindex(columns=list(CATEGORIES), fill_value=0.0)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -55,14 +54,14 @@ def predict_what_if(
     >>> bool(table.at["GEMM", "predicted_ms"] == table.at["GEMM", "measured_ms"] / 2)
     True
     """
-    parts = _break_down(times, by)
-    factor = _factors_of(parts, factors, by)
-    e2e_ms, speedup, low, high = _predict_e2e(parts, factor)
-    after = parts.blocks / factor
+    names, mean, blocks = _break_down(times, by)
+    factor = _factors_of(names, factors, by)
+    e2e_ms, speedup, low, high = _predict_e2e(mean, blocks, factor)
+    after = blocks / factor
     half = half_width(np.column_stack([after.sum(axis=1), after]))
-    table = pd.DataFrame({"level": ["e2e", *[by] * len(factor)], "name": ["E2E", *parts.names]})
-    table["measured_ms"] = np.append(parts.mean.sum(), parts.mean)
-    table["predicted_ms"] = np.append(e2e_ms, parts.mean / factor)
+    table = pd.DataFrame({"level": ["e2e", *[by] * len(factor)], "name": ["E2E", *names]})
+    table["measured_ms"] = np.append(mean.sum(), mean)
+    table["predicted_ms"] = np.append(e2e_ms, mean / factor)
     table["low_ms"], table["high_ms"] = table["predicted_ms"] - half, table["predicted_ms"] + half
     for column, value in (("speedup", speedup), ("low", low), ("high", high)):
         table[column] = np.append(value, factor)
@@ -73,73 +72,51 @@ def predict_what_if(
 def rank_bottlenecks(
     times: pd.DataFrame, *, by: str = "category", factor: float = 2.0
 ) -> pd.DataFrame:
-    """What each part could gain: E2E without it, and with it some factor faster.
+    """What each part could gain: E2E without it, and with it some ``factor`` faster.
 
-    Parameters
-    ----------
-    times, by
-        As for `predict_what_if`.
-    factor
-        How many times faster, for the second case.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.BOTTLENECKS``, the largest part first: the next bottleneck.
-
-    Raises
-    ------
-    UsageError
-        The factor is not above 0.
-    ComparisonError
-        The ledger is empty or mixed.
+    ``frames.BOTTLENECKS``, the largest part first: the next bottleneck. ``times`` and ``by`` are as
+    for `predict_what_if`.
     """
-    parts = _break_down(times, by)
+    names, mean, blocks = _break_down(times, by)
     rows = []
-    for name, ms in sorted(zip(parts.names, parts.mean, strict=True), key=lambda part: -part[1]):
+    for name, ms in sorted(zip(names, mean, strict=True), key=lambda part: -part[1]):
         free, faster = (
-            _predict_e2e(parts, _factors_of(parts, {name: k}, by)) for k in (math.inf, factor)
+            _predict_e2e(mean, blocks, _factors_of(names, {name: k}, by))
+            for k in (math.inf, factor)
         )
-        rows.append((by, name, ms, ms / parts.mean.sum(), *free, factor, *faster))
+        rows.append((by, name, ms, ms / mean.sum(), *free, factor, *faster))
     table = check(pd.DataFrame(rows, columns=BOTTLENECKS.names), BOTTLENECKS)
     return mark_emulated(table) if is_emulated(times) else table
 
 
-@dataclass(frozen=True)
-class _Breakdown:
-    """Mean time of every part in ms: over all runs, and by block of them (one row each)."""
-
-    names: list[str]
-    mean: np.ndarray
-    blocks: np.ndarray
-
-
-def _break_down(times: pd.DataFrame, by: str) -> _Breakdown:
+def _break_down(times: pd.DataFrame, by: str) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """The parts, the mean time of each in ms, and that of every block of runs (one row each)."""
     if "duration_ns" not in times:
         mean = times["mean_ms"].to_numpy(float)
-        return _Breakdown(list(times["category"]), mean, mean[None])
+        return list(times["category"]), mean, mean[None]
     runs = total_runs(add_categories(times) if by in _DERIVED else times, by)
     if by == "category":
         runs = runs.reindex(columns=list(CATEGORIES), fill_value=0.0)
-    means, blocks = runs.mean().to_numpy(), blocks_of(runs).to_numpy()
-    return _Breakdown(list(map(str, runs.columns)), means, blocks)
+    return list(map(str, runs.columns)), runs.mean().to_numpy(), blocks_of(runs).to_numpy()
 
 
-def _factors_of(parts: _Breakdown, factors: Mapping[str, float], by: str) -> np.ndarray:
+def _factors_of(names: list[str], factors: Mapping[str, float], by: str) -> np.ndarray:
     for name, factor in factors.items():
-        if name not in parts.names:
-            raise unknown_name(by, name, parts.names)
+        if name not in names:
+            raise unknown_name(by, name, names)
         if not factor > 0:
             raise UsageError(f"a factor must be above 0, not {factor}", where=name)
-    return np.array([float(factors.get(name, 1.0)) for name in parts.names])
+    return np.array([float(factors.get(name, 1.0)) for name in names])
 
 
-def _predict_e2e(parts: _Breakdown, factor: np.ndarray) -> tuple[float, float, float, float]:
+def _predict_e2e(
+    mean: np.ndarray, blocks: np.ndarray, factor: np.ndarray
+) -> tuple[float, float, float, float]:
     """Predicted ms, speed-up, and the ends of its interval."""
-    predicted = (parts.mean / factor).sum()
+    predicted = (mean / factor).sum()
     with np.errstate(divide="ignore", invalid="ignore"):
-        gain = np.log(parts.mean.sum() / predicted)
-        ratios = parts.blocks.sum(axis=1) / (parts.blocks / factor).sum(axis=1)
+        gain = np.log(mean.sum() / predicted)
+        ratios = blocks.sum(axis=1) / (blocks / factor).sum(axis=1)
         spread = half_width(np.log(ratios)[:, None])[0]
         return predicted, np.exp(gain), np.exp(gain - spread), np.exp(gain + spread)
 
@@ -147,16 +124,8 @@ def _predict_e2e(parts: _Breakdown, factor: np.ndarray) -> tuple[float, float, f
 def bottleneck_shift(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
     """Time and share of every category before and after, and its part in the E2E change.
 
-    Parameters
-    ----------
-    baseline, candidate
-        ``frames.CATEGORIES``. A category that one of them lacks took no time there.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.SHIFT``, in the order of the baseline; ``delta_ms`` sums to the E2E change and
-        ``contribution`` to 1 (NaN if E2E did not change at all).
+    ``frames.SHIFT`` from ``frames.CATEGORIES`` of both sides, in the order of the baseline; a
+    category that one of them lacks took no time there.
     """
     before, after = (side.set_index("category")["mean_ms"] for side in (baseline, candidate))
     names = before.index.union(after.index, sort=False)
