@@ -13,7 +13,7 @@ from junitparser import JUnitXml
 from program_builder import Delegate, Node, measured
 
 import workbench as wb
-from workbench.analysis.compare_runs import Compared, judge, judge_resources
+from workbench.analysis.compare_runs import Compared, judge_limit, judge_resources
 from workbench.analysis.memory import (
     account_memory,
     activation_bytes,
@@ -106,6 +106,13 @@ def test_arenas_are_those_of_the_memory_planner(run, conv_pte):
     sizes = run.subject.memory.set_index("part")["size_bytes"]
     assert sizes["arenas"] == sum(method.arena_bytes)
     assert sizes["inputs"] == 4 * 3 * 64 * 64
+
+
+def test_a_run_hands_out_its_opened_program(run, conv_pte):
+    program = run.subject.opened_program
+    assert program.sha256 == run.subject.program.sha256
+    assert program.path.read_bytes() == conv_pte.read_bytes()
+    assert wb.open_run(wb.sample_run()).subject.opened_program is None, "its file is not here"
 
 
 def test_every_start_is_recorded_and_interleaved(run):
@@ -371,9 +378,9 @@ def test_a_gate_holds_latency_and_memory_to_a_limit_each():
     ratios = pd.DataFrame({"low": [0.9, 1.06, 1.06, 1.0, 0.9], "high": [1.04, 1.1, 1.1, 1.2, 1.0]})
     ratios["outcome"] = ["equivalent", "more", "inconclusive", "more", WRONG]
     shown = ratios["outcome"] == "more"
-    gates = judge(ratios, pd.Series([0.05] * 5), shown)
+    gates = judge_limit(ratios, pd.Series([0.05] * 5), shown)
     assert gates.tolist() == ["passed", "failed", "undecided", "undecided", "failed"]
-    assert set(judge(ratios, None, shown)) == {"open"}
+    assert set(judge_limit(ratios, None, shown)) == {"open"}
 
 
 # --- side by side --------------------------------------------------------------------------------

@@ -115,8 +115,9 @@ from workbench.analysis.sweeps import (
 )
 from workbench.analysis.variants import STUDY, add_measured, read_study
 from workbench.analysis.what_if import bottleneck_shift, bound_shift
-from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.layers import resize
+from workbench.export.program import Program, open_program
 from workbench.frames import (
     COMPARISON,
     EMULATED,
@@ -645,6 +646,14 @@ class Measurement:
     def program(self) -> PlannedProgram:
         """What was run."""
         return self.run.record.plan.program_of(self.experiment)
+
+    @cached_property
+    def opened_program(self) -> Program | None:
+        """The program's file, opened; None if it is gone or has changed since."""
+        with contextlib.suppress(WorkbenchError, OSError):
+            program = open_program(Path(self.program.pte))
+            return program if program.sha256 == self.program.sha256 else None
+        return None
 
     @property
     def export(self) -> Export | None:
