@@ -12,7 +12,7 @@ from workbench.analysis.findings import graph, times
 from workbench.analysis.findings.gains import (
     Finding,
     Gain,
-    name_layers,
+    layers_of,
     share_of,
     time_spent,
     untraced_scale,
@@ -142,7 +142,7 @@ def _row(rule: Rule, finding: Finding, m: Measurement) -> dict[str, Any]:
         "rule": rule.name,
         "title": finding.title,
         "spent": share_of(m, time_spent(m, keys).ms) if timed else np.nan,
-        "place": finding.place or name_layers(m.costs.loc[keys]),
+        "place": finding.place or layers_of(m.costs.loc[keys]),
         "gain_ms": typical,
         "low_ms": least * gain.low,
         "high_ms": high,
