@@ -15,17 +15,18 @@ from planned import make_plan
 import workbench as wb
 from workbench import store
 from workbench.analysis.compare_runs import compare_many, compare_with_metrics
-from workbench.errors import ComparisonError, StoreError, UsageError
+from workbench.errors import ComparisonError, RunnerError, StoreError, TargetError, UsageError
 from workbench.export.program import Program
 from workbench.portfolio.history import read_history
 from workbench.records.runs import PlannedProgram, Tensor
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
 from workbench.run.config import complete_plan, plan_config, read_config
-from workbench.run.custom_runner import process_command
+from workbench.run.custom_runner import process_command, run_process
 from workbench.run.isa import Isa
 from workbench.run.plan import choose_experiments, name_programs
 from workbench.run.session import RunnerSession
+from workbench.run.targets.host import Host
 from workbench.run.tensor_files import compare_output_bytes
 
 ISA = Isa("x86_64", ("avx512f", "avx2"), {"avx2": ("avx512f",), "native": ()}, "ok")
@@ -431,3 +432,20 @@ def test_programs_of_a_config_get_the_inputs_that_they_take(programs, tmp_path):
     assert [t.dtype for t in ran["after"].inputs] == ["float32", "int64"]
     (control,) = (e for e in plan.experiments if e.control)
     assert ran[control.name] == ran[plan.pairs[0].baseline]
+
+
+def test_a_trace_that_cannot_be_copied_says_why(programs, tmp_path):
+    class FullDisk(Host):
+        def pull(self, remote, path):
+            raise TargetError("No space left on device", where="board")
+
+    runner = tmp_path / "executor_runner"
+    runner.write_text("#!/bin/sh\n")
+    runner.chmod(0o755)
+    config = {"model": str(programs[0]), "experiments": [{"name": "a", "runner_path": str(runner)}]}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    plan, _ = plan_config(read_config(path), tmp_path)
+    with pytest.raises(RunnerError, match="wrote no ETDump; No space left on device") as error:
+        run_process(tmp_path, plan, plan.experiments[0], 1, 0, FullDisk())
+    assert isinstance(error.value.__cause__, TargetError)

@@ -84,27 +84,27 @@ def profile(
     """
     label = model.path.name if isinstance(model, Program) else str(getattr(model, "name", model))
 
-    def tell(text: str, fraction: float = 0.0) -> None:
+    def report(text: str, fraction: float = 0.0) -> None:
         progress(f"{label}: {text}", fraction)
 
     load_scheme(categories or "workbench")
     with open_target(measure.target, power=measure.power) as target:
         runner = find_runner(target, measure.ops)
         check_toggle(measure, runner)  # an export takes longer
-        with share_machine(tell):
-            programs = _export(model, export, measure, root, tell)
+        with share_machine(report):
+            programs = _export(model, export, measure, root, report)
         programs += map(open_program, measure.against)
         place = Path(root or programs[0].root)
-        run = measure_programs(programs, measure, runner, place, progress=tell)
+        run = measure_programs(programs, measure, runner, place, progress=report)
         if measure.roof and not run.emulated and not measure.power:
             try:
-                measure_roof(run.path, runner=runner, progress=tell)
+                measure_roof(run.path, runner=runner, progress=report)
             except WorkbenchError as error:
-                tell(f"warning: the machine's peaks were not measured: {error}")
+                report(f"warning: the machine's peaks were not measured: {error}")
     run = open_run(run, categories=categories)
     write_artifacts(run)
-    tell("reporting", 1.0)
-    with share_machine(tell):
+    report("reporting", 1.0)
+    with share_machine(report):
         make_report(run)
     return run
 

@@ -294,7 +294,7 @@ def count_threads(threads: int) -> str:
 class Batch:
     """Consecutive timed inferences, in the order of measurement.
 
-    ``energy_uj`` is what the CPU's packages used meanwhile, in microjoules; None if unknown.
+    Old runs may have the energy that the CPU's packages used meanwhile, in microjoules.
     """
 
     round: int
@@ -403,18 +403,13 @@ class Stage(ProcessMemory):
     unwritten: int = 0
 
 
-#: What the modes of starts that read the program's file are called where it is mapped.
-READ = {"read": "time", "cold read": "cold"}
-
-
 @dataclass(frozen=True)
 class Start:
     """A process from its exec to its first output.
 
     ``mode`` is ``time``; ``cold``, with the program's file dropped from the page cache before;
-    ``read`` or ``cold read``, the same with the file read instead of mapped; or ``memory``, with
-    its memory read after every stage. ``cached`` is how much of the program's file was in the page
-    cache.
+    or ``memory``, with its memory read after every stage; old runs also have starts that read the
+    file instead of mapping it. ``cached`` is how much of the file was in the page cache.
     """
 
     experiment: str
