@@ -132,28 +132,33 @@ def test_any_session_is_read_or_refused_in_one_line(tmp_path_factory, change):
         assert "\n" not in str(error)
 
 
-def check(folder, path):
-    """The row of ``validate`` about a document."""
+def check(folder, paths):
+    """The rows of ``validate`` about documents."""
     table = wb.validate_run(folder).set_index("check")
-    return table.loc[f"{path.name} fits its schema"].tolist()
+    return table.loc[[f"{path.name} fits its schema" for path in paths]].itertuples(
+        index=False, name=None
+    )
 
 
 @pytest.mark.parametrize("model", ["toy_cnn", pytest.param("unet_small", marks=pytest.mark.slow)])
 def test_what_the_workbench_writes_fits_its_schema_and_damage_is_found(cli, tmp_path, model):
     folder = shutil.copytree(wb.sample_run(model), tmp_path / "runs" / "linux")
     assert cli("analyze", folder)[0] == 0
-    for name in ("metrics", "analysis_summary", "pipeline_summary"):
-        (path,) = folder.glob(f"*{name}.json")
-        content = json.loads(text := path.read_text())
+    names = ("metrics", "analysis_summary", "pipeline_summary")
+    paths = [path for name in names for path in folder.glob(f"*{name}.json")]
+    contents = [json.loads(path.read_text()) for path in paths]
+    for name, content in zip(names, contents, strict=True):
         schema(name).validate(content)
-        assert check(folder, path) == ["ok", "version 3"]
-        first, second = list(content)[:2]
-        without = {key: value for key, value in content.items() if key != first}
-        for bad in (without, {**content, "surprise": 1}, {**content, second: [{}]}):
-            path.write_text(json.dumps(bad))
-            status, evidence = check(folder, path)
+    assert list(check(folder, paths)) == [("ok", "version 3")] * 3
+    for damage in (drop_first, lambda content: content | {"surprise": 1}):
+        for path, content in zip(paths, contents, strict=True):
+            path.write_text(json.dumps(damage(content)))
+        for path, (status, evidence) in zip(paths, check(folder, paths), strict=True):
             assert status == "fail" and path.name in evidence and "\n" not in evidence
-        path.write_text(text)
+
+
+def drop_first(content):
+    return {key: value for key, value in content.items() if key != next(iter(content))}
 
 
 @pytest.mark.parametrize(
