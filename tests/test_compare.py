@@ -25,6 +25,7 @@ from workbench.analysis.compare import (
     reach_verdict,
     speedup_of_restarts,
 )
+from workbench.analysis.compare_runs import judge_rows
 from workbench.analysis.operators import CATEGORIES, summarize_categories, summarize_operators
 from workbench.analysis.statistics import describe_latencies, restart_latencies
 from workbench.analysis.what_if import bottleneck_shift, rank_bottlenecks
@@ -539,3 +540,35 @@ def test_the_published_case_has_data_movement_as_its_next_bottleneck():
     assert first["share"] == pytest.approx(0.40, abs=0.005)
     assert first["free_ms"] == pytest.approx(298.2 - 119.1)
     assert np.isnan(first["free_low"])
+
+
+@given(st.floats(0.2, 5), st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 1), st.integers(0, 3))
+def test_a_gate_fails_only_where_the_whole_interval_is_beyond(ratio, down, up, limit, outcome):
+    row = {
+        "subject": "x",
+        "level": "e2e",
+        "baseline_ms": ratio,
+        "candidate_ms": 1.0,
+        "speedup": ratio,
+        "low": ratio * (1 - down),
+        "high": ratio * (1 + up),
+        "outcome": ("faster", "slower", "equivalent", "inconclusive")[outcome],
+    }
+    gate = judge_rows(pd.DataFrame([row]), limit).rows["gate"].iloc[0]
+    least, most = 1 / row["high"] - 1, 1 / row["low"] - 1
+    if gate == "failed":
+        assert least > limit - 1e-9
+    elif gate == "passed":
+        assert most <= limit + 1e-9
+    else:
+        assert most > limit - 1e-9 and (least <= limit + 1e-9 or row["outcome"] != "slower")
+
+
+def test_the_false_alarms_of_a_gate_are_rare_where_nothing_changed():
+    rng = np.random.default_rng(0)
+    failed = 0
+    for _ in range(400):
+        sides = [[list(rng.lognormal(0, 0.02, 5))] for _ in range(2)]
+        table = compare_restarts(["x"], *sides).rename(columns={"name": "subject"})
+        failed += not judge_rows(table, 0.0).passed
+    assert failed / 400 < 0.05
