@@ -3,16 +3,12 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 
+import jsonschema
 import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.analysis.compare_runs import find_measurements, name_runs
-from workbench.errors import UsageError
-from workbench.portfolio.combined import combine_runs, write_combined
-from workbench.records.documents import describe_document
 
 READY, TRAINED = str(wb.sample_run("Ready")), str(wb.sample_run("AsTrained"))
 
@@ -34,23 +30,12 @@ def emulated(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def combined(emulated):
-    return combine_runs([emulated, READY, TRAINED])
+    return wb.combine_runs([emulated, READY, TRAINED])
 
 
 def test_a_name_says_what_differs(emulated):
-    names = (READY, f"{READY}:avx512_off", emulated)
-    known = find_measurements(names)
-    found = [known[name] for name in (*names, READY)]
-    assert name_runs(found) == [
-        "linux, avx512_on (1)",
-        "linux, avx512_off",
-        "qemu-aarch64, avx512_on",
-        "linux, avx512_on (4)",
-    ]
-    assert name_runs(found[:1] * 2) == ["(1)", "(2)"]
-    later = replace(found[0].run.record, started="2027-01-02T03:04:05+00:00")
-    again = replace(found[0], run=replace(found[0].run, record=later))
-    assert name_runs([found[0], again]) == ["2026-11-21 04:06", "2027-01-02 03:04"]
+    runs = wb.combine_runs([READY, f"{READY}:avx512_off", emulated]).runs["run"].tolist()
+    assert runs == ["linux, avx512_on", "linux, avx512_off", "qemu-aarch64, avx512_on"]
 
 
 def test_silicon_comes_first_and_emulation_has_no_times(combined):
@@ -79,48 +64,36 @@ def test_a_layer_has_one_row_per_run(combined):
     assert head["linux, Ready_xnnpack_fp32"] == head["qemu-aarch64, Ready_xnnpack_fp32"]
 
 
-def test_runs_without_layers_are_not_aligned(tmp_path):
+def test_runs_without_layers_are_not_aligned(tmp_path, cli):
     bare = copy_as(tmp_path, "linux")
     (tmp_path / "runs" / "linux" / "layers.json").unlink()
-    combined = combine_runs([READY, bare])
+    combined = wb.combine_runs([READY, bare])
     assert combined.layers is None and "layers are unknown" in combined.problem
-    files = write_combined([READY, bare], tmp_path / "out")
-    assert "Not aligned" in files[1].read_text()
+    assert cli("report", READY, bare, "--out", "out")[0] == 0
+    assert "Not aligned" in (tmp_path / "out" / "combined_report.md").read_text()
 
 
 def test_two_experiments_of_one_run_are_aligned(tmp_path):
-    combined = combine_runs([f"{READY}:avx512_off", f"{READY}:avx512_on"])
+    combined = wb.combine_runs([f"{READY}:avx512_off", f"{READY}:avx512_on"])
     assert list(combined.runs["run"]) == ["avx512_off", "avx512_on"]
     assert combined.latencies["outcome"].tolist() == ["faster"]
 
 
-@pytest.fixture(scope="module")
-def files(emulated, tmp_path_factory):
-    return write_combined([emulated, READY, TRAINED], tmp_path_factory.mktemp("out"))
-
-
-def test_the_page_needs_nothing_else(files):
-    page = files[0].read_text()
+def test_the_page_the_text_and_the_summary_say_the_same(cli, emulated, tmp_path):
+    code, out, _ = cli("report", emulated, READY, TRAINED, "--out", "out")
+    files = [tmp_path / line for line in out.splitlines()]
+    assert code == 0 and len(files) == 4
+    page, text = files[0].read_text(), files[1].read_text()
     assert "qemu-aarch64, Ready_xnnpack_fp32: emulated" in page
-    assert page.count("<h2 ") == 7  # with the contents
-    assert page.count('src="data:image/png;base64,') == 2
+    assert 'src="data:image/png;base64,' in page
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "<b>CPU" not in page and "&lt;b&gt;CPU|qemu" in page
-
-
-def test_markdown_says_the_same_in_text(files):
-    text = files[1].read_text()
     assert "## Code of each layer" in text and "Exp (NC)" in text
     assert "emulated: which code runs, not how fast" in text
     assert "CPU\\|qemu" in text and "<b>" not in text
     assert files[3].read_text() in text
-
-
-def test_the_summary_fits_its_schema(files):
-    import jsonschema
-
     content = json.loads(files[2].read_text())
-    schema = describe_document("combined_pipeline_summary")
+    schema = json.loads(cli("schema", "combined_pipeline_summary")[1])
     jsonschema.Draft202012Validator(schema).validate(content)
     assert [run["emulated"] for run in content["runs"]] == [False, False, True]
     assert np.isfinite(content["latencies"][0]["speedup"])
@@ -128,8 +101,8 @@ def test_the_summary_fits_its_schema(files):
 
 @pytest.mark.parametrize("names", [[READY], [READY, READY]])
 def test_a_combination_needs_two_runs(names):
-    with pytest.raises(UsageError, match="two or more measurements"):
-        combine_runs(names)
+    with pytest.raises(wb.WorkbenchError, match="two or more measurements"):
+        wb.combine_runs(names)
 
 
 def test_the_command_writes_four_files(cli, tmp_path):

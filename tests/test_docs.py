@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from workbench.cli import workbench as commands
+from command_line import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "data" / "docs").glob("*.md"))
@@ -26,12 +25,12 @@ def calls_of(page):
 def test_the_commands_of_a_page_exist_and_take_these_arguments(page):
     for line in calls_of(page):
         _, name, *words = shlex.split(line, comments=True)
-        commands.commands[name].make_context(name, words)
+        COMMANDS[name].make_context(name, words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_options_in_its_text_exist(page):
-    params = [param for command in commands.commands.values() for param in command.params]
+    params = [param for command in COMMANDS.values() for param in command.params]
     known = {option for param in params for option in (*param.opts, *param.secondary_opts)}
     mentioned = set(re.findall(r"`[^`]*?(--[a-z][a-z-]+)", page.read_text()))
     assert mentioned - known == {"--debug"} & mentioned
@@ -53,7 +52,7 @@ def test_a_command_with_an_unknown_option_is_found():
     import click
 
     with pytest.raises(click.NoSuchOption):
-        commands.commands["run"].make_context("run", ["x.pte", "--nonsense"])
+        COMMANDS["run"].make_context("run", ["x.pte", "--nonsense"])
 
 
 @pytest.fixture

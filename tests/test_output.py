@@ -14,12 +14,12 @@ import click
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import COMMANDS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.cli import workbench as commands
+import workbench as wb
 from workbench.cli.options import Command, show_progress
-from workbench.datasets import sample_run
 from workbench.records.codec import to_document, to_plain
 from workbench.records.runs import SCHEMA_VERSION
 
@@ -33,7 +33,7 @@ def whole(text):
 def run_dir(tmp_path):
     """A copy of a recorded run, to be analysed anew."""
     folder = tmp_path / "out_mobilenet_v3_small" / "runs" / "linux"
-    return Path(shutil.copytree(sample_run("mobilenet_v3_small"), folder))
+    return Path(shutil.copytree(wb.sample_run("mobilenet_v3_small"), folder))
 
 
 def check_step(line):
@@ -41,11 +41,11 @@ def check_step(line):
     assert line.startswith("next: ")
     for words in re.findall(r"workbench ([\w -]+[/\w. :-]*)", line):
         name, *rest = shlex.split(words)
-        commands.commands[name].make_context(name, rest)
+        COMMANDS[name].make_context(name, rest)
 
 
 def test_every_command_has_the_option():
-    for name, command in commands.commands.items():
+    for name, command in COMMANDS.items():
         assert isinstance(command, Command), name
         assert [p.name for p in command.params].count("json") == 1, name
 

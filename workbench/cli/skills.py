@@ -26,12 +26,6 @@ class Skill:
         """Its blocks of commands, in order."""
         return re.findall(r"^```sh\n(.*?)^```$", self.text, re.MULTILINE | re.DOTALL)
 
-    @property
-    def outputs(self) -> list[str]:
-        """Patterns of the files that it writes."""
-        _, _, rest = self.text.partition("## Expected outputs\n")
-        return re.findall(r"^- `([^`]+)`", rest.partition("\n## ")[0], re.MULTILINE)
-
 
 def list_skills() -> list[Skill]:
     """All playbooks, in order."""

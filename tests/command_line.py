@@ -1,0 +1,29 @@
+"""The commands, and the playbooks as `workbench skills` prints them."""
+
+import json
+import re
+from types import SimpleNamespace
+
+from click.testing import CliRunner
+
+from workbench.cli import workbench
+
+COMMANDS = workbench.commands
+
+
+def read_playbook(name=""):
+    """The JSON of `workbench skills NAME`; without a name, the list of playbooks."""
+    words = ["skills", *([name] if name else []), "--json"]
+    return json.loads(CliRunner().invoke(workbench, words).stdout)
+
+
+def list_playbooks():
+    """The playbooks in order, with their commands and the patterns of their files."""
+    playbooks = []
+    for name in (skill["name"] for skill in read_playbook()["skills"]):
+        record = read_playbook(name)
+        _, _, rest = record["skill"]["text"].partition("## Expected outputs\n")
+        outputs = re.findall(r"^- `([^`]+)`", rest.partition("\n## ")[0], re.MULTILINE)
+        facts = {"commands": record["commands"], "outputs": outputs}
+        playbooks.append(SimpleNamespace(**record["skill"], **facts))
+    return playbooks
