@@ -40,6 +40,7 @@ _CSS = [
     {"selector": "td", "props": "padding:.22em .5em;border-bottom:1px solid #8883;"
      "text-align:left"},
 ]  # fmt: skip
+_CHIP_CSS = "white-space:nowrap;border-left:.75em solid"
 _NUMBER_CSS = "text-align:right;white-space:nowrap"
 _PROSE_CSS = "min-width:14em;overflow-wrap:anywhere"
 _PROSE_LETTERS = 24  #: Letters of a text beyond which its column needs some width.
@@ -202,7 +203,7 @@ def _write_html(
     styler.set_caption(html.escape(caption))
     named = [place for place, name in enumerate(names) if name in ("category", "name")]
     styler.map(
-        lambda text: f"border-left:.75em solid {COLORS[text]}" if text in COLORS else "",
+        lambda text: f"{_CHIP_CSS} {COLORS[text]}" if text in COLORS else "",
         subset=named,
     )
     page = styler.to_html()
