@@ -157,7 +157,7 @@ def test_small_groups_of_int4_weights_are_found_and_large_ones_are_not():
     grouped = facts.operators["operator"].replace("Fully Connected (NC, F32) GEMM", name)
     facts = changed(facts, operators=facts.operators.assign(operator=grouped))
     row = only(changed(facts, export=exported("8da4w")), "weight groups")
-    assert row["title"].startswith("1 product with int4 weights in groups of 32")
+    assert row["title"].startswith("1 matmul with int4 weights in groups of 32")
     assert row["high_ms"] == pytest.approx(2.0, rel=0.01)
     large = exported("8da4w", options={"group_size": "128"})
     for export in (large, None):

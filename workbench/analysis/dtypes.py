@@ -103,7 +103,7 @@ def cannot_quantize(
     if dtype not in _LINEAR_ONLY:
         return ""
     if row["family"] != "gemm" or kind.startswith("Conv"):
-        return f"no linear layer, and {dtype} quantises nothing else"
+        return f"not a linear layer; {dtype} quantises only those"
     inputs = re.match(r"[\dx]*?(\d+)(?:,| ->)", str(row.get("shapes") or ""))
     if dtype == "8da4w" and inputs and int(inputs[1]) % size:
         return f"its inputs do not divide into groups of {size}"

@@ -130,8 +130,8 @@ def undisturbed_times(runs: pd.DataFrame) -> pd.DataFrame:
     """The times of `total_runs` without interference from other programs, by restart.
 
     A program that takes the CPU delays the running operator by whole time slices, and hits
-    operators late in an inference more often, because a process that has just woken up is left
-    alone for a while. Means, and shares of means, are therefore biased however many runs there are;
+    operators late in an inference more often, because the scheduler rarely preempts a process that
+    has just woken up. Means, and shares of means, are therefore biased however many runs there are;
     the mean of the fastest quarter of each column is not. A single restart is split into quarters.
     """
     process = runs.index.get_level_values("process")

@@ -185,7 +185,7 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     gain = time_spent(m, keys)
     rows = m.costs.loc[keys]
     yield Finding(
-        f"work that depends on no input is repeated at every inference: {_names(rows)}",
+        f"input-independent work is recomputed on every inference: {_names(rows)}",
         replace(gain, high=gain.high + _joined_calls_ms(m, keys)),
         tuple(keys),
         "compute it once, when the model is built, and keep the result as a buffer",
@@ -567,7 +567,7 @@ _NO_PERMUTATION = Advice(
     "nn.Conv2d(channels, wider, 1)  # for permute + nn.Linear + permute",
 )
 _ONE_DELEGATE = Advice(
-    "let one delegate compute both ends: the exporter converts the layout at its borders",
+    "keep both ends in one delegate: layouts are converted at delegate boundaries",
     _PARTITION,
 )
 _FOUR_DIMENSIONS = Advice(

@@ -65,7 +65,7 @@ _QUANTIZE = {
         "write the cell with nn.Linear layers, which the quantiser sees",
         "gates = self.input(x) + self.hidden(h)  # two nn.Linear, in a loop over the steps",
     ),
-    "no linear layer": (
+    "not a linear layer": (
         "export in int8, which quantises convolutions too",
         "workbench profile MODEL --dtype int8",
     ),
@@ -392,8 +392,7 @@ def find_weight_groups(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     if not keys or size >= _LARGE_GROUP:
         return
     yield Finding(
-        f"{count(len(keys), 'product')} with int4 weights in groups of {size}, each of which is "
-        "scaled apart",
+        f"{count(len(keys), 'matmul')} with int4 weights in groups of {size}, one scale per group",
         Gain.at_most(_GROUPING * time_spent(m, keys).ms),
         tuple(keys),
         "use larger groups, and check the accuracy; KleidiAI's kernels for groups do not use SME2",
