@@ -12,10 +12,13 @@ import pytest
 import workbench as wb
 from workbench.run import build
 from workbench.run.bundle import BACKENDS, C_LIBRARIES, CPP_LIBRARIES, KERNELS
+from workbench.run.runner import Runner
+from workbench.run.targets import open_target
 
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler"
 )
+SDK = build.find_sdk()
 NATIVE = Path(wb.__file__).parent / "run" / "native"
 
 TRACE = Path(__file__).parent / "data" / "etdump" / "native_fp32.etdump"
@@ -106,8 +109,26 @@ class Tools:
 
 def compile_cpp(binary: Path, *flags: str, source: Path | None = None) -> None:
     """Compile the native runner as the workbench does, or a source that includes its headers."""
-    words = build.compile_flags(build.find_sdk())
+    words = build.compile_flags(SDK)
     if source:
         words = [f"-I{NATIVE}", *(str(source) if w.endswith("runner.cpp") else w for w in words)]
     command = [*build.find_compiler(), *words, *flags, "-o", str(binary)]
     subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def mac_sdk() -> Path:
+    """The folder of executorch's wheel for macOS."""
+    version = metadata.version("executorch")
+    return build.fetch_wheel("executorch", version, "macosx_14_0_arm64") / "executorch"
+
+
+def link_for_mac(sdk: Path, binary: Path) -> None:
+    """Compile the native runner for macOS, by Zig."""
+    zig = build.fetch_wheel("ziglang", build.ZIG) / "ziglang" / "zig"
+    zig.chmod(0o755)
+    build.compile_runner(sdk, [str(zig), "c++", "-target", "aarch64-macos"], binary)
+
+
+def runner_on(target: str) -> Runner:
+    """The native runner on a target."""
+    return wb.find_runner(open_target(target))

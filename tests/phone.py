@@ -12,6 +12,9 @@ import time
 from workbench.errors import SetupError
 from workbench.run.build import ARCHITECTURES
 from workbench.run.bundle import fetch_debian
+from workbench.run.targets.android import Android
+from workbench.run.targets.qemu import Qemu
+from workbench.run.targets.remote import Remote
 
 SERIAL = "127.0.0.1:5555"
 
@@ -131,3 +134,16 @@ def missing():
         if not shutil.which(tool):
             return f"no {tool} on this machine"
     return ""
+
+
+def use_folder(patch, base):
+    """Let the workbench use this folder of the device: there is no ``/data`` here."""
+    patch.setitem(Android.__init__.__kwdefaults__, "base", base)
+
+
+def emulate(patch):
+    """Give the phone an aarch64 CPU: what is run there, QEMU runs."""
+    qemu = Qemu("max")
+    patch.setattr(Android, "machine", "aarch64")
+    patch.setattr(Android, "emulated", True)
+    patch.setattr(Android, "command", lambda self, argv: Remote.command(self, qemu.command(argv)))

@@ -121,7 +121,7 @@ def test_concurrent_builds_leave_one_binary(cache, fake_compiler):
 )
 def test_a_compiler_or_runner_that_fails_is_one_line(cache, fake_compiler, body, says):
     fake_compiler(body)
-    with pytest.raises(Exception, match=says) as caught:
+    with pytest.raises(wb.WorkbenchError, match=says) as caught:
         wb.find_runner()
     assert "\n" not in str(caught.value)
     if "exit 1" in body:
@@ -137,7 +137,7 @@ def test_a_hanging_compiler_times_out(cache, fake_compiler, monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", run)
     start = time.monotonic()
-    with pytest.raises(Exception, match="timed out"):
+    with pytest.raises(wb.WorkbenchError, match="timed out"):
         wb.find_runner()
     assert time.monotonic() - start < 10
 
@@ -145,10 +145,12 @@ def test_a_hanging_compiler_times_out(cache, fake_compiler, monkeypatch):
 def test_without_compiler_and_zig_the_error_names_the_fix(cache, no_compiler, monkeypatch):
     find = wb.find_runner
     hide_packages(monkeypatch, "pip")
-    with pytest.raises(Exception, match=r"no C\+\+ compiler, and no Zig: no pip.*install g\+\+"):
+    with pytest.raises(
+        wb.WorkbenchError, match=r"no C\+\+ compiler, and no Zig: no pip.*install g\+\+"
+    ):
         find()
     monkeypatch.setattr("sys.platform", "darwin")
-    with pytest.raises(Exception, match=r"no C\+\+ compiler -> xcode-select --install"):
+    with pytest.raises(wb.WorkbenchError, match=r"no C\+\+ compiler -> xcode-select --install"):
         find()
 
 
@@ -175,7 +177,7 @@ def test_zig_compiles_the_runner_where_no_compiler_is_installed(no_compiler, con
 
 def test_a_wrong_cxx_is_an_error(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
-    with pytest.raises(Exception, match="no such compiler: 'no-such-compiler'"):
+    with pytest.raises(wb.WorkbenchError, match="no such compiler: 'no-such-compiler'"):
         wb.find_runner()
 
 
@@ -183,7 +185,7 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path, fake_compiler):
     fake_compiler(MUTE)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(Exception, match="XDG_CACHE_HOME"):
+    with pytest.raises(wb.WorkbenchError, match="XDG_CACHE_HOME"):
         wb.find_runner()
 
 
@@ -197,9 +199,9 @@ def test_a_relative_cache_is_ignored(monkeypatch, tmp_path, fake_compiler):
 def test_without_executorch_or_its_libraries(monkeypatch, tmp_path):
     find = wb.find_runner
     hide_packages(monkeypatch, "executorch")
-    with pytest.raises(Exception, match="executorch is not installed"):
+    with pytest.raises(wb.WorkbenchError, match="executorch is not installed"):
         find()
     wheel = SimpleNamespace(submodule_search_locations=(str(tmp_path),))
     hide_packages(monkeypatch, "executorch", replacement=wheel)
-    with pytest.raises(Exception, match=r"no C\+\+ libraries"):
+    with pytest.raises(wb.WorkbenchError, match=r"no C\+\+ libraries"):
         find()

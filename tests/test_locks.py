@@ -74,7 +74,7 @@ def test_a_device_is_locked_while_it_is_measured(tmp_path, monkeypatch, target):
             states.add((is_locked(lock_of()), is_locked(lock_of("ssh_board"))))
 
     config = write_config(tmp_path, "exit 1")
-    with pytest.raises(Exception, match="ended with code 1"):
+    with pytest.raises(wb.WorkbenchError, match="ended with code 1"):
         wb.run_config(config, target=target, progress=look)
     assert states == {(target != "ssh:board", target == "ssh:board")}
     assert not is_locked(lock_of())
@@ -107,7 +107,7 @@ def test_an_export_waits_for_measurements_alone(tmp_path, other):
             if WAITING.fullmatch(text):
                 let_go()
 
-        with pytest.raises(Exception, match="no such file"):
+        with pytest.raises(wb.WorkbenchError, match="no such file"):
             wb.profile(f"{tmp_path}/none.py:Net", root=tmp_path, progress=tell)
     assert len(list(filter(WAITING.fullmatch, texts))) == (other == "measures")
 
@@ -140,7 +140,7 @@ def test_a_lock_that_others_prepared_is_harmless(tmp_path, monkeypatch, attack):
         "pipe": lambda: os.mkfifo(lock_of()),
         "folder": lambda: lock_of().mkdir(),
     }[attack]()
-    with pytest.raises(Exception, match=r"host\.lock: cannot be written.*WORKBENCH_LOCKS"):
+    with pytest.raises(wb.WorkbenchError, match=r"host\.lock: cannot be written.*WORKBENCH_LOCKS"):
         wb.run_config(write_config(tmp_path))
     assert victim.read_text() == "kept"
 
@@ -168,7 +168,7 @@ def test_all_users_share_the_locks_of_a_machine(monkeypatch, tmp_path, shared):
     def look(text, fraction):
         states.append(lock.exists() and is_locked(lock))
 
-    with pytest.raises(Exception, match="ended with code 1"):
+    with pytest.raises(wb.WorkbenchError, match="ended with code 1"):
         wb.run_config(write_config(tmp_path, "exit 1"), progress=look)
     assert any(states)
 
@@ -194,7 +194,7 @@ def test_different_users_take_turns(monkeypatch, tmp_path, first):
                 measuring.set()
                 enough.wait(60)
 
-        with contextlib.suppress(Exception):  # its runner fails
+        with contextlib.suppress(wb.WorkbenchError):  # its runner fails
             find(folder / "x.json", progress=tell)
 
     with tempfile.TemporaryDirectory(dir="/tmp") as name:  # pytest's are private
@@ -223,7 +223,7 @@ def test_different_users_take_turns(monkeypatch, tmp_path, first):
                 texts.append(text)
                 enough.set()
 
-            with pytest.raises(Exception, match="ended with code 1"):
+            with pytest.raises(wb.WorkbenchError, match="ended with code 1"):
                 wb.run_config(write_config(tmp_path, "exit 1"), progress=tell)
             assert f", PID {other.pid}, since" in texts[0]
             assert lock_of().stat().st_uid == 65534

@@ -2,14 +2,13 @@
 
 import itertools
 import struct
-from importlib import metadata
 from pathlib import Path
 
 import pytest
+from devices import link_for_mac, mac_sdk
 from isa_table import load_table
 
-from workbench.errors import SetupError
-from workbench.run.build import LIBRARIES, ZIG, compile_runner, fetch_wheel
+import workbench as wb
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
@@ -62,9 +61,8 @@ class MachO:
 @pytest.fixture(scope="module")
 def sdk():
     try:
-        version = metadata.version("executorch")
-        return fetch_wheel("executorch", version, "macosx_14_0_arm64") / "executorch"
-    except SetupError as error:
+        return mac_sdk()
+    except wb.WorkbenchError as error:  # it cannot be downloaded
         pytest.skip(str(error))
 
 
@@ -118,14 +116,15 @@ def test_the_wheel_exports_the_runners_symbols(sdk):
 
 
 def test_the_runner_links_for_macos(sdk, tmp_path):
-    try:
-        zig = fetch_wheel("ziglang", ZIG) / "ziglang" / "zig"
-    except SetupError as error:
-        pytest.skip(str(error))
-    zig.chmod(0o755)
     runner = tmp_path / "runner"
-    compile_runner(sdk, [str(zig), "c++", "-target", "aarch64-macos"], runner)
+    try:
+        link_for_mac(sdk, runner)
+    except wb.WorkbenchError as error:
+        if "cannot get" not in str(error):
+            raise
+        pytest.skip(str(error))
     linked = MachO(runner)
     loaded = {Path(name).name for name in linked.loads}
-    assert {f"lib{name}.dylib" for name in LIBRARIES} <= loaded
+    names = ("executorch", "executorch_etdump", "executorch_threadpool")
+    assert {f"lib{name}.dylib" for name in names} <= loaded
     assert linked.rpaths == [str(sdk / "lib")]

@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-from workbench.cli import main
-
 SOURCE = """import torch
 from torch import nn
 
@@ -27,12 +25,10 @@ def get_example_inputs():
 
 
 @pytest.mark.slow
-def test_the_hottest_operator_names_its_line(tmp_path, monkeypatch):
+def test_the_hottest_operator_names_its_line(tmp_path, cli):
     (tmp_path / "my.py").write_text(SOURCE)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["profile", "my.py:Net", "--runs", "5"])
-    assert ended.value.code == 0
+    code, _, err = cli("profile", "my.py:Net", "--runs", "5")
+    assert code == 0, err
     (report,) = tmp_path.glob("out_Net/runs/*/report.md")
     lines = report.read_text().splitlines()
     rows = [line for line in lines if line.startswith("|") and re.search(r"my\.py:\d+", line)]

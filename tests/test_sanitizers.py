@@ -11,14 +11,9 @@ import subprocess
 
 import numpy as np
 import pytest
+from devices import SDK, compile_cpp, needs_compiler
 
-from workbench.run.build import compile_flags, find_compiler, find_sdk, installed_compiler
-
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif(installed_compiler() is None, reason="no C++ compiler"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200), needs_compiler]
 
 #: Programs per part; eight parts.
 PROGRAMS = 400
@@ -34,18 +29,19 @@ OPTIONS = {
 def sanitized(tmp_path_factory):
     """The runner, built to check itself."""
     binary = tmp_path_factory.mktemp("sanitized") / "runner"
-    command = [*find_compiler(), *compile_flags(find_sdk()), *SANITIZE, "-o", str(binary)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode and "asan" in done.stderr:
+    try:
+        compile_cpp(binary, *SANITIZE)
+    except subprocess.CalledProcessError as error:
+        if "asan" not in error.stderr:
+            pytest.fail(error.stderr)
         pytest.skip("this compiler has no sanitizers")
-    assert done.returncode == 0, done.stderr
     return binary
 
 
 def run(binary, *flags, stdin=b""):
     environment = {**os.environ, **OPTIONS}
     # AddressSanitizer's dlopen does not look where the runner's own would.
-    command = [str(binary), "--lib_dir", str(find_sdk() / "lib"), *map(str, flags)]
+    command = [str(binary), "--lib_dir", str(SDK / "lib"), *map(str, flags)]
     done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, env=environment)
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 

@@ -1,5 +1,6 @@
 """The ssh client against an sshd of this machine, on a port and with keys of its own."""
 
+import json
 import os
 import shutil
 import signal
@@ -9,16 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from planned import make_plan, run_plan
 
-from workbench import store
-from workbench.errors import TargetError, UsageError
-from workbench.options import MeasureOptions
-from workbench.run.runner import find_runner
-from workbench.run.session import RunnerSession
-from workbench.run.targets import open_target
-from workbench.run.targets.host import run_there
-from workbench.run.targets.remote import Ssh
+import workbench as wb
 
 pytestmark = [pytest.mark.ssh, pytest.mark.timeout(1200)]
 
@@ -108,72 +101,52 @@ def runs_there(server):
     return [path.name for path in base.glob("run-*")]
 
 
-def test_words_files_and_facts(server, tmp_path):
-    words = ["a  b", "it's", "$HOME", "`id`", "x;y&z|*?", 'say "no"', "\\", "ü\n\t"]
-    path = tmp_path / "all bytes"
-    path.write_bytes(bytes(range(256)) * 5000)
-    with open_target("ssh:board") as target:
-        done = run_there(target, ["printf", r"%s\0", *words])
-        assert done.stdout.decode() == "".join(f"{word}\0" for word in words)
-        there, placed = target.push(path), target.place(path)
-        shutil.copy(there, placed)
-        target.pull(placed, tmp_path / "back")
-        assert (tmp_path / "back").read_bytes() == path.read_bytes()
-        assert target.machine == os.uname().machine
-        assert len(runs_there(server)) == 1
+OPTIONS = wb.MeasureOptions(target="ssh:board", runs=8, processes=1)
+
+
+@pytest.fixture
+def pte(conv_pte, tmp_path):
+    return Path(shutil.copy(conv_pte, tmp_path / "it's a $model.pte"))
+
+
+def test_an_ab_run(server, pte, tmp_path):
+    """Also sends files with such a name there and back; test_targets.py has all words."""
+    run = wb.measure(pte, OPTIONS, root=tmp_path / "out")
+    assert run.record.state == "complete"
+    assert run.record.plan.target == "ssh:board"
+    assert run.record.host["machine"] == os.uname().machine
+    assert all(agreement.agree for agreement in run.record.agreements)
+    traces = [run.path / s.etdump for s in run.record.sessions if s.traced]
+    assert all(trace.stat().st_size for trace in traces)
     assert runs_there(server) == []
 
 
-def test_an_ab_run(server, conv_pte, tmp_path):
-    with open_target("ssh:board") as target:
-        runner = find_runner(target)
-        pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
-        plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
-        run_dir = run_plan(plan, runner, tmp_path / "out")
-    run = store.load_run(run_dir)
-    assert run.state == "complete"
-    assert run.plan.target == "ssh:board"
-    assert all(a.agree for a in run.agreements)
-    assert all((run_dir / s.etdump).stat().st_size for s in run.sessions if s.traced)
-    assert runs_there(server) == []
-
-
-def test_disconnected_during_a_run(server, conv_pte, tmp_path, monkeypatch):
-    pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
-    real, calls = RunnerSession.run, iter(range(30))
-
-    def run(session, count):
-        if next(calls, None) is None:
+def test_disconnected_during_a_run(server, pte, tmp_path):
+    def kill(text, fraction):
+        if text.endswith(", traced"):
             server.kill()
-        return real(session, count)
 
-    with open_target("ssh:board") as target, monkeypatch.context() as patch:
-        runner = find_runner(target)
-        plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
-        patch.setattr(RunnerSession, "run", run)
-        with pytest.raises(TargetError, match="ssh:board: connection lost during a run"):
-            run_plan(plan, runner, tmp_path / "out")
-    (run_dir,) = store.find_runs(tmp_path / "out")
-    partial = store.load_run(run_dir)
-    assert partial.state == "incomplete"
-    assert any(s.batches for s in partial.sessions)
-    assert runs_there(server)
+    with pytest.raises(wb.WorkbenchError, match="ssh:board: connection lost during a run"):
+        wb.measure(pte, OPTIONS, root=tmp_path / "out", progress=kill)
+    (manifest,) = (tmp_path / "out").rglob("manifest.json")
+    partial = json.loads(manifest.read_text())
+    assert partial["state"] == "incomplete"
+    assert any(session["batches"] for session in partial["sessions"])
+    assert len(runs_there(server)) == 1
 
     server.start()
-    with open_target("ssh:board") as target:
-        assert len(runs_there(server)) == 1
-        runner = find_runner(target)
-        assert run_plan(plan, runner, tmp_path / "out") == run_dir
-    assert store.load_run(run_dir).state == "complete"
+    run = wb.measure(pte, OPTIONS, root=tmp_path / "out")
+    assert run.path == manifest.parent
+    assert run.record.state == "complete"
     assert runs_there(server) == []
 
 
 @pytest.mark.parametrize("host", ["", "-oProxyCommand=touch x", "a b", "x;id", "$(id)"])
-def test_an_invalid_host_name_reaches_no_shell(host):
-    with pytest.raises(UsageError, match="invalid host name"):
-        Ssh(host)
+def test_an_invalid_host_name_reaches_no_shell(pte, tmp_path, host):
+    with pytest.raises(wb.WorkbenchError, match="invalid host name"):
+        wb.measure(pte, wb.MeasureOptions(target=f"ssh:{host}"), root=tmp_path / "out")
 
 
-def test_a_host_that_cannot_be_reached(server):
-    with pytest.raises(TargetError, match=r"ssh:127\.0\.0\.1: "):
-        Ssh("127.0.0.1")
+def test_a_host_that_cannot_be_reached(server, pte, tmp_path):
+    with pytest.raises(wb.WorkbenchError, match=r"ssh:127\.0\.0\.1: "):
+        wb.measure(pte, wb.MeasureOptions(target="ssh:127.0.0.1"), root=tmp_path / "out")

@@ -124,7 +124,7 @@ def test_run_folders_of_ended_processes_are_deleted(board, config, tmp_path):
     for folder in (dead, alive, others):
         folder.mkdir(parents=True)
     (tmp_path / "my off runner").write_text("#!/bin/sh\nexit 3\n")
-    with pytest.raises(Exception, match="ended with code 3"):
+    with pytest.raises(wb.WorkbenchError, match="ended with code 3"):
         wb.run_config(config, root=tmp_path / "out")
     assert board.runs == sorted([alive.name, others.name])
 
@@ -138,14 +138,14 @@ def test_run_folders_of_ended_processes_are_deleted(board, config, tmp_path):
 )
 def test_a_runner_that_fails_there_says_why(board, config, tmp_path, body, says):
     (tmp_path / "my off runner").write_text(f"#!/bin/sh\n{body}\n")
-    with pytest.raises(Exception, match=says):
+    with pytest.raises(wb.WorkbenchError, match=says):
         wb.run_config(config, root=tmp_path / "out")
     assert board.runs == []
 
 
 def test_a_command_that_hangs_or_fails_is_one_line(board, config, tmp_path, monkeypatch):
     board.tools.write("sha256sum", "echo 'disk full' >&2; exit 1")
-    with pytest.raises(Exception, match=r"^ssh:board: disk full -> check its connection"):
+    with pytest.raises(wb.WorkbenchError, match=r"^ssh:board: disk full -> check its connection"):
         wb.run_config(config, root=tmp_path / "out")
     real = subprocess.run
 
@@ -155,7 +155,7 @@ def test_a_command_that_hangs_or_fails_is_one_line(board, config, tmp_path, monk
 
     monkeypatch.setattr(subprocess, "run", run)
     board.tools.write("sha256sum", "exec sleep 30")
-    with pytest.raises(Exception, match=r"^ssh:board: no answer in "):
+    with pytest.raises(wb.WorkbenchError, match=r"^ssh:board: no answer in "):
         wb.run_config(config, root=tmp_path / "out")
 
 
@@ -186,14 +186,14 @@ def test_a_device_lost_during_a_run_keeps_its_measurements(board, install, conv_
         if text.endswith(", traced"):
             board.unplug()
 
-    with pytest.raises(Exception, match="ssh:board: connection lost during a run"):
+    with pytest.raises(wb.WorkbenchError, match="ssh:board: connection lost during a run"):
         wb.measure(pte, BRIEF, root=tmp_path / "out", progress=unplug)
     (manifest,) = (tmp_path / "out").rglob("manifest.json")
     partial = json.loads(manifest.read_text())
     assert partial["state"] == "incomplete"
     assert any(session["batches"] for session in partial["sessions"])
     assert len(board.runs) == 1
-    with pytest.raises(Exception, match="device offline"):
+    with pytest.raises(wb.WorkbenchError, match="device offline"):
         wb.measure(pte, BRIEF, root=tmp_path / "out")
     board.plug()
     run = wb.measure(pte, BRIEF, root=tmp_path / "out")
@@ -204,12 +204,12 @@ def test_a_device_lost_during_a_run_keeps_its_measurements(board, install, conv_
 @needs_compiler
 def test_a_crash_is_not_a_lost_device(board, install, conv_pte, tmp_path):
     install(serve="kill -SEGV $$")
-    with pytest.raises(Exception, match="killed by SIGSEGV"):
+    with pytest.raises(wb.WorkbenchError, match="killed by SIGSEGV"):
         wb.measure(conv_pte, BRIEF, root=tmp_path / "out")
 
 
 def test_an_unknown_target_is_refused_with_suggestions(tmp_path):
     (tmp_path / "x.pte").write_bytes(b"x")
     options = wb.MeasureOptions(target="hots")
-    with pytest.raises(Exception, match=r"unknown target 'hots'.*did you mean 'host'"):
+    with pytest.raises(wb.WorkbenchError, match=r"unknown target 'hots'.*did you mean 'host'"):
         wb.measure(tmp_path / "x.pte", options, root=tmp_path / "out")
