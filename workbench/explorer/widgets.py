@@ -30,7 +30,7 @@ def _offer(view: Callable[..., object], **controls: widgets.Widget) -> widgets.W
         try:
             display(view(**chosen))
         except WorkbenchError as error:
-            text = re.sub(r"add --across (\w+)", r'select "\1" under "may differ"', str(error))
+            text = re.sub(r"--across (\w+)", r'select "\1" under "may differ"', str(error))
             display(HTML(f'<p role="alert" style="max-width:48em">{html.escape(text)}</p>'))
 
     row = widgets.HBox(list(controls.values()), layout={"flex_flow": "row wrap"})
