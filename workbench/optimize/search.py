@@ -34,6 +34,7 @@ from workbench.portfolio.executor import LocalExecutor
 from workbench.records.codec import to_json
 from workbench.records.optimize import Recipe, Round, Study, Variant, VariantGain
 from workbench.run.locks import lock_folder, share_machine
+from workbench.run.targets import open_target
 from workbench.store import atomic_write, default_root, save_recipe
 from workbench.workflow import measure
 
@@ -117,7 +118,8 @@ class Search:
         self.model, self.options, self.place = model, options, place
         self.executor, self.progress = executor, progress
         self._replayed, self._runs = 0, dict[str, Run]()
-        self.emulated = options.target.startswith("qemu")
+        with open_target(options.target) as target:
+            self.emulated = target.emulated
         made_from = identify_export(model, export)
         settings = asdict(replace(options, budget_s=0.0, jobs=1))
         text = json.dumps([model, asdict(export), made_from, settings], sort_keys=True)

@@ -72,14 +72,17 @@ def write_artifacts(run: Run) -> list[Path]:
 
 def write_documents(run: Run) -> list[Path]:
     """Write ``metrics.json``, ``analysis_summary.json`` and the pipeline summary of a run."""
+    return [atomic_write(run.output / name, text) for name, text in summarize_run(run).items()]
+
+
+def summarize_run(run: Run) -> dict[str, str]:
+    """The JSON files of a run: their texts by name."""
     records = {
         METRICS: summarize_metrics(run),
         SUMMARY: summarize_analysis(run),
         f"{run.record.plan.stem}_pipeline_summary.json": summarize_pipeline(run),
     }
-    return [
-        atomic_write(run.output / name, to_document(record)) for name, record in records.items()
-    ]
+    return {name: to_document(record) for name, record in records.items()}
 
 
 def summarize_metrics(run: Run) -> documents.Metrics:

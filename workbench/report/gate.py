@@ -1,5 +1,6 @@
 """Whether a run is complete and a comparison passes: tables, and JUnit and Markdown for CI."""
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from workbench.errors import UsageError, WorkbenchError, printable
 from workbench.frames import WRONG, format_range
 from workbench.plots.tables import Table, show_note, show_table
 from workbench.records.documents import AnalysisSummary, Metrics, PipelineSummary
+from workbench.report.artifacts import summarize_run
 from workbench.store import (
     METRICS,
     SUMMARY,
@@ -192,9 +194,10 @@ def _artifacts(run: Run) -> Row:
 
 
 def _documents(run: Run) -> Iterator[Row]:
-    """Whether each JSON file fits its schema."""
-    kinds = (AnalysisSummary, Metrics, PipelineSummary)
-    for name, kind in zip((SUMMARY, METRICS, _pipeline_summary(run)), kinds, strict=True):
+    """Whether each JSON file fits its schema, and has the figures that the traces give today."""
+    texts = summarize_run(run) if (run.output / METRICS).is_file() else {}
+    kinds = (Metrics, AnalysisSummary, PipelineSummary)
+    for (name, text), kind in zip(texts.items(), kinds, strict=False):
         path = run.output / name
         if path.is_file():
             try:
@@ -202,6 +205,25 @@ def _documents(run: Run) -> Iterator[Row]:
                 yield f"{name} fits its schema", "ok", f"version {version}"
             except WorkbenchError as error:
                 yield f"{name} fits its schema", "fail", str(error)
+                continue
+            differences = list(_differences(json.loads(text), json.loads(path.read_bytes())))
+            differences[:1] = [f"{d}: `workbench analyze` writes it again" for d in differences[:1]]
+            yield _row(f"{name} agrees with the data", differences, "every number and verdict")
+
+
+def _differences(new: Any, old: Any, place: str = "") -> Iterator[str]:
+    """The numbers and verdicts that differ, as far as both documents have them."""
+    if isinstance(new, dict) and isinstance(old, dict):
+        for key in new.keys() & old.keys():
+            yield from _differences(new[key], old[key], f"{place}.{key}".lstrip("."))
+    elif isinstance(new, list) and isinstance(old, list):
+        for number, pair in enumerate(zip(new, old, strict=False)):
+            yield from _differences(*pair, f"{place}[{number}]")
+    elif isinstance(new, float | int) and isinstance(old, float | int):
+        if not math.isclose(new, old, rel_tol=1e-6, abs_tol=1e-9):
+            yield f"{place} is {old:.6g}, not {new:.6g}"
+    elif "verdict" in place and new != old:
+        yield f"{place} is {old!r:.80}, not {new!r:.80}"
 
 
 def _pipeline_summary(run: Run) -> str:
