@@ -26,7 +26,7 @@ settings.load_profile("fast")
 EXPORTING = {
     *("align_exported", "attribution", "etrecord", "export", "export_cache", "export_dtypes"),
     *("exports", "findings_exported", "hostile", "models", "zoo", "optimize", "programs"),
-    *("runner_protocol",),
+    *("runner_protocol", "session"),
 }
 
 
