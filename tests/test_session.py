@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import workbench as wb
 from workbench.errors import RunnerCrash, RunnerError, RunnerTimeout, SetupError, UsageError
 from workbench.records.runs import Tensor
 from workbench.run import session as session_module
 from workbench.run.session import Iterations, open_session
-from workbench.run.tensor_files import random_bytes, read_output
+from workbench.run.tensor_files import compare_output_bytes, random_bytes, read_output
 
 READY = {
     **{"event": "ready", "runner": "fake", "clock": "none", "traced": True, "isa": "native"},
