@@ -5,13 +5,16 @@ from dataclasses import replace
 from planned import make_plan, run_plan
 
 import workbench as wb
-from workbench.export.artifact import export_model
-from workbench.options import ExportOptions
+
+
+def make_model(name, module, inputs):
+    """A module as `load_model` returns it."""
+    return replace(wb.load_model("toy_cnn"), name=name, module=module.eval(), example_inputs=inputs)
 
 
 def measure_briefly(model, root, *, processes=2, traced=4, **options):
     """Export a model and measure it for a moment; returns the run's folder."""
-    pte = export_model(model, ExportOptions(**options), root=root).path
+    pte = wb.export_model(model, wb.ExportOptions(**options), root=root).path
     runner = wb.find_runner()
     plan = make_plan(
         pte,

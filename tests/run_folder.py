@@ -55,7 +55,8 @@ def write_run(
         that; None for the sum of its operators. One that is called ``on`` uses the toggle.
     factors
         By experiment, how many times as long the operators of a category (or of one ledger kind)
-        take in its traces. By default all take the same time, whatever the latency.
+        take in its traces; 0 leaves them out. By default all take the same time, whatever the
+        latency.
     pairs
         What is compared: by default all others with the first experiment.
     control
@@ -85,7 +86,8 @@ def write_run(
     }
     if control:
         original = control if isinstance(control, str) else names[0]
-        times["control"], factors["control"] = times[original], factors.get(original, {})
+        times["control"] = times[original]
+        factors.setdefault("control", factors.get(original, {}))
     threads = tuple(sorted({count for by_count in times.values() for count in by_count}))
     if latencies is None:
         latencies = pd.concat(
@@ -166,7 +168,8 @@ _CLOCKS = ("wall_ns", "cpu_ns", "preempted")
 
 def _operators(factors: Mapping[str, float]):
     for category, kind, name, ms in NETWORK:
-        yield kind, name, ms * factors.get(category, 1.0) * factors.get(kind, 1.0)
+        if factor := factors.get(category, 1.0) * factors.get(kind, 1.0):
+            yield kind, name, ms * factor
 
 
 def _sum_ms(factors: Mapping[str, float]) -> float:

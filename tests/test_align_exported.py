@@ -1,10 +1,9 @@
 """Layers of programs that differ line up: other kernels, other dtypes, another version."""
 
 import pytest
-from exported_runs import measure_briefly
+from exported_runs import make_model, measure_briefly
 
 import workbench as wb
-from workbench.models.loader import LoadedModel
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -43,7 +42,7 @@ def make_models():
             return self.classifier(x.mean((2, 3), keepdim=True).flatten(1))
 
     inputs = (torch.randn(1, 3, 64, 64),)
-    return [LoadedModel(kind.__name__, kind().eval(), inputs) for kind in (First, Second)]
+    return [make_model(kind.__name__, kind(), inputs) for kind in (First, Second)]
 
 
 @pytest.fixture(scope="module")

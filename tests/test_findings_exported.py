@@ -6,10 +6,9 @@ In each of these models something costs much that is easily changed: see where i
 from dataclasses import replace
 
 import pytest
-from exported_runs import measure_briefly
+from exported_runs import make_model, measure_briefly
 
 import workbench as wb
-from workbench.models.loader import LoadedModel, load_model
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -38,7 +37,7 @@ def encoder():
     from torch import nn
     from torch.nn.functional import interpolate
 
-    from workbench.models.zoo.blocks import Block
+    blocks = wb.load_model("vit_tiny").module.blocks
 
     class Encoder(nn.Module):
         def __init__(self, width=192, trained=14):
@@ -46,7 +45,7 @@ def encoder():
             self.trained = trained
             self.patch_embed = nn.Conv2d(3, width, 16, 16)
             self.pos_embed = nn.Parameter(torch.randn(1, trained * trained + 1, width) * 0.02)
-            self.blocks = nn.Sequential(*(Block(width, 3, 4 * width) for _ in range(2)))
+            self.blocks = blocks[:2]
             self.neck = nn.Conv2d(width, 256, 1, bias=False)
 
         def forward(self, x):
@@ -59,11 +58,11 @@ def encoder():
             return self.neck(x.transpose(1, 2).reshape(n, width, height, breadth))
 
     torch.manual_seed(0)
-    return Encoder().eval(), (torch.randn(1, 3, 384, 384),)
+    return Encoder(), (torch.randn(1, 3, 384, 384),)
 
 
 def test_a_position_embedding_that_is_resized_at_every_inference(encoder, tmp_path):
-    found = findings_of(LoadedModel("encoder", *encoder), tmp_path)
+    found = findings_of(make_model("encoder", *encoder), tmp_path)
     row = found.iloc[0]
     assert row["rule"] == "fixed work"
     assert "index" in row["title"]
@@ -97,7 +96,7 @@ def test_a_position_embedding_that_was_resized_beforehand(encoder, tmp_path):
             x = self.blocks((x + self.positions).flatten(2).transpose(1, 2))
             return self.neck(x.transpose(1, 2).reshape(n, width, height, breadth))
 
-    found = findings_of(LoadedModel("ready", Ready().eval(), inputs), tmp_path)
+    found = findings_of(make_model("ready", Ready(), inputs), tmp_path)
     assert "fixed work" not in set(found["rule"])
 
 
@@ -116,7 +115,7 @@ def image_encoder():
     """EdgeTAM's, for smaller images than the published ones."""
     import torch
 
-    found = load_model("edgetam_image_encoder")
+    found = wb.load_model("edgetam_image_encoder")
     return replace(found, example_inputs=(torch.rand(1, 3, 256, 256),))
 
 

@@ -9,10 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from program_builder import Delegate, Kernel, Node, changed, measured
+from scipy.special import stdtrit
 from simulate import simulate_operators, simulate_restarts
 from synthetic import synthetic_latencies
 
-from workbench.analysis.compare import MARGIN, Speedup, speedup_of_restarts, tabulate_comparison
+from workbench.analysis.compare import (
+    MARGIN,
+    Speedup,
+    adjust_for_many,
+    compare_latencies,
+    compare_restarts,
+    judge,
+    speedup_of_restarts,
+    tabulate_comparison,
+)
+from workbench.analysis.compare_runs import judge_rows
 from workbench.analysis.findings.gains import time_spent
 from workbench.analysis.statistics import (
     PREEMPTED_LIMIT,
@@ -24,7 +35,7 @@ from workbench.analysis.statistics import (
     undisturbed_times,
 )
 from workbench.errors import ComparisonError
-from workbench.frames import STATISTICS
+from workbench.frames import MISSING, STATISTICS, format_number, format_range, format_share
 
 times = st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60)
 
@@ -164,6 +175,96 @@ def test_the_error_of_a_control_counts_too():
         assert (found.p_beyond(control)[0] < 0.05) == shown
 
 
+# What is shown.
+
+
+@pytest.mark.parametrize(
+    ("change", "half", "bound", "outcome"),
+    [
+        (0.5, 0.1, 0.0, "faster"),
+        (-0.3, 0.1, 0.0, "slower"),
+        (0.0, 0.01, 0.0, "equivalent"),
+        (0.01, 0.005, 0.0, "equivalent"),
+        (0.0, 0.1, 0.0, "inconclusive"),
+        (0.05, 0.02, 0.04, "inconclusive"),
+        (0.07, 0.02, 0.04, "faster"),
+        (-0.05, 0.02, 0.04, "inconclusive"),
+        (0.5, 0.1, np.nan, "inconclusive"),
+        (0.5, np.nan, 0.0, "inconclusive"),
+        (np.nan, np.nan, 0.0, "inconclusive"),
+    ],
+)
+def test_outcomes(change, half, bound, outcome):
+    found = Speedup(*(np.array([x]) for x in (change, half / stdtrit(4, 0.975), 4.0)))
+    assert judge(found, [Speedup.exactly(bound)])[0] == outcome
+
+
+def test_one_row_among_many_needs_stronger_evidence():
+    p = np.array([0.001, 0.04, 0.2, 0.5, 0.9, np.nan])
+    q = adjust_for_many(p)
+    assert q[:2] == pytest.approx([0.005, 0.1])
+    assert np.isnan(q[5])
+    error, freedom = np.full(6, 0.1), np.full(6, 1e6)
+    rows = Speedup(error * stdtrit(1e6, 1 - p / 2), error, freedom)
+    outcome, adjusted = judge(rows, [Speedup.exactly(0.0)])
+    assert adjusted[:5] == pytest.approx(q[:5])
+    assert list(outcome) == ["faster", *["inconclusive"] * 5]
+    assert np.isnan(adjust_for_many(np.array([np.nan]))).all()
+
+
+def test_what_is_found_beyond_the_margin_is_never_called_equivalent_too():
+    """Of rows corrected together, none may be taken out afterwards."""
+    rng = np.random.default_rng(0)
+    rows = Speedup(rng.normal(0, 0.05, 2000), rng.uniform(1e-4, 0.02, 2000), np.full(2000, 4.0))
+    shown = judge(rows, [Speedup.exactly(0.02)])[1] <= 0.05
+    outcome, _ = judge(rows, [Speedup.exactly(0.02)], margin=0.02)
+    assert shown.sum() > 100
+    assert set(outcome[shown]) == {"faster", "slower"}
+    assert {"equivalent", "inconclusive"} == set(outcome[~shown])
+
+
+def test_what_is_called_detectable_is_detected_in_4_of_5_repetitions():
+    rng = np.random.default_rng(0)
+    restarts, repetitions = 5, 20_000
+    known = Speedup(np.zeros(1), np.full(1, 0.01 / np.sqrt(restarts)), np.full(1, restarts - 1.0))
+    least = 1 + known.minimum_detectable_change(Speedup.exactly(0.02))
+    times = least * np.exp(rng.normal(0, 0.01, (restarts, repetitions)))
+    found = speedup_of_restarts(times, np.ones_like(times))
+    assert 0.78 < np.mean(found.low > 1.02) < 0.82
+
+
+@given(st.floats(0.2, 5), st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 1), st.integers(0, 3))
+def test_a_gate_fails_only_where_the_whole_interval_is_beyond(ratio, down, up, limit, outcome):
+    row = {
+        "subject": "x",
+        "level": "e2e",
+        "baseline_ms": ratio,
+        "candidate_ms": 1.0,
+        "speedup": ratio,
+        "low": ratio * (1 - down),
+        "high": ratio * (1 + up),
+        "outcome": ("faster", "slower", "equivalent", "inconclusive")[outcome],
+    }
+    gate = judge_rows(pd.DataFrame([row]), limit).rows["gate"].iloc[0]
+    least, most = 1 / row["high"] - 1, 1 / row["low"] - 1
+    if gate == "failed":
+        assert least > limit - 1e-9
+    elif gate == "passed":
+        assert most <= limit + 1e-9
+    else:
+        assert most > limit - 1e-9 and (least <= limit + 1e-9 or row["outcome"] != "slower")
+
+
+def test_the_false_alarms_of_a_gate_are_rare_where_nothing_changed():
+    rng = np.random.default_rng(0)
+    failed = 0
+    for _ in range(400):
+        sides = [[list(rng.lognormal(0, 0.02, 5))] for _ in range(2)]
+        table = compare_restarts(["x"], *sides).rename(columns={"name": "subject"})
+        failed += not judge_rows(table, 0.0).passed
+    assert failed / 400 < 0.05
+
+
 # Coverage by simulation; `tests/benchmarks/intervals.py` prints more of it.
 
 
@@ -220,6 +321,16 @@ def test_few_discoveries_among_many_operators_are_false(real, controlled):
     assert np.mean(false) <= 0.05
     assert np.mean(found) > 0.9 if real > 0.1 else np.mean(found) < 0.01
 
+
+@pytest.mark.slow
+def test_equal_experiments_are_seldom_told_apart():
+    equal = {"a": 6, "b": 6, "c": 6}
+    frames = (synthetic_latencies(equal, restart=0.01, seed=seed) for seed in range(150))
+    outcomes = [compare_latencies(frame, "a", "b", control="c")["outcome"][0] for frame in frames]
+    assert sum(outcome in ("faster", "slower") for outcome in outcomes) <= 5
+
+
+# Undisturbed runs.
 
 run_times = st.lists(
     st.tuples(st.integers(1, 10**9), st.integers(0, 10**9)), min_size=1, max_size=40
@@ -278,3 +389,21 @@ def test_other_programs_widen_no_interval_but_by_what_they_hit():
     alone = changed(facts, runs=facts.undisturbed.iloc[:1])
     spent = time_spent(alone, ["1/native_call_gelu.out/0"])
     assert (spent.low, spent.high) == (0, alone.traced_ms), "a single run tells nothing of the next"
+
+
+# Numbers as text.
+
+
+def test_a_missing_time_does_not_choose_the_unit_of_the_others():
+    assert format_range(math.nan, 0.05) == [MISSING, "50.0 µs"]
+    assert format_range(0.05, math.nan) == ["50.0 µs", MISSING]
+    assert format_range(math.inf, 0.05) == [MISSING, "50.0 µs"]
+    assert format_range(math.nan) == [MISSING]
+    assert format_range(12.0, 0.05) == ["12.0 ms", "0.0500 ms"]
+
+
+def test_numbers_have_a_true_minus_and_no_negative_zero():
+    assert format_number(-1.26, 1) == "\N{MINUS SIGN}1.3"
+    assert format_number(-0.001, 2) == "0.00"
+    assert format_number(2, 1, "+") == "+2.0"
+    assert format_share(0.123) == "12 %"
