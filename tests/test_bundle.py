@@ -59,7 +59,7 @@ def test_a_bundle_is_made_once_and_copied(tools, measure, cache, tmp_path):
     compiled = [call for call in tools.calls("g++") if call != "--version"]
     assert len(compiled) == 1
     assert "-Wl,-rpath,$ORIGIN" in compiled[0]
-    (bundle,) = (cache / "bundles").glob("aarch64-*[!6]")
+    (bundle,) = (path for path in (cache / "bundles").iterdir() if path.is_dir())
     names = {path.name for path in bundle.iterdir()}
     assert {"runner", "ld-linux-aarch64.so.1", "libc.so.6", "libexecutorch.so"} <= names
     (there,) = (tmp_path / "home").rglob("runner")

@@ -316,7 +316,7 @@ def test_a_runner_that_survives_its_driver_keeps_the_machine_locked(tmp_path, mo
 
 
 def test_sigterm_ends_as_ctrl_c_does(tmp_path):
-    config = write_config(tmp_path, "kill -TERM $PPID; sleep 60")
+    config = write_config(tmp_path, "sleep 0.3; kill -TERM $PPID; sleep 9")
     command = [sys.executable, "-m", "workbench", "run", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 130
