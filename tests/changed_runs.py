@@ -21,3 +21,8 @@ def with_record(run, **changes):
 def change_manifest(run_dir, **changes):
     """Change the manifest of a run on disk."""
     save_run(replace(load_run(run_dir), **changes), run_dir)
+
+
+def write_record(record, folder):
+    """Write a manifest, without the files that it names."""
+    save_run(record, folder)

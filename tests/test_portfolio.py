@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import jsonschema
 import pytest
+from run_folder import make_start, open_made_run
 
 import workbench as wb
 from workbench.errors import ExportError, StoreError, TraceError, UsageError, WorkbenchError
@@ -598,3 +599,10 @@ def test_warnings_of_workers_stay_off_the_terminal(tmp_path):
     (tmp_path / "noisy.py").write_text(NOISY)
     done = subprocess.run([sys.executable, tmp_path / "noisy.py"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_row_has_the_needs_of_its_measurement(tmp_path):
+    changes = {"starts": (make_start("a"),)}
+    subject = open_made_run(tmp_path / "run", {"a": 6.0}, traced=1, changes=changes).subject
+    row, needs = stages.tabulate_row(subject), subject.resources.set_index("resource")["value"]
+    assert (row.first_output_ms, row.peak_mb) == (needs["first output"], needs["peak memory"])

@@ -25,6 +25,7 @@ from workbench.analysis.compare import (
 )
 from workbench.analysis.compare_runs import judge_rows
 from workbench.analysis.findings.gains import time_spent
+from workbench.analysis.history import estimate_noise, find_changes, split_pieces
 from workbench.analysis.statistics import (
     PREEMPTED_LIMIT,
     describe,
@@ -328,6 +329,35 @@ def test_equal_experiments_are_seldom_told_apart():
     frames = (synthetic_latencies(equal, restart=0.01, seed=seed) for seed in range(150))
     outcomes = [compare_latencies(frame, "a", "b", control="c")["outcome"][0] for frame in frames]
     assert sum(outcome in ("faster", "slower") for outcome in outcomes) <= 5
+
+
+# Changes over time.
+
+
+@pytest.mark.parametrize("count", [8, 20, 50])
+def test_false_alarms_are_rare(count):
+    rng = np.random.default_rng(0)
+    lines = [rng.normal(0, 0.01, count) for _ in range(400)]
+    noise = [estimate_noise(line, np.array([0.008])) for line in lines]
+    split = [len(split_pieces(*pair)) > 1 for pair in zip(lines, noise, strict=True)]
+    assert sum(split) <= 0.02 * 400
+
+
+def test_a_regression_of_five_per_cent_is_found():
+    rng = np.random.default_rng(0)
+    times = np.repeat([10.0, 10.5], [15, 5]) * np.exp(rng.normal(0, 0.01, (50, 20)))
+    place = np.indices(times.shape).reshape(2, -1)
+    history = pd.DataFrame({"line": place[0], "run_dir": place[1], "started": place[1]}).astype(str)
+    history["started"] = history["started"].str.zfill(2)
+    history = history.assign(emulated=False, problem="", restarts=5, latency_ms=times.ravel())
+    changes = find_changes(history.assign(high_ms=1.01 * history["latency_ms"]))
+    found = changes[changes["run_dir"] == "15"]
+    assert len(found) >= 45
+    assert ((found["low"] < 10 / 10.5) & (found["high"] > 10 / 10.5)).sum() >= 43
+
+
+def test_a_line_without_noise_does_not_divide_by_zero():
+    assert split_pieces(np.zeros(8), 0.0) == [8]
 
 
 # Undisturbed runs.
