@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from changed_runs import change_manifest, rewrite_manifest
 
 import workbench as wb
-from workbench.report.artifacts import write_artifacts
-from workbench.run.recorder import RunRecorder
-from workbench.store import load_run
-from workbench.trace.writers import write_csvs
 
 #: A run like those of the kit, with the sides named as it expects them.
 NAMES = {"avx512_off": "linux_sme2_off", "avx512_on": "linux_sme2_on"}
 CONTROL = "avx512_off_control"
+
+
+def analyze(run_dir):
+    """Write the files of a run anew."""
+    subprocess.run([sys.executable, "-m", "workbench", "analyze", run_dir], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +43,8 @@ def folder(tmp_path_factory):
     (run_dir / "manifest.json").write_text(text)
     for path in [*run_dir.rglob("*.csv"), run_dir / "metrics.json"]:
         path.unlink(missing_ok=True)
-    RunRecorder.open(run_dir, load_run(run_dir))  # writes the manifest as recording does
-    write_artifacts(wb.open_run(run_dir))
+    rewrite_manifest(run_dir)
+    analyze(run_dir)
     return run_dir
 
 
@@ -113,7 +115,7 @@ def test_its_validator_passes(kit, folder, tmp_path):
 def test_its_report_prints_our_numbers_and_the_model(kit, folder, tmp_path):
     kit("scripts/generate_report.py", "--run-dir", folder, "--out", tmp_path / "report.md")
     report = (tmp_path / "report.md").read_text()
-    assert f"Profiling Report: {load_run(folder).plan.stem}" in report
+    assert f"Profiling Report: {wb.open_run(folder).record.plan.stem}" in report
     latency = read_rows(report, "## Latency Comparison")
     table = pd.read_csv(next(folder.glob("linux_sme2_on/*_all_runs_timeline.csv")))
     traced = table.loc[table["name"] == "Method::execute", "duration_ms"]
@@ -165,7 +167,7 @@ def test_its_analysis_reads_our_traces_and_the_run_stays_readable(kit, folder, t
         assert second == pytest.approx(first, abs=1e-5)
     kept = shutil.ignore_patterns("analysis_summary.json")
     shutil.copytree(folder, copy, ignore=kept, dirs_exist_ok=True)
-    write_artifacts(wb.open_run(copy))  # its summary replaced ours
+    analyze(copy)  # its summary replaced ours
     again, before = (json.loads((f / "analysis_summary.json").read_text()) for f in (copy, folder))
     assert again == before | {"run_dir": again["run_dir"]}
 
@@ -186,14 +188,16 @@ def test_warm_up_is_in_no_table(folder, tmp_path):
     """A custom runner traces its warm-up too; the manifest says how many inferences it is."""
     run = wb.open_run(folder)
     traced = [replace(s, batches=(), skipped=2) for s in run.record.sessions if s.etdump]
-    warm = replace(run, record=replace(run.record, sessions=tuple(traced)))
-    before, after = (r["linux_sme2_on"] for r in (run, warm))
+    copy = Path(shutil.copytree(folder, tmp_path / "out_net" / "runs" / "linux"))
+    change_manifest(copy, sessions=tuple(traced))
+    analyze(copy)
+    before, after = (r["linux_sme2_on"] for r in (run, wb.open_run(copy)))
     methods = before.events.query("kind == 'method' and run >= 0")["duration_ns"]
     kept = after.events.query("kind == 'method' and run >= 0")
     assert kept["duration_ns"].tolist() == methods.tolist()[2:]
     assert kept["run"].tolist() == list(range(len(methods) - 2))
     assert after.spans["key"].notna().any()
-    table = write_csvs(after.events, tmp_path / "it.etdump")[0]
-    rows = pd.read_csv(table).query("name == 'Method::execute'")
+    rows = pd.read_csv(next(copy.glob("linux_sme2_on/*_all_runs_timeline.csv")))
+    rows = rows.query("name == 'Method::execute'")
     assert (rows["duration_ms"] * 1e6).round().astype(int).tolist() == methods.tolist()[2:]
     assert len(after.ledger.query("process == 0")["run"].unique()) == len(kept)
