@@ -228,7 +228,7 @@ def test_papermill_runs_it_with_defaults_within_a_minute(path, run_timed):
         for data in shown
         if "image/png" in data or 'title="Explorer"' in "".join(data.get("text/html", ""))
     ]
-    assert figures or path.stem == "00_check_setup"
+    assert figures or path.stem in ("00_check_setup", "02_export_a_model")  # they have tables
     assert cpu < 60
 
 
