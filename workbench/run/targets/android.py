@@ -93,7 +93,8 @@ def connect_device(address: str) -> None:
     adb("connect", address)
     while list_devices().get(address) != "device" and time.monotonic() < deadline:
         time.sleep(0.5)
-        adb("disconnect", address)
+        with suppress(TargetError):  # adb may have noticed by itself
+            adb("disconnect", address)
         adb("connect", address)
 
 
