@@ -29,7 +29,6 @@ from workbench.analysis.history import estimate_noise, find_changes, split_piece
 from workbench.analysis.statistics import (
     PREEMPTED_LIMIT,
     describe,
-    describe_latencies,
     find_undisturbed_runs,
     half_width,
     midmean,
@@ -90,16 +89,6 @@ def test_no_times():
         describe([])
 
 
-def test_latencies_are_described_by_experiment_with_the_clock_of_their_threads():
-    one = synthetic_latencies({"B": 4.0, "A": 2.0})
-    four = synthetic_latencies({"B": 1.5}, threads=4)
-    traced = synthetic_latencies({"B": 40.0}, traced=True)
-    found = describe_latencies(pd.concat([one, four, traced]))
-    assert list(found["experiment"]) == ["B", "A", "B"]
-    assert list(found["clock"]) == ["cpu_ns", "cpu_ns", "wall_ns"]
-    assert found["latency"].to_numpy() == pytest.approx([4.0, 2.0, 1.5], rel=0.05)
-
-
 @given(st.lists(st.floats(-100, 100), min_size=4, max_size=40), st.floats(1e3, 1e9))
 def test_midmean_ignores_a_spoilt_value(values, spoilt):
     assert min(values) - 1e-9 <= midmean(np.array([*values, spoilt])) <= max(values) + 1e-9
@@ -139,24 +128,6 @@ def test_what_the_restarts_share_cancels_only_in_pairs():
     sides = [shared * rng.lognormal(0, 0.002, 6) for _ in range(2)]
     paired, apart = (speedup_of_restarts(*sides, paired=p) for p in (True, False))
     assert paired.high < 1.01 and apart.high > 1.1
-
-
-def test_one_restart_allows_no_interval():
-    for paired in (True, False):
-        found = speedup_of_restarts([2.0], [1.0], paired=paired)
-        assert found.value == 2.0
-        assert np.isnan(found.low) and np.isnan(found.high) and np.isinf(found.distance)
-
-
-def test_a_typical_time_of_zero_has_no_ratio():
-    assert np.isnan(speedup_of_restarts([0.0, 0.0], [1.0, 1.0]).value)
-
-
-def test_the_clock_limits_what_repetition_can_show():
-    same = np.full((4, 1), 3.0)
-    found = speedup_of_restarts(same, same, resolution=np.array([0.1]))
-    assert found.high == pytest.approx(np.exp(0.196), rel=1e-4)
-    assert speedup_of_restarts(same, same).high == 1.0
 
 
 @given(st.floats(-0.3, 0.3), st.floats(1e-4, 0.1), st.floats(0, 0.2))
