@@ -37,7 +37,6 @@ from workbench.models.loader import load_model
 from workbench.models.registry import parse_name
 from workbench.optimize.search import fastest
 from workbench.store import safe_name
-from workbench.workflow import record
 
 #: What `--enumerate` gives either dtype, and the programs of one measurement.
 LAYERS, GROUP = (nn.Conv2d, nn.Linear), 8
@@ -135,7 +134,7 @@ def speed_ups(base, ptes, names, place):
     options = wb.MeasureOptions(
         toggle="none", against=tuple(map(str, ptes)), budget_s=10.0 * len(ptes), evidence=False
     )
-    run = record(Path(base), options, root=place / "every")
+    run = wb.measure(base, options, root=place / "every", artifacts=False)
     first, *others = [m for m in run.traced if not m.experiment.control]
     return {
         name: float(Comparison(first, other).latency.iloc[0]["speedup"])
