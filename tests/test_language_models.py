@@ -401,7 +401,7 @@ def test_every_method_can_be_a_phase_with_its_own_operators_and_layers(two_metho
     assert decode.operators["operator"].str.contains("index_put").sum() == 1
     assert [m.name for m in decode.sidecar.methods] == ["text_decoder"]
     assert set(run.phases["phase"]) == {"image", "prefill", "decode"}
-    keys = [set(program.keys) for program in explorer_data(run).programs]
+    keys = [set(program["keys"]) for program in explorer_data(run)["programs"]]
     assert keys == [set(image.operators["key"]), set(decode.operators["key"])]
 
 

@@ -1,6 +1,7 @@
 """Readings of the machine, steps that are measured again, and budgets."""
 
 import itertools
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -210,6 +211,7 @@ def test_the_ceilings_of_another_machine_are_not_measured_here(tmp_path, monkeyp
 def test_probes_are_exported_measured_and_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("workbench.run.ceilings.SECONDS", 0.02)
+    monkeypatch.setattr("workbench.run.ceilings.STEADY", math.inf)  # so short, they scatter
     run_dir = tmp_path / "run"
     run = store.load_run(wb.sample_run())
     runner = wb.find_runner()
