@@ -41,7 +41,11 @@ _CSS = [
      "text-align:left"},
 ]  # fmt: skip
 _CHIP_CSS = "white-space:nowrap;border-left:.75em solid"
-_NUMBER_CSS = "text-align:right;white-space:nowrap"
+#: Of numbers; their heads may take several lines.
+_NUMBER_CSS = [
+    {"selector": "", "props": "text-align:right"},
+    {"selector": "td", "props": "white-space:nowrap"},
+]
 _PROSE_CSS = "min-width:14em;overflow-wrap:anywhere"
 _PROSE_LETTERS = 24  #: Letters of a text beyond which its column needs some width.
 _WIDE = 90  #: Letters in a row beyond which a table may need to be scrolled.
@@ -191,7 +195,7 @@ def _write_html(
 ) -> str:
     widths = {p: max([len(heads[p]), *cells[p].str.len()]) for p in heads}
     columns = {
-        place: [{"selector": "", "props": _NUMBER_CSS if place in numbers else _PROSE_CSS}]
+        place: _NUMBER_CSS if place in numbers else [{"selector": "", "props": _PROSE_CSS}]
         for place in heads
         if place in numbers or widths[place] > _PROSE_LETTERS
     }
