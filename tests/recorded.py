@@ -33,3 +33,12 @@ def report_text(run):
             if "parameters" in cell["metadata"].get("tags", []):
                 names["run_dir"] = run
     return "\n\n".join(texts)
+
+
+def find_interrupted(folder):
+    """The manifest of the only run below a folder: incomplete, with what was measured."""
+    (manifest,) = folder.rglob("manifest.json")
+    partial = json.loads(manifest.read_text())
+    assert partial["state"] == "incomplete"
+    assert any(session["batches"] for session in partial["sessions"])
+    return manifest

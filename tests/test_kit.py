@@ -21,7 +21,7 @@ CONTROL = "avx512_off_control"
 
 
 def analyze(run_dir):
-    """Write the files of a run anew."""
+    """Write the files of a run again."""
     subprocess.run([sys.executable, "-m", "workbench", "analyze", run_dir], check=True)
 
 

@@ -87,7 +87,7 @@ class LiveRun(widgets.VBox):
             self.status.value = f"done: {self.run.compare().text}"
         except KeyboardInterrupt:
             self.status.value = "stopped; Start resumes"
-        except Exception as error:  # a thread's traceback would be seen by nobody
+        except Exception as error:  # a thread's traceback goes to the log, unseen
             kind = (
                 "" if isinstance(error, WorkbenchError | OSError) else f"{type(error).__name__}: "
             )
