@@ -4,12 +4,14 @@ import itertools
 import math
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import make_plan, record_in, run_plan
+from record_probes import SHIPPED, record_probes
 
 import workbench as wb
 from workbench import store
@@ -199,28 +201,49 @@ def test_an_emulated_run_has_no_ceilings(tmp_path):
 
 def test_the_ceilings_of_another_machine_are_not_measured_here(tmp_path, monkeypatch, own_cache):
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_cache))
-    monkeypatch.setattr("workbench.run.ceilings.find_probes", lambda progress: (tmp_path, ()))
     run = store.load_run(wb.sample_run())
     store.save_run(replace(run, host={**run.host, "cpu": "Another One"}), tmp_path)
     with pytest.raises(UsageError, match="Another One"):
         wb.measure_roof(tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_probes_are_exported_measured_and_kept(tmp_path, monkeypatch):
+@pytest.fixture
+def own_run(tmp_path, monkeypatch):
+    """The sample run, as if it had been made here."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("workbench.run.ceilings.SECONDS", 0.02)
-    monkeypatch.setattr("workbench.run.ceilings.STEADY", math.inf)  # so short, they scatter
-    run_dir = tmp_path / "run"
-    run = store.load_run(wb.sample_run())
+    monkeypatch.setattr("workbench.run.ceilings.SECONDS", 0.002)
     runner = wb.find_runner()
-    host = runner.target.describe()
-    store.save_run(replace(run, host=host, runner=runner.description), run_dir)
-    peaks = wb.measure_roof(run_dir)
+    run = replace(store.load_run(wb.sample_run()), host=runner.target.describe())
+    store.save_run(replace(run, runner=runner.description), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_peaks_are_measured_as_far_as_a_run_needs_them_and_kept(own_run, monkeypatch):
+    monkeypatch.setattr("workbench.run.ceilings.STEADY", math.inf)  # so short, they scatter
+    peaks = wb.measure_roof(own_run)
     assert [each.isa for each in peaks] == ["avx2", "native"]
     for each in peaks:
-        assert {p.dtype for p in each.probes if p.kind == "gemm"} == {"fp32", "fp16", "int8"}
+        assert {p.dtype for p in each.probes if p.kind == "gemm"} == {"fp32"}
         assert all(p.ms > 0 for p in each.probes)
-        assert (run_dir / f"ceilings_{each.isa}_t1.json").is_file()
-    assert wb.measure_roof(run_dir) == peaks, "kept, not measured again"
+        assert (own_run / f"ceilings_{each.isa}_t1.json").is_file()
+    assert wb.measure_roof(own_run) == peaks, "kept, not measured again"
+    run = store.load_run(own_run)
+    store.save_run(replace(run, export=replace(run.export, dtype="int8dyn")), own_run)
+    for before, after in zip(peaks, wb.measure_roof(own_run), strict=True):
+        assert after.probes[:-1] == before.probes and after.probes[-1].dtype == "int8"
+
+
+def test_disturbed_peaks_are_measured_again_later_and_the_best_counts(own_run, monkeypatch):
+    monkeypatch.setattr("workbench.run.ceilings.STEADY", -1.0)
+    peaks = wb.measure_roof(own_run)
+    assert wb.measure_roof(own_run) == peaks, "not at once"
+    monkeypatch.setattr("workbench.run.ceilings.RETRY", timedelta(0))
+    for before, after in zip(peaks, wb.measure_roof(own_run), strict=True):
+        assert all(new.ms <= old.ms for old, new in zip(before.probes, after.probes, strict=True))
+        assert after.probes != before.probes
+
+
+@pytest.mark.slow
+def test_the_shipped_probes_are_what_is_exported_today(tmp_path):
+    record_probes(tmp_path / "probes.zip")
+    assert (tmp_path / "probes.zip").read_bytes() == SHIPPED.read_bytes()

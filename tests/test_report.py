@@ -356,6 +356,8 @@ def test_a_report_that_is_ended_leaves_no_file_and_no_kernel(run_dir, write_note
     note = f"import os, time; print(os.getpid(), file=open({str(started)!r}, 'w', 1)); "
     path, before = write_notebook("run_dir = ''", f"{note}time.sleep(600)"), files_of(run_dir)
     line = [sys.executable, "-m", "workbench", "report", run_dir, "--notebook", path]
+    # Children of a shell's background job ignore it otherwise.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
         wait_for(lambda: started.exists() and started.read_text().strip())
         process.send_signal(ending)

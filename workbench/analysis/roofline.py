@@ -178,10 +178,6 @@ def tabulate_ceilings(ceilings: Iterable[Ceilings]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_TABLE)
 
 
-#: The dtype in which a program's products are computed, where that is not its own.
-_COMPUTED = {"fp16w": "fp16", "int8dyn": "int8", "8da4w": "int8"}
-
-
 def find_roof(run_dir: Path, experiment: Experiment, threads: int) -> Roof | None:
     """The roof over one experiment, from the ceilings in the run's folder; None without any."""
     path = ceilings_path(run_dir, experiment.isa, threads)
@@ -198,5 +194,4 @@ def list_ceilings(run_dir: Path) -> pd.DataFrame:
 
 def computed_dtype(export: Export | None) -> str:
     """In which dtype a program's matrix products are computed, as far as its export says."""
-    dtype = export.dtype if export else "fp32"
-    return _COMPUTED.get(dtype, dtype)
+    return export.computed_dtype if export else "fp32"

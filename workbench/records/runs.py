@@ -136,6 +136,11 @@ class Export:
         return min(known, default=None)
 
     @property
+    def computed_dtype(self) -> str:
+        """In which dtype it computes matrix products."""
+        return {"fp16w": "fp16", "int8dyn": "int8", "8da4w": "int8"}.get(self.dtype, self.dtype)
+
+    @property
     def fault(self) -> str:
         """What is wrong with its outputs, without the likely cause; empty if nothing is."""
         return self.problem.partition("; ")[0].rpartition("model's: ")[2]
@@ -513,7 +518,7 @@ class Probe:
 
     ``kind`` is ``gemm``, ``stream``, ``read``, ``call`` or ``program``; ``flops`` are those of one
     execution, ``bytes`` those that one of its ``operators`` reads and writes. ``ms`` is the
-    shortest execution, 0 before measuring; ``spread`` how much longer another process took.
+    shortest execution, 0 before measuring; ``spread`` how much longer the second best process took.
     """
 
     kind: str

@@ -1,19 +1,20 @@
-"""The machine's peaks: probe programs, run by the runner that runs the models, and cached."""
+"""The machine's peaks: shipped probe programs, run by the runner that runs the models."""
 
 import contextlib
 import hashlib
 import shlex
 import time
+import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import metadata
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import StoreError, UsageError
+from workbench.errors import RunnerError, StoreError, UsageError
 from workbench.frames import EMULATED
 from workbench.options import Progress, silent
-from workbench.records.codec import to_json
+from workbench.records.codec import parse_json, structure, to_json
 from workbench.records.runs import Ceilings, Probe, RunRecord, count_threads
 from workbench.run.locks import THIS_MACHINE, device_behind, lock_device
 from workbench.run.recorder import timestamp
@@ -26,19 +27,19 @@ from workbench.store import (
     ceilings_path,
     load_record,
     load_run,
+    sha256_of,
 )
 
+#: Made by ``tests/record_probes.py``; in a checkout, ``workbench/data`` is a link.
+SHIPPED = Path(__file__).parents[1] / "data" / "probes.zip"
 #: Fresh processes for each probe, each on another core; the best one counts.
 PROCESSES = 2
-#: How long each process runs, in seconds.
-SECONDS = 0.1
-MAX_ITERATIONS = 2000
+#: How long each process runs after its first iteration, in seconds; at least ``ITERATIONS``.
+SECONDS, ITERATIONS, MAX_ITERATIONS = 0.03, 3, 2000
 TIMEOUT_S = 120.0
-#: What matrix products are probed in.
-_PROBED = ("fp32", "fp16", "int8")
-_PROBES = "probes.json"
-#: Peaks that vary by more between processes are not kept: the machine was busy.
-STEADY = 0.25
+#: The machine was busy while a peak was measured that no other process confirmed up to this share:
+#: it is measured again by a later run, but not at once.
+STEADY, RETRY = 0.25, timedelta(hours=1)
 
 
 def measure_roof(
@@ -49,10 +50,11 @@ def measure_roof(
     runner: Runner | None = None,
     progress: Progress = silent,
 ) -> list[Ceilings]:
-    """Measure the peaks of a run's machine, at each of the run's ISA levels and thread counts.
+    """Measure the peaks of a run's machine, at each of its ISA levels and thread counts.
 
-    Peaks are cached by machine, runner, level and thread count; a copy is written into the run's
-    folder.
+    Only the dtypes that the run's programs compute in are measured. Peaks are cached by machine,
+    runner, level and thread count; a copy is written into the run's folder. Those that scattered,
+    as the machine was busy, are measured again after an hour, and the best counts.
 
     Parameters
     ----------
@@ -82,27 +84,40 @@ def measure_roof(
     run = load_run(run_dir)
     if run.emulated:
         raise UsageError("an emulated run has no ceilings", where=run_dir, hint=EMULATED)
-    measured: list[Ceilings] = []
+    peaks: list[Ceilings] = []
     started, new = time.monotonic(), 0
     with contextlib.ExitStack() as stack:
         for isa, threads in list_roofs(run):
-            peaks = None if again else find_peaks(run, isa, threads)
-            if peaks is None:
+            known = None if again else find_peaks(run, isa, threads)
+            if probes := _list_due(run, known):
                 if runner is None:
                     there = open_target(target or trusted_target(run, run_dir))
                     runner = find_runner(target=stack.enter_context(there))
                 _check_device(run, run_dir, runner)
-                folder, probes = find_probes(progress)
-                peaks = measure_ceilings(probes, folder, runner, isa, threads, progress=progress)
-                if peaks.spread <= STEADY:
-                    atomic_write(_cache_path(run, isa, threads), to_json(peaks))
+                known = measure_ceilings(probes, known, runner, isa, threads, progress)
+                atomic_write(_cache_path(run, isa, threads), to_json(known))
                 new += 1
-            save_peaks(peaks, run_dir)
-            measured.append(peaks)
+            assert known, "what is not known is due"
+            save_peaks(known, run_dir)
+            peaks.append(known)
     if new:
         text = f"machine peaks measured in {time.monotonic() - started:.0f} s; later runs use these"
         progress(text, 1.0)
-    return measured
+    return peaks
+
+
+def _list_due(run: RunRecord, known: Ceilings | None) -> list[Probe]:
+    """The probes to measure: in the dtypes of a run, and not known, or known but disturbed."""
+    exports = [run.export_of(program) for program in run.plan.all_programs]
+    dtypes = {"fp32", *(each.computed_dtype for each in exports if each)}
+    kept = {replace(probe, ms=0.0, spread=0.0): probe for probe in known.probes} if known else {}
+    rests = known and datetime.now(UTC) - datetime.fromisoformat(known.measured) < RETRY
+    return [
+        probe
+        for probe in load_probes()
+        if probe.kind != "gemm" or probe.dtype in dtypes or None in exports
+        if probe not in kept or (kept[probe].spread > STEADY and not rests)
+    ]
 
 
 def list_roofs(run: RunRecord) -> list[tuple[str, int]]:
@@ -147,21 +162,20 @@ def _check_device(run: RunRecord, run_dir: Path, runner: Runner) -> None:
         )
 
 
-def find_probes(progress: Progress) -> tuple[Path, tuple[Probe, ...]]:
-    """The probes' folder in the cache, exported on first use, and what is in it."""
-    from workbench.export.probes import PROBES_VERSION, export_probes
+def load_probes() -> tuple[Probe, ...]:
+    """The probes that are shipped."""
+    with zipfile.ZipFile(SHIPPED) as archive:
+        return structure(Ceilings, parse_json(archive.read("probes.json"), SHIPPED), SHIPPED).probes
 
-    def make(folder: Path) -> None:
-        progress("exporting the probes, once", 0.0)
-        folder.mkdir()
-        blank = Ceilings("", "", "", 0, "", tuple(export_probes(_PROBED, folder)))
-        atomic_write(folder / _PROBES, to_json(blank))
 
-    folder = cached(f"probes/{PROBES_VERSION}-{metadata.version('executorch')}", make)
-    index = folder / _PROBES
-    if not index.is_file():
-        raise StoreError("is incomplete", where=cache_folder(), hint="delete its folder probes")
-    return folder, load_record(Ceilings, index).probes
+def unpack_probes() -> Path:
+    """The folder with their programs, in the cache."""
+
+    def unpack(folder: Path) -> None:
+        with zipfile.ZipFile(SHIPPED) as archive:
+            archive.extractall(folder)
+
+    return cached(f"probes/{sha256_of(SHIPPED)[:16]}", unpack)
 
 
 def _cache_path(run: RunRecord, isa: str, threads: int) -> Path:
@@ -172,27 +186,31 @@ def _cache_path(run: RunRecord, isa: str, threads: int) -> Path:
 
 def measure_ceilings(
     probes: Sequence[Probe],
-    folder: Path,
+    known: Ceilings | None,
     runner: Runner,
     isa: str,
     threads: int,
-    *,
     progress: Progress = silent,
 ) -> Ceilings:
-    """The peaks: each probe's shortest iteration of two fresh processes.
+    """The peaks: each probe's shortest iteration in fresh processes, now and as far as known.
 
-    ``spread`` is how much longer the worse process took. Times are CPU time with one thread and
-    wall time with several.
+    Times are CPU time with one thread and wall time with several.
     """
-    measured = []
+    peaks = {probe.file: probe for probe in known.probes} if known else {}
+    folder = unpack_probes()
     with lock_device(device_behind(runner.target.name), progress):
         for number, probe in enumerate(probes):
             text = f"machine peaks, {isa}, {count_threads(threads)}: {probe.kind} {probe.dtype}"
             progress(text, number / len(probes))
-            times = sorted(_run(probe, folder, runner, isa, threads, n) for n in range(PROCESSES))
-            measured.append(replace(probe, ms=times[0], spread=times[-1] / times[0] - 1))
+            times = [_run(probe, folder, runner, isa, threads, n) for n in range(PROCESSES)]
+            before = peaks.get(probe.file)
+            if before and replace(before, ms=0.0, spread=0.0) == probe:
+                times += [before.ms, before.ms * (1 + before.spread)]
+            best, second, *_ = sorted(times)
+            peaks[probe.file] = replace(probe, ms=best, spread=second / best - 1)
     device = device_of(runner.target.describe(), runner.description)
-    return Ceilings(device["cpu"], device["runner"], isa, threads, timestamp(), tuple(measured))
+    measured = tuple(peaks.values())
+    return Ceilings(device["cpu"], device["runner"], isa, threads, timestamp(), measured)
 
 
 def device_of(host: dict[str, Any], runner: dict[str, Any]) -> dict[str, str]:
@@ -212,6 +230,10 @@ def _run(probe: Probe, folder: Path, runner: Runner, isa: str, threads: int, pro
         flags += ["--cpus", str(cores[process % len(cores)])]
     with open_runner(runner, flags, timeout_s=TIMEOUT_S) as session:
         clock = "cpu_ns" if threads == 1 else "wall_ns"
-        first = min(getattr(session.run(3), clock))
-        count = min(MAX_ITERATIONS, max(5, int(SECONDS * 1e9 / max(first, 1))))
-        return min(getattr(session.run(count), clock)) / 1e6
+        times = list(getattr(session.run(1), clock))
+        count = min(MAX_ITERATIONS, max(ITERATIONS, int(SECONDS * 1e9 / max(times[0], 1))))
+        times += getattr(session.run(count), clock)
+    # On a busy machine, a clock may stand still for an iteration.
+    if not (moved := [ns for ns in times if ns > 0]):
+        raise RunnerError(f"the clock does not tell how long {probe.file} takes")
+    return min(moved) / 1e6
