@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -256,12 +256,8 @@ def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:
 # --- side by side --------------------------------------------------------------------------------
 
 
-#: By resource, its unit and its value in every process, by number.
-Resources = dict[str, tuple[str, pd.Series]]
-
-
-def measure_resources(starts: Sequence[Start]) -> Resources:
-    """The time and memory of starts by process."""
+def measure_resources(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series]]:
+    """By resource, its unit and its value in every process, by number."""
     warm, cold = ([s for s in starts if s.mode == mode] for mode in ("time", "cold"))
     known = [start for start in warm if start.memory.peak]
     numbers = [start.number for start in known]
@@ -275,32 +271,19 @@ def measure_resources(starts: Sequence[Start]) -> Resources:
 
 
 def tabulate_resources(
-    latency: pd.Series, resources: Resources, export: Export | None
+    latency: pd.Series, starts: Sequence[Start], export: Export | None
 ) -> pd.DataFrame:
     """Latency, first output, memory and size of one measurement: ``frames.RESOURCES``.
 
     Without the columns that name the measurement.
     """
     rows = [("latency", "ms", *latency[["latency", "low", "high"]])]
-    for resource, (unit, values) in resources.items():
+    for resource, (unit, values) in measure_resources(starts).items():
         mean, half = values.mean(), float(half_width(values.to_numpy()))
         rows.append((resource, unit, mean, mean - half, mean + half))
     if export:
         rows.append(("size", "MB", *[export.size_bytes / MB] * 3))
     return pd.DataFrame(rows, columns=RESOURCES.names[2:])
-
-
-def list_changes(latency: pd.DataFrame | None, sizes: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-    """Rows of ``frames.RESOURCE_CHANGES``: of the latency, and of the sizes of two files."""
-    if latency is not None:
-        row = latency.iloc[0]
-        ends = (1 / row[["speedup", "high", "low"]].astype(float)).tolist()
-        outcome = {"faster": "less", "slower": "more"}.get(row["outcome"], row["outcome"])
-        yield "latency", "ms", row["baseline_ms"], row["candidate_ms"], *ends, outcome
-    if len(sizes) == 2:
-        before, after = (size / MB for size in sizes)
-        ratio = after / before
-        yield "size", "MB", before, after, *[ratio] * 3, judge_ratio(ratio, ratio)
 
 
 def summarize_resources(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
@@ -314,16 +297,30 @@ def summarize_resources(starts: Sequence[Start], export: Export | None) -> dict[
 
 
 def compare_resources(
-    before: Resources, after: Resources, known: Sequence[tuple[Any, ...]] = ()
+    baseline: Sequence[Start],
+    candidate: Sequence[Start],
+    latency: pd.DataFrame | None,
+    sizes: Sequence[int],
 ) -> pd.DataFrame:
-    """What a candidate needs against its baseline, below ``known`` rows: ``RESOURCE_CHANGES``.
+    """Latency, sizes of two files, and what processes need: ``frames.RESOURCE_CHANGES``.
 
     Processes of equal number took turns; intervals are those of `speedup_of_restarts`.
     """
-    rows = [*known]
-    for resource in [resource for resource in before if resource in after]:
-        unit, ours = before[resource]
-        ours, theirs = ours.align(after[resource][1], join="inner")
+    rows: list[tuple[Any, ...]] = []
+    if latency is not None:
+        row = latency.iloc[0]
+        ends = (1 / row[["speedup", "high", "low"]].astype(float)).tolist()
+        outcome = {"faster": "less", "slower": "more"}.get(row["outcome"], row["outcome"])
+        rows.append(("latency", "ms", row["baseline_ms"], row["candidate_ms"], *ends, outcome))
+    if len(sizes) == 2:
+        before, after = (size / MB for size in sizes)
+        ratio = after / before
+        rows.append(("size", "MB", before, after, *[ratio] * 3, judge_ratio(ratio, ratio)))
+    measured = measure_resources(candidate)
+    for resource, (unit, ours) in measure_resources(baseline).items():
+        if resource not in measured:
+            continue
+        ours, theirs = ours.align(measured[resource][1], join="inner")
         if len(ours):
             found = speedup_of_restarts(theirs, ours)
             low, ratio, high = (float(end[0]) for end in (found.low, found.value, found.high))

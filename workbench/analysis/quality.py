@@ -379,8 +379,9 @@ def check_outputs(agreements: Sequence[Agreement], *, same_model: bool) -> tuple
     return "fail", evidence
 
 
-def check_ledger(ledger: pd.DataFrame, runs: int, open_runs: int) -> Row:
+def check_ledger(ledger: pd.DataFrame, closed: Sequence[np.ndarray]) -> Row:
     """Whether the rows of every traced run add up to ``Method::execute``."""
+    runs, open_runs = sum(map(len, closed)), sum(int((~part).sum()) for part in closed)
     if open_runs:
         return "ledger closes", "fail", f"the rows of {open_runs} of {runs} runs do not add up"
     lowest = ledger["duration_ns"].min() / 1e3

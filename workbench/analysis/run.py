@@ -7,7 +7,6 @@ import html
 import math
 import re
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
@@ -17,117 +16,34 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.attribution import attribute_layers, find_method
-from workbench.analysis.compare import (
-    PARTS,
-    Verdict,
-    compare_latencies,
-    compare_parts,
-    compare_restarts,
-    describe_differences,
-    describe_faults,
-    reach_verdict,
+from workbench import frames
+from workbench.analysis import (
+    compare,
+    dtypes,
+    layers,
+    ledger,
+    machine_code,
+    memory,
+    operators,
+    quality,
+    roofline,
+    statistics,
+    sweeps,
+    variants,
+    what_if,
 )
+from workbench.analysis.attribution import attribute_layers, find_method
+from workbench.analysis.compare import Verdict
 from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
 from workbench.analysis.describe import describe_run
-from workbench.analysis.dtypes import summarize_program, tabulate_dtypes
 from workbench.analysis.exports import model_spec
 from workbench.analysis.foreign import Recording
-from workbench.analysis.layers import (
-    Traced,
-    add_layers,
-    align_layers,
-    match_operators,
-    place_rows,
-    rename,
-    summarize_layer_types,
-    summarize_layers,
-)
-from workbench.analysis.ledger import build_ledger, closed_runs, kept_runs
-from workbench.analysis.machine_code import (
-    compare_evidence,
-    compare_kernels,
-    explain_lack,
-    explain_unchanged,
-    gather_evidence,
-    name_kernels,
-    prove_change,
-)
-from workbench.analysis.memory import (
-    account_memory,
-    compare_resources,
-    list_changes,
-    list_file_parts,
-    list_tensors,
-    measure_resources,
-    tabulate_resources,
-    tabulate_starts,
-)
-from workbench.analysis.operators import (
-    Scheme,
-    add_categories,
-    describe_spans,
-    load_scheme,
-    summarize_categories,
-    summarize_operators,
-    total_runs,
-)
-from workbench.analysis.quality import (
-    Row,
-    check_criteria,
-    check_ledger,
-    check_outputs,
-    check_program,
-    check_state,
-    check_toggle_effect,
-    check_traces,
-    grade_run,
-    summarize_quality,
-)
-from workbench.analysis.roofline import (
-    Roof,
-    computed_dtype,
-    find_roof,
-    list_ceilings,
-    place_operators,
-)
-from workbench.analysis.statistics import (
-    add_traced,
-    clock_of,
-    describe_latencies,
-    pick_timed,
-    restart_latencies,
-    tabulate_latencies,
-    undisturbed_times,
-)
-from workbench.analysis.sweeps import (
-    describe_phase,
-    describe_sizes,
-    experiments_by_phase,
-    find_control,
-    find_crossovers,
-    fit_sizes,
-    list_isa_levels,
-    list_swept,
-    size_power,
-    sweep_threads,
-    tabulate_phases,
-)
-from workbench.analysis.variants import STUDY, add_measured, read_study
-from workbench.analysis.what_if import bottleneck_shift, bound_shift
-from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
+from workbench.analysis.layers import Traced
+from workbench.analysis.operators import Scheme
+from workbench.analysis.quality import Row
+from workbench.analysis.roofline import Roof
+from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.layers import resize
-from workbench.export.program import Program, open_program
-from workbench.frames import (
-    COMPARISON,
-    EMULATED,
-    RESOURCES,
-    SOURCE,
-    WRONG,
-    check,
-    format_share,
-    mark_emulated,
-)
 from workbench.records.layers import Layers
 from workbench.records.optimize import Study
 from workbench.records.runs import (
@@ -144,14 +60,8 @@ from workbench.records.runs import (
 )
 from workbench.run.plan import pair_experiments
 from workbench.store import FUNCTIONS, inside, kept_layers, load_layers, output_folder
+from workbench.trace import samples
 from workbench.trace.etdump import read_etdump
-from workbench.trace.samples import (
-    count_instructions,
-    locate_samples,
-    read_functions,
-    read_samples,
-    resolve_functions,
-)
 from workbench.trace.xnn_log import read_xnn_log
 
 F = TypeVar("F", pd.DataFrame, "pd.DataFrame | None")
@@ -169,8 +79,8 @@ def frame_property(compute: Callable[[Any], F]) -> cached_property[F]:
         if frame is None:
             return frame
         if "outcome" in frame and (owner.emulated or owner.wrong):
-            frame = frame.assign(outcome="emulated" if owner.emulated else WRONG)
-        return mark_emulated(frame.copy(deep=False)) if owner.emulated else frame
+            frame = frame.assign(outcome="emulated" if owner.emulated else frames.WRONG)
+        return frames.mark_emulated(frame.copy(deep=False)) if owner.emulated else frame
 
     return cached_property(marked)
 
@@ -196,7 +106,7 @@ class Run:
     path: Path
     record: RunRecord
     rules: Callable[[Measurement], pd.DataFrame]
-    scheme: Scheme = field(default_factory=load_scheme)
+    scheme: Scheme = field(default_factory=operators.load_scheme)
     recording: Recording | None = None
     opened_with: dict[str, str] = field(default_factory=dict)
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
@@ -243,14 +153,7 @@ class Run:
     def study(self) -> Study | None:
         """The optimisation that it was measured for, if any."""
         folder = self.path.resolve().parent.parent
-        return read_study(folder) if (folder / STUDY).is_file() else None
-
-    @cached_property
-    def known_study(self) -> Study | None:
-        """That, or the one in the same output folder; None without one that can be read."""
-        with contextlib.suppress(UsageError, StoreError):
-            return self.study or read_study(self.path.resolve().parent.parent)
-        return None
+        return variants.read_study(folder) if (folder / variants.STUDY).is_file() else None
 
     @property
     def emulated(self) -> bool:
@@ -266,12 +169,9 @@ class Run:
     def measurements(self) -> tuple[Measurement, ...]:
         """Every experiment at every thread count that was measured, controls included."""
         experiments = {e.name: e for e in self.record.plan.experiments}
-        found = dict.fromkeys(
-            (s.experiment, s.threads)
-            for s in self.record.sessions
-            if s.complete and (s.etdump or s.batches)
-        )
-        return tuple(Measurement(self, experiments[name], threads) for name, threads in found)
+        timed = (s for s in self.record.sessions if s.complete and (s.etdump or s.batches))
+        setups = dict.fromkeys((s.experiment, s.threads) for s in timed)
+        return tuple(Measurement(self, experiments[name], threads) for name, threads in setups)
 
     @cached_property
     def traced(self) -> tuple[Measurement, ...]:
@@ -281,37 +181,32 @@ class Run:
     def __getitem__(self, key: str | tuple[str | int, ...]) -> Measurement:
         """``run[experiment]``, ``run[experiment, threads]``, ``run[phase, experiment]``."""
         parts = key if isinstance(key, tuple) else (key,)
-        names = [part for part in parts if isinstance(part, str)]
-        counts = [part for part in parts if not isinstance(part, str)]
-        experiment = "_".join(names)
-        named = [m for m in self.measurements if m.name == experiment]
-        if not named:
+        experiment = "_".join(part for part in parts if isinstance(part, str))
+        by_threads = {m.threads: m for m in self.measurements if m.name == experiment}
+        if not by_threads:
             known = [m.name for m in self.measurements]
             raise unknown_name("experiment", experiment, known, where=self.path)
-        if not counts:
-            return named[0]
-        if found := [m for m in named if m.threads == counts[0]]:
-            return found[0]
-        known = [str(m.threads) for m in named]
-        raise unknown_name("thread count", str(counts[0]), known, where=self.path)
+        threads = next((n for n in parts if not isinstance(n, str)), next(iter(by_threads)))
+        if threads not in by_threads:
+            raise unknown_name("thread count", str(threads), map(str, by_threads), where=self.path)
+        return by_threads[threads]
 
     @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
         """The comparisons that the run was planned for, as far as both sides were measured."""
-        keys = pick_timed(self.latencies)[MEASUREMENT].drop_duplicates()
+        keys = statistics.pick_timed(self.latencies)[MEASUREMENT].drop_duplicates()
         measured = set(keys.itertuples(index=False, name=None))
         traced = {(m.name, m.threads): m for m in self.traced if (m.name, m.threads) in measured}
-        counts, found = self.record.plan.threads, []
+        counts, comparisons = self.record.plan.threads, []
         for pair in self.record.plan.pairs:
             for few, count in [pair.threads] if pair.threads else [(n, n) for n in counts]:
-                before, after = (
-                    traced.get(key) for key in ((pair.baseline, few), (pair.candidate, count))
-                )
-                if before and after:
-                    ending = f", {count_threads(count)}" if len(counts) > 1 or few != count else ""
-                    ending += f" against {few}" if few != count else ""
-                    found.append(Comparison(before, after, pair.label + ending))
-        return tuple(found)
+                before, after = (pair.baseline, few), (pair.candidate, count)
+                if before in traced and after in traced:
+                    ab = Comparison(traced[before], traced[after], pair.label)
+                    named = len(counts) > 1 or few != count
+                    label = f"{pair.label}, {ab.threads_text}" if named else pair.label
+                    comparisons.append(replace(ab, label=label))
+        return tuple(comparisons)
 
     def compare(
         self, baseline: str | None = None, candidate: str | None = None, threads: int | None = None
@@ -347,14 +242,14 @@ class Run:
     @frame_property
     def latencies(self) -> pd.DataFrame:
         """Every timed inference: ``frames.LATENCIES``."""
-        timed = tabulate_latencies(self.record)
+        timed = statistics.tabulate_latencies(self.record)
         untimed = any(not s.batches for s in self.record.sessions)
-        return add_traced(timed, self.ledger, self.record) if untimed else timed
+        return statistics.add_traced(timed, self.ledger, self.record) if untimed else timed
 
     @frame_property
     def statistics(self) -> pd.DataFrame:
         """Latency of every measurement in ms: ``frames.STATISTICS``."""
-        return describe_latencies(self.latencies)
+        return statistics.describe_latencies(self.latencies)
 
     @frame_property
     def ledger(self) -> pd.DataFrame:
@@ -400,32 +295,34 @@ class Run:
     @frame_property
     def isa_levels(self) -> pd.DataFrame | None:
         """Every ISA level against the one below: ``frames.LADDER``."""
-        return list_isa_levels(self.latencies, self.record)
+        return sweeps.list_isa_levels(self.latencies, self.record)
 
     @frame_property
     def scaling(self) -> pd.DataFrame | None:
         """Latency over the number of threads: ``frames.SCALING``."""
-        swept = list_swept(self.latencies, self.experiments)
-        return sweep_threads(self.latencies, swept) if swept else None
+        swept = sweeps.list_swept(self.latencies, self.experiments)
+        return sweeps.sweep_threads(self.latencies, swept) if swept else None
 
     @cached_property
     def crossovers(self) -> tuple[str, ...]:
         """What changes with more threads, as sentences."""
         if self.emulated:
             return ()
-        phases = experiments_by_phase(self.record.plan)
-        swept = (list_swept(self.latencies, names) for names in phases)
-        return tuple(text for each in swept for text in find_crossovers(self.latencies, each))
+        phases = sweeps.experiments_by_phase(self.record.plan)
+        swept = (sweeps.list_swept(self.latencies, names) for names in phases)
+        return tuple(t for names in swept for t in sweeps.find_crossovers(self.latencies, names))
 
     @frame_property
     def phases(self) -> pd.DataFrame | None:
         """Latency, tokens per second and bottleneck in every phase: ``frames.PHASES``."""
-        shown = [m for m in self.traced if self.record.plan.phases and not m.control]
-        return tabulate_phases([
-            (m.phase.name, m.name, m.threads,
-             *describe_phase(m.phase, m.statistics, m.categories, m.roofline))
-            for m in shown
-        ])  # fmt: skip
+        if not self.record.plan.phases or not self.traced:
+            return None
+        rows = [
+            sweeps.describe_phase(m.phase, m.statistics, m.categories, m.roofline)
+            for m in self.traced
+            if not m.control
+        ]
+        return frames.check(pd.DataFrame(rows, columns=frames.PHASES.names), frames.PHASES)
 
     @frame_property
     def size_fits(self) -> pd.DataFrame | None:
@@ -433,7 +330,7 @@ class Run:
         if not self.record.plan.sweep or self.emulated:
             return None
         sides = {m.name: (m.side, m.phase.size) for m in self.measurements if not m.control}
-        fits = fit_sizes(self.latencies, sides, size_power(self.record.plan.phases))
+        fits = sweeps.fit_sizes(self.latencies, sides, sweeps.size_power(self.record.plan.phases))
         return None if fits.empty else fits
 
     @cached_property
@@ -443,12 +340,14 @@ class Run:
             return ()
         sides = {m.name: m.side for m in self.measurements}
         phases = self.phases.assign(side=self.phases["experiment"].map(sides))
-        speedups = []
-        for ab in self.comparisons:
-            label = f"{ab.candidate.side} over {ab.baseline.side}"
-            label += f", {count_threads(ab.candidate.threads)}"
-            speedups.append(ab.latency.assign(label=label, size=ab.candidate.phase.size))
-        return tuple(describe_sizes(phases, self.record.plan.sweep, pd.concat(speedups)))
+        speedups = [
+            ab.latency.assign(
+                label=f"{ab.candidate.side} over {ab.baseline.side}, {ab.threads_text}",
+                size=ab.candidate.phase.size,
+            )
+            for ab in self.comparisons
+        ]
+        return tuple(sweeps.describe_sizes(phases, self.record.plan.sweep, pd.concat(speedups)))
 
     @cached_property
     def kernel_changes(self) -> dict[str, pd.DataFrame]:
@@ -462,7 +361,7 @@ class Run:
         sme = [name for name, kernels in logs.items() if kernels["sme"].any()]
         pairs = planned or pair_experiments([*logs], lacking=logs.keys() - set(sme))[0]
         return {
-            f"{p.candidate} against {p.baseline}": compare_kernels(
+            f"{p.candidate} against {p.baseline}": machine_code.compare_kernels(
                 logs[p.candidate], logs[p.baseline]
             )
             for p in pairs
@@ -471,17 +370,17 @@ class Run:
     @cached_property
     def tracer_overhead(self) -> dict[tuple[str, int], float]:
         """How much longer traced inferences take, as a fraction, by experiment and threads."""
-        found = {}
+        overhead = {}
         for (experiment, threads), part in self.latencies.groupby(MEASUREMENT):
-            median = part.groupby("traced")[clock_of(part)].median()
-            if experiment in self.experiments and {True, False} <= set(median.index):
-                found[experiment, threads] = median[True] / median[False] - 1
-        return found
+            median = part.groupby("traced")[statistics.clock_of(part)].median()
+            if experiment in self.experiments and len(median) == 2:
+                overhead[experiment, threads] = median[True] / median[False] - 1
+        return overhead
 
     @cached_property
     def ceilings(self) -> pd.DataFrame:
         """What the machine reaches at each ISA level and thread count, as far as measured."""
-        return list_ceilings(self.path)
+        return roofline.list_ceilings(self.path)
 
     @property
     def findings(self) -> pd.DataFrame:
@@ -496,36 +395,31 @@ class Run:
             subjects = {m.phase.name: m for m in (ends[0], ends[-1])}
         if len(subjects) < 2:
             return self.subject.findings
-        found = [
+        merged = pd.concat(
             m.findings.assign(title=f"{phase}: " + m.findings["title"])
             for phase, m in subjects.items()
-        ]
-        merged = pd.concat(found).sort_values("share", ascending=False, kind="stable")
+        ).sort_values("share", ascending=False, kind="stable")
         return merged.reset_index(drop=True).assign(rank=np.arange(1, len(merged) + 1))
 
     @frame_property
     def quality(self) -> pd.DataFrame:
         """How good the measurement is: ``frames.QUALITY``; the first row's grade is the run's."""
-        none = [pd.DataFrame(columns=COMPARISON.names, dtype=float)]
+        none = [pd.DataFrame(columns=frames.COMPARISON.names, dtype=float)]
         comparisons = pd.concat([c.latency for c in self.comparisons] or none, ignore_index=True)
         overhead = max(self.tracer_overhead.values(), key=abs, default=math.nan)
-        return grade_run(self.record, self.latencies, comparisons, overhead)
+        return quality.grade_run(self.record, self.latencies, comparisons, overhead)
 
     @cached_property
     def checks(self) -> pd.DataFrame:
         """Whether the numbers can be trusted: ``check``, ``status``, ``evidence``."""
         subjects = {m.program.name: m for m in self.measurements}.values()
         rows = [
-            *check_state(self.record, self.recording),
+            *quality.check_state(self.record, self.recording),
             *(row for m in subjects for row in m.checks),
             *(row for ab in self.comparisons for row in ab.checks),
-            check_ledger(
-                self.ledger,
-                sum(m.run_count for m in self.traced),
-                sum(m.open_runs for m in self.traced),
-            ),
-            check_traces(self.ledger, self.latencies),
-            *check_criteria(self.quality),
+            quality.check_ledger(self.ledger, [m.closed for m in self.traced]),
+            quality.check_traces(self.ledger, self.latencies),
+            *quality.check_criteria(self.quality),
         ]
         return pd.DataFrame(rows, columns=["check", "status", "evidence"])
 
@@ -539,11 +433,6 @@ class Run:
             for row in failed.itertuples()
             if not any(row.evidence in text for text in found)
         ]
-
-    def report(self, **options: Any) -> tuple[Path, Path, Path]:
-        """Write ``report.html``, ``report.md`` and ``report.ipynb``, as `make_report` does."""
-        # The package's root loads what lies above this module when it is first used.
-        return sys.modules["workbench"].make_report(self, **options)  # type: ignore[no-any-return]
 
     @property
     def description(self) -> pd.DataFrame:
@@ -562,11 +451,11 @@ class Run:
 
     def read_trace(self, session: Session) -> pd.DataFrame:
         """The events of a session's ETDump; that of a first process is kept."""
-        if session.etdump in self._traces:
-            return self._traces[session.etdump]
-        events = read_etdump(self.locate(session.etdump))
-        if session.process == 0:
-            self._traces[session.etdump] = events
+        events = self._traces.get(session.etdump)
+        if events is None:
+            events = read_etdump(self.locate(session.etdump))
+            if session.process == 0:
+                self._traces[session.etdump] = events
         return events
 
     def read_sidecar(self, program: PlannedProgram) -> Layers | None:
@@ -580,7 +469,10 @@ class Run:
     def _samples(self) -> dict[tuple[str, int], tuple[pd.DataFrame, Path]]:
         """The PC samples of every measurement, and the trace of the same process."""
         return {
-            (s.experiment, s.threads): (read_samples(self.locate(s.samples)), self.locate(s.etdump))
+            (s.experiment, s.threads): (
+                samples.read_samples(self.locate(s.samples)),
+                self.locate(s.etdump),
+            )
             for s in self.record.samplings
             if s.samples
         }
@@ -589,8 +481,8 @@ class Run:
     def _functions(self) -> Any:
         kept = self.path / FUNCTIONS
         if kept.exists():
-            return read_functions(kept)
-        return resolve_functions([samples for samples, _ in self._samples.values()])
+            return samples.read_functions(kept)
+        return samples.resolve_functions([sampled for sampled, _ in self._samples.values()])
 
     def _stack(self, name: str) -> pd.DataFrame:
         frames = {(m.name, m.threads): getattr(m, name) for m in self.traced}
@@ -647,14 +539,6 @@ class Measurement:
         """What was run."""
         return self.run.record.plan.program_of(self.experiment)
 
-    @cached_property
-    def opened_program(self) -> Program | None:
-        """The program's file, opened; None if it is gone or has changed since."""
-        with contextlib.suppress(WorkbenchError, OSError):
-            program = open_program(Path(self.program.pte))
-            return program if program.sha256 == self.program.sha256 else None
-        return None
-
     @property
     def export(self) -> Export | None:
         """How its program was exported; None if that is unknown."""
@@ -682,33 +566,29 @@ class Measurement:
     @property
     def caveats(self) -> list[str]:
         """What weakens its figures: emulation, what its program lost, a measurement of grade C."""
-        quality = self.run.quality
-        found = [EMULATED] if self.emulated else []
-        found += [
-            f"{name}: {evidence}" for name, status, evidence in self.checks if status == "note"
-        ]
-        return found + [summarize_quality(quality)] * (quality["grade"].iloc[0] in "CD")
+        caveats = [frames.EMULATED] if self.emulated else []
+        caveats += [f"{name}: {text}" for name, status, text in self.checks if status == "note"]
+        if self.run.quality["grade"].iloc[0] in "CD":
+            caveats.append(quality.summarize_quality(self.run.quality))
+        return caveats
 
     @property
     def checks(self) -> list[Row]:
         """Whether its program computes what the model does: rows of the run's checks."""
         subject = self.program.stem if self.run.record.plan.programs else "the program"
-        return [*check_program(subject, self.export, self.dtypes)]
+        return [*quality.check_program(subject, self.export, self.dtypes)]
 
     @property
     def label(self) -> str:
         """The experiment, with the threads where the run has several counts."""
         several = len(self.run.record.plan.threads) > 1
-        return ", ".join([self.name, *([count_threads(self.threads)] if several else [])])
+        return f"{self.name}, {count_threads(self.threads)}" if several else self.name
 
     @cached_property
     def sessions(self) -> tuple[Session, ...]:
         """The runner processes that were traced."""
-        return tuple(
-            s
-            for s in self.run.record.sessions
-            if (s.experiment, s.threads) == (self.name, self.threads) and s.complete and s.etdump
-        )
+        traced = (s for s in self.run.record.sessions if s.complete and s.etdump)
+        return tuple(s for s in traced if (s.experiment, s.threads) == (self.name, self.threads))
 
     @frame_property
     def latencies(self) -> pd.DataFrame:
@@ -741,7 +621,7 @@ class Measurement:
     @frame_property
     def spans(self) -> pd.DataFrame:
         """The same events with their categories: ``frames.SPANS``."""
-        return describe_spans(self.events, self.run.scheme)
+        return operators.describe_spans(self.events, self.run.scheme)
 
     @cached_property
     def _rows(self) -> pd.DataFrame:
@@ -756,14 +636,9 @@ class Measurement:
         return [self._read_ledger(session) for session in self.sessions]
 
     @property
-    def run_count(self) -> int:
-        """How many traced runs were read."""
-        return sum(len(closed) for _, closed in self._parts)
-
-    @property
-    def open_runs(self) -> int:
-        """Of these, how many have ledger rows that do not sum to ``Method::execute``."""
-        return sum(int((~closed).sum()) for _, closed in self._parts)
+    def closed(self) -> np.ndarray:
+        """For every traced run, whether its ledger rows sum to ``Method::execute``."""
+        return np.concatenate([closed for _, closed in self._parts])
 
     @cached_property
     def _attribution(self) -> pd.DataFrame | None:
@@ -776,32 +651,34 @@ class Measurement:
         Where layers are known, ``layer`` names that of every row.
         """
         known = self._attribution
-        return self._rows if known is None else place_rows(self._rows, known)
+        return self._rows if known is None else layers.place_rows(self._rows, known)
 
     @frame_property
     def operators(self) -> pd.DataFrame:
         """The operators, most expensive first: ``frames.OPERATORS`` (and ``ATTRIBUTION``)."""
-        operators, known = summarize_operators(self._rows), self._attribution
-        return operators if known is None else add_layers(operators, known)
+        table = operators.summarize_operators(self._rows)
+        return table if self._attribution is None else layers.add_layers(table, self._attribution)
 
     @frame_property
     def categories(self) -> pd.DataFrame:
         """Time by category: ``frames.CATEGORIES``."""
-        return summarize_categories(self._rows)
+        return operators.summarize_categories(self._rows)
 
     @frame_property
     def layers(self) -> pd.DataFrame | None:
         """Time by layer of the model: ``frames.LAYERS``."""
         if self.sidecar is None or not self.has_layers:
             return None
-        return summarize_layers(self.operators, self.sidecar, total_runs(self._rows, "key"))
+        return layers.summarize_layers(
+            self.operators, self.sidecar, operators.total_runs(self._rows, "key")
+        )
 
     @frame_property
     def layer_types(self) -> pd.DataFrame | None:
         """Time by class of layer and category of operator: ``frames.LAYER_TYPES``."""
         if self.layers is None:
             return None
-        return summarize_layer_types(self.operators, total_runs(self._rows, "key"))
+        return layers.summarize_layer_types(self.operators, operators.total_runs(self._rows, "key"))
 
     @frame_property
     def machine_code(self) -> pd.DataFrame | None:
@@ -809,9 +686,9 @@ class Measurement:
         found = self.run._samples.get((self.name, self.threads))
         if found is None:
             return None
-        samples, etdump = found
-        located = locate_samples(samples, self.run._functions)
-        return gather_evidence(read_etdump(etdump), located, self.run.scheme)
+        sampled, etdump = found
+        located = samples.locate_samples(sampled, self.run._functions)
+        return machine_code.gather_evidence(read_etdump(etdump), located, self.run.scheme)
 
     @cached_property
     def starts(self) -> tuple[Start, ...]:
@@ -822,17 +699,17 @@ class Measurement:
     @frame_property
     def cold_start(self) -> pd.DataFrame | None:
         """Time from the start of a process to its first output: ``frames.COLD_START``."""
-        return tabulate_starts(self.starts)
+        return memory.tabulate_starts(self.starts)
 
     @frame_property
     def memory(self) -> pd.DataFrame | None:
         """What the process holds when most of it is resident: ``frames.MEMORY``."""
-        return account_memory(self.starts)
+        return memory.account_memory(self.starts)
 
     @cached_property
     def undisturbed(self) -> pd.DataFrame:
         """Its traced time in ms by restart and operator, without interference."""
-        return undisturbed_times(total_runs(self.ledger, "key"))
+        return statistics.undisturbed_times(operators.total_runs(self.ledger, "key"))
 
     @cached_property
     def traced_ms(self) -> float:
@@ -866,45 +743,45 @@ class Measurement:
     @frame_property
     def tensors(self) -> pd.DataFrame | None:
         """Every activation and when it is live, the largest first: ``frames.TENSORS``."""
-        return list_tensors(self.flow) if self.flow else None
+        return memory.list_tensors(self.flow) if self.flow else None
 
     @frame_property
     def file_parts(self) -> pd.DataFrame | None:
         """The program's file by part and layer, the largest first: ``frames.FILE_PARTS``."""
-        return list_file_parts(self.run.read_sidecar(self.program))
+        return memory.list_file_parts(self.run.read_sidecar(self.program))
 
     @frame_property
     def resources(self) -> pd.DataFrame:
         """Latency, first output, memory and size: ``frames.RESOURCES``."""
-        table = tabulate_resources(
-            self.statistics.iloc[0], measure_resources(self.starts), self.export
-        )
-        return check(
-            table.assign(experiment=self.name, threads=self.threads)[RESOURCES.names], RESOURCES
-        )
+        table = memory.tabulate_resources(self.statistics.iloc[0], self.starts, self.export)
+        table = table.assign(experiment=self.name, threads=self.threads)
+        return frames.check(table[frames.RESOURCES.names], frames.RESOURCES)
 
     @cached_property
     def loops(self) -> dict[str, pd.Series]:
         """The hot loops of the functions that ran: samples by instruction."""
         found = self.run._samples.get((self.name, self.threads))
-        return {} if found is None else count_instructions(found[0], self.run._functions)
+        return {} if found is None else samples.count_instructions(found[0], self.run._functions)
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
         """The microkernel of every operator by key, where the samples agree on one."""
-        return pd.DataFrame() if self.machine_code is None else name_kernels(self.machine_code)
+        samples = self.machine_code
+        return pd.DataFrame() if samples is None else machine_code.name_kernels(samples)
 
     @cached_property
     def roof(self) -> Roof | None:
         """What the machine can do at this ISA level and thread count, if it was measured."""
-        return find_roof(self.run.path, self.experiment, self.threads)
+        return roofline.find_roof(self.run.path, self.experiment, self.threads)
 
     @frame_property
     def roofline(self) -> pd.DataFrame | None:
         """Every operator below the roof: ``frames.ROOFLINE``."""
         if self.roof is None or "flops" not in self.operators:
             return None
-        return place_operators(self.operators, self.roof, computed_dtype(self.export))
+        return roofline.place_operators(
+            self.operators, self.roof, roofline.computed_dtype(self.export)
+        )
 
     @frame_property
     def dtypes(self) -> pd.DataFrame | None:
@@ -914,16 +791,18 @@ class Measurement:
         """
         if self.export is None or self.export.dtype == "fp32" or not self.sessions:
             return None
-        found = tabulate_dtypes(self.operators, self.export)
+        found = dtypes.tabulate_dtypes(self.operators, self.export)
         return None if found.empty else found
 
     @frame_property
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
-        found = self.run.rules(self)
-        if (study := self.run.known_study) and self.export and not self.emulated:
-            found = add_measured(found, study, self.export.sha256)
-        return found.assign(hint=found["hint"].map(self.complete_command))
+        findings = self.run.rules(self)
+        if self.export and not self.emulated:
+            with contextlib.suppress(UsageError, StoreError):  # without a study that can be read
+                study = variants.read_study(self.run.path.resolve().parent.parent)
+                findings = variants.add_measured(findings, study, self.export.sha256)
+        return findings.assign(hint=findings["hint"].map(self.complete_command))
 
     def complete_command(self, command: str) -> str:
         """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
@@ -942,13 +821,13 @@ class Measurement:
 
     def _read_ledger(self, session: Session) -> tuple[pd.DataFrame, np.ndarray]:
         events = self.run.read_trace(session)
-        ledger = build_ledger(events)
-        closed = closed_runs(events, ledger)
-        kept = kept_runs(session, len(closed), self.run.path / session.etdump)
-        ledger = add_categories(ledger[kept[ledger["run"]]], self.run.scheme)
-        for place, (name, *_) in enumerate(SOURCE):
-            ledger.insert(place, name, getattr(session, name))
-        return ledger, closed
+        rows = ledger.build_ledger(events)
+        closed = ledger.closed_runs(events, rows)
+        kept = ledger.kept_runs(session, len(closed), self.run.path / session.etdump)
+        rows = operators.add_categories(rows[kept[rows["run"]]], self.run.scheme)
+        for place, (name, *_) in enumerate(frames.SOURCE):
+            rows.insert(place, name, getattr(session, name))
+        return rows, closed
 
 
 @dataclass(frozen=True)
@@ -985,9 +864,9 @@ class Comparison:
     @cached_property
     def wrong(self) -> str:
         """Why no speed-up can be claimed: wrong outputs of a side, or different ones of both."""
-        faults = describe_faults(self.candidate.wrong, self.baseline.wrong)
+        faults = compare.describe_faults(self.candidate.wrong, self.baseline.wrong)
         judged = [a for a in self.agreements if self.same_model and not a.note]
-        return faults or describe_differences(judged)
+        return faults or compare.describe_differences(judged)
 
     @property
     def programs(self) -> str:
@@ -995,7 +874,7 @@ class Comparison:
         sides = [side for side in (self.candidate, self.baseline) if side.export]
         if len({side.export.dtype for side in sides if side.export}) < 2:
             return ""
-        return "; ".join(summarize_program(side.export, side.dtypes) for side in sides)
+        return "; ".join(dtypes.summarize_program(side.export, side.dtypes) for side in sides)
 
     @property
     def within_run(self) -> bool:
@@ -1058,7 +937,7 @@ class Comparison:
     @cached_property
     def _controls(self) -> dict[str, Measurement]:
         """A control of the baseline's program and what it repeats, which show the noise."""
-        names = map(str, find_control(self.run.record.plan, self.baseline.name))
+        names = map(str, sweeps.find_control(self.run.record.plan, self.baseline.name))
         traced = {m.name: m for m in self.run.traced if m.threads == self.candidate.threads}
         found = [traced[name] for name in names if name in traced]
         if self.apart or len(found) < 2 or found[0].program.name != self.baseline.program.name:
@@ -1068,16 +947,16 @@ class Comparison:
     @cached_property
     def keys(self) -> dict[str, str]:
         """The baseline's keys of the candidate's operators, where these are of another program."""
-        return {} if self.same_program else match_operators(*self._traced)
+        return {} if self.same_program else layers.match_operators(*self._traced)
 
     @property
     def candidate_operators(self) -> pd.DataFrame:
         """The candidate's operators, with the baseline's keys where the two are paired."""
-        operators = self.candidate.operators
-        return operators if self.same_program else self._rekey(operators)
+        return self._rekey(self.candidate.operators)
 
     def _rekey(self, rows: pd.DataFrame) -> pd.DataFrame:
-        return rows.assign(key=[self._key(key) for key in rows["key"]])
+        keys = rows["key"] if self.same_program else [self._key(key) for key in rows["key"]]
+        return rows.assign(key=keys)
 
     @property
     def _traced(self) -> tuple[Traced, Traced]:
@@ -1089,14 +968,14 @@ class Comparison:
         """E2E latency, one row of ``frames.COMPARISON``."""
         before, after = self.baseline, self.candidate
         if not self.interleaved:
-            timed = [pick_timed(side.latencies) for side in (before, after)]
+            timed = [statistics.pick_timed(side.latencies) for side in (before, after)]
             # One clock for both: wall time as soon as either side has several threads.
-            clock = "wall_ns" if self.within_run else max(map(clock_of, timed))
-            restarts = ([restart_latencies(side, clock)] for side in timed)
-            return compare_restarts(["latency"], *restarts, separate=self.apart)
+            clock = "wall_ns" if self.within_run else max(map(statistics.clock_of, timed))
+            restarts = ([statistics.restart_latencies(side, clock)] for side in timed)
+            return compare.compare_restarts(["latency"], *restarts, separate=self.apart)
         noise = {side: m.name for side, m in self._controls.items()}
         timed, threads = self.run.latencies, after.threads
-        return compare_latencies(timed, before.name, after.name, threads=threads, **noise)
+        return compare.compare_latencies(timed, before.name, after.name, threads=threads, **noise)
 
     @frame_property
     def categories(self) -> pd.DataFrame:
@@ -1133,7 +1012,7 @@ class Comparison:
             return None
         if self.same_program:
             return self._compare("layer")
-        _, names = align_layers(dict(zip(("before", "after"), self._traced, strict=True)))
+        _, names = layers.align_layers(dict(zip(("before", "after"), self._traced, strict=True)))
         return self._compare("layer", **names)
 
     @frame_property
@@ -1154,12 +1033,9 @@ class Comparison:
         """
         exports = [side.export for side in (self.baseline, self.candidate)]
         sizes = [e.size_bytes for e in exports if e and not self.same_program]
-        rows = list_changes(None if self.emulated else self.latency, sizes)
-        table = compare_resources(
-            measure_resources(self.baseline.starts),
-            measure_resources(self.candidate.starts),
-            [*rows],
-        )
+        starts = self.baseline.starts, self.candidate.starts
+        latency = None if self.emulated else self.latency
+        table = memory.compare_resources(*starts, latency, sizes)
         if self._controls and not self.candidate.control:
             again = Comparison(self._controls["control_of"], self._controls["control"]).resources
             table["control"] = table["resource"].map(again.set_index("resource")["ratio"])
@@ -1168,10 +1044,10 @@ class Comparison:
     @frame_property
     def shift(self) -> pd.DataFrame:
         """How the bottleneck moves: ``frames.SHIFT``."""
-        shift = bottleneck_shift(self.baseline.categories, self.candidate.categories)
+        shift = what_if.bottleneck_shift(self.baseline.categories, self.candidate.categories)
         if self.apart:
             return shift
-        return bound_shift(shift, self.baseline.ledger, self.candidate.ledger)
+        return what_if.bound_shift(shift, self.baseline.ledger, self.candidate.ledger)
 
     @frame_property
     def kernels(self) -> pd.DataFrame | None:
@@ -1179,13 +1055,13 @@ class Comparison:
         before, after = self.baseline.machine_code, self.candidate.machine_code
         if before is None or after is None:
             return None
-        return compare_evidence(before, after if self.same_program else self._rekey(after))
+        return machine_code.compare_evidence(before, self._rekey(after))
 
     @cached_property
     def proof(self) -> Proof | None:
         """Whether both sides ran the same machine code; None where it was not sampled."""
         before, after = self.baseline.machine_code, self.candidate.machine_code
-        return None if before is None or after is None else prove_change(before, after)
+        return None if before is None or after is None else machine_code.prove_change(before, after)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -1194,12 +1070,14 @@ class Comparison:
         if self.proof and self.proof.outcome == "same" and self.toggled:
             hidden = self.run.masked(self.baseline.name) ^ self.run.masked(self.candidate.name)
             dtype = self.candidate.export.dtype if self.candidate.export else ""
-            unchanged = explain_unchanged(self.proof, hidden, self.baseline.ledger, dtype)
+            unchanged = machine_code.explain_unchanged(
+                self.proof, hidden, self.baseline.ledger, dtype
+            )
         subject, label = self.subject or self.candidate.program.model, self.label
         named = self.within_run and self.baseline.program != self.candidate.program
         if named and not self.subject:
             subject, label = f"{self.candidate.label} against {self.baseline.label}", ""
-        return reach_verdict(
+        return compare.reach_verdict(
             subject, label, self.latency, self.shift, emulated=self.emulated, wrong=self.wrong,
             programs=self.programs, unchanged=unchanged, separate=self.separation,
         )  # fmt: skip
@@ -1215,7 +1093,10 @@ class Comparison:
             evidence = "both files have the same content (SHA-256)"
             rows = [(f"programs differ in {name}", "note", evidence)]
         outputs = f"outputs of {after.name} and {before.name} agree, {count_threads(after.threads)}"
-        return [*rows, (outputs, *check_outputs(self.agreements, same_model=self.same_model))]
+        return [
+            *rows,
+            (outputs, *quality.check_outputs(self.agreements, same_model=self.same_model)),
+        ]
 
     def _check_toggle(self) -> tuple[str, str]:
         run, before, after = self.run, self.baseline, self.candidate
@@ -1232,7 +1113,9 @@ class Comparison:
             # A ladder of ISA levels is measured to find those that bring nothing.
             status = "fail" if run.isa_levels is None else "note"
             return status, f"no: {self.verdict.unchanged}"
-        return check_toggle_effect(hidden, renamed, self.proof, explain_lack(run.record))
+        return quality.check_toggle_effect(
+            hidden, renamed, self.proof, machine_code.explain_lack(run.record)
+        )
 
     @property
     def text(self) -> str:
@@ -1243,16 +1126,16 @@ class Comparison:
     def caveats(self) -> list[str]:
         """What weakens the verdict."""
         verdict = self.verdict
-        found = [f"{verdict.wrong}: no speed-up is claimed"] if verdict.wrong else []
-        found += [verdict.unchanged] if verdict.unchanged else []
+        caveats = [f"{verdict.wrong}: no speed-up is claimed"] if verdict.wrong else []
+        caveats += [verdict.unchanged] if verdict.unchanged else []
         if verdict.outcome == "inconclusive" and verdict.detectable < 10:
-            least = format_share(verdict.detectable)
-            found.append(f"inconclusive: only a change above {least} was detectable")
+            least = frames.format_share(verdict.detectable)
+            caveats.append(f"inconclusive: only a change above {least} was detectable")
         if not self.within_run:
             what = "the interval does not cover what changed on the machine in between"
-            found.append(f"measured apart: {what}")
-        sides = (self.candidate,) if self.same_program else (self.candidate, self.baseline)
-        return [*dict.fromkeys(found + [caveat for side in sides for caveat in side.caveats])]
+            caveats.append(f"measured apart: {what}")
+        caveats += self.candidate.caveats + ([] if self.same_program else self.baseline.caveats)
+        return list(dict.fromkeys(caveats))
 
     def _key(self, key: str) -> str:
         """A candidate's key where the two sides are paired; marked if the baseline lacks it."""
@@ -1265,7 +1148,7 @@ class Comparison:
         ours, theirs = self.baseline.ledger, self.candidate.ledger
         noise = {side: m.ledger for side, m in self._controls.items()}
         if after:
-            column = PARTS[level]
-            ours, theirs = rename(ours, column, before), rename(theirs, column, after)
-            noise = {side: rename(ledger, column, before) for side, ledger in noise.items()}
-        return compare_parts(level, ours, theirs, apart=self.apart, **noise)
+            column = compare.PARTS[level]
+            ours, theirs = layers.rename(ours, column, before), layers.rename(theirs, column, after)
+            noise = {side: layers.rename(ledger, column, before) for side, ledger in noise.items()}
+        return compare.compare_parts(level, ours, theirs, apart=self.apart, **noise)

@@ -23,7 +23,7 @@ from workbench.analysis.statistics import (
     pick_timed,
     restart_latencies,
 )
-from workbench.frames import LADDER, PHASES, SCALING, SIZE_FITS, check
+from workbench.frames import LADDER, SCALING, SIZE_FITS, check
 from workbench.records.runs import LADDER_TOGGLE, Phase, Plan, RunRecord, count_threads
 
 
@@ -84,21 +84,17 @@ def list_swept(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]
 def describe_phase(
     phase: Phase, statistics: pd.DataFrame, categories: pd.DataFrame, roofline: pd.DataFrame | None
 ) -> tuple[object, ...]:
-    """A row of ``frames.PHASES`` without its first columns: times, rates, and what limits them."""
+    """A row of ``frames.PHASES``: times, rates, and what limits them."""
     tokens, top = phase.tokens or math.nan, categories.nlargest(1, "mean_ms").iloc[0]
-    latency = statistics[_LATENCY].iloc[0].tolist()
+    measured = statistics.iloc[0]
+    latency = measured[_LATENCY].tolist()
     rates = [tokens / ms * 1e3 if ms > 0 else math.nan for ms in (latency[0], *latency[:0:-1])]
     shares = {} if roofline is None else roofline.groupby("bound")["share"].sum()
     bounds = {shares[b]: b for b in ("compute", "memory", "neither") if b in shares}
     bound = (bounds[max(bounds)], max(bounds)) if bounds else ("", math.nan)
-    size = phase.size or math.nan
-    limits = top["category"], top["share"], *bound
-    return tokens, phase.position, size, *latency, *rates, *limits
-
-
-def tabulate_phases(rows: Sequence[tuple[object, ...]]) -> pd.DataFrame | None:
-    """``frames.PHASES`` of its rows; None without any."""
-    return check(pd.DataFrame(rows, columns=PHASES.names), PHASES) if rows else None
+    setup = phase.name, measured["experiment"], measured["threads"]
+    sizes = tokens, phase.position, phase.size or math.nan
+    return *setup, *sizes, *latency, *rates, top["category"], top["share"], *bound
 
 
 def compare_isa_levels(
