@@ -97,13 +97,6 @@ def test_arenas_are_those_of_the_memory_planner(run, conv_pte):
     assert sizes["inputs"] == 4 * 3 * 64 * 64
 
 
-def test_a_run_hands_out_its_opened_program(run, conv_pte):
-    program = run.subject.opened_program
-    assert program.sha256 == run.subject.program.sha256
-    assert program.path.read_bytes() == conv_pte.read_bytes()
-    assert wb.open_run(wb.sample_run()).subject.opened_program is None, "its file is not here"
-
-
 def test_every_start_is_recorded_and_interleaved(run):
     counts = Counter((s.experiment, s.mode) for s in run.record.starts)
     names = [e.name for e in run.record.plan.experiments]

@@ -270,7 +270,7 @@ def test_options_of_an_opened_run_reach_its_report(run_dir, write_notebook):
         'run_dir, baseline, categories = "", "", ""', "import workbench as wb", show
     )
     run = wb.open_run(run_dir, baseline="avx512_on", categories="kit")
-    page, markdown, notebook = run.report(notebook=path)
+    page, markdown, notebook = wb.make_report(run, notebook=path)
     assert markdown.read_text().startswith("# mobilenet_v3_small_xnnpack_fp32: Mine\n")
     assert f"{run_dir} avx512_on kit" in markdown.read_text()
     assert f"<pre>{run_dir} avx512_on kit" in page.read_text()

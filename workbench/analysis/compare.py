@@ -16,14 +16,14 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit
 
-from workbench.analysis.operators import CATEGORIES, add_categories, first_rows, total_runs
+from workbench.analysis.operators import CATEGORIES, first_rows, total_runs
 from workbench.analysis.statistics import (
     clock_of,
     pick_timed,
     restart_latencies,
     typical_restarts,
 )
-from workbench.errors import ComparisonError, unknown_name
+from workbench.errors import ComparisonError
 from workbench.frames import COMPARISON, EMULATED, WRONG, check, format_range, format_share
 from workbench.records.runs import Agreement
 
@@ -294,32 +294,17 @@ def compare_latencies(
     that both have.
     """
     timed = pick_timed(latencies)
-    counts = sorted(int(count) for count in timed["threads"].unique())
-    if not counts:
-        raise ComparisonError("no untraced latencies", hint="measure with tracing off too")
-    if threads is None and len(counts) > 1:
-        hint = "select one with threads="
-        raise ComparisonError(f"latencies of several thread counts: {counts}", hint=hint)
-    if threads not in (None, *counts):
-        raise unknown_name("thread count", str(threads), map(str, counts))
-    timed = timed[timed["threads"] == (threads or counts[0])]
+    timed = timed if threads is None else timed[timed["threads"] == threads]
     column = clock or clock_of(timed)
-
-    def restarts_of(experiment: str) -> pd.Series:
-        side = timed[timed["experiment"] == experiment]
-        if side.empty:
-            raise unknown_name("experiment", experiment, timed["experiment"].unique())
-        restarts = restart_latencies(side, column)
-        if not restarts.gt(0).all():
-            hint = "compare wall time (clock='wall_ns')"
-            raise ComparisonError(f"the clock {column} did not tick for {experiment!r}", hint=hint)
-        return restarts
-
-    before, after = restarts_of(baseline), restarts_of(candidate)
+    restarts = {name: restart_latencies(part, column) for name, part in timed.groupby("experiment")}
+    for name in (baseline, candidate):
+        if not restarts[name].gt(0).all():
+            raise ComparisonError(f"the clock {column} did not tick for {name!r}")
     repeated = None
     if control is not None:
-        repeated = restarts_of(control_of or baseline), restarts_of(control)
-    return compare_restarts([candidate], [before], [after], control=repeated, separate=False)
+        repeated = restarts[control_of or baseline], restarts[control]
+    sides = [restarts[baseline]], [restarts[candidate]]
+    return compare_restarts([candidate], *sides, control=repeated, separate=False)
 
 
 def compare_restarts(
@@ -361,8 +346,8 @@ def compare_parts(
 
     ``level`` is ``category``; ``kind``; ``operator``, paired by ``key``, from runs of one program;
     or ``layer``, for ledgers with the column that `place_rows` adds. ``control``, a repetition of
-    the baseline or of ``control_of``, gives each row its noise floor. ``apart``: the two are of
-    different runs, whose restarts have nothing in common.
+    ``control_of``, gives each row its noise floor. ``apart``: the two are of different runs, whose
+    restarts have nothing in common.
 
     Categories keep their usual order; operators and layers are sorted by change of time. Operators
     also have ``key``, ``category`` (the baseline's) and ``candidate_name``; one that only one side
@@ -370,22 +355,18 @@ def compare_parts(
     averaged over the restarts), which outliers do not affect; those of `summarize_categories` are
     means, which add up.
     """
-    prepare = add_categories if level == "category" else lambda ledger: ledger
-    by, before, after = PARTS[level], prepare(baseline), prepare(candidate)
-    names = pd.Index(before[by].unique(), dtype=object)
-    names = names.append(pd.Index(after[by].unique(), dtype=object)).unique()
-    sides, speedup = _speedup(before, after, by, names, apart)
+    by = PARTS[level]
+    names = pd.Index([*baseline[by].unique(), *candidate[by].unique()], dtype=object).unique()
+    sides, speedup = _speedup(baseline, candidate, by, names, apart)
     noise = None
-    if control is not None:
-        repeated = before if control_of is None else prepare(control_of)
-        _, noise = _speedup(repeated, prepare(control), by, names)
+    if control is not None and control_of is not None:
+        _, noise = _speedup(control_of, control, by, names)
     times = sides[0].mean().to_numpy(), sides[1].mean().to_numpy()
     restarts = min(map(len, sides))
     table = tabulate_comparison(level, list(names), times, speedup, noise, restarts=restarts)
+    order = -(table["candidate_ms"].fillna(0) - table["baseline_ms"].fillna(0)).abs()
     if level == "category":
         order = table["name"].map(CATEGORIES.index)
-    else:
-        order = -(table["candidate_ms"].fillna(0) - table["baseline_ms"].fillna(0)).abs()
     if level == "operator":
         ours, theirs = first_rows(baseline), first_rows(candidate)
         both = ours.combine_first(theirs)

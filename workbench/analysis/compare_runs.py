@@ -35,9 +35,9 @@ class Compared:
     """What was compared, and whether it keeps to a limit.
 
     ``rows`` are ``frames.GATE_ROWS``; ``verdicts`` are sentences; ``aligned`` (``frames.ALIGNED``)
-    has the parts if they were asked for; ``notes`` are caveats; ``resources`` is a frame that has
-    memory and starts if both sides were measured. ``fail_above`` is the limit as a fraction
-    of the baseline's time, ``fail_memory_above`` of its peak memory; None without one.
+    has the parts if they were asked for; ``notes`` are caveats; ``resources`` has memory and starts
+    if both sides were measured. ``fail_above`` is the limit as a fraction of the baseline's time,
+    ``fail_memory_above`` of its peak memory; None without one.
     """
 
     rows: pd.DataFrame
@@ -51,7 +51,7 @@ class Compared:
     @property
     def passed(self) -> bool:
         """Whether nothing is proven to be beyond a limit, and no outputs are wrong."""
-        tables = [self.rows] if self.resources is None else [self.rows, self.resources]
+        tables = (table for table in (self.rows, self.resources) if table is not None)
         return not any((table["gate"] == "failed").any() for table in tables)
 
     @property
@@ -174,28 +174,23 @@ def check_comparable(
     measurements: Collection[Measurement], across: str | Collection[str] = ()
 ) -> None:
     """Refuse measurements that differ from the first along an axis not named in ``across``."""
-    _check_axes(across)
     first, *others = (
         identify_run(m.run.record, m.program) | {"threads": str(m.threads)} for m in measurements
     )
-    runs = {m.run.path.resolve() for m in measurements}
+    across = {*([across] if isinstance(across, str) else across)}
     # Programs of one run were measured to be compared.
-    allowed = {*([across] if isinstance(across, str) else across)}
-    allowed |= {"program"} if len(runs) == 1 else set()
+    one_run = len({m.run.path.resolve() for m in measurements}) == 1
     for other in others:
-        _check_identity(first, other, allowed)
+        _check_identity(first, other, across | {"program"} if one_run else across)
     _check_silicon(any(m.emulated for m in measurements))
 
 
-def _check_axes(across: str | Collection[str]) -> None:
-    for axis in [across] if isinstance(across, str) else across:
+def _check_identity(
+    before: Mapping[str, str], after: Mapping[str, str], across: Collection[str]
+) -> None:
+    for axis in across:
         if axis not in AXES:
             raise unknown_name("axis", axis, AXES, where="--across")
-
-
-def _check_identity(
-    before: Mapping[str, str], after: Mapping[str, str], across: str | Collection[str]
-) -> None:
     for axis in AXES:
         known = before.get(axis) and after.get(axis)
         if known and before[axis] != after[axis] and axis not in across:
@@ -287,7 +282,6 @@ def compare_many(
     layer by default.
     """
     check_several(names)
-    _check_axes(across)
     measurements = find_measurements(names, categories)
     verdicts: tuple[str, ...] = ()
     rows, aligned = [], None
@@ -384,15 +378,12 @@ def align_parts(measurements: Mapping[str, Measurement], by: str) -> pd.DataFram
     first = next(iter(measurements.values()))
     if by != "layer":
         pairs = {name: Comparison(first, m) for name, m in measurements.items()}
-        parts = {
-            name: ab.categories
-            if by == "category"
-            else ab.operators.assign(name=ab.operators["key"])
-            for name, ab in pairs.items()
-        }
-        return tabulate_runs(
-            parts, dict.fromkeys(n for part in parts.values() for n in part["name"])
-        )
+        if by == "category":
+            parts = {name: ab.categories for name, ab in pairs.items()}
+        else:
+            parts = {n: ab.operators.assign(name=ab.operators["key"]) for n, ab in pairs.items()}
+        order = list(dict.fromkeys(name for part in parts.values() for name in part["name"]))
+        return tabulate_runs(parts, order)
     if lacking := [name for name, m in measurements.items() if not m.has_layers]:
         hint = "compare by category"
         raise ComparisonError("its layers are unknown", where=lacking[0], hint=hint)
@@ -451,7 +442,6 @@ def compare_with_metrics(
     The two were not interleaved. The interval is over the process restarts of both; it does not
     cover what else changed on the machine between them.
     """
-    _check_axes(across)
     metrics = load_document(Metrics, Path(metrics_json))
     folder, experiment, threads = split_name(name)
     run = open_run(folder)
