@@ -31,4 +31,4 @@ def write_record(record, folder):
 
 def rewrite_manifest(run_dir):
     """Write a manifest as recording does, with the keys of Arm's kit."""
-    RunRecorder(run_dir, load_run(run_dir), (), None).add_time(0.0)
+    RunRecorder(run_dir, load_run(run_dir), (), None).update()

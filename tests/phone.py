@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 
-from workbench.errors import SetupError
+from workbench.errors import WorkbenchError
 from workbench.run.build import ARCHITECTURES
 from workbench.run.bundle import fetch_debian
 from workbench.run.targets.android import Android
@@ -113,7 +113,7 @@ class Phone:
             if (self.home / "adb.socket").exists():
                 return
             time.sleep(0.1)
-        raise SetupError("no namespaces for a phone here")
+        raise WorkbenchError("no namespaces for a phone here")
 
     def _tell(self, word):
         self._process.stdin.write(f"{word}\n".encode())

@@ -20,7 +20,7 @@ from planned import make_plan, run_plan
 
 import workbench as wb
 from workbench import store
-from workbench.errors import RunnerCrash, RunnerError, StoreError, UsageError
+from workbench.errors import RunnerError, StoreError, UsageError
 from workbench.options import MeasureOptions
 from workbench.records.layers import Layers
 from workbench.records.runs import Tensor
@@ -207,8 +207,8 @@ def test_another_plan_starts_a_new_run(plan, runner, tmp_path, monkeypatch):
 
 
 def test_a_crash_keeps_earlier_measurements(plan, runner, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(RunnerCrash):
-        interrupt_after(patch, 60, RunnerCrash("killed by SIGSEGV"))
+    with monkeypatch.context() as patch, pytest.raises(RunnerError):
+        interrupt_after(patch, 60, RunnerError("killed by SIGSEGV"))
         run_plan(plan, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")
     run = store.load_run(run_dir)

@@ -425,7 +425,7 @@ def test_a_failed_export_leaves_the_last_good_one(write):
     }
     write(good.replace("torch.nn.ReLU()", "lambda x: x.sort()[0]"))
     line = problem(wb.export_model, f"{file}:net", wb.ExportOptions(backend="portable"))
-    assert line.startswith("ModelError: ")
+    assert line.startswith("WorkbenchError: ")
     assert {
         name: (program.path.parent / name).read_bytes() for name in files_below(program.path.parent)
     } == before

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isa_table import hide, load_table, self_check
 
-from workbench.errors import RunnerError, SetupError, UsageError
+from workbench.errors import RunnerError, UsageError, WorkbenchError
 from workbench.options import MeasureOptions
 from workbench.run.build import NATIVE, build_runner, find_compiler, installed_compiler
 from workbench.run.isa import TOGGLES, Isa, find_levels, read_isa, resolve_toggle
 from workbench.run.plan import choose_experiments, plan_levels
-from workbench.run.session import open_session
+from workbench.run.session import RunnerSession
 
 ARCHES = ["x86_64", "aarch64"]
 STRICT = ["-std=c++17", "-Wall", "-Wextra", "-Werror"]
@@ -279,7 +279,7 @@ def test_a_failed_self_check_allows_no_toggle():
     isa = isa_of("x86_64", (), verdict="byte 3 of cpuinfo_isa is 9, not a flag")
     assert resolve_toggle("none", isa).name == "none"
     for name in ("auto", "avx2"):
-        with pytest.raises(SetupError, match="byte 3"):
+        with pytest.raises(WorkbenchError, match="byte 3"):
             resolve_toggle(name, isa)
 
 
@@ -298,7 +298,7 @@ def test_a_runner_reports_the_levels_of_its_table():
 
 
 def test_reading_the_isa_of_another_program_fails(tmp_path):
-    with pytest.raises(SetupError, match="cannot start"):
+    with pytest.raises(WorkbenchError, match="cannot start"):
         read_isa([str(tmp_path / "none")])
     with pytest.raises(RunnerError, match="--print_isa"):
         read_isa(["true"])
@@ -311,7 +311,7 @@ def session(conv_pte):
     def start(level):
         command = [str(build_runner())]
         flags = ["--server_mode", "--cpu_threads", "1", "--isa", level, "--model_path"]
-        return open_session([*command, *flags, conv_pte], timeout_s=60)
+        return RunnerSession([*command, *flags, conv_pte], timeout_s=60)
 
     return start
 
@@ -395,7 +395,7 @@ def test_levels_that_hide_the_same_count_once():
 def test_without_extensions_or_self_check_there_is_no_ladder():
     with pytest.raises(UsageError, match="no extension to hide"):
         find_levels(an_isa())
-    with pytest.raises(SetupError, match="moved"):
+    with pytest.raises(WorkbenchError, match="moved"):
         find_levels(an_isa("x", self_check="moved"))
 
 

@@ -16,7 +16,7 @@ from planned import make_plan
 from recorded import recorded, report_text
 
 import workbench as wb
-from workbench.errors import ModelError, RunnerError, StoreError, UsageError
+from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError
 from workbench.explorer.data import explorer_data
 from workbench.export.layers import describe_pte, resize
 from workbench.models.llm import HF_NAMES, PRESETS, LanguageModel
@@ -463,7 +463,7 @@ def test_bad_parameters_are_one_clear_error(tmp_path):
     with pytest.raises(UsageError, match="unknown parameter 'dims'"):
         wb.load_model(f"llm:{path}")
     path.write_text('{"vocab_size": 8, "dim": 9, "n_heads": 0}')
-    with pytest.raises(ModelError, match="makes no model"):
+    with pytest.raises(WorkbenchError, match="makes no model"):
         wb.load_model(f"llm:{path}")
 
 

@@ -294,32 +294,37 @@ def test_the_trial_run_does_not_touch_the_model(write):
         (
             NET,
             "mine.py:Net",
-            "ModelError",
+            "WorkbenchError",
             ["mine.py: Net has no example inputs", "EXAMPLE_INPUTS"],
         ),
-        (NET + "example_inputs = 3\n", "mine.py:Net", "ModelError", ["has no example inputs"]),
-        ("import torch\n1 / 0\n", "mine.py:Net", "ModelError", ["mine.py:2:", "ZeroDivisionError"]),
-        ("import torch\n)\n", "mine.py:Net", "ModelError", ["mine.py:2:", "SyntaxError"]),
-        ("import gone_module\n", "mine.py:Net", "ModelError", ["mine.py:1:", "gone_module"]),
-        ("raise SystemExit(3)\n", "mine.py:Net", "ModelError", ["mine.py:1:", "SystemExit"]),
-        ("def f():\n    return 3\n", "mine.py:f", "ModelError", ["mine.py: f gives 'int'"]),
-        ("def f(n):\n    return n\n", "mine.py:f", "ModelError", ["cannot be built", "'n'"]),
+        (NET + "example_inputs = 3\n", "mine.py:Net", "WorkbenchError", ["has no example inputs"]),
+        (
+            "import torch\n1 / 0\n",
+            "mine.py:Net",
+            "WorkbenchError",
+            ["mine.py:2:", "ZeroDivisionError"],
+        ),
+        ("import torch\n)\n", "mine.py:Net", "WorkbenchError", ["mine.py:2:", "SyntaxError"]),
+        ("import gone_module\n", "mine.py:Net", "WorkbenchError", ["mine.py:1:", "gone_module"]),
+        ("raise SystemExit(3)\n", "mine.py:Net", "WorkbenchError", ["mine.py:1:", "SystemExit"]),
+        ("def f():\n    return 3\n", "mine.py:f", "WorkbenchError", ["mine.py: f gives 'int'"]),
+        ("def f(n):\n    return n\n", "mine.py:f", "WorkbenchError", ["cannot be built", "'n'"]),
         (
             NET + "example_inputs = torch.ones(1, 5)\n",
             "mine.py:Net",
-            "ModelError",
+            "WorkbenchError",
             ["mine.py:11: forward() fails on its inputs", "1x5 and 4x2"],
         ),
         (
             NET + "example_inputs = (torch.ones(1, 4), 2)\n",
             "mine.py:Net",
-            "ModelError",
+            "WorkbenchError",
             ["mine.py:10: forward() fails", "TypeError"],
         ),
         (
             NET + "\n\ndef get_example_inputs():\n    raise OSError('no data')\n",
             "mine.py:Net",
-            "ModelError",
+            "WorkbenchError",
             ["mine.py:15: example inputs cannot be made", "no data"],
         ),
     ],
@@ -440,7 +445,7 @@ def test_a_missing_library_comes_with_the_line_that_installs_it(library, build, 
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"2.13.0{build}")
     line = problem(wb.load_model, f"{library}:net")
-    assert line.startswith(f"SetupError: {library}: is not installed -> ")
+    assert line.startswith(f"WorkbenchError: {library}: is not installed -> ")
     assert f"torch==2.13.0{build}" in line
     same_build = "--index-url https://download.pytorch.org/whl/cpu torchvision"
     assert (same_build in line) == bool(build)
@@ -599,7 +604,7 @@ def test_edgetam_says_what_is_missing_in_one_line(clone, missing):
     path = clone / missing
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     line = problem(wb.load_model, f"{ADAPTER}:EdgeTam")
-    assert re.match(rf"SetupError: EdgeTAM/{missing}.*: no such file -> clone", line)
+    assert re.match(rf"WorkbenchError: EdgeTAM/{missing}.*: no such file -> clone", line)
 
 
 # Several threads

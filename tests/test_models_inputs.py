@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from workbench.errors import ModelError, UsageError
+from workbench.errors import UsageError, WorkbenchError
 from workbench.models.inputs import choose_inputs, read_arrays, read_images
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_refused(model, value, said, tmp_path):
 
 
 def test_values_that_the_model_cannot_take_point_at_its_source(tmp_path):
-    with pytest.raises(ModelError, match=r"forward\(\) fails on its inputs: IndexError"):
+    with pytest.raises(WorkbenchError, match=r"forward\(\) fails on its inputs: IndexError"):
         choose(TOKENS, [save(tmp_path / "x.npy", torch.tensor([[1, 2, 10]]))])
 
 

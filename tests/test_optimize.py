@@ -20,7 +20,7 @@ from torch import nn
 
 import workbench as wb
 from workbench.analysis.variants import add_measured, pick_best, read_study, tabulate_variants
-from workbench.errors import ModelError, RunnerError, StoreError, UsageError, WorkbenchError
+from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError
 from workbench.export.lower import measure_layer_noise
 from workbench.export.rewrite import rewrite_operators
 from workbench.frames import FINDINGS
@@ -425,7 +425,7 @@ def test_a_metric_scores_the_outputs_or_fails_in_one_line(tmp_path):
     )
     assert call_metric(f"{file}:score", [[], []]) == 2.0
     for name in ("bad", "nan", "missing"):
-        with pytest.raises(ModelError, match="the metric"):
+        with pytest.raises(WorkbenchError, match="the metric"):
             call_metric(f"{file}:{name}", [])
     with pytest.raises(UsageError, match="no such file"):
         call_metric("nowhere.py:score", [])

@@ -165,7 +165,7 @@ def test_restarts_end_with_the_budget_or_when_it_is_enough(plan, tmp_path):
     taken = []
     for process in restarts(recorder, lambda run: False):
         taken.append(process)
-        recorder.add_time(2.0)
+        recorder.update(spent_s=recorder.run.spent_s + 2.0)
     assert taken == [0, 1, 2, 3, 4]
     short = recorder_with(replace(plan, budget_s=0.1), tmp_path / "d", 99.0)
     assert list(restarts(short, lambda run: False)) == [0, 1, 2]

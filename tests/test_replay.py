@@ -6,7 +6,7 @@ import pytest
 from recorded import recorded
 
 import workbench as wb
-from workbench.errors import ComparisonError, ModelError, UsageError
+from workbench.errors import ComparisonError, UsageError, WorkbenchError
 from workbench.models.loader import load_model, take_layer
 from workbench.replay import compare_replay, describe_ratio, keys_of_layer
 
@@ -101,7 +101,7 @@ def test_an_unknown_layer_is_named_with_the_nearest(net):
 
 
 def test_a_layer_that_is_never_called_is_refused(net):
-    with pytest.raises(ModelError, match="never called"):
+    with pytest.raises(WorkbenchError, match="never called"):
         take_layer(net, "unused")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from workbench.errors import RunnerError, TraceError
 from workbench.run.build import build_runner, installed_compiler
-from workbench.run.session import open_session
+from workbench.run.session import RunnerSession
 from workbench.trace.etdump import read_etdump
 from workbench.trace.samples import (
     locate_samples,
@@ -133,7 +133,7 @@ def sampled(conv_pte, tmp_path_factory):
     flags = ["--server_mode", "--cpu_threads", "1", "--model_path", conv_pte]
     watch = ["--etdump_path", folder / "x.etdump", "--samples_path", folder / "x.samples"]
     rate = ["--sample_hz", str(HZ)]
-    with open_session([build_runner(), *flags, *watch, *rate], timeout_s=60) as session:
+    with RunnerSession([build_runner(), *flags, *watch, *rate], timeout_s=60) as session:
         size = int(0.3e9 / min(session.run(20).cpu_ns)) + 1
         session.reset()
         session.run(size)
@@ -228,13 +228,13 @@ def test_malformed_tables_of_functions_are_refused(tmp_path, text):
 def test_rates_out_of_range(conv_pte, tmp_path, hz):
     flags = ["--server_mode", "--model_path", conv_pte, "--samples_path", tmp_path / "s"]
     with pytest.raises(RunnerError, match="--sample_hz takes a number from 1 to 10000"):
-        open_session([build_runner(), *flags, "--sample_hz", hz], timeout_s=60)
+        RunnerSession([build_runner(), *flags, "--sample_hz", hz], timeout_s=60)
 
 
 @NEEDS_SAMPLER
 def test_a_runner_that_does_not_sample_says_so(conv_pte, tmp_path):
     flags = ["--server_mode", "--cpu_threads", "1", "--model_path", conv_pte]
-    with open_session([build_runner(), *flags], timeout_s=60) as session:
+    with RunnerSession([build_runner(), *flags], timeout_s=60) as session:
         with pytest.raises(RunnerError, match="nothing is sampled: start with --samples_path"):
             session.samples(tmp_path / "s")
         session.run(1)
@@ -244,7 +244,7 @@ def test_a_runner_that_does_not_sample_says_so(conv_pte, tmp_path):
 def test_every_thread_of_the_pool_is_sampled(conv_pte, tmp_path):
     flags = ["--server_mode", "--cpu_threads", "2", "--model_path", conv_pte]
     path = tmp_path / "two.samples"
-    with open_session([build_runner(), *flags, "--samples_path", path], timeout_s=60) as session:
+    with RunnerSession([build_runner(), *flags, "--samples_path", path], timeout_s=60) as session:
         session.run(int(0.3e9 / min(session.run(20).wall_ns)) + 1)
         session.samples(path)
     assert read_samples(path).query("busy")["thread"].nunique() >= 2

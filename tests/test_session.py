@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.errors import RunnerCrash, RunnerError, RunnerTimeout, SetupError, UsageError
-from workbench.records.runs import Tensor
+from workbench.errors import RunnerError, UsageError, WorkbenchError
+from workbench.records.runs import Batch, Tensor
 from workbench.run import session as session_module
-from workbench.run.session import Iterations, open_session
+from workbench.run.session import RunnerSession
 from workbench.run.tensor_files import compare_output_bytes, random_bytes, read_output
 
 READY = {
@@ -45,7 +45,7 @@ def fake(tmp_path):
         script = tmp_path / "fake runner.py"
         script.write_text(PRELUDE + body)
         # -S -E: this starts in 20 ms
-        session = open_session([sys.executable, "-S", "-E", script], timeout_s=timeout_s)
+        session = RunnerSession([sys.executable, "-S", "-E", script], timeout_s=timeout_s)
         opened.append(session)
         return session
 
@@ -85,13 +85,13 @@ open(sys.argv[0] + ".ended", "w").close()
         assert session.ready.features == ("avx2",)
         assert session.ready.inputs[0].shape == (1, 2)
         assert session.ready.backends == ()
-        assert session.run(2) == Iterations((7, 8), (5, 6), (0, 1))
+        assert session.run(2) == Batch(0, 0, (7, 8), (5, 6), (0, 1))
         (output,) = session.output(tmp_path / "a b")
         assert (output.file, output.dtype, output.shape) == (f"{tmp_path}/a b-1.bin", "int64", (3,))
         session.etdump(tmp_path / "x.etdump")
         session.reset()
     assert (tmp_path / "fake runner.py.ended").exists()
-    with pytest.raises(RunnerCrash, match="already ended"):
+    with pytest.raises(RunnerError, match="already ended"):
         session.run(2)
 
 
@@ -129,7 +129,7 @@ def test_an_endless_line(fake, monkeypatch):
 @pytest.mark.parametrize("body", ["time.sleep(60)", "say('{\"event\"', end=''); time.sleep(60)"])
 def test_a_runner_that_hangs_is_killed(fake, body):
     start = time.monotonic()
-    with pytest.raises(RunnerTimeout, match=r"no answer to 'load' within 0.5 s"):
+    with pytest.raises(RunnerError, match=r"no answer to 'load' within 0.5 s"):
         fake(body, timeout_s=0.5)
     assert time.monotonic() - start < 5
 
@@ -144,7 +144,7 @@ time.sleep(60)
 """,
     )
     session.timeout_s = 0.3
-    with pytest.raises(RunnerTimeout, match="'run'"):
+    with pytest.raises(RunnerError, match="'run'"):
         session.run(1)
     assert is_gone(session._process.pid)
     assert is_gone(session.ready.threads)
@@ -152,7 +152,7 @@ time.sleep(60)
 
 def test_a_trickle_does_not_extend_the_deadline(fake):
     start = time.monotonic()
-    with pytest.raises(RunnerTimeout):
+    with pytest.raises(RunnerError):
         fake("while True: say('x', end=''); time.sleep(0.05)", timeout_s=0.5)
     assert time.monotonic() - start < 5
 
@@ -168,7 +168,7 @@ os.kill(os.getpid(), signal.SIGSEGV)
 """
     )
     time.sleep(0.1)
-    with pytest.raises(RunnerCrash, match=r"killed by SIGSEGV \(first; last words\)"):
+    with pytest.raises(RunnerError, match=r"killed by SIGSEGV \(first; last words\)"):
         session.run(1)
 
 
@@ -182,7 +182,7 @@ os.kill(os.getpid(), signal.SIGSEGV)
 )
 def test_an_end_without_an_answer(fake, monkeypatch, body, said):
     monkeypatch.setattr(session_module, "QUIT_TIMEOUT_S", 0.2)
-    with pytest.raises(RunnerCrash, match=said):
+    with pytest.raises(RunnerError, match=said):
         fake(body)
 
 
@@ -238,7 +238,7 @@ sys.stdin.readline(); say(TIMES)
     )
     with pytest.raises(RunnerError, match="no space"):
         session.reset()
-    assert session.run(2) == Iterations((7, 8), (5, 6), (0, 1))
+    assert session.run(2) == Batch(0, 0, (7, 8), (5, 6), (0, 1))
 
 
 def test_a_failure_while_executing_ends_the_session(fake):
@@ -255,8 +255,8 @@ def test_a_path_with_a_line_break(fake, tmp_path):
 
 
 def test_a_missing_program(tmp_path):
-    with pytest.raises(SetupError, match="cannot start"):
-        open_session([tmp_path / "none"], timeout_s=1)
+    with pytest.raises(WorkbenchError, match="cannot start"):
+        RunnerSession([tmp_path / "none"], timeout_s=1)
 
 
 def test_a_runner_that_does_not_end_is_killed(fake, monkeypatch):
@@ -396,7 +396,7 @@ def test_outputs_have_their_dimensions_in_order(tmp_path):
     x = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
     x.transpose(0, 2, 3, 1).tofile(tmp_path / "x.bin")
     flags = ["--server_mode", "--model_path", pte, "--inputs", tmp_path / "x.bin"]
-    with open_session([*wb.find_runner().command, *flags], timeout_s=60) as session:
+    with RunnerSession([*wb.find_runner().command, *flags], timeout_s=60) as session:
         session.run(1)
         (output,) = session.output(tmp_path / "out")
     assert output.shape == x.shape

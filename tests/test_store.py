@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import workbench as wb
 from workbench import store
-from workbench.errors import SetupError, StoreError, UsageError
+from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.records.codec import from_json, to_json
 from workbench.records.layers import Layers
 from workbench.records.runs import Batch, Export, Session, Tensor
@@ -217,7 +217,7 @@ def test_a_cache_of_another_user_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     store.cached("x", lambda path: path.write_bytes(b"runner"))
     monkeypatch.setattr("os.geteuid", lambda: 12345)
-    with pytest.raises(SetupError, match="belongs to another user"):
+    with pytest.raises(WorkbenchError, match="belongs to another user"):
         store.cached("x", lambda path: path.write_bytes(b"runner"))
 
 
@@ -227,11 +227,11 @@ def test_an_error_while_making_is_not_one_of_the_cache(tmp_path, monkeypatch):
     def make(path):
         raise ConnectionError("the network is down")
 
-    with pytest.raises(SetupError, match="thing: cannot be made: ConnectionError: the network"):
+    with pytest.raises(WorkbenchError, match="thing: cannot be made: ConnectionError: the network"):
         store.cached("thing", make)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(SetupError, match=r"cannot write the cache.*set XDG_CACHE_HOME"):
+    with pytest.raises(WorkbenchError, match=r"cannot write the cache.*set XDG_CACHE_HOME"):
         store.cached("thing", make)
 
 

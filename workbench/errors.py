@@ -27,6 +27,8 @@ def _shorten(part: object) -> str:
 class WorkbenchError(Exception):
     """A job failed: what is wrong, in which file, operator or option, and the next step.
 
+    With ``install``, the next step is to install that package.
+
     Examples
     --------
     >>> try:
@@ -38,7 +40,10 @@ class WorkbenchError(Exception):
 
     exit_code = 1
 
-    def __init__(self, what: str, *, where: object = None, hint: str | None = None):
+    def __init__(
+        self, what: str, *, where: object = None, hint: str | None = None, install: str = ""
+    ):
+        hint = install_command(install) if install else hint
         self.what, self.where, self.hint = what, where, hint
         super().__init__(what, where, hint)
 
@@ -58,19 +63,6 @@ class UsageError(WorkbenchError):
     exit_code = 2
 
 
-class SetupError(WorkbenchError):
-    """Something is missing on this machine; with ``install``, a package that provides it."""
-
-    def __init__(
-        self, what: str, *, where: object = None, hint: str | None = None, install: str = ""
-    ):
-        super().__init__(what, where=where, hint=install_command(install) if install else hint)
-
-
-class ModelError(WorkbenchError):
-    """A model that cannot be loaded or called."""
-
-
 class ExportError(WorkbenchError):
     """``torch.export`` or the lowering failed."""
 
@@ -81,14 +73,6 @@ class RunnerError(WorkbenchError):
     def __init__(self, what: str, *, where: object = None, hint: str | None = None, kind: str = ""):
         super().__init__(what, where=where, hint=hint)
         self.kind = kind
-
-
-class RunnerCrash(RunnerError):
-    """The runner died by a signal or closed its output."""
-
-
-class RunnerTimeout(RunnerError):
-    """The runner did not answer in time."""
 
 
 class TargetError(WorkbenchError):
@@ -112,10 +96,6 @@ class StoreError(WorkbenchError):
 
 class ComparisonError(WorkbenchError):
     """Two runs that cannot be compared."""
-
-
-class ReportError(WorkbenchError):
-    """A notebook or a report that failed."""
 
 
 def install_command(*arguments: str) -> str:

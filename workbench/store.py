@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from workbench.errors import SetupError, StoreError, UsageError
+from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.options import ExportOptions
 from workbench.records.codec import (
     from_json,
@@ -95,7 +95,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
         with _writing_cache(path.parent):
             if path.exists() and path.stat().st_uid != os.geteuid():
                 hint = "set XDG_CACHE_HOME to a writable folder"
-                raise SetupError("belongs to another user", where=path, hint=hint)
+                raise WorkbenchError("belongs to another user", where=path, hint=hint)
             if _is_intact(path, seal):
                 return path
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
             make(fresh)
         except OSError as error:
             reason = f"{type(error).__name__}: {error}"
-            raise SetupError(f"cannot be made: {reason}", where=path.name) from error
+            raise WorkbenchError(f"cannot be made: {reason}", where=path.name) from error
         with _writing_cache(path.parent):
             for part in (fresh, *fresh.rglob("*")):
                 if part.is_file():
@@ -129,7 +129,7 @@ def _writing_cache(folder: Path) -> Iterator[None]:
     except OSError as error:
         hint = "set XDG_CACHE_HOME to a writable folder"
         what = f"cannot write the cache: {error.strerror}"
-        raise SetupError(what, where=folder, hint=hint) from None
+        raise WorkbenchError(what, where=folder, hint=hint) from None
 
 
 def _is_intact(path: Path, seal: Path) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from workbench.errors import SetupError
+from workbench.errors import WorkbenchError
 
 CLONE = "EdgeTAM"
 CHECKPOINT = "EdgeTAM/checkpoints/edgetam.pt"
@@ -43,7 +43,7 @@ class EdgeTam:
         """The encoder from the clone, with training-time branches merged."""
         for path in (Path(CLONE, "sam2", "build_sam.py"), Path(CHECKPOINT)):
             if not path.is_file():
-                raise SetupError(
+                raise WorkbenchError(
                     "no such file",
                     where=path,
                     hint=f"clone EdgeTAM here, or change the paths in a copy of {__file__}",

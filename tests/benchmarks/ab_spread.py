@@ -25,8 +25,7 @@ from planned import make_plan, record_in
 
 import workbench as wb
 from workbench.analysis.compare import compare_latencies
-from workbench.run.execute import runner_flags
-from workbench.run.runner import open_runner
+from workbench.run.execute import start_runner
 
 CLOCKS = ("cpu_ns", "wall_ns")
 #: Maximum standard deviation of the interleaved speed-ups, in per cent.
@@ -89,8 +88,7 @@ def measure_sequentially(plan, runner, run_dir, count) -> dict[str, float]:
     """The speed-up by each clock, from one process per experiment."""
     medians = {}
     for experiment in plan.experiments[:2]:
-        flags = runner_flags(record_in(run_dir, plan, runner), experiment, 1, None)
-        with open_runner(runner, flags, timeout_s=120) as session:
+        with start_runner(record_in(run_dir, plan, runner), experiment, 1, None) as session:
             session.run(plan.warmup + 5)
             iterations = session.run(count)
         medians[experiment.name] = {

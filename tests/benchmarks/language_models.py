@@ -42,9 +42,9 @@ from planned import make_plan, record_in
 import workbench as wb
 from workbench.analysis.statistics import half_width
 from workbench.run.build import find_compiler, find_sdk
-from workbench.run.execute import runner_flags
+from workbench.run.execute import start_runner
 from workbench.run.plan import replace
-from workbench.run.runner import find_runner, open_runner
+from workbench.run.runner import find_runner
 
 PHASES = ("prefill=128", "decode=1@128", "late=1@240")
 PROMPT, NEW, LIMIT, WIDEST = 128, 64, 0.05, 0.2
@@ -139,16 +139,15 @@ def restart(pte: Path, blocks: str, torch_products: bool = False) -> np.ndarray:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         runner = find_runner()
-        options = wb.MeasureOptions(phases=("prefill=128", "middle=1@159"), toggle="none")
+        options = wb.MeasureOptions(
+            phases=("prefill=128", "middle=1@159"), toggle="none", timeout_s=300
+        )
         plan = replace(make_plan(pte, options, runner), warmup=1)
         recorder = record_in(folder, plan, runner)
         by_name = {e.name: e for e in plan.experiments}
-        flags = [
-            runner_flags(recorder, by_name[name], 1, None)
-            for name in ("prefill_baseline", "middle_baseline")
-        ]
         prefill, decode = (
-            stack.enter_context(open_runner(runner, each, timeout_s=300)) for each in flags
+            stack.enter_context(start_runner(recorder, by_name[name], 1, None))
+            for name in ("prefill_baseline", "middle_baseline")
         )
         vocabulary = plan.phases[0].inputs[0].below
         tokenizer = write_tokenizer(folder, vocabulary)

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from workbench.cli.options import PATH, Output, command
-from workbench.errors import SetupError
+from workbench.errors import WorkbenchError
 
 TOOLS = (
     *("doctor", "skills", "models", "export", "run", "profile", "analyze", "findings"),
@@ -34,7 +34,7 @@ def mcp(context: click.Context, folder: Path) -> Output:
     The tools work in FOLDER [default: here].
     """
     if not find_spec("mcp"):
-        raise SetupError("mcp is not installed", install="executorch-workbench[mcp]")
+        raise WorkbenchError("mcp is not installed", install="executorch-workbench[mcp]")
     os.chdir(folder)
     commands = vars(context.find_root().command)["commands"]
     tools = {name: commands[name] for name in TOOLS}

@@ -80,7 +80,7 @@ def export_model(
     ------
     UsageError
         An unknown model, dtype or backend, or a combination that is not supported.
-    ModelError
+    WorkbenchError
         The model cannot be loaded.
     ExportError
         It cannot be exported, or the program does not run here (it is kept); with the operator and

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.errors import SetupError, StoreError
+from workbench.errors import StoreError, WorkbenchError
 from workbench.export.layers import describe_pte
 from workbench.records.layers import Layers
 from workbench.records.runs import Export, Tensor
@@ -89,7 +89,7 @@ class Program:
             return sidecar
         etrecord = self.path.with_name(f"{self.path.name}.etrecord")
         known = etrecord if etrecord.exists() else None
-        with contextlib.suppress(StoreError, SetupError):
+        with contextlib.suppress(WorkbenchError):
             return describe_pte(self.path.read_bytes(), self.path, etrecord=known)
         return None
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workbench.errors import SetupError, StoreError
+from workbench.errors import StoreError, WorkbenchError
 from workbench.export.flops import xnode_flops
 from workbench.records.layers import XNode, XValue
 
@@ -54,14 +54,16 @@ class Schema(NamedTuple):
 
 @cache
 def installed_schema(*files: str) -> Schema:
-    """The schema in files of the installed ExecuTorch; `SetupError` if one is missing."""
+    """The schema in files of the installed ExecuTorch; `WorkbenchError` if one is missing."""
     spec = importlib.util.find_spec("executorch")
     folders = (spec.submodule_search_locations if spec else ()) or ()
     texts = []
     for file in files:
         path = next((p for folder in folders if (p := Path(folder) / file).is_file()), None)
         if path is None:
-            raise SetupError(f"no {file} in the installed ExecuTorch", hint="reinstall executorch")
+            raise WorkbenchError(
+                f"no {file} in the installed ExecuTorch", hint="reinstall executorch"
+            )
         texts.append(path.read_text())
     return parse_schema("\n".join(texts))
 

@@ -39,7 +39,7 @@ def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
     ``random:SEED`` alone serves all. An array with more rows than the input, or one more dimension,
     holds several samples: the first is run, the others calibrate. ``options.sizes`` are run; the
     model is still exported from its example. It is a `UsageError` if a source cannot be read or
-    does not fit, a `ModelError` if the model fails on it.
+    does not fit, a `WorkbenchError` if the model fails on it.
     """
     sizes = dict(options.sizes)
     if (options.mean or options.std) and not options.inputs:

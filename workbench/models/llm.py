@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from workbench.errors import ModelError, SetupError, StoreError, UsageError, unknown_name
+from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.models.registry import EagerModelBase
 from workbench.options import GROUP_SIZE
 
@@ -92,7 +92,7 @@ class LanguageModel(EagerModelBase):
             from executorch.examples.models.llama.model_args import ModelArgs
         except ImportError as error:
             hint = f"pip install {error.name}"
-            raise SetupError(f"language models need {error.name}", hint=hint) from None
+            raise WorkbenchError(f"language models need {error.name}", hint=hint) from None
         known = {each.name for each in fields(ModelArgs)}
         for key in self.params:
             if key not in known:
@@ -110,7 +110,7 @@ class LanguageModel(EagerModelBase):
             self.params["n_layers"] = arguments.n_layers
             return construct_transformer(arguments)
         except (TypeError, ValueError, AssertionError, RuntimeError, ZeroDivisionError) as error:
-            raise ModelError(f"makes no model: {error}", where="params.json") from None
+            raise WorkbenchError(f"makes no model: {error}", where="params.json") from None
 
     def fit_weights(self, state: dict[str, Any], module: nn.Module) -> dict[str, Any]:
         """A checkpoint, of Hugging Face or of upstream's own names, as the module's state.

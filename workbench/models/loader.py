@@ -25,8 +25,6 @@ import torch
 from torch import nn
 
 from workbench.errors import (
-    ModelError,
-    SetupError,
     UsageError,
     WorkbenchError,
     install_command,
@@ -105,11 +103,9 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
     ------
     UsageError
         No such name or file.
-    SetupError
-        The library is not installed, or the model has to be downloaded first.
-    ModelError
-        The file, the constructor, the weights, or the forward pass fails; with the line in the
-        user's source.
+    WorkbenchError
+        The library is not installed, or the model has to be downloaded first; or the file, the
+        constructor, the weights, or the forward pass fails; with the line in the user's source.
 
     Examples
     --------
@@ -163,7 +159,7 @@ def _find_upstream(name: str) -> Iterator[type]:
         if hosts:
             code = f"from {module} import {cls} as M; M().get_eager_model()"
             hint = f'fetch it once: python -c "{code}"'
-            raise SetupError(
+            raise WorkbenchError(
                 f"has to be downloaded from {hosts[0]}", where=where, hint=hint
             ) from error
         missing = error if isinstance(error, ImportError) else error.__cause__
@@ -171,8 +167,10 @@ def _find_upstream(name: str) -> Iterator[type]:
             raise
         package = missing.name.partition(".")[0]
         if package == "executorch":
-            raise SetupError("is not in the installed wheel", where=where) from error
-        raise SetupError(f"needs {missing.name}", where=where, hint=_install(package)) from error
+            raise WorkbenchError("is not in the installed wheel", where=where) from error
+        raise WorkbenchError(
+            f"needs {missing.name}", where=where, hint=_install(package)
+        ) from error
 
 
 def _install(package: str) -> str:
@@ -204,7 +202,7 @@ def _find_in_library(wanted: ModelName) -> Callable[[], nn.Module]:
     except (ImportError, AttributeError, RuntimeError, OSError) as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == library
         text = "is not installed" if missing else f"cannot be used: {error}"
-        raise SetupError(text, where=library, hint=_install(library)) from None
+        raise WorkbenchError(text, where=library, hint=_install(library)) from None
     if name not in listed:
         near = ", ".join(difflib.get_close_matches(name, listed, n=5, cutoff=0.4))
         hint = f"did you mean {near}?" if near else f"see {library}'s list_models()"
@@ -285,7 +283,9 @@ def _prepare(
         is_module = isinstance(thing, torch.nn.Module)
         module = thing if is_module or not is_eager_model(thing) else thing.get_eager_model()
     if not isinstance(module, torch.nn.Module):
-        raise ModelError(f"{name} gives {type(module).__name__!r}, not an nn.Module", where=source)
+        raise WorkbenchError(
+            f"{name} gives {type(module).__name__!r}, not an nn.Module", where=source
+        )
     if weights is not None:
         _load_weights(module, Path(weights), getattr(thing, "fit_weights", None))
     if not is_module and hasattr(thing, "prepare_for_export"):
@@ -304,7 +304,7 @@ def _prepare(
     if not isinstance(inputs, tuple | list) or not isinstance(kwargs, dict):
         text = f"{name} has no example inputs: a tuple of the arguments of forward()"
         hint = "define get_example_inputs() in the class, or EXAMPLE_INPUTS in the file"
-        raise ModelError(text, where=source, hint=hint)
+        raise WorkbenchError(text, where=source, hint=hint)
     model = LoadedModel(
         name=name,
         module=module.eval(),
@@ -345,7 +345,7 @@ def _load_weights(module: nn.Module, file: Path, fit: Callable[..., Any] | None)
         missing, unexpected = module.load_state_dict(state, strict=False)
     for names, problem in ((missing, "lacks"), (unexpected, "belongs to another model: it has")):
         if names:
-            raise ModelError(f"{problem} {names[0]!r} and {len(names) - 1} more", where=file)
+            raise WorkbenchError(f"{problem} {names[0]!r} and {len(names) - 1} more", where=file)
 
 
 def check_stored(file: Path) -> None:
@@ -385,14 +385,14 @@ def _siblings_importable(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _explain_errors(what: str, where: str, hint: str | None = None) -> Iterator[None]:
-    """Turn what the user's code raises into a `ModelError` with the line that raised it."""
+    """Turn what the user's code raises into a `WorkbenchError` with the line that raised it."""
     try:
         yield
     except WorkbenchError:
         raise
     except (Exception, SystemExit) as error:  # a user's code may raise anything
         line = user_line(error) or where
-        raise ModelError(f"{what}: {reason(error)}", where=line, hint=hint) from error
+        raise WorkbenchError(f"{what}: {reason(error)}", where=line, hint=hint) from error
 
 
 def take_layer(model: LoadedModel, path: str) -> LoadedModel:
@@ -415,7 +415,7 @@ def take_layer(model: LoadedModel, path: str) -> LoadedModel:
     finally:
         handle.remove()
     if not calls:
-        raise ModelError("is never called", where=f"{model.name}.{path}")
+        raise WorkbenchError("is never called", where=f"{model.name}.{path}")
     args, kwargs = calls[0]
     return replace(
         model,

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import ModelError, UsageError
+from workbench.errors import UsageError, WorkbenchError
 from workbench.export import accuracy
 from workbench.export.precision import DTYPES
 from workbench.export.program import Program, bind_constants, cast_floats
@@ -60,7 +60,7 @@ def call_metric(metric: str, outputs: list[list[Any]]) -> float:
     try:
         score = float(getattr(run_file(Path(file)), name)(outputs))
     except Exception as error:  # the user's code may raise anything
-        raise ModelError(f"the metric fails: {reason(error)}", where=metric) from error
+        raise WorkbenchError(f"the metric fails: {reason(error)}", where=metric) from error
     if not math.isfinite(score):
-        raise ModelError(f"the metric returns {score}", where=metric)
+        raise WorkbenchError(f"the metric returns {score}", where=metric)
     return score

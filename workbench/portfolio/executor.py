@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from workbench.errors import SetupError, TargetError, UsageError, WorkbenchError
+from workbench.errors import TargetError, UsageError, WorkbenchError
 from workbench.store import atomic_write
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _connect(address: str, devices: list[str]) -> Iterator[Client]:
         import distributed
     except ModuleNotFoundError:
         package = "executorch-workbench[cluster]"
-        raise SetupError("Dask is not installed", install=package) from None
+        raise WorkbenchError("Dask is not installed", install=package) from None
     kind, _, count = address.partition(":")
     with contextlib.ExitStack() as stack:
         scheduler: str | LocalCluster = address

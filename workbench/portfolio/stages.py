@@ -13,7 +13,7 @@ from pathlib import Path
 
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement
-from workbench.errors import ExportError, SetupError
+from workbench.errors import ExportError, WorkbenchError
 from workbench.export.artifact import export_model, find_cached_export, versions
 from workbench.frames import WRONG
 from workbench.options import Progress
@@ -107,7 +107,7 @@ def export_cell(job: Job, progress: Progress) -> tuple[Outcome, bool]:
         job.storage.send(f"{cell.folder}/artifacts")
     export = program.export
     if export is None:
-        raise SetupError("has no export record", where=program.path)
+        raise WorkbenchError("has no export record", where=program.path)
     if not export.runs:
         raise ExportError(export.problem, where=program.path)
     how = "cached" if cached else "exported"
@@ -233,11 +233,11 @@ def _check_worker(job: Job) -> None:
         pairs = [(name, found.get(name), wanted) for name, wanted in job.versions.items()]
         different = ", ".join(f"{name} {has} instead of {w}" for name, has, w in pairs if has != w)
         hint = "install the same versions everywhere"
-        raise SetupError(f"this worker has {different}", where=machine, hint=hint)
+        raise WorkbenchError(f"this worker has {different}", where=machine, hint=hint)
     if not job.storage.url and not folder.is_dir():
         hint = "--out a folder that all machines share, or a URL"
         reason = f"this worker ({machine}) cannot see the portfolio"
-        raise SetupError(reason, where=folder, hint=hint)
+        raise WorkbenchError(reason, where=folder, hint=hint)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.errors import SetupError, StoreError, UsageError, WorkbenchError
+from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.frames import EMULATED, WRONG
 from workbench.portfolio.matrix import Matrix
 from workbench.records.codec import to_json
@@ -100,7 +100,7 @@ class Storage:
         try:
             import fsspec
         except ModuleNotFoundError:
-            raise SetupError("fsspec is not installed", install="fsspec") from None
+            raise WorkbenchError("fsspec is not installed", install="fsspec") from None
         try:
             files, root = fsspec.core.url_to_fs(self.url)
         except (ValueError, ImportError) as error:

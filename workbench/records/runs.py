@@ -273,6 +273,10 @@ class Plan:
         )
         return first, *self.programs
 
+    def experiments_at(self, threads: int) -> list[Experiment]:
+        """The experiments that are measured with so many threads."""
+        return [e for e in self.experiments if threads in (e.threads or self.threads)]
+
     def program_of(self, experiment: Experiment) -> PlannedProgram:
         """The program that an experiment runs."""
         for program in self.all_programs:

@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 from papermill.engines import NBClientEngine, papermill_engines
 
 from workbench import errors
-from workbench.errors import ReportError, UsageError, WorkbenchError, unknown_name
+from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.options import Progress, silent
 from workbench.report.notebooks import notebooks_dir
 from workbench.store import atomic_write, cache_folder
@@ -87,7 +87,7 @@ def run_notebook(
     ------
     UsageError
         The notebook cannot be read, or has no such parameter.
-    ReportError
+    WorkbenchError
         A cell raised an error or took too long, or the kernel died.
     """
     notebook, executed, number = read_template(template, parameters), list[NotebookNode](), 0
@@ -99,7 +99,7 @@ def run_notebook(
         number = cell_index
         progress(f"running {template.name}", number / len(notebook.cells))
 
-    kind: type[WorkbenchError] = ReportError
+    kind: type[WorkbenchError] | None = None
     try:
         papermill.execute_notebook(
             notebook, None, dict(parameters), engine_name=ENGINE, kernel_name="python3",
@@ -122,14 +122,14 @@ def run_notebook(
     else:
         return _finish(executed[0], template, closing)
     what, _, hint = reason.partition(" -> ")
-    if packaged and kind is not ReportError:  # the run is at fault, and not the notebook
+    if packaged and kind:  # the run is at fault, and not the notebook
         raise kind(what, hint=hint or None)
     if failed and executed:
         partial, _ = _finish(executed[0], template, closing)
         atomic_write(failed, nbformat.writes(partial))
         hint = hint or f"what ran is in {failed}"
     # The cell with the values comes after that with the parameters.
-    raise kind(what, where=f"{template.name}, cell {number}", hint=hint or None)
+    raise (kind or WorkbenchError)(what, where=f"{template.name}, cell {number}", hint=hint or None)
 
 
 def read_template(template: Path, parameters: Mapping[str, object]) -> NotebookNode:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import workbench
-from workbench.errors import SetupError
+from workbench.errors import WorkbenchError
 
 
 def notebooks_dir() -> Path:
@@ -38,6 +38,6 @@ def open_lab(arguments: Sequence[str]) -> None:
     settings = Path(__file__).parent / "lab"
     options = [f"--LabApp.default_url={page}", f"--LabApp.app_settings_dir={settings}"]
     if not find_spec("jupyterlab"):
-        raise SetupError("JupyterLab is not installed", install="executorch-workbench[lab]")
+        raise WorkbenchError("JupyterLab is not installed", install="executorch-workbench[lab]")
     command = [sys.executable, "-m", "jupyterlab", *options, str(copy_notebooks()), *arguments]
     os.execv(sys.executable, command)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.errors import SetupError
+from workbench.errors import WorkbenchError
 from workbench.options import Progress, silent
 from workbench.report.html import Result, read_sections, render_html, render_markdown
 from workbench.report.notebooks import notebooks_dir
@@ -66,7 +66,7 @@ def make_report(
     ------
     UsageError
         There is no such run, notebook or parameter.
-    ReportError
+    WorkbenchError
         A cell failed; the partly executed notebook is kept as ``report.failed.ipynb``.
 
     Examples
@@ -79,7 +79,7 @@ def make_report(
     try:
         from workbench.report.kernel import run_notebook
     except ModuleNotFoundError as error:
-        raise SetupError(f"{error.name} is not installed", install=error.name or "") from None
+        raise WorkbenchError(f"{error.name} is not installed", install=error.name or "") from None
     options = {"baseline": baseline, "categories": str(categories)}
     options = {name: value for name, value in options.items() if value}
     if not isinstance(run, str | Path):

@@ -18,7 +18,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from workbench.errors import RunnerError, SetupError, UsageError, unknown_name
+from workbench.errors import RunnerError, WorkbenchError, unknown_name
 from workbench.store import cached, sha256_of
 
 NATIVE = Path(__file__).parent / "native"
@@ -69,13 +69,13 @@ def find_sdk() -> Path:
     # Importing it would take seconds.
     spec = importlib.util.find_spec("executorch")
     if spec is None or not spec.submodule_search_locations:
-        raise SetupError("executorch is not installed", install="executorch==1.5.1")
+        raise WorkbenchError("executorch is not installed", install="executorch==1.5.1")
     # A checkout in the working directory, as the kit has one, is part of the namespace package.
     for folder in (folders := [*map(Path, spec.submodule_search_locations)]):
         if (folder / "include").is_dir() and library_path(folder, "executorch").is_file():
             return folder
     what = "this executorch has no C++ libraries"
-    raise SetupError(what, where=folders[0], install="executorch==1.5.1")
+    raise WorkbenchError(what, where=folders[0], install="executorch==1.5.1")
 
 
 def library_path(sdk: Path, name: str) -> Path:
@@ -89,23 +89,23 @@ def installed_compiler() -> list[str] | None:
     chosen = shlex.split(os.environ.get("CXX", ""))
     if chosen:
         if not shutil.which(chosen[0]):
-            raise SetupError(f"no such compiler: {chosen[0]!r}", where="$CXX", hint="unset it")
+            raise WorkbenchError(f"no such compiler: {chosen[0]!r}", where="$CXX", hint="unset it")
         return chosen
     found = filter(None, map(shutil.which, ("c++", "g++", "clang++")))
     return next(([compiler] for compiler in found), None)
 
 
 def find_compiler() -> list[str]:
-    """The C++ compiler's command; Zig where none is installed (Linux). SetupError without both."""
+    """The C++ compiler's command; Zig where none is installed (Linux)."""
     if installed := installed_compiler():
         return installed
     if sys.platform != "linux":
-        raise SetupError("no C++ compiler", hint="xcode-select --install")
+        raise WorkbenchError("no C++ compiler", hint="xcode-select --install")
     try:
         return zig_compiler(find_architecture(platform.machine()))
-    except (SetupError, UsageError) as error:
+    except WorkbenchError as error:
         hint = "install g++ or clang++ (Debian: apt install g++)"
-        raise SetupError(f"no C++ compiler, and no Zig: {error.what}", hint=hint) from None
+        raise WorkbenchError(f"no C++ compiler, and no Zig: {error.what}", hint=hint) from None
 
 
 def zig_compiler(architecture: Architecture) -> list[str]:
@@ -135,7 +135,7 @@ def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
         )
         if not wanted.stat().st_size:
             hint = "pip install executorch==1.5.1"
-            raise SetupError(f"no known hash of the wheels of {requirement}", hint=hint)
+            raise WorkbenchError(f"no known hash of the wheels of {requirement}", hint=hint)
         flags += ["--require-hashes", "--dest", downloads, "-r", str(wanted)]
         download([*_pip(), "download", *flags], what=requirement)
         (wheel,) = Path(downloads).glob("*.whl")
@@ -148,21 +148,23 @@ def _pip() -> list[str]:
         return [sys.executable, "-m", "pip"]
     if found := shutil.which("pip3") or shutil.which("pip"):
         return [found]
-    raise SetupError("no pip", hint="install pip (Debian: apt install python3-pip)")
+    raise WorkbenchError("no pip", hint="install pip (Debian: apt install python3-pip)")
 
 
 def download(command: Sequence[str], *, what: str, cwd: Path | None = None) -> None:
-    """Run a package manager's command; SetupError with its reason if it fails."""
+    """Run a package manager's command; WorkbenchError with its reason if it fails."""
     try:
         done = subprocess.run(command, cwd=cwd, capture_output=True, timeout=DOWNLOAD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise SetupError(f"cannot get {what}: timed out after {DOWNLOAD_TIMEOUT_S:g} s") from None
+        raise WorkbenchError(
+            f"cannot get {what}: timed out after {DOWNLOAD_TIMEOUT_S:g} s"
+        ) from None
     if done.returncode:
         lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
         reasons = [line for line in lines if line.lower().startswith(("e:", "error"))] or lines
         problem = f"cannot get {what}: {reasons[0] if reasons else 'no reason given'}"
         hint = "check the network and the configuration of pip and apt"
-        raise SetupError(problem, where=Path(command[0]).name, hint=hint)
+        raise WorkbenchError(problem, where=Path(command[0]).name, hint=hint)
 
 
 def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
@@ -189,7 +191,7 @@ def build_runner() -> Path:
 
 
 def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:
-    """Compile the runner against the executorch package ``sdk``; SetupError if that fails."""
+    """Compile the runner against the executorch package ``sdk``; WorkbenchError if that fails."""
     _compile([*compiler, *compile_flags(sdk, rpath), "-o", str(binary)], "the runner")
 
 
@@ -197,12 +199,12 @@ def _compile(command: Sequence[str], what: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, timeout=COMPILE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise SetupError("the C++ compiler timed out", where=command[0]) from None
+        raise WorkbenchError("the C++ compiler timed out", where=command[0]) from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").splitlines()
         errors = [line for line in lines if "error" in line] or lines or ["no reason given"]
         problem = f"{what} does not compile: {errors[0].strip()}"
-        raise SetupError(problem, where=command[0], hint="set $CXX to another C++17 compiler")
+        raise WorkbenchError(problem, where=command[0], hint="set $CXX to another C++17 compiler")
 
 
 def find_operator_libraries() -> list[Path]:
@@ -232,7 +234,7 @@ def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) ->
         said = json.loads(done.stdout)
         kind, compiler = str(said["runner"]), str(said["compiler"])
     except OSError as error:
-        raise SetupError(f"cannot start it: {error.strerror}", where=command[0]) from None
+        raise WorkbenchError(f"cannot start it: {error.strerror}", where=command[0]) from None
     except (subprocess.TimeoutExpired, ValueError, TypeError, KeyError):
         raise RunnerError("does not answer --version", where=command[0], kind="protocol") from None
     return {

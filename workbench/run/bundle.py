@@ -9,7 +9,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from workbench.errors import SetupError
+from workbench.errors import WorkbenchError
 from workbench.run.build import (
     LIBRARIES,
     Architecture,
@@ -97,7 +97,7 @@ def _unpack_debian(
     folder.mkdir()
     for file in files:
         if not (everything / file).is_file():
-            raise SetupError(f"no {file} in Debian's {', '.join(packages)}")
+            raise WorkbenchError(f"no {file} in Debian's {', '.join(packages)}")
         shutil.copy(everything / file, folder)
 
 
@@ -105,7 +105,7 @@ def _download_debian(packages: Sequence[str], architecture: str, suite: str, fol
     """Download packages from the first mirror that has them all."""
     apt = ["apt-get", "--quiet=2", *_apt_options(folder, architecture)]
     signed = f"Signed-By: {KEYRING}\n" if KEYRING.exists() else ""
-    failure = SetupError("apt knows no mirror of Debian", hint=BY_HAND)
+    failure = WorkbenchError("apt knows no mirror of Debian", hint=BY_HAND)
     for mirror in _mirrors():
         source = f"Types: deb\nURIs: {mirror}\nSuites: {suite}\nComponents: main\n{signed}"
         (folder / "etc" / "mirror.sources").write_text(source)
@@ -113,7 +113,7 @@ def _download_debian(packages: Sequence[str], architecture: str, suite: str, fol
             download([*apt, "update"], what=f"Debian {suite}", cwd=folder)
             download([*apt, "download", *packages], what=", ".join(packages), cwd=folder)
             return
-        except SetupError as error:
+        except WorkbenchError as error:
             failure = error
     raise failure
 
@@ -121,7 +121,7 @@ def _download_debian(packages: Sequence[str], architecture: str, suite: str, fol
 def _mirrors() -> list[str]:
     """The mirrors of Debian's main archive that apt is configured for."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        raise SetupError("no apt to download Debian packages with", hint=BY_HAND)
+        raise WorkbenchError("no apt to download Debian packages with", hint=BY_HAND)
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"]
     targets = subprocess.run(command, capture_output=True, text=True).stdout
     rows = [line.split() for line in targets.splitlines()]

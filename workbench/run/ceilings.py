@@ -73,7 +73,7 @@ def measure_roof(
     ------
     UsageError
         The run was emulated, or recorded on another machine.
-    SetupError, RunnerError
+    WorkbenchError, RunnerError
         The probes cannot be made or run.
 
     Examples
@@ -225,9 +225,8 @@ def _run(probe: Probe, folder: Path, runner: Runner, isa: str, threads: int, pro
     """The shortest iteration in one process, in ms."""
     path = runner.target.push(folder / probe.file)
     flags = ["--model_path", path, "--cpu_threads", str(threads), "--isa", isa]
-    cores = runner.target.cores() if threads == 1 else []
-    if cores:
-        flags += ["--cpus", str(cores[process % len(cores)])]
+    core = runner.target.core(threads, process)
+    flags += [] if core is None else ["--cpus", str(core)]
     with open_runner(runner, flags, timeout_s=TIMEOUT_S) as session:
         clock = "cpu_ns" if threads == 1 else "wall_ns"
         times = list(getattr(session.run(1), clock))

@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import IO
 
 from workbench.errors import (
-    RunnerCrash,
     RunnerError,
-    RunnerTimeout,
-    SetupError,
     TargetError,
+    WorkbenchError,
 )
 from workbench.export.program import Program
 from workbench.options import Progress, silent
@@ -81,9 +79,10 @@ def measure_processes(recorder: RunRecorder, target: Host, progress: Progress) -
     for number, (threads, process, order) in enumerate(steps):
         text = f"{count_threads(threads)}, process {process + 1}/{plan.processes}"
         progress(text, number / len(steps))
-        if recorder.has(threads, process, True):
+        if recorder.has((threads, process, True)):
             continue
-        recorder.check_programs()
+        for program in recorder.programs:
+            program.check_unchanged()
         recorder.add_sessions(
             run_process(recorder.run_dir, plan, experiment, threads, process, target)
             for experiment in order
@@ -172,7 +171,7 @@ def run_to_end(command: Sequence[str], log: Path, timeout_s: float, name: str = 
     # The workbench's own runner binds itself to its parent; setpriv does it for others (Linux).
     bound = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
     if not shutil.which(command[0]):
-        raise SetupError("cannot start: no such executable", where=command[0])
+        raise WorkbenchError("cannot start: no such executable", where=command[0])
     try:
         started = subprocess.Popen(
             [*bound, *command],
@@ -182,7 +181,7 @@ def run_to_end(command: Sequence[str], log: Path, timeout_s: float, name: str = 
             **runner_options(),
         )
     except OSError as error:
-        raise SetupError(f"cannot start: {error.strerror}", where=command[0]) from None
+        raise WorkbenchError(f"cannot start: {error.strerror}", where=command[0]) from None
     end = bytearray()
     copying = threading.Thread(target=copy_output, args=(started.stdout, log, end), daemon=True)
     copying.start()
@@ -190,7 +189,7 @@ def run_to_end(command: Sequence[str], log: Path, timeout_s: float, name: str = 
         code = started.wait(timeout_s)
     except subprocess.TimeoutExpired:
         what = f"did not end within {timeout_s:g} s"
-        raise RunnerTimeout(what, where=name, kind="timeout") from None
+        raise RunnerError(what, where=name, kind="timeout") from None
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)  # also what it left behind
@@ -198,7 +197,7 @@ def run_to_end(command: Sequence[str], log: Path, timeout_s: float, name: str = 
         copying.join(COPY_TIMEOUT_S)
     words = last_lines(bytes(end))
     if code < 0:
-        raise RunnerCrash(f"killed by signal {-code}{words}", where=name, kind="crash")
+        raise RunnerError(f"killed by signal {-code}{words}", where=name, kind="crash")
     if code > 0:
         hint = f"run it by hand: {shlex.join(command)}"
         raise RunnerError(f"ended with code {code}{words}", where=name, hint=hint, kind="foreign")

@@ -5,7 +5,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from workbench.errors import RunnerError
@@ -22,10 +22,10 @@ from workbench.records.runs import (
     Start,
     count_threads,
 )
-from workbench.run.recorder import RunRecorder, open_record, timestamp
+from workbench.run.recorder import RunRecorder, Step, open_record, step_of, timestamp
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import RunnerSession
-from workbench.run.targets.host import Host, read_environment
+from workbench.run.targets.host import read_environment
 from workbench.run.tensor_files import compare_experiments, locate_inputs
 from workbench.store import samples_path, trace_path
 
@@ -73,11 +73,11 @@ def execute(
     with open_record(plan, programs, runner, root, progress) as recorder:
         recorder.inputs = locate_inputs(plan, recorder.run_dir)
         for process in restarts(recorder, enough):
-            for step in steps_of(plan, process):
+            for threads, traced in itertools.product(plan.threads, (False, True)):
                 watch(recorder.run)
-                progress(describe_step(plan, step), fraction_before(recorder.run, step))
-                if not recorder.has(step.threads, step.process, step.traced):
-                    time_step(recorder, step)
+                announce((threads, process, traced), recorder.run, progress)
+                if not recorder.has((threads, process, traced)):
+                    time_step(recorder, (threads, process, traced))
         # The native runner has a sampler on Linux.
         can_sample = runner.kind == "native" and runner.target.platform != "mac"
         for threads in plan.threads if plan.starts else ():
@@ -88,20 +88,6 @@ def execute(
             sample_experiments(recorder, threads)
     progress("analysing", 1.0)
     return recorder.run_dir
-
-
-@dataclass(frozen=True)
-class Step:
-    """One fresh process of every experiment: its thread count, its restart, traced or not."""
-
-    threads: int
-    process: int
-    traced: bool
-
-    def core_of(self, target: Host) -> int | None:
-        """The core that all single-threaded experiments share: no two cores are equally fast."""
-        cores = target.cores() if self.threads == 1 else []
-        return cores[self.process % len(cores)] if cores else None
 
 
 def restarts(recorder: RunRecorder, enough: Callable[[RunRecord], bool]) -> Iterator[int]:
@@ -118,24 +104,15 @@ def restarts(recorder: RunRecorder, enough: Callable[[RunRecord], bool]) -> Iter
         yield process
 
 
-def steps_of(plan: Plan, process: int) -> list[Step]:
-    """The steps of one restart."""
-    return [Step(threads, process, traced) for threads in plan.threads for traced in (False, True)]
-
-
-def describe_step(plan: Plan, step: Step) -> str:
-    """What is being measured, in words."""
-    rest = ("" if plan.budget_s else f"/{plan.processes}") + (", traced" if step.traced else "")
-    return f"{count_threads(step.threads)}, process {step.process + 1}{rest}"
-
-
-def fraction_before(run: RunRecord, step: Step) -> float:
-    """The fraction done before a step: of the budget's time, or of the planned steps."""
-    plan = run.plan
-    if plan.budget_s:
-        return min(1.0, run.spent_s / plan.budget_s)
-    steps = steps_of(plan, step.process)
-    return (step.process + steps.index(step) / len(steps)) / plan.processes
+def announce(step: Step, run: RunRecord, progress: Progress) -> None:
+    """Say what is measured next, and what is done: of the budget's time, or of the plan's steps."""
+    plan, (threads, process, traced) = run.plan, step
+    of, fraction = "", min(1.0, run.spent_s / (plan.budget_s or math.inf))
+    if not plan.budget_s:
+        done = plan.threads.index(threads) + traced / 2
+        of, fraction = f"/{plan.processes}", (process + done / len(plan.threads)) / plan.processes
+    text = f"{count_threads(threads)}, process {process + 1}{of}{', traced' if traced else ''}"
+    progress(text, fraction)
 
 
 def time_step(recorder: RunRecorder, step: Step) -> None:
@@ -144,73 +121,76 @@ def time_step(recorder: RunRecorder, step: Step) -> None:
     A disturbed untraced step is measured again after a pause if the plan has retries left; the less
     disturbed attempt is kept, marked as the second.
     """
-    plan, started = recorder.run.plan, time.monotonic()
+    plan, started, (_, _, traced) = recorder.run.plan, time.monotonic(), step
 
     def read(moment: str) -> None:
         state = read_environment(recorder.runner.target)
-        moments = (timestamp(), moment, step.threads, step.process, step.traced)
-        recorder.add("readings", Reading(*moments, **state))
+        recorder.add("readings", Reading(timestamp(), moment, *step, **state))
 
     read("before")
     attempt_step(recorder, step)
-    first = recorder.sessions_of(step.threads, step.process, step.traced)
-    repeated = {(s.threads, s.process, s.traced) for s in recorder.run.sessions if s.attempts > 1}
+    first = recorder.sessions_of(step)
+    repeated = {step_of(session) for session in recorder.run.sessions if session.attempts > 1}
     # A budget is better spent on another restart.
     retries = 0 if plan.budget_s else plan.retries - len(repeated)
-    if not step.traced and retries > 0 and disturbance(first) > DISTURBED:
+    if not traced and retries > 0 and disturbance(first) > DISTURBED:
         try:
             time.sleep(plan.cool_down_s)
             attempt_step(recorder, step)
         except BaseException:
             recorder.add_sessions(first)
             raise
-        second = recorder.sessions_of(step.threads, step.process, step.traced)
+        second = recorder.sessions_of(step)
         better = min((first, second), key=disturbance)
         recorder.add_sessions(replace(session, attempts=2) for session in better)
     read("after")
-    recorder.add_time(time.monotonic() - started)
+    spent_s = recorder.run.spent_s + time.monotonic() - started
+    recorder.update(spent_s=round(spent_s, 3))
 
 
 def attempt_step(recorder: RunRecorder, step: Step) -> None:
     """Time every experiment of the plan once; if interrupted, record it as incomplete."""
     plan, run_dir, target = recorder.run.plan, recorder.run_dir, recorder.runner.target
-    recorder.check_programs()
-    experiments = [e for e in plan.experiments if step.threads in (e.threads or plan.threads)]
-    core, complete = step.core_of(target), False
+    threads, process, traced = step
+    for program in recorder.programs:
+        program.check_unchanged()
+    experiments, core, complete = plan.experiments_at(threads), target.core(threads, process), False
     traces = {
-        e.name: trace_path(run_dir, plan.program_of(e).stem, e.name, step.threads, step.process)
+        e.name: trace_path(run_dir, plan.program_of(e).stem, e.name, threads, process)
         for e in experiments
-        if step.traced
+        if traced
     }
     batches: dict[str, list[Batch]] = {e.name: [] for e in experiments}
     sessions: dict[str, RunnerSession] = {}
     try:
         with contextlib.ExitStack() as stack:
             for experiment in experiments:
-                flags = runner_flags(recorder, experiment, step.threads, core)
-                if step.traced:
-                    flags += ["--etdump_path", target.place(traces[experiment.name])]
-                session = open_runner(recorder.runner, flags, timeout_s=plan.timeout_s)
-                sessions[experiment.name] = stack.enter_context(session)
-            time_interleaved(sessions, plan, step.traced, batches)
+                name, flags = experiment.name, list[str]()
+                if traced:
+                    flags = ["--etdump_path", target.place(traces[name])]
+                session = start_runner(recorder, experiment, threads, core, *flags)
+                sessions[name] = stack.enter_context(session)
+            time_interleaved(sessions, plan, traced, batches)
             for name, path in traces.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 sessions[name].etdump(path)
-            if step.process == 0 and not step.traced:
-                recorder.add_agreements(compare_experiments(sessions, recorder.run, step.threads))
+            if process == 0 and not traced:
+                others = (a for a in recorder.run.agreements if a.threads != threads)
+                found = compare_experiments(sessions, recorder.run, threads)
+                recorder.update(agreements=(*others, *found))
         complete = True
     finally:
         recorder.add_sessions(
             Session(
-                experiment=name,
-                threads=step.threads,
-                process=step.process,
-                traced=step.traced,
-                masked=session.ready.masked,
-                load_ms=session.ready.load_ms,
-                startup_ms=session.ready.startup_ms,
-                batches=tuple(batches[name]),
-                clock=session.ready.clock,
+                name,
+                threads,
+                process,
+                traced,
+                session.ready.masked,
+                session.ready.load_ms,
+                session.ready.startup_ms,
+                tuple(batches[name]),
+                session.ready.clock,
                 core=core,
                 etdump=str(traces[name].relative_to(run_dir)) if complete and traces else "",
                 complete=complete,
@@ -219,11 +199,11 @@ def attempt_step(recorder: RunRecorder, step: Step) -> None:
         )
 
 
-def runner_flags(
-    recorder: RunRecorder, experiment: Experiment, threads: int, core: int | None
-) -> list[str]:
-    """The runner's flags for one experiment, with the target's paths."""
-    plan, target = recorder.run.plan, recorder.runner.target
+def start_runner(
+    recorder: RunRecorder, experiment: Experiment, threads: int, core: int | None, *more: str
+) -> RunnerSession:
+    """A live runner of one experiment; paths in ``more`` flags are paths on its target."""
+    plan, runner, target = recorder.run.plan, recorder.runner, recorder.runner.target
     program, phase = plan.program_of(experiment), plan.phase_of(experiment)
     flags = ["--model_path", target.push(Path(program.pte)), "--cpu_threads", str(threads)]
     flags += ["--isa", experiment.isa]
@@ -239,10 +219,10 @@ def runner_flags(
         if phase.name or any(tensor.dynamic for tensor in tensors):
             for tensor in tensors:
                 flags += ["--input_shape", "x".join(map(str, tensor.shape))]
-    cores = experiment.cpu_affinity or (() if core is None else (core,))
-    if cores:
+    if cores := experiment.cpu_affinity or (() if core is None else (core,)):
         flags += ["--cpus", ",".join(map(str, cores))]
-    return [*flags, *experiment.extra_args]
+    flags += [*experiment.extra_args, *more]
+    return open_runner(runner, flags, timeout_s=plan.timeout_s)
 
 
 def time_interleaved(
@@ -266,8 +246,7 @@ def time_interleaved(
             break
         for position, name in enumerate(order):
             timed = sessions[name].run(sizes[name])
-            times = (timed.wall_ns, timed.cpu_ns, timed.preempted)
-            batches[name].append(Batch(number, position, *times))
+            batches[name].append(replace(timed, round=number, batch=position))
 
 
 def interleave(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
@@ -317,9 +296,7 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
     """
     plan, known = recorder.run.plan, {(s.threads, s.number) for s in recorder.run.starts}
     phases, began = ("", *(phase.name for phase in plan.phases[:1])), time.monotonic()
-    chosen = [
-        e for e in plan.experiments if threads in (e.threads or plan.threads) and e.phase in phases
-    ]
+    chosen = [e for e in plan.experiments_at(threads) if e.phase in phases]
     cold = ["cold"] * min(plan.starts, COLD_STARTS)
     modes = ["memory", *["time"] * plan.starts, *cold]
     for number, mode in enumerate(modes):
@@ -327,11 +304,10 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
         enough = spent_s > STARTS_S and modes[:number].count(mode) >= LEAST_STARTS
         if enough or (threads, number) in known:
             continue
+        core = recorder.runner.target.core(threads, number)
         first, starts = number % len(chosen), []
-        core = Step(threads, number, False).core_of(recorder.runner.target)
         for experiment in [*chosen[first:], *chosen[:first]]:
-            flags = [*runner_flags(recorder, experiment, threads, core), "--stages", mode]
-            with open_runner(recorder.runner, flags, timeout_s=plan.timeout_s) as session:
+            with start_runner(recorder, experiment, threads, core, "--stages", mode) as session:
                 ready = session.ready
             measured = (ready.stages, ready.memory, ready.cached)
             starts.append(Start(experiment.name, threads, number, mode, *measured))
@@ -341,11 +317,10 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
 def sample_experiments(recorder: RunRecorder, threads: int) -> None:
     """Run every experiment but controls once more, sampled; a failure is recorded."""
     plan = recorder.run.plan
-    for experiment in plan.experiments:
+    for experiment in plan.experiments_at(threads):
         known = (experiment.name, threads)
         sampled = [(s.experiment, s.threads) for s in recorder.run.samplings]
-        wanted = not experiment.control and threads in (experiment.threads or plan.threads)
-        if not wanted or known in sampled:
+        if experiment.control or known in sampled:
             continue
         try:
             sampling = sample_experiment(recorder, experiment, threads)
@@ -359,12 +334,8 @@ def sample_experiment(recorder: RunRecorder, which: Experiment, threads: int) ->
     plan, run_dir, target = recorder.run.plan, recorder.run_dir, recorder.runner.target
     samples, etdump = samples_path(run_dir, plan.program_of(which).stem, which.name, threads)
     samples.parent.mkdir(parents=True, exist_ok=True)
-    core = Step(threads, 0, True).core_of(target)
-    flags = [
-        *runner_flags(recorder, which, threads, core),
-        *("--etdump_path", target.place(etdump), "--samples_path", target.place(samples)),
-    ]
-    with open_runner(recorder.runner, flags, timeout_s=plan.timeout_s) as session:
+    files = ("--etdump_path", target.place(etdump), "--samples_path", target.place(samples))
+    with start_runner(recorder, which, threads, target.core(threads, 0), *files) as session:
         warmup = session.run(max(1, plan.warmup))
         session.reset()
         iteration_ms = max(min(warmup.cpu_ns) / 1e6, 1e-3)
@@ -376,5 +347,5 @@ def sample_experiment(recorder: RunRecorder, which: Experiment, threads: int) ->
             runs += batch
         session.etdump(etdump)
         session.samples(samples)
-    files = (str(path.relative_to(run_dir)) for path in (etdump, samples))
-    return Sampling(which.name, threads, session.ready.masked, runs, *files)
+    names = (str(path.relative_to(run_dir)) for path in (etdump, samples))
+    return Sampling(which.name, threads, session.ready.masked, runs, *names)

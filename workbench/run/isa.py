@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.errors import RunnerError, SetupError, UsageError, unknown_name
+from workbench.errors import RunnerError, UsageError, WorkbenchError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
 
     Raises
     ------
-    SetupError
+    WorkbenchError
         The runner cannot be started.
     RunnerError
         It does not answer, or not in this protocol.
@@ -95,7 +95,9 @@ def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
             self_check=answer["self_check"],
         )
     except OSError as error:
-        raise SetupError(f"cannot start the runner: {error.strerror}", where=command[0]) from None
+        raise WorkbenchError(
+            f"cannot start the runner: {error.strerror}", where=command[0]
+        ) from None
     except subprocess.TimeoutExpired:
         raise RunnerError("no answer to --print_isa", where=where, kind="timeout") from None
     except (ValueError, TypeError, KeyError):
@@ -144,7 +146,7 @@ def resolve_toggle(name: str, isa: Isa) -> Toggle:
 def _check_layout(isa: Isa) -> None:
     if isa.self_check != "ok":
         hint = "toggle none compares the program with itself"
-        raise SetupError(f"CPU features cannot be hidden: {isa.self_check}", hint=hint)
+        raise WorkbenchError(f"CPU features cannot be hidden: {isa.self_check}", hint=hint)
 
 
 def _on_this_cpu(toggle: Toggle, isa: Isa) -> Toggle:

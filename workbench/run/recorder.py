@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from workbench.errors import TargetError, WorkbenchError
 from workbench.export.program import Program
 from workbench.options import Progress
 from workbench.records.runs import (
-    Agreement,
     KitMetrics,
     KitResult,
     Plan,
@@ -39,6 +38,14 @@ from workbench.store import (
     save_run,
 )
 
+#: Thread count, restart, and whether it is traced: a fresh process of every experiment.
+Step: TypeAlias = tuple[int, int, bool]
+
+
+def step_of(session: Session) -> Step:
+    """The step in which a session was measured."""
+    return session.threads, session.process, session.traced
+
 
 @dataclass
 class RunRecorder:
@@ -50,65 +57,32 @@ class RunRecorder:
     runner: Runner
     inputs: Inputs = field(default_factory=dict)
 
-    def check_programs(self) -> None:
-        """StoreError if the file of a program is not the one that was planned."""
-        for program in self.programs:
-            program.check_unchanged()
-
-    def has(self, threads: int, process: int, traced: bool) -> bool:
-        """Whether this step was completed."""
-        return any(session.complete for session in self.sessions_of(threads, process, traced))
-
-    def sessions_of(self, threads: int, process: int, traced: bool) -> tuple[Session, ...]:
-        """The sessions of a step."""
-        return tuple(s for s in self.run.sessions if _step(s) == (threads, process, traced))
-
-    def add_sessions(self, sessions: Iterable[Session]) -> None:
-        """Add the sessions of a step; replaces those of an interrupted attempt."""
-        new = tuple(sessions)
-        steps = {_step(session) for session in new}
-        others = tuple(s for s in self.run.sessions if _step(s) not in steps)
-        self.run = replace(self.run, sessions=others + new)
-        self._save()
-
-    def add_time(self, seconds: float) -> None:
-        """Add to the time spent on measuring."""
-        self.run = replace(self.run, spent_s=round(self.run.spent_s + seconds, 3))
-        self._save()
-
-    def add_agreements(self, agreements: Iterable[Agreement]) -> None:
-        """Add comparisons of outputs; replaces those of an interrupted attempt."""
-        new = tuple(agreements)
-        threads = {agreement.threads for agreement in new}
-        others = tuple(a for a in self.run.agreements if a.threads not in threads)
-        self.run = replace(self.run, agreements=others + new)
-
-    def add(self, name: str, *records: Reading | Sampling | Start) -> None:
-        """Add records to ``readings``, ``samplings`` or ``starts``."""
-        extended: Any = {name: (*getattr(self.run, name), *records)}
-        self.run = replace(self.run, **extended)
-        self._save()
-
-    @contextlib.contextmanager
-    def concluded(self) -> Iterator[None]:
-        """Write the final state at the end: ``complete`` or ``failed``."""
-        try:
-            yield
-        except WorkbenchError as error:
-            if not isinstance(error, TargetError):  # a run that lost its device can continue
-                self._close("failed")
-            raise
-        self._close("complete")
-
-    def _close(self, state: str) -> None:
-        self.run = replace(self.run, state=state, finished=timestamp())
-        self._save()
-
-    def _save(self) -> None:
+    def update(self, **fields: Any) -> None:
+        """Replace fields of the manifest, on disk too."""
+        self.run = replace(self.run, **fields)
         keys = dict.fromkeys((s.experiment, s.threads) for s in self.run.sessions if s.complete)
         results = tuple(_outline(self.run, *key) for key in keys)
         self.run = replace(self.run, model=self.run.plan.pte, results=results)
         save_run(self.run, self.run_dir)
+
+    def has(self, step: Step) -> bool:
+        """Whether this step was completed."""
+        return any(session.complete for session in self.sessions_of(step))
+
+    def sessions_of(self, step: Step) -> tuple[Session, ...]:
+        """The sessions of a step."""
+        return tuple(session for session in self.run.sessions if step_of(session) == step)
+
+    def add_sessions(self, sessions: Iterable[Session]) -> None:
+        """Add the sessions of a step; replaces those of an interrupted attempt."""
+        new = tuple(sessions)
+        steps = set(map(step_of, new))
+        others = tuple(s for s in self.run.sessions if step_of(s) not in steps)
+        self.update(sessions=others + new)
+
+    def add(self, name: str, *records: Reading | Sampling | Start) -> None:
+        """Add records to ``readings``, ``samplings`` or ``starts``."""
+        self.update(**{name: (*getattr(self.run, name), *records)})
 
 
 @contextlib.contextmanager
@@ -128,11 +102,18 @@ def open_record(
         remove_partials(run_dir)
         run = load_run(run_dir) if (run_dir / MANIFEST).exists() else begun
         recorder = RunRecorder(run_dir, run, programs, runner)
-        recorder._save()
+        recorder.update()
         for planned, program in zip(plan.all_programs, programs, strict=True):
             program.keep_layers(kept_layers(run_dir, planned.name))
-        with recorder.concluded(), runner.target.prepared(run_dir):
-            yield recorder
+        try:
+            with runner.target.prepared(run_dir):
+                yield recorder
+        except TargetError:  # a run that lost its device can continue
+            raise
+        except WorkbenchError:
+            recorder.update(state="failed", finished=timestamp())
+            raise
+        recorder.update(state="complete", finished=timestamp())
 
 
 def begin_run(plan: Plan, programs: Sequence[Program], runner: Runner) -> RunRecord:
@@ -190,7 +171,3 @@ def _outline(run: RunRecord, experiment: str, threads: int) -> KitResult:
     runs = sum(len(batch.wall_ns) for batch in batches)
     metrics = KitMetrics(threads, runs or run.plan.runs, first.etdump, first.log)
     return KitResult(experiment, metrics)
-
-
-def _step(session: Session) -> tuple[int, int, bool]:
-    return session.threads, session.process, session.traced

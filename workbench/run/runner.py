@@ -20,7 +20,7 @@ from workbench.run.build import (
 )
 from workbench.run.bundle import make_bundle
 from workbench.run.isa import Isa, read_isa
-from workbench.run.session import RunnerSession, open_session
+from workbench.run.session import RunnerSession
 from workbench.run.targets.host import HOST, Host
 from workbench.store import sha256_of
 
@@ -60,7 +60,7 @@ def find_runner(target: Host = HOST, operators: Sequence[str] = ()) -> Runner:
     ------
     UsageError
         An architecture without a runner.
-    SetupError
+    WorkbenchError
         The runner does not compile, or a part of it cannot be downloaded.
 
     Examples
@@ -100,4 +100,4 @@ def open_runner(runner: Runner, flags: Sequence[str], *, timeout_s: float) -> Ru
     """Start a live runner process with these flags; paths among them are paths on its target."""
     libraries = (word for path in runner.operators for word in ("--ops", path))
     words = [runner.target.quote(flag) for flag in ("--server_mode", *libraries, *flags)]
-    return open_session([*runner.command, *words], timeout_s=timeout_s, target=runner.target)
+    return RunnerSession([*runner.command, *words], timeout_s=timeout_s, target=runner.target)

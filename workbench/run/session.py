@@ -22,15 +22,8 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from workbench.errors import (
-    RunnerCrash,
-    RunnerError,
-    RunnerTimeout,
-    SetupError,
-    TargetError,
-    UsageError,
-)
-from workbench.records.runs import ProcessMemory, Stage, Tensor
+from workbench.errors import RunnerError, TargetError, UsageError, WorkbenchError
+from workbench.records.runs import Batch, ProcessMemory, Stage, Tensor
 from workbench.run.locks import runner_options
 from workbench.run.targets.host import HOST, Host
 
@@ -97,22 +90,11 @@ class Ready:
     cached: float | None = None
 
 
-@dataclass(frozen=True)
-class Iterations:
-    """Times of consecutive executions, in nanoseconds, and how often each was preempted."""
-
-    wall_ns: tuple[int, ...]
-    cpu_ns: tuple[int, ...]
-    preempted: tuple[int, ...]
-
-
 class RunnerSession:
-    """A runner process that has loaded a program; made by `open_session`, ended by ``with``.
+    """A runner process in server mode that has loaded a program; ended by ``with``.
 
-    Every method may raise RunnerTimeout (the process is killed), RunnerCrash and RunnerError.
+    Every method may raise RunnerError; after a timeout, the process is killed.
     """
-
-    ready: Ready
 
     def __init__(self, command: Sequence[str], *, timeout_s: float, target: Host = HOST):
         self.command = [os.fspath(part) for part in command]
@@ -134,30 +116,36 @@ class RunnerSession:
         except OSError as error:
             self._errors.close()
             what = f"cannot start the runner: {error.strerror}"
-            raise SetupError(what, where=self.command[0]) from None
+            raise WorkbenchError(what, where=self.command[0]) from None
         assert self._process.stdin and self._process.stdout
         self._stdin: IO[bytes] = self._process.stdin
         self._stdout: IO[bytes] = self._process.stdout
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._stdout, selectors.EVENT_READ)
+        try:
+            self.ready = self._convert(self._receive("load", "ready"), Ready)
+        except BaseException:
+            self.kill()
+            raise
 
-    def run(self, count: int) -> Iterations:
+    def run(self, count: int) -> Batch:
         """Execute the method ``count`` times in a row."""
-        timed = self._ask(f"run {count}", "run", Iterations)
+        answer = self._ask(f"run {count}", "run")
+        timed = self._convert({**answer, "round": 0, "batch": 0}, Batch)
         if {len(timed.wall_ns), len(timed.cpu_ns), len(timed.preempted)} != {count}:
             raise self._invalid(f"not {count} iterations")
         return timed
 
     def output(self, base: Path) -> tuple[Tensor, ...]:
         """Write the outputs of the last execution to ``<base>-<index>.bin``, in C order."""
-        there = self.target.place(base)
-        written = self._ask(f"output {_one_line(there)}", "output", _Output)
-        tensors = []
-        for file in written.files:
-            name = f"-{file.index}.bin"
-            tensors.append(Tensor(file.dtype, file.shape, file=f"{os.fspath(base)}{name}"))
-            self.target.pull(there + name, Path(tensors[-1].file))
-            _order_dimensions(Path(tensors[-1].file), file)
+        there, tensors = self.target.place(base), []
+        answer = self._ask(f"output {_one_line(there)}", "output")
+        for file in self._convert(answer.get("files"), list[dict[str, Any]]):
+            stored, name = self._convert(file, Tensor), f"-{file.get('index')}.bin"
+            path = Path(f"{os.fspath(base)}{name}")
+            self.target.pull(there + name, path)
+            _order_dimensions(path, stored)
+            tensors.append(Tensor(stored.dtype, stored.shape, file=str(path)))
         return tuple(tensors)
 
     def etdump(self, path: Path) -> None:
@@ -170,7 +158,7 @@ class RunnerSession:
 
     def reset(self) -> None:
         """Discard the trace and the samples."""
-        self._ask("reset", "reset", dict)
+        self._ask("reset", "reset")
 
     def close(self) -> None:
         """Ask the process to quit; kill it if it does not."""
@@ -201,38 +189,40 @@ class RunnerSession:
 
     def _write(self, what: str, path: Path) -> None:
         there = self.target.place(path)
-        self._ask(f"{what} {_one_line(there)}", what, dict)
+        self._ask(f"{what} {_one_line(there)}", what)
         self.target.pull(there, path)
 
-    def _ask(self, command: str, event: str, answer: type[T]) -> T:
+    def _ask(self, command: str, event: str) -> dict[str, Any]:
+        """The answer to a command, which must be ``event``."""
         if self._stdin.closed:
-            raise RunnerCrash("the runner has already ended", where=self._name, kind="ended")
+            raise RunnerError("the runner has already ended", where=self._name, kind="ended")
         self._logged = os.fstat(self._errors.fileno()).st_size
         with contextlib.suppress(BrokenPipeError):  # its last output is read next
             self._stdin.write(os.fsencode(command) + b"\n")
-        return self._receive(command, event, answer)
-
-    def _receive(self, command: str, event: str, answer: type[T]) -> T:
-        """The answer to a command, which must be ``event``; kills the process after an error."""
         try:
-            return self._parse(self._read_line(command), event, answer)
+            return self._receive(command, event)
         except BaseException as error:
             if not (isinstance(error, RunnerError) and error.kind in HARMLESS):
                 self.kill()
             raise
 
-    def _parse(self, line: bytes, event: str, answer: type[T]) -> T:
+    def _receive(self, command: str, event: str) -> dict[str, Any]:
+        line = self._read_line(command)
+        with contextlib.suppress(ValueError, RecursionError):
+            answer = json.loads(line)
+            if isinstance(answer, dict) and answer.get("event") == event:
+                return answer
+            if isinstance(answer, dict) and "error" in answer:
+                raise self._failure(answer)
+        raise self._invalid(line[:80].decode(errors="replace"))
+
+    def _convert(self, value: object, kind: type[T]) -> T:
         import msgspec
 
         try:
-            found = json.loads(line)
-            if found.get("event") == event:
-                return msgspec.convert(found, answer)
-            if "error" in found:
-                raise self._failure(found)
-        except (ValueError, AttributeError, RecursionError):
-            pass
-        raise self._invalid(line[:80].decode(errors="replace"))
+            return msgspec.convert(value, kind)
+        except ValueError:
+            raise self._invalid(f"{value!r:.80}") from None
 
     def _read_line(self, command: str) -> bytes:
         deadline = time.monotonic() + self.timeout_s
@@ -243,7 +233,7 @@ class RunnerSession:
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
                 what = f"no answer to {command.split()[0]!r} within {self.timeout_s:g} s"
                 hint = "raise --timeout, or stop other programs"
-                raise RunnerTimeout(what, where=self._name, hint=hint, kind="timeout")
+                raise RunnerError(what, where=self._name, hint=hint, kind="timeout")
             chunks.append(os.read(self._stdout.fileno(), 2**18))
             size += len(chunks[-1])
             if not chunks[-1]:
@@ -262,7 +252,7 @@ class RunnerSession:
         what, hint = f"unexpected answer: {text!r}", "is this the workbench's runner?"
         return RunnerError(what, where=self._name, hint=hint, kind="protocol")
 
-    def _crash(self, rest: bytes) -> RunnerCrash | TargetError:
+    def _crash(self, rest: bytes) -> WorkbenchError:
         try:
             code = self._process.wait(QUIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -282,7 +272,7 @@ class RunnerSession:
             words.append(f"incomplete answer: {rest[:80].decode(errors='replace')!r}")
         log = f" ({'; '.join(words)})" if words else ""
         hint = "workbench export MODEL runs the program, and says what fails"
-        return RunnerCrash(f"the runner {what}{log}", where=self._name, hint=hint, kind="crash")
+        return RunnerError(f"the runner {what}{log}", where=self._name, hint=hint, kind="crash")
 
     def _last_lines(self, count: int = 3) -> list[str]:
         """The last lines on standard error since the last command, without the runner's summary."""
@@ -298,31 +288,7 @@ class RunnerSession:
         return Path(self.command[0]).name
 
 
-def open_session(command: Sequence[str], *, timeout_s: float, target: Host = HOST) -> RunnerSession:
-    """Start a runner in server mode and wait until it has loaded its program."""
-    session = RunnerSession(command, timeout_s=timeout_s, target=target)
-    try:
-        session.ready = session._receive("load", "ready", Ready)
-    except BaseException:
-        session.kill()
-        raise
-    return session
-
-
-@dataclass(frozen=True)
-class _File:
-    dtype: str
-    shape: tuple[int, ...]
-    index: int
-    dim_order: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Output:
-    files: tuple[_File, ...]
-
-
-def _order_dimensions(path: Path, stored: _File) -> None:
+def _order_dimensions(path: Path, stored: Tensor) -> None:
     """Rewrite an output's raw bytes if its dimensions, such as channels last, are not in order."""
     order = stored.dim_order
     if list(order) != sorted(order) and 0 not in stored.shape:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.errors import SetupError, printable
+from workbench.errors import WorkbenchError, printable
 from workbench.frames import EVENTS, Frame, check
 from workbench.store import atomic_write
 from workbench.trace.etdump import are_leaves, map_names, strip_ordinal
@@ -173,7 +173,9 @@ def write_parquet(
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
-        raise SetupError("Parquet needs pyarrow", install="executorch-workbench[parquet]") from None
+        raise WorkbenchError(
+            "Parquet needs pyarrow", install="executorch-workbench[parquet]"
+        ) from None
 
     table = pa.Table.from_pandas(check(frame, schema), preserve_index=False)
     described = {c.name: {"unit": c.unit, "meaning": c.meaning} for c in schema.columns}

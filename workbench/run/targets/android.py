@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import SetupError, TargetError, UsageError, unknown_name
+from workbench.errors import TargetError, UsageError, WorkbenchError, unknown_name
 from workbench.run.targets.remote import Remote
 from workbench.store import atomic_write
 
@@ -105,9 +105,9 @@ def list_devices() -> dict[str, str]:
 
 
 def adb(*arguments: str) -> str:
-    """The output of an adb command; SetupError without adb, TargetError if it fails."""
+    """The output of an adb command; WorkbenchError without adb, TargetError if it fails."""
     if not shutil.which("adb"):
-        raise SetupError("no adb", hint="install it (Debian: apt install adb)")
+        raise WorkbenchError("no adb", hint="install it (Debian: apt install adb)")
     try:
         done = subprocess.run(["adb", *arguments], capture_output=True, timeout=ADB_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -86,6 +86,11 @@ class Host:
         known = {core: int(text) for core, text in texts.items() if text.isdecimal()}
         return fastest_cores(list(texts), known)
 
+    def core(self, threads: int, process: int) -> int | None:
+        """The core that all single-threaded programs of a restart share: no two are equal."""
+        cores = self.cores() if threads == 1 else []
+        return cores[process % len(cores)] if cores else None
+
     def is_lost(self, code: int) -> bool:
         """Whether a command ended with ``code`` because the target is out of reach."""
         return not self.is_alive()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import SetupError, unknown_name
+from workbench.errors import WorkbenchError, unknown_name
 from workbench.run.build import ARCHITECTURES
 from workbench.run.bundle import BACKPORTS, BY_HAND, fetch_debian
 from workbench.run.targets.host import HOST, Host
@@ -56,10 +56,12 @@ def find_qemu() -> Path:
     if installed and qemu_version(Path(installed)) >= OLDEST:
         return Path(installed)
     if sys.platform != "linux":
-        raise SetupError("QEMU's user mode needs Linux", hint="use a Linux machine or container")
+        raise WorkbenchError(
+            "QEMU's user mode needs Linux", hint="use a Linux machine or container"
+        )
     here = ARCHITECTURES.get(platform.machine())
     if here is None:
-        raise SetupError(f"no qemu-{MACHINE} of 10.1 or newer", hint=BY_HAND)
+        raise WorkbenchError(f"no qemu-{MACHINE} of 10.1 or newer", hint=BY_HAND)
     path = f"usr/bin/qemu-{MACHINE}"
     files = fetch_debian(["qemu-user"], [path], architecture=here.debian, suite=BACKPORTS)
     return files / Path(path).name
@@ -81,5 +83,5 @@ def _ask(emulator: Path, *flags: str) -> str:
     try:
         done = subprocess.run([emulator, *flags], capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SetupError(f"cannot be started: {error}", where=emulator) from None
+        raise WorkbenchError(f"cannot be started: {error}", where=emulator) from None
     return done.stdout.decode(errors="replace")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import SetupError, TargetError, UsageError
+from workbench.errors import TargetError, UsageError, WorkbenchError
 from workbench.run.targets.host import Host, fastest_cores, name_cpu, platform_name
 from workbench.store import atomic_write, safe_name, sha256_of
 
@@ -199,7 +199,7 @@ class Ssh(Remote):
         if not re.fullmatch(r"[A-Za-z0-9_][\w.@:%\[\]-]*", host, re.ASCII):
             raise UsageError(f"invalid host name: {host!r}", where="--target ssh:HOST")
         if not shutil.which("ssh"):
-            raise SetupError("no ssh client", hint="apt install openssh-client")
+            raise WorkbenchError("no ssh client", hint="apt install openssh-client")
         self.host, self.name = host, f"ssh:{host}"
         # A socket's path is limited to about a hundred characters.
         self._folder = tempfile.mkdtemp(prefix="wb-", dir="/tmp")
