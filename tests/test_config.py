@@ -254,7 +254,7 @@ ENTRY = {"name": "a", "runner_path": "/bin/true"}
         ({"experiments": [{**ENTRY, "mode": "timming"}]}, "did you mean 'timing'?"),
         ({"experiments": [{**ENTRY, "threads": [0]}]}, "threads is out of range"),
         ({"experiments": [{**ENTRY, "threads": ["2"]}]}, "threads[0]: expected int"),
-        ({"experiments": [{**ENTRY, "runs": 1.5}]}, "$.experiments[0].runs: expected int | null"),
+        ({"experiments": [{**ENTRY, "runs": 1.5}]}, "$.experiments[0].runs: expected int"),
         ({"experiments": [{**ENTRY, "runs": 10**9}]}, "runs is out of range"),
         ({"experiments": [{**ENTRY, "warmup": -1}]}, "warmup is out of range"),
         ({"experiments": [{**ENTRY, "cpu_affinity": "zz"}]}, "not a CPU mask"),

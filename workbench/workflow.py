@@ -18,7 +18,7 @@ from workbench.errors import UsageError, WorkbenchError
 from workbench.export.artifact import export_model
 from workbench.export.program import Program, open_program
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
-from workbench.records.runs import RunRecord
+from workbench.records.runs import Experiment, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report
 from workbench.run.ceilings import find_peaks, list_roofs, measure_roof, save_peaks
@@ -284,7 +284,7 @@ def run_config(
     place, name = output_place(config)
     place = Path(root or place)
     with open_target(config.target, power=config.power) as there:
-        if config.experiments[0].runner_path:
+        if config.experiments[0].runner != Experiment.runner:
             run_dir = run_processes(plan, programs, place, name, target=there, progress=progress)
             run = open_run(run_dir)
         else:

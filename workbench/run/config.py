@@ -5,7 +5,7 @@ import difflib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,71 +42,52 @@ CHECKOUTS = ("executorch", "model_profiling")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One of ``experiments``; ``program`` or ``model`` is its .pte if not the config's."""
-
-    name: str
-    runner_path: str = ""
-    mode: str = "timing"
-    runs: int | None = None
-    num_runs: int | None = None
-    warmup: int | None = None
-    threads: tuple[int, ...] = ()
-    num_threads: int | None = None
-    extra_args: tuple[str, ...] = ()
-    cpu_affinity: tuple[int, ...] = ()
-    isa: str = "native"
-    isa_off: tuple[str, ...] = ()
-    program: str = ""
-    model: str = ""
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of a comparison."""
-
-    experiment: str
-    threads: int | None = None
-
-
-@dataclass(frozen=True)
-class ConfigComparison:
-    """One of ``analysis.compare_pairs``."""
-
-    baseline: Side
-    candidate: Side
-    label: str = ""
-
-
-@dataclass(frozen=True)
-class AnalysisConfig:
-    """``analysis``: what to compare."""
-
-    compare_pairs: tuple[ConfigComparison, ...] = ()
-
-
-@dataclass(frozen=True)
 class Config:
-    """The contents of a config file."""
+    """The contents of a config file; ``program`` of an experiment is the path of its .pte."""
 
     model: str
-    experiments: tuple[Entry, ...]
+    experiments: tuple[Experiment, ...]
+    pairs: tuple[Pair, ...] = ()
     output_root: str = ""
-    analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
     target: str = MeasureOptions.target
     power: str = MeasureOptions.power
     inputs: tuple[str, ...] = ()
     phases: tuple[str, ...] = ()
 
 
+#: The keys of a config, and of one of its experiments; the kit ignores others.
+CONFIG_KEYS = {field.name for field in fields(Config)} - {"pairs"} | {"analysis"}
+ENTRY_KEYS = {field.name for field in fields(Experiment)} - {"runner", "control", "phase"}
+ENTRY_KEYS |= {"runner_path", "quiet_runner", "num_runs", "num_threads", "model"}
+
+
 def read_config(path: Path, progress: Progress = silent) -> Config:
     """Read a config and check its names, numbers and sizes; tells ``progress`` of unknown keys."""
     data = parse_json(read_file(path, LARGEST_BYTES), path)
-    config = structure(Config, _adapt(data, path, progress), path)
-    entries = (_apply_script_options(e, path) if e.runner_path else e for e in config.experiments)
-    config = replace(config, experiments=tuple(entries))
-    _check(config, path)
-    return config
+    entries, analysis = data.get("experiments"), data.get("analysis") or {}
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise StoreError("'experiments' is not a list of experiments", where=path)
+
+    def pick(content: dict[str, Any], keys: set[str]) -> dict[str, Any]:
+        """The known keys that have a value; warns of others."""
+        for key in content.keys() - keys:
+            near = difflib.get_close_matches(key, keys, n=1)
+            guess = f" -> did you mean {near[0]!r}?" if near else ""
+            progress(f"warning: {path}: unknown key {key!r:.60} is ignored{guess}", 0.0)
+        return {key: content[key] for key in keys if content.get(key) is not None}
+
+    known = pick(data, CONFIG_KEYS)
+    known["experiments"] = [_adapt_entry(pick(entry, ENTRY_KEYS), path) for entry in entries]
+    known.pop("analysis", None)
+    config = structure(Config, known, path)
+    experiments = tuple(_apply_script_options(e, path) for e in config.experiments)
+    _check(experiments, config.phases, path)
+    try:
+        pairs = pick(analysis, {"compare_pairs"}).get("compare_pairs", ())
+        planned = tuple(_read_pair(each, experiments, path) for each in pairs)
+    except (TypeError, AttributeError, KeyError):
+        raise StoreError("'compare_pairs' is not a list of comparisons", where=path) from None
+    return replace(config, experiments=experiments, pairs=planned)
 
 
 def select_experiments(config: Config, names: Sequence[str]) -> Config:
@@ -115,10 +96,9 @@ def select_experiments(config: Config, names: Sequence[str]) -> Config:
     for name in names:
         if name not in known:
             raise unknown_name("experiment", name, known, where="--only")
-    pairs = config.analysis.compare_pairs
-    chosen = tuple(p for p in pairs if {p.baseline.experiment, p.candidate.experiment} <= {*names})
+    pairs = tuple(p for p in config.pairs if {p.baseline, p.candidate} <= {*names})
     kept = tuple(entry for entry in config.experiments if entry.name in names)
-    return replace(config, experiments=kept, analysis=AnalysisConfig(chosen))
+    return replace(config, experiments=kept, pairs=pairs)
 
 
 def plan_config(
@@ -130,32 +110,25 @@ def plan_config(
     measured again as a control, unless the experiments only log kernels; ``baseline`` replaces the
     config's comparisons.
     """
-    ptes = [_find_program(e.program or e.model or config.model, folder) for e in config.experiments]
+    ptes = [_find_program(e.program or config.model, folder) for e in config.experiments]
     paths = list(dict.fromkeys([_find_program(config.model, folder), *ptes]))
     programs = [open_program(path) for path in paths]
     names = dict(zip(paths, ["", *name_programs(programs)[1:]], strict=True))
-    foreign = [bool(entry.runner_path) for entry in config.experiments]
-    if any(foreign) != all(foreign):
+    if len({e.runner == Experiment.runner for e in config.experiments}) > 1:
         hint = "write two configs and compare the runs with `workbench compare`"
         raise UsageError("only some experiments have a runner_path", hint=hint)
     experiments = [
-        replace(plan_entry(entry, folder), program=names[path])
-        for entry, path in zip(config.experiments, ptes, strict=True)
+        replace(e, runner=_find_runner(e, folder), program=names[path])
+        for e, path in zip(config.experiments, ptes, strict=True)
     ]
-    logs = [e.name for e in experiments if e.mode != "timing"]
-    chosen = baseline if baseline in logs or len(logs) == len(experiments) else ""
-    pairs, direction = pair_experiments(logs, baseline=chosen) if logs else ((), "")
-    if len(logs) < len(experiments):
-        compared, direction = plan_pairs(config, experiments, baseline)
-        known = {(pair.baseline, pair.candidate) for pair in compared}
-        pairs = compared + tuple(p for p in pairs if (p.baseline, p.candidate) not in known)
+    pairs, direction = plan_pairs(config, baseline)
+    if any(e.mode == "timing" for e in experiments):
         repeated = next(e for e in experiments if e.name == pairs[0].baseline)
         name = CONTROL
         while name in (e.name for e in experiments):
             name += "_"
-        control = replace(repeated, name=name, control=True)
-        pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
-        experiments.append(control)
+        pairs = tuple(replace(pair, candidate=pair.candidate or name) for pair in pairs)
+        experiments.append(replace(repeated, name=name, control=True))
     files = [_require(name, folder, "no such input file").resolve() for name in config.inputs]
     inputs = tuple(Tensor("", (), str(file), sha256_of(file)) for file in files)
     source = "files named in the config" if files else "the runner's own: ones"
@@ -204,48 +177,37 @@ def complete_plan(
     )
 
 
-def plan_entry(entry: Entry, folder: Path) -> Experiment:
-    """The experiment that one entry describes."""
-    runner, runs, warmup = Experiment.runner, MeasureOptions.runs, MeasureOptions.warmup
-    if entry.runner_path:
-        runs, warmup = KIT_RUNS, KIT_WARMUP
-        found = find_file(entry.runner_path, folder)
-        if found is None or not os.access(found, os.X_OK):
-            what = "not executable" if found else "no such runner"
-            raise UsageError(what, where=f"{entry.name}: {entry.runner_path}")
-        runner = str(found.resolve())
-    return Experiment(
-        name=entry.name,
-        isa=entry.isa,
-        isa_off=entry.isa_off,
-        runner=runner,
-        mode=entry.mode,
-        threads=entry.threads or (entry.num_threads or 1,),
-        runs=entry.num_runs or entry.runs or runs,
-        warmup=warmup if entry.warmup is None else entry.warmup,
-        extra_args=entry.extra_args,
-        cpu_affinity=entry.cpu_affinity,
-    )
+def _find_runner(experiment: Experiment, folder: Path) -> str:
+    if experiment.runner == Experiment.runner:
+        return experiment.runner
+    found = find_file(experiment.runner, folder)
+    if found is None or not os.access(found, os.X_OK):
+        what = "not executable" if found else "no such runner"
+        raise UsageError(what, where=f"{experiment.name}: {experiment.runner}")
+    return str(found.resolve())
 
 
-def plan_pairs(
-    config: Config, experiments: list[Experiment], baseline: str = ""
-) -> tuple[tuple[Pair, ...], str]:
-    """The config's comparisons and how their baselines were chosen: `pair_experiments`.
+def plan_pairs(config: Config, baseline: str = "") -> tuple[tuple[Pair, ...], str]:
+    """The comparisons of a config, and how their baselines were chosen: `pair_experiments`.
 
-    The comparisons that the config names come first, if they compare times.
+    Those of times come first. The name of the control of a single experiment is left empty.
     """
-    timed = [e for e in experiments if e.mode == "timing"]
+    timed = [e for e in config.experiments if e.mode == "timing"]
     names = [e.name for e in timed]
+    logs = [e.name for e in config.experiments if e.mode != "timing"]
+    pairs, how = pair_experiments(logs, baseline="" if timed else baseline) if logs else ((), "")
+    if not timed:
+        return pairs, how
     masked = [e.name for e in timed if e.isa != "native" or e.isa_off]
     shown = f"{''.join(masked[:1])}, by isa and isa_off"
-    pairs, how = pair_experiments(names, baseline=baseline, lacking=masked, shown=shown)
-    asked = tuple(_plan_pair(pair, experiments) for pair in config.analysis.compare_pairs)
-    if not baseline and any(pair.baseline in names for pair in asked):
-        asked = tuple(sorted(asked, key=lambda pair: pair.baseline not in names))
-        return asked, "named in the config"
-    # The name of the control of a single experiment is left empty here.
-    return pairs + asked or (Pair(names[0], "", "with nothing changed"),), how
+    compared, how = pair_experiments(names, baseline=baseline, lacking=masked, shown=shown)
+    compared += config.pairs
+    if not baseline and any(pair.baseline in names for pair in config.pairs):
+        compared = tuple(sorted(config.pairs, key=lambda pair: pair.baseline not in names))
+        how = "named in the config"
+    compared = compared or (Pair(names[0], "", "with nothing changed"),)
+    known = {(pair.baseline, pair.candidate) for pair in compared}
+    return compared + tuple(p for p in pairs if (p.baseline, p.candidate) not in known), how
 
 
 def output_place(config: Config) -> tuple[Path, str]:
@@ -286,35 +248,22 @@ def find_file(name: str, folder: Path) -> Path | None:
     return next((path for path in found if os.path.isfile(path)), None)  # noqa: PTH113
 
 
-def _adapt(data: dict[str, Any], path: Path, progress: Progress) -> dict[str, Any]:
-    """The config with lists where the kit also accepts a single value, without unknown keys."""
-    entries, analysis = data.get("experiments"), data.get("analysis", {})
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise StoreError("'experiments' is not a list of experiments", where=path)
-    known = _drop_unknown(Config, data, path, progress)
-    known["experiments"] = [_adapt_entry(entry, path, progress) for entry in entries]
-    if isinstance(analysis, dict):
-        known["analysis"] = _drop_unknown(AnalysisConfig, analysis, path, progress)
-    return known
-
-
-def _drop_unknown(
-    cls: type[Any], data: dict[str, Any], path: Path, progress: Progress
-) -> dict[str, Any]:
-    """The known keys that have a value; the kit ignores others, and so do we, after a warning."""
-    valid = [each.name for each in fields(cls)]
-    for key in data.keys() - valid:
-        near = difflib.get_close_matches(key, valid, n=1)
-        guess = f" -> did you mean {near[0]!r}?" if near else ""
-        progress(f"warning: {path}: unknown key {key!r:.60} is ignored{guess}", 0.0)
-    return {key: data[key] for key in valid if data.get(key) is not None}
-
-
-def _adapt_entry(entry: dict[str, Any], path: Path, progress: Progress) -> dict[str, Any]:
-    older = entry.get("quiet_runner")  # the kit's earlier name
-    entry = {**entry, "runner_path": entry.get("runner_path") or older}
-    entry.pop("quiet_runner", None)
-    entry = _drop_unknown(Entry, entry, path, progress)
+def _adapt_entry(entry: dict[str, Any], path: Path) -> dict[str, Any]:
+    """An entry with the keys of `Experiment`, with lists where the kit also accepts one value."""
+    older, program, model = (entry.pop(key, "") for key in ("quiet_runner", "program", "model"))
+    runner = entry.pop("runner_path", "") or older  # the kit's earlier name
+    runs, warmup = MeasureOptions.runs, MeasureOptions.warmup
+    if runner:
+        runs, warmup = KIT_RUNS, KIT_WARMUP
+    entry = {
+        "warmup": warmup,
+        **entry,
+        "runner": runner or Experiment.runner,
+        "runs": entry.get("num_runs") or entry.get("runs") or runs,
+        "threads": entry.get("threads") or [entry.get("num_threads", 1)],
+        "program": program or model,
+    }
+    entry = {key: value for key, value in entry.items() if key not in ("num_runs", "num_threads")}
     for key in ("threads", "isa_off", "extra_args"):
         if isinstance(entry.get(key), int | str):
             entry[key] = [entry[key]]
@@ -327,10 +276,12 @@ def _adapt_entry(entry: dict[str, Any], path: Path, progress: Progress) -> dict[
     return entry
 
 
-def _apply_script_options(entry: Entry, path: Path) -> Entry:
-    """An entry without the options of the kit's ``perf_runner.py`` in ``extra_args``."""
+def _apply_script_options(entry: Experiment, path: Path) -> Experiment:
+    """An experiment without the options of the kit's ``perf_runner.py`` in ``extra_args``."""
+    if entry.runner == Experiment.runner:
+        return entry
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--quiet-runner", default=entry.runner_path)
+    parser.add_argument("--quiet-runner", default=entry.runner)
     parser.add_argument("--verbose-runner")
     parser.add_argument("--timing-runs", type=int, default=entry.runs)
     parser.add_argument("--warmup", type=int, default=entry.warmup)
@@ -341,62 +292,58 @@ def _apply_script_options(entry: Entry, path: Path) -> Entry:
     traces = entry.mode == "xnntrace" and script.verbose_runner
     return replace(
         entry,
-        runner_path=script.verbose_runner if traces else script.quiet_runner,
+        runner=script.verbose_runner if traces else script.quiet_runner,
         runs=script.timing_runs,
         warmup=script.warmup,
         extra_args=tuple(rest),
     )
 
 
-def _check(config: Config, path: Path) -> None:
-    if not 1 <= len(config.experiments) <= MAX_EXPERIMENTS:
+def _check(experiments: Sequence[Experiment], phases: Sequence[str], path: Path) -> None:
+    if not 1 <= len(experiments) <= MAX_EXPERIMENTS:
         raise UsageError(f"a config has 1 to {MAX_EXPERIMENTS} experiments", where=path)
-    names = [entry.name for entry in config.experiments]
+    names = [experiment.name for experiment in experiments]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"two experiments have the name {twice[0]!r}", where=path)
-    if config.phases and any(entry.runner_path for entry in config.experiments):
+    if phases and any(e.runner != Experiment.runner for e in experiments):
         raise UsageError("an executor_runner knows no phases", where=f"{path}: phases")
-    for entry in config.experiments:
-        _check_entry(entry, f"{path}: {entry.name[:40]}")
-    for pair in config.analysis.compare_pairs:
-        for name in (pair.baseline.experiment, pair.candidate.experiment):
-            if name not in names:
-                raise unknown_name("experiment", name, names, where=f"{path}: compare_pairs")
+    for experiment in experiments:
+        _check_experiment(experiment, f"{path}: {experiment.name[:40]}")
 
 
-def _check_entry(entry: Entry, where: str) -> None:
+def _check_experiment(experiment: Experiment, where: str) -> None:
     # The name becomes a folder name.
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", entry.name, re.ASCII):
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", experiment.name, re.ASCII):
         hint = "use up to 100 letters, digits, '.', '_' and '-', a letter or digit first"
-        what = f"{entry.name!r:.60} is not a valid experiment name"
+        what = f"{experiment.name!r:.60} is not a valid experiment name"
         raise UsageError(what, where=where, hint=hint)
-    if entry.mode not in MODES:
-        raise unknown_name("mode", entry.mode, MODES, where)
-    for key, values, most in (
-        ("threads", entry.threads, MAX_THREADS),
-        ("num_threads", (entry.num_threads or 1,), MAX_THREADS),
-        ("runs", (entry.runs or 1, entry.num_runs or 1), MAX_RUNS),
-        ("warmup", ((entry.warmup or 0) + 1,), MAX_RUNS),
-        ("cpu_affinity", [core + 1 for core in entry.cpu_affinity], MAX_CORE + 1),
+    if experiment.mode not in MODES:
+        raise unknown_name("mode", experiment.mode, MODES, where)
+    for key, values, least, most in (
+        ("threads", experiment.threads, 1, MAX_THREADS),
+        ("runs", [experiment.runs], 1, MAX_RUNS),
+        ("warmup", [experiment.warmup], 0, MAX_RUNS),
+        ("cpu_affinity", experiment.cpu_affinity, 0, MAX_CORE),
     ):
-        if len(values) > MAX_WORDS or not all(1 <= value <= most for value in values):
+        if len(values) > MAX_WORDS or not all(least <= value <= most for value in values):
             raise UsageError(f"{key} is out of range", where=where)
-    words = (*entry.extra_args, entry.runner_path)
+    words = (*experiment.extra_args, experiment.runner)
     if len(words) > MAX_WORDS or any(len(w) > LONGEST_WORD or "\0" in w for w in words):
         raise UsageError("extra_args has too many or too long entries", where=where)
 
 
-def _plan_pair(pair: ConfigComparison, experiments: list[Experiment]) -> Pair:
-    names = {e.name: e for e in experiments}
-    baseline, candidate = pair.baseline, pair.candidate
-    for side in (baseline, candidate):
-        counts = names[side.experiment].threads
-        if side.threads is not None and side.threads not in counts:
-            known = map(str, counts)
-            raise unknown_name("thread count", str(side.threads), known, side.experiment)
-    threads: tuple[int, ...] = ()
-    if baseline.threads is not None or candidate.threads is not None:
-        first = baseline.threads or names[baseline.experiment].threads[0]
-        threads = (first, candidate.threads or names[candidate.experiment].threads[0])
-    label = f"({pair.label})" if pair.label else f"as {candidate.experiment}"
-    return Pair(baseline.experiment, candidate.experiment, label, threads)
+def _read_pair(content: Any, experiments: Sequence[Experiment], path: Path) -> Pair:
+    """One of ``compare_pairs``."""
+    known = {experiment.name: experiment.threads for experiment in experiments}
+    names, threads = [], []
+    for side in (content["baseline"], content["candidate"]):
+        if (name := side["experiment"]) not in known:
+            raise unknown_name("experiment", f"{name}", known, where=f"{path}: compare_pairs")
+        names.append(name)
+        threads.append(side.get("threads"))
+        if threads[-1] is not None and threads[-1] not in known[name]:
+            raise unknown_name("thread count", f"{threads[-1]}", map(str, known[name]), name)
+    counts = [n or known[name][0] for n, name in zip(threads, names, strict=True)]
+    label = f"({label})" if (label := content.get("label")) else f"as {names[-1]}"
+    baseline, candidate = names
+    return Pair(baseline, candidate, label, tuple(counts) if any(threads) else ())
