@@ -27,7 +27,6 @@ from workbench.errors import TraceError
 from workbench.frames import EVENTS, check
 from workbench.trace.etdump import (
     Trace,
-    find_events,
     read_etdump,
 )
 from workbench.trace.flatbuffer import Event
@@ -73,11 +72,10 @@ def find_landmarks(path: Path) -> np.ndarray:
     """Offsets of the words that hold a trace together: references, lengths, fields and layouts."""
     trace = Trace(path)
     buffer = trace.buffer
-    blocks = trace.blocks()
-    found = [np.arange(0, 48, 4), blocks.entries - 4]
+    found = [np.arange(0, 48, 4), trace.entries - 4]
 
     for slot in Event:
-        for _, _, at in find_events(buffer, blocks.entries, blocks.counts, slot, "a table"):
+        for _, _, at in trace.find_events(slot, "a table"):
             layout = (at - buffer.signed_words[at >> 2]) & ~3
             found.extend(start + 4 * word for start in (at, layout) for word in range(8))
     offsets = np.unique(np.concatenate(found))

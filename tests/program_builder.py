@@ -234,7 +234,7 @@ def changed(measurement, **facts):
     method, kernels = facts["method"], facts.get("kernels", {})
     vars(made).update(
         facts=facts, operators=operators, undisturbed=runs, sessions=("traced",),
-        flow=Dataflow(method) if method and "xnodes" in operators else None,
+        flow=Dataflow(method or Method("", (), {}, ())),
         statistics=pd.DataFrame({"latency": [latency_ms]}), roof=facts.get("roof"),
         kernels=pd.DataFrame({"function": pd.Series(kernels, dtype=object)}),
         cold_start=facts.get("cold_start"),

@@ -157,13 +157,6 @@ def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("escaped"))
 
 
-def test_names_that_collide_under_fixed_weights_take_no_longer(tmp_path):
-    """Names were once compared by a hash that anybody could compute: many could be made alike."""
-    code = "from workbench.trace.flatbuffer import _WEIGHTS as w; print(w[:4])"
-    runs = [subprocess.check_output([sys.executable, "-c", code]) for _ in range(2)]
-    assert runs[0] != runs[1]
-
-
 def test_an_empty_trace_is_noticed_at_once(tmp_path):
     runner = tmp_path / "executor_runner"
     runner.write_text('#!/bin/sh\necho run >> "$0.log"\nwhile [ $# -gt 0 ]; do\n'

@@ -122,6 +122,10 @@ class Dataflow:
         users = (user for tensor in step.writes for user in self.users[tensor])
         return list({user.id: user for user in users}.values())
 
+    def neighbours(self, step: FlowStep) -> list[FlowStep]:
+        """The operators before and after a step."""
+        return self.before(step) + self.after(step)
+
     def returns(self, step: FlowStep) -> bool:
         """Whether some result of a step is an output of the program."""
         return any(not self.users[tensor] for tensor in step.writes)

@@ -44,7 +44,7 @@ from workbench.analysis.quality import Row
 from workbench.analysis.roofline import Roof
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.layers import resize
-from workbench.records.layers import Layers
+from workbench.records.layers import Layers, Method
 from workbench.records.optimize import Study
 from workbench.records.runs import (
     Agreement,
@@ -720,7 +720,9 @@ class Measurement:
     def costs(self) -> pd.DataFrame:
         """The operators by key, with their times without interference."""
         rows = self.operators.set_index("key")
-        return rows.assign(mean_ms=self.undisturbed.mean().reindex(rows.index))
+        columns = dict.fromkeys(frames.ATTRIBUTION.names[1:]) | {"flops": np.nan, "bytes": np.nan}
+        lacking = {name: value for name, value in columns.items() if name not in rows}
+        return rows.assign(mean_ms=self.undisturbed.mean().reindex(rows.index), **lacking)
 
     @cached_property
     def nodes(self) -> dict[str, tuple[NodeId, ...]]:
@@ -735,15 +737,15 @@ class Measurement:
         return nodes
 
     @cached_property
-    def flow(self) -> Dataflow | None:
-        """The program as a graph; None if its operators are unknown."""
+    def flow(self) -> Dataflow:
+        """The program as a graph; empty if its operators are unknown."""
         known = self.sidecar and find_method(self.ledger.drop_duplicates("key"), self.sidecar)
-        return Dataflow(known) if known else None
+        return Dataflow(known or Method("", (), {}, ()))
 
     @frame_property
     def tensors(self) -> pd.DataFrame | None:
         """Every activation and when it is live, the largest first: ``frames.TENSORS``."""
-        return memory.list_tensors(self.flow) if self.flow else None
+        return memory.list_tensors(self.flow) if self.flow.steps else None
 
     @frame_property
     def file_parts(self) -> pd.DataFrame | None:

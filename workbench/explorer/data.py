@@ -185,7 +185,7 @@ def _find_owners(table: pd.DataFrame) -> tuple[dict[NodeId, int], dict[int, list
 
 
 def _track_activations(m: Measurement, table: pd.DataFrame) -> Json | None:
-    if not m.flow or m.tensors is None or m.tensors.empty:
+    if m.tensors is None or m.tensors.empty:
         return None
     owner, _ = _find_owners(table)
     # First those that set the peak: a hundredth of the largest does not.

@@ -14,20 +14,17 @@ and a delegate's times are synthetic: spans nest by order and instruction ids. W
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import re
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from workbench.errors import TraceError, UsageError
+from workbench.errors import TraceError
 from workbench.frames import EVENTS, check
 from workbench.store import open_file
 from workbench.trace.flatbuffer import (
@@ -38,6 +35,7 @@ from workbench.trace.flatbuffer import (
     FlatBuffer,
     Profile,
     RunData,
+    Tables,
 )
 
 IDENTIFIER, VERSION = b"ED00", 0
@@ -61,7 +59,7 @@ _ORDINAL = re.compile(r" #\d+\Z")
 Arrays = dict[str, np.ndarray]
 
 
-def read_etdump(path: str | Path, *, ticks_per_second: float = 1e9) -> pd.DataFrame:
+def read_etdump(path: str | Path) -> pd.DataFrame:
     """Read the profile events of an ETDump, one row each, in the order of the file.
 
     Children precede their parent; :mod:`workbench.trace.etdump` describes how ``parent`` and
@@ -73,9 +71,6 @@ def read_etdump(path: str | Path, *, ticks_per_second: float = 1e9) -> pd.DataFr
     ----------
     path
         An ETDump (identifier ``ED00``), with or without the 4-byte size prefix.
-    ticks_per_second
-        Rate of the clock that the runtime logged; its default clock counts nanoseconds. Both ends
-        of an event are rounded down to a nanosecond.
 
     Returns
     -------
@@ -88,8 +83,6 @@ def read_etdump(path: str | Path, *, ticks_per_second: float = 1e9) -> pd.DataFr
     ------
     TraceError
         The file cannot be read, is no ETDump, is cut short, or is malformed at some byte.
-    UsageError
-        ``ticks_per_second`` is no clock rate.
 
     Examples
     --------
@@ -102,65 +95,62 @@ def read_etdump(path: str | Path, *, ticks_per_second: float = 1e9) -> pd.DataFr
     11      delegate_call                       DELEGATE_CALL
     12             method                     Method::execute
     """
-    rate = _clock_rate(ticks_per_second)
     trace = Trace(Path(path))
-    blocks = trace.blocks()
-    return _frame(trace, blocks, _decode_blocks(trace, blocks), rate)
+    return _frame(trace, _decode_events(trace))
 
 
 # --- the file and its blocks ---------------------------------------------------------------------
 
 
 class Trace:
-    """An ETDump, mapped into memory: its buffer, and the texts that were read so far."""
+    """An ETDump, mapped into memory, and the texts that were read so far.
+
+    Of every block: the code of its name, its bundled input, the position of the references to its
+    events, and their number.
+    """
 
     def __init__(self, path: Path):
         data, base = _map_file(path)
         self.buffer = buffer = FlatBuffer(data, path)
+        self.block_names = Contents(buffer, "the name of a block", bytes.decode, LONGEST)
+        self.names = Contents(buffer, "a name", bytes.decode, LONGEST)
+        self.metadata = Contents(buffer, "a delegate's metadata", bytes)
         root = buffer.root(base)
         version = int(buffer.i32(root.field(ETDump.VERSION), VERSION)[0])
         if version != VERSION:
             raise TraceError(f"ETDump version {version}, this reads {VERSION}", where=path)
         vector = buffer.follow(root.field(ETDump.RUN_DATA), "the blocks")
-        (self._references,), (self._count,) = buffer.vectors(vector, "the blocks")
-        self.block_names = Contents(buffer, "the name of a block", bytes.decode, LONGEST)
-        self.names = Contents(buffer, "a name", bytes.decode, LONGEST)
-        self.metadata = Contents(buffer, "a delegate's metadata", bytes)
-
-    def blocks(self) -> Blocks:
-        """All blocks."""
-        buffer = self.buffer
-        at = buffer.follow(self._references + 4 * np.arange(self._count), "a block")
-        runs = buffer.tables(at, "a block")
+        (references,), (count,) = buffer.vectors(vector, "the blocks")
+        at = buffer.follow(references + 4 * np.arange(count), "a block")
+        runs = Tables(buffer, at, "a block")
         name = buffer.follow(runs.field(RunData.NAME), "the name of a block")
         vectors = buffer.follow(runs.field(RunData.EVENTS), "the events of a block")
-        entries, counts = buffer.vectors(vectors, "the events of a block")
-        total = np.cumsum(counts)
+        self.entries, self.counts = buffer.vectors(vectors, "the events of a block")
+        total = np.cumsum(self.counts)
         # Shared events would let a small file list huge numbers of them.
         fits = LEAST_BYTES * total <= buffer.size
         fits |= 4 * total <= min(buffer.size, _SMALL)
         buffer.require(fits, vectors, "the events of a block overlap")
-        return Blocks(
-            self.block_names.intern(name),
-            buffer.i32(runs.field(RunData.BUNDLED_INPUT), -1),
-            entries,
-            counts,
-        )
+        self.name = self.block_names.intern(name)
+        self.bundled_input = buffer.i32(runs.field(RunData.BUNDLED_INPUT), -1)
 
+    def find_events(self, slot: int, what: str) -> Iterator[tuple[np.ndarray, ...]]:
+        """The events that have the field ``slot``, a few thousand at a time.
 
-@dataclass(frozen=True)
-class Blocks:
-    """The blocks of a file; every array has one value per block."""
-
-    name: np.ndarray  # code in ``Trace.block_names``
-    bundled_input: np.ndarray
-    entries: np.ndarray  # position of the references to the block's events
-    counts: np.ndarray  # number of these
-
-    @property
-    def first_events(self) -> np.ndarray:
-        """The position of each block's first event among all events of the file."""
-        return np.cumsum(self.counts) - self.counts
+        Yields their blocks, their numbers in the file, and the positions of the field's tables.
+        """
+        buffer = self.buffer
+        block = np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
+        first = np.cumsum(self.counts) - self.counts
+        for begin in range(0, max(len(block), 1), _CHUNK):  # without events, one empty part
+            its = block[begin : begin + _CHUNK]
+            event = np.arange(begin, begin + len(its))
+            references = self.entries[its] + 4 * (event - first[its])
+            events = Tables(buffer, buffer.follow(references, "an event"), "an event")
+            at = events.field(slot)
+            if not (has := at > 0).all():
+                its, event, at = its[has], event[has], at[has]
+            yield its, event, buffer.follow(at, what)
 
 
 #: An event with its reference takes no less in a file: its table, that of its content, and times.
@@ -203,36 +193,11 @@ def _recognise(head: bytes) -> str:
 # --- from blocks to spans ------------------------------------------------------------------------
 
 
-def find_events(
-    buffer: FlatBuffer, entries: np.ndarray, counts: np.ndarray, slot: int, what: str
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The events in some blocks that have the field ``slot``, a few thousand at a time.
-
-    Yields the index of the block in ``entries``, the place among all events of the block, and the
-    position of the field's table.
-    """
-    block = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    before = np.cumsum(counts) - counts
-    for part in _chunks(len(block)):
-        its = block[part]
-        place = np.arange(part.start, part.stop) - before[its]
-        events = buffer.tables(buffer.follow(entries[its] + 4 * place, "an event"), "an event")
-        at = events.field(slot)
-        if not at.all():
-            its, place, at = (values[at > 0] for values in (its, place, at))
-        yield its, place, buffer.follow(at, what)
-
-
-def _decode_blocks(trace: Trace, blocks: Blocks) -> Arrays:
-    """The profile events of the blocks; names and metadata as codes, times in ticks."""
-    buffer, what = trace.buffer, "a profile event"
-    events = find_events(buffer, blocks.entries, blocks.counts, Event.PROFILE, what)
-    first = blocks.first_events
-    parts = (
-        {"block": block, "event": place + first[block], **_decode(trace, at)}
-        for block, place, at in events
-    )
-    spans = _collect(parts, blocks.counts.sum())
+def _decode_events(trace: Trace) -> Arrays:
+    """The profile events of a trace; names and metadata as codes, times in nanoseconds."""
+    found = trace.find_events(Event.PROFILE, "a profile event")
+    parts = [{"block": block, "event": event, **_decode(trace, at)} for block, event, at in found]
+    spans = {name: np.concatenate([part.pop(name) for part in parts]) for name in [*parts[0]]}
     kind = classify(spans["name"], trace.names.values, spans.pop("delegated"))
     ids = (spans["chain"], spans["instruction"])
     run, parent = nest(spans["block"], kind, *ids, spans["start"])
@@ -243,7 +208,7 @@ def _decode_blocks(trace: Trace, blocks: Blocks) -> Arrays:
 def _decode(trace: Trace, at: np.ndarray) -> Arrays:
     """The fields of the profile events at the positions ``at``."""
     buffer = trace.buffer
-    table = buffer.tables(at, "a profile event")
+    table = Tables(buffer, at, "a profile event")
     chain = buffer.i32(table.field(Profile.CHAIN), 0).clip(-1)
     instruction = buffer.i32(table.field(Profile.INSTRUCTION), -1)
     # Outside any instruction the runtime logs instruction 0 of chain -1.
@@ -280,23 +245,6 @@ def _name(at: np.ndarray, delegate_id: np.ndarray, names: Contents[str]) -> np.n
     texts = ["" if number == -1 else str(number) for number in ids.tolist()]
     codes[~named] = np.array([names.code(text) for text in texts], np.int32)[which]
     return codes
-
-
-def _chunks(count: int) -> Iterator[slice]:
-    """Slices of ``_CHUNK`` rows; one of no rows if there are none."""
-    return (slice(begin, min(begin + _CHUNK, count)) for begin in range(0, max(count, 1), _CHUNK))
-
-
-def _collect(parts: Iterable[Arrays], most: int) -> Arrays:
-    """One array for each field of the parts, which have at most so many rows."""
-    columns: Arrays = {}
-    filled = 0
-    for part in parts:
-        columns = columns or {name: np.empty(most, values.dtype) for name, values in part.items()}
-        begin, filled = filled, filled + len(part["block"])
-        for name, values in part.items():
-            columns[name][begin:filled] = values
-    return {name: column[:filled] for name, column in columns.items()}
 
 
 # --- which span contains which -------------------------------------------------------------------
@@ -397,47 +345,26 @@ def are_leaves(events: pd.DataFrame) -> np.ndarray:
 # --- the frame -----------------------------------------------------------------------------------
 
 
-def _frame(trace: Trace, blocks: Blocks, spans: Arrays, rate: Fraction) -> pd.DataFrame:
+def _frame(trace: Trace, spans: Arrays) -> pd.DataFrame:
     path, block = trace.buffer.path, spans["block"]
-    start = _to_ns(spans["start"], rate, path)
-    duration = _to_ns(spans["end"], rate, path) - start
+    duration = spans["end"] - spans["start"]
     if duration.sum(dtype=float) > _LONGEST_NS:
         raise TraceError("the durations add up to more than a century", where=path)
     if unfinished := np.count_nonzero((spans["run"] < 0) & (spans["chain"] >= 0)):
         warnings.warn(f"{path}: {unfinished} events are of a run without an end", stacklevel=3)
     frame = {
         "block": block,
-        "block_name": _categorical(blocks.name[block], trace.block_names.values),
-        "bundled_input": blocks.bundled_input[block],
+        "block_name": _categorical(trace.name[block], trace.block_names.values),
+        "bundled_input": trace.bundled_input[block],
         **{name: spans[name] for name in ("run", "event", "parent")},
         "kind": _categorical(spans["kind"], KINDS),
         "name": _categorical(spans["name"], trace.names.values),
         **{name: spans[name] for name in ("chain", "instruction", "delegate_id")},
         "metadata": _categorical(spans["metadata"], trace.metadata.values),
-        "start_ns": start,
+        "start_ns": spans["start"],
         "duration_ns": duration,
     }
     return check(pd.DataFrame(frame, copy=False), EVENTS)
-
-
-def _to_ns(ticks: np.ndarray, rate: Fraction, path: Path) -> np.ndarray:
-    """Ticks of a clock of ``rate`` per second in whole nanoseconds, rounded down, exactly."""
-    scale = 10**9 / rate
-    if scale == 1:
-        return ticks
-    whole, rest = np.divmod(ticks, scale.denominator)
-    if (int(whole.max(initial=0)) + 1) * scale.numerator >= 2**63:
-        raise TraceError(f"runs past the year 2262 at {float(rate):g} ticks per second", where=path)
-    return whole * scale.numerator + rest * scale.numerator // scale.denominator
-
-
-def _clock_rate(ticks_per_second: float) -> Fraction:
-    """The rate as a fraction that 64-bit arithmetic can scale times with."""
-    if math.isfinite(ticks_per_second) and ticks_per_second > 0:
-        rate = Fraction(ticks_per_second).limit_denominator(1000)
-        if rate and (scale := 10**9 / rate).numerator * scale.denominator < 2**63:
-            return rate
-    raise UsageError("ticks_per_second must be a clock rate", where=ticks_per_second)
 
 
 def _categorical(codes: np.ndarray, values: Iterable[Hashable]) -> pd.Categorical:

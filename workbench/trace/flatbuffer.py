@@ -49,7 +49,7 @@ class FlatBuffer:
         at = np.array([base])
         target = at + self.words[at >> 2]
         self.require(self._lie_after(target, at), at, "the reference to the root leads nowhere")
-        return self.tables(target, "the root")
+        return Tables(self, target, "the root")
 
     def follow(self, at: np.ndarray, what: str) -> np.ndarray:
         """The positions that the references stored at ``at`` point to; 0 stays 0."""
@@ -64,10 +64,6 @@ class FlatBuffer:
 
     def _lie_after(self, target: np.ndarray, at: np.ndarray) -> np.ndarray:
         return (target > at) & (target + 4 <= self.size) & (target & 3 == 0)
-
-    def tables(self, at: np.ndarray, what: str) -> Tables:
-        """The tables at ``at``, none of them absent."""
-        return Tables(self, at, what)
 
     def vectors(self, at: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
         """First positions and lengths of the vectors of references at ``at`` (0: an empty one)."""
@@ -94,7 +90,7 @@ class FlatBuffer:
 
 
 class Tables:
-    """Tables of one type, read through the few layouts (vtables) that they share."""
+    """Tables of one type, none absent, read through the few layouts (vtables) that they share."""
 
     def __init__(self, buffer: FlatBuffer, at: np.ndarray, what: str):
         self.buffer, self.at, self.what = buffer, at, what
@@ -131,12 +127,8 @@ class Tables:
         return at if offsets.all() else at * (offsets > 0)[self.layout]
 
 
-#: Longest content that is compared by its hash, in bytes.
+#: Longest content that is compared with others as it lies in the file, in bytes.
 LONGEST = 1020
-
-# One odd weight per word: a multilinear hash. Equality is checked afterwards, so a collision only
-# costs time. Every process draws its own weights: a file cannot be made to collide on purpose.
-_WEIGHTS = np.random.default_rng().integers(1, 2**63, LONGEST // 4 + 1, np.uint64) * 2 + 1
 
 Content = TypeVar("Content", bound=Hashable)
 
@@ -171,39 +163,28 @@ class Contents(Generic[Content]):
 
     def intern(self, at: np.ndarray) -> np.ndarray:
         """Codes of the vectors at the positions ``at``; an absent one is an empty one."""
+        codes = np.empty(len(at), np.int32)
         if not at.all():
-            codes = np.full(len(at), self.code(self._decode(b"")), np.int32)
+            codes[at == 0] = self.code(self._decode(b""))
             codes[at > 0] = self.intern(at[at > 0])
             return codes
         buffer, what = self._buffer, self._what
         sizes = buffer.words[at >> 2].astype(np.int64)
         buffer.require(at + 4 + sizes <= buffer.size, at, f"{what} reaches beyond the file")
         buffer.require(sizes <= self._longest, at, f"{what} has more than {self._longest} bytes")
-        # Contents that take the same number of words, their length included, are rows of a matrix.
-        widths = ((sizes.clip(max=LONGEST + 1) + 7) >> 2).astype(np.uint16)
-        order = np.argsort(widths, kind="stable")
-        end = np.cumsum(np.bincount(widths))
-        codes = np.empty(len(at), np.int32)
-        for width in np.flatnonzero(np.diff(end, prepend=0)).tolist():
-            chosen = order[end[width - 1] : end[width]]
-            hashed = width <= len(_WEIGHTS)
-            its = at[chosen]
-            codes[chosen] = self._intern_rows(its, width) if hashed else self._intern_each(its)
+        # Contents that take the same number of words, their length included, are compared at once.
+        widths = (sizes.clip(max=LONGEST + 1) + 7) >> 2
+        for width in np.flatnonzero(np.bincount(widths)).tolist():
+            chosen = np.flatnonzero(widths == width)
+            its: np.ndarray = at[chosen]
+            words: np.ndarray = its
+            if width <= LONGEST // 4 + 1:
+                rows = np.lib.stride_tricks.sliding_window_view(buffer.words, width)[its >> 2]
+                words = rows.view(f"S{4 * width}")[:, 0].astype(object)
+            group, _ = pd.factorize(words)
+            first = its[np.unique(group, return_index=True)[1]]
+            codes[chosen] = np.array(list(map(self._read, first.tolist())), np.int32)[group]
         return codes
-
-    def _intern_rows(self, at: np.ndarray, width: int) -> np.ndarray:
-        """Codes of contents of ``width`` words, padding included; one of each is decoded."""
-        rows = np.lib.stride_tricks.sliding_window_view(self._buffer.words, width)[at >> 2]
-        codes, distinct = pd.factorize(rows @ _WEIGHTS[:width])
-        first = np.empty(len(distinct), np.int64)
-        first[codes[::-1]] = np.arange(len(codes))[::-1]
-        if not np.array_equal(rows, rows[first].take(codes, axis=0)):
-            _, first, codes = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-            self._intern_each(at[np.sort(first)])  # numbers them as without a collision
-        return self._intern_each(at[first])[codes]
-
-    def _intern_each(self, at: np.ndarray) -> np.ndarray:
-        return np.array(list(map(self._read, at.tolist())), np.int32)
 
     def _read(self, position: int) -> int:
         """The code of one vector; what is read may not overlap, or it could exceed the file."""

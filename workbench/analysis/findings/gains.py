@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.dataflow import FlowStep, NodeId, instruction_of
+from workbench.analysis.dataflow import FlowStep, instruction_of
 from workbench.analysis.run import Measurement
 from workbench.analysis.statistics import blocks_of, half_width
 
@@ -57,7 +57,7 @@ class Finding:
 
     title: str
     gain: Gain
-    keys: tuple[str, ...]
+    keys: Collection[str]
     action: str
     hint: str
     place: str = ""
@@ -69,15 +69,13 @@ def untraced_scale(m: Measurement) -> float:
     return latency / traced if latency and traced else 1.0
 
 
-def keys_of(m: Measurement, steps: Iterable[FlowStep]) -> list[str]:
-    """The rows that execute some of these operators, most expensive first."""
+def keys_of(
+    m: Measurement, steps: Iterable[FlowStep], unclaimed: Collection[str] | None = None
+) -> list[str]:
+    """The (unclaimed) rows that execute some of these operators, most expensive first."""
     wanted = {step.id for step in steps}
-    return [key for key, nodes in m.nodes.items() if wanted.intersection(nodes)]
-
-
-def keys_within(m: Measurement, nodes: Collection[NodeId]) -> list[str]:
-    """The rows that execute only these operators."""
-    return [key for key, ids in m.nodes.items() if set(ids) <= set(nodes)]
+    keys = [key for key, nodes in m.nodes.items() if wanted.intersection(nodes)]
+    return [key for key in keys if unclaimed is None or key in unclaimed]
 
 
 def call_keys(m: Measurement, keys: Iterable[str]) -> list[str]:
@@ -117,8 +115,6 @@ def find_rated(m: Measurement) -> pd.DataFrame:
 def find_best_rates(m: Measurement) -> tuple[float, float]:
     """The highest operations and bytes per ms that a delegated operator reached."""
     rated = find_rated(m)
-    if "flops" not in rated:
-        return math.nan, math.nan
     rates = rated[["flops", "bytes"]].mul(rated["calls"] / rated["mean_ms"], axis=0)
     # If no operator was long enough to be timed well, assume a slow core: 1 GFLOP/s, 1 GB/s.
     per_flop, per_byte = rates.max().replace(0.0, np.nan).fillna(1e6)
@@ -189,8 +185,6 @@ def count(number: int, noun: str) -> str:
 
 def layers_of(rows: pd.DataFrame) -> str:
     """The layers and source lines of some rows in words: two at most, then a count."""
-    if "module" not in rows:
-        return ""
     known = rows.dropna(subset="module")[["module", "source"]].drop_duplicates()
     places = [
         f"{module or 'the model'}" + (f" ({source})" if isinstance(source, str) else "")

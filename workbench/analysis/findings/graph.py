@@ -1,8 +1,8 @@
 """Rules that look at the graph: what splits it, what is needless, what is repeated."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -26,7 +26,6 @@ from workbench.analysis.findings.gains import (
     find_best_rates,
     gain_of_replacing,
     keys_of,
-    keys_within,
     layers_of,
     share_of,
     time_spent,
@@ -34,19 +33,8 @@ from workbench.analysis.findings.gains import (
 from workbench.analysis.memory import activation_bytes
 from workbench.analysis.run import Measurement
 
-
-@dataclass(frozen=True)
-class Advice:
-    """How to rewrite an operator so that XNNPACK supports it.
-
-    ``passes`` counts the operators of the delegate that replace it; None if that is unknown or
-    impossible: then the gain has only an upper bound.
-    """
-
-    action: str
-    hint: str
-    passes: int | None = None
-
+#: What to do, and the same in code.
+Advice = tuple[str, str]
 
 _GELU = (
     "0.5 * x * (1 + torch.tanh(0.7978846 * (x + 0.044715 * x * x * x)))"
@@ -54,93 +42,90 @@ _GELU = (
 )
 
 #: By name of the kernel; each rewrite computes the same, unless its hint says otherwise.
-ADVICE = {
-    "gelu": Advice("write GELU with tanh, which XNNPACK supports in every dtype", _GELU, 9),
-    "elu": Advice(
+ADVICE: dict[str, Advice] = {
+    "gelu": ("write GELU with tanh, which XNNPACK supports in every dtype", _GELU),
+    "elu": (
         "write ELU with relu and exp, which XNNPACK supports",
         "torch.relu(x) - torch.relu(1 - torch.exp(x))",
-        5,
     ),
-    "mean": Advice(
-        "keep the dimensions and drop them afterwards", "x.mean((2, 3), keepdim=True).flatten(1)", 1
+    "mean": (
+        "keep the dimensions and drop them afterwards",
+        "x.mean((2, 3), keepdim=True).flatten(1)",
     ),
-    "mm": Advice("multiply as a batch of one", "torch.bmm(a[None], b[None])[0]", 1),
-    "select_copy": Advice(
-        "slice and reshape instead of selecting", "x[:, :1].flatten(1)  # for x[:, 0]", 1
-    ),
-    "split_with_sizes_copy": Advice(
+    "mm": ("multiply as a batch of one", "torch.bmm(a[None], b[None])[0]"),
+    "select_copy": ("slice and reshape instead of selecting", "x[:, :1].flatten(1)  # for x[:, 0]"),
+    "split_with_sizes_copy": (
         "slice instead of splitting",
         "a, b = x[:, :n], x[:, n:]  # for x.split(n, 1), x.chunk(2, 1)",
-        1,
     ),
-    "alias_copy": Advice(
+    "alias_copy": (
         "drop what returns its input: a slice of everything, .contiguous(), .detach()",
         "x if x.shape[1] == n else x[:, :n]  # for x[:, :n]",
-        0,
     ),
-    "squeeze_copy": Advice(
+    "squeeze_copy": (
         "reshape instead of squeezing or unbinding",
         "q = qkv[..., :n]  # and so on, for qkv.reshape(..., 3, ...).unbind(...)",
-        1,
     ),
-    "expand_copy": Advice(
+    "expand_copy": (
         "drop expansions to the existing shape; let arithmetic broadcast the others",
         "workbench export MODEL  # --rewrite (default) drops the former",
-        1,
     ),
-    "hardsigmoid": Advice("write it with clamp", "torch.clamp(x + 3, 0, 6) / 6", 3),
-    "pow": Advice(
+    "hardsigmoid": ("write it with clamp", "torch.clamp(x + 3, 0, 6) / 6"),
+    "pow": (
         "multiply, or take the square root, instead of raising to a power",
         "x * x  # for x ** 2; torch.sqrt(x) for x ** 0.5",
-        1,
     ),
-    "native_layer_norm": Advice(
+    "native_layer_norm": (
         "export it as matrix products and elementwise operators, use a norm that folds into a "
         "convolution (batch norm), or normalise less often: XNNPACK has no layer norm",
         "workbench export MODEL --also-rewrite norms",
     ),
-    "upsample_nearest2d": Advice(
+    "upsample_nearest2d": (
         "resize bilinearly, which XNNPACK supports, or repeat by concatenation",
         'F.interpolate(x, scale_factor=2, mode="bilinear")  # another function: retrain or check',
     ),
-    "_to_dim_order_copy": Advice(
+    "_to_dim_order_copy": (
         "keep everything in one dtype: each cast splits the graph",
         "workbench export MODEL  # --rewrite (default) folds casts of constants",
-        0,
     ),
-    "_softmax": Advice(
+    "_softmax": (
         "apply the softmax to the last dimension, the only one that XNNPACK supports",
         "x.transpose(dim, -1).softmax(-1).transpose(dim, -1)",
-        3,
     ),
-    "index": Advice(
-        "slice or concatenate instead of indexing with a tensor", "x[:, start:stop]  # for x[ids]"
+    "index": (
+        "slice or concatenate instead of indexing with a tensor",
+        "x[:, start:stop]  # for x[ids]",
     ),
-    "index_put": Advice(
+    "index_put": (
         "export a language model with upstream's attention, which writes its KV cache in place",
         "workbench export llm:params.json,sdpa=1  # upstream: use_sdpa_with_kv_cache",
     ),
-    "custom_sdpa": Advice(
+    "custom_sdpa": (
         "attend to fewer positions: the time grows with those in the KV cache, and the operator is "
         "upstream's own, without XNNPACK",
         "workbench run MODEL.pte --phase near=1@16 --phase far=1@240",
     ),
-    "embedding": Advice(
+    "embedding": (
         "quantise the table if it does not fit in the cache: the operator only copies rows",
         "workbench export llm:NAME,embedding=8  # upstream: embedding_quantize",
     ),
-    "where": Advice(
-        "multiply by a mask, or clamp, instead of selecting", "x * mask + y * (1 - mask)", 3
-    ),
+    "where": ("multiply by a mask, or clamp, instead of selecting", "x * mask + y * (1 - mask)"),
 }
 
+#: How many operators of the delegate replace a kernel; of others, the gain has only an upper bound.
+_PASSES = {
+    "alias_copy": 0, "_to_dim_order_copy": 0, "mean": 1, "mm": 1, "pow": 1, "select_copy": 1,
+    "split_with_sizes_copy": 1, "squeeze_copy": 1, "expand_copy": 1, "hardsigmoid": 3,
+    "_softmax": 3, "where": 3, "elu": 5, "gelu": 9,
+}  # fmt: skip
 _REASONS = {
-    "dynamic": Advice("make its shape static", "example inputs of the size that is deployed"),
-    "type": Advice("compute it in a dtype that XNNPACK supports", "x.float()"),
+    "dynamic": ("make its shape static", "example inputs of the size that is deployed"),
+    "type": ("compute it in a dtype that XNNPACK supports", "x.float()"),
 }
 _PARTITION = "workbench export MODEL  # lists the operators that were not delegated, where and why"
-_REWRITE = Advice(
-    "rewrite it with operators that XNNPACK supports, or remove it from the model", _PARTITION
+_REWRITE = (
+    "rewrite it with operators that XNNPACK supports, or remove it from the model",
+    _PARTITION,
 )
 
 
@@ -150,7 +135,7 @@ def advise(operator: str, reason: str) -> Advice:
     return ADVICE.get(operator) or next(found, _REWRITE)
 
 
-_UNSEAL = Advice(
+_UNSEAL = (
     "write the recurrence out in the model's own code, with slices for the gates: the operators of "
     "PyTorch's layer cannot be changed",
     "i, f, g, o = (gates[:, k * n : (k + 1) * n] for k in range(4))  # of an LSTM",
@@ -175,9 +160,8 @@ _PROGRAM_EDGE = "the program's inputs and outputs"
 
 def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Work that depends on no input, repeated at every inference."""
-    if not m.flow:
-        return
-    keys = [key for key in keys_within(m, m.flow.fixed) if key in unclaimed]
+    # Rows that execute nothing else.
+    keys = [k for k, nodes in m.nodes.items() if k in unclaimed and m.flow.fixed.issuperset(nodes)]
     keys = [key for key in keys if m.costs.at[key, "module_class"] not in SEALED]
     if not keys:
         return
@@ -187,7 +171,7 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     yield Finding(
         f"input-independent work is recomputed on every inference: {_names(rows)}",
         replace(gain, high=gain.high + _joined_calls_ms(m, keys)),
-        tuple(keys),
+        keys,
         "compute it once, when the model is built, and keep the result as a buffer",
         'self.register_buffer("table", compute_table(...))  # in __init__; forward() only reads it',
     )
@@ -205,7 +189,7 @@ def find_logits(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
         yield Finding(
             f"logits of {tokens} tokens are computed; the next token needs the last one's",
             Gain(spent.ms - rest, max(0.0, spent.low - 2 * rest), spent.high - spent.ms / tokens),
-            tuple(keys),
+            keys,
             "compute the logits of the last token only",
             "workbench export llm:NAME,logits=0  # upstream: generate_full_logits=False",
         )
@@ -220,7 +204,7 @@ def find_head(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
                 f"the head scores {shape[-1]} tokens of the vocabulary: {weights / 1e6:.0f} MB of "
                 f"weights, {100 * share_of(m, spent.ms):.0f} % of the latency",
                 Gain.at_most(spent.ms),
-                tuple(keys),
+                keys,
                 "check that no layers were left out, which makes the head's share larger; then "
                 "quantise the head, use a smaller vocabulary, or draft tokens with a smaller model",
                 "workbench profile llm:NAME --dtype 8da4w  # all layers, and an int4 head",
@@ -231,11 +215,10 @@ def _list_heads(
     m: Measurement, unclaimed: Collection[str]
 ) -> Iterator[tuple[tuple[int, ...], int, list[str]]]:
     """Shape, size of the weights and rows of each product that scores the vocabulary."""
-    if not (flow := m.flow):
-        return
+    flow = m.flow
     words = {flow.tensors[s.reads[0]].shape[0] for s in flow.steps if "embedding" in s.type}
     for step in (step for step in flow.steps if step.type == "FullyConnected"):
-        shape, keys = flow.tensors[step.writes[0]].shape, _keys_of(m, [step], unclaimed)
+        shape, keys = flow.tensors[step.writes[0]].shape, keys_of(m, [step], unclaimed)
         if shape[-1] in words and keys:
             read = map(flow.tensors.__getitem__, step.reads)
             yield shape, sum(t.size_bytes for t in read if t.constant), keys
@@ -243,7 +226,7 @@ def _list_heads(
 
 def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Attention with a KV cache in separate operators: caches are copied, masks undelegated."""
-    steps = m.flow.steps if m.flow else []
+    steps = m.flow.steps
     places = {step.id: step.origin.module for step in steps if step.origin}
     caches = (places.get(step.id, "") for step in steps if step.type.startswith("index_put"))
     blocks = tuple({path.removesuffix(".kv_cache") for path in caches} - {""})
@@ -252,29 +235,26 @@ def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
     inside = (
         s for s in steps if places.get(s.id, "").startswith(blocks) and s.type not in WEIGHTED
     )
-    keys = _keys_of(m, [*inside, *(s for s in steps if s.type == "copy_")], unclaimed)
+    keys = keys_of(m, [*inside, *(s for s in steps if s.type == "copy_")], unclaimed)
     keys += call_keys(m, keys)
     rows, spent = m.costs.loc[keys], time_spent(m, keys)
     yield Finding(
         "attention copies its KV cache and computes masks outside the delegate: "
         f"{_names(rows[rows['kind'] == 'portable'])}",
         Gain.at_most(spent.high + _joined_calls_ms(m, keys)),
-        tuple(keys),
-        ADVICE["index_put"].action,
-        ADVICE["index_put"].hint,
+        keys,
+        *ADVICE["index_put"],
     )
 
 
 def find_safe_softmax(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Attention whose guard against fully masked rows is not delegated."""
-    if not m.flow:
-        return
     lines: dict[tuple[str, str], list[FlowStep]] = {}
     for step in m.flow.steps:
         if step.is_kernel and step.origin:
             lines.setdefault((step.origin.module, step.origin.source), []).append(step)
     guarded = [steps for steps in lines.values() if {step.type for step in steps} >= _SAFE_SOFTMAX]
-    keys = _keys_of(m, (step for steps in guarded for step in steps), unclaimed)
+    keys = keys_of(m, (step for steps in guarded for step in steps), unclaimed)
     if not keys:
         return
     rows, calls = m.costs.loc[keys], call_keys(m, keys)
@@ -283,7 +263,7 @@ def find_safe_softmax(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         f"{count(len(guarded), 'softmax')} with a guard for fully masked rows that is not "
         f"delegated: {_names(rows)}",
         replace(gain, high=gain.high + _joined_calls_ms(m, keys)),
-        tuple(keys + calls),
+        keys + calls,
         "write attention as two matrix products and a softmax",
         "((q * d**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v  # in transformers: "
         'attn_implementation="eager"; `--rewrite` (default) does it for attention without a mask',
@@ -296,7 +276,7 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         return
     casts = _casts_of_norms(m)
     rows = m.costs[m.costs["kind"] == "portable"]
-    rows = rows[rows.index.isin(unclaimed) & (rows["category"] != "")]
+    rows = rows[rows.index.isin(unclaimed)]
     names = rows["operator"].map(_kernel_name)
     for name, part in rows.groupby(names, sort=False):
         if name == "OPERATOR_CALL":
@@ -306,18 +286,19 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             continue
         reason, source = _reason(m, name)
         part, advice = part.loc[keys], advise(name, reason)
+        passes = _PASSES.get(name)
         if name == "native_layer_norm":
             keys += [key for key in casts if key in unclaimed]
-        if part.get("module_class", pd.Series(dtype=object)).isin(SEALED).any():
-            advice = _UNSEAL
+        if part["module_class"].isin(SEALED).any():
+            advice, passes = _UNSEAL, None
         layouts = [key for key in _layouts_around(m, keys) if key in unclaimed]
         # Only an operator that works in any layout can join the delegates around it.
-        joins = layouts if name in POINTWISE | _SLICES or not advice.passes else []
+        joins = layouts if name in POINTWISE | _SLICES or not passes else []
         calls = call_keys(m, keys)
-        if advice.passes is None or "bytes" not in rows:
+        if passes is None or m.costs["bytes"].isna().all():
             gain = Gain.at_most(time_spent(m, keys + layouts + calls).ms)
         else:
-            gain = gain_of_replacing(m, keys, advice.passes, [*joins, *calls])
+            gain = gain_of_replacing(m, keys, passes, [*joins, *calls])
             gain = replace(gain, high=gain.high + _joined_calls_ms(m, keys))
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {count(len(layouts), 'layout conversion')}" if layouts else ""
@@ -325,13 +306,11 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         title = f"{name} runs outside the delegate{because}: {times}{around}"
         keys += [*layouts, *calls]
         place = layers_of(part) or source
-        yield Finding(title, gain, tuple(keys), advice.action, advice.hint, place)
+        yield Finding(title, gain, keys, *advice, place)
 
 
 def find_needless_transposes(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Pairs of transposes that cancel out, with nothing in between that depends on the layout."""
-    if not m.flow:
-        return
     pairs: dict[NodeId, FlowStep] = {}
     between: set[str] = set()
     for step in m.flow.steps:
@@ -339,22 +318,20 @@ def find_needless_transposes(m: Measurement, unclaimed: Collection[str]) -> Iter
             ends, types = found
             pairs.update({each.id: each for each in (step, *ends)})
             between |= types
-    keys = _keys_of(m, pairs.values(), unclaimed)
+    keys = keys_of(m, pairs.values(), unclaimed)
     if not keys:
         return
     passed = f"only {', '.join(sorted(between))}" if between else "nothing"
     advice = _undo(m, list(pairs.values()), between)
     title = f"{len(keys)} transposes cancel out, with {passed} in between"
-    yield Finding(title, time_spent(m, keys), tuple(keys), advice.action, advice.hint)
+    yield Finding(title, time_spent(m, keys), keys, *advice)
 
 
 def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Transposes, by their cause."""
-    if not m.flow:
-        return
     causes: dict[str, list[str]] = {}
     for step in m.flow.steps:
-        if step.type in _TRANSPOSES and (keys := _keys_of(m, [step], unclaimed)):
+        if step.type in _TRANSPOSES and (keys := keys_of(m, [step], unclaimed)):
             causes.setdefault(_cause(m.flow, step), []).extend(keys)
     for cause, keys in causes.items():
         if cause == _PROGRAM_EDGE:
@@ -366,7 +343,7 @@ def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[
             hint = "x = x.flatten(2).transpose(1, 2)  # once, before the blocks, not in each"
         title, gain = f"{count(len(keys), 'layout conversion')} for {cause}", time_spent(m, keys)
         gain = gain if cause == _PROGRAM_EDGE else Gain.at_most(gain.ms)
-        yield Finding(title, gain, tuple(keys), action, hint)
+        yield Finding(title, gain, keys, action, hint)
 
 
 def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -375,15 +352,12 @@ def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Findi
     keys = [key for key in overhead if key in unclaimed]
     if len(keys) < 2:
         return
-    layouts = []
-    if flow := m.flow:
-        boundary = (
-            step
-            for step in flow.steps
-            if step.made_up
-            and any(other.id[0] != step.id[0] for other in (*flow.before(step), *flow.after(step)))
-        )
-        layouts = _keys_of(m, boundary, unclaimed)
+    boundary = (
+        step
+        for step in m.flow.steps
+        if step.made_up and any(other.id[0] != step.id[0] for other in m.flow.neighbours(step))
+    )
+    layouts = keys_of(m, boundary, unclaimed)
     calls, around = time_spent(m, keys), time_spent(m, layouts)
     # A call that does little shows what each costs; the rest of a call is its operators'.
     fewer, least = len(keys) - 1, float(m.undisturbed[keys].mean().min())
@@ -399,7 +373,7 @@ def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Findi
         f"the graph is split into {len(keys)} delegates{f' by {common}' if common else ''}: "
         f"{', '.join(costs)}",
         gain,
-        tuple(keys + layouts),
+        keys + layouts,
         "replace the operators that split it, the most frequent first",
         _PARTITION,
     )
@@ -407,24 +381,20 @@ def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Findi
 
 def find_batch_norm(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Batch norms that were not folded into a convolution."""
-    if "module_class" not in m.costs:
-        return
     kinds = m.costs["module_class"].fillna("").astype(str)
     norms = m.costs[kinds.str.startswith("BatchNorm") & (m.costs["role"] == "compute")]
     keys = [key for key in norms.index if key in unclaimed]
     for foldable, advice in ((True, _FOLD), (False, _MOVE_NORM)):
         if chosen := [key for key in keys if _folds(m, key) is foldable]:
             title = f"{count(len(chosen), 'batch-norm operator')} not folded into a convolution"
-            yield Finding(title, time_spent(m, chosen), tuple(chosen), advice.action, advice.hint)
+            yield Finding(title, time_spent(m, chosen), chosen, *advice)
 
 
 def find_chains(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Pointwise operators in a row, each of which reads and writes a whole tensor."""
-    if not m.flow:
-        return
     found: dict[Advice, list[tuple[list[FlowStep], list[str]]]] = {}
     for chain in _chains(m.flow):
-        if len(keys := _keys_of(m, chain, unclaimed)) >= _CHAIN:
+        if len(keys := keys_of(m, chain, unclaimed)) >= _CHAIN:
             found.setdefault(_fusion(m, chain), []).append((chain, keys))
     for fusion, chains in found.items():
         keys = [key for _, rows in chains for key in rows]
@@ -432,18 +402,17 @@ def find_chains(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
         most, typical, least = (
             sum(f(ms[rows]) for _, rows in chains) for f in (max, np.median, min)
         )
-        if fusion.passes is None:
+        if fusion == _FEWER:
             gain = Gain.at_most(gain.ms - least)
-        elif fusion.passes:
+        elif fusion != _AFFINE:
             gain = Gain(gain.ms - typical, max(0.0, gain.low - most), gain.high - least, "twin")
         example = " ".join(step.type for step in chains[0][0])
         yield Finding(
             f"{count(len(chains), 'pointwise chain')} ({example}): each operator reads and writes "
             "a whole tensor",
             gain,
-            tuple(keys),
-            fusion.action,
-            fusion.hint,
+            keys,
+            *fusion,
         )
 
 
@@ -458,10 +427,7 @@ def find_memory_peak(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
 
     Applies if one layer with weights reads it: its products can be added instead.
     """
-    flow = m.flow
-    if flow is None:
-        return
-    found = []
+    flow, found = m.flow, []
     for step in flow.steps:
         users = flow.after(step)
         if step.type not in _CONCATENATIONS or len(users) != 1 or users[0].type not in WEIGHTED:
@@ -481,15 +447,10 @@ def find_memory_peak(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         f"one concatenation{place}{line} sets the peak of activation memory: "
         f"{before / 1e6:.2f} MB, {after / 1e6:.2f} MB without its copy",
         Gain(basis="planned", share=(before - after) / before, of="activation memory"),
-        tuple(keys_of(m, [step])),
+        keys_of(m, [step]),
         "apply the next layer to each part, and add the results",
         _SPLIT,
     )
-
-
-def _keys_of(m: Measurement, steps: Iterable[FlowStep], unclaimed: Collection[str]) -> list[str]:
-    """The unclaimed rows of some operators of the program."""
-    return [key for key in keys_of(m, steps) if key in unclaimed]
 
 
 def _names(rows: pd.DataFrame) -> str:
@@ -523,19 +484,15 @@ def _joined_calls_ms(m: Measurement, keys: Collection[str]) -> float:
 def _layouts_around(m: Measurement, keys: Collection[str]) -> list[str]:
     """The rows of layout conversions that the exporter inserted around some kernels."""
     flow = m.flow
-    if not flow:
-        return []
     ids = (node_id for key in keys for node_id in m.nodes.get(key, ()))
     kernels = [flow.by_id[node_id] for node_id in ids if node_id in flow.by_id]
-    around = [step for k in kernels for step in (*flow.before(k), *flow.after(k))]
+    around = (step for kernel in kernels for step in flow.neighbours(kernel))
     return keys_of(m, (step for step in around if step.made_up))
 
 
 def _folds(m: Measurement, key: str) -> bool:
     """Whether a norm's results are read only by convolutions that pad nothing."""
     flow = m.flow
-    if not flow:
-        return False
     steps = [flow.by_id[n] for n in m.nodes.get(key, ()) if n in flow.by_id]
     if any(step.xnode and step.xnode.clamp for step in steps):
         return False
@@ -548,38 +505,37 @@ def _folds(m: Measurement, key: str) -> bool:
     )
 
 
-_FOLD = Advice(
+_FOLD = (
     "fold the norm into the weights of the convolution after it, by hand",
     "w * scale[:, None, None], b + w.sum((2, 3)) @ shift  # scale and shift of each input",
 )
-_MOVE_NORM = Advice(
+_MOVE_NORM = (
     "put the norm directly after a convolution whose result nothing else reads, where it costs "
     "nothing (another network: retrain it)",
     "nn.Sequential(conv, norm, nn.ReLU())",
 )
-_REMOVE_BOTH = Advice(
+_REMOVE_BOTH = (
     "remove both: the operators in between treat every element alike",
     "torch.relu(x)  # for x.permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2)",
 )
-_NO_PERMUTATION = Advice(
+_NO_PERMUTATION = (
     "do without the permutation, which undoes what the exporter converts: a 1x1 convolution, for "
     "example, computes a linear layer on channels",
     "nn.Conv2d(channels, wider, 1)  # for permute + nn.Linear + permute",
 )
-_ONE_DELEGATE = Advice(
+_ONE_DELEGATE = (
     "keep both ends in one delegate: layouts are converted at delegate boundaries",
     _PARTITION,
 )
-_FOUR_DIMENSIONS = Advice(
+_FOUR_DIMENSIONS = (
     "use operands of four dimensions: around others, such as scalars, the exporter leaves channels "
     "last",
     'self.register_buffer("half", torch.full((1, 1, 1, 1), 0.5))  # x * self.half',
 )
-_HALF_GELU = Advice(
+_HALF_GELU = (
     "use an activation that XNNPACK has in half precision: `--rewrite` computes GELU with these "
     "operators, which is still faster than outside the delegate",
     "nn.Hardswish()  # or ReLU; another function: retrain or check",
-    1,
 )
 
 
@@ -631,8 +587,9 @@ def _find_inverses(flow: Dataflow, start: FlowStep) -> tuple[list[FlowStep], set
 
 def _cause(flow: Dataflow, step: FlowStep) -> str:
     """The cause of a layout conversion: its neighbour that does not compute channels last."""
-    neighbours = [*flow.before(step), *flow.after(step)]
-    others = [s.type for s in neighbours if s.type not in _CHANNELS_LAST and not s.permutation]
+    others = [
+        s.type for s in flow.neighbours(step) if s.type not in _CHANNELS_LAST and not s.permutation
+    ]
     if step.made_up and (flow.returns(step) or not flow.before(step)):
         return _PROGRAM_EDGE
     return min(others, key=lambda kind: (kind in POINTWISE, kind), default="convolutions")
@@ -653,23 +610,20 @@ def _chains(flow: Dataflow) -> Iterator[list[FlowStep]]:
             yield chain
 
 
-_HARDSWISH = Advice(
+_HARDSWISH = (
     "use the one operator that XNNPACK has for it",
     "F.hardswish(x)  # for x * torch.clamp(x + 3, 0, 6) / 6",
-    1,
 )
-_AFFINE = Advice(
+_AFFINE = (
     "fold the factors and offsets into the weights of the layer before",
     "weight * factor[:, None], bias * factor + offset",
-    0,
 )
-_FEWER = Advice("write it with fewer operators, or fold constants into the weights before", "x * c")
+_FEWER = ("write it with fewer operators, or fold constants into the weights before", "x * c")
 
 
 def _fusion(m: Measurement, chain: list[FlowStep]) -> Advice:
     """What a chain of pointwise operators can become."""
     flow, types = m.flow, [step.type for step in chain]
-    assert flow
     source = {tensor for tensor in chain[0].reads if not flow.tensors[tensor].constant}
     gates = any(source & {*step.reads} for step in chain[2:] if step.type == "Multiply")
     if gates and types[:2] == ["Add", "Clamp"]:
@@ -685,9 +639,8 @@ def _fusion(m: Measurement, chain: list[FlowStep]) -> Advice:
 
 def _casts_of_norms(m: Measurement) -> list[str]:
     """The casts around layer norms, which the export makes in half precision."""
-    flow = m.flow
-    norms = [s for s in flow.steps if s.type == "native_layer_norm"] if flow else []
-    around = [step for norm in norms if flow for step in (*flow.before(norm), *flow.after(norm))]
+    norms = [step for step in m.flow.steps if step.type == "native_layer_norm"]
+    around = (step for norm in norms for step in m.flow.neighbours(norm))
     return keys_of(m, (step for step in around if step.type == "_to_dim_order_copy"))
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,20 +26,8 @@ _TYPES = {"rank": int} | dict.fromkeys(("gain_ms", "low_ms", "high_ms", "share")
 NOTEBOOK = "12_report"
 
 
-@dataclass(frozen=True)
-class Rule:
-    """One line of the table of rules.
-
-    With ``claims``, its findings explain their rows and later rules skip these. ``heading`` is the
-    section of the report with the evidence. A ``timed`` rule needs times that mean something.
-    """
-
-    name: str
-    find: Callable[[Measurement, Collection[str]], Iterator[Finding]]
-    claims: bool
-    heading: str
-    timed: bool = False
-
+#: A rule looks at the rows that no earlier one explained.
+Find = Callable[[Measurement, Collection[str]], Iterator[Finding]]
 
 _OPERATORS = "Which operators cost the most?"
 _LAYERS = "Which layers?"
@@ -51,33 +38,35 @@ _LATENCY = "How long does one inference take?"
 _CATEGORIES = "Where does the time go?"
 _MEMORY = "How much memory, and how long until the first output?"
 
-#: In the order in which they claim rows: the best explanation comes first.
-RULES = (
-    Rule("fixed work", graph.find_fixed, True, _OPERATORS),
-    Rule("logits", graph.find_logits, True, _OPERATORS),
-    Rule("KV cache", graph.find_caches, True, _UNDELEGATED),
-    Rule("safe softmax", graph.find_safe_softmax, True, _UNDELEGATED),
-    Rule("undelegated", graph.find_undelegated, True, _UNDELEGATED),
-    Rule("needless transposes", graph.find_needless_transposes, True, _OPERATORS),
-    Rule("batch norm", graph.find_batch_norm, True, _LAYERS),
-    Rule("grouped convolution", times.find_grouped, True, _OPERATORS, timed=True),
-    Rule("memory-bound", times.find_memory_bound, True, _OPERATORS, timed=True),
-    Rule("weight bandwidth", times.find_weight_bandwidth, True, _OPERATORS, timed=True),
-    Rule("weight groups", times.find_weight_groups, False, _OPERATORS, timed=True),
-    Rule("compute-bound", times.find_compute_bound, True, _OPERATORS, timed=True),
-    Rule("head", graph.find_head, False, _OPERATORS),
-    Rule("layout", graph.find_layout_changes, False, _CATEGORIES),
-    Rule("fragments", graph.find_fragments, False, _UNDELEGATED),
-    Rule("no speed-up", times.find_slow_products, False, _SPEEDUPS, timed=True),
-    Rule("wide weights", times.find_wide_weights, False, _OPERATORS),
-    Rule("pointwise chain", graph.find_chains, False, _OPERATORS),
-    Rule("tiny operators", times.find_tiny_operators, False, _CATEGORIES, timed=True),
-    Rule("threads", times.find_threads, False, _LATENCY, timed=True),
-    Rule("dtype", times.find_dtype, False, _LATENCY, timed=True),
-    Rule("float layers", times.find_float_layers, False, _DTYPES),
-    Rule("far from the roof", times.find_far_from_roof, False, _OPERATORS, timed=True),
-    Rule("memory peak", graph.find_memory_peak, False, _MEMORY),
-    Rule("slow start", times.find_slow_start, False, _MEMORY, timed=True),
+#: Each with the section of the report that has the evidence, whether its findings explain their
+#: rows, which later rules then skip, and whether it needs times that mean something. The best
+#: explanation comes first.
+RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
+    ("fixed work", graph.find_fixed, _OPERATORS, True, False),
+    ("logits", graph.find_logits, _OPERATORS, True, False),
+    ("KV cache", graph.find_caches, _UNDELEGATED, True, False),
+    ("safe softmax", graph.find_safe_softmax, _UNDELEGATED, True, False),
+    ("undelegated", graph.find_undelegated, _UNDELEGATED, True, False),
+    ("needless transposes", graph.find_needless_transposes, _OPERATORS, True, False),
+    ("batch norm", graph.find_batch_norm, _LAYERS, True, False),
+    ("grouped convolution", times.find_grouped, _OPERATORS, True, True),
+    ("memory-bound", times.find_memory_bound, _OPERATORS, True, True),
+    ("weight bandwidth", times.find_weight_bandwidth, _OPERATORS, True, True),
+    ("weight groups", times.find_weight_groups, _OPERATORS, False, True),
+    ("compute-bound", times.find_compute_bound, _OPERATORS, True, True),
+    ("head", graph.find_head, _OPERATORS, False, False),
+    ("layout", graph.find_layout_changes, _CATEGORIES, False, False),
+    ("fragments", graph.find_fragments, _UNDELEGATED, False, False),
+    ("no speed-up", times.find_slow_products, _SPEEDUPS, False, True),
+    ("wide weights", times.find_wide_weights, _OPERATORS, False, False),
+    ("pointwise chain", graph.find_chains, _OPERATORS, False, False),
+    ("tiny operators", times.find_tiny_operators, _CATEGORIES, False, True),
+    ("threads", times.find_threads, _LATENCY, False, True),
+    ("dtype", times.find_dtype, _LATENCY, False, True),
+    ("float layers", times.find_float_layers, _DTYPES, False, False),
+    ("far from the roof", times.find_far_from_roof, _OPERATORS, False, True),
+    ("memory peak", graph.find_memory_peak, _MEMORY, False, False),
+    ("slow start", times.find_slow_start, _MEMORY, False, True),
 )
 
 
@@ -90,16 +79,17 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
     """
     unclaimed = set(m.costs.index)
     found = []
-    for rule in RULES:
-        if m.emulated and rule.timed:
+    for name, find, heading, claims, timed in RULES:
+        if m.emulated and timed:
             continue
-        rows = [_row(rule, finding, m) for finding in rule.find(m, unclaimed)]
+        about = {"rule": name, "notebook": NOTEBOOK, "heading": heading}
+        rows = [about | _row(finding, m) for finding in find(m, unclaimed)]
         if m.emulated:
             rows.sort(key=lambda row: -len(row["keys"].splitlines()))
         else:
             rows = [row for row in rows if row["share"] >= LEAST_SHARE]
         found += rows
-        if rule.claims:
+        if claims:
             unclaimed -= {key for row in rows for key in row["keys"].splitlines()}
     table = pd.DataFrame(found, columns=FINDINGS.names)
     if not m.emulated:
@@ -122,14 +112,14 @@ def _scales(finding: Finding, m: Measurement) -> tuple[float, float, float]:
     least = min(scale, 1.0)
     if added > 0 and spent:
         calls = m.costs["calls"]
-        by_calls = 1 - added * calls[list(finding.keys)].sum() / calls.sum() / spent
+        by_calls = 1 - added * calls[[*finding.keys]].sum() / calls.sum() / spent
         least = min(least, max(0.0, by_calls))
     return scale, least, max(scale, 1.0)
 
 
-def _row(rule: Rule, finding: Finding, m: Measurement) -> dict[str, Any]:
+def _row(finding: Finding, m: Measurement) -> dict[str, Any]:
     known = not m.emulated or finding.gain.basis == "planned"
-    gain, keys = finding.gain if known else Gain(basis="unknown"), list(finding.keys)
+    gain, keys = finding.gain if known else Gain(basis="unknown"), [*finding.keys]
     timed = keys and not m.emulated and math.isnan(gain.share)
     latency = untraced_scale(m) * m.traced_ms
     scale, least, most = _scales(finding, m)
@@ -139,7 +129,6 @@ def _row(rule: Rule, finding: Finding, m: Measurement) -> dict[str, Any]:
     share = (high if gain.basis == "bound" else typical) / latency if latency else math.nan
     return {
         "rank": 0,
-        "rule": rule.name,
         "title": finding.title,
         "spent": share_of(m, time_spent(m, keys).ms) if timed else np.nan,
         "place": finding.place or layers_of(m.costs.loc[keys]),
@@ -152,6 +141,4 @@ def _row(rule: Rule, finding: Finding, m: Measurement) -> dict[str, Any]:
         "action": finding.action,
         "hint": finding.hint,
         "keys": "\n".join(finding.keys),
-        "notebook": NOTEBOOK,
-        "heading": rule.heading,
     }

@@ -78,8 +78,6 @@ _QUANTIZE = {
 
 def find_grouped(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Convolutions in groups, which run as one narrow matrix product for each group."""
-    if not m.flow or "flops" not in m.costs:
-        return
     sizes: dict[str, list[FlowStep]] = {"dense": [], "grouped": [], "large": [], "depthwise": []}
     for step in m.flow.steps:
         if step.xnode and step.type in ("Conv2d", "DepthwiseConv2d"):
@@ -108,7 +106,7 @@ def find_grouped(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
             action += "(another network: retrain it)"
             hint = "nn.Conv2d(64, 64, 3, groups=2)  # at least 32 channels a group"
         title += f"; {now:.0f} GFLOP/s"
-        yield Finding(title, gain, tuple(keys), action, hint)
+        yield Finding(title, gain, keys, action, hint)
 
 
 def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -137,7 +135,7 @@ def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             f"{count(len(keys), 'operator')}"
             + (f"; ran in {', '.join(list(functions)[:2])}" if functions else ""),
             gain,
-            tuple(keys),
+            keys,
             "check which kernel it runs, and give it operands that the extension's kernel supports:"
             " another dtype, static per-channel weights, no depthwise or grouped convolution",
             "workbench export MODEL --dtype int8",
@@ -148,7 +146,7 @@ def find_wide_weights(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
     """Half-precision convolutions whose weights are stored in single precision."""
     # Other CPUs compute as fast with either.
     machine = str(m.run.record.host.get("machine", ""))
-    if not m.flow or (machine and machine not in _ARM):
+    if machine and machine not in _ARM:
         return
     tensors = m.flow.tensors
     wide = [
@@ -158,14 +156,14 @@ def find_wide_weights(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         and tensors[step.reads[0]].dtype in ("fp16", "float16")
         and _is_fp32_pointwise(tensors[step.reads[1]])
     ]
-    keys = [key for key in keys_of(m, wide) if key in unclaimed]
+    keys = keys_of(m, wide, unclaimed)
     if not keys:
         return
     yield Finding(
         f"{len(keys)} half-precision 1x1 convolutions have fp32 weights, so XNNPACK runs them "
         "without SME2 kernels",
         Gain.at_most(time_spent(m, keys).ms),
-        tuple(keys),
+        keys,
         "store these weights in half precision; this pays on an Arm CPU with SME2",
         "workbench export MODEL --dtype fp16w",
     )
@@ -184,7 +182,7 @@ def find_tiny_operators(m: Measurement, unclaimed: Collection[str]) -> Iterator[
         f"{len(tiny)} kernels are shorter than {_TINY_MS * 1e3:g} µs, and the calls around all "
         f"kernels take {outside.ms / max(len(calls), 1) * 1e3:.1f} µs each",
         Gain.at_most(time_spent(m, keys).ms),
-        tuple(keys),
+        keys,
         "do more per call: batch inputs, merge operators, remove those without effect",
         "workbench export MODEL  # --rewrite (default) removes some",
     )
@@ -256,7 +254,7 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         f"convolutions and matmuls run in fp32{'' if possible == len(products) else part}; int8 "
         "would read a quarter of the bytes (not measured)",
         Gain.at_most(0.75 * time_spent(m, keys).ms),
-        tuple(keys),
+        keys,
         "export the model in int8 and measure it",
         "workbench profile MODEL --dtype int8",
     )
@@ -310,7 +308,7 @@ def find_float_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
                 f"convolutions and matrix products ran in {part['dtype'].iloc[0]}: "
                 f"{part['reason'].iloc[0]}",
                 Gain.at_most(0.75 * time_spent(m, keys).ms),
-                tuple(keys),
+                keys,
                 action,
                 hint,
             )
@@ -323,7 +321,7 @@ def _quantizable(m: Measurement, keys: Iterable[str]) -> list[str]:
 
 def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators limited by reading their weights."""
-    if not m.flow or m.roof is None or m.roofline is None:
+    if m.roof is None or m.roofline is None:
         return
     keys, kept, fastest, size = [], 0.0, 0.0, 0.0
     memory = m.roof.bandwidths[-1][1]
@@ -350,7 +348,7 @@ def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         f"memory limits {count(len(keys), 'operator')}: {size / 1e6:.0f} MB, mostly weights, are "
         f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s)",
         Gain(spent.ms - kept, max(0.0, slower), spent.high - min(fastest, kept)),
-        tuple(keys),
+        keys,
         "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
         "not help",
         f"workbench profile MODEL --dtype {dtype}  # one byte per weight",
@@ -359,7 +357,7 @@ def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
 
 def find_weight_bandwidth(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Products that read quantised weights, which are small already, at the speed of memory."""
-    if not m.flow or m.roof is None:
+    if m.roof is None:
         return
     quantized = [
         key
@@ -376,7 +374,7 @@ def find_weight_bandwidth(m: Measurement, unclaimed: Collection[str]) -> Iterato
         f"are read at {size / 1e6 / spent.ms / untraced_scale(m):.0f} GB/s (main memory: "
         f"{m.roof.bandwidths[-1][1]:.0f} GB/s)",
         Gain.at_most(spent.ms),
-        tuple(keys),
+        keys,
         "compute several tokens or samples at once, which read the weights once: batches, or "
         "speculative decoding; faster arithmetic does not help",
         "workbench run MODEL.pte --sweep tokens=1,2,4,8  # at how many does latency grow?",
@@ -394,7 +392,7 @@ def find_weight_groups(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     yield Finding(
         f"{count(len(keys), 'matmul')} with int4 weights in groups of {size}, one scale per group",
         Gain.at_most(_GROUPING * time_spent(m, keys).ms),
-        tuple(keys),
+        keys,
         "use larger groups, and check the accuracy; KleidiAI's kernels for groups do not use SME2",
         f"workbench profile MODEL --dtype 8da4w --group-size {_LARGE_GROUP}",
     )
@@ -423,7 +421,7 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of this core's fp32 peak "
         f"({m.roof.peak('fp32'):.0f} GFLOP/s)",
         Gain(spent.ms - typical, max(0.0, spent.low - slow), spent.high - fast),
-        tuple(rows["key"]),
+        list(rows["key"]),
         f"reduce the arithmetic, or use int8, which this core computes {ratio:.1f} times as fast",
         f"workbench profile MODEL --dtype {dtype}",
     )
@@ -431,7 +429,7 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
 
 def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Matrix products with the largest potential below their roof."""
-    if m.roofline is None or not m.flow:
+    if m.roofline is None:
         return
     table = _roofline(m)
     steps = _products(m)
@@ -460,7 +458,7 @@ def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         yield Finding(
             f"{label} reaches {share:.0f} % of this core's {roof}: {row.shapes}",
             gain,
-            (row.key,),
+            [row.key],
             f"replay the layer alone; {action}",
             f"workbench replay RUN_DIR --layer {layer or '...'}",
         )
@@ -492,9 +490,8 @@ def find_slow_start(m: Measurement, unclaimed: Collection[str]) -> Iterator[Find
 
 def _products(m: Measurement) -> dict[str, FlowStep]:
     """The rows that are products with weights, other than depthwise and first convolutions."""
-    steps = m.flow.steps if m.flow else []
     found: dict[str, FlowStep] = {}
-    for step in steps:
+    for step in m.flow.steps:
         shape = step.xnode.attributes if step.xnode else {}
         wide = shape.get("group_input_channels", _TILE) > _IMAGE_CHANNELS
         sealed = step.origin is not None and step.origin.module_class in SEALED
