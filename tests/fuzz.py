@@ -55,7 +55,7 @@ from workbench.options import ExportOptions
 from workbench.portfolio.matrix import read_matrix
 from workbench.portfolio.state import read_outcome, write_csv
 from workbench.records.codec import to_json
-from workbench.records.documents import AnalysisSummary, Metrics
+from workbench.records.documents import DOCUMENTS
 from workbench.records.layers import Layers
 from workbench.records.portfolio import Cell, CellStage, Outcome, Row
 from workbench.records.runs import Ceilings, Probe
@@ -430,8 +430,12 @@ KINDS = {
     "run": Kind("manifest.json", take("manifest.json"), use_run, seconds=SECONDS_RUN),
     "run_layers": Kind("layers.json", take("layers.json"), use_run, seconds=SECONDS_RUN),
     "kit": Kind("manifest.json", make_kit, lambda path: wb.open_run(path.parent)),
-    "metrics": Kind("m.json", partial(make_document, "metrics.json"), read_as(Metrics)),
-    "summary": Kind("s.json", partial(make_document, "summary.json"), read_as(AnalysisSummary)),
+    "metrics": Kind(
+        "m.json", partial(make_document, "metrics.json"), read_as(DOCUMENTS["metrics"])
+    ),
+    "summary": Kind(
+        "s.json", partial(make_document, "summary.json"), read_as(DOCUMENTS["analysis_summary"])
+    ),
     "outcome": Kind("o.json", make_outcome, load_outcome),
     "ceilings": Kind("c.json", make_ceilings, read_ceilings),
     "config": Kind("c.json", make_configs, lambda p: plan_config(read_config(p), p.parent)),

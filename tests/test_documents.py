@@ -150,15 +150,11 @@ def test_what_the_workbench_writes_fits_its_schema_and_damage_is_found(cli, tmp_
     for name, content in zip(names, contents, strict=True):
         schema(name).validate(content)
     assert list(check(folder, paths)) == [("ok", "version 3")] * 3
-    for damage in (drop_first, lambda content: content | {"surprise": 1}):
+    for damage in ({"model": None}, {"surprise": 1}):
         for path, content in zip(paths, contents, strict=True):
-            path.write_text(json.dumps(damage(content)))
+            path.write_text(json.dumps(content | damage))
         for path, (status, evidence) in zip(paths, check(folder, paths), strict=True):
             assert status == "fail" and path.name in evidence and "\n" not in evidence
-
-
-def drop_first(content):
-    return {key: value for key, value in content.items() if key != next(iter(content))}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -451,16 +452,13 @@ class Landscape:
     def __init__(self, monkeypatch):
         self.exported, self.measured, self.stop_at, self.steps = [], [], None, 0
         self.emulated, self.crashes, self.luck = False, "", 1.0
-        monkeypatch.setattr(search, "LocalExecutor", lambda jobs, devices: self)
+        monkeypatch.setattr(search, "open_workers", lambda jobs: nullcontext(self.submit))
         monkeypatch.setattr(search, "export_variant", self.export)
         monkeypatch.setattr(search, "measure", self.record)
         monkeypatch.setattr(search, "judge_variants", self.judge_variants)
         known = SimpleNamespace(export=None)
         monkeypatch.setattr(search, "open_program", lambda pte: known)
         monkeypatch.setattr(search.Search, "measurement", self.measurement)
-
-    def close(self):
-        pass
 
     def submit(self, run, job):
         return SimpleNamespace(result=lambda: run(job))

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 import traceback
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -61,17 +62,9 @@ def ran(monkeypatch):
     """What ran, in order: threads run the jobs, with stand-ins for the stages."""
     done = []
 
-    class Threads:
-        def __init__(self):
-            self.queues = {}
-
-        def submit(self, run, job, device):
-            queue = self.queues.setdefault(device, ThreadPoolExecutor(2))
-            return queue.submit(run, job)
-
-    @contextmanager
     def open_threads(jobs, devices, dask):
-        yield Threads()
+        queues = defaultdict(lambda: ThreadPoolExecutor(2))
+        return nullcontext(lambda run, job, device: queues[device].submit(run, job))
 
     def stand_in(stage):
         def run(job, progress):
@@ -562,9 +555,9 @@ def hang_in_a_worker(note: Path) -> int:
 
 @pytest.mark.slow
 def test_a_worker_that_hangs_fails_its_job_only(tmp_path):
-    with open_executor(1, []) as executor:
-        hanging = executor.submit(hang_in_a_worker, tmp_path / "net.where", "")
-        after = executor.submit(len, "abc", "")
+    with open_executor(1, []) as submit:
+        hanging = submit(hang_in_a_worker, tmp_path / "net.where")
+        after = submit(len, "abc")
         assert after.result(timeout=280) == 3
         with pytest.raises(WorkbenchError, match="took longer than 1 s"):
             hanging.result()
@@ -584,13 +577,13 @@ def warn(word):
     logging.getLogger("torch").warning(word)
     return word
 
-def submit():
-    with open_executor(1, []) as executor:
-        assert executor.submit(warn, "look here").result()
+def call():
+    with open_executor(1, []) as submit:
+        assert submit(warn, "look here").result()
     raise SystemExit
 
 if __name__ == "__main__":
-    work.models.callback = submit
+    work.models.callback = call
     cli.main(["models"])
 """
 

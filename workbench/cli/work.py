@@ -141,7 +141,7 @@ def run(
         lines += ["no times: the experiments only log kernels", str(result.path)]
         return Output(lines, record, step=call("analyze", result.path))
     step = call("report", result.path)
-    return Output([*_summarize(result), result.path], vars(outline_run(result)), step=step)
+    return Output([*_summarize(result), result.path], outline_run(result), step=step)
 
 
 def _summarize(run: Run) -> list[str]:
@@ -207,7 +207,7 @@ def profile(
                 )
             page = found.path / REPORT_HTML
             record = {"findings": found.findings, "report": page}
-            profiles.append({**vars(outline_run(found)), **record})
+            profiles.append(outline_run(found) | record)
             yield from (*_summarize(found), *list_findings(found.findings, 3), f"report: {page}")
 
     step = "open the report in a browser; `workbench findings RUN` lists every finding"

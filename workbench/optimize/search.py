@@ -30,7 +30,7 @@ from workbench.options import (
     Progress,
     silent,
 )
-from workbench.portfolio.executor import LocalExecutor
+from workbench.portfolio.executor import Submit, open_workers
 from workbench.records.codec import to_json
 from workbench.records.optimize import Recipe, Round, Study, Variant, VariantGain
 from workbench.run.locks import lock_folder, share_machine
@@ -102,8 +102,8 @@ def optimize(
     export = apply_recipe(export)
     place = (Path(root) if root else default_root(parse_name(model).label)) / FOLDER
     place.mkdir(parents=True, exist_ok=True)
-    with lock_folder(place), contextlib.closing(LocalExecutor(options.jobs, ())) as executor:
-        search = Search(model, export, options, place, executor, progress)
+    with lock_folder(place), open_workers(options.jobs) as submit:
+        search = Search(model, export, options, place, submit, progress)
         search.run()
     return search.study
 
@@ -113,10 +113,10 @@ class Search:
 
     def __init__(
         self, model: str, export: ExportOptions, options: OptimizeOptions, place: Path,
-        executor: LocalExecutor, progress: Progress,
+        submit: Submit, progress: Progress,
     ):  # fmt: skip
         self.model, self.options, self.place = model, options, place
-        self.executor, self.progress = executor, progress
+        self.submit, self.progress = submit, progress
         self._replayed, self._runs = 0, dict[str, Run]()
         with open_target(options.target) as target:
             self.emulated = target.emulated
@@ -202,7 +202,7 @@ class Search:
             return
         self.report(f"exporting {', '.join(v.name for v in wanted)}")
         jobs = [(self.model, v.options, self.place / v.name, self.options) for v in wanted]
-        futures = [self.executor.submit(export_variant, job) for job in jobs]
+        futures = [self.submit(export_variant, job) for job in jobs]
         seconds = []
         for name, future in zip([v.name for v in wanted], futures, strict=True):
             try:
@@ -326,7 +326,7 @@ class Search:
             order = sorted(times, key=lambda layer: -times[layer])
             job = (self.model, base.options, order, FIRST * self.options.budget_s)
             self.report("measuring the noise of each layer")
-            noise, seconds = self.executor.submit(propose.measure_variant_noise, job).result()
+            noise, seconds = self.submit(propose.measure_variant_noise, job).result()
             self.save(layers=noise)
             self.spend(seconds)
         choices = propose.list_choices(self.study.layers, before, quantized)

@@ -27,7 +27,7 @@ from workbench.plots.parts import plot_categories
 from workbench.plots.tables import show_note, show_table
 from workbench.records.codec import to_document
 from workbench.report.gate import put_side_by_side, show_aligned
-from workbench.report.html import Section, Shown, render_html, render_markdown
+from workbench.report.html import Section, render_html, render_markdown
 from workbench.store import atomic_write, safe_name
 
 PAGE, MARKDOWN = "combined_report.html", "combined_report.md"
@@ -209,7 +209,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
         return
     timed = combined.layers[combined.layers["run"].isin(list(bars))]
     if len(bars) > 1:
-        items: list[Shown] = [plot_heatmap(timed, top=TOP), show_aligned(timed, top=TOP)]
+        items = [plot_heatmap(timed, top=TOP), show_aligned(timed, top=TOP)]
         yield Section("Time by layer", items=items)
     layers = combined.layers
     bracketed = (" [" + layers["kernels"] + "]").where(layers["kernels"] != "", "")

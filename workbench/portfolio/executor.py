@@ -10,12 +10,12 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from workbench.errors import TargetError, UsageError, WorkbenchError
 from workbench.store import atomic_write
@@ -23,9 +23,8 @@ from workbench.store import atomic_write
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster
 
-J = TypeVar("J")
-R = TypeVar("R")
-
+#: Schedules a function for a job, perhaps for a device.
+Submit = Callable[..., Future[Any]]
 #: Starts of a job whose worker dies: the first death may have been meant for another process.
 MAX_STARTS = 2
 #: ``--dask local``: a cluster on this machine, with two workers by default.
@@ -36,62 +35,54 @@ _TIMEOUT = "Timeout ("
 
 
 @contextlib.contextmanager
-def open_executor(jobs: int, devices: Iterable[str], dask: str = "") -> Iterator[Executor]:
-    """Local workers, ``jobs`` of them and one per device, or a Dask cluster; closed at the end."""
-    if dask:
-        with _connect(dask, list(devices)) as client:
-            yield DaskExecutor(client)
-        return
-    with contextlib.closing(LocalExecutor(jobs, devices)) as executor:
-        yield executor
+def open_executor(jobs: int, devices: Sequence[str], dask: str = "") -> Iterator[Submit]:
+    """Local workers, ``jobs`` of them and one per device, or a Dask cluster; closed at the end.
+
+    Yields a function that schedules a call with one argument: calls for a device run one at a
+    time, the others in parallel.
+    """
+    with _connect(dask, devices) if dask else open_workers(jobs, devices) as submit:
+        yield submit
 
 
-class LocalExecutor:
+@contextlib.contextmanager
+def open_workers(jobs: int, devices: Sequence[str] = ()) -> Iterator[Submit]:
     """Worker processes; each is a pool of its own, so that its death loses only its own job."""
+    workers, closed = dict[int, ProcessPoolExecutor](), threading.Event()
+    own = threading.local()  # the worker of a thread
+    queues = {"": ThreadPoolExecutor(jobs)} | {name: ThreadPoolExecutor(1) for name in devices}
 
-    def __init__(self, jobs: int, devices: Iterable[str]):
-        self._workers: dict[int, ProcessPoolExecutor] = {}
-        self._closed = False
-        self._thread = threading.local()
-        self._queues = {"": ThreadPoolExecutor(jobs)}
-        self._queues |= {device: ThreadPoolExecutor(1) for device in devices}
-        for device in devices:  # start these before there is anything to disturb
-            self._queues[device].submit(self._worker)
+    def start_worker() -> None:
+        spawn = multiprocessing.get_context("spawn")
+        own.worker = ProcessPoolExecutor(1, mp_context=spawn, initializer=_initialize_worker)
+        workers[own.worker.submit(os.getpid).result()] = own.worker
 
-    def submit(self, run: Callable[[J], R], job: J, device: str = "") -> Future[R]:
-        """Schedule a job."""
-        return self._queues[device].submit(self._run, run, job)
-
-    def close(self) -> None:
-        """Stop all workers at once; running jobs are lost."""
-        self._closed = True
-        for queue in self._queues.values():
-            queue.shutdown(wait=False, cancel_futures=True)
-        workers = dict(self._workers)
-        for child in multiprocessing.active_children():
-            if child.pid in workers:
-                child.kill()  # SIGTERM takes seconds once PyTorch is loaded
-        for worker in workers.values():
-            worker.shutdown()
-
-    def _run(self, run: Callable[[J], R], job: J) -> R:
+    def call(function: Callable[[Any], Any], job: Any) -> Any:
         for _ in range(MAX_STARTS):
             with contextlib.suppress(BrokenProcessPool):
-                return self._worker().submit(run, job).result()
-            self._thread.__dict__.clear()
-            if self._closed:
+                if not hasattr(own, "worker"):
+                    start_worker()
+                return own.worker.submit(function, job).result()
+            del own.worker
+            if closed.is_set():
                 break
         hint = "if it ran out of memory (see `dmesg`), use fewer --jobs"
         raise WorkbenchError(f"the worker process died {MAX_STARTS} times", hint=hint)
 
-    def _worker(self) -> ProcessPoolExecutor:
-        """The worker process of this thread; started on first use."""
-        if not hasattr(self._thread, "worker"):
-            spawn = multiprocessing.get_context("spawn")
-            worker = ProcessPoolExecutor(1, mp_context=spawn, initializer=_initialize_worker)
-            self._workers[worker.submit(os.getpid).result()] = worker
-            self._thread.worker = worker
-        return self._thread.worker
+    for name in devices:  # start these before there is anything to disturb
+        queues[name].submit(start_worker)
+    try:
+        yield lambda function, job, device="": queues[device].submit(call, function, job)
+    finally:  # stop all workers at once; running jobs are lost
+        closed.set()
+        for queue in queues.values():
+            queue.shutdown(wait=False, cancel_futures=True)
+        started = dict(workers)
+        for child in multiprocessing.active_children():
+            if child.pid in started:
+                child.kill()  # SIGTERM takes seconds once PyTorch is loaded
+        for worker in started.values():
+            worker.shutdown()
 
 
 def _initialize_worker() -> None:
@@ -109,24 +100,9 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-class DaskExecutor:
-    """A Dask cluster; the job of a lost worker runs again, and goes on from what is on disk."""
-
-    def __init__(self, client: Client):
-        self._client = client
-
-    def submit(self, run: Callable[[J], R], job: J, device: str = "") -> Future[R]:
-        """Schedule a job; one of a device on a worker that has it as a resource."""
-        resources = {_resource(device): 1} if device else None
-        return self._client.get_executor(pure=False, resources=resources).submit(run, job)
-
-
-#: Runs jobs: those of a device one at a time, the others in parallel.
-Executor = LocalExecutor | DaskExecutor
-
-
 @contextlib.contextmanager
-def _connect(address: str, devices: list[str]) -> Iterator[Client]:
+def _connect(address: str, devices: Sequence[str]) -> Iterator[Submit]:
+    """A Dask cluster; the job of a lost worker runs again, and goes on from what is on disk."""
     try:
         import distributed
     except ModuleNotFoundError:
@@ -145,10 +121,15 @@ def _connect(address: str, devices: list[str]) -> Iterator[Client]:
             raise TargetError(reason, where=address, hint=hint) from None
         if kind != LOCAL:
             _check_devices(client, devices)
-        yield client
+
+        def submit(function: Callable[[Any], Any], job: Any, device: str = "") -> Future[Any]:
+            resources = {_resource(device): 1} if device else None
+            return client.get_executor(pure=False, resources=resources).submit(function, job)
+
+        yield submit
 
 
-def _start_cluster(count: str, address: str, devices: list[str]) -> LocalCluster:
+def _start_cluster(count: str, address: str, devices: Sequence[str]) -> LocalCluster:
     """A cluster that only this machine can connect to; dead workers are restarted."""
     from distributed import LocalCluster
 
@@ -170,7 +151,7 @@ def _resource(device: str) -> str:
     return f"device:{device}"
 
 
-def _check_devices(client: Client, devices: Iterable[str]) -> None:
+def _check_devices(client: Client, devices: Sequence[str]) -> None:
     """Require one worker per device: without any, a job would wait for ever."""
     workers = client.scheduler_info(n_workers=-1)["workers"].values()
     offered = [name for worker in workers for name in worker.get("resources", {})]

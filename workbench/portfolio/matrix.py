@@ -28,6 +28,8 @@ HOST = "host"
 MAX_CELLS, MAX_NUMBER = 10_000, 1_000_000
 #: Keys whose value may be written without brackets if it is a single one.
 LISTS = ("models", "dtypes", "targets", "isa", "threads", "also_rewrite", "against")
+#: What tells cells apart.
+AXES = ("model", "dtype", "target", "isa")
 #: The least value of every number.
 LEAST: dict[str, float] = {"runs": 1, "warmup": 0, "processes": 1, "budget_s": 0}
 LEAST |= dict.fromkeys(("precision", "timeout_s", "export_limit_s"), 1e-9)
@@ -44,29 +46,20 @@ MEASURE_KEYS = _keys(MeasureOptions, "toggle", "isa_ladder", "target", "ops")
 
 
 @dataclass(frozen=True)
-class Exclusion:
-    """Cells to leave out: those that match every value given."""
-
-    model: str = ""
-    dtype: str = ""
-    target: str = ""
-    isa: str = ""
-
-
-@dataclass(frozen=True)
 class Matrix:
     """The content of ``MATRIX.yaml``.
 
     ``isa`` has CPU extensions to switch off and on, as ``--toggle`` does, or ``ladder`` for every
-    ISA level. ``notebook`` is the template of the reports. An export that takes longer than
-    ``export_limit_s`` seconds is killed. The file has all options in one mapping.
+    ISA level. Cells with all values of an entry of ``exclude`` are left out. ``notebook`` is the
+    template of the reports. An export that takes longer than ``export_limit_s`` seconds is killed.
+    The file has all options in one mapping.
     """
 
     models: tuple[str, ...]
     dtypes: tuple[str, ...] = ("fp32",)
     targets: tuple[str, ...] = (HOST,)
     isa: tuple[str, ...] = ("auto",)
-    exclude: tuple[Exclusion, ...] = ()
+    exclude: tuple[dict[str, str], ...] = ()
     notebook: str = ""
     export_limit_s: float = 3600.0
     export: ExportOptions = field(default_factory=ExportOptions)
@@ -95,7 +88,10 @@ def read_matrix(path: Path) -> Matrix:
     matrix = replace(
         matrix,
         models=tuple(find_model_file(name, folder) for name in matrix.models),
-        exclude=tuple(replace(e, model=find_model_file(e.model, folder)) for e in matrix.exclude),
+        exclude=tuple(
+            {k: find_model_file(v, folder) if k == "model" else v for k, v in exclusion.items()}
+            for exclusion in matrix.exclude
+        ),
         export=structure(ExportOptions, export, path),
         measure=replace(options, against=against),
         notebook=str((folder / matrix.notebook).resolve()) if matrix.notebook else "",
@@ -138,11 +134,11 @@ def _check(matrix: Matrix, path: Path) -> None:
     if not all(1 <= count <= 1024 for count in measure.threads):
         raise UsageError("is out of range", where=f"{path}: threads")
     for exclusion in matrix.exclude:
-        given = vars(exclusion)
-        if not any(given.values()):
+        if not exclusion:
             raise UsageError("an exclusion needs a model, dtype, target or isa", where=path)
-        for (key, value), axis in zip(given.items(), axes, strict=True):
-            _check_names(key, [value] if value else [], axis, f"{path}: exclude")
+        _check_names("key", exclusion, AXES, f"{path}: exclude")
+        for key, value in exclusion.items():
+            _check_names(key, [value], axes[AXES.index(key)], f"{path}: exclude")
     if math.prod(map(len, axes)) > MAX_CELLS:
         raise UsageError(f"has more than {MAX_CELLS} cells", where=path)
     if matrix.notebook:
@@ -169,9 +165,8 @@ def plan_cells(matrix: Matrix) -> list[Cell]:
             raise UsageError(reason, where="models", hint="rename one, or write two matrices")
         source = identify_export(model) | {"settings": ""}
         for dtype, target, isa in product(matrix.dtypes, matrix.targets, matrix.isa):
-            axes = (model, dtype, target, isa)
-            pairs = [zip(vars(e).values(), axes, strict=True) for e in matrix.exclude]
-            if any(all(one in ("", value) for one, value in each) for each in pairs):
+            axes = dict(zip(AXES, (model, dtype, target, isa), strict=True))
+            if any(exclusion.items() <= axes.items() for exclusion in matrix.exclude):
                 continue
             export = asdict(replace(matrix.export, dtype=dtype))
             measure = asdict(matrix.measure_options(target, isa))

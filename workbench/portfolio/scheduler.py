@@ -5,15 +5,22 @@ import shlex
 import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from workbench.errors import TraceError
 from workbench.options import Progress, silent
-from workbench.portfolio.executor import LOCAL, Executor, open_executor
-from workbench.portfolio.matrix import HOST, plan_cells, read_matrix, select_cells
+from workbench.portfolio.executor import LOCAL, Submit, open_executor
+from workbench.portfolio.matrix import HOST, Matrix, plan_cells, read_matrix, select_cells
 from workbench.portfolio.stages import Job, adopt_export, run_job
-from workbench.portfolio.state import PortfolioState, load_outcomes, open_storage
+from workbench.portfolio.state import (
+    Storage,
+    load_outcomes,
+    open_storage,
+    outcome_path,
+    publish,
+)
+from workbench.records.codec import to_json
 from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio
 from workbench.run.locks import THIS_MACHINE, device_behind, is_locked, lock_folder
 from workbench.run.plan import check_toggle
@@ -79,60 +86,53 @@ def batch(
     storage = open_storage(portfolio_location(path, out))
     with lock_folder(storage.folder):
         remove_partials(storage.folder)
-        state = PortfolioState(content, cells, storage)
-        state.publish()
-        todo = [cell for cell in selected if remaining_stages(state.outcomes[cell.name])]
+        outcomes = load_outcomes(cells, storage, content.notebook)
+        publish(storage, content, outcomes.values())
+        todo = [cell for cell in selected if remaining_stages(outcomes[cell.name])]
         if todo:
             if is_locked(THIS_MACHINE):
                 progress("another measurement is running on this machine: taking turns", 0.0)
             retry = ["workbench", "batch", str(path)]
             retry += [*(["--out", str(out)] if out else []), *(["--dask", dask] if dask else [])]
-            scheduler = Scheduler(state, todo, jobs or default_jobs(), retry, progress)
-            devices = {device_behind(cell.target) for cell in todo}
-            with open_executor(scheduler.jobs, devices, dask) as executor:
-                scheduler.run(executor)
-        return state.publish()
+            devices = sorted({device_behind(cell.target) for cell in todo})
+            with open_executor(jobs or default_jobs(), devices, dask) as submit:
+                Scheduler(content, storage, outcomes, todo, retry, submit, progress).run()
+        return publish(storage, content, outcomes.values())
 
 
-@dataclass
 class Scheduler:
-    """Runs the remaining stages of cells: which jobs wait, and which are running."""
+    """Runs the remaining stages of cells; their outcomes are always up to date on disk."""
 
-    state: PortfolioState
-    cells: list[Cell]
-    jobs: int
-    retry: list[str]
-    progress: Progress
-    waiting: list[Job] = field(default_factory=list)
-    running: dict[Future[Outcome], Job] = field(default_factory=dict)
-    finished: Counter[str] = field(default_factory=Counter)
-    started: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        stages = [(s, c) for c in self.cells for s in remaining_stages(self.state.outcomes[c.name])]
-        self.todo = len(stages)
-        self.counts = Counter(stage for stage, _ in stages)
+    def __init__(
+        self, matrix: Matrix, storage: Storage, outcomes: dict[str, Outcome], cells: list[Cell],
+        retry: list[str], submit: Submit, progress: Progress,
+    ):  # fmt: skip
+        self.matrix, self.storage, self.outcomes, self.cells = matrix, storage, outcomes, cells
+        self.retry, self.submit, self.progress = retry, submit, progress
+        self.waiting, self.running = list[Job](), dict[Future[Outcome], Job]()
+        self.finished, self.started, self.publish_at = Counter[str](), time.monotonic(), 0.0
+        stages = [(stage, c) for c in cells for stage in remaining_stages(outcomes[c.name])]
+        self.todo, self.counts = len(stages), Counter(stage for stage, _ in stages)
         # Cells with the same program share its export.
         self.counts["export"] = len({cell.stem for stage, cell in stages if stage == "export"})
 
-    def run(self, executor: Executor) -> None:
+    def run(self) -> None:
         """Run everything that the cells need."""
         exported = set()
         for cell in self.cells:
-            outcome = self.state.outcomes[cell.name]
-            stage = remaining_stages(outcome)[0]
+            stage = remaining_stages(self.outcomes[cell.name])[0]
             if stage != "export" or cell.stem not in exported:
-                self._enqueue(stage, outcome)
+                self._enqueue(stage, cell)
             exported |= {cell.stem} if stage == "export" else set()
         while self.waiting or self.running:
-            self._start_jobs(executor)
+            self._start_jobs()
             for future in wait(self.running, return_when=FIRST_COMPLETED).done:
                 self._finish(self.running.pop(future), future)
 
-    def _enqueue(self, stage: str, outcome: Outcome) -> None:
-        self.waiting.append(Job(stage, outcome, self.state.matrix, self.state.storage))
+    def _enqueue(self, stage: str, cell: Cell) -> None:
+        self.waiting.append(Job(stage, self.outcomes[cell.name], self.matrix, self.storage))
 
-    def _start_jobs(self, executor: Executor) -> None:
+    def _start_jobs(self) -> None:
         """Start all jobs that disturb no measurement on this machine."""
         unfinished = [*self.waiting, *self.running.values()]
         exports = any(job.stage == "export" for job in unfinished)
@@ -145,7 +145,7 @@ class Scheduler:
             if blocked.get(job.stage) and job.device in ("", THIS_MACHINE):
                 self.waiting.append(job)
             else:
-                self.running[executor.submit(run_job, job, job.device)] = job
+                self.running[self.submit(run_job, job, job.device)] = job
         first = next(iter(self.running.values()))  # of a device's jobs, this one runs
         count = f"{self.finished[first.stage] + 1} of {self.counts[first.stage]}"
         self._report_progress(f"{RUNNING[first.stage]} {count}: {first.cell.name}")
@@ -154,21 +154,22 @@ class Scheduler:
         """Update the cells that a job was for, and enqueue their next stage."""
         error = future.exception()
         self.finished[job.stage] += 1
+        later = STAGES[STAGES.index(job.stage) + 1 :]
         for cell in self.cells:
-            outcome = self.state.outcomes[cell.name]
+            outcome = self.outcomes[cell.name]
             shared = job.stage == "export" and cell.stem == job.cell.stem
             if cell != job.cell and not (shared and "export" in remaining_stages(outcome)):
                 continue
             if error:
                 outcome = self._fail(outcome, job, error)
-                self.counts.subtract(STAGES[STAGES.index(job.stage) + 1 :])
+                self.counts.subtract(later)
             elif cell == job.cell:
                 outcome = future.result()
             else:
                 outcome = adopt_export(outcome, future.result())
-            self.state.update(outcome)
-            if not error and job.stage != STAGES[-1]:
-                self._enqueue(STAGES[STAGES.index(job.stage) + 1], outcome)
+            self._update(outcome)
+            if not error and later:
+                self._enqueue(later[0], cell)
         if error:
             self._report_progress(f"{job.cell.name}: {job.stage} failed: {error}")
 
@@ -184,9 +185,18 @@ class Scheduler:
             files={} if isinstance(error, TraceError) else outcome.files,
         )
 
+    def _update(self, outcome: Outcome) -> None:
+        """Replace the outcome of its cell."""
+        self.outcomes[outcome.cell.name] = outcome
+        self.storage.write(outcome_path(outcome.cell), to_json(outcome))
+        if (started := time.monotonic()) > self.publish_at:
+            publish(self.storage, self.matrix, self.outcomes.values())
+            # Spend at most 5 % of the time on this; with thousands of cells it is slow.
+            self.publish_at = time.monotonic() + 20 * (time.monotonic() - started)
+
     def _report_progress(self, text: str) -> None:
         """Report a text with the time left: the stages to do take as long as those done so far."""
-        outcomes = [self.state.outcomes[cell.name] for cell in self.cells]
+        outcomes = [self.outcomes[cell.name] for cell in self.cells]
         left = sum(len(remaining_stages(o)) for o in outcomes if o.state == "open")
         done = self.todo - left
         seconds = (time.monotonic() - self.started) * left / done if done and left else 0.0

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -128,35 +127,14 @@ def open_storage(location: str | Path) -> Storage:
     return Storage(str(Path("/", rest) if found else Path(location).resolve()))
 
 
-class PortfolioState:
-    """The outcomes of all cells, always up to date on disk."""
-
-    def __init__(self, matrix: Matrix, cells: Iterable[Cell], storage: Storage):
-        self.matrix, self.storage = matrix, storage
-        self.outcomes = load_outcomes(cells, storage, matrix.notebook)
-        self._next_time = 0.0
-
-    def update(self, outcome: Outcome) -> None:
-        """Replace the outcome of its cell."""
-        self.outcomes[outcome.cell.name] = outcome
-        self.storage.write(outcome_path(outcome.cell), to_json(outcome))
-        if time.monotonic() > self._next_time:
-            self.publish()
-
-    def publish(self) -> Portfolio:
-        """Write ``portfolio.json``, ``portfolio.csv`` and ``index.html``."""
-        started = time.monotonic()
-        portfolio = Portfolio(
-            matrix=asdict(self.matrix),
-            updated=datetime.now(UTC).isoformat(timespec="seconds"),
-            outcomes=tuple(self.outcomes.values()),
-        )
-        self.storage.write(PORTFOLIO, to_json(portfolio))
-        self.storage.write(TABLE, write_csv(portfolio.outcomes))
-        self.storage.write(INDEX, render_index(portfolio))
-        # Spend at most 5 % of the time on this; with thousands of cells it is slow.
-        self._next_time = time.monotonic() + 20 * (time.monotonic() - started)
-        return portfolio
+def publish(storage: Storage, matrix: Matrix, outcomes: Iterable[Outcome]) -> Portfolio:
+    """Write ``portfolio.json``, ``portfolio.csv`` and ``index.html``."""
+    updated = datetime.now(UTC).isoformat(timespec="seconds")
+    portfolio = Portfolio(asdict(matrix), updated, tuple(outcomes))
+    storage.write(PORTFOLIO, to_json(portfolio))
+    storage.write(TABLE, write_csv(portfolio.outcomes))
+    storage.write(INDEX, render_index(portfolio))
+    return portfolio
 
 
 def outcome_path(cell: Cell) -> str:

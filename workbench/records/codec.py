@@ -133,9 +133,9 @@ def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
 
 
 def _check_keys(kind: Any, data: Any, where: object) -> None:
-    """Refuse keys that no record of a type has, which msgspec skips in dataclasses."""
-    if is_dataclass(kind):
-        known = _field_types(kind)  # type: ignore[arg-type]
+    """Refuse keys that no record of a type has, which msgspec skips."""
+    if _is_record(kind):
+        known = _field_types(kind)
         for key, value in data.items() if isinstance(data, dict) else ():
             if key not in known:
                 raise unknown_name("key", str(key), known, where)
@@ -155,9 +155,14 @@ def _field_types(record: Any) -> dict[str, Any]:
     return {name: _find_records(hint) for name, hint in get_type_hints(record).items()}
 
 
+def _is_record(kind: Any) -> bool:
+    """Whether a type has a fixed set of keys: rows of frames may have further ones."""
+    return is_dataclass(kind) or getattr(kind, "__closed__", False)
+
+
 def _find_records(kind: Any) -> Any:
     """A type without ``| None`` if it is or has a record, else None."""
-    if is_dataclass(kind):
+    if _is_record(kind):
         return kind
     if get_origin(kind) in (tuple, dict, Mapping):
         return kind if any(map(_find_records, get_args(kind))) else None

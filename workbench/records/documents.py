@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from inspect import cleandoc
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from types import GenericAlias
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -18,16 +20,10 @@ from workbench.records.runs import (
     SCHEMA_VERSION,
     Ceilings,
     Export,
-    KitResult,
-    Plan,
     Proof,
     Reading,
     RunRecord,
 )
-
-#: A row of a frame, by column.
-Row = Mapping[str, Any]
-Rows = tuple[Row, ...]
 
 #: Numbers that are not finite, and what is not known, are null.
 _TYPES = {"int": int, "float": float | None, "bool": bool, "text": str | None}
@@ -35,6 +31,7 @@ _TYPES = {"int": int, "float": float | None, "bool": bool, "text": str | None}
 _LATER = frozenset({"latency", "restarts"})
 
 
+@cache
 def _row(frame: Frame, title: str = "", /, *, without: str = "", **more: object) -> Any:
     """The type of a row: the columns of a frame, and further ones before them."""
     columns: dict[str, Any] = dict(more)
@@ -46,25 +43,23 @@ def _row(frame: Frame, title: str = "", /, *, without: str = "", **more: object)
     return TypedDict(title or frame.name, columns)  # type: ignore[operator]
 
 
-_BOTTLENECK: Any = _row(frames.BOTTLENECKS)
-_COMBINED_RUN: Any = _row(frames.RUNS)
-_COMPARISON: Any = _row(frames.COMPARISON)
-_COMPARED_OPERATOR: Any = _row(frames.COMPARISON, "operator comparison", key=str)
-_CRITERION: Any = _row(frames.QUALITY)
-_FINDING: Any = _row(frames.FINDINGS, keys=tuple[str, ...])
-_ISA_LEVEL: Any = _row(frames.LADDER)
-_KERNEL_CHANGE: Any = _row(frames.KERNEL_CHANGES)
-_KERNEL_EVIDENCE: Any = _row(frames.KERNEL_EVIDENCE)
-_LAYER: Any = _row(frames.LAYERS)
-_LAYER_CODE: Any = _row(frames.LAYER_CODE)
-_LAYER_TYPE: Any = _row(frames.LAYER_TYPES)
-_PHASE: Any = _row(frames.PHASES)
-_SCALING: Any = _row(frames.SCALING)
-_SHIFT: Any = _row(frames.SHIFT)
-_SIZE_FIT: Any = _row(frames.SIZE_FITS)
-_STATISTICS: Any = _row(frames.STATISTICS)
-_LATENCY: Any = _row(frames.STATISTICS, "latency", clock=str)
-_MEASURED_LATENCY: Any = _row(
+def _several(kind: Any) -> Any:
+    return GenericAlias(tuple, (kind, ...))
+
+
+def _rows(frame: Frame) -> Any:
+    return _several(_row(frame))
+
+
+def _object(title: str, meaning: str, /, **fields: Any) -> Any:
+    """The type of an object, which has no further keys."""
+    kind: Any = TypedDict(title, fields)  # type: ignore[misc]
+    kind.__doc__, kind.__closed__ = meaning, True  # type: ignore[attr-defined]
+    return kind
+
+
+_STATISTICS = _row(frames.STATISTICS)
+_LATENCY: Any = _row(
     frames.STATISTICS, "measured latency", experiment=str, threads=int,
     clock=Literal["cpu_ns", "wall_ns"], control=bool,
     restarts_ms=Annotated[tuple[Annotated[float, Meta(ge=0)], ...], Meta(min_length=1)],
@@ -73,29 +68,12 @@ _MEASURED_LATENCY: Any = _row(
 
 
 @dataclass(frozen=True)
-class KernelShare:
-    """The class of machine code of an operator's kernel, and its share of the samples."""
-
-    code: str
-    share: float | None
-    low: float | None
-    high: float | None
-    samples: int
-
-
-_OPERATOR: Any = _row(
-    frames.ATTRIBUTION, "operator", without="module", name=str, category=str, family=str, rule=str,
-    avg_ms=float | None, count=float | None, total_ms=float | None, share=float | None,
-    kernel_hint=str | None, kernel_evidence=KernelShare | None, layer=str | None,
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Metrics:
     """``metrics.json``: the latencies of a run, from which a later run is compared with it.
 
     ``programs`` has those of experiments that ran another one than the first, ``program``;
-    ``problem`` is what is wrong with the outputs of some program, or empty.
+    ``problem`` is what is wrong with the outputs of some program, or empty; ``results`` are for
+    the scripts of Arm's profiling kit.
     """
 
     model: str
@@ -105,191 +83,109 @@ class Metrics:
     emulated: bool
     started: str
     floor: float | None
-    latencies: tuple[_MEASURED_LATENCY, ...]
+    latencies: tuple[_LATENCY, ...]
     unit: Literal["ms"] = "ms"
     problem: str = ""
-    results: tuple[KitResult, ...] = ()
+    results: tuple[dict[str, Any], ...] = ()
     programs: Mapping[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
 
-@dataclass(frozen=True)
-class SideSummary:
-    """The measurement on one side of a comparison."""
+_VERSION = {"schema_version": NotRequired[int]}
+_KERNEL_SHARE = _object(
+    "KernelShare", "The class of machine code of a kernel, and its share of the samples.",
+    code=str, share=float | None, low=float | None, high=float | None, samples=int,
+)  # fmt: skip
+_OPERATOR: Any = _row(
+    frames.ATTRIBUTION, "operator", without="module", name=str, category=str, family=str, rule=str,
+    avg_ms=float | None, count=float | None, total_ms=float | None, share=float | None,
+    kernel_hint=str | None, kernel_evidence=_KERNEL_SHARE | None, layer=str | None,
+)  # fmt: skip
+#: One measurement: ``latency`` is that of untraced inferences, ``e2e`` is ``Method::execute`` of
+#: the traced ones, to whose mean the categories add up, and so do the kinds: the time in delegates,
+#: in portable kernels and in overhead.
+_MEASUREMENT: dict[str, Any] = {
+    "experiment": str,
+    "threads": int,
+    "latency": _row(frames.STATISTICS, "latency", clock=str),
+    "e2e": _STATISTICS,
+    "bottlenecks": _rows(frames.BOTTLENECKS),
+    "category_totals_ms": dict[str, float],
+    "operator_details": tuple[_OPERATOR, ...],
+    "layers": _rows(frames.LAYERS) | None,
+    "layer_types": NotRequired[_rows(frames.LAYER_TYPES) | None],
+    "kind_totals_ms": NotRequired[dict[str, float]],
+}
+_TRACE = _object(
+    "TraceSummary", "One ETDump.",
+    etdump=str, experiment=str, threads=int, process=int, e2e=_STATISTICS,
+)  # fmt: skip
+_SIDE = _object("SideSummary", "The measurement on one side.", experiment=str, threads=int)
+_COMPARED: Any = _row(frames.COMPARISON, "operator comparison", key=str)
+_COMPARISON = _object(
+    "ComparisonSummary", "A candidate against its baseline; `code`: do both run the same code?",
+    label=str, baseline=_SIDE, candidate=_SIDE, verdict=str, latency=_row(frames.COMPARISON),
+    code=Proof | None, categories=_rows(frames.COMPARISON), operators=tuple[_COMPARED, ...],
+    layers=_rows(frames.COMPARISON) | None, shift=_rows(frames.SHIFT),
+    kernels=_rows(frames.KERNEL_EVIDENCE) | None,
+)  # fmt: skip
+_CHECK = _object(
+    "CheckSummary", "One reason to trust a run's numbers, or not to.",
+    check=str, status=Literal["ok", "note", "fail"], evidence=str,
+)  # fmt: skip
+_QUALITY = _object(
+    "QualitySummary", "The grade of a measurement, and where it comes from.",
+    grade=Literal["A", "B", "C", "D"], summary=str, criteria=_rows(frames.QUALITY),
+    readings=tuple[Reading, ...],
+)  # fmt: skip
+_ANALYSIS = _object(
+    "AnalysisSummary",
+    "``analysis_summary.json``: the candidate of the first comparison, then all of the run.",
+    **_MEASUREMENT, **_VERSION, run_dir=str, model=str, emulated=bool, etrecord=str | None,
+    etdump_count=int, per_etdump=_several(_TRACE),
+    findings=_several(_row(frames.FINDINGS, keys=tuple[str, ...])),
+    comparisons=_several(_COMPARISON), ladder=_rows(frames.LADDER) | None,
+    scaling=_rows(frames.SCALING) | None, crossovers=tuple[str, ...],
+    kernel_changes=GenericAlias(dict, (str, _rows(frames.KERNEL_CHANGES))),
+    measurements=_several(_object("MeasurementSummary", "One measurement.", **_MEASUREMENT)),
+    checks=_several(_CHECK), quality=_QUALITY,
+    categories=NotRequired[str],  # the rules that placed the operators
+    phases=NotRequired[_rows(frames.PHASES) | None],
+    size_fits=NotRequired[_rows(frames.SIZE_FITS) | None],
+)  # fmt: skip
 
-    experiment: str
-    threads: int
-
-
-@dataclass(frozen=True)
-class ComparisonOutline:
-    """The verdict of a comparison, and its latency."""
-
-    label: str
-    baseline: SideSummary
-    candidate: SideSummary
-    verdict: str
-    latency: _COMPARISON
-
-
-@dataclass(frozen=True)
-class ComparisonSummary(ComparisonOutline):
-    """A candidate against its baseline; ``code`` tells whether they ran the same machine code."""
-
-    code: Proof | None
-    categories: tuple[_COMPARISON, ...]
-    operators: tuple[_COMPARED_OPERATOR, ...]
-    layers: tuple[_COMPARISON, ...] | None
-    shift: tuple[_SHIFT, ...]
-    kernels: tuple[_KERNEL_EVIDENCE, ...] | None
-
-
-@dataclass(frozen=True)
-class CheckSummary:
-    """One reason to trust a run's numbers, or not to."""
-
-    check: str
-    status: Literal["ok", "note", "fail"]
-    evidence: str
-
-
-@dataclass(frozen=True)
-class QualityOutline:
-    """The grade of a measurement."""
-
-    grade: Literal["A", "B", "C", "D"]
-    summary: str
-
-
-@dataclass(frozen=True)
-class QualitySummary(QualityOutline):
-    """The grade of a measurement, and where it comes from."""
-
-    criteria: tuple[_CRITERION, ...]
-    readings: tuple[Reading, ...]
-
-
-@dataclass(frozen=True)
-class RunOutline:
-    """Verdicts and grade of a run, as the commands print them with ``--json``."""
-
-    run_dir: str
-    model: str
-    platform: str
-    emulated: bool
-    comparisons: tuple[ComparisonOutline, ...]
-    quality: QualityOutline
-
-
-@dataclass(frozen=True)
-class MeasurementSummary:
-    """One measurement.
-
-    ``latency`` is that of untraced inferences; ``e2e`` is ``Method::execute`` of the traced ones,
-    to whose mean the categories add up, and so do the kinds: the time in delegates, in portable
-    kernels and in overhead.
-    """
-
-    experiment: str
-    threads: int
-    latency: _LATENCY
-    e2e: _STATISTICS
-    bottlenecks: tuple[_BOTTLENECK, ...]
-    category_totals_ms: dict[str, float]
-    operator_details: tuple[_OPERATOR, ...]
-    layers: tuple[_LAYER, ...] | None
-    layer_types: tuple[_LAYER_TYPE, ...] | None = field(default=None, kw_only=True)
-    kind_totals_ms: dict[str, float] = field(default_factory=dict, kw_only=True)
-
-
-@dataclass(frozen=True)
-class TraceSummary:
-    """One ETDump."""
-
-    etdump: str
-    experiment: str
-    threads: int
-    process: int
-    e2e: _STATISTICS
-
-
-@dataclass(frozen=True)
-class AnalysisSummary(MeasurementSummary):
-    """``analysis_summary.json``: the candidate of the first comparison, then all of the run.
-
-    ``categories`` names the rules that placed the operators.
-    """
-
-    run_dir: str
-    model: str
-    emulated: bool
-    etrecord: str | None
-    etdump_count: int
-    per_etdump: tuple[TraceSummary, ...]
-    findings: tuple[_FINDING, ...]
-    comparisons: tuple[ComparisonSummary, ...]
-    ladder: tuple[_ISA_LEVEL, ...] | None
-    scaling: tuple[_SCALING, ...] | None
-    crossovers: tuple[str, ...]
-    kernel_changes: dict[str, tuple[_KERNEL_CHANGE, ...]]
-    measurements: tuple[MeasurementSummary, ...]
-    checks: tuple[CheckSummary, ...]
-    quality: QualitySummary
-    categories: str = "workbench"
-    phases: tuple[_PHASE, ...] | None = None
-    size_fits: tuple[_SIZE_FIT, ...] | None = None
-    schema_version: int = SCHEMA_VERSION
-
-
-@dataclass(frozen=True)
-class PipelineRun:
-    """Where and how a program was measured."""
-
-    dir: str
-    state: str
-    platform: str
-    emulated: bool
-    host: dict[str, Any]
-    runner: dict[str, Any]
-    versions: dict[str, str]
-    started: str
-    finished: str
-    plan: Plan
-
-
-@dataclass(frozen=True)
-class PipelineSummary:
-    """``<stem>_pipeline_summary.json``: what was exported and measured, and the verdicts."""
-
-    model: str
-    verdicts: tuple[str, ...]
-    export: Export | None
-    run: PipelineRun
-    schema_version: int = SCHEMA_VERSION
-
-
-@dataclass(frozen=True)
-class CombinedSummary:
-    """``combined_pipeline_summary.json``: several runs side by side."""
-
-    models: tuple[str, ...]
-    runs: tuple[_COMBINED_RUN, ...]
-    latencies: tuple[_COMPARISON, ...]
-    layers: tuple[_LAYER_CODE, ...] | None
-    problem: str
-    schema_version: int = SCHEMA_VERSION
+#: What the pipeline summary has of a run's record.
+RUN_FIELDS = (
+    *("state", "platform", "emulated", "host", "runner", "versions"),
+    *("started", "finished", "plan"),
+)
+_RECORD = get_type_hints(RunRecord)
+_RUN = _object(
+    "PipelineRun", "Where and how a program was measured.",
+    dir=str, **{name: _RECORD[name] for name in RUN_FIELDS},
+)  # fmt: skip
+_PIPELINE = _object(
+    "PipelineSummary",
+    "``<stem>_pipeline_summary.json``: what was exported and measured, and the verdicts.",
+    model=str, verdicts=tuple[str, ...], export=Export | None, run=_RUN, **_VERSION,
+)  # fmt: skip
+_COMBINED = _object(
+    "CombinedSummary", "``combined_pipeline_summary.json``: several runs side by side.",
+    models=tuple[str, ...], runs=_rows(frames.RUNS), latencies=_rows(frames.COMPARISON),
+    layers=_rows(frames.LAYER_CODE) | None, problem=str, **_VERSION,
+)  # fmt: skip
 
 
 DOCUMENTS: dict[str, type] = {
-    "analysis_summary": AnalysisSummary,
+    "analysis_summary": _ANALYSIS,
     "ceilings": Ceilings,
-    "combined_pipeline_summary": CombinedSummary,
+    "combined_pipeline_summary": _COMBINED,
     "export": Export,
     "layers": Layers,
     "manifest": RunRecord,
     "metrics": Metrics,
     "outcome": Outcome,
-    "pipeline_summary": PipelineSummary,
+    "pipeline_summary": _PIPELINE,
     "portfolio": Portfolio,
     "recipe": Recipe,
     "study": Study,

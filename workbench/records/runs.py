@@ -1,6 +1,8 @@
 """Exports, plans, runs and machine peaks as frozen records; ``codec`` converts them to JSON."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from workbench.errors import StoreError
@@ -453,30 +455,29 @@ class Agreement:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class KitMetrics:
-    """What the scripts of Arm's profiling kit read of an experiment; files in the run's folder.
+def kit_result(
+    experiment: str,
+    threads: int,
+    runs: int,
+    trace: Session | None,
+    latency_ms: Sequence[float] = (),
+) -> dict[str, Any]:
+    """An experiment as the scripts of Arm's profiling kit read it, in ``results`` of two files.
 
     ``latency_ms`` are wall times of single inferences, without warm-up; only ``metrics.json`` has
     them.
     """
-
-    threads: int
-    runs: int
-    etdump: str = ""
-    log: str = ""
-    latency_ms: tuple[float, ...] = ()
-    median_ms: float | None = None
-    min_ms: float | None = None
-    max_ms: float | None = None
-
-
-@dataclass(frozen=True)
-class KitResult:
-    """An experiment at one thread count, as in ``results`` of the kit's files."""
-
-    experiment: str
-    metrics: KitMetrics
+    metrics = {
+        "threads": threads,
+        "runs": runs,
+        "etdump": trace.etdump if trace else "",
+        "log": trace.log if trace else "",
+        "latency_ms": latency_ms,
+        "median_ms": median(latency_ms) if latency_ms else None,
+        "min_ms": min(latency_ms, default=None),
+        "max_ms": max(latency_ms, default=None),
+    }
+    return {"experiment": experiment, "metrics": metrics}
 
 
 @dataclass(frozen=True)
@@ -508,7 +509,7 @@ class RunRecord:
     exports: dict[str, Export] = field(default_factory=dict)
     model: str = ""
     executorch: dict[str, Any] = field(default_factory=dict)
-    results: tuple[KitResult, ...] = ()
+    results: tuple[dict[str, Any], ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def export_of(self, program: PlannedProgram) -> Export | None:

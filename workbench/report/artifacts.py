@@ -2,11 +2,10 @@
 
 import itertools
 import re
-from dataclasses import fields
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from IPython.display import display
 
@@ -18,19 +17,14 @@ from workbench.analysis.statistics import describe, pick_timed, restart_latencie
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.explorer.page import explorer_page
 from workbench.frames import ATTRIBUTION, STATISTICS
-from workbench.records import documents
-from workbench.records.codec import to_document
-from workbench.records.documents import Row, Rows
-from workbench.records.runs import KitMetrics, KitResult
-from workbench.store import (
-    EXPLORER_HTML,
-    METRICS,
-    SUMMARY,
-    artifacts_dir,
-    atomic_write,
-)
+from workbench.records.codec import to_document, to_plain
+from workbench.records.documents import RUN_FIELDS
+from workbench.records.runs import kit_result
+from workbench.store import EXPLORER_HTML, METRICS, SUMMARY, artifacts_dir, atomic_write
 from workbench.trace.writers import write_csvs
 from workbench.trace.xnn_log import read_xnn_log
+
+Document = dict[str, Any]
 
 
 def write_explorer(names: dict[str, Any]) -> None:
@@ -77,41 +71,40 @@ def write_documents(run: Run) -> list[Path]:
 
 def summarize_run(run: Run) -> dict[str, str]:
     """The JSON files of a run: their texts by name."""
-    records = {
+    files = {
         METRICS: summarize_metrics(run),
         SUMMARY: summarize_analysis(run),
         f"{run.record.plan.stem}_pipeline_summary.json": summarize_pipeline(run),
     }
-    return {name: to_document(record) for name, record in records.items()}
+    return {name: to_document(content) for name, content in files.items()}
 
 
-def summarize_metrics(run: Run) -> documents.Metrics:
+def summarize_metrics(run: Run) -> Document:
     """The latencies of a run; ``restarts_ms`` has the typical one of every process."""
     identity = identify_run(run.record)
-    return documents.Metrics(
-        model=run.model,
-        program=identity["program"],
-        device=identity["device"],
-        build=identity["build"],
-        emulated=run.emulated,
-        started=run.record.started,
-        floor=run.noise_floor,
-        latencies=tuple(map(_latency, run.measurements)),
-        problem=run.wrong,
-        results=tuple(map(_kit_result, run.measurements)),
-        programs={
+    return {
+        **{name: identity[name] for name in ("program", "device", "build")},
+        "model": run.model,
+        "emulated": run.emulated,
+        "started": run.record.started,
+        "floor": run.noise_floor,
+        "latencies": list(map(_latency, run.measurements)),
+        "unit": "ms",
+        "problem": run.wrong,
+        "results": list(map(_kit_result, run.measurements)),
+        "programs": {
             m.name: identify_run(run.record, m.program)["program"]
             for m in run.measurements
             if m.program.name
         },
-    )
+    }
 
 
-def _latency(measurement: Measurement) -> Row:
+def _latency(measurement: Measurement) -> Document:
     key = (measurement.name, measurement.threads)
     sessions = [s for s in measurement.run.record.sessions if (s.experiment, s.threads) == key]
     return {
-        **_rows(measurement.statistics)[0],
+        **measurement.statistics.to_dict("records")[0],
         "control": measurement.control,
         "restarts_ms": restart_latencies(measurement.latencies).to_list(),
         "tracer_overhead": measurement.run.tracer_overhead.get(key),
@@ -120,98 +113,91 @@ def _latency(measurement: Measurement) -> Row:
     }
 
 
-def _kit_result(measurement: Measurement) -> KitResult:
+def _kit_result(measurement: Measurement) -> Document:
     wall_ms = pick_timed(measurement.latencies)["wall_ns"].to_numpy() / 1e6
     first = measurement.sessions[0] if measurement.sessions else None
-    return KitResult(
-        measurement.name,
-        KitMetrics(
-            threads=measurement.threads,
-            runs=len(wall_ms),
-            etdump=first.etdump if first else "",
-            log=first.log if first else "",
-            latency_ms=tuple(wall_ms.tolist()),
-            median_ms=float(np.median(wall_ms)),
-            min_ms=float(wall_ms.min()),
-            max_ms=float(wall_ms.max()),
-        ),
-    )
+    name, threads = measurement.name, measurement.threads
+    return kit_result(name, threads, len(wall_ms), first, wall_ms.tolist())
 
 
-def summarize_analysis(run: Run) -> documents.AnalysisSummary:
+def summarize_analysis(run: Run) -> Document:
     """All that a run shows; the figures at the top are those of its subject."""
     measurements = {m: _measurement(m) for m in run.measurements if m.sessions}
     traces = [
-        documents.TraceSummary(s.etdump, m.name, m.threads, s.process, _e2e(m.ledger, s.process))
+        {
+            "etdump": session.etdump,
+            "experiment": m.name,
+            "threads": m.threads,
+            "process": session.process,
+            "e2e": _e2e(m.ledger, session.process),
+        }
         for m in measurements
-        for s in m.sessions
+        for session in m.sessions
     ]
     pte, export = Path(run.subject.program.pte), run.subject.export
     places = (pte.parent, artifacts_dir(run.path.parent.parent))
     record = export.etrecord if export else ""
-    return documents.AnalysisSummary(
-        **vars(measurements[run.subject]),
-        run_dir=_folder(run.path),
-        model=run.model,
-        emulated=run.emulated,
-        etrecord=record if record and any((p / record).is_file() for p in places) else None,
-        etdump_count=len(traces),
-        per_etdump=tuple(traces),
-        findings=tuple({**row, "keys": row["keys"].splitlines()} for row in _rows(run.findings)),
-        comparisons=tuple(map(_comparison, run.comparisons)),
-        ladder=_optional(run.isa_levels),
-        scaling=_optional(run.scaling),
-        phases=_optional(run.phases),
-        size_fits=_optional(run.size_fits),
-        crossovers=run.crossovers,
-        kernel_changes={name: _rows(changes) for name, changes in run.kernel_changes.items()},
-        measurements=tuple(measurements.values()),
-        checks=tuple(documents.CheckSummary(**row) for row in run.checks.to_dict("records")),
-        categories=run.scheme.label,
-        quality=documents.QualitySummary(
-            **vars(_quality(run)), criteria=_rows(run.quality), readings=run.record.readings
-        ),
-    )
+    findings = run.findings
+    return {
+        **measurements[run.subject],
+        "run_dir": _folder(run.path),
+        "model": run.model,
+        "emulated": run.emulated,
+        "etrecord": record if record and any((p / record).is_file() for p in places) else None,
+        "etdump_count": len(traces),
+        "per_etdump": traces,
+        "findings": findings.assign(keys=findings["keys"].map(str.splitlines)),
+        "comparisons": list(map(_comparison, run.comparisons)),
+        "ladder": run.isa_levels,
+        "scaling": run.scaling,
+        "phases": run.phases,
+        "size_fits": run.size_fits,
+        "crossovers": run.crossovers,
+        "kernel_changes": run.kernel_changes,
+        "measurements": list(measurements.values()),
+        "checks": run.checks,
+        "categories": run.scheme.label,
+        "quality": _quality(run) | {"criteria": run.quality, "readings": run.record.readings},
+    }
 
 
-def summarize_pipeline(run: Run) -> documents.PipelineSummary:
+def summarize_pipeline(run: Run) -> Document:
     """The verdicts of a run, with what was exported and measured, and where it is."""
-    known = {entry.name for entry in fields(documents.PipelineRun)}
-    shared = {name: value for name, value in vars(run.record).items() if name in known}
-    return documents.PipelineSummary(
-        model=run.model,
-        verdicts=tuple(comparison.text for comparison in run.comparisons),
-        export=run.record.export,
-        run=documents.PipelineRun(dir=_folder(run.path), **shared),
-    )
+    shared = {name: getattr(run.record, name) for name in RUN_FIELDS}
+    return {
+        "model": run.model,
+        "verdicts": [comparison.text for comparison in run.comparisons],
+        "export": run.record.export,
+        "run": {"dir": _folder(run.path), **shared},
+    }
 
 
-def outline_run(run: Run) -> documents.RunOutline:
+def outline_run(run: Run) -> Document:
     """The verdicts of a run with their latencies, and its grade."""
-    return documents.RunOutline(
-        run_dir=str(run.path),
-        model=run.model,
-        platform=run.record.platform,
-        emulated=run.emulated,
-        comparisons=tuple(map(_outline, run.comparisons)),
-        quality=_quality(run),
-    )
+    return {
+        "run_dir": str(run.path),
+        "model": run.model,
+        "platform": run.record.platform,
+        "emulated": run.emulated,
+        "comparisons": list(map(_outline, run.comparisons)),
+        "quality": _quality(run),
+    }
 
 
-def _quality(run: Run) -> documents.QualityOutline:
-    return documents.QualityOutline(run.quality["grade"].iloc[0], summarize_quality(run.quality))
+def _quality(run: Run) -> Document:
+    return {"grade": run.quality["grade"].iloc[0], "summary": summarize_quality(run.quality)}
 
 
-def _measurement(measurement: Measurement) -> documents.MeasurementSummary:
+def _measurement(measurement: Measurement) -> Document:
     categories = measurement.categories
-    return documents.MeasurementSummary(
-        experiment=measurement.name,
-        threads=measurement.threads,
-        latency=_rows(measurement.statistics[["clock", *STATISTICS.names]])[0],
-        e2e=_e2e(measurement.ledger),
-        bottlenecks=_rows(rank_bottlenecks(measurement.ledger)),
-        category_totals_ms=dict(zip(categories["category"], categories["mean_ms"], strict=True)),
-        operator_details=tuple(
+    return {
+        "experiment": measurement.name,
+        "threads": measurement.threads,
+        "latency": measurement.statistics[["clock", *STATISTICS.names]].to_dict("records")[0],
+        "e2e": _e2e(measurement.ledger),
+        "bottlenecks": rank_bottlenecks(measurement.ledger),
+        "category_totals_ms": categories.set_index("category")["mean_ms"].to_dict(),
+        "operator_details": [
             {
                 **{name: row.get(name) for name in ATTRIBUTION.names if name != "module"},
                 **{name: row[name] for name in ("category", "family", "rule", "share")},
@@ -222,15 +208,15 @@ def _measurement(measurement: Measurement) -> documents.MeasurementSummary:
                 **describe_kernel(row, measurement.kernels),
                 "layer": row.get("module"),
             }
-            for row in _rows(measurement.operators)
-        ),
-        layers=_optional(measurement.layers),
-        layer_types=_optional(measurement.layer_types),
-        kind_totals_ms=measurement.operators.groupby("kind")["mean_ms"].sum().to_dict(),
-    )
+            for row in to_plain(measurement.operators)
+        ],
+        "layers": measurement.layers,
+        "layer_types": measurement.layer_types,
+        "kind_totals_ms": measurement.operators.groupby("kind")["mean_ms"].sum().to_dict(),
+    }
 
 
-def describe_kernel(row: Row, kernels: pd.DataFrame) -> dict[str, Any]:
+def describe_kernel(row: Document, kernels: pd.DataFrame) -> Document:
     """The microkernel of an operator with its share of the samples, or what its name tells."""
     if row["key"] not in kernels.index:
         # Layout, types and microkernel of an operator such as ``Convolution (NHWC, PF32) IGEMM``.
@@ -238,46 +224,31 @@ def describe_kernel(row: Row, kernels: pd.DataFrame) -> dict[str, Any]:
         hint = ", ".join(filter(None, found.groups())) if found else None
         return {"kernel_hint": hint, "kernel_evidence": None}
     kernel = kernels.loc[row["key"]]
-    evidence = {name: kernel[name] for name in ("code", "share", "low", "high", "samples")}
-    return {"kernel_hint": kernel["function"], "kernel_evidence": documents.KernelShare(**evidence)}
+    evidence = kernel[["code", "share", "low", "high", "samples"]].to_dict()
+    return {"kernel_hint": kernel["function"], "kernel_evidence": evidence}
 
 
-def _outline(comparison: Comparison) -> documents.ComparisonOutline:
-    before, after = comparison.baseline, comparison.candidate
-    return documents.ComparisonOutline(
-        label=comparison.label,
-        baseline=documents.SideSummary(before.name, before.threads),
-        candidate=documents.SideSummary(after.name, after.threads),
-        verdict=comparison.text,
-        latency=_rows(comparison.latency)[0],
-    )
+def _outline(comparison: Comparison) -> Document:
+    sides = {"baseline": comparison.baseline, "candidate": comparison.candidate}
+    return {
+        "label": comparison.label,
+        **{side: {"experiment": m.name, "threads": m.threads} for side, m in sides.items()},
+        "verdict": comparison.text,
+        "latency": comparison.latency.to_dict("records")[0],
+    }
 
 
-def _comparison(comparison: Comparison) -> documents.ComparisonSummary:
-    return documents.ComparisonSummary(
-        **vars(_outline(comparison)),
-        code=comparison.proof,
-        categories=_rows(comparison.categories),
-        operators=_rows(comparison.operators),
-        layers=_optional(comparison.layers),
-        shift=_rows(comparison.shift),
-        kernels=_optional(comparison.kernels),
-    )
+def _comparison(comparison: Comparison) -> Document:
+    parts = ("categories", "operators", "layers", "shift", "kernels")
+    frames = {name: getattr(comparison, name) for name in parts}
+    return _outline(comparison) | {"code": comparison.proof, **frames}
 
 
-def _e2e(ledger: pd.DataFrame, process: int | None = None) -> Row:
+def _e2e(ledger: pd.DataFrame, process: int | None = None) -> Mapping[str, Any]:
     """Statistics of ``Method::execute`` in the traced runs, of one process or of all."""
     ledger = ledger if process is None else ledger[ledger["process"] == process]
     runs = ledger.groupby(["process", "run"], sort=False)["duration_ns"].sum() / 1e6
     return describe(runs.to_numpy(), runs.index.get_level_values("process"))
-
-
-def _rows(frame: pd.DataFrame) -> Rows:
-    return tuple(frame.to_dict("records"))
-
-
-def _optional(frame: pd.DataFrame | None) -> Rows | None:
-    return None if frame is None else _rows(frame)
 
 
 def _folder(run_dir: Path) -> str:

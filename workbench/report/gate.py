@@ -15,7 +15,8 @@ from workbench.analysis.run import Run
 from workbench.errors import UsageError, WorkbenchError, printable
 from workbench.frames import WRONG, format_range
 from workbench.plots.tables import Table, show_note, show_table
-from workbench.records.documents import AnalysisSummary, Metrics, PipelineSummary
+from workbench.records.documents import DOCUMENTS
+from workbench.records.runs import SCHEMA_VERSION
 from workbench.report.artifacts import summarize_run
 from workbench.store import (
     METRICS,
@@ -196,13 +197,13 @@ def _artifacts(run: Run) -> Row:
 def _documents(run: Run) -> Iterator[Row]:
     """Whether each JSON file fits its schema, and has the figures that the traces give today."""
     texts = summarize_run(run) if (run.output / METRICS).is_file() else {}
-    kinds = (Metrics, AnalysisSummary, PipelineSummary)
+    kinds = (DOCUMENTS[kind] for kind in ("metrics", "analysis_summary", "pipeline_summary"))
     for (name, text), kind in zip(texts.items(), kinds, strict=False):
         path = run.output / name
         if path.is_file():
             try:
-                version = vars(load_document(kind, path))["schema_version"]
-                yield f"{name} fits its schema", "ok", f"version {version}"
+                load_document(kind, path)
+                yield f"{name} fits its schema", "ok", f"version {SCHEMA_VERSION}"
             except WorkbenchError as error:
                 yield f"{name} fits its schema", "fail", str(error)
                 continue

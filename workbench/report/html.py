@@ -9,19 +9,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any
 
 import mistune
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from workbench.errors import printable
 from workbench.frames import decimals_of, format_number
-
-
-class Shown(Protocol):
-    """A figure or a table; as text, it is Markdown."""
-
-    def _repr_html_(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -40,11 +34,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, text in Markdown, and figures and tables; ``brief`` puts it in the summary."""
+    """A heading, text in Markdown, and figures and tables; ``brief`` puts it in the summary.
+
+    Items have a method ``_repr_html_``, and are Markdown as text.
+    """
 
     heading: str
     text: str = ""
-    items: list[Shown] = field(default_factory=list)
+    items: list[Any] = field(default_factory=list)
     brief: bool = False
 
     @property

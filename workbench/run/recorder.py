@@ -15,14 +15,13 @@ from workbench.errors import TargetError, WorkbenchError
 from workbench.export.program import Program
 from workbench.options import Progress
 from workbench.records.runs import (
-    KitMetrics,
-    KitResult,
     Plan,
     Reading,
     RunRecord,
     Sampling,
     Session,
     Start,
+    kit_result,
 )
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner
@@ -163,11 +162,10 @@ def timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _outline(run: RunRecord, experiment: str, threads: int) -> KitResult:
+def _outline(run: RunRecord, experiment: str, threads: int) -> dict[str, Any]:
     """What a manifest of the kit says of an experiment."""
     found = [s for s in run.sessions if (s.experiment, s.threads) == (experiment, threads)]
     batches = [batch for session in found if not session.traced for batch in session.batches]
     first = next((session for session in found if session.etdump), found[0])
     runs = sum(len(batch.wall_ns) for batch in batches)
-    metrics = KitMetrics(threads, runs or run.plan.runs, first.etdump, first.log)
-    return KitResult(experiment, metrics)
+    return kit_result(experiment, threads, runs or run.plan.runs, first)
