@@ -89,7 +89,7 @@ class Tools:
                     wheel.writestr(name, "#!/bin/sh\n" + self._compiler(runner, "zig"))
         self.write("pip3", PIP.format(folder=self.folder))
         self.write("apt-get", APT)
-        loader = build.ARCHITECTURES[machine].loader
+        _, loader = build.ARCHITECTURES[machine]
         folder = f'"$3/usr/lib/{machine}-linux-gnu"'
         files = " ".join((*C_LIBRARIES, *CPP_LIBRARIES))
         # The loader is a script that starts what it is to load.

@@ -10,7 +10,6 @@ import subprocess
 import time
 
 from workbench.errors import WorkbenchError
-from workbench.run.build import ARCHITECTURES
 from workbench.run.bundle import fetch_debian
 from workbench.run.targets.android import Android
 from workbench.run.targets.qemu import Qemu
@@ -76,7 +75,7 @@ class Phone:
                 *(f"{_LIBRARIES}/android/{name}.so.0" for name in _ANDROID),
                 *(f"{_LIBRARIES}/{name}" for name in _OTHERS),
             ],
-            architecture=ARCHITECTURES["x86_64"].debian,
+            architecture="amd64",
         )
         loader = str(tools / "ld-linux-x86-64.so.2")
         self.socket = f"localfilesystem:{home}/adb.socket"

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
-import uuid
+import time
 from pathlib import Path
 
 import pytest
@@ -115,19 +115,15 @@ def test_every_word_and_file_arrives_unchanged(board, config, tmp_path):
     assert files == {path: path.stat().st_mtime_ns for path in files}, "the others are not"
 
 
-def test_run_folders_of_ended_processes_are_deleted(board, config, tmp_path):
-    process = subprocess.Popen(["true"])
-    process.wait()
-    owner = f"run-{uuid.getnode():x}-{os.getuid()}"
-    dead = board.base / f"{owner}-{process.pid}-0123abcd"
-    alive = board.base / f"{owner}-{os.getppid()}-0123abcd"
-    others = board.base / f"run-1-2-{process.pid}-0123abcd"
-    for folder in (dead, alive, others):
-        folder.mkdir(parents=True)
+def test_run_folders_that_a_killed_run_left_days_ago_are_deleted(board, config, tmp_path):
+    for name, days in (("run-old", 4), ("run-new", 1)):
+        (board.base / name / "inside").mkdir(parents=True)
+        then = time.time() - days * 24 * 3600
+        os.utime(board.base / name, (then, then))
     (tmp_path / "my off runner").write_text("#!/bin/sh\nexit 3\n")
     with pytest.raises(wb.WorkbenchError, match="ended with code 3"):
         wb.run_config(config, root=tmp_path / "out")
-    assert board.runs == sorted([alive.name, others.name])
+    assert board.runs == ["run-new"]
 
 
 @pytest.mark.parametrize(

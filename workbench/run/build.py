@@ -13,12 +13,11 @@ import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from workbench.errors import RunnerError, WorkbenchError, unknown_name
+from workbench.errors import RunnerError, WorkbenchError
 from workbench.store import cached, sha256_of
 
 NATIVE = Path(__file__).parent / "native"
@@ -32,36 +31,11 @@ COMPILE_TIMEOUT_S, DOWNLOAD_TIMEOUT_S = 900.0, 900.0
 ZIG = "0.16.0"
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """The names of a Linux architecture: the kernel's, Debian's, and its dynamic loader."""
-
-    name: str
-    debian: str
-    loader: str
-
-    @property
-    def wheel(self) -> str:
-        """The platform tag of its wheels."""
-        return f"manylinux_2_28_{self.name}"
-
-    @property
-    def triplet(self) -> str:
-        """The name of its library folder."""
-        return f"{self.name}-linux-gnu"
-
-
+#: Of the architectures with a runner, by ``uname -m``: Debian's name, and the dynamic loader.
 ARCHITECTURES = {
-    "aarch64": Architecture("aarch64", "arm64", "ld-linux-aarch64.so.1"),
-    "x86_64": Architecture("x86_64", "amd64", "ld-linux-x86-64.so.2"),
+    "aarch64": ("arm64", "ld-linux-aarch64.so.1"),
+    "x86_64": ("amd64", "ld-linux-x86-64.so.2"),
 }
-
-
-def find_architecture(machine: str) -> Architecture:
-    """The architecture that ``uname -m`` calls ``machine``; UsageError for an unknown one."""
-    if machine not in ARCHITECTURES:
-        raise unknown_name("architecture", machine, ARCHITECTURES)
-    return ARCHITECTURES[machine]
 
 
 def find_sdk() -> Path:
@@ -102,17 +76,17 @@ def find_compiler() -> list[str]:
     if sys.platform != "linux":
         raise WorkbenchError("no C++ compiler", hint="xcode-select --install")
     try:
-        return zig_compiler(find_architecture(platform.machine()))
+        return zig_compiler(platform.machine())
     except WorkbenchError as error:
         hint = "install g++ or clang++ (Debian: apt install g++)"
         raise WorkbenchError(f"no C++ compiler, and no Zig: {error.what}", hint=hint) from None
 
 
-def zig_compiler(architecture: Architecture) -> list[str]:
+def zig_compiler(machine: str) -> list[str]:
     """The command of Zig's C++ compiler for an architecture; downloaded by pip on first use."""
     zig = fetch_wheel("ziglang", ZIG) / "ziglang" / "zig"
     zig.chmod(0o755)
-    return [str(zig), "c++", "-target", f"{architecture.triplet}.2.28"]
+    return [str(zig), "c++", "-target", f"{machine}-linux-gnu.2.28"]
 
 
 def fetch_wheel(package: str, version: str, platform: str = "") -> Path:
@@ -226,9 +200,8 @@ def find_operator_libraries() -> list[Path]:
     return [cached(f"{bindings}-{fingerprint(sdk, compiler)}", compile_empty), library]
 
 
-def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) -> dict[str, str]:
+def describe_runner(command: Sequence[str], binary: Path) -> dict[str, str]:
     """A runner's entry in the manifest: kind, compiler, hash and wheel."""
-    command = [str(runner)] if isinstance(runner, Path) else [str(part) for part in runner]
     try:
         done = subprocess.run([*command, "--version"], capture_output=True, timeout=60, check=False)
         said = json.loads(done.stdout)
@@ -240,7 +213,7 @@ def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) ->
     return {
         "kind": kind,
         "compiler": compiler,
-        "sha256": sha256_of(binary or Path(command[-1])),
+        "sha256": sha256_of(binary),
         "executorch": metadata.version("executorch"),
     }
 

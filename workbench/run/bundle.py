@@ -4,19 +4,17 @@ import hashlib
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from workbench.errors import WorkbenchError
+from workbench.errors import WorkbenchError, unknown_name
 from workbench.run.build import (
+    ARCHITECTURES,
     LIBRARIES,
-    Architecture,
     compile_runner,
     download,
     fetch_wheel,
-    find_architecture,
     fingerprint,
     zig_compiler,
 )
@@ -34,45 +32,37 @@ C_LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt
 CPP_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """A folder with a runner and all that it needs."""
-
-    folder: Path
-    architecture: Architecture
-
-    @property
-    def runner(self) -> Path:
-        """The runner's binary."""
-        return self.folder / "runner"
-
-    def command(self, folder: str) -> tuple[str, ...]:
-        """The command that starts the runner from a copy of the bundle in ``folder``."""
-        loader = f"{folder}/{self.architecture.loader}"
-        return (loader, "--library-path", folder, f"{folder}/runner", "--lib_dir", folder)
-
-
-def make_bundle(machine: str) -> Bundle:
-    """The bundle for an architecture, by ``uname -m``; made on first use, then cached."""
-    architecture = find_architecture(machine)
+def make_bundle(machine: str) -> Path:
+    """A folder with a runner for an architecture (``uname -m``) and all that it needs; cached."""
+    if machine not in ARCHITECTURES:
+        raise unknown_name("architecture", machine, ARCHITECTURES)
     # In the version that is installed here.
-    wheel = fetch_wheel("executorch", metadata.version("executorch"), architecture.wheel)
-    sdk, compiler = wheel / "executorch", find_cross_compiler(architecture)
+    version = metadata.version("executorch")
+    wheel = fetch_wheel("executorch", version, f"manylinux_2_28_{machine}")
+    sdk, compiler = wheel / "executorch", find_cross_compiler(machine)
     name = f"bundles/{machine}-{fingerprint(sdk, compiler, '$ORIGIN')}"
-    return Bundle(cached(name, partial(_fill, architecture, sdk, compiler)), architecture)
+    return cached(name, partial(_fill, machine, sdk, compiler))
 
 
-def find_cross_compiler(architecture: Architecture) -> list[str]:
+def bundle_command(machine: str, folder: str) -> list[str]:
+    """The command that starts the runner from a copy of its bundle in ``folder``."""
+    _, loader = ARCHITECTURES[machine]
+    start = [f"{folder}/{loader}", "--library-path", folder]
+    return [*start, f"{folder}/runner", "--lib_dir", folder]
+
+
+def find_cross_compiler(machine: str) -> list[str]:
     """The command of a C++ compiler for an architecture: GCC's if installed, else Zig's by pip."""
-    installed = shutil.which(f"{architecture.triplet}-g++")
-    return [installed] if installed else zig_compiler(architecture)
+    installed = shutil.which(f"{machine}-linux-gnu-g++")
+    return [installed] if installed else zig_compiler(machine)
 
 
-def _fill(architecture: Architecture, sdk: Path, compiler: list[str], folder: Path) -> None:
-    names = (architecture.loader, *C_LIBRARIES, *CPP_LIBRARIES)
-    files = [f"usr/lib/{architecture.triplet}/{name}" for name in names]
+def _fill(machine: str, sdk: Path, compiler: list[str], folder: Path) -> None:
+    debian, loader = ARCHITECTURES[machine]
+    names = (loader, *C_LIBRARIES, *CPP_LIBRARIES)
+    files = [f"usr/lib/{machine}-linux-gnu/{name}" for name in names]
     packages = ("libc6", "libstdc++6", "libgcc-s1")
-    shutil.copytree(fetch_debian(packages, files, architecture=architecture.debian), folder)
+    shutil.copytree(fetch_debian(packages, files, architecture=debian), folder)
     for name in (*LIBRARIES, *KERNELS, *BACKENDS):
         shutil.copy(sdk / "lib" / f"lib{name}.so", folder)
     compile_runner(sdk, compiler, folder / "runner", rpath="$ORIGIN")

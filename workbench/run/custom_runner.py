@@ -27,7 +27,7 @@ from workbench.options import Progress, silent
 from workbench.records.runs import Experiment, Plan, Session, count_threads
 from workbench.run.execute import interleave
 from workbench.run.locks import runner_options
-from workbench.run.recorder import RunRecorder, open_record
+from workbench.run.recorder import open_record
 from workbench.run.runner import Runner
 from workbench.run.targets.host import HOST, Host
 from workbench.store import sha256_of, trace_path
@@ -52,10 +52,29 @@ def run_processes(
     target: Host = HOST,
     progress: Progress = silent,
 ) -> Path:
-    """Measure a plan of custom runners in the folder ``name``, or continue; returns its path."""
+    """Measure a plan of custom runners in interleaved processes, those of ``xnntrace`` only once.
+
+    Returns the run's folder, which is called ``name`` unless an interrupted run continues.
+    """
     runner = Runner("executor_runner", (), describe_runners(plan), target)
+    steps = [
+        (threads, process, order)
+        for process, order in enumerate(order_experiments(plan.experiments, plan.processes))
+        for threads in plan.threads
+    ]
     with open_record(plan, programs, runner, root, progress, name) as recorder:
-        measure_processes(recorder, target, progress)
+        for number, (threads, process, order) in enumerate(steps):
+            text = f"{count_threads(threads)}, process {process + 1}/{plan.processes}"
+            progress(text, number / len(steps))
+            if recorder.has((threads, process, True)):
+                continue
+            for program in programs:
+                program.check_unchanged()
+            recorder.add_sessions(
+                run_process(recorder.run_dir, plan, experiment, threads, process, target)
+                for experiment in order
+                if threads in experiment.threads and (experiment.mode == "timing" or process == 0)
+            )
     progress("analysing", 1.0)
     return recorder.run_dir
 
@@ -66,28 +85,6 @@ def describe_runners(plan: Plan) -> dict[str, str]:
     together = hashlib.sha256("".join(hashes.values()).encode()).hexdigest()
     named = ", ".join(f"{path} {sha256[:12]}" for path, sha256 in hashes.items())
     return {"kind": "executor_runner", "sha256": together, "binaries": named}
-
-
-def measure_processes(recorder: RunRecorder, target: Host, progress: Progress) -> None:
-    """Run the plan's experiments in interleaved processes; those of ``xnntrace`` only once."""
-    plan = recorder.run.plan
-    steps = [
-        (threads, process, order)
-        for process, order in enumerate(order_experiments(plan.experiments, plan.processes))
-        for threads in plan.threads
-    ]
-    for number, (threads, process, order) in enumerate(steps):
-        text = f"{count_threads(threads)}, process {process + 1}/{plan.processes}"
-        progress(text, number / len(steps))
-        if recorder.has((threads, process, True)):
-            continue
-        for program in recorder.programs:
-            program.check_unchanged()
-        recorder.add_sessions(
-            run_process(recorder.run_dir, plan, experiment, threads, process, target)
-            for experiment in order
-            if threads in experiment.threads and (experiment.mode == "timing" or process == 0)
-        )
 
 
 def order_experiments(experiments: Sequence[Experiment], processes: int) -> list[list[Experiment]]:
@@ -164,9 +161,8 @@ def process_command(
     return ["env", f"XNN_LOG_LEVEL={level}", *command, *experiment.extra_args]
 
 
-def run_to_end(command: Sequence[str], log: Path, timeout_s: float, name: str = "") -> str:
+def run_to_end(command: Sequence[str], log: Path, timeout_s: float, name: str) -> str:
     """Run a command with output to ``log``; returns its last lines. RunnerError if it fails."""
-    name = name or Path(command[0]).name
     _log.info("%s", shlex.join(command))
     # The workbench's own runner binds itself to its parent; setpriv does it for others (Linux).
     bound = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from workbench.errors import WorkbenchError, install_command
-from workbench.run.build import ARCHITECTURES, ZIG, find_sdk, installed_compiler
+from workbench.run.build import ZIG, find_sdk, installed_compiler
 from workbench.run.isa import Isa, resolve_toggle
 from workbench.run.runner import find_runner
 from workbench.run.targets.android import adb, list_devices
@@ -74,7 +74,7 @@ def examine_targets() -> list[Check]:
         "--target qemu": _qemu,
         "cross compiler": lambda: (
             "ok",
-            shutil.which(f"{ARCHITECTURES[MACHINE].triplet}-g++") or _zig(),
+            shutil.which(f"{MACHINE}-linux-gnu-g++") or _zig(),
         ),
         **_android(),
         "--target ssh:HOST": _ssh,

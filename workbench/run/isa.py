@@ -6,7 +6,7 @@ Each level hides all that the one above it hides, and more (``native/isa_<arch>.
 import json
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from workbench.errors import RunnerError, UsageError, WorkbenchError, unknown_name
@@ -28,13 +28,12 @@ class Isa:
 
 @dataclass(frozen=True)
 class Toggle:
-    """Two levels: ``on`` leaves ``feature`` visible, ``off`` hides it, and all of ``hidden``."""
+    """Two levels: ``on`` leaves ``feature`` visible, ``off`` hides it."""
 
     name: str
     on: str
     off: str
     feature: str = ""
-    hidden: tuple[str, ...] = ()
 
 
 #: Per architecture, the strongest first; ``on`` is the level just above the extension.
@@ -133,23 +132,18 @@ def resolve_toggle(name: str, isa: Isa) -> Toggle:
     if name == "none":
         return Toggle("none", "native", "native")
     _check_layout(isa)
-    if name == "auto":
-        return _on_this_cpu(present[0], isa) if present else Toggle("none", "native", "native")
-    if elsewhere[name] not in present:
+    if name == "auto" and not present:
+        return Toggle("none", "native", "native")
+    toggle = present[0] if name == "auto" else elsewhere[name]
+    if toggle not in present:
         valid = ", ".join([toggle.name for toggle in present] + ["none"])
         hint = f"it has {', '.join(isa.features) or 'no extension'}; valid here: {valid}"
-        what = f"this {isa.arch} CPU has no {elsewhere[name].feature}"
+        what = f"this {isa.arch} CPU has no {toggle.feature}"
         raise UsageError(what, where=f"toggle {name}", hint=hint)
-    return _on_this_cpu(known[name], isa)
+    return toggle if isa.hidden_by(toggle.on) else replace(toggle, on="native")
 
 
 def _check_layout(isa: Isa) -> None:
     if isa.self_check != "ok":
         hint = "toggle none compares the program with itself"
         raise WorkbenchError(f"CPU features cannot be hidden: {isa.self_check}", hint=hint)
-
-
-def _on_this_cpu(toggle: Toggle, isa: Isa) -> Toggle:
-    above, below = isa.hidden_by(toggle.on), isa.hidden_by(toggle.off)
-    hidden = tuple(name for name in isa.features if name in below - above)
-    return Toggle(toggle.name, toggle.on if above else "native", toggle.off, toggle.feature, hidden)

@@ -18,7 +18,7 @@ from workbench.run.build import (
     find_sdk,
     installed_compiler,
 )
-from workbench.run.bundle import make_bundle
+from workbench.run.bundle import bundle_command, make_bundle
 from workbench.run.isa import Isa, read_isa
 from workbench.run.session import RunnerSession
 from workbench.run.targets.host import HOST, Host
@@ -74,13 +74,13 @@ def find_runner(target: Host = HOST, operators: Sequence[str] = ()) -> Runner:
     given = [target.push(Path(path).resolve()) for path in operators]
     if target is HOST:
         binary, libraries = build_runner(), find_sdk() / "lib"
-        command, description = [str(binary)], describe_runner(binary)
+        command = [str(binary)]
         given += map(str, find_operator_libraries())
     else:
-        bundle = make_bundle(target.machine)
-        binary, libraries = bundle.runner, bundle.folder
-        command = target.command(bundle.command(target.push_folder(bundle.folder)))
-        description = describe_runner(command, binary)
+        libraries = make_bundle(target.machine)
+        binary, there = libraries / "runner", target.push_folder(libraries)
+        command = target.command(bundle_command(target.machine, there))
+    description: dict[str, Any] = describe_runner(command, binary)
     if operators:
         hashes = (f"{Path(path).name} {sha256_of(Path(path))[:12]}" for path in operators)
         description["operators"] = ", ".join(hashes)

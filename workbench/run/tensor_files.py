@@ -158,14 +158,18 @@ def compare_experiments(
     for pair in dict.fromkeys(pairs):
         if not sessions.keys() >= set(pair) or pair[0] == pair[1]:
             continue
-        one, other = (plan.program_of(experiments[name]) for name in pair)
-        taken = (plan.phase_of(experiments[name]).inputs for name in pair)
-        note = explain_different(*taken, *(outputs[name] for name in pair))
-        if not note and one.input_source != other.input_source:
-            note = f"their inputs differ: {one.input_source} and {other.input_source}"
-        if note:
+        sides = []
+        for experiment in (experiments[name] for name in pair):
+            inputs, program = plan.phase_of(experiment).inputs, plan.program_of(experiment)
+            shapes = _describe(outputs[experiment.name])
+            sides.append((_describe(inputs), shapes, program.input_source))
+        kinds = zip(("inputs", "shapes", "inputs"), *sides, strict=True)
+        notes = [f"their {kind} differ: {a} and {b}" for kind, a, b in kinds if a != b]
+        if notes:
+            note = notes[0]
             agreements.append(Agreement(*pair, threads, 0, "", None, 0.0, 0.0, False, note=note))
             continue
+        one, other = (plan.program_of(experiments[name]) for name in pair)
         least = least_sqnr(run, one, other)
         for number, (tensor, a, b) in enumerate(
             zip(outputs[pair[0]], values[pair[0]], values[pair[1]], strict=True)
@@ -180,22 +184,8 @@ def compare_experiments(
     return agreements
 
 
-def explain_different(
-    one: Sequence[Tensor],
-    other: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    others: Sequence[Tensor],
-) -> str:
-    """Why the outputs of two programs cannot be compared, by inputs and outputs; or empty."""
-    described = [
-        ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in tensors)
-        for tensors in (one, other, outputs, others)
-    ]
-    if described[0] != described[1]:
-        return f"their inputs differ: {described[0]} and {described[1]}"
-    if described[2] != described[3]:
-        return f"their shapes differ: {described[2]} and {described[3]}"
-    return ""
+def _describe(tensors: Sequence[Tensor]) -> str:
+    return ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in tensors)
 
 
 def least_sqnr(run: RunRecord, one: PlannedProgram, other: PlannedProgram) -> float | None:

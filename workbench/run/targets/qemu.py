@@ -59,11 +59,11 @@ def find_qemu() -> Path:
         raise WorkbenchError(
             "QEMU's user mode needs Linux", hint="use a Linux machine or container"
         )
-    here = ARCHITECTURES.get(platform.machine())
-    if here is None:
+    here, _ = ARCHITECTURES.get(platform.machine(), ("", ""))
+    if not here:
         raise WorkbenchError(f"no qemu-{MACHINE} of 10.1 or newer", hint=BY_HAND)
     path = f"usr/bin/qemu-{MACHINE}"
-    files = fetch_debian(["qemu-user"], [path], architecture=here.debian, suite=BACKPORTS)
+    files = fetch_debian(["qemu-user"], [path], architecture=here, suite=BACKPORTS)
     return files / Path(path).name
 
 

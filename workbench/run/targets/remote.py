@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,8 @@ from workbench.store import atomic_write, safe_name, sha256_of
 #: Time limits for copying a file and for other commands, in seconds.
 TRANSFER_TIMEOUT_S, TIMEOUT_S = 600.0, 30.0
 
-#: Run folders in use by this process.
-_OPEN: set[str] = set()
-
+#: Days after which the folder of a run that was killed is deleted.
+LEFTOVER_DAYS = 2
 _PROBE = """
 echo @machine; uname -m
 echo @system; uname -sr
@@ -46,10 +44,10 @@ class Remote(Host, abc.ABC):
         self._there: set[str] = set()
         self._numbers = itertools.count(1)
         self._facts = self._probe(_PROBE)
-        self.run_dir = f"{base}/{_owner()}-{os.getpid()}-{secrets.token_hex(4)}"
-        _OPEN.add(self.run_dir)
+        self.run_dir = f"{base}/run-{secrets.token_hex(8)}"
         self.sh(f"mkdir -p {self.quote(f'{base}/files')} {self.quote(self.run_dir)}")
-        self._remove_leftovers()
+        leftovers = f"{self.quote(base)}/run-* -prune -mtime +{LEFTOVER_DAYS}"
+        self.sh(f"find {leftovers} -exec rm -rf {{}} \\;")
 
     @abc.abstractmethod
     def shell(self, script: str) -> list[str]:
@@ -146,7 +144,6 @@ class Remote(Host, abc.ABC):
 
     def close(self) -> None:
         """Delete the run's folder, if the machine can still be reached."""
-        _OPEN.discard(self.run_dir)
         with contextlib.suppress(TargetError):
             self.sh(f"rm -rf {self.quote(self.run_dir)}")
 
@@ -177,14 +174,6 @@ class Remote(Host, abc.ABC):
                 self.sh(f"rm -f {new}")
                 raise TargetError(f"{path.name} arrived damaged", where=self.name)
             self.sh(f"mv -f {new} {self.quote(remote)}")
-
-    def _remove_leftovers(self) -> None:
-        """Delete run folders of this machine and user whose process has ended."""
-        for name in self.sh(f"ls {self.quote(self.base)}").decode(errors="replace").split():
-            found = re.fullmatch(rf"{_owner()}-(\d+)-\w{{8}}", name)
-            path = f"{self.base}/{name}"
-            if found and path not in _OPEN and not _is_running(int(found[1])):
-                self.sh(f"rm -rf {self.quote(path)}")
 
 
 CONNECT_TIMEOUT_S = 15
@@ -257,18 +246,3 @@ class Ssh(Remote):
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(command, capture_output=True, timeout=10)
         shutil.rmtree(Path(self._folder), ignore_errors=True)
-
-
-def _owner() -> str:
-    """A prefix for this machine's and user's folders on other machines."""
-    return f"run-{uuid.getnode():x}-{os.getuid()}"
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return pid != os.getpid()
