@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 import workbench
 from workbench.analysis.attribution import find_method
 from workbench.analysis.compare_runs import name_runs
-from workbench.analysis.dataflow import NodeId
+from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
 from workbench.analysis.ledger import Key
 from workbench.analysis.memory import track_live
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
@@ -22,7 +22,6 @@ from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.plots.views import describe_gain, describe_place, describe_times
-from workbench.records.layers import Method
 from workbench.records.runs import SCHEMA_VERSION
 
 _INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spans drawn in all.
@@ -40,29 +39,16 @@ Json = dict[str, Any]
 Numbers = tuple[float | None, ...]  #: A column of numbers; null where there is none.
 
 
-class ExplorerData(TypedDict):
-    """The data of ``explore.html``.
-
-    A column of texts has its distinct ``values`` and the ``codes`` of its rows, -1 for none;
-    ``edges`` are pairs of operators, the second of which reads what the first made. A ``shape`` of
-    a trace has the operators of its spans, -1 for none, and their depths, parents first; its
-    inferences have times from start to start (``gaps``) and durations, in 0.1 us. ``partners`` of
-    another program are the positions of the baseline's operators, -1 for none.
-    """
-
-    head: Json
-    programs: tuple[Json, ...]
-    measurements: tuple[Json, ...]
-    comparisons: tuple[Json, ...]
-    schema_version: int
-
-
-def explorer_data(source: Run | Comparison) -> ExplorerData:
+def explorer_data(source: Run | Comparison) -> Json:
     """All that the explorer shows of a run, or of one comparison.
 
     Operators are listed once per program and method, in the order in which they first ran; columns
-    of measurements and comparisons follow this order, with null where an operator did not run.
-    Times are in ms, those of traces in tenths of a microsecond.
+    of measurements and comparisons follow this order, with null where an operator did not run. A
+    column of texts has its distinct ``values`` and the ``codes`` of its rows, -1 for none;
+    ``edges`` are pairs of operators, the second of which reads what the first made. A ``shape`` of
+    a trace has the operators of its spans, -1 for none, and their depths, parents first; its
+    inferences have times from start to start (``gaps``) and durations, in 0.1 us; all other times
+    are in ms. ``partners`` of another program are the positions of the baseline's operators.
     """
     run = source.run if isinstance(source, Comparison) else source
     comparisons = (source,) if isinstance(source, Comparison) else source.comparisons
@@ -151,7 +137,7 @@ def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> Json:
         "costs": {name: _numbers(table[name]) for name in _COSTS if name in table},
         "modules": tuple(tree["module"]),
         "classes": tuple(tree["module_class"].fillna("")),
-        "edges": tuple(sorted(link_operators(method, table))) if method else (),
+        "edges": tuple(sorted(link_operators(Dataflow(method), table))) if method else (),
         "excerpts": dict(_excerpts(sources, measurements[0])),
         "activations": _track_activations(measurements[0], table),
     }
@@ -199,40 +185,20 @@ def _track_activations(m: Measurement, table: pd.DataFrame) -> Json | None:
     }
 
 
-def link_operators(method: Method, table: pd.DataFrame) -> set[tuple[int, int]]:
+def link_operators(flow: Dataflow, table: pd.DataFrame) -> set[tuple[int, int]]:
     """Which operator (a row of the table) reads what another made, through those without a time."""
     owner, chains = _find_owners(table)
     edges: set[tuple[int, int]] = set()
-
-    def run(row: int | None, before: set[int]) -> set[int]:
-        """Which operators the outputs of one come from."""
-        if row is None:
-            return before
-        edges.update((source, row) for source in before if source != row)
-        return {row}
-
-    def union(made: dict[int, set[int]], values: Sequence[int]) -> set[int]:
-        return set().union(*(made.get(value, ()) for value in values))
-
-    made: dict[int, set[int]] = {}
-    for place, each in enumerate(method.instructions):
-        if each.xnodes:
-            entries, exits = (
-                [v.id for v in each.xvalues if v.role == r] for r in ("input", "output")
-            )
-            given = (made.get(value, set()) for value in each.inputs)
-            inner = dict(zip(entries, given, strict=False))
-            for index, node in enumerate(each.xnodes):
-                found = run(owner.get((place, index)), union(inner, node.inputs))
-                inner |= dict.fromkeys(node.outputs, found)
-            outputs = zip(each.outputs, exits, strict=False)
-            made |= {value: inner.get(end, set()) for value, end in outputs}
-            continue
-        before = union(made, each.inputs)
-        single = owner.get((place, -1))
-        for row in chains.get(place, [] if single is None else [single]):
-            before = run(row, before)
-        made |= dict.fromkeys(each.outputs, before)
+    made: dict[TensorId, set[int]] = {}
+    for step in flow.steps:
+        sources = set().union(*(made.get(tensor, ()) for tensor in step.reads))
+        rows = [owner[step.id]] if step.id in owner else []
+        if not step.xnode:  # of a delegate without a graph, all operators
+            rows = chains.get(step.id[0], rows)
+        for row in rows:
+            edges.update((source, row) for source in sources if source != row)
+            sources = {row}
+        made |= dict.fromkeys(step.writes, sources)
     return edges
 
 
