@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,51 +61,6 @@ class Key(NamedTuple):
 _KEY = re.compile(r"(?:m(\d+)/)?(?:(\d+):)?(-?\d+)/(.*)/(\d+)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class EventIndex:
-    """Arrays with one value per event of a whole run.
-
-    ``kind`` is a code of ``EVENT_KINDS``; ``parent`` the position of the enclosing event, -1 for
-    none; ``top`` that of the enclosing event (or itself) directly below ``Method::execute``;
-    ``call`` a number for chain and instruction, equal in every trace. ``operator`` is the name
-    without its ordinal, ``base`` also without layout, types and microkernel.
-    """
-
-    run: np.ndarray
-    kind: np.ndarray
-    parent: np.ndarray
-    top: np.ndarray
-    chain: np.ndarray
-    instruction: np.ndarray
-    call: np.ndarray
-    name: pd.Categorical
-    operator: pd.Categorical
-    base: pd.Categorical
-
-
-def index_events(events: pd.DataFrame) -> EventIndex:
-    """Index the events that lie in a run; they must be those of one trace, in order."""
-    events = check(events, EVENTS)[events["run"] >= 0]
-    kind = pd.Categorical(events["kind"], categories=EVENT_KINDS).codes
-    parent = _parent_positions(events)
-    chain = events["chain"].to_numpy(np.int64)
-    instruction = events["instruction"].to_numpy(np.int64)
-    name = pd.Categorical(events["name"]).remove_unused_categories()
-    operator = map_names(name, strip_ordinal)
-    return EventIndex(
-        events["run"].to_numpy(),
-        kind,
-        parent,
-        _top_positions(kind, parent),
-        chain,
-        instruction,
-        chain.clip(0) << 32 | instruction & 0xFFFF_FFFF,
-        name,
-        operator,
-        map_names(operator, lambda text: text.partition(" (")[0]),
-    )
-
-
 def _parent_positions(events: pd.DataFrame) -> np.ndarray:
     event, parent = events["event"].to_numpy(), events["parent"].to_numpy()
     if not (np.diff(event) > 0).all():
@@ -142,34 +96,29 @@ _MOST_METHODS = 16
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
-def number_methods(index: EventIndex) -> np.ndarray:
+def number_methods(
+    run: np.ndarray, kind: np.ndarray, top: np.ndarray, call: np.ndarray, base: pd.Categorical
+) -> np.ndarray:
     """The number of each event's method: a trace does not name them.
 
     Two runs are of one method if the instructions that both executed do the same: what the call of
     an instruction does is the bag of operators within it. Control flow may skip instructions.
     """
-    run = index.run
-    signature = _signatures(index)
+    weights = pd.util.hash_array(np.asarray(base.categories, object), categorize=False)
+    bag = np.zeros(len(run), np.uint64)
+    np.add.at(bag, top, weights[base.codes])
+    signature = bag + call.astype(np.uint64) * _MIX
     method_of_run = np.zeros(run.max(initial=-1) + 1, np.int64)
-    left = np.flatnonzero((index.top == np.arange(len(run))) & (index.kind != METHOD))
+    left = np.flatnonzero((top == np.arange(len(run))) & (kind != METHOD))
     for number in range(_MOST_METHODS):
         if not len(left):
             return method_of_run[run]
         first = left[run[left] == run[left[0]]]
-        calls, signatures = np.unique(index.call[first]), np.unique(signature[first])
+        calls, signatures = np.unique(call[first]), np.unique(signature[first])
         method_of_run[run[left]] = number
-        differs = np.isin(index.call[left], calls) & ~np.isin(signature[left], signatures)
+        differs = np.isin(call[left], calls) & ~np.isin(signature[left], signatures)
         left = left[np.isin(run[left], run[left[differs]])]
     return np.zeros(len(run), np.int64) if len(left) else method_of_run[run]
-
-
-def _signatures(index: EventIndex) -> np.ndarray:
-    """Hashes of what each call of an instruction does, at the positions of the calls."""
-    texts = np.asarray(index.base.categories, object)
-    weights = pd.util.hash_array(texts, categorize=False)
-    bag = np.zeros(len(index.run), np.uint64)
-    np.add.at(bag, index.top, weights[index.base.codes])
-    return bag + index.call.astype(np.uint64) * _MIX
 
 
 #: Values of the column ``kind``; their positions are the codes below.
@@ -222,25 +171,35 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     >>> bool(ledger["duration_ns"].sum() == runs["duration_ns"].sum())
     True
     """
-    index = index_events(events)
-    run = index.run
-    method = number_methods(index)
-    columns = {"chain": index.chain, "instruction": index.instruction, "base": index.base}
-    named = pd.DataFrame({"method": method, **columns})
-    named_code = _pair(_pair(method, index.call), index.base.codes)
+    events = check(events, EVENTS)[events["run"] >= 0]
+    run, duration = events["run"].to_numpy(), events["duration_ns"].to_numpy(np.int64)
+    chain, instruction = (events[name].to_numpy(np.int64) for name in ("chain", "instruction"))
+    kind = pd.Categorical(events["kind"], categories=EVENT_KINDS).codes
+    # The position of the enclosing event, and of that directly below ``Method::execute``.
+    parent = _parent_positions(events)
+    top = _top_positions(kind, parent)
+    name = pd.Categorical(events["name"]).remove_unused_categories()
+    operator = map_names(name, strip_ordinal)
+    # Without layout, types and microkernel, which differ between ISA levels.
+    base = map_names(operator, lambda text: text.partition(" (")[0])
+    call = chain.clip(0) << 32 | instruction & 0xFFFF_FFFF
+    method = number_methods(run, kind, top, call, base)
+    named = pd.DataFrame(
+        {"method": method, "chain": chain, "instruction": instruction, "base": base}
+    )
+    named_code = _pair(_pair(method, call), base.codes)
     named["occurrence"] = named.groupby(_pair(run, named_code)).cumcount()
-    duration = events.loc[events["run"] >= 0, "duration_ns"].to_numpy(np.int64)
-    nested, own = index.parent >= 0, duration.copy()
-    np.subtract.at(own, index.parent[nested], duration[nested])
+    nested, own = parent >= 0, duration.copy()
+    np.subtract.at(own, parent[nested], duration[nested])
     ledger = pd.DataFrame(
         {
             "run": run,
             "row": np.arange(len(run)) - np.searchsorted(run, run),
-            "kind": pd.Categorical.from_codes(_ledger_kinds(index), KINDS),
-            "name": index.name,
-            "operator": index.operator,
+            "kind": pd.Categorical.from_codes(_ledger_kinds(kind, parent, top, chain), KINDS),
+            "name": name,
+            "operator": operator,
             "key": _keys(named, named_code),
-            "instruction": index.instruction,
+            "instruction": instruction,
             "duration_ns": own,
             "method": method,
         }
@@ -248,15 +207,16 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     return check(ledger, LEDGER)
 
 
-def _ledger_kinds(index: EventIndex) -> np.ndarray:
-    kind, parent = index.kind, index.parent
+def _ledger_kinds(
+    kind: np.ndarray, parent: np.ndarray, top: np.ndarray, chain: np.ndarray
+) -> np.ndarray:
     holds = np.zeros(len(kind), bool)
     holds[parent[parent >= 0]] = True
     codes = np.where(holds, np.array(_OF_SPAN)[kind], np.array(_OF_LEAF)[kind])
     other = np.flatnonzero(kind == OTHER)
-    within = kind[index.top[other]]
+    within = kind[top[other]]
     codes[other] = np.select(
-        [within == DELEGATE_CALL, within == OPERATOR_CALL, index.chain[other] >= 0],
+        [within == DELEGATE_CALL, within == OPERATOR_CALL, chain[other] >= 0],
         [_DELEGATED, _PORTABLE, _CALL_OVERHEAD],
         _FRAMEWORK,
     )

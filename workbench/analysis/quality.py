@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -25,81 +24,57 @@ TRACER_LIMIT = 0.05
 NO_REMEDY = "cannot be improved: the operators are too short to trace"
 
 
-@dataclass(frozen=True)
-class Criterion:
-    """Something that makes a measurement better or worse.
-
-    ``limits`` are the largest values for grades A, B and C; ``unit`` is ``%`` for fractions,
-    ``of 5`` for what is missing to five; ``source`` says where the limits come from, ``remedy``
-    what raises the grade.
-    """
-
-    name: str
-    limits: tuple[float, float, float]
-    unit: str
-    source: str
-    remedy: str = "stop other programs"
-
-
+#: What makes a measurement better or worse: the largest values for grades A, B and C, their unit
+#: (``%`` of a fraction, ``of 5`` for what is missing to five), and where these limits come from.
 CRITERIA = {
-    c.name: c
-    for c in (
-        Criterion(
-            "half width of the interval", (0.01, 0.02, 0.05), "%",
-            "the margin of equivalence is 2 %", "measure longer, --budget 2m",
-        ),
-        Criterion(
-            "A/A control", (0.02, 0.05, 0.10), "%", "the margin of equivalence is 2 %"
-        ),
-        Criterion(
-            "scatter between restarts", (0.02, 0.05, 0.10), "%",
-            "standard deviation; the latency's interval is 1.24 times as wide for five restarts. A "
-            "restart's core and moment move all experiments alike, so speed-ups are not affected",
-        ),
-        Criterion(
-            "restarts", (0, 2, 3), "of 5",
-            "Student's t / sqrt(n): 1.2 for five, 2.5 for three, 9.0 for two",
-            "--processes 5",
-        ),
-        Criterion(
-            "drift within a restart", (0.02, 0.05, 0.10), "%",
-            "interleaving cancels linear drift; chosen, not benchmarked",
-            "raise --warmup, and let the machine cool down first",
-        ),
-        Criterion(
-            "outliers", (0.05, 0.10, 0.25), "%",
-            "the midmean drops the outer quarters: 25 % is its breakdown point",
-        ),
-        Criterion(
-            "time taken by other programs", (0.10, 0.50, 0.90), "%",
-            "tests/benchmarks/null.py: no false verdict with interleaving and CPU time while "
-            "others took more than half",
-        ),
-        Criterion(
-            "tracer overhead", (0.02, TRACER_LIMIT, 0.10), "%",
-            "tracing inflates shares, not latencies",
-            NO_REMEDY,
-        ),
-        Criterion(
-            "spread of the clock frequency", (0.05, 0.10, 0.20), "%",
-            "interleaving cancels what all experiments share",
-            "fix the clock, the governor `performance`, or --power boost on Android",
-        ),
-        Criterion("steps measured twice", (0, 3, 10), "", "the plan's retries"),
-        Criterion(
-            "throttling events", (0, 0, 10), "", "the kernel's count, or Android's status",
-            "let the device cool down first",
-        ),
-        Criterion(
-            "latency only from traces", (0, 1, 1), "", "custom runners report no untraced latency",
-            "measure with the workbench's own runner",
-        ),
-        Criterion(
-            "emulated", (0, 0, 0), "", "an emulator's times do not show speed",
-            "measure on real hardware, --target android or ssh:HOST",
-        ),
-    )
+    "half width of the interval": (
+        (0.01, 0.02, 0.05), "%", "the margin of equivalence is 2 %",
+    ),
+    "A/A control": ((0.02, 0.05, 0.10), "%", "the margin of equivalence is 2 %"),
+    "scatter between restarts": (
+        (0.02, 0.05, 0.10), "%",
+        "standard deviation; the latency's interval is 1.24 times as wide for five restarts. A "
+        "restart's core and moment move all experiments alike, so speed-ups are not affected",
+    ),
+    "restarts": (
+        (0, 2, 3), "of 5", "Student's t / sqrt(n): 1.2 for five, 2.5 for three, 9.0 for two",
+    ),
+    "drift within a restart": (
+        (0.02, 0.05, 0.10), "%", "interleaving cancels linear drift; chosen, not benchmarked",
+    ),
+    "outliers": (
+        (0.05, 0.10, 0.25), "%",
+        "the midmean drops the outer quarters: 25 % is its breakdown point",
+    ),
+    "time taken by other programs": (
+        (0.10, 0.50, 0.90), "%",
+        "tests/benchmarks/null.py: no false verdict with interleaving and CPU time while "
+        "others took more than half",
+    ),
+    "tracer overhead": (
+        (0.02, TRACER_LIMIT, 0.10), "%", "tracing inflates shares, not latencies",
+    ),
+    "spread of the clock frequency": (
+        (0.05, 0.10, 0.20), "%", "interleaving cancels what all experiments share",
+    ),
+    "steps measured twice": ((0, 3, 10), "", "the plan's retries"),
+    "throttling events": ((0, 0, 10), "", "the kernel's count, or Android's status"),
+    "latency only from traces": ((0, 1, 1), "", "custom runners report no untraced latency"),
+    "emulated": ((0, 0, 0), "", "an emulator's times do not show speed"),
 }  # fmt: skip
+#: What raises the grade; for all others: stop other programs.
+REMEDIES = {
+    "half width of the interval": "measure longer, --budget 2m",
+    "restarts": "--processes 5",
+    "drift within a restart": "raise --warmup, and let the machine cool down first",
+    "tracer overhead": NO_REMEDY,
+    "spread of the clock frequency": (
+        "fix the clock, the governor `performance`, or --power boost on Android"
+    ),
+    "throttling events": "let the device cool down first",
+    "latency only from traces": "measure with the workbench's own runner",
+    "emulated": "measure on real hardware, --target android or ssh:HOST",
+}
 
 
 def grade_run(
@@ -134,12 +109,12 @@ def grade_run(
     if tracer_overhead < 0:
         notes["tracer overhead"] = "below 0: noise exceeds it"
     rows = [
-        _row(CRITERIA[name], value, notes.get(name, ""))
+        _row(name, value, notes.get(name, ""))
         for name, value in values.items()
         if not math.isnan(value)
     ]
     if math.isnan(values["half width of the interval"]):
-        rows.append(_row(CRITERIA["half width of the interval"], math.inf, ""))
+        rows.append(_row("half width of the interval", math.inf))
     table = pd.DataFrame(rows, columns=QUALITY.names)
     table = table.sort_values("grade", ascending=False, kind="stable").reset_index(drop=True)
     return check(table, QUALITY)
@@ -155,7 +130,7 @@ def summarize_quality(quality: pd.DataFrame) -> str:
         return "measurement quality A"
     worst = quality[quality["grade"] == grade]
     why = [f"{row.criterion} {row.value} ({row.limit} for an A)" for row in worst.itertuples()]
-    remedies = dict.fromkeys(CRITERIA[name].remedy for name in worst["criterion"])
+    remedies = dict.fromkeys(REMEDIES.get(c, "stop other programs") for c in worst["criterion"])
     useful = [remedy for remedy in remedies if remedy != NO_REMEDY]
     raised = f"to raise it: {'; '.join(useful)}" if useful else NO_REMEDY
     return f"measurement quality {grade}: {', '.join(why)}" + f"; {raised}" * (grade in "CD")
@@ -247,18 +222,19 @@ def _of_readings(run: RunRecord) -> Iterator[tuple[str, float]]:
         yield "throttling events", events + sum(status > 0 for status in statuses)
 
 
-def _row(criterion: Criterion, value: float, note: str) -> tuple[str, str, str, str, str]:
-    grade = GRADES[sum(abs(value) > limit for limit in criterion.limits)]
-    shown, limit = (_text(criterion, number) for number in (value, criterion.limits[0]))
-    return criterion.name, f"{shown}, {note}" if note else shown, grade, limit, criterion.source
+def _row(name: str, value: float, note: str = "") -> tuple[str, str, str, str, str]:
+    limits, unit, source = CRITERIA[name]
+    grade = GRADES[sum(abs(value) > limit for limit in limits)]
+    shown = _text(value, unit) + (f", {note}" if note else "")
+    return name, shown, grade, _text(limits[0], unit), source
 
 
-def _text(criterion: Criterion, value: float) -> str:
+def _text(value: float, unit: str) -> str:
     if math.isinf(value):
         return "unknown"
-    if criterion.unit == "of 5":
+    if unit == "of 5":
         return f"{5 - value:g} of 5"
-    return format_share(value, 1) if criterion.unit == "%" else f"{value:g}"
+    return format_share(value, 1) if unit == "%" else f"{value:g}"
 
 
 #: With fewer undisturbed traced runs than this, the shares are blurred.
