@@ -13,6 +13,7 @@ from scipy.special import stdtrit
 from simulate import simulate_operators, simulate_restarts
 from synthetic import synthetic_latencies
 
+from workbench.analysis.change_points import estimate_noise, find_changes, split_pieces
 from workbench.analysis.compare import (
     MARGIN,
     Speedup,
@@ -25,7 +26,6 @@ from workbench.analysis.compare import (
 )
 from workbench.analysis.compare_runs import judge_rows
 from workbench.analysis.findings.gains import time_spent
-from workbench.analysis.history import estimate_noise, find_changes, split_pieces
 from workbench.analysis.statistics import (
     PREEMPTED_LIMIT,
     describe,

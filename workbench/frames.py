@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from workbench.errors import StoreError
 
@@ -13,17 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Column(NamedTuple):
-    """One column: its name, kind, unit and meaning.
-
-    Kinds are ``int``, ``float``, ``bool``, ``text``, ``bytes``, and ``object`` for Python objects
-    such as a shape.
-    """
-
-    name: str
-    kind: str
-    unit: str
-    meaning: str
+#: The name, kind (``int``, ``float``, ``bool`` or ``text``), unit and meaning of a column.
+Column = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -36,7 +27,7 @@ class Frame:
     @property
     def names(self) -> list[str]:
         """The column names, in order."""
-        return [column.name for column in self.columns]
+        return [name for name, *_ in self.columns]
 
 
 def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
@@ -44,17 +35,19 @@ def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
     import pandas as pd
 
     types = pd.api.types
-    kinds = {"int": types.is_integer_dtype, "float": types.is_numeric_dtype}
-    kinds |= {"bool": types.is_bool_dtype, "object": types.is_object_dtype}
+    kinds = {
+        "int": types.is_integer_dtype,
+        "float": types.is_numeric_dtype,
+        "bool": types.is_bool_dtype,
+        "text": lambda dtype: not types.is_numeric_dtype(dtype),
+    }
     where = f"{schema.name} frame"
-    for column in schema.columns:
-        if column.name not in frame.columns:
-            raise StoreError(f"column {column.name!r} is missing", where=where)
-        dtype = frame[column.name].dtype
-        text = column.kind in ("text", "bytes")
-        fine = not types.is_numeric_dtype(dtype) if text else kinds[column.kind](dtype)
-        if len(frame) and not fine:
-            raise StoreError(f"column {column.name!r} is {dtype}, not {column.kind}", where=where)
+    for name, kind, *_ in schema.columns:
+        if name not in frame.columns:
+            raise StoreError(f"column {name!r} is missing", where=where)
+        dtype = frame[name].dtype
+        if len(frame) and not kinds[kind](dtype):
+            raise StoreError(f"column {name!r} is {dtype}, not {kind}", where=where)
     return frame
 
 
@@ -64,14 +57,14 @@ def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
 def _interval(of: str, unit: str = "", *, prefix: str = "", suffix: str = "") -> list[Column]:
     """The ends of a 95 % interval: ``low`` and ``high``, with a prefix or suffix."""
     return [
-        Column(f"{prefix}{end}{suffix}", "float", unit, f"{place} end of {of} 95 % interval")
+        (f"{prefix}{end}{suffix}", "float", unit, f"{place} end of {of} 95 % interval")
         for end, place in (("low", "lower"), ("high", "upper"))
     ]
 
 
 _OUTCOMES = "faster | slower | equivalent | inconclusive"
-_SHARED = {
-    column[0]: Column(*column)
+_SHARED: dict[str, Column] = {
+    column[0]: column
     for column in (
         ("experiment", "text", "", "name of the experiment"),
         ("threads", "int", "", "CPU threads of the runner"),
@@ -106,11 +99,9 @@ _SHARED = {
 }
 
 
-def make_frame(name: str, *columns: str | tuple[str, str, str, str]) -> Frame:
+def make_frame(name: str, *columns: str | Column) -> Frame:
     """A frame from its columns; a string gives the names of columns that several frames share."""
-    parts = (
-        [_SHARED[n] for n in c.split()] if isinstance(c, str) else [Column(*c)] for c in columns
-    )
+    parts = ([_SHARED[n] for n in c.split()] if isinstance(c, str) else [c] for c in columns)
     return Frame(name, tuple(itertools.chain.from_iterable(parts)))
 
 

@@ -131,7 +131,7 @@ def tabulate_variants(study: Study) -> pd.DataFrame:
         row["note"] = "; ".join(filter(None, [role, variant.flaw or variant.reason]))
         rows.append(row)
     table = pd.DataFrame(rows, columns=VARIANTS.names)
-    numbers = [column.name for column in VARIANTS.columns if column.kind == "float"]
+    numbers = [name for name, kind, *_ in VARIANTS.columns if kind == "float"]
     table[numbers] = table[numbers].astype(float)
     speed = table["speedup"].where(table.index > 0, float("inf"))
     order = speed.sort_values(ascending=False, na_position="last", kind="stable").index

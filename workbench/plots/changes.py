@@ -14,7 +14,7 @@ from workbench.analysis.run import Comparison
 from workbench.analysis.what_if import bottleneck_shift
 from workbench.frames import decimals_of, format_number, format_share
 from workbench.plots import style
-from workbench.plots.parts import name_sides
+from workbench.plots.breakdown import name_sides
 from workbench.plots.style import Chart, draws
 
 _MAP = LinearSegmentedColormap.from_list("change", [style.SLOWER, "#F2F2F2", style.FASTER])
@@ -54,7 +54,7 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
     noise = "; grey: noise floor" if "floor" in parts and (parts["floor"] > 0).any() else ""
-    style.label_x(axis, f"speed-up: baseline / candidate, with 95 % interval{noise}")
+    axis.set_xlabel(f"speed-up: baseline / candidate, with 95 % interval{noise}")
     return figure
 
 
@@ -182,7 +182,7 @@ def _draw_shares(axis: Axes, shift: pd.DataFrame) -> None:
     axis.xaxis.set_major_formatter(FuncFormatter(lambda share, _: format_share(share)))
     ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, widest)
     axis.set_xticks([tick for tick in ticks if tick <= 1.1 * widest])
-    style.label_x(axis, "share of mean E2E time (%)")
+    axis.set_xlabel("share of mean E2E time (%)")
 
 
 def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
@@ -210,4 +210,4 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
         style.write_after(axis, right, row, text)
     axis.vlines(after, len(shift), len(shift) + 1, color=style.LINE, linewidth=0.8, zorder=0)
     axis.set_xticks([tick for tick in MaxNLocator(5).tick_values(0, widest) if tick <= widest])
-    style.label_x(axis, "mean time per traced inference (ms)")
+    axis.set_xlabel("mean time per traced inference (ms)")

@@ -46,7 +46,7 @@ def plot_latencies(source: Run | Measurement) -> Chart:
     clocks = set(statistics["clock"])
     clock = _CLOCKS[clocks.pop()] if len(clocks) == 1 else "CPU time if one thread, else wall"
     what = "latency of one inference, " + ("" if latencies["traced"].all() else "un") + "traced"
-    style.label_x(axis, f"{what} (ms, {clock}); line: latency with 95 % interval")
+    axis.set_xlabel(f"{what} (ms, {clock}); line: latency with 95 % interval")
     return figure
 
 
@@ -102,8 +102,8 @@ def plot_iterations(source: Run | pd.DataFrame) -> Chart:
     style.label_ends(axis, ends)
     for first in batches.groupby("process")["place"].min()[1:]:
         axis.axvline(first - 0.5, color=style.FAINT, linewidth=0.8, linestyle=":")
-    style.label_y(axis, "median of a batch (ms)")
-    style.label_x(axis, "batch, in the order of measurement; dotted: all processes restart")
+    axis.set_ylabel("median of a batch (ms)")
+    axis.set_xlabel("batch, in the order of measurement; dotted: all processes restart")
     return figure
 
 
@@ -159,7 +159,7 @@ def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
         text = f" {change.outcome}: {style.write_ms(change.candidate_ms)}"
         axis.annotate(text, (at, 1), xycoords=("data", "axes fraction"), fontsize=8,
                       color=style.HIGHLIGHT, va="top", annotation_clip=False)  # fmt: skip
-    style.label_y(axis, "ms")
+    axis.set_ylabel("ms")
 
 
 def _dates(started: pd.Series) -> np.ndarray:

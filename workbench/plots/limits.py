@@ -11,7 +11,7 @@ from workbench.analysis.operators import label_operator
 from workbench.analysis.run import Measurement
 from workbench.analysis.what_if import predict_what_if, rank_bottlenecks
 from workbench.plots import style
-from workbench.plots.parts import draw_categories
+from workbench.plots.breakdown import draw_categories
 from workbench.plots.style import Chart, draws
 from workbench.plots.tables import Table, show_note
 
@@ -62,9 +62,9 @@ def plot_roofline(m: Measurement) -> Chart | Table:
         axis.axhspan(peak / (1 + roof.spread), peak, color=style.INK, alpha=0.1, linewidth=0)
         style.write_beside(axis, peak, f"{dtype}: {peak:.0f} GFLOP/s", 5)
     _draw_dots(axis, shown)
-    style.label_y(axis, "GFLOP/s")
+    axis.set_ylabel("GFLOP/s")
     varied = f"; peaks vary by {100 * roof.spread:.0f} % between processes" if roof.spread else ""
-    style.label_x(axis, f"operations per byte; area of a dot: its time{varied}")
+    axis.set_xlabel(f"operations per byte; area of a dot: its time{varied}")
     present = {name: c for name, c in style.COLORS.items() if name in set(shown["category"])}
     style.add_key(figure, present, note=f"shown: {100 * shown['share'].sum():.0f} % of the time")
     return figure
@@ -146,7 +146,7 @@ def plot_bottlenecks(
     start = max(0.0, least - 0.3 * (e2e - least)) if least > 0.6 * e2e else 0.0
     axis.set_xlim(start, 1.02 * e2e)
     factor = f"{rows['factor'].iloc[0]:g}x faster" if len(rows) else "faster"
-    style.label_x(axis, f"traced E2E (ms) if the part were free (left end) or {factor} (dot); "
+    axis.set_xlabel(f"traced E2E (ms) if the part were free (left end) or {factor} (dot); "
                   f"line: measured E2E, {style.write_ms(e2e)}")  # fmt: skip
     return figure
 
@@ -198,7 +198,7 @@ def plot_what_if(
         axis = figure.axes[0]
         axis.set_xlim(0, max(axis.get_xlim()[1], e2e["high_ms"]))
         style.draw_interval(axis, 1.44, e2e["low_ms"], e2e["high_ms"], width=2.2)
-        style.label_x(axis, f"{axis.get_xlabel()}; line: 95 % interval of the prediction")
+        axis.set_xlabel(f"{axis.get_xlabel()}; line: 95 % interval of the prediction")
     return figure
 
 

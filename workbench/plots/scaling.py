@@ -52,8 +52,8 @@ def plot_isa_levels(levels: pd.DataFrame) -> Chart:
     steps.xaxis.set_major_locator(MaxNLocator(4))
     style.set_head(times, "latency of one inference")
     style.set_head(steps, "speed-up over the level below")
-    style.label_x(times, "latency with 95 % interval (ms)")
-    style.label_x(steps, "times as fast; grey: noise floor")
+    times.set_xlabel("latency with 95 % interval (ms)")
+    steps.set_xlabel("times as fast; grey: noise floor")
     return figure
 
 
@@ -74,8 +74,8 @@ def plot_threads(scaling: pd.DataFrame) -> Chart:
         for name, part in parts.items()
     }
     _draw_lines(axis, "threads", parts, ideal)
-    style.label_y(axis, "wall time (ms)")
-    style.label_x(axis, "threads; latency with 95 % interval; dotted: ideal scaling")
+    axis.set_ylabel("wall time (ms)")
+    axis.set_xlabel("threads; latency with 95 % interval; dotted: ideal scaling")
     return figure
 
 
@@ -126,7 +126,7 @@ def plot_sizes(run: Run) -> Chart:
         for fit in (() if fits is None else fits[fits["threads"] == swept[0].threads].itertuples())
     }
     _draw_lines(times, "size", parts, lines)
-    style.label_y(times, "latency (ms)")
+    times.set_ylabel("latency (ms)")
     table = pd.DataFrame(
         {
             m.phase.size: m.categories.set_index("category")["share"]
@@ -141,8 +141,8 @@ def plot_sizes(run: Run) -> Chart:
     shares.set_ylim(0, 100)
     middles = table.iloc[:, -1].cumsum() - table.iloc[:, -1] / 2
     style.label_ends(shares, list(zip(middles, table.index, colors, strict=True)))
-    style.label_y(shares, f"share of {chosen} (%)")
-    style.label_x(shares, f"{name}; latency with 95 % interval; dotted: straight line")
+    shares.set_ylabel(f"share of {chosen} (%)")
+    shares.set_xlabel(f"{name}; latency with 95 % interval; dotted: straight line")
     return figure
 
 
@@ -192,6 +192,6 @@ def plot_variants(study: Study) -> Chart:
             axis.annotate(name, place, (radius + 2, 0), xycoords="axes fraction", fontsize=8,
                           textcoords="offset points", va="center", color=style.INK)  # fmt: skip
             named.append(place)
-    style.label_x(axis, "latency in ms, with 95 % interval")
-    style.label_y(axis, "SQNR in dB")
+    axis.set_xlabel("latency in ms, with 95 % interval")
+    axis.set_ylabel("SQNR in dB")
     return figure

@@ -142,6 +142,8 @@ def new_figure(
         axis.set_axisbelow(True)
         axis.tick_params(axis="both", length=0, labelsize=9, labelcolor=FAINT)
         axis.tick_params(axis="y", labelcolor=INK)
+        for scale in (axis.xaxis, axis.yaxis):
+            scale.label.set(fontsize=9, color=FAINT)
     figure.text(0.1 / WIDTH, 1 - 0.12 / height, title, va="top", fontsize=11, fontweight="bold",
                 color=INK)  # fmt: skip
     return figure, list(axes)
@@ -166,16 +168,6 @@ def set_rows(axis: Axes, labels: Sequence[str]) -> None:
     """Name the rows of a horizontal chart, the first on top."""
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(max(len(labels), 1) - 0.5, -0.5)
-
-
-def label_x(axis: Axes, text: str) -> None:
-    """Name the quantity on the x axis, and its unit."""
-    axis.set_xlabel(text, fontsize=9, color=FAINT)
-
-
-def label_y(axis: Axes, text: str) -> None:
-    """Name the quantity on the y axis, and its unit."""
-    axis.set_ylabel(text, fontsize=9, color=FAINT)
 
 
 def label_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
@@ -310,12 +302,6 @@ def add_key(figure: Figure, colors: Mapping[str, str], left: float = 0.1, note: 
         )  # fmt: skip
 
 
-def mark_figure(figure: Figure, text: str) -> None:
-    """Write a caveat into the upper right corner."""
-    figure.text(1 - 0.1 / WIDTH, 1 - 0.12 / figure.get_figheight(), text, ha="right", va="top",
-                fontsize=9, fontweight="bold", color=HIGHLIGHT)  # fmt: skip
-
-
 def draws(*kinds: type) -> Callable[[Callable[..., F]], Callable[..., F]]:
     """A figure of nouns of these types, or of what leads to one; it says if that was emulated."""
 
@@ -325,7 +311,9 @@ def draws(*kinds: type) -> Callable[[Callable[..., F]], Callable[..., F]]:
             source = convert(source, kinds, f"wb.{draw.__name__}")
             figure = draw(source, *args, **choices)
             if isinstance(figure, Figure) and any(map(_is_emulated, [source, *args])):
-                mark_figure(figure, EMULATED)
+                place = (1 - 0.1 / WIDTH, 1 - 0.12 / figure.get_figheight())
+                figure.text(*place, EMULATED, ha="right", va="top", fontsize=9, fontweight="bold",
+                            color=HIGHLIGHT)  # fmt: skip
             return figure
 
         return draw_marked
@@ -341,17 +329,16 @@ def convert(source: Any, kinds: tuple[type, ...], user: str) -> Any:
     """
     if isinstance(source, kinds):
         return source
-    ways: dict[tuple[type, type], Callable[[], object]] = {
-        (Run, Measurement): lambda: source.subject,
-        (Run, Comparison): lambda: source.compare(),
-        (Run, Export): lambda: source.record.export,
-        (Measurement, Run): lambda: source.run,
-        (Comparison, Run): lambda: source.run,
-        (Comparison, Measurement): lambda: source.candidate,
-    }
-    for (given, wanted), way in ways.items():
-        if isinstance(source, given) and wanted in kinds:
-            return way()
+    if isinstance(source, Run) and Measurement in kinds:
+        return source.subject
+    if isinstance(source, Run) and Comparison in kinds:
+        return source.compare()
+    if isinstance(source, Run) and Export in kinds:
+        return source.record.export
+    if isinstance(source, Measurement | Comparison) and Run in kinds:
+        return source.run
+    if isinstance(source, Comparison) and Measurement in kinds:
+        return source.candidate
     names = " or ".join(f"a {kind.__name__}" for kind in kinds)
     hint = "open it first: wb.open_run(...)" if isinstance(source, str | Path) else ""
     raise UsageError(f"{user} takes {names}, not a {type(source).__name__}", hint=hint)

@@ -134,7 +134,7 @@ def show_table(
     # Units are those of the largest of the known frames that this one contains.
     contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
     largest = max(contained, key=lambda schema: len(schema.columns), default=None)
-    units = {column.name: column.unit for column in largest.columns} if largest else {}
+    units = {name: unit for name, _, unit, _ in largest.columns} if largest else {}
     if "speedup" in frame or "ratio" in frame:
         units |= dict.fromkeys(_RATIOS, "x")
     elif "share" in frame:

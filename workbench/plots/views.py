@@ -29,9 +29,9 @@ from workbench.frames import (
     is_emulated,
     mark_emulated,
 )
+from workbench.plots.breakdown import NO_LAYERS, name_sides
 from workbench.plots.changes import plot_speedups
 from workbench.plots.limits import NO_ROOFLINE
-from workbench.plots.parts import NO_LAYERS, name_sides
 from workbench.plots.scaling import plot_isa_levels, plot_sizes, plot_threads
 from workbench.plots.style import Chart, convert
 from workbench.plots.tables import (
@@ -114,18 +114,15 @@ def show(
         parts = [show_note(source)]
     elif isinstance(source, Table | VStack | Chart):
         parts = [source]
-    elif isinstance(source, list | tuple) and not _are_exports(source):
-        parts = [part for each in source for part in _parts(show(each, *views, top=top))]
+    elif isinstance(source, list | tuple) and not (source and isinstance(source[0], Export)):
+        shown = [show(each, *views, top=top) for each in source]
+        parts = [p for each in shown for p in (each.parts if isinstance(each, VStack) else [each])]
     else:
         parts = [part for view in views or ("",) for part in _view(source, view, top)]
     if not all(isinstance(part, Table) for part in parts):
         return VStack(*parts)
     table = join_tables(*parts)
     return fold_table(fold, table) if fold else table
-
-
-def _parts(shown: Table | VStack) -> Sequence[object]:
-    return shown.parts if isinstance(shown, VStack) else [shown]
 
 
 def _view(source: Any, name: str, top: int | None) -> list[Table | Chart]:
@@ -137,10 +134,6 @@ def _view(source: Any, name: str, top: int | None) -> list[Table | Chart]:
     kinds, view = VIEWS[name]
     parts = view(convert(source, kinds, f"the view {name!r}"), top or TOP)
     return [show_note(part) if isinstance(part, str) else part for part in parts]
-
-
-def _are_exports(parts: Sequence[object]) -> bool:
-    return bool(parts) and all(isinstance(part, Export) for part in parts)
 
 
 Part = str | Table | Chart

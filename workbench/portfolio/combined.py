@@ -22,8 +22,8 @@ from workbench.analysis.memory import summarize_resources
 from workbench.analysis.run import Comparison, Measurement
 from workbench.errors import ComparisonError
 from workbench.frames import COMPARISON, EMULATED, LAYER_CODE, RUNS, check
+from workbench.plots.breakdown import plot_categories
 from workbench.plots.changes import plot_heatmap
-from workbench.plots.parts import plot_categories
 from workbench.plots.tables import show_note, show_table
 from workbench.records.codec import to_document
 from workbench.report.gate import put_side_by_side, show_aligned

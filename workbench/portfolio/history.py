@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from workbench.analysis.change_points import find_changes
 from workbench.analysis.describe import identify_run
-from workbench.analysis.history import find_changes
 from workbench.analysis.memory import summarize_resources
 from workbench.analysis.statistics import (
     clock_of,

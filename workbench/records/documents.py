@@ -35,11 +35,11 @@ _LATER = frozenset({"latency", "restarts"})
 def _row(frame: Frame, title: str = "", /, *, without: str = "", **more: object) -> Any:
     """The type of a row: the columns of a frame, and further ones before them."""
     columns: dict[str, Any] = dict(more)
-    for column in frame.columns:
-        if column.name not in (without, *more):
-            meaning = f"{column.meaning}{f' [{column.unit}]' if column.unit else ''}"
-            kind: Any = Annotated[_TYPES.get(column.kind, Any), Meta(description=meaning)]  # type: ignore[valid-type]
-            columns[column.name] = NotRequired[kind] if column.name in _LATER else kind
+    for name, kind, unit, meaning in frame.columns:
+        if name not in (without, *more):
+            text = f"{meaning}{f' [{unit}]' if unit else ''}"
+            value: Any = Annotated[_TYPES[kind], Meta(description=text)]  # type: ignore[valid-type]
+            columns[name] = NotRequired[value] if name in _LATER else value
     return TypedDict(title or frame.name, columns)  # type: ignore[operator]
 
 

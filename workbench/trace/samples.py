@@ -175,7 +175,7 @@ def read_functions(path: Path) -> pd.DataFrame:
         ]
     except (TypeError, KeyError):
         raise TraceError("is no table of functions", where=path) from None
-    kinds = tuple(int if column.kind == "int" else str for column in FUNCTIONS.columns)
+    kinds = tuple(int if kind == "int" else str for _, kind, *_ in FUNCTIONS.columns)
     for row in rows:
         fits = tuple(map(type, row)) == kinds and all(0 <= n < 2**62 for n in row[2:4])
         if not fits or not all(map(_INSTRUCTION.fullmatch, row[-1].splitlines())):

@@ -178,7 +178,7 @@ def write_parquet(
         ) from None
 
     table = pa.Table.from_pandas(check(frame, schema), preserve_index=False)
-    described = {c.name: {"unit": c.unit, "meaning": c.meaning} for c in schema.columns}
+    described = {name: {"unit": unit, "meaning": text} for name, _, unit, text in schema.columns}
     fields = [field.with_metadata(described.get(field.name, {})) for field in table.schema]
     metadata = {**table.schema.metadata, "frame": schema.name, **(about or {})}
     content = io.BytesIO()

@@ -91,7 +91,7 @@ def draw_categories(bars: Mapping[str, pd.DataFrame], title: str) -> Chart:
         for name, frame in bars.items()
     ]
     known = "; lines: 95 % interval of each category" if ends else ""
-    style.label_x(axis, f"mean time per inference (ms){known}")
+    axis.set_xlabel(f"mean time per inference (ms){known}")
     unnamed = [c for c in dict.fromkeys([*style.COLORS, *named]) if not named.get(c, True)]
     style.add_key(figure, {c: style.color_of(c) for c in unnamed}, style.label_margin(labels))
     return figure
@@ -168,7 +168,7 @@ def plot_operators(source: Measurement | Comparison, *, top: int = 15) -> Chart:
     for place, end, text in zip(places, ends, texts, strict=True):
         style.write_after(axis, end, place, text, color=style.FAINT)
     axis.set_xlim(0, 1.04 * max(ends, default=0.0) or 1.0)
-    style.label_x(axis, unit)
+    axis.set_xlabel(unit)
     present = set(rows["category"])
     style.add_key(figure, {name: color for name, color in style.COLORS.items() if name in present})
     return figure
@@ -222,7 +222,7 @@ def plot_machine_code(ab: Comparison, *, by: str = "family", top: int = 8) -> Ch
             style.write_after(axis, 1, at, f"{style.shorten(name, 14)}: {samples}", size=8)
     axis.set_xlim(0, 1)
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1], [f"{n} %" for n in (0, 25, 50, 75, 100)])
-    style.label_x(axis, "share of the samples (%)")
+    axis.set_xlabel("share of the samples (%)")
     codes = set().union(*(frame["code"] for frame in shares.values()))
     style.add_key(figure, {c: color for c, color in CODE_COLORS.items() if c in codes}, 0.1)
     return figure
