@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.export.pte import NO_HANDLE, read_pte, read_xnnpack_graph
+from workbench.export.pte import NO_HANDLE, read_pte
 
 PROBE = Path(__file__).with_name("xnn_plan.cpp")
 
@@ -57,13 +57,11 @@ def read_plans(text):
 
 def external_ids(pte, instruction_index):
     """The id that XNNPACK gives to each outer value of a delegate, by the value's own id."""
-    program = read_pte(pte, "truth")
-    plan = program.tables["execution_plan"][0]
+    plan = read_pte(pte)["execution_plan"][0]
     kind, call = plan["chains"][0]["instructions"][instruction_index]["instr_args"]
     assert kind == "DelegateCall"
-    graph = read_xnnpack_graph(program.payload(plan["delegates"][call["delegate_index"]]), "truth")
     found = {}
-    for item in graph["xvalues"]:
+    for item in plan["delegates"][call["delegate_index"]]["graph"]["xvalues"]:
         tensor = item["xvalue_union"][1]
         tensor = tensor.get("tensor_value", tensor)
         if tensor["flags"] & 3:

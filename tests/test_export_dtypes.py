@@ -32,9 +32,9 @@ from workbench.models.zoo.blocks import Block, initialize, set_norm_statistics
 from workbench.models.zoo.edgetam_image_encoder import (
     EdgeTamImageEncoder,
     RepDepthwise,
-    merge_branches,
+    prepare_for_export,
 )
-from workbench.models.zoo.mobilenet_v3_small import gated_residual
+from workbench.models.zoo.mobilenet_v3_small import InvertedResidual
 from workbench.models.zoo.squeezesam import SqueezeSam, click_and_box
 from workbench.options import ExportOptions
 from workbench.records.layers import Instruction, Layers, Method, Origin, XNode
@@ -632,7 +632,7 @@ def test_rewrites_keep_their_origin():
 def test_rewriting_leaves_nothing_behind(tmp_path):
     """A block of MobileNetV3 in half precision: one delegate, where there were several."""
     torch.manual_seed(0)
-    block = gated_residual(16, 3, 16, 16, True, nn.Hardswish, 1)
+    block = InvertedResidual(16, 3, 16, 16, True, nn.Hardswish, 1)
     model = LoadedModel("block", initialize(block), (torch.randn(1, 16, 8, 8),))
     ours = export_quietly(model, tmp_path, dtype="fp16")
     plain = export_quietly(model, tmp_path, dtype="fp16", rewrite=False)
@@ -690,7 +690,7 @@ def test_merged_branches_compute_the_same():
     set_norm_statistics(module, torch.rand(2, 3, 64, 64))
     x = torch.rand(1, 3, 64, 64)
     before = module(x)
-    merged = merge_branches(module)
+    merged = prepare_for_export(module)
     assert not any(isinstance(layer, RepDepthwise) for layer in merged.modules())
     for ours, theirs in zip(merged(x), before, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord
 from workbench.export.flops import kernel_flops, xnode_flops
-from workbench.export.pte import Pte, read_pte, read_xnnpack_blob, read_xnnpack_graph
+from workbench.export.pte import describe_xnnpack, entry, read_pte, xnnpack_tensor
 from workbench.records.layers import FilePart, Instruction, Layers, Method, Value, XNode, XValue
 from workbench.records.runs import Tensor
 
@@ -45,10 +45,17 @@ _KINDS = {"MoveCall": "move", "JumpFalseCall": "jump", "FreeCall": "free"}
 def describe_pte(
     data: bytes | memoryview, where: object = None, *, etrecord: Path | None = None
 ) -> Layers:
-    """The sidecar of any program; with layers if there is an ETRecord, which must be of it."""
-    pte = read_pte(data, where)
-    methods = tuple(_describe_method(pte, plan) for plan in pte.tables["execution_plan"] or [])
-    layers = Layers(hashlib.sha256(data).hexdigest(), methods, list_parts(pte, len(data)))
+    """The sidecar of any program; with layers if there is an ETRecord, which must be of it.
+
+    It is a `StoreError` if the program or the ETRecord is malformed.
+    """
+    try:
+        tables = read_pte(data)
+        methods = tuple(map(_describe_method, tables["execution_plan"]))
+        parts = tuple(list_parts(tables, len(data)))
+    except ValueError as error:
+        raise StoreError(str(error), where=where, hint="copy or export it again") from None
+    layers = Layers(hashlib.sha256(data).hexdigest(), methods, parts)
     return add_etrecord(layers, etrecord) if etrecord else layers
 
 
@@ -71,20 +78,17 @@ def describe_program(program: ExecutorchProgramManager) -> Layers:
 
 def read_interface(program: bytes | memoryview) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The inputs and the outputs of a program's first method."""
-    plan = read_pte(program, None).tables["execution_plan"][0]
-    inputs, outputs = (
-        tuple(_argument(*plan["values"][number]["val"]) for number in plan[side] or ())
-        for side in ("inputs", "outputs")
-    )
-    return inputs, outputs
+    plan = read_pte(program)["execution_plan"][0]
 
+    def describe(number: int) -> Tensor:
+        kind, value = plan["values"][number]["val"]
+        if kind != "Tensor":
+            return Tensor(kind.lower(), ())
+        tensor, is_dynamic = _tensor(value), value["shape_dynamism"] != "STATIC"
+        order = tuple(value["dim_order"])
+        return Tensor(tensor.dtype, tensor.shape, dynamic=is_dynamic, dim_order=order)
 
-def _argument(kind: str, value: dict[str, Any]) -> Tensor:
-    if kind != "Tensor":
-        return Tensor(kind.lower(), ())
-    tensor, is_dynamic = _tensor(value), value["shape_dynamism"] != "STATIC"
-    order = tuple(value["dim_order"] or ())
-    return Tensor(tensor.dtype, tensor.shape, dynamic=is_dynamic, dim_order=order)
+    return tuple(map(describe, plan["inputs"])), tuple(map(describe, plan["outputs"]))
 
 
 def count_calls(layers: Layers, kind: str) -> Counter[str]:
@@ -92,71 +96,62 @@ def count_calls(layers: Layers, kind: str) -> Counter[str]:
     return Counter(call.name for call in layers.methods[0].instructions if call.kind == kind)
 
 
-def list_parts(pte: Pte, size_bytes: int) -> tuple[FilePart, ...]:
+def list_parts(tables: dict[str, Any], size_bytes: int) -> Iterator[FilePart]:
     """The parts of a program's file, which has so many bytes."""
-    tables = pte.tables
-    segments = [segment["size"] for segment in tables["segments"] or []]
-    keys = {item["key"]: item["segment_index"] for item in tables["named_data"] or []}
-    found: dict[int, list[FilePart]] = {}
+    segments = [segment["size"] for segment in tables["segments"]]
+    keys = {item["key"]: item["segment_index"] for item in tables["named_data"]}
+    # Of each segment; the first user counts.
+    parts: dict[int, list[FilePart]] = {}
     inline: list[FilePart] = []
-    for number, plan in enumerate(tables["execution_plan"] or []):
-        lists = (each["instructions"] or [] for each in plan["chains"] or [])
-        calls = [call["instr_args"] for call in chain(*lists)]
-        for at, call in enumerate(calls):
-            if not call or call[0] != "DelegateCall" or call[1] is None:
+    for number, plan in enumerate(tables["execution_plan"]):
+        for at, (kind, call) in enumerate(_calls(plan)):
+            if kind != "DelegateCall":
                 continue
-            delegate = _entry(pte, plan, "delegates", call[1]["delegate_index"])
+            delegate = entry(plan, "delegates", call["delegate_index"])
             place = delegate["processed"] or {}
-            part = FilePart("delegate", len(pte.payload(delegate)), number, at)
+            part = FilePart("delegate", len(delegate["payload"]), number, at)
             if place.get("location") == "SEGMENT":
-                found.setdefault(place["index"], [part])
+                parts.setdefault(place["index"], [part])
             else:
                 inline.append(part)
-            if delegate["id"] == "XnnpackBackend":
-                for key, value in _named_weights(pte.payload(delegate), pte.where):
-                    if keys.get(key, -1) in range(len(segments)):
-                        part = FilePart("weights", segments[keys[key]], number, at, value)
-                        found.setdefault(keys[key], [part])
-    constants = tables["constant_segment"] or {}
-    index, starts = constants.get("segment_index", -1), constants.get("offsets") or []
-    if starts and index in range(len(segments)) and index not in found:
-        found[index] = [*_split_weights(tables, starts, segments[index])]
-    kinds = {part["segment_index"]: "state" for part in tables["mutable_data_segments"] or []}
+            for key, value in _named_weights(delegate.get("graph")):
+                if keys.get(key, -1) in range(len(segments)):
+                    part = FilePart("weights", segments[keys[key]], number, at, value)
+                    parts.setdefault(keys[key], [part])
+    constants = tables["constant_segment"] or {"segment_index": -1, "offsets": []}
+    index, starts = constants["segment_index"], constants["offsets"]
+    if starts and index in range(len(segments)) and index not in parts:
+        parts[index] = [*_split_weights(tables, starts, segments[index])]
+    kinds = {part["segment_index"]: "state" for part in tables["mutable_data_segments"]}
+    yield FilePart("program", tables["program_bytes"] - sum(part.size_bytes for part in inline))
     for number, size in enumerate(segments):
-        found.setdefault(number, [FilePart(kinds.get(number, "other"), size)])
-    parts = [*chain(*(found[number] for number in range(len(segments)))), *inline]
-    program = pte.program_bytes - sum(part.size_bytes for part in inline)
-    rest = size_bytes - pte.program_bytes - sum(segments)
-    return FilePart("program", program), *parts, FilePart("padding", rest)
+        yield from parts.get(number, [FilePart(kinds.get(number, "other"), size)])
+    yield from inline
+    yield FilePart("padding", size_bytes - tables["program_bytes"] - sum(segments))
 
 
 def _split_weights(
     tables: dict[str, Any], starts: Sequence[int], size_bytes: int
 ) -> Iterator[FilePart]:
     """The tensors in the segment with the weights that no delegate has, by where each starts."""
-    users: dict[int, tuple[int, int]] = {}
-    for number, plan in enumerate(tables["execution_plan"] or []):
-        for value, entry in enumerate(plan["values"] or []):
-            tensor: dict[str, Any] = entry["val"][1] if entry["val"] else {}
-            if "data_buffer_idx" in tensor and tensor["allocation_info"] is None:
-                users.setdefault(tensor["data_buffer_idx"], (number, value))
-    owners = {start: users.get(buffer) for buffer, start in enumerate(starts)}
+    owners: dict[int, tuple[int | None, int | None]] = {}
+    for number, plan in enumerate(tables["execution_plan"]):
+        for value, item in enumerate(plan["values"]):
+            tensor: dict[str, Any] = item["val"][1] if item["val"] else {}
+            buffer = tensor.get("data_buffer_idx", 0)
+            if 0 < buffer < len(starts) and tensor["allocation_info"] is None:
+                owners.setdefault(starts[buffer], (number, value))
     for start, end in pairwise(sorted({0, size_bytes, *(s for s in starts if s < size_bytes)})):
-        part = FilePart("weights", end - start)
-        owner = owners.get(start)
-        yield replace(part, method=owner[0], value=owner[1]) if owner else part
+        owner = owners.get(start, (None, None))
+        yield FilePart("weights", end - start, owner[0], value=owner[1])
 
 
-def _named_weights(payload: memoryview, where: object) -> Iterator[tuple[str, int]]:
+def _named_weights(graph: dict[str, Any] | None) -> Iterator[tuple[str, int]]:
     """The keys of the data of a delegate's weights and their scales, with the tensor's id."""
-    graph = read_xnnpack_graph(payload, where)
-    keys = [item["named_key"] or "" for item in graph["constant_data"] or []]
-    for union in (item["xvalue_union"] for item in graph["xvalues"] or []):
-        tensor: dict[str, Any] = union[1] if union else {}
-        quantized = tensor.get("quant_params") or ("", None)
-        scales = (quantized[1] or {}).get("scale_buffer_idx", 0)
-        tensor = tensor.get("tensor_value") or tensor
-        for number in (tensor.get("constant_buffer_idx", 0), scales):
+    keys = [item["named_key"] for item in graph["constant_data"]] if graph else []
+    for item in graph["xvalues"] if graph else ():
+        tensor, parameters = xnnpack_tensor(item["xvalue_union"])
+        for number in (tensor["constant_buffer_idx"], parameters.get("scale_buffer_idx", 0)):
             if 0 < number < len(keys) and keys[number]:
                 yield keys[number], tensor["id_out"]
 
@@ -239,42 +234,62 @@ def count_quantized(layers: Layers) -> tuple[int, int]:
     return sum(dtype.startswith("q") for dtype in operands), len(operands)
 
 
-def _describe_method(pte: Pte, plan: dict[str, Any]) -> Method:
-    found = enumerate(plan["values"] or [])
-    values = {n: _tensor(v["val"][1]) for n, v in found if v["val"] and v["val"][0] == "Tensor"}
-    chains = plan["chains"] or []
-    calls = chains[0]["instructions"] or [] if chains else []
-    return Method(
-        name=plan["name"] or "",
-        instructions=tuple(_describe_call(pte, plan, call["instr_args"], values) for call in calls),
-        values=values,
-        arena_bytes=tuple((plan["non_const_buffer_sizes"] or [0])[1:]),
+def _calls(plan: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The kind and the fields of each instruction of a method."""
+    calls = chain.from_iterable(each["instructions"] for each in plan["chains"])
+    return [call["instr_args"] or ("", {}) for call in calls]
+
+
+def _describe_method(plan: dict[str, Any]) -> Method:
+    items: list[tuple[str, Any]] = [item["val"] or ("", None) for item in plan["values"]]
+    values = {n: _tensor(value) for n, (kind, value) in enumerate(items) if kind == "Tensor"}
+    lists = {
+        number: value["items"]
+        for number, (kind, value) in enumerate(items)
+        if kind in ("TensorList", "OptionalTensorList")
+    }
+
+    def tensors(arguments: list[int]) -> tuple[int, ...]:
+        """The tensors among some arguments, without repetitions, those of lists too."""
+        numbers = chain.from_iterable(lists.get(number, (number,)) for number in arguments)
+        return tuple(number for number in dict.fromkeys(numbers) if number in values)
+
+    instructions = []
+    for kind, call in _calls(plan):
+        if kind == "KernelCall":
+            operator = entry(plan, "operators", call["op_index"])
+            name = ".".join(filter(None, (operator["name"], operator["overload"])))
+            # The last argument is what the kernel returns; an out variant has it twice.
+            outputs = tensors(call["args"][-1:])
+            inputs = tuple(n for n in tensors(call["args"][:-1]) if n not in outputs)
+            costs = _kernel_costs(name, inputs, outputs, values)
+            instructions.append(Instruction("kernel", name, inputs, outputs, **costs))
+        elif kind == "DelegateCall":
+            delegate = entry(plan, "delegates", call["delegate_index"])
+            instructions.append(_describe_delegate(delegate, tensors(call["args"]), values))
+        else:
+            instructions.append(Instruction(_KINDS.get(kind, "unknown")))
+    arenas = tuple(plan["non_const_buffer_sizes"][1:])
+    return Method(plan["name"], tuple(instructions), values, arenas)
+
+
+def _describe_delegate(
+    delegate: dict[str, Any], arguments: tuple[int, ...], values: dict[int, Value]
+) -> Instruction:
+    graph = delegate.get("graph")
+    xvalues, xnodes = describe_xnnpack(graph) if graph else ((), ())
+    returned = sum(value.role == "output" for value in xvalues)
+    first = max(len(arguments) - returned, 0)
+    return Instruction(
+        kind="delegate",
+        name=delegate["id"],
+        inputs=arguments[:first],
+        outputs=arguments[first:],
+        flops=sum(node.flops for node in xnodes) if xnodes else None,
+        bytes=sum(values[number].size_bytes for number in arguments),
+        xvalues=xvalues,
+        xnodes=xnodes,
     )
-
-
-def _describe_call(
-    pte: Pte, plan: dict[str, Any], call: tuple[str, Any] | None, values: dict[int, Value]
-) -> Instruction:
-    kind, fields = call if call else ("", None)
-    if fields is None or kind not in ("KernelCall", "DelegateCall"):
-        return Instruction(kind=_KINDS.get(kind, "unknown"))
-    arguments = fields["args"] or []
-    if kind == "KernelCall":
-        operator = _entry(pte, plan, "operators", fields["op_index"])
-        return _describe_kernel(plan, operator, arguments, values)
-    delegate = _entry(pte, plan, "delegates", fields["delegate_index"])
-    return _describe_delegate(pte, delegate, _expand(plan, arguments, values), values)
-
-
-def _describe_kernel(
-    plan: dict[str, Any], operator: dict[str, Any], arguments: list[int], values: dict[int, Value]
-) -> Instruction:
-    name = ".".join(filter(None, (operator["name"], operator["overload"])))
-    # The last argument is what the kernel returns; an out variant has it among the others too.
-    outputs = _expand(plan, arguments[-1:], values)
-    inputs = [number for number in _expand(plan, arguments[:-1], values) if number not in outputs]
-    costs = _kernel_costs(name, inputs, outputs, values)
-    return Instruction("kernel", name, tuple(inputs), tuple(outputs), **costs)
 
 
 def _kernel_costs(
@@ -283,44 +298,16 @@ def _kernel_costs(
     """Operations of a kernel, and bytes read and written: of a table, the rows looked up."""
     read, written = ([values[number] for number in side] for side in (inputs, outputs))
     looked_up = written if "::embedding" in name else read
+    shapes = ([each.shape for each in side] for side in (read, written))
     return {
-        "flops": kernel_flops(
-            name, [each.shape for each in read], [each.shape for each in written]
-        ),
+        "flops": kernel_flops(name, *shapes),
         "bytes": sum(each.size_bytes for each in (*looked_up, *written)),
     }
 
 
-def _describe_delegate(
-    pte: Pte, delegate: dict[str, Any], arguments: list[int], values: dict[int, Value]
-) -> Instruction:
-    is_xnnpack = delegate["id"] == "XnnpackBackend"
-    payload = pte.payload(delegate) if is_xnnpack else None
-    xvalues, xnodes = read_xnnpack_blob(payload, pte.where) if payload is not None else ((), ())
-    returned = sum(value.role == "output" for value in xvalues)
-    first = max(len(arguments) - returned, 0)
-    return Instruction(
-        kind="delegate",
-        name=delegate["id"] or "",
-        inputs=tuple(arguments[:first]),
-        outputs=tuple(arguments[first:]),
-        flops=sum(node.flops for node in xnodes) if xnodes else None,
-        bytes=sum(values[number].size_bytes for number in arguments),
-        xvalues=xvalues,
-        xnodes=xnodes,
-    )
-
-
-def _entry(pte: Pte, plan: dict[str, Any], table: str, index: int) -> dict[str, Any]:
-    entries = plan[table] or []
-    if not 0 <= index < len(entries):
-        raise StoreError(f"calls entry {index} of {len(entries)} {table}", where=pte.where)
-    return entries[index]
-
-
 def _tensor(tensor: dict[str, Any]) -> Value:
     scalar, place = str(tensor["scalar_type"]), tensor["allocation_info"]
-    shape = tuple(tensor["sizes"] or ())
+    shape = tuple(tensor["sizes"])
     return Value(
         dtype=_DTYPES.get(scalar, scalar.lower()),
         shape=shape,
@@ -329,16 +316,3 @@ def _tensor(tensor: dict[str, Any]) -> Value:
         arena=place["memory_id"] if place else None,
         offset=place["memory_offset_low"] | place["memory_offset_high"] << 32 if place else None,
     )
-
-
-def _expand(plan: dict[str, Any], arguments: list[int], values: dict[int, Value]) -> list[int]:
-    """The tensors among some arguments, without repetitions; lists of tensors are flattened."""
-    entries = plan["values"] or []
-    found: list[int] = []
-    for number in arguments:
-        value = entries[number]["val"] if 0 <= number < len(entries) else None
-        if value and value[0] in ("TensorList", "OptionalTensorList"):
-            found += value[1]["items"] or []
-        else:
-            found.append(number)
-    return [number for number in dict.fromkeys(found) if number in values]

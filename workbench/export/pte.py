@@ -1,19 +1,20 @@
 """What a ``.pte`` and its XNNPACK delegates contain, read from their FlatBuffers.
 
 The layout comes from ExecuTorch's schemas (``.fbs``). Every position is checked: files may come
-from untrusted sources.
+from untrusted sources. Malformed ones are a ValueError.
 """
 
 import importlib.util
 import math
 import re
 import struct
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, partial
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from workbench.errors import StoreError, WorkbenchError
+from workbench.errors import WorkbenchError
 from workbench.export.flops import xnode_flops
 from workbench.records.layers import XNode, XValue
 
@@ -27,29 +28,12 @@ SCALARS = {
 
 _COMMENT = re.compile(r"//[^\n]*")
 _BLOCK = re.compile(r"\b(table|enum|union)\s+(\w+)\s*(?::\s*(\w+)\s*)?\{([^}]*)\}")
-_FIELD = re.compile(r"(\w+)\s*:\s*(\[?)\s*([\w.]+)\s*\]?\s*(?:=\s*([\w.\-]+))?[^;]*;")
+_FIELD = re.compile(r"(\w+)\s*:\s*(\[?)\s*(?:\w+\.)*(\w+)\s*\]?\s*(?:=\s*([\w.\-]+))?[^;]*;")
 
-
-class Field(NamedTuple):
-    """One field of a table.
-
-    ``kind`` is ``scalar``, ``string``, ``table`` or ``union``, with an ``s`` if in a vector;
-    ``type`` is the ``struct`` code of a scalar, or the name of a table or union.
-    """
-
-    name: str
-    slot: int
-    kind: str
-    type: str
-    default: Any = None
-    enum: dict[int, str] | None = None
-
-
-class Schema(NamedTuple):
-    """Tables by name with their fields; unions by name with their ``(alias, table)`` choices."""
-
-    tables: dict[str, tuple[Field, ...]]
-    unions: dict[str, tuple[tuple[str, str], ...]]
+#: By kind (``table``, ``enum``, ``union``) and name: the fields of a table as name, bracket of a
+#: vector, type and default; of an enumeration or a scalar, the ``struct`` code and the names of the
+#: values; the alias and the table of each choice of a union.
+Schema = dict[str, dict[str, Any]]
 
 
 @cache
@@ -57,87 +41,60 @@ def installed_schema(*files: str) -> Schema:
     """The schema in files of the installed ExecuTorch; `WorkbenchError` if one is missing."""
     spec = importlib.util.find_spec("executorch")
     folders = (spec.submodule_search_locations if spec else ()) or ()
-    texts = []
-    for file in files:
-        path = next((p for folder in folders if (p := Path(folder) / file).is_file()), None)
-        if path is None:
-            raise WorkbenchError(
-                f"no {file} in the installed ExecuTorch", hint="reinstall executorch"
-            )
-        texts.append(path.read_text())
-    return parse_schema("\n".join(texts))
+    paths = [path for file in files for at in folders if (path := Path(at, file)).is_file()]
+    if len(paths) < len(files):
+        missing = f"no {' or '.join(files)} in the installed ExecuTorch"
+        raise WorkbenchError(missing, hint="reinstall executorch")
+    return parse_schema("\n".join(path.read_text() for path in paths))
 
 
 def parse_schema(text: str) -> Schema:
     """Parse tables, enumerations and unions; nothing else determines the layout."""
-    tables: dict[str, str] = {}
-    enums: dict[str, tuple[str, dict[int, str]]] = {}
-    unions: dict[str, tuple[tuple[str, str], ...]] = {}
+    schema: Schema = {"table": {}, "enum": {}, "union": {}}
+    schema["enum"] |= {name: (code, {}) for name, code in SCALARS.items()}
     for kind, name, base, body in _BLOCK.findall(_COMMENT.sub("", text)):
         items = [item.strip() for item in body.split(",") if item.strip()]
         if kind == "table":
-            tables[name] = body
+            schema[kind][name] = _FIELD.findall(body)
         elif kind == "enum":
             names, value = {}, -1
             for item in items:
                 label, _, given = map(str.strip, item.partition("="))
                 value = int(given, 0) if given else value + 1
                 names[value] = label
-            enums[name] = SCALARS[base], names
+            schema[kind][name] = SCALARS[base], names
         else:
             pairs = (map(str.strip, item.partition(":")[::2]) for item in items)
-            unions[name] = tuple((alias, table or alias) for alias, table in pairs)
-    laid_out = {name: _lay_out(body, enums, unions) for name, body in tables.items()}
-    return Schema(laid_out, unions)
+            schema[kind][name] = [(alias, table or alias) for alias, table in pairs]
+    return schema
 
 
-def _lay_out(
-    body: str,
-    enums: dict[str, tuple[str, dict[int, str]]],
-    unions: dict[str, tuple[tuple[str, str], ...]],
-) -> tuple[Field, ...]:
-    """The fields of a table, numbered as in its layout."""
-    fields: list[Field] = []
-    for name, bracket, full_name, default in _FIELD.findall(body):
-        slot = fields[-1].slot + 1 if fields else 0
-        kind, vector = full_name.rpartition(".")[2], "s" if bracket else ""
-        if kind in unions:
-            # The tag has its own slot, before that of the value.
-            fields.append(Field(name, slot + 1, "union", kind))
-        elif kind in enums or kind in SCALARS:
-            code, enum = enums.get(kind) or (SCALARS[kind], {})
-            known = {label: value for value, label in enum.items()} | {"true": True, "": 0}
-            number = known[default] if default in known else _number(code, default)
-            value = float(number) if code in "fd" else bool(number) if code == "?" else number
-            fields.append(Field(name, slot, f"scalar{vector}", code, value, enum))
-        else:
-            item = "string" if kind == "string" else "table"
-            fields.append(Field(name, slot, item + vector, kind))
-    return tuple(fields)
+def _default(text: str, code: str, names: dict[int, str]) -> Any:
+    if names:
+        return text or names.get(0, 0)
+    if code == "?":
+        return text == "true"
+    return float(text or "0") if code in "fd" else int(text or "0", 0)
 
 
-def _number(code: str, text: str) -> float:
-    return False if text == "false" else float(text) if code in "fd" else int(text, 0)
-
-
-_BYTES = frozenset("bB?")
+_BYTES = ("b", "B", "?")
 _STRUCTS = {code: struct.Struct(f"<{code}") for code in "?bBhHiIqQfd"}
 
 
-def read_flatbuffer(data: memoryview, schema: Schema, root: str, where: object) -> dict[str, Any]:
+def read_flatbuffer(data: memoryview, schema: Schema, root: str) -> dict[str, Any]:
     """Decode a buffer that starts with the reference to its root, a table ``root``.
 
-    A scalar of an enumeration is its name; an absent table, string or vector is None; a union is
-    ``(alias, table)``; a vector of bytes is a part of ``data``. It is a `StoreError` if a reference
-    leads out of the buffer, or tables share so many bytes that they would decode to far more.
+    A scalar of an enumeration is its name; an absent string or vector is empty, an absent table or
+    union None; a union is ``(alias, table)``; a vector of bytes is a part of ``data``. It is a
+    ValueError if a reference leads out of the buffer, or tables share so many bytes that they would
+    decode to far more.
     """
-    return _Reader(data, schema, where).table(root, 0)
+    return _Reader(data, schema).table(root, 0)
 
 
 class _Reader:
-    def __init__(self, data: memoryview, schema: Schema, where: object):
-        self.data, self.size, self.where = data, len(data), where
-        self.schema = schema
+    def __init__(self, data: memoryview, schema: Schema):
+        self.data, self.size, self.schema = data, len(data), schema
         # Writers may share equal strings and layouts, but not tables.
         self.budget = 4 * self.size + 64
 
@@ -150,44 +107,42 @@ class _Reader:
         self.require(layout + length <= self.size and at + size <= self.size, layout)
         self.spend(size, at)
         offsets = struct.unpack_from(f"<{length // 2 - 2}H", self.data, layout + 4)
-        fields = self.schema.tables[name]
-        return {field.name: self.field(field, at, offsets, size) for field in fields}
+        self.require(max(offsets, default=0) < size, at)
+        # A union has two places, the first for its tag. What is absent is at 0.
+        places = chain((offset and at + offset for offset in offsets), repeat(0))
+        return {
+            field: self.field(bracket, kind, default, places)
+            for field, bracket, kind, default in self.schema["table"][name]
+        }
 
-    def field(self, field: Field, table: int, offsets: tuple[int, ...], size: int) -> Any:
-        offset = offsets[field.slot] if field.slot < len(offsets) else 0
-        self.require(offset < size, table)
-        at = table + offset
-        if field.kind == "scalar":
-            value = self.scalar(field.type, at) if offset else field.default
-            return (field.enum or {}).get(value, value)
-        if not offset:
-            return None
-        if field.kind == "table":
-            return self.table(field.type, at)
-        if field.kind == "string":
-            return self.string(at)
-        if field.kind != "union":
-            return self.vector(field, at)
-        tag_offset = offsets[field.slot - 1]
-        tag = self.scalar("B", table + tag_offset) if tag_offset else 0
-        choices = self.schema.unions[field.type]
-        if not 1 <= tag <= len(choices):
-            return None
-        alias, name = choices[tag - 1]
-        return alias, self.table(name, at)
+    def field(self, bracket: str, kind: str, default: str, places: Iterator[int]) -> Any:
+        at = next(places)
+        if choices := self.schema["union"].get(kind):
+            choice, at = self.scalar("B", at) if at else 0, next(places)
+            if not at or not 1 <= choice <= len(choices):
+                return None
+            alias, table = choices[choice - 1]
+            return alias, self.table(table, at)
+        code, names = self.schema["enum"].get(kind, ("", {}))
+        if bracket:
+            return self.vector(kind, code, at) if at else []
+        if code:
+            value = self.scalar(code, at) if at else _default(default, code, names)
+            return names.get(value, value)
+        if kind == "string":
+            return self.string(at) if at else ""
+        return self.table(kind, at) if at else None
 
-    def vector(self, field: Field, reference: int) -> Any:
-        code = field.type if field.kind == "scalars" else "I"
-        start, count = self.extent(reference, _STRUCTS[code].size)
-        if field.kind == "scalars" and code in _BYTES:
+    def vector(self, kind: str, code: str, reference: int) -> Any:
+        width = _STRUCTS[code or "I"].size
+        start, count = self.extent(reference, width)
+        if code in _BYTES:
             return self.data[start : start + count]
-        self.spend(count * _STRUCTS[code].size, start)
-        if field.kind == "scalars":
+        self.spend(count * width, start)
+        if code:
             return list(struct.unpack_from(f"<{count}{code}", self.data, start))
-        references = range(start, start + 4 * count, 4)
-        if field.kind == "strings":
-            return [self.string(at) for at in references]
-        return [self.table(field.type, at) for at in references]
+        read = self.string if kind == "string" else partial(self.table, kind)
+        return [read(at) for at in range(start, start + 4 * count, 4)]
 
     def string(self, reference: int) -> str:
         start, count = self.extent(reference, 1)
@@ -216,55 +171,47 @@ class _Reader:
 
     def require(self, fine: bool, at: int) -> None:
         if not fine:
-            hint = "copy or export it again"
-            raise StoreError(f"malformed (at byte {at})", where=self.where, hint=hint)
+            raise ValueError(f"malformed (at byte {at})")
 
 
 _SCHEMA = ("exir/_serialize/scalar_type.fbs", "exir/_serialize/program.fbs")
 
 
-@dataclass(frozen=True)
-class Pte:
-    """A program's tables, the part of the file with its segments, its FlatBuffer's size."""
+def read_pte(data: bytes | memoryview) -> dict[str, Any]:
+    """The tables of a program and the ``program_bytes`` of its FlatBuffer; ValueError if malformed.
 
-    tables: dict[str, Any]
-    segments: memoryview
-    where: object
-    program_bytes: int
-
-    def payload(self, delegate: dict[str, Any]) -> memoryview:
-        """The compiled bytes of a delegate; `StoreError` if they are outside the file."""
-        reference = delegate["processed"] or {}
-        if reference.get("location") == "SEGMENT":
-            segment = self._item("segments", reference["index"])
-            first, size = segment["offset"], segment["size"]
-            if first + size > len(self.segments):
-                raise StoreError("a delegate is outside the file", where=self.where)
-            return self.segments[first : first + size]
-        data = self._item("backend_delegate_data", reference.get("index", 0))["data"]
-        return memoryview(b"") if data is None else data
-
-    def _item(self, table: str, index: int) -> dict[str, Any]:
-        items = self.tables[table] or []
-        if index >= len(items):
-            raise StoreError(f"has no entry {index} in {table}", where=self.where)
-        return items[index]
-
-
-def read_pte(data: bytes | memoryview, where: object) -> Pte:
-    """Read the program of a ``.pte``; `StoreError` if it is malformed."""
+    Every delegate has its ``payload``, the compiled bytes, and the ``graph`` of XNNPACK.
+    """
     data = memoryview(data)
     if len(data) < 12 or data[4:6] != b"ET":
-        raise StoreError("not an ExecuTorch program", where=where)
+        raise ValueError("not an ExecuTorch program")
     size, base = len(data), 0
     if data[8:12] == b"eh00":
-        if len(data) < 32:
-            raise StoreError("truncated", where=where)
-        size, base = struct.unpack_from("<QQ", data, 16)
+        size, base = struct.unpack_from("<QQ", data, 16) if len(data) >= 32 else (size + 1, 0)
         if size > len(data) or base > len(data):
-            raise StoreError("truncated", where=where, hint="copy or export it again")
-    tables = read_flatbuffer(data[:size], installed_schema(*_SCHEMA), "Program", where)
-    return Pte(tables, data[base:], where, size)
+            raise ValueError("truncated")
+    tables = read_flatbuffer(data[:size], installed_schema(*_SCHEMA), "Program")
+    for delegate in chain(*(plan["delegates"] for plan in tables["execution_plan"])):
+        place = delegate["processed"] or {"location": "", "index": 0}
+        if place["location"] == "SEGMENT":
+            segment = entry(tables, "segments", place["index"])
+            first, last = segment["offset"], segment["offset"] + segment["size"]
+            if last > len(data) - base:
+                raise ValueError("a delegate is outside the file")
+            payload = data[base + first : base + last]
+        else:
+            payload = entry(tables, "backend_delegate_data", place["index"])["data"]
+        delegate["payload"] = memoryview(payload or b"")
+        if delegate["id"] == "XnnpackBackend":
+            delegate["graph"] = _read_xnnpack(delegate["payload"])
+    return tables | {"program_bytes": size}
+
+
+def entry(tables: dict[str, Any], name: str, index: int) -> dict[str, Any]:
+    """An entry of a list of a program."""
+    if not 0 <= index < len(tables[name]):
+        raise ValueError(f"has no entry {index} in {name}")
+    return tables[name][index]
 
 
 _BLOB_SCHEMA = "backends/xnnpack/serialization/schema.fbs"
@@ -280,44 +227,39 @@ NO_HANDLE = 65535
 _EXTERNAL = {1: "input", 2: "output"}
 
 
-def read_xnnpack_blob(
-    data: memoryview, where: object
-) -> tuple[tuple[XValue, ...], tuple[XNode, ...]]:
-    """The tensors of a delegate's payload, and its operators in the order of execution."""
-    graph = read_xnnpack_graph(data, where)
-    constants = [constant["size"] for constant in graph["constant_data"] or []]
-    unions = [item["xvalue_union"] for item in graph["xvalues"] or []]
-    values = tuple(_blob_value(union, constants, where) for union in unions)
-    by_id = {value.id: value for value in values}
-    return values, tuple(_node(item, by_id, where) for item in graph["xnodes"] or [])
-
-
-def read_xnnpack_graph(data: memoryview, where: object) -> dict[str, Any]:
-    """The graph of a delegate's payload as its schema has it."""
+def _read_xnnpack(data: memoryview) -> dict[str, Any]:
     first, size = 0, len(data)
     if data[4:8] == b"XH00":
         first, size = struct.unpack_from("<II", data, 10) if size >= 18 else (0, 0)
     if size < 8 or first + size > len(data):
-        raise StoreError("an XNNPACK delegate is truncated", where=where)
-    graph = data[first : first + size]
-    return read_flatbuffer(graph, installed_schema(_BLOB_SCHEMA), "XNNGraph", where)
+        raise ValueError("an XNNPACK delegate is truncated")
+    return read_flatbuffer(data[first : first + size], installed_schema(_BLOB_SCHEMA), "XNNGraph")
 
 
-def _blob_value(union: tuple[str, Any] | None, constants: list[int], where: object) -> XValue:
-    missing = StoreError("an XNNPACK delegate lacks a tensor", where=where)
-    if union is None:
-        raise missing
-    alias, tensor = union
-    zero_point = 0
-    if alias == "XNNQuantizedTensorValue":
-        quantization = tensor["quant_params"]
-        if quantization and quantization[0] == "PerTensorQuant":
-            zero_point = quantization[1]["zero_point"]
+def describe_xnnpack(graph: dict[str, Any]) -> tuple[tuple[XValue, ...], tuple[XNode, ...]]:
+    """The tensors of a delegate, and its operators in the order of execution."""
+    constants = [constant["size"] for constant in graph["constant_data"]]
+    values = tuple(_xvalue(item["xvalue_union"], constants) for item in graph["xvalues"])
+    by_id = {value.id: value for value in values}
+    return values, tuple(_xnode(item, by_id) for item in graph["xnodes"])
+
+
+def xnnpack_tensor(union: tuple[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A tensor of a delegate, and how it is quantised, if it is."""
+    alias, tensor = union or ("", None)
+    parameters: dict[str, Any] = {}
+    if tensor and alias == "XNNQuantizedTensorValue":
+        parameters = (tensor["quant_params"] or ("", {}))[1]
         tensor = tensor["tensor_value"]
     if tensor is None:
-        raise missing
+        raise ValueError("an XNNPACK delegate lacks a tensor")
+    return tensor, parameters
+
+
+def _xvalue(union: tuple[str, Any] | None, constants: list[int]) -> XValue:
+    tensor, parameters = xnnpack_tensor(union)
     dtype = str(tensor["datatype"]).removeprefix("xnn_datatype_")
-    shape, number = tuple(tensor["dims"] or ()), tensor["constant_buffer_idx"]
+    shape, number = tuple(tensor["dims"]), tensor["constant_buffer_idx"]
     stored = constants[number] if 0 < number < len(constants) else 0
     bits = re.search(r"\d+$", dtype)
     return XValue(
@@ -326,13 +268,13 @@ def _blob_value(union: tuple[str, Any] | None, constants: list[int], where: obje
         shape=shape,
         size_bytes=stored or math.prod(shape) * (int(bits[0]) if bits else 32) // 8,
         role="constant" if number else _EXTERNAL.get(tensor["flags"] & 3, ""),
-        zero_point=zero_point,
+        zero_point=parameters.get("zero_point", 0),
     )
 
 
-def _node(item: dict[str, Any], values: dict[int, XValue], where: object) -> XNode:
+def _xnode(item: dict[str, Any], values: dict[int, XValue]) -> XNode:
     if item["xnode_union"] is None:
-        raise StoreError("an XNNPACK delegate has an operator of an unknown kind", where=where)
+        raise ValueError("an XNNPACK delegate has an operator of an unknown kind")
     alias, fields = item["xnode_union"]
     kind = alias.removeprefix("XNN")
     inputs = [fields[name] for name in _INPUTS if name in fields]
@@ -340,7 +282,7 @@ def _node(item: dict[str, Any], values: dict[int, XValue], where: object) -> XNo
     inputs = [number for number in inputs[:taken] if number != _NO_VALUE]
     outputs = [fields[name] for name in _OUTPUTS if name in fields]
     if not inputs or not outputs or not values.keys() >= {*inputs, *outputs}:
-        raise StoreError(f"the {kind} of an XNNPACK delegate lacks a tensor", where=where)
+        raise ValueError(f"the {kind} of an XNNPACK delegate lacks a tensor")
     attributes = {k: _finite(v) for k, v in fields.items() if not k.endswith("_id")}
     bounds, result = item["output_min_max"], values[outputs[0]]
     shapes = [values[number].shape for number in inputs]

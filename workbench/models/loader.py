@@ -276,7 +276,7 @@ def _prepare(
     weights: str | os.PathLike[str] | None,
     source: str = "",
 ) -> LoadedModel:
-    source = source or definition.__module__
+    source = source or getattr(definition, "__module__", "") or definition.__name__
     with _explain_errors("cannot be built", source):
         is_model = isinstance(definition, torch.nn.Module) or is_eager_model(definition)
         thing = definition if is_model and not inspect.isclass(definition) else definition()

@@ -72,7 +72,6 @@ class EagerModelBase(ABC):
         return None
 
 
-_ZOO = f"{__package__}.zoo"
 _registered: dict[str, type] = {}
 
 
@@ -109,7 +108,7 @@ def register_model(name: str, cls: type | None = None) -> Any:
         text = "lacks get_eager_model() or get_example_inputs()"
         hint = "derive it from workbench.EagerModelBase"
         raise UsageError(text, where=f"model {name!r}", hint=hint)
-    if name in BUILTIN and cls.__module__ != f"{_ZOO}.{name}":
+    if name in BUILTIN:
         raise UsageError(f"{name!r} is a built-in model", hint="choose another name")
     _registered[name] = cls
     return cls
@@ -142,15 +141,13 @@ def describe_models() -> list[dict[str, Any]]:
     return descriptions
 
 
-def find_model(name: str) -> type:
-    """The class that is registered under one of `list_models`."""
-    if name not in _registered:
-        importlib.import_module(f"{_ZOO}.{name}")
-    return _registered[name]
+def find_model(name: str) -> Any:
+    """What defines one of `list_models`: the class that was registered, or a module of ``zoo``."""
+    return _registered.get(name) or importlib.import_module(f"{__package__}.zoo.{name}")
 
 
 def is_eager_model(thing: object) -> bool:
-    """Whether a class or an instance has the abstract methods of `EagerModelBase`."""
+    """Whether a class, an instance or a module has the methods of `EagerModelBase`."""
     methods = ("get_eager_model", "get_example_inputs")
     return all(callable(getattr(thing, method, None)) for method in methods)
 

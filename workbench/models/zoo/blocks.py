@@ -1,41 +1,10 @@
-"""What several networks share: registration, random weights, and building blocks."""
+"""What several networks share: random weights, and building blocks."""
 
-from collections.abc import Callable
+from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-
-from workbench.models.registry import EagerModelBase, register_model
-
-Network = type[nn.Module]
-
-
-def zoo_model(
-    name: str, *shapes: tuple[int, ...], norm_batch: tuple[int, ...] = ()
-) -> Callable[[Network], Network]:
-    """Register a network with random weights and noise of some ``shapes`` as example inputs.
-
-    ``norm_batch`` is the shape of the batch that sets the statistics of the batch norms (empty: 0
-    and 1).
-    """
-
-    def register(network: Network) -> Network:
-        class ZooModel(EagerModelBase):
-            def get_eager_model(self) -> nn.Module:
-                module = initialize(network())
-                if norm_batch:
-                    set_norm_statistics(module, torch.randn(norm_batch))
-                return module
-
-            def get_example_inputs(self) -> tuple[Tensor, ...]:
-                return tuple(torch.randn(shape) for shape in shapes)
-
-        ZooModel.__module__ = network.__module__
-        register_model(name, ZooModel)
-        return network
-
-    return register
 
 
 def initialize(module: nn.Module) -> nn.Module:
@@ -57,16 +26,11 @@ def set_norm_statistics(module: nn.Module, *inputs: Tensor) -> nn.Module:
 
     Without it, networks that sum branches overflow in half precision.
     """
-    norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 1.0
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.momentum = None  # the mean over the batches so far
     with torch.no_grad():
         module.train()(*inputs)
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-        if norm.num_batches_tracked is not None:
-            norm.num_batches_tracked.zero_()
     return module.eval()
 
 
@@ -84,25 +48,28 @@ def convolution(
     groups: int = 1,
     activation: type[nn.Module] | None = None,
     eps: float = 1e-5,
-    momentum: float = 0.1,
 ) -> nn.Sequential:
     """A padded convolution, batch norm and, if there is one, an activation."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
-    layers = [conv, nn.BatchNorm2d(outputs, eps, momentum)]
+    layers = [conv, nn.BatchNorm2d(outputs, eps)]
     return nn.Sequential(*layers, activation()) if activation else nn.Sequential(*layers)
 
 
-class InvertedResidual(nn.Module):
-    """Add the input to what ``layers`` compute, if wanted; the state dict calls them ``name``."""
+class SqueezeExcitation(nn.Module):
+    """Scale each channel by a gate that two 1x1 convolutions compute from the channel means."""
 
-    def __init__(self, layers: nn.Sequential, name: str, residual: bool):
+    def __init__(self, channels: int, gate: type[nn.Module]):
         super().__init__()
-        self.name, self.residual = name, residual
-        self.add_module(name, layers)
+        squeezed = round_channels(channels / 4)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc1 = nn.Conv2d(channels, squeezed, 1)
+        self.fc2 = nn.Conv2d(squeezed, channels, 1)
+        self.activation = nn.ReLU()
+        self.scale_activation = gate()
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.get_submodule(self.name)(x)
-        return x + y if self.residual else y
+        gate = self.fc2(self.activation(self.fc1(self.avgpool(x))))
+        return x * self.scale_activation(gate)
 
 
 class Attention(nn.Module):
@@ -122,19 +89,6 @@ class Attention(nn.Module):
         return self.proj(attended.transpose(1, 2).reshape(n, tokens, width))
 
 
-class Mlp(nn.Module):
-    """Two linear layers with an activation between them."""
-
-    def __init__(self, width: int, hidden: int):
-        super().__init__()
-        self.fc1 = nn.Linear(width, hidden)
-        self.act = nn.GELU()
-        self.fc2 = nn.Linear(hidden, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.act(self.fc1(x)))
-
-
 class Block(nn.Module):
     """A transformer's encoder block: attention and an MLP, with layer norms and residuals."""
 
@@ -143,7 +97,10 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(width, 1e-6)
         self.attn = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width, 1e-6)
-        self.mlp = Mlp(width, hidden)
+        layers = OrderedDict(
+            fc1=nn.Linear(width, hidden), act=nn.GELU(), fc2=nn.Linear(hidden, width)
+        )
+        self.mlp = nn.Sequential(layers)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.norm1(x))

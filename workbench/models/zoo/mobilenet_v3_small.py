@@ -2,9 +2,10 @@
 
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
-from workbench.models.zoo.blocks import InvertedResidual, convolution, round_channels, zoo_model
+from workbench.models.zoo.blocks import SqueezeExcitation, convolution, initialize
 
 # kernel, expanded channels, output channels, squeeze-and-excitation, activation, stride
 BLOCKS = (
@@ -22,48 +23,36 @@ BLOCKS = (
 )
 
 
-conv_norm = partial(convolution, eps=0.001, momentum=0.01)
+conv_norm = partial(convolution, eps=0.001)
 
 
-class SqueezeExcitation(nn.Module):
-    """Scale each channel by a gate that two 1x1 convolutions compute from the channel means."""
+class InvertedResidual(nn.Module):
+    """MobileNetV2's block with a gate before the projection (Howard et al., figure 4)."""
 
-    def __init__(self, channels: int):
+    def __init__(
+        self,
+        inputs: int,
+        kernel: int,
+        expanded: int,
+        outputs: int,
+        gated: bool,
+        activation: type[nn.Module],
+        stride: int,
+    ):
         super().__init__()
-        squeezed = round_channels(channels / 4)
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc1 = nn.Conv2d(channels, squeezed, 1)
-        self.fc2 = nn.Conv2d(squeezed, channels, 1)
-        self.activation = nn.ReLU()
-        self.scale_activation = nn.Hardsigmoid()
+        layers: list[nn.Module] = []
+        if expanded != inputs:
+            layers.append(conv_norm(inputs, expanded, activation=activation))
+        layers.append(conv_norm(expanded, expanded, kernel, stride, expanded, activation))
+        if gated:
+            layers.append(SqueezeExcitation(expanded, nn.Hardsigmoid))
+        self.block = nn.Sequential(*layers, conv_norm(expanded, outputs))
+        self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        gate = self.fc2(self.activation(self.fc1(self.avgpool(x))))
-        return x * self.scale_activation(gate)
+        return x + self.block(x) if self.residual else self.block(x)
 
 
-def gated_residual(
-    inputs: int,
-    kernel: int,
-    expanded: int,
-    outputs: int,
-    gated: bool,
-    activation: type[nn.Module],
-    stride: int,
-) -> InvertedResidual:
-    """The block: MobileNetV2's with a gate before the projection (Howard et al., figure 4)."""
-    layers: list[nn.Module] = []
-    if expanded != inputs:
-        layers.append(conv_norm(inputs, expanded, activation=activation))
-    layers.append(conv_norm(expanded, expanded, kernel, stride, expanded, activation))
-    if gated:
-        layers.append(SqueezeExcitation(expanded))
-    layers.append(conv_norm(expanded, outputs))
-    residual = stride == 1 and inputs == outputs
-    return InvertedResidual(nn.Sequential(*layers), "block", residual)
-
-
-@zoo_model("mobilenet_v3_small", (1, 3, 224, 224))
 class MobileNetV3Small(nn.Module):
     """Images ``(n, 3, h, w)`` to ``(n, classes)`` logits; 2 542 856 parameters.
 
@@ -74,11 +63,9 @@ class MobileNetV3Small(nn.Module):
         super().__init__()
         inputs = 16
         layers: list[nn.Module] = [conv_norm(3, inputs, 3, 2, activation=nn.Hardswish)]
-        for kernel, expanded, outputs, gated, activation, stride in BLOCKS:
-            layers.append(
-                gated_residual(inputs, kernel, expanded, outputs, gated, activation, stride)
-            )
-            inputs = outputs
+        for block in BLOCKS:
+            layers.append(InvertedResidual(inputs, *block))
+            inputs = block[2]
         layers.append(conv_norm(inputs, 6 * inputs, activation=nn.Hardswish))
         self.features = nn.Sequential(*layers)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
@@ -88,3 +75,11 @@ class MobileNetV3Small(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
+
+
+def get_eager_model() -> nn.Module:
+    return initialize(MobileNetV3Small())
+
+
+def get_example_inputs() -> tuple[Tensor, ...]:
+    return (torch.randn(1, 3, 224, 224),)

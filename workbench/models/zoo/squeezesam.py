@@ -11,26 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from workbench.models.registry import EagerModelBase, register_model
 from workbench.models.zoo.blocks import Block, convolution, initialize, set_norm_statistics
 
 
 def convolve(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
     """A 3x3 convolution, batch norm, ReLU."""
     return convolution(inputs, outputs, 3, stride, activation=nn.ReLU)
-
-
-class Bottleneck(nn.Module):
-    """Two transformer blocks over the pixels of the coarsest level, with position embeddings."""
-
-    def __init__(self, width: int, tokens: int):
-        super().__init__()
-        self.positions = nn.Parameter(torch.randn(1, tokens, width) * 0.02)
-        self.blocks = nn.Sequential(Block(width, 4, 2 * width), Block(width, 4, 2 * width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.blocks(x.flatten(2).transpose(1, 2) + self.positions)
-        return tokens.transpose(1, 2).reshape(x.shape)
 
 
 class SqueezeSam(nn.Module):
@@ -43,7 +29,9 @@ class SqueezeSam(nn.Module):
         self.down = nn.ModuleList(
             nn.Sequential(convolve(low, high, 2), convolve(high, high)) for low, high in pairs
         )
-        self.bottleneck = Bottleneck(widths[-1], (size // 2 ** len(widths)) ** 2)
+        width, tokens = widths[-1], (size // 2 ** len(widths)) ** 2
+        self.positions = nn.Parameter(torch.randn(1, tokens, width) * 0.02)
+        self.blocks = nn.Sequential(Block(width, 4, 2 * width), Block(width, 4, 2 * width))
         pairs.reverse()
         self.reduce = nn.ModuleList(nn.Conv2d(high, low, 1) for low, high in pairs)
         self.up = nn.ModuleList(convolve(2 * low, low) for low, _ in pairs)
@@ -60,7 +48,8 @@ class SqueezeSam(nn.Module):
         for layers in self.down:
             skipped.append(x)
             x = layers(x)
-        x = self.bottleneck(x)
+        tokens = self.blocks(x.flatten(2).transpose(1, 2) + self.positions)
+        x = tokens.transpose(1, 2).reshape(x.shape)
         quality = self.quality(x.mean((2, 3)))
         for reduce, layers, skip in zip(self.reduce, self.up, reversed(skipped), strict=True):
             x = interpolate(reduce(x), skip.shape[2:], mode="bilinear", align_corners=False)
@@ -78,13 +67,10 @@ def click_and_box(size: int) -> tuple[Tensor, Tensor]:
     return points, box
 
 
-@register_model("squeezesam")
-class SqueezeSamModel(EagerModelBase):
-    """The network on one image of 3 x 512 x 512, a click and a box; 2 742 942 parameters."""
+def get_eager_model() -> nn.Module:
+    module = initialize(SqueezeSam())
+    return set_norm_statistics(module, torch.randn(1, 3, 512, 512), *click_and_box(512))
 
-    def get_eager_model(self) -> nn.Module:
-        module = initialize(SqueezeSam())
-        return set_norm_statistics(module, torch.randn(1, 3, 512, 512), *click_and_box(512))
 
-    def get_example_inputs(self) -> tuple[Tensor, ...]:
-        return (torch.randn(1, 3, 512, 512), *click_and_box(512))
+def get_example_inputs() -> tuple[Tensor, ...]:
+    return (torch.randn(1, 3, 512, 512), *click_and_box(512))

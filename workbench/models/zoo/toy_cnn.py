@@ -1,11 +1,11 @@
 """A small convolutional image classifier that exports and runs in seconds."""
 
+import torch
 from torch import Tensor, nn
 
-from workbench.models.zoo.blocks import zoo_model
+from workbench.models.zoo.blocks import initialize
 
 
-@zoo_model("toy_cnn", (1, 3, 224, 224))
 class ToyCnn(nn.Module):
     """Three 3x3 convolutions, a 1x1 one, pooling, a linear layer; ``(n, 3, h, w)`` to logits."""
 
@@ -25,3 +25,11 @@ class ToyCnn(nn.Module):
         x = self.act(self.conv3(x))
         x = self.act(self.conv4(self.pool(x)))
         return self.fc(x.mean(dim=(2, 3)))
+
+
+def get_eager_model() -> nn.Module:
+    return initialize(ToyCnn())
+
+
+def get_example_inputs() -> tuple[Tensor, ...]:
+    return (torch.randn(1, 3, 224, 224),)

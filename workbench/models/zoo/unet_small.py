@@ -8,7 +8,7 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from workbench.models.zoo.blocks import convolution, zoo_model
+from workbench.models.zoo.blocks import convolution, initialize, set_norm_statistics
 
 
 def double_convolution(inputs: int, outputs: int) -> nn.Sequential:
@@ -17,7 +17,6 @@ def double_convolution(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(*first, *convolution(outputs, outputs, 3, activation=nn.ReLU))
 
 
-@zoo_model("unet_small", (1, 3, 256, 256), norm_batch=(2, 3, 64, 64))
 class UNet(nn.Module):
     """Images ``(n, 3, h, w)`` to logits of each pixel ``(n, classes, h, w)``; 16 divides h and w.
 
@@ -47,3 +46,11 @@ class UNet(nn.Module):
         for grow, convolve, skip in zip(self.grow, self.up, reversed(skipped), strict=True):
             x = convolve(torch.cat([skip, grow(x)], 1))
         return self.head(x)
+
+
+def get_eager_model() -> nn.Module:
+    return set_norm_statistics(initialize(UNet()), torch.randn(2, 3, 64, 64))
+
+
+def get_example_inputs() -> tuple[Tensor, ...]:
+    return (torch.randn(1, 3, 256, 256),)
