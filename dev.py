@@ -106,8 +106,8 @@ def install(*extras: str) -> None:
     print("setting up .venv (once; takes a minute)", file=sys.stderr)
     if fresh:
         _create_venv()
-        _install_torch()
-    _install("-e", f"{ROOT}[{','.join(wanted)}]" if wanted else str(ROOT))
+    package = f"{ROOT}[{','.join(wanted)}]" if wanted else str(ROOT)
+    _install("-e", package, cpu_index=fresh and _needs_cpu_index())
     STAMP.write_text(f"{_fingerprint()}\n{' '.join(wanted)}")
 
 
@@ -237,11 +237,15 @@ def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> subprocess
     return done
 
 
-def _install(*arguments: str) -> None:
-    """Install with uv, which checks hashes; with pip, which takes longer, where uv fails."""
+def _install(*arguments: str, cpu_index: bool = False) -> None:
+    """Install with uv, which checks hashes; with pip, which takes longer, where uv fails.
+
+    With ``cpu_index``, torch comes from PyTorch's own index.
+    """
     pinned = ["--constraint", str(CONSTRAINTS)]
     if uv := _uv():
         command = [uv, "pip", "install", "--quiet", "--python", PYTHON, *_pip_settings(), *pinned]
+        command += ["--torch-backend", "cpu"] if cpu_index else []
         checked = ["--constraint", str(HASHES), "--build-constraint", str(HASHES)]
         done = subprocess.run([*command, *checked, *arguments], stderr=subprocess.PIPE, text=True)
         print(done.stderr, end="", file=sys.stderr)
@@ -253,6 +257,11 @@ def _install(*arguments: str) -> None:
                 "(pip config list), or update the hashes: python3 dev.py lock"
             )
         print("dev.py: uv failed; installing with pip, without hashes", file=sys.stderr)
+    if cpu_index:
+        index = ["--no-deps", "--index-url", TORCH_CPU_INDEX, *pinned]
+        done = _pip("install", *index, "torch", check=False)
+        if done.returncode:
+            print("dev.py: no CPU build of torch found; installing the default", file=sys.stderr)
     _pip("install", *pinned, *arguments)
 
 
@@ -268,7 +277,8 @@ def _uv() -> Path | None:
 
 def _pip_settings() -> list[str]:
     """Options of uv for the package indexes and certificates that pip is configured with."""
-    listed = _pip("config", "list", check=False, quiet=True).stdout.splitlines()
+    # It prints nothing under --quiet, which --verbose cancels.
+    listed = _pip("config", "list", "--verbose", check=False, quiet=True).stdout.splitlines()
     values = {}
     for scope in ("global", "install", ":env:"):  # later ones win
         for key, _, value in (line.partition("=") for line in listed):
@@ -281,23 +291,16 @@ def _pip_settings() -> list[str]:
     return options + ["--no-index"] * (values.get("no-index") in ("1", "true", "yes", "on"))
 
 
-def _install_torch() -> None:
-    pin = next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("torch=="))
-    if sys.platform == "linux" and not _resolves_to_cpu_build(pin):
-        done = _pip("install", "--no-deps", "--index-url", TORCH_CPU_INDEX, pin, check=False)
-        if done.returncode == 0:
-            return
-        print("dev.py: no CPU build of torch found; installing the default", file=sys.stderr)
-    _pip("install", "-c", str(CONSTRAINTS), pin)
-
-
-def _resolves_to_cpu_build(pin: str) -> bool:
-    """Whether the configured package index provides a CPU build (``2.x.y+cpu``)."""
-    dry = _pip("install", "--dry-run", "--no-deps", "--report", "-", pin, check=False, quiet=True)
-    if dry.returncode:
+def _needs_cpu_index() -> bool:
+    """Whether the configured package index has no CPU build of torch (``2.x.y+cpu``)."""
+    if sys.platform != "linux":
         return False
+    options = ["--dry-run", "--no-deps", "--report", "-", "--constraint", str(CONSTRAINTS)]
+    dry = _pip("install", *options, "torch", check=False, quiet=True)
+    if dry.returncode:
+        return True
     install = json.loads(dry.stdout)["install"]
-    return not install or install[0]["metadata"]["version"].endswith("+cpu")
+    return bool(install) and not install[0]["metadata"]["version"].endswith("+cpu")
 
 
 def _pytest(*arguments: str) -> int:

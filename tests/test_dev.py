@@ -4,6 +4,7 @@ import ast
 import hashlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -36,21 +37,33 @@ def test_a_cpu_build_from_the_configured_index_is_preferred(dev, monkeypatch, ve
     install = [] if version is None else [{"metadata": {"version": version}}]
     answer = subprocess.CompletedProcess([], 0, stdout=json.dumps({"install": install}))
     monkeypatch.setattr(dev, "_pip", lambda *_, **__: answer)
-    assert dev._resolves_to_cpu_build("torch==2.13.0") is cpu
-
-
-def test_without_a_cpu_build_pip_uses_the_cpu_index(dev, monkeypatch):
-    calls = []
-
-    def pip(*arguments, **_):
-        calls.append(arguments)
-        answer = {"install": [{"metadata": {"version": "2.13.0"}}]}
-        return subprocess.CompletedProcess([], 0, stdout=json.dumps(answer))
-
-    monkeypatch.setattr(dev, "_pip", pip)
     monkeypatch.setattr(dev.sys, "platform", "linux")
-    dev._install_torch()
-    assert calls[-1][:4] == ("install", "--no-deps", "--index-url", dev.TORCH_CPU_INDEX)
+    assert dev._needs_cpu_index() is not cpu
+
+
+def test_without_a_cpu_build_the_cpu_index_is_used(dev, monkeypatch):
+    calls = []
+    failed = subprocess.CompletedProcess([], 1, stdout="", stderr="")
+    monkeypatch.setattr(dev, "_pip", lambda *arguments, **_: calls.append(arguments) or failed)
+    monkeypatch.setattr(dev, "_uv", lambda: "uv")
+    monkeypatch.setattr(dev.subprocess, "run", lambda command, **_: calls.append(command) or failed)
+    dev._install("-e", ".", cpu_index=True)
+    _, uv, pip, _ = calls
+    assert uv[uv.index("--torch-backend") + 1] == "cpu"
+    assert pip[:4] == ("install", "--no-deps", "--index-url", dev.TORCH_CPU_INDEX)
+
+
+def test_settings_of_pip_are_given_to_uv(tmp_path):
+    outside = [Path(sys.base_prefix) / "bin" / "python3", "-c"]
+    if subprocess.run([*outside, "import pip"], capture_output=True).returncode:
+        pytest.skip("Python outside of .venv has no pip")
+    (tmp_path / "pip.conf").write_text("[global]\nfind-links = /nowhere\n")
+    settings = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PYTHONPATH": str(ROOT)}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | settings
+    asked = subprocess.run(
+        [*outside, "import dev; print(dev._pip_settings())"], env=environment, capture_output=True
+    )
+    assert b"'--find-links', '/nowhere'" in asked.stdout, asked.stderr
 
 
 def test_an_unknown_benchmark_is_reported(dev):
@@ -94,8 +107,7 @@ def finished(dev, monkeypatch, tmp_path):
     monkeypatch.setattr(dev, "STAMP", stamp)
     monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(dev, "_create_venv", lambda: installed.append("venv"))
-    monkeypatch.setattr(dev, "_install_torch", lambda: installed.append("torch"))
-    monkeypatch.setattr(dev, "_install", lambda *arguments: installed.append(arguments[-1]))
+    monkeypatch.setattr(dev, "_install", lambda *arguments, **_: installed.append(arguments[-1]))
     return installed
 
 
@@ -114,7 +126,7 @@ def test_a_command_adds_what_it_needs(dev, finished):
 def test_changed_pins_start_from_a_new_venv(dev, finished):
     dev.STAMP.write_text("another fingerprint\nlab test")
     dev.install()
-    assert finished == ["venv", "torch", str(ROOT)]
+    assert finished == ["venv", str(ROOT)]
     dev.install("test")
     assert finished[-1] == f"{ROOT}[test]"
 
