@@ -42,6 +42,15 @@ def test_every_package_is_pinned_once_and_has_hashes():
     assert all(hashes and all(len(h) == 64 for h in hashes) for _, *hashes in hashed)
 
 
+def test_conda_installs_the_packages_by_name_and_torch_without_cuda():
+    *_, pip = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    named = pins_in("\n".join(pip["pip"]))
+    asked = {"torch", "executorch", "jupyterlab", "ipywidgets", "matplotlib", "pandas", "papermill"}
+    assert named.keys() == asked
+    assert named.items() <= pins_in((ROOT / "constraints.txt").read_text()).items()
+    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in pip["pip"]
+
+
 def licence_of(package):
     """What a package states: an expression, else its classifier, else its text's first line."""
     about = metadata.metadata(package)

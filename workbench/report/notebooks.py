@@ -38,6 +38,10 @@ def open_lab(arguments: Sequence[str]) -> None:
     settings = Path(__file__).parent / "lab"
     options = [f"--LabApp.default_url={page}", f"--LabApp.app_settings_dir={settings}"]
     if not find_spec("jupyterlab"):
+        setup = Path(sys.prefix).parent / "dev.py"
+        if setup.is_file():  # a checkout in which only the demo ran: add what is missing
+            python = str(Path(sys.base_prefix) / "bin" / "python3")
+            os.execv(python, [python, str(setup), "lab", *arguments])
         raise WorkbenchError("JupyterLab is not installed", install="executorch-workbench[lab]")
     command = [sys.executable, "-m", "jupyterlab", *options, str(copy_notebooks()), *arguments]
     os.execv(sys.executable, command)
