@@ -7,7 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -16,8 +16,7 @@ import pandas as pd
 from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.ledger import build_ledger
 from workbench.errors import StoreError, UsageError, WorkbenchError
-from workbench.export.layers import describe_pte
-from workbench.export.program import open_program
+from workbench.export.program import Program, open_program
 from workbench.records.codec import parse_json
 from workbench.records.layers import Layers
 from workbench.records.runs import Experiment, Plan, PlannedProgram, RunRecord, Session
@@ -30,12 +29,9 @@ from workbench.store import (
     RUNS,
     artifacts_dir,
     find_runs,
-    layers_path,
-    load_layers,
     read_file,
     read_layers,
     safe_name,
-    sha256_of,
 )
 from workbench.trace.etdump import read_etdump
 from workbench.trace.xnn_log import read_xnn_log
@@ -65,24 +61,8 @@ class Recording:
     layers: dict[str, Layers | None]
 
 
-@dataclass(frozen=True)
-class TraceName:
-    """What the name of a trace says; ``threads`` is 0 if it says nothing of them."""
-
-    experiment: str
-    threads: int = 0
-    process: int = 0
-
-
-@dataclass
-class _Kit:
-    """What the kit's JSON files say: experiment and threads by the name of a trace or log."""
-
-    source: str = OTHER
-    model: str = ""
-    started: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
-    labels: dict[str, TraceName] = field(default_factory=dict)
+#: Experiment, threads (0 if the name of the trace says nothing of them) and restart.
+TraceName = tuple[str, int, int]
 
 
 def read_recording(path: Path) -> Recording:
@@ -94,30 +74,33 @@ def read_recording(path: Path) -> Recording:
     paths = [p for p in files if p.suffix == ETDUMP and not _is_sampled(p, files)]
     paths = paths if path.is_dir() else files
     _check_paths(path, paths)
-    kit = _read_kit(folder)
+    kit, labels = _read_kit(folder)
     traces, unreadable = _read_traces(folder, paths)
     if not traces:
         name, problem = next(iter(unreadable.items()))
         raise StoreError(problem, where=folder / name)
     ptes = _find_programs(folder, files)
-    stems = [kit.model, *(pte.stem for pte in ptes)]
-    found, names = name_traces([Path(name) for name in traces], stems, kit.labels)
-    stem = safe_name(found or kit.model or path.resolve().stem)
+    stems = [kit.get("model", ""), *(pte.stem for pte in ptes)]
+    found, names = name_traces([Path(name) for name in traces], stems, labels)
+    stem = safe_name(found or kit.get("model") or path.resolve().stem)
     sessions = [_session(names[Path(name)], name, events) for name, events in traces.items()]
     programs: dict[str, tuple[PlannedProgram, Layers | None]] = {}
-    experiments = {}
+    experiments, exports = {}, {}
     for session in sessions:
         events, name = traces[session.etdump], session.experiment
         if (calls := hash_calls(events)) not in programs:
-            layers, pte = _match_program(folder, ptes, stem, events)
-            sha256, file = layers.sha256 if layers else f"calls {calls}", pte.stem if pte else stem
-            model = kit.model or file
-            program = PlannedProgram(calls if programs else "", str(pte or ""), sha256, model, file)
+            layers, opened = _match_program(folder, ptes, stem, events)
+            sha256 = layers.sha256 if layers else f"calls {calls}"
+            file, pte = (opened.path.stem, str(opened.path)) if opened else (stem, "")
+            label = calls if programs else ""
+            program = PlannedProgram(label, pte, sha256, kit.get("model") or file, file)
             programs[calls] = program, layers
+            if opened and opened.export:
+                exports[label] = opened.export
         control = any(name == f"{other.experiment}_control" for other in sessions)
         program = programs[calls][0]
         experiments[name] = Experiment(name, runner="", control=control, program=program.name)
-    logs = list(_read_logs(folder, files, [found, *stems], kit.labels))
+    logs = list(_read_logs(folder, files, [found, *stems], labels))
     for log in logs:
         silent = Experiment(log.experiment, runner="", mode="xnntrace")
         experiments.setdefault(log.experiment, silent)
@@ -133,22 +116,17 @@ def read_recording(path: Path) -> Recording:
         batch_ms=0.0,
         programs=tuple(others),
     )
-    exports = {}
-    for program in (first, *others):
-        with contextlib.suppress(WorkbenchError):  # no record, or one of another program
-            if program.pte and (export := open_program(program.pte).export):
-                exports[program.name] = export
     place = folder.resolve()
     record = RunRecord(
         plan,
         platform=place.name if place.parent.name == RUNS else "",
         emulated=False,
         state="complete",
-        started=kit.started,
+        started=kit.get("started", ""),
         finished="",
         host={},
         runner={},
-        versions=kit.versions,
+        versions={"executorch": kit["executorch"]} if kit.get("executorch") else {},
         sessions=(*sessions, *logs),
         export=exports.pop("", None),
         exports=exports,
@@ -158,9 +136,9 @@ def read_recording(path: Path) -> Recording:
     if not all(sidecars.values()):
         advice = "put the .pte and its .etrecord beside the traces"
         missing.append(f"layers ({'no .pte nearby is of these traces' if ptes else advice})")
-    if not all(name.threads for name in names.values()):
+    if not all(threads for _, threads, _ in names.values()):
         missing.append("thread counts (1 assumed where no name has one)")
-    return Recording(record, kit.source, tuple(missing), unreadable, traces, sidecars)
+    return Recording(record, KIT if kit else OTHER, tuple(missing), unreadable, traces, sidecars)
 
 
 def _is_sampled(trace: Path, files: Sequence[Path]) -> bool:
@@ -199,9 +177,13 @@ def _check_paths(path: Path, paths: Sequence[Path]) -> None:
         raise UsageError(f"holds {len(paths)} ETDumps, over {MOST_TRACES}", where=path, hint=hint)
 
 
-def _read_kit(folder: Path) -> _Kit:
-    """What ``manifest.json`` and ``*_pipeline_summary.json`` of the kit say, as far as it fits."""
-    kit = _Kit()
+def _read_kit(folder: Path) -> tuple[dict[str, str], dict[str, TraceName]]:
+    """What JSON files of the kit say of the run, if there are any, and of traces and logs by name.
+
+    These are ``manifest.json`` and ``*_pipeline_summary.json``; what does not fit is ignored.
+    """
+    run: dict[str, str] = {}
+    labels: dict[str, TraceName] = {}
     for path in [folder / MANIFEST, *sorted(folder.glob("*_pipeline_summary.json"))]:
         try:
             content = parse_json(read_file(path), path)
@@ -210,27 +192,21 @@ def _read_kit(folder: Path) -> _Kit:
         entries = content.get("results", content.get("runs"))
         if not isinstance(entries, list):
             continue
-        kit.source = KIT
-        kit.model = kit.model or safe_name(PurePath(_text(content, "model")).stem)
-        kit.started = kit.started or _text(content, "generated_at")
-        if sha := _text(content.get("executorch"), "sha"):
-            kit.versions["executorch"] = sha
+        model, sha = _text(content, "model"), _text(content.get("executorch"), "sha")
+        known = {"model": safe_name(PurePath(model).stem), "executorch": sha}
+        known["started"] = _text(content, "generated_at")
+        run = known | {name: text for name, text in run.items() if text}
         for entry in entries:
-            _read_entry(entry, kit.labels)
-    return kit
-
-
-def _read_entry(entry: Any, labels: dict[str, TraceName]) -> None:
-    """Add the names of the files of one experiment to ``labels``."""
-    if not isinstance(entry, dict) or not (experiment := _text(entry, "experiment")):
-        return
-    parts = [entry, *(entry.get(key) for key in ("metrics", "paths"))]
-    merged = {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}
-    threads = merged.get("threads")
-    count = threads if isinstance(threads, int) and 0 < threads < 10_000 else 0
-    for key in ("etdump", "log", "xnntrace_log"):
-        if name := PurePath(_text(merged, key)).name:
-            labels[name] = TraceName(safe_name(experiment), count)
+            experiment = _text(entry, "experiment")
+            parts = [entry, *(entry.get(key) for key in ("metrics", "paths"))] if experiment else []
+            merged = {
+                k: value for part in parts if isinstance(part, dict) for k, value in part.items()
+            }
+            threads = merged.get("threads")
+            count = threads if isinstance(threads, int) and 0 < threads < 10_000 else 0
+            files = (PurePath(_text(merged, key)).name for key in ("etdump", "log", "xnntrace_log"))
+            labels |= {file: (safe_name(experiment), count, 0) for file in files}
+    return run, labels
 
 
 def _text(content: Any, key: str) -> str:
@@ -295,7 +271,7 @@ def name_traces(
     else:
         experiments = {path: rests[path] or "".join(folders[path][-1:]) for path in paths}
     names = {
-        path: TraceName(safe_name(experiments[path] or found or "trace"), max(counts[path], 0))
+        path: (safe_name(experiments[path] or found or "trace"), max(counts[path], 0), 0)
         for path in paths
     }
     names |= {path: labels[path.name] for path in paths if labels and path.name in labels}
@@ -333,21 +309,19 @@ def _drop_shared(names: Mapping[Path, str]) -> tuple[str, dict[Path, str]]:
 
 def _number(names: dict[Path, TraceName], restarts: Mapping[Path, int]) -> dict[Path, TraceName]:
     """Names in which restarts count from 0; traces that would have one name get their paths."""
-
-    def setup(name: TraceName) -> tuple[str, int]:
-        return name.experiment, name.threads or 1
-
-    seen = Counter((setup(name), restarts[path]) for path, name in names.items())
-    for path, name in names.items():
-        if seen[setup(name), restarts[path]] > 1:
-            names[path] = TraceName(safe_name(str(path.with_suffix(""))), name.threads)
-    groups: dict[tuple[str, int], list[Path]] = {}
+    setups = {path: (name, threads or 1) for path, (name, threads, _) in names.items()}
+    seen = Counter((setup, restarts[path]) for path, setup in setups.items())
+    next_of: Counter[tuple[str, int]] = Counter()
+    numbered = {}
     for path in sorted(names, key=lambda path: (restarts[path], path)):
-        groups.setdefault(setup(names[path]), []).append(path)
-    places = {path: place for group in groups.values() for place, path in enumerate(group)}
-    return {
-        path: TraceName(name.experiment, name.threads, places[path]) for path, name in names.items()
-    }
+        name, threads, _ = names[path]
+        setup = setups[path]
+        if seen[setup, restarts[path]] > 1:
+            name = safe_name(str(path.with_suffix("")))
+            setup = name, threads or 1
+        numbered[path] = name, threads, next_of[setup]
+        next_of[setup] += 1
+    return numbered
 
 
 def _session(
@@ -355,8 +329,21 @@ def _session(
 ) -> Session:
     """A process; the first of several inferences that it traced does not count."""
     skipped = 0 if events is None else int(events["run"].max() > 0)
-    key = (name.experiment, name.threads or 1, name.process)
-    return Session(*key, True, (), 0.0, 0.0, (), CLOCK, etdump=etdump, skipped=skipped, log=log)
+    experiment, threads, process = name
+    return Session(
+        experiment,
+        threads or 1,
+        process,
+        True,
+        (),
+        0.0,
+        0.0,
+        (),
+        CLOCK,
+        etdump=etdump,
+        skipped=skipped,
+        log=log,
+    )
 
 
 def _read_logs(
@@ -384,47 +371,30 @@ def hash_calls(events: pd.DataFrame) -> str:
     return hashlib.sha256(distinct.to_csv(index=False).encode()).hexdigest()[:12]
 
 
-def _find_programs(folder: Path, files: Sequence[Path]) -> dict[Path, Path | None]:
-    """The programs in and around a recording, each with its ETRecord."""
+def _find_programs(folder: Path, files: Sequence[Path]) -> list[Path]:
+    """The programs in and around a recording."""
     above = folder.resolve().parent
     near = [folder, above, artifacts_dir(above), artifacts_dir(above.parent)]
-    found = [folder / name for name in files] + [p for place in near for p in place.glob("*.*")]
-    records = {path.name: path for path in found if path.suffix == ".etrecord"}
-    return {
-        pte: records.get(f"{pte.name}.etrecord", records.get(f"{pte.stem}.etrecord"))
-        for pte in found
-        if pte.suffix == ".pte"
-    }
+    found = [folder / name for name in files] + [p for place in near for p in place.glob("*.pte")]
+    fits = (p for p in found if p.suffix == ".pte" and p.stat().st_size <= LARGEST_BYTES)
+    return list(dict.fromkeys(fits))
 
 
 def _match_program(
-    folder: Path, programs: Mapping[Path, Path | None], stem: str, events: pd.DataFrame
-) -> tuple[Layers | None, Path | None]:
-    """The layers of the program that a trace is of, and its file, if there is one nearby."""
+    folder: Path, ptes: Sequence[Path], stem: str, events: pd.DataFrame
+) -> tuple[Layers | None, Program | None]:
+    """The layers of the program that a trace is of, and the program, if it is nearby."""
     ledger = build_ledger(events)
-    named = sorted(programs, key=lambda pte: pte.stem != stem)
+    named = sorted(ptes, key=lambda pte: pte.stem != stem)
     for pte in [None, *named[:MOST_PROGRAMS]]:
         with contextlib.suppress(WorkbenchError, OSError):
-            if pte is None:
-                path = folder / LAYERS
-                layers = read_layers(path)
-            else:
-                layers = _describe(pte, programs[pte])
+            program = open_program(pte) if pte else None
+            layers = program.layers if program else read_layers(folder / LAYERS)
             # A program of another dtype explains most operators too; only a name settles it then.
-            if _explained(ledger, layers) > (1 / 2 if pte and pte.stem == stem else 0.95):
-                return layers, pte
+            enough = 1 / 2 if pte and pte.stem == stem else 0.95
+            if layers and _explained(ledger, layers) > enough:
+                return layers, program
     return None, None
-
-
-def _describe(pte: Path, etrecord: Path | None) -> Layers:
-    if pte.stat().st_size > LARGEST_BYTES:
-        raise StoreError("is too large", where=pte)
-    if layers := load_layers(layers_path(pte), sha256_of(pte)):
-        return layers
-    data = pte.read_bytes()
-    with contextlib.suppress(WorkbenchError):
-        return describe_pte(data, pte, etrecord=etrecord)
-    return describe_pte(data, pte)
 
 
 def _explained(ledger: pd.DataFrame, layers: Layers) -> float:

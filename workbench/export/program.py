@@ -83,14 +83,15 @@ class Program:
         """What its instructions were in the model; None if only the runtime can read it.
 
         Without a sidecar: shapes and costs, and layers if its ETRecord is beside it
-        (``<program>.pte.etrecord``).
+        (``<program>.pte.etrecord`` or ``<program>.etrecord``).
         """
         if sidecar := load_layers(layers_path(self.path), self.sha256):
             return sidecar
-        etrecord = self.path.with_name(f"{self.path.name}.etrecord")
-        known = etrecord if etrecord.exists() else None
-        with contextlib.suppress(WorkbenchError):
-            return describe_pte(self.path.read_bytes(), self.path, etrecord=known)
+        names = (f"{self.path.name}.etrecord", f"{self.path.stem}.etrecord")
+        data = self.path.read_bytes()
+        for etrecord in (*filter(Path.exists, map(self.path.with_name, names)), None):
+            with contextlib.suppress(WorkbenchError):
+                return describe_pte(data, self.path, etrecord=etrecord)
         return None
 
     @property
