@@ -21,7 +21,7 @@ from workbench.portfolio.history import read_history
 from workbench.records.runs import PlannedProgram, Tensor
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
-from workbench.run.config import complete_plan, plan_config, read_config
+from workbench.run.config import plan_config, read_config
 from workbench.run.custom_runner import process_command, run_process
 from workbench.run.isa import Isa
 from workbench.run.plan import choose_experiments, name_programs
@@ -425,7 +425,7 @@ def test_programs_of_a_config_get_the_inputs_that_they_take(programs, tmp_path):
     entries = [{"name": "before", "runs": 4}, {"name": "after", "program": str(programs[2])}]
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
-    plan = complete_plan(*plan_config(read_config(path), tmp_path), wb.find_runner())
+    plan, _ = plan_config(read_config(path), tmp_path, runner=wb.find_runner())
     ran = {e.name: plan.program_of(e) for e in plan.experiments}
     assert [(p.baseline, p.candidate) for p in plan.pairs] == [("before", "after")]
     assert [t.dtype for t in ran["before"].inputs] == ["float32"]

@@ -22,13 +22,7 @@ from workbench.records.runs import Experiment, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report
 from workbench.run.ceilings import find_peaks, list_roofs, measure_roof, save_peaks
-from workbench.run.config import (
-    complete_plan,
-    output_place,
-    plan_config,
-    read_config,
-    select_experiments,
-)
+from workbench.run.config import output_place, plan_config, read_config, select_experiments
 from workbench.run.custom_runner import run_processes
 from workbench.run.execute import execute
 from workbench.run.locks import share_machine
@@ -280,17 +274,17 @@ def run_config(
     config = read_config(path, progress)
     config = replace(config, target=target or config.target, power=power or config.power)
     config = select_experiments(config, only) if only else config
-    plan, programs = plan_config(config, path.parent, baseline)
     place, name = output_place(config)
     place = Path(root or place)
     with open_target(config.target, power=config.power) as there:
-        if config.experiments[0].runner != Experiment.runner:
-            run_dir = run_processes(plan, programs, place, name, target=there, progress=progress)
-            run = open_run(run_dir)
-        else:
+        if config.experiments[0].runner == Experiment.runner:
             runner = find_runner(there, ops)
-            plan = complete_plan(plan, programs, runner, config.phases)
+            plan, programs = plan_config(config, path.parent, baseline, runner)
             run = open_run(execute(plan, programs, runner, place, progress=progress))
             keep_functions(run.path, run.record, [runner.libraries])
+        else:
+            plan, programs = plan_config(config, path.parent, baseline)
+            run_dir = run_processes(plan, programs, place, name, target=there, progress=progress)
+            run = open_run(run_dir)
     write_artifacts(run)
     return run

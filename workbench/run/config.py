@@ -17,13 +17,13 @@ from workbench.records.codec import parse_json, structure
 from workbench.records.runs import Experiment, Pair, Plan, Tensor
 from workbench.run.plan import (
     CONTROL,
+    FILES_SOURCE,
     SAMPLED_MS,
     add_phases,
     begin_plan,
     first_method,
     name_programs,
     pair_experiments,
-    plan_program,
     program_loader,
     shorten_plan,
 )
@@ -102,13 +102,13 @@ def select_experiments(config: Config, names: Sequence[str]) -> Config:
 
 
 def plan_config(
-    config: Config, folder: Path, baseline: str = ""
-) -> tuple[Plan, tuple[Program, ...]]:
+    config: Config, folder: Path, baseline: str = "", runner: Runner | None = None
+) -> tuple[Plan, list[Program]]:
     """The plan that a config describes, and its programs; see `find_file` for relative paths.
 
-    All experiments have a ``runner_path``, or none. The baseline of the first comparison is
-    measured again as a control, unless the experiments only log kernels; ``baseline`` replaces the
-    config's comparisons.
+    All experiments have a ``runner_path``, or none: then ``runner``, the workbench's, loads the
+    programs. The baseline of the first comparison is measured again as a control, unless the
+    experiments only log kernels; ``baseline`` replaces the config's comparisons.
     """
     ptes = [_find_program(e.program or config.model, folder) for e in config.experiments]
     paths = list(dict.fromkeys([_find_program(config.model, folder), *ptes]))
@@ -129,52 +129,33 @@ def plan_config(
             name += "_"
         pairs = tuple(replace(pair, candidate=pair.candidate or name) for pair in pairs)
         experiments.append(replace(repeated, name=name, control=True))
-    files = [_require(name, folder, "no such input file").resolve() for name in config.inputs]
-    inputs = tuple(Tensor("", (), str(file), sha256_of(file)) for file in files)
-    source = "files named in the config" if files else "the runner's own: ones"
-    first, *further = (
-        replace(plan_program(name, program), inputs=inputs, input_source=source)
-        for name, program in zip(names.values(), programs, strict=True)
-    )
+    paths = [_require(name, folder, "no such input file").resolve() for name in config.inputs]
+    files = tuple(Tensor("", (), str(path), sha256_of(path)) for path in paths)
+    if runner:
+        load, method = program_loader(runner, Plan.timeout_s), first_method(config.phases)
+        taken = [load(program.path, method).inputs for program in programs]
+        if files and len(files) != len(taken[0]):
+            what = f"{len(files)} input files, the program takes {len(taken[0])}"
+            raise UsageError(what, where="inputs")
+        typed = zip(files, taken[0], strict=False)
+        files = tuple(replace(t, dtype=f.dtype, shape=tuple(f.shape)) for t, f in typed)
+        plan = begin_plan(programs, experiments, pairs, taken, files)
+        plan = replace(plan, sampled_ms=SAMPLED_MS)
+        plan = add_phases(plan, config.phases, partial(load, programs[0].path))
+    else:
+        plan = begin_plan(programs, experiments, pairs)
+        source = FILES_SOURCE if files else "the runner's own: ones"
+        further = (replace(p, inputs=files, input_source=source) for p in plan.programs)
+        plan = replace(plan, inputs=files, input_source=source, programs=tuple(further))
     plan = replace(
-        begin_plan(first, experiments, pairs),
-        programs=tuple(further),
+        plan,
         target=config.target,
         threads=tuple(sorted({count for e in experiments for count in e.threads})),
         runs=max(e.runs for e in experiments),
         warmup=max(e.warmup for e in experiments),
         direction=direction,
     )
-    return plan, tuple(programs)
-
-
-def complete_plan(
-    plan: Plan, programs: Sequence[Program], runner: Runner, phases: Sequence[str] = ()
-) -> Plan:
-    """Add inputs, phases and sampling, which require the workbench's runner; loads the programs."""
-    load, method = program_loader(runner, plan.timeout_s), first_method(phases)
-    taken = [load(program.path, method).inputs for program in programs]
-    plan = add_phases(replace(plan, sampled_ms=SAMPLED_MS), phases, partial(load, programs[0].path))
-    if runner.target.emulated:
-        plan = shorten_plan(plan)
-    first = plan_program("", programs[0], taken[0])
-    if plan.inputs:
-        if len(plan.inputs) != len(taken[0]):
-            what = f"{len(plan.inputs)} input files, the program takes {len(taken[0])}"
-            raise UsageError(what, where="inputs")
-        typed = zip(plan.inputs, taken[0], strict=True)
-        inputs = tuple(replace(t, dtype=f.dtype, shape=tuple(f.shape)) for t, f in typed)
-        first = replace(first, inputs=inputs, input_source=plan.input_source)
-    names = [program.name for program in plan.programs]
-    return replace(
-        plan,
-        inputs=first.inputs,
-        input_source=first.input_source,
-        programs=tuple(
-            plan_program(name, program, inputs, like=(first, taken[0]))
-            for name, program, inputs in zip(names, programs[1:], taken[1:], strict=True)
-        ),
-    )
+    return (shorten_plan(plan) if runner and runner.target.emulated else plan), programs
 
 
 def _find_runner(experiment: Experiment, folder: Path) -> str:

@@ -58,13 +58,8 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
     toggle, experiments, pairs = choose_experiments(options, runner.isa, compared)
     load = program_loader(runner, options.timeout_s)
     loaded = [load(program.path, first_method(options.phases)) for program in programs]
-    first = plan_program("", programs[0], loaded[0].inputs)
     plan = replace(
-        begin_plan(first, experiments, pairs),
-        programs=tuple(
-            plan_program(name, program, ready.inputs, like=(first, loaded[0].inputs))
-            for name, program, ready in list(zip(names, programs, loaded, strict=True))[1:]
-        ),
+        begin_plan(programs, experiments, pairs, [ready.inputs for ready in loaded]),
         toggle=toggle,
         target=runner.target.name,
         threads=tuple(dict.fromkeys(options.threads)),
@@ -86,12 +81,29 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
 CONTROL = "control"
 
 
+#: The source of inputs that a config names.
+FILES_SOURCE = "files named in the config"
+
+
 def begin_plan(
-    first: PlannedProgram, experiments: Sequence[Experiment], pairs: Sequence[Pair]
+    programs: Sequence[Program],
+    experiments: Sequence[Experiment],
+    pairs: Sequence[Pair],
+    taken: Sequence[Sequence[Tensor]] = (),
+    files: tuple[Tensor, ...] = (),
 ) -> Plan:
-    """A plan whose first program is ``first``, with default settings."""
-    program = {key: value for key, value in vars(first).items() if key != "name"}
-    return Plan(**program, experiments=tuple(experiments), pairs=tuple(pairs))
+    """A plan of programs with default settings; ``files`` replace the inputs of the first one.
+
+    ``taken`` are the inputs of each program as a runner describes them, if one is known.
+    """
+    taken = taken or [()] * len(programs)
+    first = plan_program("", programs[0], taken[0])
+    if files:
+        first = replace(first, inputs=files, input_source=FILES_SOURCE)
+    fields = {key: value for key, value in vars(first).items() if key != "name"}
+    named = list(zip(name_programs(programs), programs, taken, strict=True))
+    further = tuple(plan_program(*each, like=(first, taken[0])) for each in named[1:])
+    return Plan(**fields, experiments=tuple(experiments), pairs=tuple(pairs), programs=further)
 
 
 def name_programs(programs: Sequence[Program]) -> list[str]:
