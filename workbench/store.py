@@ -8,7 +8,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from io import BufferedReader
 from itertools import chain
@@ -91,23 +91,21 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     """
     path = cache_folder() / name
     seal = path.with_name(f"{path.name}.sha256")
-    with contextlib.ExitStack() as stack:
-        with _writing_cache(path.parent):
-            if path.exists() and path.stat().st_uid != os.geteuid():
-                hint = "set XDG_CACHE_HOME to a writable folder"
-                raise WorkbenchError("belongs to another user", where=path, hint=hint)
-            if _is_intact(path, seal):
-                return path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-")
+    hint = "set XDG_CACHE_HOME to a writable folder"
+    try:
+        if path.exists() and path.stat().st_uid != os.geteuid():
+            raise WorkbenchError("belongs to another user", where=path, hint=hint)
+        if _is_intact(path, seal):
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
         # Several processes may make it: one of them stays.
-        fresh = Path(stack.enter_context(temporary)) / path.name
-        try:
-            make(fresh)
-        except OSError as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise WorkbenchError(f"cannot be made: {reason}", where=path.name) from error
-        with _writing_cache(path.parent):
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as temporary:
+            fresh = Path(temporary) / path.name
+            try:
+                make(fresh)
+            except OSError as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise WorkbenchError(f"cannot be made: {reason}", where=path.name) from error
             for part in (fresh, *fresh.rglob("*")):
                 if part.is_file():
                     with open(part, "rb") as file:
@@ -119,17 +117,10 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
             atomic_write(seal, _digest(fresh))
             with contextlib.suppress(FileExistsError if fresh.is_file() else OSError):
                 fresh.replace(path)
-    return path
-
-
-@contextlib.contextmanager
-def _writing_cache(folder: Path) -> Iterator[None]:
-    try:
-        yield
     except OSError as error:
-        hint = "set XDG_CACHE_HOME to a writable folder"
         what = f"cannot write the cache: {error.strerror}"
-        raise WorkbenchError(what, where=folder, hint=hint) from None
+        raise WorkbenchError(what, where=path.parent, hint=hint) from None
+    return path
 
 
 def _is_intact(path: Path, seal: Path) -> bool:

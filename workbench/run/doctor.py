@@ -1,5 +1,6 @@
 """What this machine can do, which other targets it reaches, and the fix for what is missing."""
 
+import contextlib
 import os
 import platform
 import re
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 from typing import TypeAlias
 
@@ -34,9 +35,7 @@ class Check:
 
 #: The CPU features, by the kernel's names, by which XNNPACK chooses its kernels.
 FEATURES = ("sme2", "sme", "sve2", "i8mm", "bf16", "asimddp", "asimdhp")
-PACKAGES = ("executorch", "torch", "pandas", "matplotlib", "papermill", "ipykernel")
-#: Older wheels have no event tracer.
-OLDEST_EXECUTORCH = (1, 5, 1)
+PACKAGES = ("executorch", "torch", "pandas", "matplotlib", "papermill", "ipykernel", "jupyterlab")
 DISK_GB, TIMEOUT_S = 1.0, 20.0
 
 #: Status, detail and fix of a check; the last one or two may be missing.
@@ -54,32 +53,25 @@ def examine_machine() -> list[Check]:
     ...     print(check.status, check.subject, check.detail, check.fix)
     ok Python 3.11.7 at /usr/bin/python3
     """
-    needed: dict[str, Callable[[], Answer]] = {
-        "Python": lambda: ("ok", f"{platform.python_version()} at {sys.executable}"),
-        **{package: partial(_package, package) for package in PACKAGES},
-        "jupyterlab": _jupyterlab,
-        "C++ libraries": lambda: ("ok", str(find_sdk())),
-        "compiler": _compiler,
-        "runner": lambda: ("ok", f"native, {find_runner().command[0]}"),
-    }
-    checks = [_ask(subject, examine, "fail") for subject, examine in needed.items()]
+    checks = [Check("Python", "ok", f"{platform.python_version()} at {sys.executable}")]
+    checks += map(_package, PACKAGES)
+    checks += [
+        _ask("C++ libraries", lambda: ("ok", str(find_sdk())), "fail"),
+        _ask("compiler", _compiler, "fail"),
+        _ask("runner", lambda: ("ok", f"native, {find_runner().command[0]}"), "fail"),
+    ]
     if checks[-1].status == "ok":
         checks += _features(find_runner().isa)
-    return [*checks, _ask("load", _load), _ask("disk", _disk), *examine_targets()]
-
-
-def examine_targets() -> list[Check]:
-    """Check QEMU, the cross compiler, Android devices and ssh; downloads nothing."""
-    others: dict[str, Callable[[], Answer]] = {
-        "--target qemu": _qemu,
-        "cross compiler": lambda: (
-            "ok",
-            shutil.which(f"{MACHINE}-linux-gnu-g++") or _zig(),
-        ),
-        **_android(),
-        "--target ssh:HOST": _ssh,
-    }
-    return [_ask(subject, examine) for subject, examine in others.items()]
+    cross = shutil.which(f"{MACHINE}-linux-gnu-g++") or _zig()
+    return [
+        *checks,
+        Check("load", *_load()),
+        Check("disk", *_disk()),
+        _ask("--target qemu", _qemu),
+        Check("cross compiler", "ok", cross),
+        *_android(),
+        Check("--target ssh:HOST", *_ssh()),
+    ]
 
 
 def _ask(subject: str, examine: Callable[[], Answer], problem: str = "note") -> Check:
@@ -89,22 +81,13 @@ def _ask(subject: str, examine: Callable[[], Answer], problem: str = "note") -> 
         return Check(subject, problem, error.what, error.hint or "")
 
 
-def _package(package: str) -> Answer:
-    try:
-        version = metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "fail", "not installed", install_command("executorch-workbench")
-    parts = version.split("+")[0].split(".")[:3]
-    numbers = tuple(int(part) for part in parts if part.isdigit())
-    if package == "executorch" and numbers < OLDEST_EXECUTORCH:
-        return "fail", f"{version} cannot trace", install_command("executorch==1.5.1")
-    return "ok", version
-
-
-def _jupyterlab() -> Answer:
-    if util.find_spec("jupyterlab"):
-        return "ok", metadata.version("jupyterlab")
-    return "note", "not installed: no `workbench lab`", install_command("jupyterlab")
+def _package(package: str) -> Check:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return Check(package, "ok", metadata.version(package))
+    if package == "jupyterlab":
+        fix = install_command(package)
+        return Check(package, "note", "not installed: no `workbench lab`", fix)
+    return Check(package, "fail", "not installed", install_command("executorch-workbench"))
 
 
 def _compiler() -> Answer:
@@ -168,19 +151,20 @@ def _zig() -> str:
     return f"Zig {ZIG}, {'in the cache' if cached else 'downloaded by pip, SHA-256 checked'}"
 
 
-def _android() -> dict[str, Callable[[], Answer]]:
-    """A check for each device; one for adb where there is none."""
+def _android() -> Iterator[Check]:
+    """A check of each device; one of adb where there is none."""
     subject = "--target android"
     try:
         version = re.search(r"Version (\S+)", adb("version"))
         devices = list_devices()
     except WorkbenchError as error:
-        answer = ("note", error.what, error.hint or "")
-        return {subject: lambda: answer}
+        yield Check(subject, "note", error.what, error.hint or "")
+        return
     name = f"adb {version[1]}" if version else "adb"
     if not devices:
-        return {subject: lambda: ("note", f"{name}, no device", "connect one, USB debugging on")}
-    return {f"{subject}:{d}": partial(_device, name, d, devices[d]) for d in sorted(devices)}
+        yield Check(subject, "note", f"{name}, no device", "connect one, USB debugging on")
+    for serial, state in sorted(devices.items()):
+        yield _ask(f"{subject}:{serial}", partial(_device, name, serial, state))
 
 
 def _device(name: str, serial: str, state: str) -> Answer:

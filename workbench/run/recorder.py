@@ -105,7 +105,7 @@ def open_record(
         for planned, program in zip(plan.all_programs, programs, strict=True):
             program.keep_layers(kept_layers(run_dir, planned.name))
         try:
-            with runner.target.prepared(run_dir):
+            with runner.target.prepared():
                 yield recorder
         except TargetError:  # a run that lost its device can continue
             raise

@@ -8,14 +8,12 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from workbench.errors import TargetError, UsageError, WorkbenchError, unknown_name
 from workbench.run.targets.remote import Remote
-from workbench.store import atomic_write
 
 #: A folder from which a device's shell can run programs.
 BASE = "/data/local/tmp/executorch-workbench"
@@ -44,7 +42,8 @@ class Android(Remote):
         self.power = power
         self.serial = find_device(serial)
         super().__init__(f"android:{self.serial}", base)
-        restore_saved(self)
+        self._saved = self.quote(f"{base}/settings.json")  # its own, while they are changed
+        self._restore_settings()
 
     def shell(self, script: str) -> list[str]:
         """The adb command that runs a shell script on the device."""
@@ -56,13 +55,45 @@ class Android(Remote):
         return {**super().describe(), **self._probe(script), "power": self.power}
 
     @contextmanager
-    def prepared(self, run_dir: Path) -> Iterator[None]:
+    def prepared(self) -> Iterator[None]:
         """Set the device's power mode; restore its own settings at the end."""
         if not self.power:
             yield
             return
-        with changed_settings(self, MODES[self.power], run_dir):
+        before = self._read_settings(MODES[self.power])
+        self.sh(f"echo {self.quote(json.dumps(before))} > {self._saved}")
+        try:
+            self.sh("svc power stayon true")
+            self._apply_settings(MODES[self.power])
             yield
+        finally:
+            with suppress(TargetError):  # out of reach: restored when the device is back
+                self._apply_settings(before)
+                self.sh(f"rm -f {self._saved}")
+
+    def _restore_settings(self) -> None:
+        """Restore the settings that a run saved on the device before it lost the connection."""
+        text = self.sh(f"cat {self._saved} 2>/dev/null || true")
+        with suppress(ValueError, AttributeError):
+            saved = json.loads(text).items()
+            known = ((k, v) for k, v in saved if k in _KNOWN and isinstance(v, str))
+            self._apply_settings({k: v for k, v in known if _VALUE.fullmatch(v)})
+        if text:
+            self.sh(f"rm -f {self._saved}")
+
+    def _read_settings(self, names: Iterable[str]) -> dict[str, str]:
+        return {name: self.sh(f"settings get global {name}").decode().strip() for name in names}
+
+    def _apply_settings(self, wanted: Mapping[str, str]) -> None:
+        """Set global settings; TargetError if the device does not accept one."""
+        for name, value in wanted.items():
+            put = f"put global {name} {self.quote(value)}"
+            self.sh(f"settings {put if value != UNSET else f'delete global {name}'}")
+        for name, value in self._read_settings(wanted).items():
+            if value != wanted[name]:
+                what = f"setting {name} is {value}, not {wanted[name]}"
+                hint = "set it on the device, or run without --power"
+                raise TargetError(what, where=self.name, hint=hint)
 
 
 def find_device(serial: str = "") -> str:
@@ -119,8 +150,6 @@ def adb(*arguments: str) -> str:
     return said
 
 
-#: The file in the run's folder.
-RECORD = "device_settings.json"
 #: The output of ``settings get`` for a setting without a value.
 UNSET = "null"
 
@@ -132,72 +161,6 @@ MODES = {
     "boost": {"low_power": "0", "stay_on_while_plugged_in": "15", **dict.fromkeys(_SCALES, "0")},
     "developer": {"low_power": "0", "stay_on_while_plugged_in": "1", **dict.fromkeys(_SCALES, "1")},
 }
+#: What can have been saved.
 _KNOWN = frozenset(name for mode in MODES.values() for name in mode)
-
-
-@contextmanager
-def changed_settings(device: Remote, wanted: Mapping[str, str], run_dir: Path) -> Iterator[None]:
-    """Change global settings of a device, and restore them at the end."""
-    before = read_settings(device, wanted)
-    record = {"device": device.name, "before": before, "during": dict(wanted), "restored": False}
-    _write_record(run_dir, record)
-    text, saved = device.quote(json.dumps(before)), device.quote(saved_path(device))
-    device.sh(f"echo {text} > {saved}")
-    try:
-        if wanted["stay_on_while_plugged_in"] != "0":
-            device.sh("svc power stayon true")
-        apply_settings(device, wanted)
-        yield
-    finally:
-        with suppress(TargetError):  # out of reach: restored when the device is back
-            apply_settings(device, before)
-            device.sh(f"rm -f {saved}")
-            _write_record(run_dir, {**record, "restored": True})
-
-
-def restore_saved(device: Remote) -> None:
-    """Restore the settings that a run saved on the device before it lost the connection."""
-    saved = device.quote(saved_path(device))
-    text = device.sh(f"cat {saved} 2>/dev/null || true")
-    with suppress(ValueError, AttributeError):
-        apply_settings(device, _plausible(json.loads(text)))
-    if text:
-        device.sh(f"rm -f {saved}")
-
-
-def read_settings(device: Remote, names: Mapping[str, str]) -> dict[str, str]:
-    """The values of global settings."""
-    ask = "settings get global"
-    return {name: device.sh(f"{ask} {device.quote(name)}").decode().strip() for name in names}
-
-
-def apply_settings(device: Remote, wanted: Mapping[str, str]) -> None:
-    """Set global settings; TargetError if the device does not accept one."""
-    for name, value in wanted.items():
-        change = f"delete global {device.quote(name)}"
-        if value != UNSET:
-            change = f"put global {device.quote(name)} {device.quote(value)}"
-        device.sh(f"settings {change}")
-    for name, value in read_settings(device, wanted).items():
-        if value != wanted[name]:
-            what = f"setting {name} is {value}, not {wanted[name]}"
-            hint = "set it on the device, or run without --power"
-            raise TargetError(what, where=device.name, hint=hint)
-
-
-def saved_path(device: Remote) -> str:
-    """The path of the device's own settings, on the device, while they are changed."""
-    return f"{device.base}/settings.json"
-
-
-def _plausible(settings: dict[str, object]) -> dict[str, str]:
-    """The saved settings that this module can have written."""
-    return {
-        name: value
-        for name, value in settings.items()
-        if name in _KNOWN and isinstance(value, str) and re.fullmatch(r"[\w.-]{1,20}", value)
-    }
-
-
-def _write_record(run_dir: Path, record: dict[str, object]) -> None:
-    atomic_write(run_dir / RECORD, json.dumps(record, indent=1) + "\n")
+_VALUE = re.compile(r"[\w.-]{1,20}")

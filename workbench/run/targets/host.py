@@ -96,8 +96,8 @@ class Host:
         return not self.is_alive()
 
     @contextmanager
-    def prepared(self, run_dir: Path) -> Iterator[None]:
-        """Prepare the target for measuring; records what was changed in ``run_dir``."""
+    def prepared(self) -> Iterator[None]:
+        """Prepare the target for measuring; undone at the end."""
         yield
 
     def close(self) -> None:
@@ -111,15 +111,6 @@ class Host:
 
 
 HOST = Host()
-
-
-def run_there(
-    target: Host, argv: Sequence[str], *, timeout_s: float = 60.0
-) -> subprocess.CompletedProcess[bytes]:
-    """Run a command on a target to its end."""
-    return subprocess.run(
-        target.command(argv), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s
-    )
 
 
 def name_cpu(cpuinfo: str, machine: str) -> str:
@@ -176,7 +167,10 @@ PLAUSIBLE_C = (1.0, 150.0)
 def read_environment(target: Host) -> dict[str, Any]:
     """The fields of ``records.Reading`` that this target reports; empty if there are none."""
     try:
-        done = run_there(target, ["sh", "-c", READINGS], timeout_s=READING_TIMEOUT_S)
+        command = target.command(["sh", "-c", READINGS])
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=READING_TIMEOUT_S
+        )
     except (OSError, subprocess.TimeoutExpired):
         return {}
     return parse_environment(done.stdout.decode(errors="replace"))
