@@ -19,11 +19,10 @@ def failures(table):
 
 
 def test_a_good_run_has_no_failure(analysed):
-    table = wb.validate_run(analysed, known_good=analysed.path)
+    table = wb.validate_run(analysed)
     assert failures(table) == {}
     checks = set(table["check"])
     assert {"manifest", "ledger closes", "artifacts are there"} <= checks
-    assert "operators of avx512_on" in checks
 
 
 def edit(path, change):
@@ -52,12 +51,6 @@ def test_another_program_is_caught(run_dir):
     edit(run_dir / "layers.json", lambda c: c.update(sha256="0" * 64))
     found = failures(wb.validate_run(run_dir))
     assert {"program is the one that ran", "sidecar is of that program"} <= found.keys()
-
-
-def test_a_run_unlike_the_known_good_one_is_caught(analysed):
-    found = failures(wb.validate_run(analysed, known_good=wb.sample_run("Ready")))
-    assert "missing: Batch Matrix Multiply" in found["operators of avx512_on"]
-    assert "shares of categories of avx512_on" in found
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"plan": 3}'])

@@ -247,12 +247,11 @@ def compare(
 
 @command()
 @click.argument("run_dir", type=PATH)
-@click.option("--known-good", type=PATH, help="Known-good run to compare with.")
-def validate(run_dir: Path, known_good: Path | None) -> Output:
+def validate(run_dir: Path) -> Output:
     """Check that a run is complete and its files agree; exit 1 if not."""
     from workbench.report.gate import validate_run
 
-    table = validate_run(run_dir, known_good)
+    table = validate_run(run_dir)
     rows = table.itertuples(index=False, name=None)
     lines = [f"{status:4}  {check}: {evidence}" for check, status, evidence in rows]
     failed = bool((table["status"] == "fail").any())

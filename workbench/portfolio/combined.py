@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +39,18 @@ _TIMES = ["time_ms", "speedup", "low", "high"]
 
 @dataclass(frozen=True)
 class Combined:
-    """Measurements side by side, by name; emulated ones come last."""
+    """Measurements side by side, by name; emulated ones come last.
+
+    ``runs`` are ``frames.RUNS``; ``latencies`` compare untraced E2E with the first measurement on
+    silicon (``frames.COMPARISON``); ``layers`` are those of all runs, aligned
+    (``frames.LAYER_CODE``), or None because of a ``problem``.
+    """
 
     measurements: dict[str, Measurement]
+    runs: pd.DataFrame
+    latencies: pd.DataFrame
+    layers: pd.DataFrame | None
+    problem: str = ""
 
     @property
     def silicon(self) -> dict[str, Measurement]:
@@ -53,48 +61,6 @@ class Combined:
     def models(self) -> list[str]:
         """The models that were run."""
         return list(dict.fromkeys(m.program.model for m in self.measurements.values()))
-
-    @cached_property
-    def runs(self) -> pd.DataFrame:
-        """One row per measurement: ``frames.RUNS``."""
-        rows = [{"run": name, **_describe(m)} for name, m in self.measurements.items()]
-        return check(pd.DataFrame(rows)[RUNS.names], RUNS)
-
-    @cached_property
-    def latencies(self) -> pd.DataFrame:
-        """Untraced E2E against the first measurement on silicon: ``frames.COMPARISON``."""
-        names, found = list(self.silicon), list(self.silicon.values())
-        pairs = [Comparison(found[0], m) for m in found[1:]]
-        if not pairs:
-            return pd.DataFrame(columns=COMPARISON.names)
-        rows = [pair.latency for pair in pairs]
-        return pd.concat(rows, ignore_index=True).assign(name=names[1:])
-
-    @cached_property
-    def layers(self) -> pd.DataFrame | None:
-        """The layers of all runs, aligned: ``frames.LAYER_CODE``; None if a run knows no layers."""
-        return None if isinstance(self._aligned, str) else self._aligned
-
-    @property
-    def problem(self) -> str:
-        """Why there are no ``layers``."""
-        return self._aligned if isinstance(self._aligned, str) else ""
-
-    @cached_property
-    def _aligned(self) -> pd.DataFrame | str:
-        found = self.measurements
-        try:
-            aligned = reject_wrong(align_parts(found, "layer"), found)
-        except ComparisonError as error:
-            return str(error)
-        emulated = ~aligned["run"].isin(list(self.silicon))
-        aligned.loc[emulated, _TIMES] = np.nan
-        aligned["outcome"] = aligned["outcome"].mask(emulated, "emulated")
-        code = {name: _code_by_layer(m) for name, m in found.items()}
-        pairs = list(zip(aligned["run"], aligned["known_as"], strict=True))
-        for column in ("operators", "kernels"):
-            aligned[column] = [_join_code(code[run], layer, column) for run, layer in pairs]
-        return check(aligned, LAYER_CODE)
 
 
 def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
@@ -124,7 +90,30 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
     """
     check_several(names, "report")
     found = sorted(find_measurements(names, categories).values(), key=lambda m: m.emulated)
-    return Combined(dict(zip(name_runs(found), found, strict=True)))
+    measurements = dict(zip(name_runs(found), found, strict=True))
+    rows = [{"run": name, **_describe(m)} for name, m in measurements.items()]
+    runs = check(pd.DataFrame(rows)[RUNS.names], RUNS)
+    silicon = {name: m for name, m in measurements.items() if not m.emulated}
+    pairs = {name: Comparison(found[0], m).latency for name, m in [*silicon.items()][1:]}
+    latencies = [pd.DataFrame(columns=COMPARISON.names), *pairs.values()]
+    latency = pd.concat(latencies[bool(pairs) :], ignore_index=True).assign(name=list(pairs))
+    try:
+        return Combined(measurements, runs, latency, _align_layers(measurements))
+    except ComparisonError as error:
+        return Combined(measurements, runs, latency, None, str(error))
+
+
+def _align_layers(measurements: dict[str, Measurement]) -> pd.DataFrame:
+    """``frames.LAYER_CODE``, without times of emulated runs."""
+    aligned = reject_wrong(align_parts(measurements, "layer"), measurements)
+    emulated = aligned["run"].isin([name for name, m in measurements.items() if m.emulated])
+    aligned.loc[emulated, _TIMES] = np.nan
+    aligned["outcome"] = aligned["outcome"].mask(emulated, "emulated")
+    code = {name: _code_by_layer(m) for name, m in measurements.items()}
+    pairs = list(zip(aligned["run"], aligned["known_as"], strict=True))
+    for column in ("operators", "kernels"):
+        aligned[column] = [_join_code(code[run], layer, column) for run, layer in pairs]
+    return check(aligned, LAYER_CODE)
 
 
 def _code_by_layer(m: Measurement) -> dict[str, dict[str, list[str]]]:

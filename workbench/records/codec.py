@@ -88,34 +88,14 @@ def upgrade(data: dict[str, Any], where: object, *, least: int = 1) -> dict[str,
         reads = ", ".join(map(str, known))
         what = f"schema version {version!r:.20}, this workbench reads {reads}"
         raise StoreError(what, where=where, hint=hint)
-    for step in _UPGRADES[version - 1 :]:
-        data = step(data)
+    if version == 1 and data.get("notes") == []:  # of the first manifests, and never used
+        data = {key: value for key, value in data.items() if key != "notes"}
     if isinstance(export := data.get("export"), dict):
         data = {**data, "export": upgrade(export, where)}
     if isinstance(exports := data.get("exports"), dict):
         each = {k: upgrade(v, where) if isinstance(v, dict) else v for k, v in exports.items()}
         data = {**data, "exports": each}
     return {**data, "schema_version": SCHEMA_VERSION} if "schema_version" in data else data
-
-
-def _from_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Drop the list of notes of the first manifests, which was never used."""
-    if data.get("notes") == []:
-        data = {key: value for key, value in data.items() if key != "notes"}
-    return data
-
-
-def _from_2(data: dict[str, Any]) -> dict[str, Any]:
-    """Rename a column of ISA levels: what a level ``reveals`` is what it ``adds``."""
-    levels = data.get("ladder")
-    if isinstance(levels, list) and all(isinstance(row, dict) for row in levels):
-        renamed = [{"adds" if k == "reveals" else k: v for k, v in row.items()} for row in levels]
-        data = {**data, "ladder": renamed}
-    return data
-
-
-#: Functions that convert a record to the next schema version, from the first one on.
-_UPGRADES = (_from_1, _from_2)
 
 
 def structure(cls: type[T], data: dict[str, Any], where: object) -> T:

@@ -29,8 +29,6 @@ from workbench.store import (
 )
 
 MOST_ROWS = 50  #: Rows of a gate's table.
-#: Shares of categories may differ by this much from those of a known good run.
-SHARE_TOLERANCE = 0.05
 #: Where a program lies in ``out_<model>``, from the run's folder.
 PROGRAM = Path("..") / ".." / "artifacts"
 #: CSV files beside the first ETDump of every experiment.
@@ -128,16 +126,13 @@ def describe_compared(compared: Compared) -> list[object]:
     return [*compared.verdicts, *table, *resources, *compared.notes]
 
 
-def validate_run(run: Run | str | Path, known_good: Run | str | Path | None = None) -> pd.DataFrame:
-    """Check that a run is complete and its files agree, and compare it with a known good run.
+def validate_run(run: Run | str | Path) -> pd.DataFrame:
+    """Check that a run is complete and its files agree.
 
     Parameters
     ----------
     run
         A run, its folder, or what else `open_run` takes: then every trace is checked by itself.
-    known_good
-        Another run of the same program, which must have the same operators and, within
-        :data:`SHARE_TOLERANCE`, the same shares of categories.
 
     Returns
     -------
@@ -147,7 +142,7 @@ def validate_run(run: Run | str | Path, known_good: Run | str | Path | None = No
     Raises
     ------
     UsageError, StoreError
-        There is nothing to check, or the known good run cannot be read.
+        There is nothing to check.
 
     Examples
     --------
@@ -169,8 +164,6 @@ def validate_run(run: Run | str | Path, known_good: Run | str | Path | None = No
         rows = [row for trace in run.recording.traces.items() for row in _trace(run, *trace)]
         rows += [_artifacts(run)] if (run.output / SUMMARY).is_file() else []
     rows += [*_documents(run), *checks]
-    if known_good is not None:
-        rows += _like(run, open_run(known_good))
     return _table(rows)
 
 
@@ -250,48 +243,19 @@ def _programs(run: Run) -> Iterator[Row]:
             yield _row(f"sidecar is of that program{ending}", failures, evidence)
 
 
-def _like(run: Run, good: Run) -> Iterator[Row]:
-    for name in run.experiments:
-        pairs = [(one.operators, one.categories) for one in (good, run)]
-        parts = [operators[operators["experiment"] == name] for operators, _ in pairs]
-        if any(part.empty for part in parts):
-            yield f"{name} is in the known good run", "fail", "it has other experiments"
-            continue
-        wanted, found = (set(part["operator"].astype(str)) for part in parts)
-        failures = [f"missing: {key}" for key in sorted(wanted - found)]
-        failures += [f"new: {key}" for key in sorted(found - wanted)]
-        yield _row(f"operators of {name}", failures, f"the same {len(found)} kinds")
-        before, after = (
-            categories[categories["experiment"] == name].groupby("category")["share"].mean()
-            for _, categories in pairs
-        )
-        failures = [
-            f"{category}: {100 * before[category]:.0f} % -> {100 * share:.0f} %"
-            for category, share in after.items()
-            if abs(share - before.get(category, 0.0)) > SHARE_TOLERANCE
-        ]
-        evidence = f"within {100 * SHARE_TOLERANCE:.0f} points"
-        yield _row(f"shares of categories of {name}", failures, evidence)
-
-
 def _trace(run: Run, name: str, events: pd.DataFrame) -> Iterator[Row]:
     closed = closed_runs(events, build_ledger(events))
     failures = [] if closed.all() else [f"{(~closed).sum()} runs do not add up"]
     yield _row(name, failures, f"{len(closed)} runs, rows sum to Method::execute")
-    yield from _totals(run.locate(name), events)
-
-
-def _totals(path: Path, events: pd.DataFrame) -> Iterator[Row]:
-    found = (path.with_name(path.stem + name) for name in (TABLES[0], f"_exec{TABLES[0]}"))
-    table = next((table for table in found if table.is_file()), None)
-    if table is None:
-        return
-    inference = events.loc[(events["kind"] == "method") & (events["run"] >= 0), "duration_ns"]
-    try:
-        total = pd.read_csv(table)["duration_ms"].sum()
-    except (ValueError, KeyError, UnicodeDecodeError, pd.errors.ParserError) as error:
-        yield table.name, "fail", f"not a timeline table: {error}"
-        return
-    ratio = total / (inference.sum() / 1e6)
-    nested = " its spans are nested: do not add up its rows" if ratio > 1.01 else ""
-    yield table.name, "note" if nested else "ok", f"rows sum to {ratio:.1f}x the latency;{nested}"
+    path = run.locate(name)
+    tables = (path.with_name(path.stem + end) for end in (TABLES[0], f"_exec{TABLES[0]}"))
+    for table in [table for table in tables if table.is_file()][:1]:
+        inference = events.loc[(events["kind"] == "method") & (events["run"] >= 0), "duration_ns"]
+        try:
+            ratio = pd.read_csv(table)["duration_ms"].sum() / (inference.sum() / 1e6)
+        except (ValueError, KeyError, UnicodeDecodeError, pd.errors.ParserError) as error:
+            yield table.name, "fail", f"not a timeline table: {error}"
+            continue
+        nested = " its spans are nested: do not add up its rows" if ratio > 1.01 else ""
+        evidence = f"rows sum to {ratio:.1f}x the latency;{nested}"
+        yield table.name, "note" if nested else "ok", evidence
