@@ -25,7 +25,7 @@ from workbench.analysis.statistics import clock_of, pick_timed, restart_latencie
 from workbench.errors import ComparisonError, UsageError, unknown_name
 from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, WRONG, check
 from workbench.options import MeasureOptions
-from workbench.records.documents import Metrics
+from workbench.records.documents import METRICS
 from workbench.records.runs import count_threads
 from workbench.store import MANIFEST, load_document
 
@@ -442,33 +442,34 @@ def compare_with_metrics(
     The two were not interleaved. The interval is over the process restarts of both; it does not
     cover what else changed on the machine between them.
     """
-    metrics = load_document(Metrics, Path(metrics_json))
+    metrics = load_document(METRICS, Path(metrics_json))
     folder, experiment, threads = split_name(name)
     run = open_run(folder)
-    _check_silicon(metrics.emulated or run.emulated)
+    _check_silicon(metrics["emulated"] or run.emulated)
     wanted = [
         row
-        for row in metrics.latencies
+        for row in metrics["latencies"]
         if not row["control"]
         and experiment in ("", row["experiment"])
         and threads in ("", str(row["threads"]))
     ]
     if not wanted:
-        known = sorted({f"{row['experiment']}:{row['threads']}" for row in metrics.latencies})
+        known = sorted({f"{row['experiment']}:{row['threads']}" for row in metrics["latencies"]})
         raise unknown_name("measurement", f"{experiment}:{threads}", known, where=metrics_json)
-    programs = {m.name: m.program for m in run.measurements}
+    programs, others = {m.name: m.program for m in run.measurements}, metrics.get("programs", {})
     for measured in dict.fromkeys(row["experiment"] for row in wanted):
-        before = {**vars(metrics), "program": metrics.programs.get(measured, metrics.program)}
+        before = metrics | {"program": others.get(measured, metrics["program"])}
         _check_identity(before, identify_run(run.record, programs.get(measured)), across)
     subjects = [
-        f"{metrics.model}, {row['experiment']}, {count_threads(row['threads'])}" for row in wanted
+        f"{metrics['model']}, {row['experiment']}, {count_threads(row['threads'])}"
+        for row in wanted
     ]
     table = compare_restarts(
         subjects,
         [row["restarts_ms"] for row in wanted],
         [_find_restarts(run, row) for row in wanted],
     )
-    wrong = describe_faults(run.wrong, metrics.problem)
+    wrong = describe_faults(run.wrong, metrics.get("problem", ""))
     if wrong:
         table["outcome"] = WRONG
     verdicts = tuple(
@@ -476,7 +477,7 @@ def compare_with_metrics(
         for number, subject in enumerate(subjects)
     )
     started = run.record.started
-    apart = f"measured apart: the baseline at {metrics.started}, this run at {started}"
+    apart = f"measured apart: the baseline at {metrics['started']}, this run at {started}"
     rows = table.rename(columns={"name": "subject"})
     return judge_rows(rows, fail_above, verdicts=verdicts, notes=(apart,))
 

@@ -1,7 +1,5 @@
 """The JSON files of the workbench; a record declares each, and its JSON Schema follows from it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from inspect import cleandoc
 from types import GenericAlias
@@ -67,31 +65,18 @@ _LATENCY: Any = _row(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Metrics:
-    """``metrics.json``: the latencies of a run, from which a later run is compared with it.
-
-    ``programs`` has those of experiments that ran another one than the first, ``program``;
-    ``problem`` is what is wrong with the outputs of some program, or empty; ``results`` are for
-    the scripts of Arm's profiling kit.
-    """
-
-    model: str
-    program: str
-    device: str
-    build: str
-    emulated: bool
-    started: str
-    floor: float | None
-    latencies: tuple[_LATENCY, ...]
-    unit: Literal["ms"] = "ms"
-    problem: str = ""
-    results: tuple[dict[str, Any], ...] = ()
-    programs: Mapping[str, str] = field(default_factory=dict)
-    schema_version: int = SCHEMA_VERSION
-
-
 _VERSION = {"schema_version": NotRequired[int]}
+#: ``programs`` has those of experiments that ran another one than the first, ``program``;
+#: ``problem`` is what is wrong with the outputs of some program, or empty; ``results`` are for the
+#: scripts of Arm's profiling kit.
+METRICS = _object(
+    "Metrics",
+    "``metrics.json``: the latencies of a run, from which a later run is compared with it.",
+    model=str, program=str, device=str, build=str, emulated=bool, started=str, floor=float | None,
+    latencies=_several(_LATENCY), unit=NotRequired[Literal["ms"]], problem=NotRequired[str],
+    results=NotRequired[tuple[dict[str, Any], ...]], programs=NotRequired[dict[str, str]],
+    **_VERSION,
+)  # fmt: skip
 _KERNEL_SHARE = _object(
     "KernelShare", "The class of machine code of a kernel, and its share of the samples.",
     code=str, share=float | None, low=float | None, high=float | None, samples=int,
@@ -183,7 +168,7 @@ DOCUMENTS: dict[str, type] = {
     "export": Export,
     "layers": Layers,
     "manifest": RunRecord,
-    "metrics": Metrics,
+    "metrics": METRICS,
     "outcome": Outcome,
     "pipeline_summary": _PIPELINE,
     "portfolio": Portfolio,
