@@ -1,8 +1,7 @@
 """The layer of each row of a ledger, with its source line, shapes and cost, from the sidecar."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -20,103 +19,80 @@ _Columns = dict[str, Any]
 _Attributed = Iterator[tuple[str, _Columns]]
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """One instruction of a method; its operators as columns of ``frames.ATTRIBUTION``."""
-
-    method: Method
-    instruction: Instruction
-
-    @cached_property
-    def values(self) -> dict[int, XValue]:
-        """The delegate's tensors by id."""
-        return {value.id: value for value in self.instruction.xvalues}
-
-    def of_kernel(self) -> _Columns:
-        """The columns of a portable kernel."""
-        instruction, values = self.instruction, self.method.values
-        origin = None if instruction.origin is None else self.method.origins[instruction.origin]
-        sides = instruction.inputs, instruction.outputs
-        inputs, outputs = ([values[number] for number in side] for side in sides)
-        return {
-            **_layer(origin),
-            "also": "",
-            "nodes": origin.node if origin else None,
-            "role": "compute",
-            "shapes": _shapes([value for value in inputs if not value.constant], outputs),
-            "flops": float("nan") if instruction.flops is None else float(instruction.flops),
-            "bytes": float(instruction.bytes),
-        }
-
-    def of_event(self, numbers: Sequence[int]) -> _Columns:
-        """The columns of a logged event, from the numbers of its origins, the main one first."""
-        origins = [self.method.origins[number] for number in numbers]
-        return {
-            **_layer(origins[0]),
-            **_no_cost("compute"),
-            "also": _paths(origins, origins[0]),
-            "nodes": ", ".join(dict.fromkeys(origin.node for origin in origins)),
-        }
-
-    def of_operator(self, operator: Operator) -> _Columns:
-        """The columns of an operator that a delegate ran."""
-        xnodes = self.instruction.xnodes
-        done = [xnodes[number] for number in operator.sources or operator.serves]
-        if not done:
-            return {**_layer(None), **_no_cost("cast"), "also": "", "nodes": None, "xnodes": None}
-
-        def weight(node: XNode) -> tuple[bool, int]:
-            owns = node.role == "compute" and node.borrows is None and bool(node.origins)
-            return owns, node.flops
-
-        main = max(done, key=weight)
-        layer = self.layer_of(main)
-        # Casts and layout changes are not work of their layer.
-        others = [self.layer_of(node) for node in done if node.role == "compute"]
-        others += [self.method.origins[n] for node in done for n in node.absorbed]
-        columns = {
-            **_layer(layer),
-            "also": _paths(others, layer),
-            "nodes": self._node_names(done, main),
-            "xnodes": ",".join(map(str, operator.sources)) or None,
-        }
-        if not operator.sources:
-            return {**columns, **_no_cost("cast")}
-        return {**columns, "role": main.role, **self._work(done)}
-
-    def layer_of(self, node: XNode) -> Origin | None:
-        """The layer of an exported operator: its own, or one that it borrows."""
-        if node.borrows is not None:
-            node = self.instruction.xnodes[node.borrows]
-        return self.method.origins[node.origins[0]] if node.origins else None
-
-    def _node_names(self, done: Sequence[XNode], main: XNode) -> str | None:
-        ordered = [main, *(node for node in done if node is not main)]
-        numbers = [n for node in ordered for n in node.origins]
-        return ", ".join(dict.fromkeys(self.method.origins[n].node for n in numbers)) or None
-
-    def _work(self, done: Sequence[XNode]) -> _Columns:
-        """Shapes and cost of several exported operators that run as one."""
-        made = {value for node in done for value in node.outputs}
-        read = dict.fromkeys(v for node in done for v in node.inputs if v not in made)
-        inputs = [self.values[value] for value in read]
-        outputs = [self.values[value] for value in done[-1].outputs]
-        return {
-            "shapes": _shapes([v for v in inputs if v.role != "constant"], outputs),
-            "flops": float(sum(node.flops for node in done)),
-            "bytes": float(sum(value.size_bytes for value in (*inputs, *outputs))),
-        }
-
-
-def _layer(origin: Origin | None) -> _Columns:
-    if origin is None:
-        return dict.fromkeys(("module", "module_class", "source"))
-    known = bool(origin.module_class)
+def _kernel_columns(method: Method, instruction: Instruction) -> _Columns:
+    """The columns of a portable kernel."""
+    origin = None if instruction.origin is None else method.origins[instruction.origin]
+    sides = instruction.inputs, instruction.outputs
+    inputs, outputs = ([method.values[number] for number in side] for side in sides)
     return {
-        "module": origin.module if known else None,
-        "module_class": origin.module_class if known else None,
-        "source": origin.source or None,
+        **_layer_columns(origin),
+        "also": "",
+        "nodes": origin.node if origin else None,
+        "role": "compute",
+        "shapes": _shapes([value for value in inputs if not value.constant], outputs),
+        "flops": float("nan") if instruction.flops is None else float(instruction.flops),
+        "bytes": float(instruction.bytes),
     }
+
+
+def _event_columns(method: Method, numbers: Sequence[int]) -> _Columns:
+    """The columns of a logged event, from the numbers of its origins, the main one first."""
+    origins = [method.origins[number] for number in numbers]
+    nodes = ", ".join(dict.fromkeys(origin.node for origin in origins))
+    work = {"role": "compute", "also": _paths(origins, origins[0]), "nodes": nodes}
+    return _layer_columns(origins[0]) | work
+
+
+def _operator_columns(
+    method: Method, instruction: Instruction, values: Mapping[int, XValue], operator: Operator
+) -> _Columns:
+    """The columns of an operator that a delegate ran; ``values`` are the delegate's by id."""
+    xnodes, origins = instruction.xnodes, method.origins
+    done = [xnodes[number] for number in operator.sources or operator.serves]
+    if not done:
+        return {"role": "cast", "also": ""}
+
+    def weight(node: XNode) -> tuple[bool, int]:
+        owns = node.role == "compute" and node.borrows is None and bool(node.origins)
+        return owns, node.flops
+
+    def layer_of(node: XNode) -> Origin | None:
+        node = node if node.borrows is None else xnodes[node.borrows]
+        return origins[node.origins[0]] if node.origins else None
+
+    main = max(done, key=weight)
+    layer = layer_of(main)
+    # Casts and layout changes are not work of their layer.
+    others = [layer_of(node) for node in done if node.role == "compute"]
+    others += [origins[n] for node in done for n in node.absorbed]
+    ordered = [main, *(node for node in done if node is not main)]
+    names = dict.fromkeys(origins[n].node for node in ordered for n in node.origins)
+    columns = {
+        **_layer_columns(layer),
+        "also": _paths(others, layer),
+        "nodes": ", ".join(names) or None,
+        "xnodes": ",".join(map(str, operator.sources)) or None,
+        "role": main.role if operator.sources else "cast",
+    }
+    if not operator.sources:
+        return columns
+    made = {value for node in done for value in node.outputs}
+    read = dict.fromkeys(v for node in done for v in node.inputs if v not in made)
+    inputs, outputs = ([values[v] for v in side] for side in (read, done[-1].outputs))
+    return {
+        **columns,
+        "shapes": _shapes([v for v in inputs if v.role != "constant"], outputs),
+        "flops": float(sum(node.flops for node in done)),
+        "bytes": float(sum(value.size_bytes for value in (*inputs, *outputs))),
+    }
+
+
+def _layer_columns(origin: Origin | None) -> _Columns:
+    """The layer and the source line, as far as they are known."""
+    if origin is None:
+        return {}
+    layer = {"module": origin.module, "module_class": origin.module_class}
+    return (layer if origin.module_class else {}) | {"source": origin.source or None}
 
 
 def _paths(origins: Iterable[Origin | None], layer: Origin | None) -> str:
@@ -128,10 +104,6 @@ def _paths(origins: Iterable[Origin | None], layer: Origin | None) -> str:
         if origin and origin.module_class and "quantize" not in origin.operator
     )
     return ", ".join(path for path in paths if path != main)
-
-
-def _no_cost(role: str) -> _Columns:
-    return {"role": role, "shapes": None, "flops": float("nan"), "bytes": float("nan")}
 
 
 def _shapes(inputs: Iterable[Value | XValue], outputs: Iterable[Value | XValue]) -> str:
@@ -147,7 +119,7 @@ CONFIDENCES = ("exact", "fitted", "ambiguous", "unattributed")
 _EXACT, _FITTED, _AMBIGUOUS, _UNATTRIBUTED = CONFIDENCES
 
 _UNKNOWN: _Columns = dict.fromkeys(ATTRIBUTION.names)
-_UNKNOWN |= {**_no_cost("overhead"), "confidence": _UNATTRIBUTED}
+_UNKNOWN |= {"role": "overhead", "flops": np.nan, "bytes": np.nan, "confidence": _UNATTRIBUTED}
 
 
 def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
@@ -216,33 +188,25 @@ def _attribute_method(rows: pd.DataFrame, method: Method) -> _Attributed:
     for number, group in groupby(ordered.itertuples(), key=attrgetter("instruction")):
         if number >= len(method.instructions):
             break
-        provenance = Provenance(method, instruction := method.instructions[number])
+        instruction = method.instructions[number]
         if instruction.kind == "kernel":
-            yield from _attribute_kernel(group, provenance)
-        elif not instruction.xnodes:
-            yield from _attribute_events(group, provenance)
-        else:
+            # Kernels in the body of control flow have no origin.
+            lost = instruction.origin is None and method.origins
+            confidence = _UNATTRIBUTED if lost else _EXACT
+            compute = {**_kernel_columns(method, instruction), "confidence": confidence}
+            overhead = {**compute, "role": "overhead", "flops": 0.0, "bytes": 0.0}
+            for row in group:
+                yield row.key, compute if row.kind == "portable" else overhead
+        elif instruction.xnodes:
             for call in _delegate_calls(group):
                 match = match_graph(instruction, [row.operator for row in call], learned)
                 learned = match.lacking if match.complete else learned
-                yield from _attribute_call(call, match, provenance)
-
-
-def _attribute_events(rows: Iterable[Any], provenance: Provenance) -> _Attributed:
-    """The events of a delegate other than XNNPACK, by the number or name that it logs."""
-    for row in rows:
-        numbers = provenance.instruction.events.get(row.name, ())
-        if row.kind == "delegated" and numbers:
-            yield row.key, {**provenance.of_event(numbers), "confidence": _EXACT}
-
-
-def _attribute_kernel(rows: Iterable[Any], provenance: Provenance) -> _Attributed:
-    # Kernels in the body of control flow have no origin.
-    lost = provenance.instruction.origin is None and provenance.method.origins
-    compute = {**provenance.of_kernel(), "confidence": _UNATTRIBUTED if lost else _EXACT}
-    overhead = {**compute, "role": "overhead", "flops": 0.0, "bytes": 0.0}
-    for row in rows:
-        yield row.key, compute if row.kind == "portable" else overhead
+                yield from _attribute_call(call, match, method, instruction)
+        else:  # of another delegate than XNNPACK: events by the number or name that it logs
+            for row in group:
+                numbers = instruction.events.get(row.name, ())
+                if row.kind == "delegated" and numbers:
+                    yield row.key, {**_event_columns(method, numbers), "confidence": _EXACT}
 
 
 def _delegate_calls(rows: Iterable[Any]) -> Iterator[list[Any]]:
@@ -258,15 +222,18 @@ def _delegate_calls(rows: Iterable[Any]) -> Iterator[list[Any]]:
         yield call
 
 
-def _attribute_call(rows: list[Any], match: GraphMatch, provenance: Provenance) -> _Attributed:
-    operators = match.operators
+def _attribute_call(
+    rows: list[Any], match: GraphMatch, method: Method, instruction: Instruction
+) -> _Attributed:
+    values = {value.id: value for value in instruction.xvalues}
+    columns_of = partial(_operator_columns, method, instruction, values)
     for row, pair, others in zip(rows, match.pairs, match.alternatives, strict=True):
         if pair < 0:
             yield row.key, {"role": None}
             continue
-        columns = provenance.of_operator(operators[pair])
-        modules = {provenance.of_operator(operators[other])["module"] for other in others}
-        doubtful = not match.complete and modules - {columns["module"]}
+        columns = columns_of(match.operators[pair])
+        modules = {columns_of(match.operators[other]).get("module") for other in others}
+        doubtful = not match.complete and modules - {columns.get("module")}
         confidence = _EXACT if match.complete and not match.lacking else _FITTED
         if not row.steady or doubtful:
             confidence = _AMBIGUOUS

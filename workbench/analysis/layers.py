@@ -1,7 +1,7 @@
 """Time by layer of the model, and the same layers and operators in programs that differ."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -131,17 +131,11 @@ _FIXED = {THE_MODEL, NO_LAYER}
 Traced: TypeAlias = tuple[pd.DataFrame, pd.DataFrame]
 
 
-class Unit(NamedTuple):
-    """What is matched between programs: a layer with time of its own, or an operator.
-
-    A layer has its class, and the shapes and cost of its main operator; an operator the path of its
-    layer, its kind and family, its shapes and its cost.
-    """
-
-    name: str
-    kind: str
-    shapes: str
-    flops: float
+#: What is matched between programs: a layer with time of its own, or an operator. A layer has its
+#: class, and the shapes and cost of its main operator; an operator the path of its layer, its kind
+#: and family, its shapes and its cost.
+_UNIT = ("name", "kind", "shapes", "flops")
+Unit: TypeAlias = tuple[Any, ...]
 
 
 def list_layers(operators: pd.DataFrame, order: Sequence[str]) -> list[Unit]:
@@ -154,7 +148,7 @@ def list_layers(operators: pd.DataFrame, order: Sequence[str]) -> list[Unit]:
         .set_index("name")
     )
     columns = ["module_class", "shapes", "flops"]
-    return [Unit(name, *main.loc[name, columns]) for name in order]
+    return [(name, *main.loc[name, columns]) for name in order]
 
 
 def match_layers(one: Sequence[Unit], other: Sequence[Unit]) -> dict[str, str]:
@@ -163,21 +157,21 @@ def match_layers(one: Sequence[Unit], other: Sequence[Unit]) -> dict[str, str]:
     Unless both have the same names, the layers are aligned in the order in which they ran, which
     allows for layers that were inserted, removed or renamed.
     """
-    names = {layer.name for layer in one}
-    same = names & {layer.name for layer in other}
+    names = {name for name, *_ in one}
+    same = names & {name for name, *_ in other}
     if len(same) == len(one) == len(other):
         return {name: name for name in names}
-    one, other = ([x for x in side if x.name not in _FIXED] for side in (one, other))
+    one, other = ([unit for unit in side if unit[0] not in _FIXED] for side in (one, other))
     pairs = {name: name for name in same & _FIXED}
-    return pairs | {one[i].name: other[j].name for i, j in _pair_in_order(one, other)}
+    return pairs | {one[i][0]: other[j][0] for i, j in _pair_in_order(one, other)}
 
 
 def _pair_in_order(one: Sequence[Unit], other: Sequence[Unit]) -> list[tuple[int, int]]:
     """The numbers of those that are the same, both in order of execution."""
     # Backwards, so that of equally good pairings the earliest in execution order wins.
-    sides = (pd.DataFrame(side[::-1], columns=Unit._fields) for side in (one, other))
+    sides = (pd.DataFrame(side[::-1], columns=_UNIT) for side in (one, other))
     ours, theirs = ({name: side[name].to_numpy(object) for name in side} for side in sides)
-    same = {name: ours[name][:, None] == theirs[name] for name in Unit._fields}
+    same = {name: ours[name][:, None] == theirs[name] for name in _UNIT}
     same["shapes"] &= theirs["shapes"] != ""
     likeness = _PATH * same["name"] + _SHAPES * same["shapes"] + _COST * same["flops"]
     cost = np.where(same["kind"] & (likeness > 0), -likeness, IMPOSSIBLE)
@@ -195,8 +189,7 @@ def match_operators(one: Traced, other: Traced) -> dict[str, str]:
         known = ordered.reindex(columns=["module", "shapes", "flops"]).fillna({"shapes": ""})
         paths = [common.get(name, name) for name in map(name_layer, known["module"])]
         kinds = ordered["kind"].astype(str) + " " + ordered["family"].astype(str)
-        columns = (paths, kinds, known["shapes"], known["flops"])
-        operators.append(list(map(Unit, *columns)))
+        operators.append(list(zip(paths, kinds, known["shapes"], known["flops"], strict=True)))
         keys.append(list(ordered.index))
     if len(keys[0]) * len(keys[1]) > MOST_CELLS:
         return {}
@@ -221,17 +214,16 @@ def _name_layers(runs: Mapping[str, Traced]) -> tuple[list[str], dict[str, dict[
         layers = list_layers(operators, list(dict.fromkeys(ledger["layer"])))
         partners = {other: one for one, other in match_layers(common, layers).items()}
         position = 0
-        for layer in layers:
-            taken = [known.name for known in common]
-            if layer.name in partners:
-                position = taken.index(partners[layer.name]) + 1
+        for layer, *what in layers:
+            taken = [known for known, *_ in common]
+            if layer in partners:
+                position = taken.index(partners[layer]) + 1
                 continue
-            name = layer.name if layer.name not in taken else f"{layer.name} ({run})"
-            partners[layer.name] = name
-            common.insert(position, layer._replace(name=name))
+            partners[layer] = layer if layer not in taken else f"{layer} ({run})"
+            common.insert(position, (partners[layer], *what))
             position += 1
         names[run] = partners
-    return [layer.name for layer in common], names
+    return [name for name, *_ in common], names
 
 
 def _join_fused(

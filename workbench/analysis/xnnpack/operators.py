@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -47,10 +48,6 @@ class Operator:
     sources: tuple[int, ...]
     serves: tuple[int, ...]
     light: bool
-
-    def fits(self, name: str) -> bool:
-        """Whether it may have this name in a log, types aside."""
-        return re.match(self.pattern, name) is not None
 
 
 def predict_operators(
@@ -147,22 +144,19 @@ def match_graph(
         operators = predict_operators(delegate.xvalues, delegate.xnodes, lacking)
         return replace(match_names(operators, names), lacking=lacking)
 
-    def best_of(*matches: GraphMatch) -> GraphMatch:
-        return min(matches, key=lambda match: match.cost)
-
     kinds = half_kinds(delegate.xvalues, delegate.xnodes)
     first, *others = dict.fromkeys((learned, *_KNOWN)) if kinds else _KNOWN[:1]
     best = attempt(first)
     for lacking in others:
         if not best.complete:
-            best = best_of(best, attempt(lacking))
+            best = min(best, attempt(lacking), key=attrgetter("cost"))
     for _ in kinds:
         if best.complete:
             break
-        better = best_of(best, *(attempt(best.lacking ^ {kind}) for kind in kinds))
-        if better is best:
+        attempts = [attempt(best.lacking ^ {kind}) for kind in kinds]
+        best, before = min(best, *attempts, key=attrgetter("cost")), best
+        if best is before:
             break
-        best = better
     return best
 
 
@@ -191,7 +185,7 @@ def match_names(operators: Sequence[Operator], names: Sequence[str]) -> GraphMat
 
 
 def _cost(operator: Operator, name: str) -> int:
-    if not operator.fits(name):
+    if not re.match(operator.pattern, name):
         return IMPOSSIBLE
     return 0 if operator.types in name else _WRONG_TYPE
 
