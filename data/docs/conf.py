@@ -45,7 +45,10 @@ html_show_search_summary = False  # summaries are fetched, which browsers refuse
 
 #: What the first page leads to.
 CONTENTS = {
-    "Use it": ["data/docs/how_do_i", "data/docs/troubleshooting", "notebooks/README"],
+    "Use it": [
+        *("data/docs/how_do_i", "data/docs/commands", "data/docs/troubleshooting"),
+        "notebooks/README",
+    ],
     "Understand it": ["workbench/README", "data/README", "data/learning_path"],
     "Look it up": [
         *("build/reference/commands", "build/reference/api", "build/reference/files"),
