@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,18 +115,7 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
 def place_layers(roofline: pd.DataFrame | None, layers: pd.DataFrame | None) -> pd.DataFrame | None:
     """Sum a roofline by layer, over the operators that each layer owns; None without either.
 
-    Parameters
-    ----------
-    roofline
-        The ``roofline`` of a measurement.
-    layers
-        The ``layers`` of the same measurement, ``frames.LAYERS``.
-
-    Returns
-    -------
-    DataFrame
-        ``module``, ``module_class``, ``mean_ms``, ``least_ms``, ``gflops``, ``gbps``,
-        ``roof_share`` and ``bound``: those of the operator with the most time.
+    ``bound`` is that of the layer's operator with the most time.
     """
     if roofline is None or layers is None:
         return None
@@ -158,26 +146,6 @@ def dtype_of(operator: str, dtype: str) -> str:
     return dtype if dtype in ("fp16", "bf16") else "fp32"
 
 
-def tabulate_ceilings(ceilings: Iterable[Ceilings]) -> pd.DataFrame:
-    """Ceilings as a table: ``isa``, ``threads``, ``ceiling``, ``value``, ``unit``, ``spread``."""
-    rows = []
-    for each in ceilings:
-        roof = build_roof(each)
-        spreads = {
-            p.dtype if p.kind == "gemm" else (p.kind, p.bytes): p.spread for p in each.probes
-        }
-        found = [
-            (f"matrix product, {dtype}", peak, "GFLOP/s", spreads[dtype])
-            for dtype, peak in roof.peaks.items()
-        ]
-        for size, rate in roof.bandwidths:
-            spread = spreads.get(("stream", size), spreads.get(("read", size), math.nan))
-            text = f"{size / 2**20:.0f} MB" if size >= 2**20 else f"{size / 2**10:.0f} kB"
-            found.append((f"bandwidth at {text}", rate, "GB/s", spread))
-        rows += [(each.isa, each.threads, *row, each.measured) for row in found]
-    return pd.DataFrame(rows, columns=_TABLE)
-
-
 def find_roof(run_dir: Path, experiment: Experiment, threads: int) -> Roof | None:
     """The roof over one experiment, from the ceilings in the run's folder; None without any."""
     path = ceilings_path(run_dir, experiment.isa, threads)
@@ -187,9 +155,22 @@ def find_roof(run_dir: Path, experiment: Experiment, threads: int) -> Roof | Non
 
 
 def list_ceilings(run_dir: Path) -> pd.DataFrame:
-    """The measured peaks in a run's folder, as `tabulate_ceilings` returns them."""
-    paths = sorted(run_dir.glob("ceilings_*_t*.json"))
-    return tabulate_ceilings(load_record(Ceilings, path) for path in paths)
+    """The measured peaks in a run's folder, by ISA level and threads, with their spread."""
+    rows = []
+    for path in sorted(run_dir.glob("ceilings_*_t*.json")):
+        ceilings = load_record(Ceilings, path)
+        roof = build_roof(ceilings)
+        probes = sorted(ceilings.probes, key=lambda p: p.kind)  # of equal sizes, that of a stream
+        spreads = {p.dtype if p.kind == "gemm" else p.bytes: p.spread for p in probes}
+        peaks = [
+            (f"matrix product, {dtype}", peak, "GFLOP/s", spreads[dtype])
+            for dtype, peak in roof.peaks.items()
+        ]
+        for size, rate in roof.bandwidths:
+            text = f"{size / 2**20:.0f} MB" if size >= 2**20 else f"{size / 2**10:.0f} kB"
+            peaks.append((f"bandwidth at {text}", rate, "GB/s", spreads[size]))
+        rows += [(ceilings.isa, ceilings.threads, *row, ceilings.measured) for row in peaks]
+    return pd.DataFrame(rows, columns=_TABLE)
 
 
 def computed_dtype(export: Export | None) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pandas as pd
@@ -49,23 +49,30 @@ def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
 
 
 def list_isa_levels(latencies: pd.DataFrame, record: RunRecord) -> pd.DataFrame | None:
-    """Every ISA level of a run against the one below: ``frames.LADDER``; None without levels."""
+    """Every ISA level of a run against the one below, and the lowest: ``frames.LADDER``.
+
+    None without levels. The noise floor is that of the highest level. Latency is CPU time for one
+    thread and wall time for several.
+    """
     if record.plan.toggle != LADDER_TOGGLE:
         return None
     masked = {s.experiment: s.masked for s in record.sessions}
-    tables = []
-    for names in experiments_by_phase(record.plan):
-        adds = {
-            above: ", ".join(f for f in masked[below] if f not in masked[above])
-            for below, above in pairwise(names)
-        }
+    rows = []
+    for names, threads in product(experiments_by_phase(record.plan), thread_counts(latencies)):
+        part = latencies[latencies["threads"] == threads]
+        described = describe_latencies(part).set_index("experiment")
         original, control = find_control(record.plan, names[-1])
-        noise = {"control": control, "control_of": original}
-        tables += [
-            compare_isa_levels(latencies, names, threads=threads, adds=adds, **noise)
-            for threads in thread_counts(latencies)
-        ]
-    return pd.concat(tables, ignore_index=True)
+        judge_pair = partial(compare_latencies, part, control=control, control_of=original)
+        compare = cache(partial(judge_pair, threads=threads))
+        for below, level in pairwise(["", *names]):
+            adds = [f for f in masked[below] if f not in masked[level]] if below else []
+            setup = level, ", ".join(adds), threads, *described.loc[level, _LATENCY]
+            against = (np.nan, np.nan, np.nan, None, 1.0, 1.0, 1.0, np.nan)
+            if below:
+                step, total = (compare(name, level).iloc[0] for name in (below, names[0]))
+                against = (*step[[*_SPEEDUP, "outcome"]], *total[_SPEEDUP], step["floor"])
+            rows.append((*setup, *against))
+    return check(pd.DataFrame(rows, columns=LADDER.names), LADDER)
 
 
 def thread_counts(latencies: pd.DataFrame) -> list[int]:
@@ -95,38 +102,6 @@ def describe_phase(
     setup = phase.name, measured["experiment"], measured["threads"]
     sizes = tokens, phase.position, phase.size or math.nan
     return *setup, *sizes, *latency, *rates, top["category"], top["share"], *bound
-
-
-def compare_isa_levels(
-    latencies: pd.DataFrame,
-    levels: Sequence[str],
-    *,
-    threads: int,
-    adds: Mapping[str, str] | None = None,
-    control: str | None = None,
-    control_of: str | None = None,
-) -> pd.DataFrame:
-    """The latency of every ISA level, against the level below it and against the lowest.
-
-    ``levels`` are experiments interleaved in one run, the lowest first; ``adds`` has the CPU
-    features that each adds to the level below; ``control`` repeats the level ``control_of`` and
-    gives the noise floor of every step. ``frames.LADDER``, one row per level; latency is CPU time
-    for one thread and wall time for several.
-    """
-    part = latencies[latencies["threads"] == threads]
-    described = describe_latencies(part).set_index("experiment")
-    judged = partial(compare_latencies, part, control=control, control_of=control_of)
-    compare = cache(partial(judged, threads=threads))
-    rows = []
-    for below, level in pairwise(["", *levels]):
-        setup = (level, (adds or {}).get(level, ""), threads, *described.loc[level, _LATENCY])
-        if below:
-            step, total = (compare(name, level).iloc[0] for name in (below, levels[0]))
-            against = (*step[[*_SPEEDUP, "outcome"]], *total[_SPEEDUP], step["floor"])
-        else:
-            against = (np.nan, np.nan, np.nan, None, 1.0, 1.0, 1.0, np.nan)
-        rows.append((*setup, *against))
-    return check(pd.DataFrame(rows, columns=LADDER.names), LADDER)
 
 
 #: With several threads, latency is the time that the caller waits; the same clock for one.
