@@ -34,10 +34,10 @@ def describe_run(record: RunRecord, categories: str, recorder: str = "") -> pd.D
         "experiments": "; ".join(map(_describe_experiment, plan.experiments)),
         "baseline": plan.direction,
         "categories": categories,
-        "measured": f"{record.started} to {record.finished or 'interrupted'}",
+        "measured": record.started
+        if recorder
+        else f"{record.started} to {record.finished or 'interrupted'}",
     }
-    if recorder:
-        facts["measured"] = record.started
     known = [(what, value) for what, value in facts.items() if value]
     return pd.DataFrame(known, columns=["what", "value"])
 
@@ -100,14 +100,12 @@ def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> di
 
     The default is the run's first program.
     """
+    chosen = program or record.plan.all_programs[0]
+    name = f"{chosen.stem} {chosen.sha256[:12]}"
     if not record.runner:  # another tool's recording
-        chosen = program or record.plan.all_programs[0]
-        program_name = f"{chosen.stem} {chosen.sha256[:12]}" if chosen.pte else chosen.sha256
-        return {"program": program_name, "device": "", "build": ""}
+        return {"program": name if chosen.pte else chosen.sha256, "device": "", "build": ""}
     device = f"{record.platform}, {record.host.get('cpu')}"
     device += ", emulated" if record.emulated else ""
     build = f"executorch {record.versions.get('executorch')}, {record.runner.get('kind')} runner"
     build += f" {str(record.runner.get('sha256', ''))[:12]}".rstrip()
-    chosen = program or record.plan.all_programs[0]
-    name = f"{chosen.stem} {chosen.sha256[:12]}"
     return {"program": name, "device": device, "build": build}

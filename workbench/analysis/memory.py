@@ -8,18 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from workbench import frames
 from workbench.analysis.compare import speedup_of_restarts
 from workbench.analysis.dataflow import POINTWISE, Dataflow, FlowStep, TensorId
 from workbench.analysis.statistics import half_width
-from workbench.frames import (
-    COLD_START,
-    FILE_PARTS,
-    MEMORY,
-    RESOURCE_CHANGES,
-    RESOURCES,
-    TENSORS,
-    check,
-)
 from workbench.records.layers import FilePart, Layers
 from workbench.records.runs import Export, Stage, Start
 
@@ -75,16 +67,12 @@ def tabulate_starts(starts: Sequence[Start]) -> pd.DataFrame | None:
         if times.empty:
             continue
         mean, half = times.mean(), half_width(times.to_numpy())
-        kinds = [name.rstrip("0123456789 ") for name in times.columns]
-        table = {
-            "cache": cache,
-            "stage": times.columns,
-            "meaning": [STAGES.get(k, "") for k in kinds],
-        }
-        spread = {"low_ms": (mean - half).clip(lower=0), "high_ms": mean + half}
-        table |= {"mean_ms": mean, **spread, "share": mean / mean.sum(), "starts": len(times)}
+        meanings = [STAGES.get(name.rstrip("0123456789 "), "") for name in times.columns]
+        table = {"cache": cache, "stage": times.columns, "meaning": meanings, "mean_ms": mean}
+        table |= {"low_ms": (mean - half).clip(lower=0), "high_ms": mean + half}
+        table |= {"share": mean / mean.sum(), "starts": len(times)}
         tables.append(pd.DataFrame(table).reset_index(drop=True))
-    return check(pd.concat(tables, ignore_index=True), COLD_START) if tables else None
+    return frames.check(pd.concat(tables, ignore_index=True), frames.COLD_START) if tables else None
 
 
 def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
@@ -125,7 +113,7 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
     rest = last.peak - sum(size for _, size in parts.values())
     parts["not accounted for"] = "unaccounted; negative if counted pages were not resident", rest
     rows = [(part, text, size, size / last.peak) for part, (text, size) in parts.items()]
-    return check(pd.DataFrame(rows, columns=MEMORY.names), MEMORY)
+    return frames.check(pd.DataFrame(rows, columns=frames.MEMORY.names), frames.MEMORY)
 
 
 def _allocated(before: Stage, after: Stage) -> int:
@@ -190,24 +178,16 @@ def list_tensors(flow: Dataflow) -> pd.DataFrame:
     lives = _lifetimes(flow)
     peaks, rows = _find_peaks(flow, lives), []
     for tensor, (first, last) in lives.items():
-        maker = flow.makers.get(tensor)
+        maker, place = flow.makers.get(tensor), tensor[0]
         origin = maker.origin if maker else None
-        place = tensor[0]
-        rows.append(
-            (
-                "arenas" if place < 0 else f"delegate of instruction {place}",
-                maker.type if maker else "input",
-                origin.module if origin else "",
-                origin.source if origin else "",
-                flow.tensors[tensor].size_bytes,
-                first,
-                last,
-                place in peaks and first <= peaks[place][1] <= last,
-            )
-        )
-    table = pd.DataFrame(rows, columns=TENSORS.names)
+        memory = "arenas" if place < 0 else f"delegate of instruction {place}"
+        layer = (origin.module, origin.source) if origin else ("", "")
+        at_peak = place in peaks and first <= peaks[place][1] <= last
+        size = flow.tensors[tensor].size_bytes
+        rows.append((memory, maker.type if maker else "input", *layer, size, first, last, at_peak))
+    table = pd.DataFrame(rows, columns=frames.TENSORS.names)
     table = table.sort_values("size_bytes", ascending=False, kind="stable", ignore_index=True)
-    return check(table, TENSORS)
+    return frames.check(table, frames.TENSORS)
 
 
 def track_live(tensors: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -247,10 +227,12 @@ def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:
     if layers is None or not layers.file:
         return None
     rows = [(part.kind, _find_module(part, layers), part.size_bytes) for part in layers.file]
-    table = pd.DataFrame(rows, columns=FILE_PARTS.names[:3])
+    table = pd.DataFrame(rows, columns=frames.FILE_PARTS.names[:3])
     table = table.groupby(["part", "module"], as_index=False, sort=False)["size_bytes"].sum()
     table = table.sort_values("size_bytes", ascending=False, kind="stable", ignore_index=True)
-    return check(table.assign(share=table["size_bytes"] / table["size_bytes"].sum()), FILE_PARTS)
+    return frames.check(
+        table.assign(share=table["size_bytes"] / table["size_bytes"].sum()), frames.FILE_PARTS
+    )
 
 
 # --- side by side --------------------------------------------------------------------------------
@@ -283,7 +265,7 @@ def tabulate_resources(
         rows.append((resource, unit, mean, mean - half, mean + half))
     if export:
         rows.append(("size", "MB", *[export.size_bytes / MB] * 3))
-    return pd.DataFrame(rows, columns=RESOURCES.names[2:])
+    return pd.DataFrame(rows, columns=frames.RESOURCES.names[2:])
 
 
 def summarize_resources(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
@@ -326,8 +308,8 @@ def compare_resources(
             low, ratio, high = (float(end[0]) for end in (found.low, found.value, found.high))
             outcome = judge_ratio(low, high)
             rows.append((resource, unit, ours.mean(), theirs.mean(), ratio, low, high, outcome))
-    table = pd.DataFrame(rows, columns=RESOURCE_CHANGES.names[:-1])
-    return check(table.assign(control=math.nan), RESOURCE_CHANGES)
+    table = pd.DataFrame(rows, columns=frames.RESOURCE_CHANGES.names[:-1])
+    return frames.check(table.assign(control=math.nan), frames.RESOURCE_CHANGES)
 
 
 def judge_ratio(low: float, high: float) -> str:

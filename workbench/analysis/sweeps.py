@@ -9,14 +9,7 @@ from itertools import pairwise, product
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import (
-    MARGIN,
-    Speedup,
-    compare_latencies,
-    judge,
-    shared_restarts,
-    speedup_of_restarts,
-)
+from workbench.analysis import compare
 from workbench.analysis.statistics import (
     describe_latencies,
     half_width,
@@ -62,14 +55,15 @@ def list_isa_levels(latencies: pd.DataFrame, record: RunRecord) -> pd.DataFrame 
         part = latencies[latencies["threads"] == threads]
         described = describe_latencies(part).set_index("experiment")
         original, control = find_control(record.plan, names[-1])
-        judge_pair = partial(compare_latencies, part, control=control, control_of=original)
-        compare = cache(partial(judge_pair, threads=threads))
+        judge = cache(
+            partial(compare.compare_latencies, part, control=control, control_of=original)
+        )
         for below, level in pairwise(["", *names]):
             adds = [f for f in masked[below] if f not in masked[level]] if below else []
             setup = level, ", ".join(adds), threads, *described.loc[level, _LATENCY]
             against = (np.nan, np.nan, np.nan, None, 1.0, 1.0, 1.0, np.nan)
             if below:
-                step, total = (compare(name, level).iloc[0] for name in (below, names[0]))
+                step, total = (judge(name, level).iloc[0] for name in (below, names[0]))
                 against = (*step[[*_SPEEDUP, "outcome"]], *total[_SPEEDUP], step["floor"])
             rows.append((*setup, *against))
     return check(pd.DataFrame(rows, columns=LADDER.names), LADDER)
@@ -192,8 +186,10 @@ def _compare_setups(
     restarts: Mapping[_Setup, pd.Series], baseline: _Setup, candidate: _Setup
 ) -> tuple[float, float, float, str]:
     """The speed-up in wall time, its interval and the verdict, over the restarts of both setups."""
-    found = speedup_of_restarts(*shared_restarts(restarts[baseline], restarts[candidate]))
-    outcome, _ = judge(found, [Speedup.exactly(MARGIN)])
+    found = compare.speedup_of_restarts(
+        *compare.shared_restarts(restarts[baseline], restarts[candidate])
+    )
+    outcome, _ = compare.judge(found, [compare.Speedup.exactly(compare.MARGIN)])
     return float(found.value[0]), float(found.low[0]), float(found.high[0]), str(outcome[0])
 
 

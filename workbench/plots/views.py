@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from workbench import frames
 from workbench.analysis.compare import FALSE_DISCOVERIES
 from workbench.analysis.describe import describe_latency
 from workbench.analysis.dtypes import describe_dtypes
@@ -20,15 +21,6 @@ from workbench.analysis.roofline import place_layers
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.variants import tabulate_variants
 from workbench.errors import unknown_name
-from workbench.frames import (
-    EMULATED,
-    WRONG,
-    format_ms,
-    format_range,
-    format_share,
-    is_emulated,
-    mark_emulated,
-)
 from workbench.plots.breakdown import NO_LAYERS, name_sides
 from workbench.plots.changes import plot_speedups
 from workbench.plots.limits import NO_ROOFLINE
@@ -146,7 +138,9 @@ def _verdicts(source: Run | Comparison, top: int) -> Iterator[Part]:
     if not run.measurements:
         yield f"{run.model}: no times, only kernel logs."
         return
-    texts = [ab.text for ab in sorted(comparisons, key=lambda ab: ab.verdict.outcome != WRONG)]
+    texts = [
+        ab.text for ab in sorted(comparisons, key=lambda ab: ab.verdict.outcome != frames.WRONG)
+    ]
     texts = texts or ["No comparison: the run has no two experiments of one program."]
     texts, others = texts[:TOP_VERDICTS], texts[TOP_VERDICTS:]
     sides = [comparisons[0].baseline, comparisons[0].candidate] if comparisons else [run.subject]
@@ -164,9 +158,9 @@ def _verdicts(source: Run | Comparison, top: int) -> Iterator[Part]:
 def describe_times(measurement: Measurement) -> str:
     """How the latency and the sum of its parts, which are of traced inferences, compare."""
     if measurement.emulated:
-        return f"{EMULATED.capitalize()}."
+        return f"{frames.EMULATED.capitalize()}."
     parts, latency_ms = float(measurement.categories["mean_ms"].sum()), measurement.latency_ms
-    shown, latency = format_range(parts, latency_ms)
+    shown, latency = frames.format_range(parts, latency_ms)
     text = f"The parts of {measurement.label} add up to {shown}: traced, "
     text += "wall time, the least disturbed inferences."
     if measurement.latencies["traced"].all():
@@ -176,7 +170,9 @@ def describe_times(measurement: Measurement) -> str:
     text += f" The latency is {latency}: untraced, {kind} time."
     if abs(apart) < TRACER_LIMIT:
         return text
-    return f"{text} They differ by {format_share(apart)}: use the shares, not the milliseconds."
+    return (
+        f"{text} They differ by {frames.format_share(apart)}: use the shares, not the milliseconds."
+    )
 
 
 def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
@@ -217,7 +213,7 @@ def _add_up(operators: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     sums = groups[["calls", "mean_ms", "share"]].sum()
     table = sums.assign(operators=groups.size()).sort_values("mean_ms", ascending=False)
     table = table[["operators", "calls", "mean_ms", "share"]].reset_index()
-    return mark_emulated(table) if is_emulated(operators) else table
+    return frames.mark_emulated(table) if frames.is_emulated(operators) else table
 
 
 def _layers(m: Measurement, top: int) -> Iterator[Part]:
@@ -243,14 +239,14 @@ def _layers(m: Measurement, top: int) -> Iterator[Part]:
 
 def _speedups(ab: Comparison, top: int) -> Iterator[Part]:
     """The speed-ups of E2E and categories as a figure, and the layers that changed most."""
-    frames = {"operators": ab.operators}
+    tables = {"operators": ab.operators}
     if ab.layers is not None:
-        frames["layers"] = ab.layers
-    what, parts = [*frames.items()][-1]
+        tables["layers"] = ab.layers
+    what, parts = [*tables.items()][-1]
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
     columns += ["q", "detectable", "floor"]
     yield plot_speedups(ab)
-    yield show_note(*(count_outcomes(frame, name) for name, frame in frames.items()))
+    yield show_note(*(count_outcomes(frame, name) for name, frame in tables.items()))
     yield show_table(parts, columns, top=top, caption=f"{what.capitalize()}, largest change first")
 
 
@@ -357,14 +353,16 @@ def _code(ab: Comparison, top: int) -> Iterator[Part]:
     table["share"] = [proof.vanished, proof.appeared]
     caption = (
         f"{proof.outcome}; share: samples in functions that the other side did not run; "
-        f"{format_share(proof.noticed, 1)} was detectable"
+        f"{frames.format_share(proof.noticed, 1)} was detectable"
     )
-    yield show_table(mark_emulated(table) if ab.emulated else table, caption=caption)
+    yield show_table(frames.mark_emulated(table) if ab.emulated else table, caption=caption)
 
 
 def _list_classes(shares: dict[str, float]) -> str:
     """The two most frequent classes of machine code, with their share of the samples."""
-    return ", ".join(f"{format_share(share)} {code}" for code, share in [*shares.items()][:2])
+    return ", ".join(
+        f"{frames.format_share(share)} {code}" for code, share in [*shares.items()][:2]
+    )
 
 
 def _kernels(ab: Comparison, top: int) -> Iterator[Part]:
@@ -478,8 +476,8 @@ def show_cards(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> Table:
         page += f"<details><summary>{len(items) - TOP_CARDS} more</summary>"
         page += f'<ol start="{TOP_CARDS + 1}">{further}</ol></details>'
     table = Table(page, "\n".join(f"{n}. {item.markdown}" for n, item in enumerate(items, 1)))
-    mark = f"{EMULATED.capitalize()}. These are not sorted by gain."
-    return join_tables(show_note(mark), table) if is_emulated(findings) else table
+    mark = f"{frames.EMULATED.capitalize()}. These are not sorted by gain."
+    return join_tables(show_note(mark), table) if frames.is_emulated(findings) else table
 
 
 def list_findings(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> list[str]:
@@ -503,12 +501,12 @@ def describe_gain(row: dict[str, Any]) -> str:
         return "unknown, the run was emulated: measure on the device"
     if row["of"] != "latency":
         most = "at most " if row["basis"] == "bound" else ""
-        return f"{most}{format_share(row['share'])} of the {row['of']}"
+        return f"{most}{frames.format_share(row['share'])} of the {row['of']}"
     if row["basis"] == "bound":
-        return f"at most {format_ms(row['high_ms'])} ({format_share(row['share'])})"
-    gain, low, high = format_range(row["gain_ms"], row["low_ms"], row["high_ms"])
+        return f"at most {frames.format_ms(row['high_ms'])} ({frames.format_share(row['share'])})"
+    gain, low, high = frames.format_range(row["gain_ms"], row["low_ms"], row["high_ms"])
     return (
-        f"{gain} ({format_share(row['share'])}), between {low} and {high}; "
+        f"{gain} ({frames.format_share(row['share'])}), between {low} and {high}; "
         f"{_BASES.get(row['basis'], row['basis'])}"
     )
 
