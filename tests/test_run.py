@@ -124,7 +124,7 @@ def test_a_planned_comparison_is_the_same_object():
     ab = run.compare()
     assert run.compare("avx512_off", "avx512_on") is ab
     assert wb.compare(run["avx512_off"], run["avx512_on"]) is ab
-    assert ab.interleaved and ab.toggled
+    assert ab.toggled and not ab.apart
     back = run.compare("avx512_on", "avx512_off")
     assert back.verdict.outcome == "slower"
     assert back.verdict.speedup == pytest.approx(1 / ab.verdict.speedup)
@@ -136,7 +136,7 @@ def test_runs_of_different_programs_need_to_be_told(tmp_path):
     with pytest.raises(Exception, match="differ in program"):
         wb.compare(*sides)
     apart = wb.compare(*sides, across=("program", "device", "build", "threads"))
-    assert not apart.interleaved
+    assert apart.apart
     assert apart.verdict.outcome == "slower"
     assert set(apart.categories["outcome"]) <= {"faster", "slower", "equivalent", "inconclusive"}
 

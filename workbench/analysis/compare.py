@@ -50,9 +50,6 @@ BETWEEN_RUNS = 0.028
 #: XNNPACK logs whole microseconds: an error of 1 us / sqrt(12) for each operator.
 _RESOLUTION_MS = 1e-3 / np.sqrt(12)
 
-#: What is compared at each level: the values of a column of the ledger.
-PARTS = {"category": "category", "operator": "key", "layer": "layer", "kind": "kind"}
-
 #: Student's t of a million degrees of freedom is normal; that of infinitely many is NaN.
 _NORMAL = 1e6
 
@@ -297,12 +294,7 @@ def compare_latencies(
     timed = timed if threads is None else timed[timed["threads"] == threads]
     column = clock or clock_of(timed)
     restarts = {name: restart_latencies(part, column) for name, part in timed.groupby("experiment")}
-    for name in (baseline, candidate):
-        if not restarts[name].gt(0).all():
-            raise ComparisonError(f"the clock {column} did not tick for {name!r}")
-    repeated = None
-    if control is not None:
-        repeated = restarts[control_of or baseline], restarts[control]
+    repeated = [] if control is None else [restarts[control_of or baseline], restarts[control]]
     sides = [restarts[baseline]], [restarts[candidate]]
     return compare_restarts([candidate], *sides, control=repeated, separate=False)
 
@@ -312,20 +304,23 @@ def compare_restarts(
     baseline: Sequence[Sequence[float] | pd.Series],
     candidate: Sequence[Sequence[float] | pd.Series],
     *,
-    control: tuple[pd.Series, pd.Series] | None = None,
+    control: Sequence[pd.Series] = (),
     separate: bool = True,
 ) -> pd.DataFrame:
     """Compare the `restart_latencies` of pairs of measurements, which are judged as one family.
 
     The two of a pair are of ``separate`` runs, which may differ by more than their restarts show
     (see `speedup_of_runs`); otherwise they are series by restart, each of which measured both.
+    ``control`` is something and its repetition, which gives the noise floor.
     """
     sides = list(zip(baseline, candidate, strict=True))
+    if min(min(times, default=0.0) for side in sides for times in side) <= 0:
+        raise ComparisonError(f"the clock did not tick for {', '.join(names)}")
     # The error of separate runs has all noise in it already: any difference beyond it counts.
     noise = Speedup.exactly(np.zeros(len(sides))) if separate else None
     if not separate:
         sides = [shared_restarts(*side) for side in sides]
-        noise = control and speedup_of_restarts(*shared_restarts(*control))
+        noise = speedup_of_restarts(*shared_restarts(*control)) if control else None
     compare = speedup_of_runs if separate else speedup_of_restarts
     speedup = Speedup.concatenate([compare(*side) for side in sides])
     before, after = (np.array([np.mean(ms) for ms in side]) for side in zip(*sides, strict=True))
@@ -355,7 +350,7 @@ def compare_parts(
     averaged over the restarts), which outliers do not affect; those of `summarize_categories` are
     means, which add up.
     """
-    by = PARTS[level]
+    by = "key" if level == "operator" else level
     names = pd.Index([*baseline[by].unique(), *candidate[by].unique()], dtype=object).unique()
     sides, speedup = _speedup(baseline, candidate, by, names, apart)
     noise = None

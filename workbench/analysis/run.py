@@ -898,11 +898,6 @@ class Comparison:
         return f"measured apart{one}" if self.apart else ""
 
     @property
-    def interleaved(self) -> bool:
-        """Whether both sides were measured interleaved."""
-        return not self.apart and self.baseline.threads == self.candidate.threads
-
-    @property
     def threads_text(self) -> str:
         """``1 thread``, or ``4 threads against 1``."""
         before, after = self.baseline.threads, self.candidate.threads
@@ -968,16 +963,17 @@ class Comparison:
     @frame_property
     def latency(self) -> pd.DataFrame:
         """E2E latency, one row of ``frames.COMPARISON``."""
-        before, after = self.baseline, self.candidate
-        if not self.interleaved:
-            timed = [statistics.pick_timed(side.latencies) for side in (before, after)]
-            # One clock for both: wall time as soon as either side has several threads.
-            clock = "wall_ns" if self.within_run else max(map(statistics.clock_of, timed))
-            restarts = ([statistics.restart_latencies(side, clock)] for side in timed)
-            return compare.compare_restarts(["latency"], *restarts, separate=self.apart)
-        noise = {side: m.name for side, m in self._controls.items()}
-        timed, threads = self.run.latencies, after.threads
-        return compare.compare_latencies(timed, before.name, after.name, threads=threads, **noise)
+        same_threads = self.baseline.threads == self.candidate.threads
+        noise = self._controls.values() if same_threads else ()
+        timed = [
+            statistics.pick_timed(m.latencies) for m in (self.baseline, self.candidate, *noise)
+        ]
+        # One clock for all: wall time as soon as one side has several threads.
+        clock = max(map(statistics.clock_of, timed))
+        before, after, *control = (statistics.restart_latencies(part, clock) for part in timed)
+        return compare.compare_restarts(
+            [self.candidate.name], [before], [after], control=control, separate=self.apart
+        )
 
     @frame_property
     def categories(self) -> pd.DataFrame:
@@ -1150,7 +1146,7 @@ class Comparison:
         ours, theirs = self.baseline.ledger, self.candidate.ledger
         noise = {side: m.ledger for side, m in self._controls.items()}
         if after:
-            column = compare.PARTS[level]
+            column = "key" if level == "operator" else level
             ours, theirs = layers.rename(ours, column, before), layers.rename(theirs, column, after)
             noise = {side: layers.rename(ledger, column, before) for side, ledger in noise.items()}
         return compare.compare_parts(level, ours, theirs, apart=self.apart, **noise)
