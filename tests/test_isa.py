@@ -10,8 +10,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from isa_table import hide, load_table, self_check
 
 from workbench.errors import RunnerError, UsageError, WorkbenchError
@@ -75,80 +73,6 @@ def test_each_toggle_hides_its_feature_and_names_real_levels(arch):
     for toggle in TOGGLES[arch]:
         level = table.hideable[toggle.feature].level
         assert table.rank(toggle.on) < table.rank(level) <= table.rank(toggle.off)
-
-
-def test_an_unknown_architecture():
-    assert load_table("arm64") == load_table("aarch64")
-    with pytest.raises(UsageError, match="riscv"):
-        load_table("riscv64")
-
-
-@pytest.mark.parametrize("arch", ARCHES)
-@given(data=st.data())
-def test_self_check_accepts_a_cpu_and_refuses_any_disagreement(arch, data):
-    table = load_table(arch)
-    present = data.draw(st.sets(st.sampled_from([f.name for f in table.features])))
-    flags, system = cpu_with(table, present)
-    assert self_check(table, flags, system) == "ok"
-
-    feature = data.draw(st.sampled_from(table.features))
-    flags[feature.byte] ^= 1
-    more_than_told = feature.condition == "MORE" and feature.name not in present
-    expected = "ok" if more_than_told else f"{feature.name}: cpuinfo says"
-    assert self_check(table, flags, system).startswith(expected)
-    del system[feature.name]
-    assert self_check(table, flags, system) == "ok"
-
-
-@pytest.mark.parametrize("arch", ARCHES)
-def test_self_check_refuses_another_layout(arch):
-    table = load_table(arch)
-    flags, system = cpu_with(table, ())
-    assert "bytes, not" in self_check(table, flags + b"\0", system)
-    assert "bytes, not" in self_check(table, flags[:-1], system)
-    for number in range(table.size):
-        odd = bytearray(flags)
-        odd[number] = 2
-        refused = self_check(table, odd, system) == f"byte {number} of cpuinfo_isa is 2, not a flag"
-        assert refused != (number in table.numbers)
-
-
-@pytest.mark.parametrize("arch", ARCHES)
-def test_each_level_hides_more_than_the_one_above(arch):
-    table = load_table(arch)
-    everything = [feature.name for feature in table.features]
-    seen = None
-    for level in table.levels:
-        flags, _ = cpu_with(table, everything)
-        masked = hide(table, flags, level)
-        assert {f.name for f in table.features if not flags[f.byte]} == set(masked)
-        assert seen is None or set(masked) > seen
-        seen = set(masked)
-    assert seen == set(table.hideable)
-
-
-def test_hiding_returns_only_features_that_were_present():
-    table = load_table("x86_64")
-    flags, _ = cpu_with(table, {"avx2", "fma3", "avx", "ssse3"})
-    assert hide(table, flags, "avx2") == ()
-    assert hide(table, flags, "avx") == ("avx2", "fma3")
-    assert hide(table, flags, "avx") == ()
-
-
-def test_single_features_are_hidden_strongest_first():
-    table = load_table("x86_64")
-    modern = [feature.name for feature in table.features]
-    flags, _ = cpu_with(table, modern)
-    assert hide(table, flags, "native", ["avx512vnni"]) == ("avx512vnni",)
-    flags, _ = cpu_with(table, modern)
-    with pytest.raises(UsageError, match="cannot hide avx2 and keep avx512"):
-        hide(table, flags, "native", ["avx2"])
-    assert all(flags[f.byte] for f in table.features)
-    assert "avx2" in hide(table, flags, "avx2", ["avx2"])
-    with pytest.raises(UsageError, match=r"unknown feature 'avx9'.*avx"):
-        hide(table, flags, "native", ["avx9"])
-    with pytest.raises(UsageError, match="unknown ISA level 'sse3'"):
-        hide(table, flags, "sse3")
 
 
 @needs_compiler
