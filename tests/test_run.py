@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -82,21 +81,6 @@ def test_plots_of_the_learning_path_analyse_once(run_dir):
     assert {count for name, count in OPENED.items() if name.endswith(".etdump")} == {1}
 
 
-def test_a_frame_is_computed_once():
-    on = wb.open_run(wb.sample_run())["avx512_on"]
-    first = on.operators
-    start = time.process_time()
-    assert on.operators is first
-    assert time.process_time() - start < 1e-3
-
-
-def test_three_lines_give_operators_with_their_layers():
-    run = recorded()
-    operators = run["avx512_on"].operators
-    assert operators["mean_ms"].is_monotonic_decreasing
-    assert {"name", "module", "source", "mean_ms", "share"} <= set(operators)
-
-
 def test_measurements_are_found_by_name_threads_and_phase():
     run = recorded("unet_small")
     first = run.measurements[0]
@@ -130,17 +114,6 @@ def test_a_planned_comparison_is_the_same_object():
     assert back.verdict.speedup == pytest.approx(1 / ab.verdict.speedup)
 
 
-def test_runs_of_different_programs_need_to_be_told(tmp_path):
-    one, other = recorded(), recorded("vit_tiny")
-    sides = one.subject, other.subject
-    with pytest.raises(Exception, match="differ in program"):
-        wb.compare(*sides)
-    apart = wb.compare(*sides, across=("program", "device", "build", "threads"))
-    assert apart.apart
-    assert apart.verdict.outcome == "slower"
-    assert set(apart.categories["outcome"]) <= {"faster", "slower", "equivalent", "inconclusive"}
-
-
 def test_a_ledger_that_does_not_close_is_a_failed_check():
     run = recorded()
     checks = run.checks.set_index("check")["status"]
@@ -153,18 +126,6 @@ def test_a_ledger_that_does_not_close_is_a_failed_check():
     row = spoilt.checks.set_index("check").loc["ledger closes"]
     assert row["status"] == "fail"
     assert "of 150 runs do not add up" in row["evidence"]
-
-
-def test_a_run_without_a_finished_session_says_how_to_resume(run_dir):
-    edit(run_dir, lambda content: [s.update(complete=False) for s in content["sessions"]])
-    with pytest.raises(Exception, match="resumes"):
-        wb.open_run(run_dir)
-
-
-def test_files_outside_the_folder_are_refused(run_dir):
-    edit(run_dir, lambda content: content["sessions"][-1].update(etdump="../../x.etdump"))
-    with pytest.raises(Exception, match="outside its folder"):
-        wb.open_run(run_dir)
 
 
 @pytest.mark.parametrize("masks", [True, False], ids=["features", "kernels"])
