@@ -78,26 +78,6 @@ def test_without_chromium_the_browser_tests_are_skipped(dev, monkeypatch, capsys
     assert "chromium is not installed" in capsys.readouterr().out
 
 
-def test_with_chromium_the_browser_tests_run(dev, monkeypatch):
-    monkeypatch.setattr(dev.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(dev, "_run", lambda *arguments: arguments)
-    parallel = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
-    wanted = ("-m", "pytest", *parallel, "-m", "browser", "-rs", "-k", "x")
-    assert dev.browser(["-k", "x"]) == wanted
-
-
-def test_lint_stops_at_the_first_failure(dev, monkeypatch):
-    tools = []
-
-    def run(_, tool, *arguments):
-        tools.append(tool)
-        return int(tool == "mypy")
-
-    monkeypatch.setattr(dev, "_run", run)
-    assert dev.lint([]) == 1
-    assert tools == ["ruff", "ruff", "mypy"]
-
-
 @pytest.fixture
 def finished(dev, monkeypatch, tmp_path):
     """A set-up for tests alone; returns what is installed from now on."""
@@ -208,9 +188,3 @@ def test_a_package_with_another_hash_is_refused(dev, monkeypatch, tmp_path, righ
         with pytest.raises(dev.SetupFailure, match="differs from its hash"):
             dev._install("tiny")
     assert bool([*tmp_path.glob("venv/lib/*/site-packages/tiny.py")]) == right
-
-
-def test_without_a_command_the_commands_are_listed():
-    done = subprocess.run([sys.executable, ROOT / "dev.py"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "usage" in done.stderr
