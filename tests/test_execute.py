@@ -111,18 +111,6 @@ def test_the_toggle_is_on_in_one_experiment_only(plan, runner, tmp_path):
     assert masked["control"] == masked[pair.baseline]
 
 
-def test_experiments_are_interleaved(plan, runner, tmp_path):
-    run = store.load_run(run_plan(plan, runner, tmp_path / "out"))
-    placed = {}
-    for session in run.sessions:
-        for batch in session.batches:
-            key = (session.process, session.traced, batch.round)
-            placed.setdefault(key, {})[batch.batch] = session.experiment
-    for round_ in placed.values():
-        order = [round_[place] for place in sorted(round_)]
-        assert order == order[::-1]
-
-
 names = st.lists(st.text(min_size=1), min_size=1, max_size=5, unique=True)
 
 
@@ -384,18 +372,3 @@ def test_what_ran_decides_after_names_and_a_choice_before_them():
     assert sides("a b", lacking=["a", "b"], shown="neither") == ("a>b", BY_ORDER)
     with pytest.raises(UsageError, match="unknown experiment 'x' -> valid: a, b"):
         sides("a b", baseline="x")
-
-
-NAMES = st.lists(
-    st.text("abno_f2 Sme", min_size=1, max_size=8) | st.sampled_from(["on", "off", "no", "base"]),
-    min_size=1, max_size=6, unique=True,
-)  # fmt: skip
-
-
-@given(NAMES, st.sets(st.integers(0, 5)))
-def test_every_experiment_is_compared_and_never_with_itself(names, lacking):
-    pairs, how = pair_experiments(names, lacking=[names[i] for i in lacking if i < len(names)])
-    assert how is not None
-    compared = {name for pair in pairs for name in (pair.baseline, pair.candidate)}
-    assert compared == (set(names) if len(names) > 1 else set())
-    assert not {pair.baseline for pair in pairs} & {pair.candidate for pair in pairs}
