@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shutil
-import subprocess
 import sys
 import unicodedata
 from itertools import pairwise
@@ -187,13 +186,6 @@ def test_an_output_path_that_cannot_be_written_is_one_line(cli, trace, to):
     assert ".tmp" not in err
 
 
-def test_a_folder_in_the_way_is_one_line(trace):
-    (trace.parent / "folder").mkdir()
-    with pytest.raises(Exception, match="cannot be written: Is a directory"):
-        wb.export_trace(trace, "perfetto", out=trace.parent / "folder")
-    assert not any((trace.parent / "folder").iterdir())
-
-
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file names are text")
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_file_name_that_is_not_utf_8(trace, to):
@@ -214,18 +206,6 @@ def test_hostile_names_are_preserved(tmp_path):
         (file,) = wb.export_trace(path, to)
         assert "\x1b" not in file.read_text()
     assert is_shown_as(name, decode(file)["it"][-1]["name"])
-
-
-def test_exchange_needs_neither_torch_nor_executorch(trace):
-    formats = ["csv", "perfetto", "speedscope"]
-    formats += ["parquet"] if importlib.util.find_spec("pyarrow") else []
-    code = (
-        "import sys, workbench as wb;"
-        f"[wb.export_trace({str(trace)!r}, to) for to in {formats}];"
-        "print(*(m for m in ('torch', 'executorch') if m in sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
 
 
 def test_parquet_without_pyarrow_says_what_to_install(trace, monkeypatch):
@@ -263,15 +243,6 @@ STATISTICS = (
 def files(tmp_path):
     """The three files of the two-method trace."""
     return wb.export_trace(TRACE, "csv", out=tmp_path)
-
-
-def test_csv_files_have_the_names_of_the_kit(files, tmp_path):
-    assert [path.name for path in files] == [
-        "two_methods_all_runs_timeline.csv",
-        "two_methods_run0_timeline.csv",
-        "two_methods_ops_stats.csv",
-    ]
-    assert {path.parent for path in files} == {tmp_path}
 
 
 def test_timeline_has_the_kits_columns_and_one_row_per_event_of_a_run(files):
