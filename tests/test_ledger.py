@@ -80,12 +80,6 @@ def test_a_delegate_that_logs_nothing_is_delegated_time():
     assert ledger["duration_ns"].tolist() == [50, 10]
 
 
-def test_a_method_that_logs_nothing_is_one_row():
-    ledger = wb.build_ledger(frame([("method", "Method::execute", -1, -1, 60)]))
-    assert ledger["kind"].tolist() == ["framework"]
-    assert ledger["duration_ns"].tolist() == [60]
-
-
 def test_several_kernels_and_a_users_own_events_in_a_call():
     events = frame(
         [
@@ -180,11 +174,6 @@ def test_a_second_chain_shows_in_the_key():
     events = frame(CONVOLUTION)
     events.loc[events["instruction"] == 1, "chain"] = 1
     assert "1:1/native_call_mean.out/0" in wb.build_ledger(events)["key"].tolist()
-
-
-def test_events_outside_a_run_have_no_row():
-    events = frame(CONVOLUTION)
-    assert len(wb.build_ledger(events.assign(run=-1))) == 0
 
 
 def test_half_a_run_is_refused():
