@@ -221,16 +221,6 @@ def test_an_inconclusive_verdict_tells_why(verdict):
     assert "too busy to compare (two equal experiments differed by up to 290 %)" in line
 
 
-def test_a_verdict_says_what_it_lacks(verdict):
-    said = {"detectable": 0.07, "separate": "separate runs"}
-    alone = verdict("faster", 1.5, 1.4, 1.6, floor=0.0)
-    assert alone.endswith("(95 % CI 1.4-1.6, no A/A control)")
-    apart = verdict("faster", 1.5, 1.4, 1.6, floor=0.0, **said)
-    assert "separate runs, minimum detectable change 7 %" in apart
-    apart = verdict("inconclusive", 1.02, 0.95, 1.08, **said)
-    assert apart.count("minimum detectable change") == 1
-
-
 @pytest.mark.parametrize(
     ("outcome", "low", "high", "text"),
     [
