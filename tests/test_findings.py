@@ -568,15 +568,6 @@ def test_an_emulated_run_promises_nothing():
     assert "not how fast" in shown.html
 
 
-def test_the_recorded_emulated_run_promises_nothing():
-    analysis = recorded("toy_cnn")
-    assert analysis.record.emulated
-    table = analysis.findings
-    assert len(table)
-    assert table["gain_ms"].isna().all()
-    assert "measure on the device" in str(wb.show(analysis, "findings"))
-
-
 def test_a_suggested_command_names_the_run_and_its_model(sample, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     commands = "\n".join(sample.findings["hint"])
