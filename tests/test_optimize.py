@@ -35,7 +35,6 @@ from workbench.optimize.proposals import (
     combine,
     list_choices,
     lost_ms,
-    propose_dtypes,
     propose_mix,
     propose_rewrites,
 )
@@ -124,18 +123,6 @@ def test_without_a_limit_the_choice_is_the_best_of_all_with_its_conversions(some
     assert saved(chosen.values()) == pytest.approx(max(map(saved, every)))
 
 
-def test_a_layer_between_two_of_int8_joins_them_if_that_saves_conversions():
-    known = {"a": 1.0, "b": -0.1, "c": 1.0}
-    some = {layer: [Choice("int8", ms, 1e-3)] for layer, ms in known.items()}
-    kinds = [
-        [choice.dtype for choice in choose_dtypes(some, most, {"*": 0.2, "c": lost}).values()]
-        for most, lost in [(1.0, 0.2), (1.0, 0.0), (2.5e-3, 0.2), (1.5e-3, 0.2)]
-    ]
-    assert kinds[0] == ["int8"] * 3
-    assert kinds[1] == ["int8"] * 3 and kinds[2] == ["int8", "fp32", "int8"]
-    assert sorted(kinds[3]) == ["fp32", "fp32", "int8"]
-
-
 def test_choices_are_in_execution_order_with_what_each_layer_saves():
     def measured(**own_ms):
         layers = pd.DataFrame({"module": list(own_ms), "own_ms": list(own_ms.values())})
@@ -165,15 +152,6 @@ def test_a_mix_leaves_the_noisiest_and_the_slower_layers_in_single_precision():
     assert layers.predicted.ms == pytest.approx(2.4) and layers.predicted.basis == "ledger"
     assert layers.predicted_sqnr_db == pytest.approx(-10 * math.log10(1.1e-4))
     assert "1 layers in int8dyn" in layers.change
-
-
-def test_a_mix_that_was_noisier_than_predicted_makes_the_next_one_smaller():
-    known = {str(n): [Choice("int8", 1.0, 2e-3)] for n in range(4)}
-    first = propose_mix(BASE, {**known, "x": [Choice("int8", 1.0, 1.0)]}, 20.0, {})
-    assert first.change.startswith("1 layers in fp32, 4 layers in int8")
-    worse = replace(first, sqnr_db=first.predicted_sqnr_db - 3)
-    again = propose_mix(BASE, {**known, "x": [Choice("int8", 1.0, 1.0)]}, 20.0, {}, [worse])
-    assert len(again.options.module_dtypes) > len(first.options.module_dtypes)
 
 
 def test_mixes_close_in_on_the_least_ratio_from_both_sides():
@@ -667,17 +645,3 @@ def test_memory_is_judged_by_the_measured_peak():
 def test_an_unknown_objective_is_refused(tmp_path):
     with pytest.raises(UsageError, match="objective"):
         wb.optimize("toy_cnn", options=wb.OptimizeOptions(objective="joy"), root=tmp_path)
-
-
-def test_every_dtype_but_the_baselines_is_proposed():
-    proposed = propose_dtypes(replace(BASE, options=wb.ExportOptions(dtype="fp16")))
-    assert {v.options.dtype for v in proposed} == {
-        "fp32",
-        "fp16w",
-        "bf16",
-        "int8",
-        "int8dyn",
-        "8da4w",
-    }
-    assert all(v.whole for v in proposed)
-    assert isinstance(LoadedModel, type) and Study("m", "k", wb.OptimizeOptions()).best == ""
