@@ -27,7 +27,7 @@ from workbench.portfolio import matrix as matrices
 from workbench.portfolio import scheduler, stages
 from workbench.portfolio.executor import limit_time, open_executor
 from workbench.portfolio.matrix import plan_cells, read_matrix
-from workbench.portfolio.state import open_storage, outcome_path, read_outcome, render_index
+from workbench.portfolio.state import open_storage, outcome_path, render_index
 from workbench.records.documents import describe_document
 from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio, Row
 from workbench.run.locks import lock_folder
@@ -226,14 +226,6 @@ def test_every_cell_is_exported_measured_and_reported_once(matrix, ran, tmp_path
     lines = list(csv.DictReader(io.StringIO((tmp_path / "out" / "portfolio.csv").read_text())))
     assert [line["latency_ms"] for line in lines] == ["2.0"] * 4
     assert "4 cells: 4 done" in (tmp_path / "out" / "index.html").read_text()
-
-
-def test_what_is_done_is_not_done_again(matrix, ran, tmp_path):
-    first = wb.batch(matrix(), out=tmp_path / "out")
-    ran.clear()
-    second = wb.batch(matrix(), out=tmp_path / "out")
-    assert ran == []
-    assert second.outcomes == first.outcomes
 
 
 def test_a_program_is_exported_once_for_all_targets_and_extensions(matrix, ran, tmp_path):
@@ -494,13 +486,6 @@ def test_a_sparkline_has_a_bar_for_each_latency():
     assert "<svg" not in render_index(Portfolio({}, "", (Outcome(cell),)))
 
 
-def test_an_outcome_that_cannot_be_read_is_none(tmp_path):
-    assert read_outcome(tmp_path / "none.json") is None
-    for text in ("", "[]", '{"cell": 1}', '{"schema_version": 99}'):
-        (tmp_path / "bad.json").write_text(text)
-        assert read_outcome(tmp_path / "bad.json") is None
-
-
 # This regular expression never releases the GIL: no thread and no signal handler runs.
 HANG = """
 import re, sys
@@ -529,14 +514,6 @@ def test_native_code_that_hangs_is_killed_and_reported_once(tmp_path):
     assert "in hang" in "".join(traceback.format_exception(error.value))
     with limit_time(note, "first", 60):
         assert note.exists()
-    assert not note.exists()
-
-
-def test_another_attempt_is_not_affected(tmp_path):
-    note = tmp_path / "net.where"
-    note.write_text("first\nTimeout (1:00:00)!\n")
-    with limit_time(note, "second", 60):
-        pass
     assert not note.exists()
 
 
