@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from planned import make_plan
-from recorded import recorded, report_text
+from recorded import report_text
 
 import workbench as wb
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError
@@ -229,10 +229,6 @@ def test_the_table_of_phases_has_their_latency_and_tokens_per_second(run):
     assert decode["rate_low"] == pytest.approx(1e3 / decode["latency_high_ms"])
     assert (table.loc["prefill_avx512_on", "rate"] / decode["rate"]) > 1
     assert "token/s" in str(wb.show(run, "latencies"))
-
-
-def test_runs_without_phases_have_no_such_table():
-    assert recorded().phases is None
 
 
 @pytest.mark.slow
