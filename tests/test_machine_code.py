@@ -4,7 +4,6 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import lief
@@ -463,15 +462,6 @@ def test_a_share_that_would_be_noticed_is_noticed():
         moved = int(np.ceil(noticed * 1000)) + int(rng.integers(0, 3))
         after = evidence_of({"a": 900, "b": 100 - moved, "new": moved})
         assert prove_change(before, after).outcome == "changed"
-
-
-def test_many_calls_of_delegates_are_read_in_one_pass():
-    """With a pass over the trace for every call, this took several seconds."""
-    events, truth = trace(runs=20_000)
-    start = time.process_time()
-    found = find_operators(events, (truth["start"] + truth["end"]).to_numpy() / 2)
-    assert time.process_time() - start < 1
-    assert found["sure"].mean() > 0.99
 
 
 def test_likely_reasons_why_a_toggle_had_no_effect():
