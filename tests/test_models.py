@@ -3,7 +3,6 @@ import itertools
 import logging
 import os
 import re
-import shlex
 import shutil
 import socket
 import subprocess
@@ -449,13 +448,6 @@ def test_a_missing_library_comes_with_the_line_that_installs_it(library, build, 
     assert f"torch==2.13.0{build}" in line
     same_build = "--index-url https://download.pytorch.org/whl/cpu torchvision"
     assert (same_build in line) == bool(build)
-
-
-def test_without_pip_of_its_own_another_one_installs_for_this_python(monkeypatch):
-    monkeypatch.setitem(sys.modules, "timm", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    command = shlex.split(problem(wb.load_model, "timm:net").partition(" -> ")[2])
-    assert command[:6] == ["python3", "-m", "pip", "--python", sys.executable, "install"]
 
 
 @pytest.mark.parametrize(
