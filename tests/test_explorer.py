@@ -10,7 +10,7 @@ from recorded import recorded
 
 import workbench as wb
 from workbench.datasets import SAMPLES
-from workbench.errors import ComparisonError
+from workbench.errors import WorkbenchError
 from workbench.explorer import page
 from workbench.explorer import widgets as controls
 from workbench.explorer.page import Explorer, Page, is_interactive
@@ -130,7 +130,7 @@ def test_one_is_too_few_and_what_differs_has_to_be_said():
     assert "Pick two" in str(compare_picked(list(labels)[:1], labels))
     threads = [name for name in labels if name.endswith(":avx512_on:2")]
     single = [name.removesuffix("2") + "1" for name in threads]
-    with pytest.raises(ComparisonError, match="threads"):
+    with pytest.raises(WorkbenchError, match="threads"):
         compare_picked([*single, *threads], labels)
     assert isinstance(compare_picked([*single, *threads], labels, across=["threads"]), VStack)
 

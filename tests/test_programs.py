@@ -15,7 +15,7 @@ from planned import make_plan
 import workbench as wb
 from workbench import store
 from workbench.analysis.compare_runs import compare_many, compare_with_metrics
-from workbench.errors import ComparisonError, RunnerError, StoreError, TargetError, UsageError
+from workbench.errors import RunnerError, StoreError, TargetError, UsageError, WorkbenchError
 from workbench.export.program import Program
 from workbench.portfolio.history import read_history
 from workbench.records.runs import PlannedProgram, Tensor
@@ -396,7 +396,7 @@ def test_a_saved_baseline_knows_each_program(run, tmp_path):
     content = json.loads(metrics.read_text())
     content["programs"]["pair"] = "another 123456789012"
     (tmp_path / "metrics.json").write_text(json.dumps(content))
-    with pytest.raises(ComparisonError, match="differ in program: another 123456789012"):
+    with pytest.raises(WorkbenchError, match="differ in program: another 123456789012"):
         compare_with_metrics(tmp_path / "metrics.json", f"{run.path}:pair")
 
 

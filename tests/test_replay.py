@@ -6,7 +6,7 @@ import pytest
 from recorded import recorded
 
 import workbench as wb
-from workbench.errors import ComparisonError, UsageError, WorkbenchError
+from workbench.errors import UsageError, WorkbenchError
 from workbench.models.loader import load_model, take_layer
 from workbench.replay import compare_replay, describe_ratio, keys_of_layer
 
@@ -37,7 +37,7 @@ def test_a_layer_against_itself_takes_the_same(sample):
 
 
 def test_a_layer_without_operators_cannot_be_compared(sample):
-    with pytest.raises(ComparisonError, match="no operator"):
+    with pytest.raises(WorkbenchError, match="no operator"):
         compare_replay(sample, "nothing", sample)
 
 

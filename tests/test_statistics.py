@@ -34,7 +34,7 @@ from workbench.analysis.statistics import (
     midmean,
     undisturbed_times,
 )
-from workbench.errors import ComparisonError
+from workbench.errors import WorkbenchError
 from workbench.frames import MISSING, STATISTICS, format_range
 
 times = st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60)
@@ -80,7 +80,7 @@ def test_the_latency_is_the_mean_of_the_restarts_midmeans():
 
 
 def test_no_times():
-    with pytest.raises(ComparisonError, match="no times"):
+    with pytest.raises(WorkbenchError, match="no times"):
         describe([])
 
 

@@ -68,7 +68,7 @@ def export_trace(
         The format is unknown or takes one trace only, or ``out`` is one of the traces.
     TraceError
         A trace is malformed.
-    ComparisonError
+    WorkbenchError
         A trace without a complete inference has no mean times.
     StoreError
         A file cannot be written.

@@ -94,10 +94,6 @@ class StoreError(WorkbenchError):
     """An artifact that is missing, corrupt or foreign."""
 
 
-class ComparisonError(WorkbenchError):
-    """Two runs that cannot be compared."""
-
-
 def install_command(*arguments: str) -> str:
     """The command that installs packages for this Python, which may have no pip of its own."""
     own = [sys.executable, "-m", "pip", "install"]

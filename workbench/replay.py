@@ -12,7 +12,7 @@ from workbench.analysis.exports import model_spec
 from workbench.analysis.findings.gains import time_spent
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement, Run
-from workbench.errors import ComparisonError, UsageError
+from workbench.errors import UsageError, WorkbenchError
 from workbench.export.artifact import export_model
 from workbench.frames import format_range
 from workbench.models.registry import parse_name
@@ -86,7 +86,7 @@ def replay_layer(
     ------
     UsageError
         The model or the layer is unknown, or the run has no layers.
-    ComparisonError
+    WorkbenchError
         The layer has no operator of its own in the run.
 
     Examples
@@ -129,7 +129,7 @@ def compare_replay(within: Run, layer: str, alone: Run) -> Replay:
         if not keys:
             problem = f"no operator of the run belongs to layer {layer!r}"
             hint = 'its work may be folded into another layer\'s: see `wb.show(run, "layers")`'
-            raise ComparisonError(problem, where=within.path, hint=hint)
+            raise WorkbenchError(problem, where=within.path, hint=hint)
         one, two = time_spent(measurement, keys), time_spent(other, keys_of_layer(other, ""))
         row: dict[str, Any] = {"experiment": measurement.name, "threads": measurement.threads}
         for side, spent in (("within", one), ("alone", two)):
@@ -158,7 +158,7 @@ def _find_alike(measurement: Measurement, run: Run) -> Measurement:
     traced = [m for m in run.traced if not m.control and m.threads == threads]
     found = {m.name: m for m in traced if m.experiment.isa == level}
     if not found:
-        raise ComparisonError(f"nothing was measured at level {level}", where=run.path)
+        raise WorkbenchError(f"nothing was measured at level {level}", where=run.path)
     return found.get(measurement.name) or next(iter(found.values()))
 
 

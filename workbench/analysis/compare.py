@@ -23,7 +23,7 @@ from workbench.analysis.statistics import (
     restart_latencies,
     typical_restarts,
 )
-from workbench.errors import ComparisonError
+from workbench.errors import WorkbenchError
 from workbench.frames import COMPARISON, EMULATED, WRONG, check, format_range, format_share
 from workbench.records.runs import Agreement
 
@@ -188,7 +188,7 @@ def shared_restarts(before: _T, after: _T) -> tuple[_T, _T]:
     """The restarts that both sides have."""
     shared = before.index.intersection(after.index)
     if shared.empty:
-        raise ComparisonError(
+        raise WorkbenchError(
             f"no restart in common: {sorted(before.index)} and {sorted(after.index)}",
             hint="compare runs with the same number of processes",
         )
@@ -315,7 +315,7 @@ def compare_restarts(
     """
     sides = list(zip(baseline, candidate, strict=True))
     if min(min(times, default=0.0) for side in sides for times in side) <= 0:
-        raise ComparisonError(f"the clock did not tick for {', '.join(names)}")
+        raise WorkbenchError(f"the clock did not tick for {', '.join(names)}")
     # The error of separate runs has all noise in it already: any difference beyond it counts.
     noise = Speedup.exactly(np.zeros(len(sides))) if separate else None
     if not separate:
@@ -508,7 +508,7 @@ def reach_verdict(
     """
     rows = comparison[comparison["level"] == "e2e"]
     if len(rows) != 1:
-        raise ComparisonError(f"a verdict needs one E2E comparison, not {len(rows)}")
+        raise WorkbenchError(f"a verdict needs one E2E comparison, not {len(rows)}")
     row = rows.iloc[0]
     outcome = "emulated" if emulated else WRONG if wrong else row["outcome"]
     names = ("speedup", "low", "high", "floor", "margin", "detectable")

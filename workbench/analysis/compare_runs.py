@@ -22,7 +22,7 @@ from workbench.analysis.layers import align_layers, rename
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
-from workbench.errors import ComparisonError, UsageError, unknown_name
+from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, WRONG, check
 from workbench.options import MeasureOptions
 from workbench.records.documents import METRICS
@@ -121,7 +121,7 @@ def compare(
     ------
     UsageError
         An unknown axis.
-    ComparisonError
+    WorkbenchError
         They differ along another axis, which is named with both values; or one was emulated.
 
     Examples
@@ -194,7 +194,7 @@ def _check_identity(
     for axis in AXES:
         known = before.get(axis) and after.get(axis)
         if known and before[axis] != after[axis] and axis not in across:
-            raise ComparisonError(
+            raise WorkbenchError(
                 f"the two differ in {axis}: {before[axis]} against {after[axis]}",
                 hint=f"compare anyway: --across {axis}",
             )
@@ -202,7 +202,7 @@ def _check_identity(
 
 def _check_silicon(emulated: bool) -> None:
     if emulated:
-        raise ComparisonError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
+        raise WorkbenchError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
 
 
 def align_measurements(
@@ -232,7 +232,7 @@ def align_measurements(
     ------
     UsageError
         An unknown run, experiment, axis or kind of part; or one measurement twice.
-    ComparisonError
+    WorkbenchError
         They differ along another axis, or have no such parts.
 
     Examples
@@ -321,7 +321,7 @@ def judge_resources(
         "peak memory" in [*f["resource"]] for f in frames.values()
     ):
         text, hint = "the memory of a side was not measured", "measure both again: workbench run"
-        raise ComparisonError(text, where="--fail-memory-above", hint=hint)
+        raise WorkbenchError(text, where="--fail-memory-above", hint=hint)
     table = pd.concat(frames, names=["subject"]).reset_index("subject").reset_index(drop=True)
     if table["resource"].isin(["latency"]).all():
         return None
@@ -386,7 +386,7 @@ def align_parts(measurements: Mapping[str, Measurement], by: str) -> pd.DataFram
         return tabulate_runs(parts, order)
     if lacking := [name for name, m in measurements.items() if not m.has_layers]:
         hint = "compare by category"
-        raise ComparisonError("its layers are unknown", where=lacking[0], hint=hint)
+        raise WorkbenchError("its layers are unknown", where=lacking[0], hint=hint)
     traced = {name: (m.ledger, m.operators) for name, m in measurements.items()}
     order, names = align_layers(traced)
     ledgers = {name: rename(m.ledger, "layer", names[name]) for name, m in measurements.items()}
@@ -490,10 +490,10 @@ def _find_restarts(run: Run, row: Mapping[str, Any]) -> list[float]:
     if latencies.empty:
         problem = f"{row['experiment']} with {count_threads(row['threads'])} was not measured"
         hint = "name what to compare: RUN_DIR:EXPERIMENT"
-        raise ComparisonError(problem, where=run.path, hint=hint)
+        raise WorkbenchError(problem, where=run.path, hint=hint)
     if clock_of(latencies) != row["clock"]:
         problem = f"the clocks differ: {row['clock']} against {clock_of(latencies)}"
-        raise ComparisonError(problem, where=run.path, hint="measure both with the same runner")
+        raise WorkbenchError(problem, where=run.path, hint="measure both with the same runner")
     return restart_latencies(latencies).to_list()
 
 

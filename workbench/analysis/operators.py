@@ -14,7 +14,7 @@ import pandas as pd
 
 from workbench.analysis.ledger import KINDS, Key, build_ledger
 from workbench.analysis.statistics import blocks_of, half_width
-from workbench.errors import ComparisonError, StoreError, UsageError, unknown_name
+from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
 from workbench.frames import OPERATORS, SPANS, check
 from workbench.records.codec import structure
@@ -190,11 +190,11 @@ def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:
     The rows sum to the E2E time of each run; 0 where a run lacks a value.
     """
     if ledger.empty:
-        raise ComparisonError("the ledger holds no run", hint="record it with tracing on")
+        raise WorkbenchError("the ledger holds no run", hint="record it with tracing on")
     for column in ("experiment", "threads"):
         if column in ledger and ledger[column].nunique() > 1:
             values = ", ".join(str(value) for value in ledger[column].unique())
-            raise ComparisonError(
+            raise WorkbenchError(
                 f"the ledger mixes several values of {column}: {values}",
                 hint=f"select one {column} first",
             )

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from workbench.errors import ComparisonError, StoreError
+from workbench.errors import StoreError, WorkbenchError
 from workbench.frames import LATENCIES, SOURCE, STATISTICS, check
 from workbench.records.runs import RunRecord
 
@@ -65,7 +65,7 @@ def describe(values_ms: Sequence[float], processes: Sequence[int] = ()) -> dict[
     """
     values = np.asarray(values_ms, dtype=float)
     if not values.size:
-        raise ComparisonError("no times to describe")
+        raise WorkbenchError("no times to describe")
     index = pd.Index(processes if len(processes) else np.zeros(values.size, int), name="process")
     restarts = typical_restarts(pd.DataFrame({"ms": values}, index))["ms"].to_numpy()
     ordered = np.sort(values)

@@ -44,7 +44,7 @@ def predict_what_if(
     ------
     UsageError
         There is no such part, or a factor is not above 0.
-    ComparisonError
+    WorkbenchError
         The ledger is empty or mixed.
 
     Examples

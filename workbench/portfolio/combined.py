@@ -19,7 +19,7 @@ from workbench.analysis.describe import identify_run
 from workbench.analysis.layers import name_layer
 from workbench.analysis.memory import summarize_resources
 from workbench.analysis.run import Comparison, Measurement
-from workbench.errors import ComparisonError
+from workbench.errors import WorkbenchError
 from workbench.frames import COMPARISON, EMULATED, LAYER_CODE, RUNS, check
 from workbench.plots.breakdown import plot_categories
 from workbench.plots.changes import plot_heatmap
@@ -99,7 +99,7 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
     latency = pd.concat(latencies[bool(pairs) :], ignore_index=True).assign(name=list(pairs))
     try:
         return Combined(measurements, runs, latency, _align_layers(measurements))
-    except ComparisonError as error:
+    except WorkbenchError as error:
         return Combined(measurements, runs, latency, None, str(error))
 
 

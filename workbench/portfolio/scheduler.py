@@ -22,7 +22,7 @@ from workbench.portfolio.state import (
 )
 from workbench.records.codec import to_json
 from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio
-from workbench.run.locks import THIS_MACHINE, device_behind, is_locked, lock_folder
+from workbench.run.locks import THIS_MACHINE, device_behind, lock_folder
 from workbench.run.plan import check_toggle
 from workbench.run.runner import find_runner
 from workbench.store import remove_partials, safe_name
@@ -90,8 +90,6 @@ def batch(
         publish(storage, content, outcomes.values())
         todo = [cell for cell in selected if remaining_stages(outcomes[cell.name])]
         if todo:
-            if is_locked(THIS_MACHINE):
-                progress("another measurement is running on this machine: taking turns", 0.0)
             retry = ["workbench", "batch", str(path)]
             retry += [*(["--out", str(out)] if out else []), *(["--dask", dask] if dask else [])]
             devices = sorted({device_behind(cell.target) for cell in todo})

@@ -62,7 +62,8 @@ def run_job(job: Job) -> Outcome:
     _check_worker(job)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(_open_log(job))
-        waited = stack.enter_context(lock_device(job.device) if job.device else share_machine())
+        asked = time.monotonic()
+        stack.enter_context(lock_device(job.device) if job.device else share_machine())
         started, clock = datetime.now(UTC), time.monotonic()
         if job.stage == "export":  # the other stages have time limits of their own
             note = (job.storage.folder / job.log).with_suffix(".where")
@@ -73,7 +74,7 @@ def run_job(job: Job) -> Outcome:
         job.stage,
         started.isoformat(timespec="milliseconds"),
         seconds=round(seconds, 3),
-        waited_s=round(waited, 3),
+        waited_s=round(clock - asked, 3),
         machine=platform.node(),
         process=os.getpid(),
         cached=cached,

@@ -79,7 +79,7 @@ def execute(
                 if not recorder.has((threads, process, traced)):
                     time_step(recorder, (threads, process, traced))
         # The native runner has a sampler on Linux.
-        can_sample = runner.kind == "native" and runner.target.platform != "mac"
+        can_sample = runner.target.platform != "mac"
         for threads in plan.threads if plan.starts else ():
             progress(f"{count_threads(threads)}, started", 1.0)
             time_starts(recorder, threads)

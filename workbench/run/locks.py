@@ -8,8 +8,8 @@ import os
 import platform
 import stat
 import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
@@ -45,37 +45,26 @@ def device_behind(target: str) -> str:
 
 
 @contextlib.contextmanager
-def lock_device(device: str, progress: Progress = silent) -> Iterator[float]:
-    """Lock a device, after a message if it is in use; yields the seconds waited. May be nested."""
+def lock_device(device: str, progress: Progress = silent) -> Iterator[None]:
+    """Lock a device, after a message if it is in use. May be nested."""
     if device in _locked.get():
-        yield 0.0
+        yield
         return
-    with _hold_device(device, fcntl.LOCK_EX, progress) as (waited, descriptor):
+    with _hold_device(device, fcntl.LOCK_EX, progress) as descriptor:
         locked = _locked.set((*_locked.get(), device))
         # A device's lock is not inherited: adb may leave a server behind.
         held = (descriptor,) if device == THIS_MACHINE else _descriptors.get()
         descriptors = _descriptors.set(held)
         try:
-            yield waited
+            yield
         finally:
             _locked.reset(locked)
             _descriptors.reset(descriptors)
 
 
-@contextlib.contextmanager
-def share_machine(progress: Progress = silent) -> Iterator[float]:
+def share_machine(progress: Progress = silent) -> AbstractContextManager[int]:
     """Lock this machine for work that may run beside other work, but not beside a measurement."""
-    with _hold_device(THIS_MACHINE, fcntl.LOCK_SH, progress) as (waited, _):
-        yield waited
-
-
-def is_locked(device: str) -> bool:
-    """Whether the device is locked exclusively."""
-    try:
-        with _hold(_device_lock(device), fcntl.LOCK_SH, _refuse):
-            return False
-    except BlockingIOError:
-        return True
+    return _hold_device(THIS_MACHINE, fcntl.LOCK_SH, progress)
 
 
 @contextlib.contextmanager
@@ -104,26 +93,15 @@ def _device_lock(device: str) -> Path:
     return cache_folder() / "locks" / f"{platform.node()}-{name}"
 
 
-@contextlib.contextmanager
-def _hold_device(device: str, mode: int, progress: Progress) -> Iterator[tuple[float, int]]:
-    """Hold a device's lock; yields the seconds waited, and its descriptor."""
-    name, started = "this machine" if device == THIS_MACHINE else device, time.monotonic()
-    path, what = _device_lock(device), f"another measurement or batch is running on {name}"
-
-    def wait() -> None:
-        progress(f"{what}{_read_holder(path)}: waiting", 0.0)
-
-    with _hold(path, mode, wait) as descriptor:
-        yield time.monotonic() - started, descriptor
-
-
-def _refuse() -> None:
-    raise BlockingIOError
+def _hold_device(device: str, mode: int, progress: Progress) -> AbstractContextManager[int]:
+    name, path = "this machine" if device == THIS_MACHINE else device, _device_lock(device)
+    what = f"another measurement or batch is running on {name}"
+    return _hold(path, mode, lambda: progress(f"{what}{_read_holder(path)}: waiting", 0.0))
 
 
 @contextlib.contextmanager
 def _hold(path: Path, mode: int, busy: Callable[[], None]) -> Iterator[int]:
-    """Lock a file; if others hold it, call ``busy``, then wait."""
+    """Lock a file; if others hold it, call ``busy``, then wait. Yields its descriptor."""
     with _open_lock(path) as file:
         try:
             fcntl.flock(file, mode | fcntl.LOCK_NB)

@@ -24,19 +24,15 @@ Inputs: TypeAlias = Mapping[str, Sequence[Sequence[Path]]]
 
 def locate_inputs(plan: Plan, run_dir: Path) -> Inputs:
     """The input files of every experiment."""
-    found: dict[Path, list[list[Path]]] = {}
-    by_name = {}
+    files = {}
     for experiment in plan.experiments:
         program, phase = plan.program_of(experiment), plan.phase_of(experiment)
-        folder = run_dir / "inputs" / program.name / phase.name
-        if folder not in found:
-            sets = enumerate((*phase.before, phase.inputs))
-            found[folder] = [
-                _locate(tensors, Path(program.pte).parent, folder / (f"{n}" * (n > 0)))
-                for n, tensors in sets
-            ]
-        by_name[experiment.name] = found[folder]
-    return by_name
+        folder, saved = run_dir / "inputs" / program.name / phase.name, Path(program.pte).parent
+        files[experiment.name] = [
+            _locate(tensors, saved, folder / (f"{n}" if n else ""))
+            for n, tensors in enumerate((*phase.before, phase.inputs))
+        ]
+    return files
 
 
 def _locate(tensors: Sequence[Tensor], folder: Path, fresh: Path) -> list[Path]:
