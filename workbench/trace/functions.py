@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ from workbench.frames import FUNCTIONS, check
 
 if TYPE_CHECKING:
     import capstone
-    import lief
 
 #: From the narrowest to the widest. ``scalar`` is all that computes without vectors; loads and
 #: stores of vector registers count as that, since copying memory uses them everywhere.
@@ -97,98 +96,6 @@ def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataF
     and named ``<library>+0x<address>``. Code without either, such as assembly, reaches from one
     return instruction to the next. Addresses are virtual; those outside any code have no row.
     """
-    image = _open(path)
-    if image is None or image.build_id != build_id:
-        return None
-    located = {image.locate(address) for address in np.unique(addresses).tolist()}
-    library = path.name.partition(".so")[0].removeprefix("libexecutorch_")
-    rows = []
-    for begin, end in sorted(filter(None, located)):
-        name = image.names.get(begin, f"{library}+{begin:#x}")
-        code, loop = image.classify(begin, end), image.find_loop(begin, end, addresses)
-        rows.append((path.name, build_id, begin, end - begin, name, code, loop))
-    return check(pd.DataFrame(rows, columns=FUNCTIONS.names), FUNCTIONS)
-
-
-@dataclass(frozen=True)
-class _Image:
-    """An ELF file: its executable sections, and where its known functions begin and end."""
-
-    elf: lief.ELF.Binary
-    machine: str
-    build_id: str
-    sections: list[tuple[int, int]]
-    begins: list[int]
-    ends: list[int]
-    names: dict[int, str]
-
-    def locate(self, address: int) -> tuple[int, int] | None:
-        """Begin and end of the function at an address."""
-        section = next((s for s in self.sections if s[0] <= address < s[1]), None)
-        if section is None:
-            return None
-        following = bisect_right(self.begins, address)
-        if following and address < self.ends[following - 1]:
-            return self.begins[following - 1], self.ends[following - 1]
-        low = max([section[0], *self.ends[:following][-1:]])
-        high = min([section[1], *self.begins[following:][:1]])
-        if high - low > _LONGEST:
-            return low, high
-        bounds = [low, *self._after_returns(low, high), high]
-        place = bisect_right(bounds, address)
-        return bounds[place - 1], bounds[place]
-
-    def _after_returns(self, low: int, high: int) -> list[int]:
-        """Where code continues after the return instructions of a stretch."""
-        code = self._read(low, high)
-        if self.machine == "aarch64":
-            returns = np.flatnonzero(np.isin(_words(code), _AARCH64_RETURNS))
-            return (low + 4 + 4 * returns).tolist()
-        starts, after_return = [], False
-        for at, _, mnemonic in disassemble_x86(code, low):
-            if mnemonic not in ("nop", "int3"):
-                if after_return:
-                    starts.append(at)
-                after_return = mnemonic in ("ret", "retq")
-        return starts
-
-    def classify(self, begin: int, end: int) -> str:
-        """The widest class of the instructions of a function."""
-        code = self._read(begin, min(end, begin + _LONGEST))
-        if self.machine == "aarch64":
-            return AARCH64_CLASSES[int(classify_aarch64(_words(code)).max(initial=0))]
-        return X86_CLASSES[max((kind for _, kind, _ in disassemble_x86(code, begin)), default=0)]
-
-    def find_loop(self, begin: int, end: int, addresses: np.ndarray) -> str:
-        """The shortest loop with half of a function's samples, or the lines around the hottest."""
-        inside = addresses[(addresses >= begin) & (addresses < end)]
-        if len(inside) < _FEWEST or end - begin > _LONGEST:
-            return ""
-        texts = dict(_disassemble(self.machine, self._read(begin, end), begin))
-        places = list(texts)
-        at = np.searchsorted(places, inside, side="right") - 1
-        hits = np.bincount(at[at >= 0], minlength=len(places))
-        until = np.cumsum(hits)
-        loops = []
-        for last, text in enumerate(texts.values()):
-            if not (jump := _JUMP.fullmatch(text)):
-                continue
-            first = bisect_left(places, int(jump[1], 16))
-            held = until[last] - until[first] + hits[first] if first <= last else -1
-            if 2 * held >= len(inside):
-                loops.append((last + 1 - first, first))
-        length, first = min(loops, default=(len(places), 0))
-        if length > _LINES:
-            hottest = int(hits[first : first + length].argmax())
-            first += min(max(0, hottest - _LINES // 2), length - _LINES)
-        shown = places[first : first + min(length, _LINES)]
-        return "\n".join(f"{place:x} {texts[place]}" for place in shown)
-
-    def _read(self, begin: int, end: int) -> bytes:
-        return bytes(self.elf.get_content_from_virtual_address(begin, end - begin))
-
-
-def _open(path: Path) -> _Image | None:
     import lief
 
     lief.logging.disable()
@@ -199,30 +106,101 @@ def _open(path: Path) -> _Image | None:
     machines = {lief.ELF.ARCH.X86_64: "x86_64", lief.ELF.ARCH.AARCH64: "aarch64"}
     machine = machines.get(elf.header.machine_type)
     notes = [n for n in elf.notes if n.type == lief.ELF.Note.TYPE.GNU_BUILD_ID]
-    if machine is None or not notes:
+    if machine is None or not notes or bytes(notes[0].description).hex() != build_id:
         return None
+
+    def read(begin: int, end: int) -> bytes:
+        return bytes(elf.get_content_from_virtual_address(begin, end - begin))
+
     executable = [s for s in elf.sections if s.has(lief.ELF.Section.FLAGS.EXECINSTR)]
+    sections = [(s.virtual_address, s.virtual_address + s.size) for s in executable]
     known = sorted((f.address, f.address + f.size) for f in elf.functions if f.size)
     known = [(begin, end) for begin, end in known if end < _HIGHEST]
-    return _Image(
-        elf=elf,
-        machine=machine,
-        build_id=bytes(notes[0].description).hex(),
-        sections=[(s.virtual_address, s.virtual_address + s.size) for s in executable],
-        begins=[begin for begin, _ in known],
-        ends=[end for _, end in known],
-        names=_exported_names(elf),
-    )
-
-
-def _exported_names(elf: lief.ELF.Binary) -> dict[int, str]:
-    """Names by address, readable ones where they are C++; without the parameters."""
+    located = {
+        _locate(address, section, known, machine, read)
+        for address in np.unique(addresses).tolist()
+        for section in sections
+        if section[0] <= address < section[1]
+    }
     names = {}
-    for symbol in elf.dynamic_symbols:
+    for symbol in elf.dynamic_symbols:  # of C++, readable and without the parameters
         if symbol.is_function and symbol.value:
             with contextlib.suppress(UnicodeDecodeError):
                 names[symbol.value] = str(symbol.demangled_name or symbol.name).partition("(")[0]
-    return names
+    library = path.name.partition(".so")[0].removeprefix("libexecutorch_")
+    rows = []
+    for begin, end in sorted(located):
+        name = names.get(begin, f"{library}+{begin:#x}")
+        code = _classify(machine, read(begin, min(end, begin + _LONGEST)), begin)
+        inside = addresses[(addresses >= begin) & (addresses < end)]
+        shown = len(inside) >= _FEWEST and end - begin <= _LONGEST
+        loop = _find_loop(machine, read(begin, end), begin, inside) if shown else ""
+        rows.append((path.name, build_id, begin, end - begin, name, code, loop))
+    return check(pd.DataFrame(rows, columns=FUNCTIONS.names), FUNCTIONS)
+
+
+def _locate(
+    address: int,
+    section: tuple[int, int],
+    known: list[tuple[int, int]],
+    machine: str,
+    read: Callable[[int, int], bytes],
+) -> tuple[int, int]:
+    """Begin and end of the function at an address."""
+    following = bisect_right(known, address, key=itemgetter(0))
+    if following and address < known[following - 1][1]:
+        return known[following - 1]
+    low = max([section[0], *(end for _, end in known[:following][-1:])])
+    high = min([section[1], *(begin for begin, _ in known[following:][:1])])
+    if high - low > _LONGEST:
+        return low, high
+    bounds = [low, *_after_returns(machine, read(low, high), low), high]
+    place = bisect_right(bounds, address)
+    return bounds[place - 1], bounds[place]
+
+
+def _after_returns(machine: str, code: bytes, begin: int) -> list[int]:
+    """Where code continues after the return instructions of a stretch."""
+    if machine == "aarch64":
+        returns = np.flatnonzero(np.isin(_words(code), _AARCH64_RETURNS))
+        return (begin + 4 + 4 * returns).tolist()
+    starts, after_return = [], False
+    for at, _, mnemonic in disassemble_x86(code, begin):
+        if mnemonic not in ("nop", "int3"):
+            if after_return:
+                starts.append(at)
+            after_return = mnemonic in ("ret", "retq")
+    return starts
+
+
+def _classify(machine: str, code: bytes, begin: int) -> str:
+    """The widest class of the instructions of a function."""
+    if machine == "aarch64":
+        return AARCH64_CLASSES[int(classify_aarch64(_words(code)).max(initial=0))]
+    return X86_CLASSES[max((kind for _, kind, _ in disassemble_x86(code, begin)), default=0)]
+
+
+def _find_loop(machine: str, code: bytes, begin: int, addresses: np.ndarray) -> str:
+    """The shortest loop with half of a function's samples, or the lines around the hottest."""
+    texts = dict(_disassemble(machine, code, begin))
+    places = list(texts)
+    at = np.searchsorted(places, addresses, side="right") - 1
+    hits = np.bincount(at[at >= 0], minlength=len(places))
+    until = np.cumsum(hits)
+    loops = []
+    for last, text in enumerate(texts.values()):
+        if not (jump := _JUMP.fullmatch(text)):
+            continue
+        first = bisect_left(places, int(jump[1], 16))
+        held = until[last] - until[first] + hits[first] if first <= last else -1
+        if 2 * held >= len(addresses):
+            loops.append((last + 1 - first, first))
+    length, first = min(loops, default=(len(places), 0))
+    if length > _LINES:
+        hottest = int(hits[first : first + length].argmax())
+        first += min(max(0, hottest - _LINES // 2), length - _LINES)
+    shown = places[first : first + min(length, _LINES)]
+    return "\n".join(f"{place:x} {texts[place]}" for place in shown)
 
 
 def _words(code: bytes) -> np.ndarray:
