@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from workbench.records.layers import Instruction, Method, Origin, XNode
+from workbench.records.layers import Instruction, Method, Origin, Value, XNode
 
 #: A tensor: of the method by its number, or of a delegate by its instruction and id.
 TensorId = tuple[int, int]
@@ -28,16 +28,6 @@ POINTWISE = frozenset(
     relu rsqrt sigmoid sqrt sub tanh where _to_dim_order_copy
     """.split()  # noqa: SIM905
 )
-
-
-@dataclass(frozen=True)
-class FlowTensor:
-    """A tensor; ``constant`` if it is stored in the program."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    size_bytes: int
-    constant: bool
 
 
 @dataclass(frozen=True)
@@ -77,9 +67,8 @@ class Dataflow:
 
     def __init__(self, method: Method):
         self.method = method
-        self.tensors: dict[TensorId, FlowTensor] = {
-            (_METHOD, number): FlowTensor(v.dtype, v.shape, v.size_bytes, v.constant)
-            for number, v in method.values.items()
+        self.tensors: dict[TensorId, Value] = {
+            (_METHOD, number): value for number, value in method.values.items()
         }
         self.steps = [
             step
@@ -154,7 +143,7 @@ class Dataflow:
         ids_of = {}
         for value in delegate.xvalues:
             ids_of[value.id] = (number, value.id)
-            self.tensors[number, value.id] = FlowTensor(
+            self.tensors[number, value.id] = Value(
                 value.dtype, value.shape, value.size_bytes, value.role == "constant"
             )
         for role, arguments in (("input", delegate.inputs), ("output", delegate.outputs)):
@@ -167,7 +156,7 @@ class Dataflow:
         return None if number is None else self.method.origins[number]
 
 
-def elements(tensor: FlowTensor) -> int:
+def elements(tensor: Value) -> int:
     """The number of values of a tensor."""
     return math.prod(tensor.shape)
 

@@ -2,26 +2,14 @@
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import (
-    MARGIN,
-    Speedup,
-    judge,
-    shared_restarts,
-    speedup_of_restarts,
-    speedup_of_runs,
-)
-from workbench.analysis.dataflow import SEALED, WEIGHTED, Dataflow, FlowStep, FlowTensor, NodeId
-from workbench.analysis.dtypes import (
-    PRODUCTS,
-    cannot_quantize,
-    group_size,
-    is_quantized,
-)
+from workbench.analysis import compare, dtypes, statistics
+from workbench.analysis.dataflow import SEALED, WEIGHTED, FlowStep
 from workbench.analysis.findings.gains import (
     EFFICIENCY,
     LEAST_TWINS,
@@ -37,9 +25,9 @@ from workbench.analysis.findings.gains import (
 from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Measurement
-from workbench.analysis.statistics import pick_timed, restart_latencies, tabulate_latencies
 from workbench.errors import WorkbenchError
 from workbench.frames import format_range
+from workbench.records.layers import Value
 from workbench.records.runs import PlannedProgram, RunRecord
 from workbench.store import RUNS, find_runs, load_run
 
@@ -116,7 +104,7 @@ def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     if comparison is None or not comparison.toggle:
         return
     changes = comparison.operators.set_index("key").join(m.costs[["family", "mean_ms"]])
-    products = changes[changes["family"].isin(PRODUCTS)]
+    products = changes[changes["family"].isin(dtypes.PRODUCTS)]
     peers = products[products["low"] > _SPEEDUP]["speedup"]
     same = products[(products["high"] < _NO_SPEEDUP) & products.index.isin(unclaimed)]
     same = same[~same.index.isin(_memory_bound(m))]
@@ -190,61 +178,67 @@ def find_tiny_operators(m: Measurement, unclaimed: Collection[str]) -> Iterator[
 
 def find_threads(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """More threads than are useful."""
-    timed = pick_timed(m.run.latencies)
+    timed = statistics.pick_timed(m.run.latencies)
     by_threads = timed[timed["experiment"] == m.name].groupby("threads")
-    restarts = {int(n): restart_latencies(part, "wall_ns") for n, part in by_threads}
-    own = restarts.get(m.threads)
-    fewer = [threads for threads in sorted(restarts) if threads < m.threads]
-    if own is None or not fewer:
+    restarts = {int(n): statistics.restart_latencies(part, "wall_ns") for n, part in by_threads}
+    if (own := restarts.get(m.threads)) is None:
         return
-    found = [speedup_of_restarts(*shared_restarts(own, restarts[threads])) for threads in fewer]
-    for at, gain in _best_shown(float(own.mean()), found):
-        best = fewer[at]
+    fewer = {
+        threads: compare.speedup_of_restarts(*compare.shared_restarts(own, other))
+        for threads, other in restarts.items()
+        if threads < m.threads
+    }
+    for best, gain in _best_shown(float(own.mean()), fewer):
         times = format_range(float(own.mean()), float(restarts[best].mean()))
         yield Finding(
             f"{m.threads} threads are slower than {best}: {' against '.join(times)}",
             gain,
             (),
-            f"run with {best} thread{'s' if best > 1 else ''}",
+            f"run with {count(best, 'thread')}",
             f"workbench run MODEL.pte --threads {best}",
         )
 
 
-def _best_shown(own_ms: float, speedups: Sequence[Speedup]) -> Iterator[tuple[int, Gain]]:
-    """Which alternative is fastest of those shown to be faster, if any, and its measured gain.
+_Name = TypeVar("_Name", bound=Hashable)
+
+
+def _best_shown(
+    own_ms: float, speedups: Mapping[_Name, compare.Speedup]
+) -> Iterator[tuple[_Name, Gain]]:
+    """The fastest alternative of those shown to be faster, if any, and its measured gain.
 
     The alternatives are judged as one family; the gain's interval is that of the speed-up.
     """
-    joined = Speedup.concatenate(speedups)
-    outcome, _ = judge(joined, [Speedup.exactly(MARGIN)])
+    if not speedups:
+        return
+    joined = compare.Speedup.concatenate(list(speedups.values()))
+    outcome, _ = compare.judge(joined, [compare.Speedup.exactly(compare.MARGIN)])
     if not (outcome == "faster").any():
         return
     best = int(np.argmax(np.where(outcome == "faster", joined.log, -np.inf)))
     value, low, high = (own_ms * (1 - 1 / x[best]) for x in (joined.value, joined.low, joined.high))
-    yield best, Gain(float(value), float(low), float(high), "measured")
+    yield list(speedups)[best], Gain(float(value), float(low), float(high), "measured")
 
 
 def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Another dtype: measured if it was exported, otherwise bounded by the matrix products."""
     dtype = m.export.dtype if m.export else ""
     latencies = _latencies_by_dtype(m)
-    own, others = latencies.get(dtype), [name for name in latencies if name != dtype]
-    if own and others:
-        found = [speedup_of_runs(own, latencies[name]) for name in others]
-        for at, gain in _best_shown(float(np.mean(own)), found):
-            best = others[at]
-            times = format_range(float(np.mean(latencies[best])), float(np.mean(own)))
-            yield Finding(
-                f"{best} takes {' instead of '.join(times)} (separate runs)",
-                gain,
-                (),
-                f"use {best} if its accuracy suffices: see the record of its export",
-                f"workbench profile MODEL --dtype {best}",
-            )
+    own = latencies.pop(dtype, [])
+    others = {name: compare.speedup_of_runs(own, times) for name, times in latencies.items() if own}
+    for best, gain in _best_shown(float(np.mean(own or 0)), others):
+        times = format_range(float(np.mean(latencies[best])), float(np.mean(own)))
+        yield Finding(
+            f"{best} takes {' instead of '.join(times)} (separate runs)",
+            gain,
+            (),
+            f"use {best} if its accuracy suffices: see the record of its export",
+            f"workbench profile MODEL --dtype {best}",
+        )
     # Peaks say more: see `find_memory_bound` and `find_compute_bound`.
-    if others or m.roofline is not None or dtype != "fp32":
+    if latencies or m.roofline is not None or dtype != "fp32":
         return
-    products = m.costs.index[m.costs["family"].isin(PRODUCTS)]
+    products = m.costs.index[m.costs["family"].isin(dtypes.PRODUCTS)]
     keys = _quantizable(m, [key for key in products if key in unclaimed])
     if not keys:
         return
@@ -279,10 +273,10 @@ def _latencies_by_dtype(m: Measurement) -> dict[str, list[float]]:
             dtype = export.dtype if not export.problem else ""
         if not dtype or dtype in found:
             continue
-        timed = own.latencies if record is own.record else tabulate_latencies(record)
+        timed = own.latencies if record is own.record else statistics.tabulate_latencies(record)
         same = (timed["experiment"] == m.name) & (timed["threads"] == m.threads)
         if same.any():
-            found[dtype] = restart_latencies(timed[same]).to_list()
+            found[dtype] = statistics.restart_latencies(timed[same]).to_list()
     return found
 
 
@@ -297,7 +291,7 @@ def _identity(record: RunRecord, program: PlannedProgram) -> tuple[object, ...]:
 def find_float_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Layers that were to be quantised and ran in floating point."""
     export, table = m.export, m.dtypes
-    if export is None or table is None or not is_quantized(export.dtype):
+    if export is None or table is None or not dtypes.is_quantized(export.dtype):
         return
     for start, (action, hint) in _QUANTIZE.items():
         part = table[table["reason"].str.startswith(start) & table["key"].isin(unclaimed)]
@@ -316,7 +310,7 @@ def find_float_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
 
 def _quantizable(m: Measurement, keys: Iterable[str]) -> list[str]:
     """Those of some rows that nothing is known to keep from being quantised in int8."""
-    return [key for key in keys if not cannot_quantize(m.costs.loc[key].to_dict(), "int8")]
+    return [key for key in keys if not dtypes.cannot_quantize(m.costs.loc[key].to_dict(), "int8")]
 
 
 def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -327,7 +321,7 @@ def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
     memory = m.roof.bandwidths[-1][1]
     products = _products(m)
     for key in (key for key in _memory_bound(m) if key in products):
-        share = _weight_share(m.flow, m.nodes.get(key, ())) if key in unclaimed else 0.0
+        share = _weight_share(m, key) if key in unclaimed else 0.0
         if share > 0.5:
             keys.append(key)
             # One byte per weight instead of four; everything else stays.
@@ -383,7 +377,7 @@ def find_weight_bandwidth(m: Measurement, unclaimed: Collection[str]) -> Iterato
 
 def find_weight_groups(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Products with int4 weights in small groups, each of which is scaled apart."""
-    size = group_size(m.export) if m.export else _LARGE_GROUP
+    size = dtypes.group_size(m.export) if m.export else _LARGE_GROUP
     rows = m.costs[m.costs["operator"].str.contains("QB4W")]
     memory = _memory_bound(m)
     keys = [key for key in rows.index if key in unclaimed and key not in memory]
@@ -530,19 +524,21 @@ def _roofline(m: Measurement) -> pd.DataFrame:
     return table.assign(mean_ms=undisturbed, roof_share=share, least_ms=share * undisturbed)
 
 
-def _weight_share(flow: Dataflow, node_ids: Collection[NodeId]) -> float:
-    """The share of fp32 weights in the bytes of an operator."""
-    total = weights = 0.0
-    for node_id in node_ids:
-        step = flow.by_id.get(node_id)
-        if step and step.type in WEIGHTED:
-            tensors = [flow.tensors[tensor] for tensor in (*step.reads, *step.writes)]
-            total += sum(tensor.size_bytes for tensor in tensors)
-            weights += sum(t.size_bytes for t in tensors if t.constant and t.dtype == "fp32")
+def _weight_share(m: Measurement, key: str) -> float:
+    """The share of fp32 weights in the bytes of a row."""
+    steps = [m.flow.by_id[node] for node in m.nodes.get(key, ()) if node in m.flow.by_id]
+    tensors = [
+        m.flow.tensors[tensor]
+        for step in steps
+        if step.type in WEIGHTED
+        for tensor in (*step.reads, *step.writes)
+    ]
+    total = sum(tensor.size_bytes for tensor in tensors)
+    weights = sum(t.size_bytes for t in tensors if t.constant and t.dtype == "fp32")
     return weights / total if total else 0.0
 
 
-def _is_fp32_pointwise(weights: FlowTensor) -> bool:
+def _is_fp32_pointwise(weights: Value) -> bool:
     """Whether constant weights are fp32 1x1 filters (OHWI); those of a linear layer are 2-D."""
     pointwise = len(weights.shape) == 4 and weights.shape[1:3] == (1, 1)
     return weights.constant and pointwise and weights.dtype in ("fp32", "float32")
