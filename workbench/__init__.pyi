@@ -18,11 +18,16 @@ from .models.loader import load_model
 from .models.registry import EagerModelBase, list_models, register_model
 from .optimize.search import optimize
 from .options import ExportOptions, MeasureOptions, OptimizeOptions
-from .plots.breakdown import plot_categories, plot_machine_code, plot_operators
-from .plots.changes import plot_heatmap, plot_shift, plot_speedups
+from .plots.breakdown import (
+    plot_bottlenecks,
+    plot_categories,
+    plot_machine_code,
+    plot_operators,
+    plot_roofline,
+    plot_what_if,
+)
+from .plots.changes import plot_heatmap, plot_shift, plot_speedups, plot_variants
 from .plots.latencies import plot_history, plot_iterations, plot_latencies
-from .plots.limits import plot_bottlenecks, plot_roofline, plot_what_if
-from .plots.scaling import plot_variants
 from .plots.views import show
 from .portfolio.combined import combine_runs
 from .portfolio.history import read_history

@@ -21,10 +21,8 @@ from workbench.analysis.roofline import place_layers
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.variants import tabulate_variants
 from workbench.errors import unknown_name
-from workbench.plots.breakdown import NO_LAYERS, name_sides
-from workbench.plots.changes import plot_speedups
-from workbench.plots.limits import NO_ROOFLINE
-from workbench.plots.scaling import plot_isa_levels, plot_sizes, plot_threads
+from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
+from workbench.plots.changes import plot_isa_levels, plot_sizes, plot_speedups, plot_threads
 from workbench.plots.style import Chart, convert
 from workbench.plots.tables import (
     Table,
