@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import math
 import re
 import shlex
 import sys
@@ -27,67 +26,43 @@ Record = TypeVar("Record", ExportOptions, MeasureOptions, OptimizeOptions)
 
 
 class Parsed(click.ParamType):
-    """A type whose texts a function parses; the reason of its `ValueError` is shown."""
+    """A type of texts that match a pattern; ``meaning`` says in an error what they have to be."""
 
-    def __init__(self, name: str, parse: Callable[[str], Any]):
-        self.name, self.parse = name, parse
+    def __init__(self, name: str, meaning: str, pattern: str, read: Callable[[re.Match[str]], Any]):
+        self.name, self.meaning, self.pattern, self.read = name, meaning, pattern, read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The parsed text; a default is what it is."""
         if not isinstance(value, str):
             return value
-        try:
-            return self.parse(value)
-        except ValueError as error:
-            self.fail(f"{value!r} {error}", param, ctx)
+        if match := re.fullmatch(self.pattern, value):
+            return self.read(match)
+        self.fail(f"{value!r} is not {self.meaning}", param, ctx)
 
 
-def parse_percent(text: str) -> float:
-    """A percentage such as ``5%`` or ``5``, as a fraction of 1."""
-    fraction = _parse_number(float, text.removesuffix("%"), "is not a percentage") / 100
-    if not 0 <= fraction < 10:
-        raise ValueError("is out of range")
-    return fraction
-
-
-def parse_duration(text: str) -> float:
-    """A time such as ``30s``, ``2m`` or ``90``, in seconds."""
-    duration = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h)?", text)
-    if not duration or not float(duration[1]):
-        raise ValueError("is not a duration such as 30s or 2m")
-    return float(duration[1]) * {"m": 60, "h": 3600}.get(duration[2], 1)
-
-
-def parse_numbers(kind: type[int] | type[float], text: str) -> tuple[float, ...]:
-    """Numbers of a kind, separated by commas."""
-    what = "whole numbers" if kind is int else "numbers"
-    numbers = [_parse_number(kind, part, f"is not a list of {what}") for part in text.split(",")]
-    if not all(map(math.isfinite, numbers)):
-        raise ValueError("is out of range")
-    return tuple(numbers)
-
-
-def _parse_number(kind: type[int] | type[float], text: str, otherwise: str) -> float:
-    try:
-        return kind(text)
-    except ValueError:
-        raise ValueError(otherwise) from None
-
-
-def parse_assignment(text: str) -> tuple[str, str]:
-    """A name and a value, such as ``head=fp32``."""
-    name, _, value = text.rpartition("=")
-    if not name or not value:
-        raise ValueError("is not an assignment such as head=fp32")
-    return name, value
-
-
-def parse_size(text: str) -> tuple[str, int]:
-    """A dimension and its size, such as ``batch=4``."""
-    name, _, size = text.partition("=")
-    if not name or not size.isdecimal() or not 0 < int(size) < 2**31:
-        raise ValueError("is not a size such as batch=4")
-    return name, int(size)
+PERCENT = Parsed(
+    "percent", "a percentage from 0% to 999%", r"(\d{1,3}(?:\.\d{1,9})?)%?",
+    lambda match: float(match[1]) / 100,
+)  # fmt: skip
+ASSIGNMENT = Parsed(
+    "name=value", "an assignment such as head=fp32", r"(.+)=([^=]+)", lambda match: match.groups()
+)
+_DURATION = Parsed(
+    "duration", "a duration such as 30s or 2m", r"(?=.*[1-9])(\d{1,6}(?:\.\d{1,3})?)([smh]?)",
+    lambda match: float(match[1]) * {"m": 60, "h": 3600}.get(match[2], 1),
+)  # fmt: skip
+_SIZE = Parsed(
+    "dim=n", "a size such as batch=4", r"([^=]+)=(0*[1-9]\d{0,8})",
+    lambda match: (match[1], int(match[2])),
+)  # fmt: skip
+_COUNTS = Parsed(
+    "n,n...", "a list of whole numbers", r" *-?\d{1,9} *(, *-?\d{1,9} *)*",
+    lambda match: tuple(map(int, match[0].split(","))),
+)  # fmt: skip
+_NUMBERS = Parsed(
+    "x,x...", "a list of numbers", r" *-?\d*\.?\d{1,15} *(, *-?\d*\.?\d{1,15} *)*",
+    lambda match: tuple(map(float, match[0].split(","))),
+)  # fmt: skip
 
 
 def read_value(text: str) -> str | int | float | bool:
@@ -98,16 +73,15 @@ def read_value(text: str) -> str | int | float | bool:
     return text
 
 
-PERCENT, ASSIGNMENT = Parsed("percent", parse_percent), Parsed("name=value", parse_assignment)
 #: The settings of an option by the annotation of its field, or by the ``type`` in its metadata.
 _SETTINGS: dict[Any, dict[str, Any]] = {
     bool: {"is_flag": True},
-    tuple[int, ...]: {"type": Parsed("n,n...", functools.partial(parse_numbers, int))},
-    tuple[float, ...]: {"type": Parsed("x,x...", functools.partial(parse_numbers, float))},
+    tuple[int, ...]: {"type": _COUNTS},
+    tuple[float, ...]: {"type": _NUMBERS},
     tuple[str, ...]: {"multiple": True},
-    tuple[tuple[str, int], ...]: {"type": Parsed("dim=n", parse_size), "multiple": True},
+    tuple[tuple[str, int], ...]: {"type": _SIZE, "multiple": True},
     "assignment": {"type": ASSIGNMENT, "multiple": True},
-    "duration": {"type": Parsed("duration", parse_duration)},
+    "duration": {"type": _DURATION},
     "percent": {"type": PERCENT},
 }
 
