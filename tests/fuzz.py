@@ -62,7 +62,7 @@ from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
 from workbench.run.config import plan_config, read_config
-from workbench.store import load_document, load_record, load_run, read_layers
+from workbench.store import load_record, load_run, read_layers
 from workbench.trace.samples import read_functions, read_samples
 
 TESTS = Path(__file__).parent
@@ -399,7 +399,7 @@ def use_run(path: Path) -> None:
 
 def read_as(kind: type) -> Callable[[Path], object]:
     """The reader of one kind of document."""
-    return lambda path: load_document(kind, path)
+    return lambda path: load_record(kind, path, least=2)
 
 
 def read_ceilings(path: Path) -> None:

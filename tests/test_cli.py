@@ -9,6 +9,8 @@ import pytest
 
 import workbench as wb
 
+SIDE = str(wb.sample_run("toy_cnn"))
+
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
@@ -29,7 +31,10 @@ import workbench as wb
         (["run", "x.pte", "--threads", "one"], "whole numbers"),
         (["compare", "a", "b"], "a: no such file or folder"),
         (["compare", "a", "b", "--fail-above", "lots"], "not a percentage"),
-        (["compare", "a", "b", "--across", "colour"], "valid: build, device, program, threads"),
+        (
+            ["compare", SIDE, f"{SIDE}:avx512_off", "--across", "colour"],
+            "valid: build, device, program, threads",
+        ),
         (["analyze", "."], "not a run folder"),
         (["nonsense"], "nonsense"),
     ],

@@ -158,14 +158,9 @@ def read_file(path: Path, most: int = _LARGEST) -> bytes:
         raise StoreError(error.strerror or str(error), where=path) from None
 
 
-def load_record(cls: type[T], path: Path) -> T:
-    """Read a record from an untrusted JSON file."""
-    return from_json(cls, read_file(path), path)
-
-
-def load_document(kind: type[T], path: Path) -> T:
-    """Read a document that was derived from a run, from an untrusted JSON file."""
-    return structure(kind, upgrade(parse_json(read_file(path), path), path, least=2), path)
+def load_record(cls: type[T], path: Path, *, least: int = 1) -> T:
+    """Read a record of a schema version from ``least`` on, from an untrusted JSON file."""
+    return from_json(cls, read_file(path), path, least=least)
 
 
 #: The SHA-256 of each state of a file that was hashed in this process.

@@ -27,7 +27,7 @@ from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, WRONG, check
 from workbench.options import MeasureOptions
 from workbench.records.documents import METRICS
 from workbench.records.runs import count_threads
-from workbench.store import MANIFEST, load_document
+from workbench.store import MANIFEST, load_record
 
 
 @dataclass(frozen=True)
@@ -442,7 +442,7 @@ def compare_with_metrics(
     The two were not interleaved. The interval is over the process restarts of both; it does not
     cover what else changed on the machine between them.
     """
-    metrics = load_document(METRICS, Path(metrics_json))
+    metrics = load_record(METRICS, Path(metrics_json), least=2)
     folder, experiment, threads = split_name(name)
     run = open_run(folder)
     _check_silicon(metrics["emulated"] or run.emulated)

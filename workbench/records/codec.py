@@ -51,9 +51,9 @@ def to_plain(value: Any) -> Any:
     return to_plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
-def from_json(cls: type[T], text: str | bytes, where: object) -> T:
-    """A record of type ``cls`` from untrusted JSON text."""
-    return structure(cls, upgrade(parse_json(text, where), where), where)
+def from_json(cls: type[T], text: str | bytes, where: object, *, least: int = 1) -> T:
+    """A record of type ``cls``, of a schema version from ``least`` on, from untrusted JSON text."""
+    return structure(cls, upgrade(parse_json(text, where), where, least=least), where)
 
 
 def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
