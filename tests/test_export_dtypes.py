@@ -20,7 +20,6 @@ from workbench.export.accuracy import (
     describe_problem,
     explain_log,
     run_program,
-    sensitivity,
 )
 from workbench.export.artifact import describe_export, export_model, list_problems
 from workbench.export.precision import DTYPES
@@ -259,32 +258,6 @@ def test_a_kernel_that_refuses_its_tensors_is_the_cause_that_is_told(tmp_path):
     export = wb.open_program(error.value.where).export
     assert error.value.where.exists() and not export.runs and export.fidelity == ()
     assert "different dim orders" in export.problem
-
-
-class Difference(nn.Module):
-    """Noise gets as large as the input, the signal as small as ``1 / gain`` of it."""
-
-    def __init__(self, gain):
-        super().__init__()
-        self.gain = gain
-
-    def forward(self, x):
-        return x - x.sign() * (1 - 1 / self.gain), x * 2
-
-
-@pytest.mark.parametrize("gain", [1, 30])
-def test_a_model_that_amplifies_noise_is_the_cause_that_is_told(gain):
-    signs = torch.randn(1, 10_000, generator=torch.Generator().manual_seed(0)).sign()
-    model = LoadedModel("difference", Difference(gain), (signs,))
-    expected = list(model.module(signs))
-    told = sensitivity(model, expected)
-    amplifies = "the PyTorch model itself amplifies noise in its inputs by 30 dB"
-    assert told == ("" if gain == 1 else amplifies)
-
-
-def test_a_model_without_floating_point_inputs_amplifies_nothing():
-    model = LoadedModel("integers", nn.Identity(), (torch.arange(9),))
-    assert sensitivity(model, [torch.arange(9)]) == ""
 
 
 def test_a_program_that_is_none_is_one_error():

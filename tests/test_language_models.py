@@ -442,7 +442,7 @@ def test_names_of_language_models_and_their_settings():
         ("smollm2_135m,embedding=5", "is not a setting"),
         ("smollm2_135m,kv=4", "is not a setting"),
         ("smollm2_135m,kv=8,sdpa=0", "needs cache=1 and sdpa=1"),
-        ("absent.json", "no such file"),
+        ("absent.json", "No such file"),
     ],
 )
 def test_a_bad_name_is_one_clear_error(spec, problem):
@@ -452,9 +452,10 @@ def test_a_bad_name_is_one_clear_error(spec, problem):
 
 def test_bad_parameters_are_one_clear_error(tmp_path):
     path = tmp_path / "params.json"
-    path.write_text("[]")
-    with pytest.raises(StoreError, match=r"is no params\.json"):
-        LanguageModel(str(path))
+    for text, words in (("[]", "not a JSON object"), ("{}", r"is no params\.json")):
+        path.write_text(text)
+        with pytest.raises(StoreError, match=words):
+            LanguageModel(str(path))
     path.write_text('{"vocab_size": 8, "dims": 8}')
     with pytest.raises(UsageError, match="unknown parameter 'dims'"):
         wb.load_model(f"llm:{path}")

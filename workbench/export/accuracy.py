@@ -1,4 +1,4 @@
-"""Run a program and compare its outputs with the PyTorch model's; find likely causes."""
+"""Run a program and compare its outputs with the PyTorch model's."""
 
 from __future__ import annotations
 
@@ -13,20 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from workbench.models.process import silent_stderr
 from workbench.models.sources import reason
 from workbench.records.runs import Fidelity, LayerNoise
 
 if TYPE_CHECKING:
-    from workbench.models.loader import LoadedModel
     from workbench.records.layers import Layers
-
-#: Power of an input over that of the noise that is added to it, in dB.
-_NOISE_DB = 60
-#: A model that amplifies noise by less is not called a cause, in dB.
-_LEAST_GAIN_DB = 10
 
 
 def coarse_kernels(torch_name: str, operators: Mapping[str, int]) -> str:
@@ -36,30 +30,6 @@ def coarse_kernels(torch_name: str, operators: Mapping[str, int]) -> str:
     if not count or torch_name not in ("float16", "bfloat16"):
         return ""
     return f"{count} convolutions run on ExecuTorch's own kernel, which accumulates in {torch_name}"
-
-
-def sensitivity(model: LoadedModel, expected: list[Any]) -> str:
-    """A sentence if the PyTorch model amplifies noise, whatever the dtype; else empty.
-
-    Compared is the noise of the model's worst output with that of its floating-point inputs;
-    ``expected`` are the outputs without noise.
-    """
-    generator = torch.Generator().manual_seed(0)
-
-    def disturb(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
-        scale = tensor.square().mean().sqrt() * 10 ** (-_NOISE_DB / 20)
-        return tensor + noise * scale
-
-    args, kwargs = tree_map_only(torch.Tensor, disturb, (model.example_inputs, model.kwargs))
-    compared = compare_with_model(run_eagerly(model.module, args, kwargs), expected, -math.inf)
-    ratios = [output.sqnr_db for output in compared if output.sqnr_db is not None]
-    gain = _NOISE_DB - min(ratios, default=math.inf)
-    if gain < _LEAST_GAIN_DB:
-        return ""
-    return f"the PyTorch model itself amplifies noise in its inputs by {gain:.0f} dB"
 
 
 def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -103,8 +103,7 @@ def export_model(
         _report_problems(cached, progress)
         return cached
     # Only now: an export that is reused needs no PyTorch.
-    from workbench.export import accuracy
-    from workbench.export.failure import explain_forward
+    from workbench.export import accuracy, failure
     from workbench.export.lower import lower_model
     from workbench.models.inputs import choose_inputs, lay_out_channels_last, name_dimensions
     from workbench.models.loader import SEED, load_model
@@ -122,11 +121,11 @@ def export_model(
     started = time.perf_counter()
     with silence():
         report("running the PyTorch model", 0.1)
-        with explain_forward(model.origin):
+        with failure.explain(failure.FORWARD, model.origin):
             expected = accuracy.run_eagerly(model.module, model.example_inputs, model.kwargs)
         lowered = lower_model(model, options, report)
         report("comparing the outputs with the PyTorch model's", 0.8)
-        checked = _check(lowered, model, expected, options.dtype, report)
+        checked = _check(lowered, expected, options.dtype, report)
     seconds = time.perf_counter() - started
 
     asked = {
@@ -276,9 +275,7 @@ def _report_problems(program: Program, progress: Progress | None) -> None:
             warnings.warn(f"{pte.name}: {problem}", stacklevel=3)
 
 
-def _check(
-    lowered: Lowered, model: LoadedModel, expected: list[Any], dtype: str, progress: Progress
-) -> dict[str, Any]:
+def _check(lowered: Lowered, expected: list[Any], dtype: str, progress: Progress) -> dict[str, Any]:
     """What a comparison of the program with the PyTorch model adds to the record."""
     from workbench.export import accuracy
 
@@ -300,8 +297,7 @@ def _check(
             progress(f"the noise of its layers is unknown: {reason(error)}", 0.9)
     if not problem:
         return found
-    coarse = accuracy.coarse_kernels(DTYPES[dtype], count_calls(lowered.layers, "kernel"))
-    cause = coarse or accuracy.sensitivity(model, expected)
+    cause = accuracy.coarse_kernels(DTYPES[dtype], count_calls(lowered.layers, "kernel"))
     return found | {"problem": f"{problem}; likely cause: {cause}" if cause else problem}
 
 

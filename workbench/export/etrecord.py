@@ -6,7 +6,7 @@ An ETRecord is a ZIP archive; only its JSON graphs and maps are read here.
 import json
 import zipfile
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from workbench.errors import StoreError
 from workbench.export import origins as links
 from workbench.export.origins import EdgeNode
-from workbench.records.layers import Instruction, Layers, Method, Origin
+from workbench.records.layers import Layers, Method, Origin
 
 #: The last graph before partitioning, and the one before that.
 _GRAPHS = ("edge_after_transform", "edge_dialect_exported_program")
@@ -38,45 +38,41 @@ def add_etrecord(layers: Layers, path: Path) -> Layers:
     return replace(layers, methods=methods)
 
 
-@dataclass(frozen=True)
-class _Graph:
-    """The nodes of a method by their debug handles."""
-
-    edges: dict[int, list[EdgeNode]]
-    origins: list[Origin]
-    modules: dict[str, str]
-
-    def nodes(self, handles: Any) -> list[EdgeNode]:
-        handles = handles if isinstance(handles, list) else [handles]
-        return [edge for n in dict.fromkeys(map(int, handles)) for edge in self.edges.get(n, ())]
-
-
 def _add_to_method(method: Method, archive: zipfile.ZipFile) -> Method:
-    graph = _read_graph(archive, method.name)
+    edges, origins, modules = _read_graph(archive, method.name)
+
+    def nodes(handles: Any) -> list[EdgeNode]:
+        handles = handles if isinstance(handles, list) else [handles]
+        return [edge for n in dict.fromkeys(map(int, handles)) for edge in edges.get(n, ())]
+
     handles = _read_json(archive, "debug_handle_map")[method.name]
-    found = {int(number): graph.nodes(given) for number, given in handles.items()}
+    known = {int(number): nodes(given) for number, given in handles.items()}
     delegates = _read_json(archive, "delegate_map").get(method.name, {})
     backends = {int(number): str(delegate["name"]) for number, delegate in delegates.items()}
-    events = {
-        int(number): {
-            str(logged): tuple(edge.number for edge in edges)
-            for logged, given in delegate["delegate_map"].items()
-            if (edges := graph.nodes(given))
-        }
-        for number, delegate in delegates.items()
-    }
     ours = {n: call.name for n, call in enumerate(method.instructions) if call.kind == "delegate"}
     if not ours.items() >= backends.items():
         raise ValueError(f"its delegates are {backends}, those of the program {ours}")
-    calls = tuple(
-        _add_to_instruction(call, found.get(n, []), events.get(n, {}), graph.origins)
-        for n, call in enumerate(method.instructions)
-    )
-    origins = tuple(graph.origins)
-    return replace(method, instructions=calls, origins=origins, modules=graph.modules)
+    calls = list(method.instructions)
+    for number, call in enumerate(calls):
+        if call.xnodes:
+            linked = links.link_xnodes(call.xnodes, known.get(number, []), origins)
+            calls[number] = replace(call, xnodes=linked)
+        elif call.kind == "kernel" and known.get(number):
+            kernel = call.name.rpartition("::")[2].partition(".")[0]
+            alike = (edge for edge in known[number] if f".{kernel}." in f".{edge.operator}.")
+            calls[number] = replace(call, origin=next(alike, known[number][0]).number)
+    for number, delegate in delegates.items():
+        logged = {str(name): nodes(given) for name, given in delegate["delegate_map"].items()}
+        if not calls[int(number)].xnodes:
+            events = {name: tuple(e.number for e in own) for name, own in logged.items() if own}
+            calls[int(number)] = replace(calls[int(number)], events=events)
+    return replace(method, instructions=tuple(calls), origins=tuple(origins), modules=modules)
 
 
-def _read_graph(archive: zipfile.ZipFile, method: str) -> _Graph:
+def _read_graph(
+    archive: zipfile.ZipFile, method: str
+) -> tuple[dict[int, list[EdgeNode]], list[Origin], dict[str, str]]:
+    """The nodes of a method by their debug handles, the origins, and the classes of modules."""
     names = set(archive.namelist())
     entry = next((name for graph in _GRAPHS if (name := f"{graph}/{method}") in names), None)
     nodes = _read_json(archive, entry)["graph_module"]["graph"]["nodes"] if entry else []
@@ -97,7 +93,7 @@ def _read_graph(archive: zipfile.ZipFile, method: str) -> _Graph:
         origins.append(links.make_origin(name, operator, around, metadata.get("stack_trace")))
         modules |= around
     links.share_layers(origins, chain.from_iterable(edges.values()))
-    return _Graph(edges, origins, modules)
+    return edges, origins, modules
 
 
 def _read_json(archive: zipfile.ZipFile, name: str) -> Any:
@@ -107,18 +103,3 @@ def _read_json(archive: zipfile.ZipFile, name: str) -> Any:
         raise ValueError(f"{name} is too large")
     with archive.open(name) as file:
         return json.loads(file.read(_LARGEST_BYTES))
-
-
-def _add_to_instruction(
-    call: Instruction,
-    found: list[EdgeNode],
-    events: dict[str, tuple[int, ...]],
-    origins: list[Origin],
-) -> Instruction:
-    if call.kind == "kernel" and found:
-        kernel = call.name.rpartition("::")[2].partition(".")[0]
-        alike = (edge for edge in found if f".{kernel}." in f".{edge.operator}.")
-        return replace(call, origin=next(alike, found[0]).number)
-    if call.xnodes:
-        return replace(call, xnodes=links.link_xnodes(call.xnodes, found, origins))
-    return replace(call, events=events)

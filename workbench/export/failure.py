@@ -25,48 +25,34 @@ _PRODUCTS = frozenset(
 )  # fmt: skip
 
 
-@contextlib.contextmanager
-def explain_forward(origin: str) -> Iterator[None]:
-    """Turn exceptions of the PyTorch model into an `ExportError`."""
-    try:
-        yield
-    except Exception as error:  # a model may raise anything
-        where, hint = user_line(error) or origin, "check the example inputs"
-        raise ExportError(f"forward() fails: {reason(error)}", where=where, hint=hint) from error
+FORWARD, TRACING, LOWERING = "forward() fails", "torch.export", "lowering"
+_HINTS = {
+    FORWARD: "check the example inputs",
+    TRACING: "the model runs in PyTorch, but tracing sees tensors without values",
+}
 
 
 @contextlib.contextmanager
-def explain_tracing(origin: str) -> Iterator[None]:
-    """Turn exceptions of ``torch.export`` into an `ExportError`."""
-    from torch._dynamo.exc import UserError
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
+def explain(stage: str, origin: str, exported: ExportedProgram | None = None) -> Iterator[None]:
+    """Turn the exceptions of a stage of the export into an `ExportError` with the user's line."""
     try:
         yield
-    except Exception as error:  # the model's code runs in here and may raise anything
-        what = reason(error)
-        hint = "the model runs in PyTorch, but tracing sees tensors without values"
+    except Exception as error:  # the model and the passes of the exporter may raise anything
+        from torch._dynamo.exc import UserError
+        from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+        what, hint, text = reason(error), _HINTS.get(stage), str(error)
         if isinstance(error, GuardOnDataDependentSymNode):
             what = "the code branches on a tensor's value, or uses it as a size"
             hint = "compute both sides and choose with torch.where; keep sizes constant"
-        elif isinstance(error, UserError) and "dynamic" in str(error):
-            what = "; ".join(re.findall(r"^\s*- (.*)", str(error), re.MULTILINE)) or what
+        elif isinstance(error, UserError) and "dynamic" in text:
+            what = "; ".join(re.findall(r"^\s*- (.*)", text, re.MULTILINE)) or what
             hint = "check get_dynamic_shapes()"
-        where = user_line(error) or origin
-        raise ExportError(f"torch.export: {what}", where=where, hint=hint) from error
-
-
-@contextlib.contextmanager
-def explain_lowering(exported: ExportedProgram, origin: str) -> Iterator[None]:
-    """Turn exceptions of the partitioner and the emitter into an `ExportError`."""
-    try:
-        yield
-    except Exception as error:  # each pass raises its own types
-        if found := re.search(r"Missing out variants: \{([^}]*)\}", str(error)):
-            operators = sorted(re.findall(r"[\w:]+", found[1]))
+        elif exported and (missing := re.search(r"Missing out variants: \{([^}]*)\}", text)):
+            operators = sorted(re.findall(r"[\w:]+", missing[1]))
             raise no_kernel_error(operators, exported, origin) from error
-        where = user_line(error) or user_line_of_stack(str(error)) or origin
-        raise ExportError(f"lowering: {reason(error)}", where=where) from error
+        where = user_line(error) or user_line_of_stack(text) or origin
+        raise ExportError(f"{stage}: {what}", where=where, hint=hint) from error
 
 
 def check_operands(exported: ExportedProgram, dtype: str, origin: str) -> None:

@@ -67,7 +67,7 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
     dtype, backend = options.dtype, options.backend
     torch_dtype = getattr(torch, DTYPES[dtype])
     progress(f"exporting in {dtype}", 0.2)
-    with failure.explain_forward(model.origin):
+    with failure.explain(failure.FORWARD, model.origin):
         module = copy.deepcopy(model.module).to(torch_dtype).eval()
         args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
         traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
@@ -78,9 +78,9 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
     progress(f"lowering to {backend}", 0.4)
     weights = keep_half_weights() if PRECISIONS[dtype].half_weights else contextlib.nullcontext()
-    with failure.explain_lowering(exported, model.origin), weights, torch.no_grad():
+    with failure.explain(failure.LOWERING, model.origin, exported), weights, torch.no_grad():
         program, edge, partition = _lower(exported, options, model.metadata)
-    with failure.explain_lowering(exported, model.origin):
+    with failure.explain(failure.LOWERING, model.origin, exported):
         etrecord, layers = _write_etrecord(exported, edge, program), describe_program(program)
     if missing := sorted(count_calls(layers, "kernel").keys() - set(_get_operator_names())):
         raise failure.no_kernel_error(missing, program.exported_program(), model.origin)
@@ -88,7 +88,6 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
     inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
     pte = program.buffer
     arguments, outputs = read_interface(pte)
-    _check_inputs(inputs, arguments, model.origin)
     if PRECISIONS[dtype].quantizes:
         quantized, products = count_quantized(layers)
         notes["quantized"] = f"{quantized} of {products} convolutions and matrix products"
@@ -101,7 +100,7 @@ def _quantize(
     """The exported graph, quantised if the dtype is; notes; and what measures the noise."""
     precision, modules = PRECISIONS[options.dtype], options.module_dtypes
     ways = {PRECISIONS[each].quantizes for each in (options.dtype, *dict(modules).values())}
-    with failure.explain_tracing(model.origin):
+    with failure.explain(failure.TRACING, model.origin):
         if "weights" in ways:
             quantize.quantize_weights(module, options.dtype, modules, options.group_size)
         # As upstream's exporter of language models; others may have code that Dynamo cannot trace.
@@ -148,7 +147,7 @@ def measure_layer_noise(
 ) -> dict[str, float]:
     """`accuracy.measure_each_layer` of a dtype that quantises the graph, on the first sample."""
     module, run = copy.deepcopy(model.module).eval(), (model.example_inputs, model.kwargs)
-    with silence(), failure.explain_tracing(model.origin):
+    with silence(), failure.explain(failure.TRACING, model.origin):
         exported = _trace(*bind_constants(module, *run), model.dynamic_shapes)
         walks, _ = _quantize_graph(exported, module, run, model, dtype)
         return accuracy.measure_each_layer(*walks, order, seconds)
@@ -218,17 +217,6 @@ def _write_etrecord(
     return buffer.getvalue()
 
 
-def _check_inputs(inputs: list[torch.Tensor], arguments: tuple[Tensor, ...], origin: str) -> None:
-    given = [(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in inputs]
-    taken = [(argument.dtype, argument.shape) for argument in arguments]
-    fits = len(given) == len(taken) and all(
-        g == t or (argument.dynamic and g[0] == t[0] and len(g[1]) == len(t[1]))
-        for g, t, argument in zip(given, taken, arguments, strict=True)
-    )
-    if not fits:
-        raise ExportError(f"the program takes {taken}, the examples are {given}", where=origin)
-
-
 @contextlib.contextmanager
 def keep_half_weights() -> Iterator[None]:
     """Serialise convolution weights and biases in fp16 for what is lowered inside.
@@ -285,11 +273,12 @@ def tabulate_partition(
             source = user_line_of_stack(node.meta.get("stack_trace"))
             reason = "" if backend == "portable" else reasons.get(node.name) or _missing(target)
         operator = target.__name__.removesuffix(".default")
-        modules[delegated, operator, source, reason].append(quantize.module_path(node))
+        path = "" if delegated else quantize.module_path(node)
+        modules[delegated, operator, source, reason].append(path)
     ordered = sorted(modules.items(), key=lambda item: (item[0][0], -len(item[1]), item[0]))
     rows = []
     for (delegated, operator, source, reason), paths in ordered:
-        inside = () if delegated else tuple(dict.fromkeys(filter(None, paths)))
+        inside = tuple(filter(None, dict.fromkeys(paths)))
         rows.append(Partition(operator, len(paths), delegated, reason, source, inside))
     return tuple(rows)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -71,120 +71,97 @@ def link_xnodes(
     xnodes: tuple[XNode, ...], edges: list[EdgeNode], origins: list[Origin]
 ) -> tuple[XNode, ...]:
     """The operators of a delegate with ``origins``, ``absorbed`` and ``borrows``."""
-    return _Links(xnodes, edges).linked(origins) if edges else xnodes
+    by_name = {edge.name: edge for edge in edges}
+    arguments = {edge.name: edge.arguments for edge in edges}
+    users: dict[str, list[str]] = defaultdict(list)
+    by_handle: dict[int | None, list[EdgeNode]] = defaultdict(list)
+    for edge in edges:
+        for argument in edge.arguments:
+            users[argument].append(edge.name)
+        if edge.handle not in (None, NO_HANDLE):
+            by_handle[edge.handle].append(edge)
+    producer = {value: number for number, node in enumerate(xnodes) for value in node.outputs}
+    readers: dict[int, list[int]] = defaultdict(list)
+    for number, node in enumerate(xnodes):
+        for value in node.inputs:
+            readers[value].append(number)
+    before = [[producer[v] for v in node.inputs if v in producer] for node in xnodes]
+    after = [[reader for v in node.outputs for reader in readers[v]] for node in xnodes]
+    owner: dict[str, int] = {}
+    own: list[list[int]] = [[] for _ in xnodes]
+    absorbed: list[list[int]] = [[] for _ in xnodes]
 
+    def claim(number: int, edge: EdgeNode) -> None:
+        owner.setdefault(edge.name, number)
+        own[number].append(edge.number)
 
-class _Links:
-    """Operators of a delegate, by index, and the exporter's nodes, by name."""
-
-    def __init__(self, xnodes: tuple[XNode, ...], edges: list[EdgeNode]):
-        self.xnodes, self.edges = xnodes, {edge.name: edge for edge in edges}
-        self.users: dict[str, list[str]] = defaultdict(list)
-        for edge in edges:
-            for argument in edge.arguments:
-                self.users[argument].append(edge.name)
-        self.producer = {out: i for i, node in enumerate(xnodes) for out in node.outputs}
-        self.readers: dict[int, list[int]] = defaultdict(list)
-        for number, node in enumerate(xnodes):
-            for value in node.inputs:
-                self.readers[value].append(number)
-        self.owner: dict[str, int] = {}
-        self.origins: list[list[int]] = [[] for _ in xnodes]
-        self.absorbed: list[list[int]] = [[] for _ in xnodes]
-        self.link_by_handle()
-        self.link_by_producer()
-        self.absorb_rest()
-
-    def before(self, number: int) -> list[int]:
-        return [self.producer[v] for v in self.xnodes[number].inputs if v in self.producer]
-
-    def after(self, number: int) -> list[int]:
-        return [reader for v in self.xnodes[number].outputs for reader in self.readers[v]]
-
-    def arguments(self, name: str) -> Iterable[str]:
-        return self.edges[name].arguments
-
-    def claim(self, number: int, edge: EdgeNode) -> None:
-        self.owner.setdefault(edge.name, number)
-        self.origins[number].append(edge.number)
-
-    def link_by_handle(self) -> None:
-        by_handle: dict[int | None, list[EdgeNode]] = defaultdict(list)
-        for edge in self.edges.values():
-            if edge.handle not in (None, NO_HANDLE):
-                by_handle[edge.handle].append(edge)
-        for number, node in enumerate(self.xnodes):
-            free = (e for e in by_handle.get(node.handle, ()) if e.name not in self.owner)
-            if match := next((e for e in free if node.type in e.types), None):
-                self.claim(number, match)
-        for number, node in enumerate(self.xnodes):
-            known = by_handle.get(node.handle, [])
-            if known and not self.origins[number]:
-                self.claim(number, next((e for e in known if e.name not in self.owner), known[0]))
-
-    def link_by_producer(self) -> None:
-        """Link operators that lost their handle to free nodes of their type and their input."""
-        for number, node in enumerate(self.xnodes):
-            if self.origins[number] or node.type in ("StaticTranspose", "Convert"):
-                continue
-            source = _nearest(number, self.before, lambda i: bool(self.origins[i]))
-            edges = (e for e in self.edges.values() if e.name not in self.owner)
-            alike = (edge for edge in edges if node.type in edge.types)
-            nearest = (e for e in alike if self.nearest_owner(e, self.arguments) == source)
-            if match := next(nearest, None):
-                self.claim(number, match)
-
-    def absorb_rest(self) -> None:
-        """Give each node without an operator to the one before it; a dequantisation to the next."""
-        for edge in [edge for edge in self.edges.values() if edge.name not in self.owner]:
-            ways = [self.arguments, self.users.__getitem__]
-            if "dequantize" in edge.operator:
-                ways.reverse()
-            owners = (self.nearest_owner(edge, way) for way in ways)
-            owner = next((owner for owner in owners if owner is not None), None)
-            if owner is not None:
-                self.absorbed[owner].append(edge.number)
-
-    def nearest_owner(self, edge: EdgeNode, step: Callable[[str], Iterable[str]]) -> int | None:
+    def nearest_owner(edge: EdgeNode, steps: Mapping[str, Sequence[str]]) -> int | None:
         """The operator of the first owned node in one direction, depth first."""
-        seen, stack = {edge.name}, list(step(edge.name))[::-1]
+        seen, stack = {edge.name}, [*reversed(steps[edge.name])]
         while stack:
             name = stack.pop()
-            if name in seen or name not in self.edges:
+            if name in seen or name not in by_name:
                 continue
             seen.add(name)
-            if name in self.owner:
-                return self.owner[name]
-            stack += list(step(name))[::-1]
+            if name in owner:
+                return owner[name]
+            stack += reversed(steps[name])
         return None
 
-    def linked(self, origins: list[Origin]) -> tuple[XNode, ...]:
-        """The operators; those without a layer borrow their producer's, or the reader's if NHWC."""
-        has_layer = [bool(own) and bool(origins[own[0]].module_class) for own in self.origins]
+    for number, node in enumerate(xnodes):
+        free = (e for e in by_handle[node.handle] if e.name not in owner)
+        if match := next((e for e in free if node.type in e.types), None):
+            claim(number, match)
+    for number, node in enumerate(xnodes):
+        known = by_handle[node.handle]
+        if known and not own[number]:
+            claim(number, next((e for e in known if e.name not in owner), known[0]))
 
-        def lends(number: int) -> bool:
-            return self.xnodes[number].role == "compute" and has_layer[number]
+    # Operators that lost their handle belong to free nodes of their type and their input.
+    for number, node in enumerate(xnodes):
+        if own[number] or node.type in ("StaticTranspose", "Convert"):
+            continue
+        nearest = _nearest(number, before, lambda i: bool(own[i]))
+        alike = (e for e in edges if e.name not in owner and node.type in e.types)
+        if match := next((e for e in alike if nearest_owner(e, arguments) == nearest), None):
+            claim(number, match)
 
-        linked = []
-        for number, node in enumerate(self.xnodes):
-            borrows = None
-            if not has_layer[number]:
-                to_nhwc = node.role == "layout" and node.attributes.get("perm") == _TO_NHWC
-                ways = [self.after, self.before] if to_nhwc else [self.before, self.after]
-                found = (_nearest(number, way, lends, _REACH) for way in ways)
-                borrows = next((i for i in found if i is not None), None)
-            own, absorbed = tuple(self.origins[number]), tuple(self.absorbed[number])
-            linked.append(replace(node, origins=own, absorbed=absorbed, borrows=borrows))
-        return tuple(linked)
+    # A node without an operator is a part of the one before it; a dequantisation, of the next.
+    for edge in (edge for edge in edges if edge.name not in owner):
+        ways: list[Mapping[str, Sequence[str]]] = [arguments, users]
+        if "dequantize" in edge.operator:
+            ways.reverse()
+        owners = (nearest_owner(edge, way) for way in ways)
+        if (first := next((number for number in owners if number is not None), None)) is not None:
+            absorbed[first].append(edge.number)
+
+    # Those without a layer borrow their producer's, or the reader's if NHWC.
+    has_layer = [bool(numbers) and bool(origins[numbers[0]].module_class) for numbers in own]
+    lends = [node.role == "compute" and has for node, has in zip(xnodes, has_layer, strict=True)]
+    linked = []
+    for number, node in enumerate(xnodes):
+        to_nhwc = node.role == "layout" and node.attributes.get("perm") == _TO_NHWC
+        directions = (after, before) if to_nhwc else (before, after)
+        lenders = (_nearest(number, way, lends.__getitem__, _REACH) for way in directions)
+        borrows = next((i for i in lenders if i is not None), None)
+        linked.append(
+            replace(
+                node,
+                origins=tuple(own[number]),
+                absorbed=tuple(absorbed[number]),
+                borrows=None if has_layer[number] else borrows,
+            )
+        )
+    return tuple(linked)
 
 
 def _nearest(
-    start: int, step: Callable[[int], list[int]], fits: Callable[[int], bool], reach: int = 2**31
+    start: int, steps: list[list[int]], fits: Callable[[int], bool], reach: int = 2**31
 ) -> int | None:
     """The nearest fitting operator in one direction, breadth first, at most ``reach`` steps."""
     seen, front = {start}, [start]
     while front and reach > 0:
-        front = [i for i in dict.fromkeys(n for f in front for n in step(f)) if i not in seen]
+        front = [i for i in dict.fromkeys(n for f in front for n in steps[f]) if i not in seen]
         seen.update(front)
         if found := [i for i in front if fits(i)]:
             return found[0]
@@ -211,21 +188,24 @@ def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, 
     origins: list[Origin] = []
     edges: list[list[EdgeNode]] = []
     for number, instruction in enumerate(method.instructions):
-        calls = _calls_of(instruction, nodes[number], graph)
-        found = [_edge_node(place, call) for place, call in enumerate(calls, len(origins))]
-        if instruction.kind == "kernel":
-            found = [replace(edge, handle=handles.get(number)) for edge in found]
-        edges.append(found)
-        origins += map(_origin, calls)
+        edges.append([])
+        is_kernel = instruction.kind == "kernel"
+        for call in _calls_of(instruction, nodes[number], graph):
+            handle = handles.get(number) if is_kernel else call.meta.get("debug_handle")
+            arguments = tuple(argument.name for argument in call.all_input_nodes)
+            edges[-1].append(EdgeNode(len(origins), call.name, _name(call), handle, arguments))
+            modules = module_classes(_module_stack(call))
+            trace = call.meta.get("stack_trace")
+            origins.append(make_origin(call.name, _name(call), modules, trace))
     share_layers(origins, chain.from_iterable(edges))
     instructions = tuple(
-        replace(call, origin=found[0].number if found else None)
+        replace(call, origin=own[0].number if own else None)
         if call.kind == "kernel"
-        else replace(call, xnodes=link_xnodes(call.xnodes, found, origins))
-        for call, found in zip(method.instructions, edges, strict=True)
+        else replace(call, xnodes=link_xnodes(call.xnodes, own, origins))
+        for call, own in zip(method.instructions, edges, strict=True)
     )
     inner = (_delegate_calls(node, graph) for node in _calls(graph) if _name(node) == _DELEGATE)
-    modules: dict[str, str] = {}
+    modules = {}
     for node in chain(_calls(graph), chain.from_iterable(inner)):
         modules |= module_classes(_module_stack(node))
     return replace(method, instructions=instructions, origins=tuple(origins), modules=modules)
@@ -300,16 +280,6 @@ def _runtime_name(node: Node) -> str:
 
 def _name(node: Node) -> str:
     return getattr(node.target, "__name__", str(node.target))
-
-
-def _edge_node(number: int, node: Node) -> EdgeNode:
-    arguments = tuple(argument.name for argument in node.all_input_nodes)
-    return EdgeNode(number, node.name, _name(node), node.meta.get("debug_handle"), arguments)
-
-
-def _origin(node: Node) -> Origin:
-    modules = module_classes(_module_stack(node))
-    return make_origin(node.name, _name(node), modules, node.meta.get("stack_trace"))
 
 
 def _module_stack(node: Node) -> Iterator[tuple[str, str]]:

@@ -73,24 +73,21 @@ def transform_passes(options: ExportOptions, see: Callable[[ExportedProgram], No
 
     cast = ops.edge.dim_order_ops._to_dim_order_copy.default
 
-    class FoldConstants(ExportedProgramPassBase):
+    class Fold(ExportedProgramPassBase):
         def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
             targets = {node.target for node in exported_program.graph.nodes}
             folds_all = not {"constants", "norms"}.isdisjoint(options.also_rewrite)
-            if cast not in targets and not folds_all:
-                return ExportedProgramPassResult(exported_program, False)
-            skipped = {t for t in targets if "dequantize" in str(t)} if folds_all else targets
-            skipped -= {cast}
-            folded = constant_prop_pass(exported_program, skipped, _skip_dim_order=False)
-            return ExportedProgramPassResult(folded, True)
-
-    class Show(ExportedProgramPassBase):
-        def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
+            folds = options.rewrite and (folds_all or cast in targets)
+            if folds:
+                skipped = {t for t in targets if "dequantize" in str(t)} if folds_all else targets
+                exported_program = constant_prop_pass(
+                    exported_program, skipped - {cast}, _skip_dim_order=False
+                )
             see(copy.deepcopy(exported_program))
-            return ExportedProgramPassResult(exported_program, False)
+            return ExportedProgramPassResult(exported_program, folds)
 
-    cleaning = [*get_transform_passes(), FoldConstants()] if options.rewrite else []
-    return ExportedProgramPassManager([*cleaning, Show()])
+    cleaning = get_transform_passes() if options.rewrite else []
+    return ExportedProgramPassManager([*cleaning, Fold()])
 
 
 def _tensor(argument: Any) -> torch.Tensor:
@@ -98,13 +95,12 @@ def _tensor(argument: Any) -> torch.Tensor:
     return argument.meta["val"]
 
 
+def _is_half(node: Node) -> bool:
+    return _tensor(node.args[0]).dtype == torch.float16
+
+
 def _hard_sigmoid(node: Node) -> Callable[..., Any]:
     return lambda x: aten.mul.Tensor(aten.clamp.default(aten.add.Tensor(x, 3.0), 0.0, 6.0), 1 / 6)
-
-
-def _half_gelu(node: Node) -> Callable[..., Any] | None:
-    is_half = _tensor(node.args[0]).dtype == torch.float16
-    return _gelu(node) if is_half else None
 
 
 def _gelu(node: Node) -> Callable[..., Any]:
@@ -121,7 +117,7 @@ def _silu(node: Node) -> Callable[..., Any] | None:
     source: Any = node.args[0]
     # Other readers of a tensor that is overwritten may expect the result.
     overwrites = node.target is aten.silu_.default and len(source.users) > 1
-    if overwrites or _tensor(source).dtype != torch.float16:
+    if overwrites or not _is_half(node):
         return None
     return lambda x: aten.mul.Tensor(x, aten.sigmoid.default(x))
 
@@ -173,11 +169,6 @@ def _attention(node: Node) -> Callable[..., Any] | None:
     return replacement
 
 
-def _take(x: Any, axis: int, start: int, shape: list[int]) -> Any:
-    """A slice of as many values along an axis as ``shape`` has."""
-    return aten.slice.Tensor(x, axis, start, start + shape[axis])
-
-
 def _select(node: Any) -> Callable[..., Any] | None:
     """One part of a tensor along an axis, or all of them, without that axis."""
     shape, axis = _static_shape(node), node.args[1] if len(node.args) > 1 else 0
@@ -185,10 +176,9 @@ def _select(node: Any) -> Callable[..., Any] | None:
         return None
     axis %= len(shape)
     count, rest = shape[axis], shape[:axis] + shape[axis + 1 :]
-    one = [*shape[:axis], 1, *shape[axis + 1 :]]
 
     def part(x: Any, index: int) -> Any:
-        return aten.reshape.default(_take(x, axis, index, one), rest)
+        return aten.reshape.default(aten.slice.Tensor(x, axis, index, index + 1), rest)
 
     if node.target is aten.select.int:
         return lambda x: part(x, node.args[2] % count)
@@ -199,12 +189,11 @@ def _split(node: Any) -> Callable[..., Any] | None:
     if _static_shape(node) is None:
         return None
     axis = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
-    shapes = [list(part.shape) for part in node.meta["val"]]
-    axis %= len(shapes[0])
-    ends = [*itertools.accumulate((shape[axis] for shape in shapes), initial=0)]
-    return lambda x: [
-        _take(x, axis, start, shape) for start, shape in zip(ends, shapes, strict=False)
-    ]
+    parts = node.meta["val"]
+    axis %= parts[0].ndim
+    ends = itertools.accumulate((part.shape[axis] for part in parts), initial=0)
+    places = list(itertools.pairwise(ends))
+    return lambda x: [aten.slice.Tensor(x, axis, start, end) for start, end in places]
 
 
 def _whole_slice(node: Node) -> Callable[..., Any] | None:
@@ -263,7 +252,7 @@ _RULES: dict[Any, Rule] = {
 }
 _XNNPACK_RULES: dict[Any, Rule] = {
     aten.hardsigmoid.default: _hard_sigmoid,
-    aten.gelu.default: _half_gelu,
+    aten.gelu.default: lambda node: _gelu(node) if _is_half(node) else None,
     aten.silu.default: _silu,
     aten.silu_.default: _silu,
     aten.scaled_dot_product_attention.default: _attention,

@@ -46,14 +46,15 @@ def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
         raise UsageError("are for images, and there are none", where="--mean, --std")
     if not sizes and not options.inputs:
         return model
-    chosen = _resize(model, sizes) if sizes else model
+    if sizes:
+        model = _resize(model, sizes)
     if options.inputs:
-        chosen = _fill(chosen, options)
+        model = _fill(model, options)
     if sizes:
         text = ", ".join(f"{name}={size}" for name, size in sorted(sizes.items()))
-        chosen = replace(chosen, input_source=f"{chosen.input_source}, at {text}")
-    try_forward(chosen)
-    return chosen
+        model = replace(model, input_source=f"{model.input_source}, at {text}")
+    try_forward(model)
+    return model
 
 
 def lay_out_channels_last(model: LoadedModel) -> LoadedModel:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ from torch import nn
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.models.registry import EagerModelBase
 from workbench.options import GROUP_SIZE
+from workbench.records.codec import parse_json
+from workbench.store import read_file
 
 #: Sizes of published models, as upstream's ``params.json`` has them.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -35,24 +36,17 @@ PRESETS: dict[str, dict[str, Any]] = {
 LARGEST_PARAMS = 100_000
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What follows the name, such as ``llm:smollm2_135m,layers=4,sdpa=0``.
-
-    ``layers`` replaces the number of layers, 0 keeps it. ``context`` is the number of positions in
-    the cache; without a ``cache``, the program takes all tokens, and no position. ``sdpa``: attend
-    by ``llama::custom_sdpa``, which needs the cache. ``logits``: compute those of all tokens, not
-    only the last one's. ``embedding``: bits of the quantised table of tokens, 4 or 8; 0: floats.
-    ``kv``: bits of the cache's values, 8, for which attention needs ``sdpa``; 0: floats.
-    """
-
-    layers: int = 0
-    context: int = 256
-    cache: int = 1
-    sdpa: int = 1
-    logits: int = 0
-    embedding: int = 0
-    kv: int = 0
+#: What may follow the name, such as ``llm:smollm2_135m,layers=4,sdpa=0``, and the defaults.
+SETTINGS = {
+    "layers": 0,  # replaces the number of layers; 0 keeps it
+    "context": 256,  # positions in the cache
+    "cache": 1,  # without it, the program takes all tokens, and no position
+    "sdpa": 1,  # attend by ``llama::custom_sdpa``, which needs the cache
+    "logits": 0,  # compute those of all tokens, not only the last one's
+    "embedding": 0,  # bits of the quantised table of tokens, 4 or 8; 0: floats
+    "kv": 0,  # bits of the cache's values, 8, for which attention needs ``sdpa``; 0: floats
+}
+_BITS = {"embedding": (0, 4, 8), "kv": (0, 8)}
 
 
 #: Upstream's names of a layer's weights, and those of Hugging Face's Llama and Qwen3.
@@ -77,13 +71,14 @@ class LanguageModel(EagerModelBase):
 
     def __init__(self, spec: str):
         name, *changes = spec.split(",")
-        self.settings = Settings(**dict(map(_parse_change, changes)))
+        self.settings = settings = SETTINGS | dict(map(_parse_change, changes))
         self.params = dict(PRESETS[name]) if name in PRESETS else _read_params(Path(name))
-        self.sdpa = bool(self.settings.sdpa and self.settings.cache)
-        if self.settings.kv and not self.sdpa:
+        self.cache = bool(settings["cache"])
+        self.sdpa = bool(settings["sdpa"] and self.cache)
+        if settings["kv"] and not self.sdpa:
             raise UsageError("a cache of 8 bits needs cache=1 and sdpa=1", where="llm:")
-        if self.settings.layers:
-            self.params["n_layers"] = self.settings.layers
+        if settings["layers"]:
+            self.params["n_layers"] = settings["layers"]
 
     def get_eager_model(self) -> nn.Module:
         """The transformer, as upstream's exporter builds it."""
@@ -99,11 +94,11 @@ class LanguageModel(EagerModelBase):
                 raise unknown_name("parameter", key, known, where="params.json")
         try:
             arguments = ModelArgs(
-                max_seq_len=self.settings.context,
-                max_context_len=self.settings.context,
-                use_kv_cache=bool(self.settings.cache),
+                max_seq_len=self.settings["context"],
+                max_context_len=self.settings["context"],
+                use_kv_cache=self.cache,
                 use_sdpa_with_kv_cache_op=self.sdpa,
-                generate_full_logits=bool(self.settings.logits),
+                generate_full_logits=bool(self.settings["logits"]),
                 enable_dynamic_shape=True,
                 **self.params,
             )
@@ -158,14 +153,14 @@ class LanguageModel(EagerModelBase):
         from executorch.examples.models.llama.export_llama_lib import _get_source_transforms
         from executorch.extension.llm.export.builder import DType
 
-        bits = self.settings.embedding
+        bits = self.settings["embedding"]
         if bits:
             import executorch.kernels.quantized  # noqa: F401  (registers its operators)
         for transform in _get_source_transforms(
             DType.fp32,
-            use_kv_cache=bool(self.settings.cache),
+            use_kv_cache=self.cache,
             use_sdpa_with_kv_cache=self.sdpa,
-            quantize_kv_cache=bool(self.settings.kv),
+            quantize_kv_cache=bool(self.settings["kv"]),
             embedding_quantize=f"{bits},{GROUP_SIZE}" if bits else None,
         ):
             module = transform(module)
@@ -175,52 +170,45 @@ class LanguageModel(EagerModelBase):
         """Some tokens at position 0."""
         tokens = torch.randint(0, self.params["vocab_size"], (1, min(16, self._most)))
         position = {"input_pos": torch.tensor([0], dtype=torch.long)}
-        return (tokens, position) if self.settings.cache else (tokens,)
+        return (tokens, position) if self.cache else (tokens,)
 
     def get_dynamic_shapes(self) -> Any:
         """Any number of tokens; upstream's exporter has the same limit."""
         tokens = {1: torch.export.Dim("tokens", max=self._most)}
-        return (tokens, {"input_pos": {0: 1}}) if self.settings.cache else (tokens,)
+        return (tokens, {"input_pos": {0: 1}}) if self.cache else (tokens,)
 
     def get_metadata(self) -> dict[str, Any]:
         """The constant methods by which upstream's runner knows the program."""
-        lengths = dict.fromkeys(("get_max_seq_len", "get_max_context_len"), self.settings.context)
+        lengths = dict.fromkeys(
+            ("get_max_seq_len", "get_max_context_len"), self.settings["context"]
+        )
         sizes = {
             "get_n_layers": self.params["n_layers"],
             "get_vocab_size": self.params["vocab_size"],
         }
-        kinds = {"use_kv_cache": bool(self.settings.cache), "enable_dynamic_shape": True}
+        kinds = {"use_kv_cache": self.cache, "enable_dynamic_shape": True}
         return lengths | sizes | kinds | {"use_sdpa_with_kv_cache": self.sdpa}
 
     @property
     def _most(self) -> int:
-        return self.settings.context - 1
+        return self.settings["context"] - 1
 
 
 def _parse_change(text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
-    known = [each.name for each in fields(Settings)]
-    if name not in known:
-        raise unknown_name("setting", name, known, where="llm:")
-    allowed = value.isdecimal() and 2 * (name == "context") <= int(value) < 2**20
-    bits = {"embedding": (0, 4, 8), "kv": (0, 8)}
-    if not allowed or int(value) not in bits.get(name, (int(value),)):
+    if name not in SETTINGS:
+        raise unknown_name("setting", name, SETTINGS, where="llm:")
+    number = int(value) if value.isdecimal() and len(value) < 8 else -1
+    allowed = _BITS.get(name, range(2 * (name == "context"), 2**20))
+    if number not in allowed:
         raise UsageError(f"{text!r:.40} is not a setting such as layers=4", where="llm:")
-    return name, int(value)
+    return name, number
 
 
 def _read_params(path: Path) -> dict[str, Any]:
     if path.suffix != ".json":
         raise unknown_name("language model", str(path), [*PRESETS, "path/to/params.json"])
-    if not path.is_file():
-        raise StoreError("no such file", where=path)
-    try:
-        with open(path, "rb") as file:
-            params = json.loads(file.read(LARGEST_PARAMS))
-    except OSError as error:
-        raise StoreError(error.strerror or str(error), where=path) from None
-    except (ValueError, RecursionError):
-        params = None
-    if not isinstance(params, dict) or not isinstance(params.get("vocab_size"), int):
+    params = parse_json(read_file(path, LARGEST_PARAMS), path)
+    if not isinstance(params.get("vocab_size"), int):
         raise StoreError("is no params.json of a language model", where=path)
     return params

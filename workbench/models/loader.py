@@ -156,21 +156,18 @@ def _find_upstream(name: str) -> Iterator[type]:
         with replaced(socket, "getaddrinfo", refuse):
             yield getattr(importlib.import_module(module), cls)
     except (WorkbenchError, ImportError, AttributeError, RuntimeError) as error:
+        missing = error if isinstance(error, ImportError) else error.__cause__
         if hosts:
+            what = f"has to be downloaded from {hosts[0]}"
             code = f"from {module} import {cls} as M; M().get_eager_model()"
             hint = f'fetch it once: python -c "{code}"'
-            raise WorkbenchError(
-                f"has to be downloaded from {hosts[0]}", where=where, hint=hint
-            ) from error
-        missing = error if isinstance(error, ImportError) else error.__cause__
-        if not isinstance(missing, ImportError) or not missing.name:
+        elif not isinstance(missing, ImportError) or not missing.name:
             raise
-        package = missing.name.partition(".")[0]
-        if package == "executorch":
-            raise WorkbenchError("is not in the installed wheel", where=where) from error
-        raise WorkbenchError(
-            f"needs {missing.name}", where=where, hint=_install(package)
-        ) from error
+        elif missing.name.startswith("executorch."):
+            what, hint = "is not in the installed wheel", ""
+        else:
+            what, hint = f"needs {missing.name}", _install(missing.name.partition(".")[0])
+        raise WorkbenchError(what, where=where, hint=hint) from error
 
 
 def _install(package: str) -> str:
@@ -255,17 +252,19 @@ def _pick(namespace: ModuleType, file: Path, name: str) -> Any:
     """The class, instance or function ``name`` of a file; an error lists what can be a model."""
 
     def can_be_model(thing: Any) -> bool:
-        is_class = inspect.isclass(thing)
-        accepted = issubclass(thing, torch.nn.Module) if is_class else callable(thing)
-        return accepted or is_eager_model(thing)
+        is_network = issubclass(thing, nn.Module) if inspect.isclass(thing) else callable(thing)
+        return is_network or is_eager_model(thing)
 
     things = vars(namespace)
     if can_be_model(things.get(name)):
         return things[name]
-    defined = {
-        n: t for n, t in things.items() if getattr(t, "__module__", "") == namespace.__name__
-    }
-    own = [n for n, thing in defined.items() if can_be_model(thing) and n not in _INPUT_NAMES]
+    own = [
+        n
+        for n, thing in things.items()
+        if getattr(thing, "__module__", "") == namespace.__name__
+        and can_be_model(thing)
+        and n not in _INPUT_NAMES
+    ]
     raise unknown_name("model", name, own, shown_path(file))
 
 
@@ -278,11 +277,11 @@ def _prepare(
 ) -> LoadedModel:
     source = source or getattr(definition, "__module__", "") or definition.__name__
     with _explain_errors("cannot be built", source):
-        is_model = isinstance(definition, torch.nn.Module) or is_eager_model(definition)
+        is_model = isinstance(definition, nn.Module) or is_eager_model(definition)
         thing = definition if is_model and not inspect.isclass(definition) else definition()
-        is_module = isinstance(thing, torch.nn.Module)
+        is_module = isinstance(thing, nn.Module)
         module = thing if is_module or not is_eager_model(thing) else thing.get_eager_model()
-    if not isinstance(module, torch.nn.Module):
+    if not isinstance(module, nn.Module):
         raise WorkbenchError(
             f"{name} gives {type(module).__name__!r}, not an nn.Module", where=source
         )

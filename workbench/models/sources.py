@@ -15,8 +15,8 @@ from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.errors import StoreError, UsageError
-from workbench.store import sha256_of
+from workbench.errors import UsageError
+from workbench.store import read_file, sha256_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,10 +55,7 @@ def package_root(file: Path) -> Path | None:
 
 
 def _read(file: Path) -> str:
-    try:
-        return file.read_text(errors="replace")
-    except OSError as error:
-        raise StoreError(error.strerror or str(error), where=file) from None
+    return read_file(file).decode(errors="replace")
 
 
 #: The maximum number of samples from one source, which is enough to calibrate any model.
