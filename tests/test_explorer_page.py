@@ -1,5 +1,6 @@
 """The explorer in Chromium: every way from a category to a roofline, by mouse and by keyboard."""
 
+import itertools
 import json
 import re
 import sys
@@ -97,6 +98,10 @@ def test_from_a_category_down_to_the_roof(open_page):
     page.get_by_role("button", name="GEMM", exact=False).and_(page.locator(".chip")).click()
     assert crumbs(page) == ["mobilenet_v3_small", "GEMM"]
     assert "42 of 184 operators" in page.locator(".t-grid").locator("..").inner_text()
+    roofs = section(page, "Roofline")
+    assert roofs.locator("svg circle").count() == roofs.locator("tbody tr").count() == 10
+    roofs.get_by_role("button").nth(1).click()
+    assert page.locator(".inspector h2").inner_text().endswith(crumbs(page)[-1])
     page.locator(".t-row", has_text=GEMM).click()
     assert crumbs(page) == [
         "mobilenet_v3_small",
@@ -185,7 +190,7 @@ def test_the_wheel_scrolls_the_page_and_zooms_with_control(open_page):
     wait_until(page, f"{zoomed} < {before} * 0.9")
 
 
-def test_search_takes_what_the_label_says_and_enter_selects_it(open_page):
+def test_search_takes_what_the_label_says_and_enter_goes_from_match_to_match(open_page):
     page = open_page()
     page.keyboard.press("/")
     page.keyboard.type("conv")
@@ -194,9 +199,21 @@ def test_search_takes_what_the_label_says_and_enter_selects_it(open_page):
     assert not [label for label in labels if "Transpose" in label]
     assert page.locator(".t-body .t-row").first.locator("mark").inner_text() == "Conv"
     before = page.locator(".timeline .bar .soft").inner_text()
+    match, chosen = page.locator(".operators [role=status]"), page.locator('[aria-selected="true"]')
     page.keyboard.press("Enter")
-    assert page.locator('.t-row[aria-selected="true"]').count() == 1
+    assert chosen.count() == 1 and match.inner_text().startswith("1 of ")
     assert page.locator(".timeline .bar .soft").inner_text() == before
+    page.keyboard.press("Enter")
+    assert chosen.get_attribute("id") == "wb-row-1"
+    page.get_by_role("button", name="Previous match").click()
+    page.get_by_role("searchbox").press("Shift+Enter")
+    last = int(page.locator(".t-grid").get_attribute("aria-rowcount")) - 2
+    assert chosen.get_attribute("id") == f"wb-row-{last}"
+    page.get_by_role("searchbox").fill("<b>no such operator")
+    assert page.get_by_text("Nothing found for “<b>no such operator”.").is_visible()
+    assert match.is_hidden()
+    page.locator(".none").get_by_role("button").click()
+    assert page.locator(".t-row").count() > 10 and not page.locator(".none").is_visible()
 
 
 def test_the_table_sorts_selects_several_and_scrolls(open_page):
@@ -392,8 +409,12 @@ def test_an_address_restores_what_was_seen(open_page):
     assert other.get_by_label("Colour by").input_value() == "speedup"
     assert other.locator(".inspector h2").inner_text() == GEMM
     # An address of another run, or a damaged one, is no reason to fail.
-    damaged = open_page(state="pair=99&ops=99999.x&time=1~2&factor=-3&module=none&sort=%20&view=3d")
-    assert "184 operators" in damaged.locator("body").inner_text()
+    wrong = "pair=99&ops=99999.x&time=1~2&factor=-3&module=none&sort=%20&view=3d&what=constructor~2"
+    damaged = open_page(state=f"{wrong}&category=Art&finding=7&inference=900&color=taste&over=all")
+    assert crumbs(damaged) == ["mobilenet_v3_small"]
+    assert damaged.get_by_text("184 operators", exact=True).first.is_visible()
+    damaged.locator(".t-row").nth(3).click()
+    assert re.fullmatch("ops=\\d+", damaged.url.partition("#")[2])
 
 
 def test_everything_by_keyboard(open_page):
@@ -410,7 +431,7 @@ def test_everything_by_keyboard(open_page):
     page.keyboard.press("Enter")
     assert crumbs(page)[-1] == "Convolution"
     tab_to("canvas")
-    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "Enter"):
+    for key in ("ArrowDown", "s", "D", "Enter"):
         page.keyboard.press(key)
     assert len(crumbs(page)) == 3
     tab_to(".timeline canvas")
@@ -427,7 +448,7 @@ def test_everything_by_keyboard(open_page):
     page.keyboard.press("Enter")
     assert page.locator('.t-row[aria-selected="true"]').get_attribute("id") == "wb-row-183"
     page.keyboard.press("?")
-    assert page.get_by_role("dialog").is_visible()
+    assert "notebook 09" in page.get_by_role("dialog").inner_text()
     page.keyboard.press("Escape")
     assert page.get_by_role("dialog").count() == 0
 
@@ -541,6 +562,30 @@ def test_a_phone_shows_verdict_findings_and_list(open_page, dark):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"explorer-390{'-dark' * dark}.png", full_page=True)
+
+
+@pytest.mark.parametrize("width", [900, 390])
+def test_where_there_is_little_room_details_are_a_drawer(open_page, width):
+    page = open_page(size=(width, 800))
+    drawer, sheet = page.locator(".inspector"), page.locator(".sheet")
+    handle = drawer.get_by_role("button", expanded=False).first
+    assert not sheet.is_visible() and handle.is_visible()
+    page.locator(".t-row", has_text=GEMM).click()
+    assert sheet.is_visible() and drawer.bounding_box()["height"] <= 400
+    box = drawer.bounding_box()
+    assert box["y"] + box["height"] == pytest.approx(800, abs=1)
+    drawer.get_by_role("button", name=GEMM).click()
+    assert not sheet.is_visible() and "0.141 ms" in drawer.inner_text()
+    page.keyboard.press("Escape")
+    page.locator(".card").first.click()
+    assert sheet.is_visible() and "What to do" in sheet.inner_text()
+    # Layers and numbers are whole, kinds of operators are cut; no head is over another.
+    cut = "parts => parts.filter(e => e.scrollWidth > e.clientWidth).map(e => e.className)"
+    assert set(page.locator(".t-body .t-label span").evaluate_all(cut)) <= {"t-kind"}
+    heads = [h.bounding_box() for h in page.locator(".t-heads button:visible").all()]
+    ends = [(h["x"], h["x"] + h["width"]) for h in heads]
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ends))
+    assert page.get_by_role("link", name="Report").get_attribute("href") == "report.html"
 
 
 def test_selections_are_drawn_fast(browser, tmp_path):

@@ -1,6 +1,6 @@
 // What the canvas charts share: a canvas that fits its place, a tip, and files of what it shows.
 
-import { h, pointIn } from "./dom.js";
+import { h, keyOf, pointIn } from "./dom.js";
 import { canvasPen, svgPen } from "./pen.js";
 
 export class Chart {
@@ -13,7 +13,8 @@ export class Chart {
     this.canvas.addEventListener("pointermove", event => this.point(event));
     this.canvas.addEventListener("pointerleave", () => view.tip.hide());
     this.canvas.addEventListener("keydown", event => {
-      if (!event.ctrlKey && !event.metaKey && !event.altKey && this.key(event)) event.preventDefault();
+      const { ctrlKey, metaKey, altKey, shiftKey } = event;
+      if (!ctrlKey && !metaKey && !altKey && this.key({ key: keyOf(event), shiftKey })) event.preventDefault();
     });
   }
 

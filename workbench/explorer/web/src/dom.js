@@ -24,6 +24,12 @@ export function marked(text, query) {
   return [text.slice(0, at), h("mark", null, text.slice(at, at + query.length)), text.slice(at + query.length)];
 }
 
+const ARROWS = { w: "ArrowUp", a: "ArrowLeft", s: "ArrowDown", d: "ArrowRight" };
+
+/** The key of an event; W, A, S and D are arrows. */
+export const keyOf = ({ key, ctrlKey, metaKey, altKey }) =>
+  ctrlKey || metaKey || altKey ? key : ARROWS[key.toLowerCase()] ?? key;
+
 /** Where on a canvas or element an event happened, in CSS pixels. */
 export function pointIn(element, event) {
   const box = element.getBoundingClientRect();

@@ -2,7 +2,7 @@
 
 import dagre from "@dagrejs/dagre";
 import { colorOf, inkOn } from "./color.js";
-import { h, svg } from "./dom.js";
+import { h, keyOf, svg } from "./dom.js";
 import { ms, share } from "./format.js";
 import { widthOf } from "./pen.js";
 
@@ -20,7 +20,7 @@ export class Graph {
       if (event.buttons === 1) this.root.scrollBy(-event.movementX, -event.movementY);
     });
     this.layouts = new Map();
-    this.root.addEventListener("keydown", event => { if (this.#key(event)) event.preventDefault(); });
+    this.root.addEventListener("keydown", event => { if (this.#key(keyOf(event))) event.preventDefault(); });
     this.root.addEventListener("wheel", event => {
       if (!event.ctrlKey && !event.metaKey) return;  // the page scrolls
       event.preventDefault();
@@ -150,7 +150,7 @@ export class Graph {
     else this.view.select(node.operators[0], more);
   }
 
-  #key({ key }) {
+  #key(key) {
     if (key === "+" || key === "=") { this.zoom(1.25); return true; }
     if (key === "-") { this.zoom(0.8); return true; }
     const { nodes } = this.layout;

@@ -17,7 +17,19 @@ export class Inspector {
     this.factor = new Factor("What if it were faster?", factor => view.store.set({ factor }));
     this.effect = h("p", { class: "effect" });
     this.what = h("section", null, h("h3", null, "What if it were faster?"), this.factor.root, this.effect);
-    this.root = h("aside", { class: "panel inspector", "aria-label": "Selection", tabindex: -1 }, this.body, this.what);
+    this.title = h("b");
+    this.brief = h("span", { class: "soft" });
+    this.handle = h("button", { type: "button", class: "handle", onclick: () => this.#open(!this.opened) }, this.title, this.brief);
+    this.root = h("aside", { class: "panel inspector", "aria-label": "Selection", tabindex: -1 }, this.handle,
+      h("div", { class: "sheet" }, this.body, this.what));
+    this.#open(false);
+  }
+
+  /** Where there is no room beside the charts, details are a drawer at the bottom edge: a selection opens it. */
+  #open(opened) {
+    this.opened = opened;
+    this.root.classList.toggle("opened", opened);
+    this.handle.setAttribute("aria-expanded", String(opened));
   }
 
   redraw() {
@@ -25,6 +37,11 @@ export class Inspector {
     const content = state.ops.length === 1 ? this.#operator(state.ops[0]) : this.#several();
     this.body.replaceChildren(...content.filter(Boolean));
     this.#whatIf();
+    const [only] = state.ops, chosen = state.ops.length > 0 || state.finding >= 0;
+    this.title.textContent = content[0].textContent;
+    this.brief.textContent = state.ops.length === 1 ? view.describe(only).slice(2, 4).filter(Boolean).join("; ") : `${view.subject(true).length} operators`;
+    if (chosen !== this.chosen) this.#open(chosen);
+    this.chosen = chosen;
   }
 
   #whatIf() {
@@ -101,11 +118,27 @@ export class Inspector {
       return section;
     }
     section.append(drawRoof(dots.map(([name, m]) => ({
-      name: sides.a ? name : m.label, peak: m.roofline.roof_gflops[i], bandwidth: m.roofline.roof_gbps[i],
+      name: sides.a ? name : m.label, before: m === sides.a, peak: m.roofline.roof_gflops[i], bandwidth: m.roofline.roof_gbps[i],
       intensity: m.roofline.intensity[i], gflops: m.roofline.gflops[i],
     })), theme), facts(dots.map(([name, m]) => [sides.a ? `side ${name}` : "rate",
       `${quantity(1e9 * m.roofline.gflops[i], "FLOP/s")}, ${known(m.roofline.roof_share[i]) ? `${share(m.roofline.roof_share[i])} of the roof` : "too short to tell its share of the roof"}; bound by ${m.bound[i]}`])));
     return section;
+  }
+
+  /** The slowest of some operators under the roof of B, numbered as in the list below. */
+  #roofs(operators) {
+    const { view } = this, { b, program } = view.sides, { roofline } = b;
+    const slowest = roofline ? operators.filter(i => roofline.gflops[i] > 0 && roofline.intensity[i] > 0 && known(roofline.roof_share[i]))
+      .sort((i, j) => b.mean_ms[j] - b.mean_ms[i]).slice(0, 10) : [];
+    if (!slowest.length) return null;
+    const dots = slowest.map((i, n) => ({ number: n + 1, name: program.labels[i], peak: roofline.roof_gflops[i], bandwidth: roofline.roof_gbps[i],
+      intensity: roofline.intensity[i], gflops: roofline.gflops[i] }));
+    const heads = ["no.", "operator", "of roof", "bound"].map((text, n) => h("th", { scope: "col", class: n === 2 ? "num" : null }, text));
+    const named = i => [program.texts.module[i], view.shortName(i)].filter(Boolean).join(" · ");
+    return h("section", { class: "roof" }, h("h3", null, `Roofline, slowest ${slowest.length}`), drawRoof(dots, view.theme),
+      h("table", { class: "list" }, h("thead", null, h("tr", null, ...heads)), h("tbody", null, ...slowest.map((i, n) => h("tr", null,
+        h("td", null, String(n + 1)), h("td", null, h("button", { type: "button", class: "link", onclick: () => view.select(i) }, named(i))),
+        h("td", { class: "num" }, share(roofline.roof_share[i])), h("td", null, b.bound[i]))))));
   }
 
   /** Several operators, or everything that the filters leave. */
@@ -136,7 +169,7 @@ export class Inspector {
       category && category.outcome !== "emulated" ? h("p", null, h("strong", { class: `v-${category.outcome}` }, ratio(category.speedup, category.low, category.high)), ` ${category.outcome}`) : null,
       h("section", null, h("h3", null, "Mean time per traced inference"), facts(times),
         h("p", { class: "soft" }, `${operators.length} of ${program.count} operators${verdicts ? `: ${verdicts}` : ""}`)),
-      view.filtered || state.ops.length ? null : this.#run(b),
+      view.filtered || state.ops.length ? null : this.#run(b), this.#roofs(operators),
     ];
   }
 

@@ -17,11 +17,23 @@ import { Table } from "./table.js";
 import { Timeline } from "./timeline.js";
 
 const KEYS = [
-  ["/", "search operators and layers"], ["Esc", "clear selection, then filters"], ["?", "this list"],
-  ["Tab", "next control or chart"], ["arrows", "move within a chart or the table"],
+  ["/", "search operators and layers"], ["Enter, Shift + Enter", "in the search: select the next or previous match"], ["Esc", "clear selection, then filters"], ["?", "this list"],
+  ["Tab", "next control or chart"], ["arrows, W A S D", "move within a chart or the table"],
   ["Enter", "select; a second Enter on the same operator clears it"], ["Space", "add to the selection, or remove"],
   ["+ − 0", "zoom timeline or graph; everything"], ["[ ]", "previous and next pair of inferences"],
   ["Shift + ← →", "filter the timeline by time"], ["Ctrl + wheel", "zoom; the wheel alone scrolls the page"],
+];
+
+const TERMS = [
+  ["A, B", "the two sides of a comparison: baseline and candidate; notebook 03"],
+  ["E2E latency", "time of Method::execute for one inference, without tracing; notebook 01"],
+  ["mean", "over the traced inferences; parts add up to the whole; notebook 04"],
+  ["typical", "mean of the middle half of each process restart's inferences; speed-ups compare these; notebook 03"],
+  ["[1.24, 1.31]", "95 % interval over process restarts; notebook 03"],
+  ["category", "the kind of work; every nanosecond is in one; notebook 05"],
+  ["layer", "the module of the PyTorch model that an operator works for; notebook 07"],
+  ["machine code", "the function in which the program counter was sampled; notebook 08"],
+  ["roof", "the rate that this machine's arithmetic or memory allows; notebook 09"],
 ];
 
 class View {
@@ -30,7 +42,7 @@ class View {
     Object.assign(this, { root, embedded, changed });
     this.#take(data, rest);
     const over = { levels: "ms", "what-if": "what-if" }[only];
-    this.store = new Store(fromHash(hash || (over ? `over=${over}` : ""), this.model.limits));
+    this.store = new Store(fromHash(hash || (over ? `over=${over}` : ""), this.model));
     root.dataset.only = over ? "categories" : only;
     this.tip = new Tip();
     this.#readTheme();
@@ -209,8 +221,9 @@ class View {
   }
 
   #helpDialog() {
-    const dialog = h("dialog", { class: "keys", "aria-label": "Keys" }, h("h2", null, "Keys"),
-      h("dl", null, ...KEYS.flatMap(([key, text]) => [h("dt", null, h("kbd", null, key)), h("dd", null, text)])),
+    const list = (rows, tag) => h("dl", null, ...rows.flatMap(([name, text]) => [h("dt", null, h(tag, null, name)), h("dd", null, text)]));
+    const dialog = h("dialog", { class: "keys", "aria-label": "Terms and keys" }, h("h2", null, "Terms"), list(TERMS, "b"),
+      h("p", { class: "soft" }, h("code", null, "workbench lab"), " opens the notebooks of the learning path."), h("h2", null, "Keys"), list(KEYS, "kbd"),
       h("button", { type: "button", onclick: () => dialog.close() }, "Close"));
     return dialog;
   }
@@ -333,7 +346,7 @@ function openPage() {
   const data = JSON.parse(place.textContent);
   const keep = hash => { try { history.replaceState(null, "", `#${hash}`); } catch { /* a frame without an address */ } };
   const view = mount(root, data, { hash: location.hash.slice(1), only: root.dataset.only, changed: keep });
-  addEventListener("hashchange", () => view.store.set(fromHash(location.hash.slice(1), view.model.limits)));
+  addEventListener("hashchange", () => view.store.set(fromHash(location.hash.slice(1), view.model)));
   root.explorer = view;
 }
 

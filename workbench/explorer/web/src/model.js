@@ -24,10 +24,6 @@ export class Model {
     this.cached = new Map();
   }
 
-  get limits() {
-    return { pairs: this.pairs.length, operators: Math.max(...this.programs.map(p => p.count)) };
-  }
-
   /** One comparison, A the baseline and B the candidate, or the other way round. */
   sides(state) {
     const name = `${state.pair} ${state.swap}`;

@@ -6,7 +6,7 @@ import { quantity } from "./format.js";
 
 const WIDTH = 300, HEIGHT = 170, LEFT = 40, BOTTOM = 28, TOP = 10, RIGHT = 10;
 
-/** `dots` have name, peak (GFLOP/s), bandwidth (GB/s), intensity (FLOP/B), gflops. */
+/** `dots` have name, peak (GFLOP/s), bandwidth (GB/s), intensity (FLOP/B), gflops; a number, or whether they are `before`. */
 export function drawRoof(dots, theme) {
   const ridges = dots.map(dot => dot.peak / dot.bandwidth);
   const xs = [...dots.map(dot => dot.intensity), ...ridges].filter(x => x > 0);
@@ -27,16 +27,17 @@ export function drawRoof(dots, theme) {
   picture.append(svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 3, "text-anchor": "end", fill: theme.soft }, "FLOP/B"),
     svg("text", { x: 2, y: TOP, fill: theme.soft }, "GFLOP/s"));
   const [low, high] = x.domain();
-  dots.forEach((dot, number) => {
+  const roofs = new Set();
+  for (const dot of dots) {
     const ridge = Math.min(Math.max(dot.peak / dot.bandwidth, low), high);
     const roof = at => Math.min(dot.peak, dot.bandwidth * at);
     const points = [low, ridge, high].filter(at => roof(at) > 0).map(at => `${x(at)},${Math.min(HEIGHT - BOTTOM, y(roof(at)))}`).join(" ");
-    const dash = number < dots.length - 1 ? "4 3" : null;
-    const place = { cx: x(dot.intensity), cy: y(dot.gflops), r: 4.5 };
-    picture.append(svg("polyline", { points, fill: "none", stroke: theme.ink, "stroke-width": 1.4, "stroke-dasharray": dash }),
-      svg("line", { x1: place.cx, x2: place.cx, y1: place.cy, y2: y(roof(dot.intensity)), stroke: theme.accent, "stroke-dasharray": "2 2" }),
-      svg("circle", { ...place, fill: number < dots.length - 1 ? theme.panel : theme.accent, stroke: theme.accent, "stroke-width": 1.6 }),
-      svg("text", { x: place.cx + 8, y: place.cy + 4, fill: theme.ink }, dot.name));
-  });
+    const place = { cx: x(dot.intensity), cy: y(dot.gflops), r: dot.number ? 7 : 4.5 };
+    if (!roofs.has(points)) picture.prepend(svg("polyline", { points, fill: "none", stroke: theme.ink, "stroke-width": 1.4, "stroke-dasharray": dot.before ? "4 3" : null }));
+    roofs.add(points);
+    if (!dot.number) picture.append(svg("line", { x1: place.cx, x2: place.cx, y1: place.cy, y2: y(roof(dot.intensity)), stroke: theme.accent, "stroke-dasharray": "2 2" }));
+    picture.append(svg("circle", { ...place, fill: dot.before || dot.number ? theme.panel : theme.accent, stroke: theme.accent, "stroke-width": 1.6 }),
+      svg("text", { x: place.cx + (dot.number ? 0 : 8), y: place.cy + 4, fill: theme.ink, "text-anchor": dot.number ? "middle" : null }, String(dot.number ?? dot.name)));
+  }
   return picture;
 }

@@ -1,10 +1,14 @@
 // What is chosen: the comparison, filters, the selection. It is written into the URL's hash.
 
+import { CATEGORIES, COLORINGS } from "./color.js";
+import { findingsOf } from "./model.js";
+
 export const EMPTY = {
   pair: 0, swap: false, category: "", module: null, finding: -1, ops: [], query: "", time: null,
   color: "category", view: "icicle", depth: 0, over: "", sort: "", factor: 1, what: {}, inference: -1,
 };
 const SHORT = { color: EMPTY.color, view: EMPTY.view, over: "", sort: "", category: "", query: "" };
+const SORTED = /^-?(label|category|a|b|bars|delta|share|run|speedup|outcome)$/;
 
 export function toHash(state) {
   const parts = new URLSearchParams();
@@ -23,28 +27,31 @@ export function toHash(state) {
 }
 
 /** The state in a hash; whatever does not fit the data is left out. */
-export function fromHash(text, limits) {
+export function fromHash(text, model) {
   const parts = new URLSearchParams(text);
   const state = { ...EMPTY };
   const whole = (name, below) => {
     const value = Number(parts.get(name));
     return parts.has(name) && Number.isInteger(value) && value >= 0 && value < below ? value : null;
   };
-  state.pair = whole("pair", limits.pairs) ?? 0;
+  state.pair = whole("pair", model.pairs.length) ?? 0;
   state.swap = parts.get("swap") === "1";
-  state.finding = whole("finding", 1000) ?? -1;
-  state.inference = whole("inference", 1000) ?? -1;
-  state.what = Object.fromEntries(parts.getAll("what").map(text => text.split("~")).filter(([, factor]) => Number(factor) >= 1)
-    .map(([category, factor]) => [category, Number(factor)]));
+  const sides = model.sides(state), { program } = sides, factorOf = text => Number(text) >= 1 ? Number(text) : 1;
+  state.finding = whole("finding", findingsOf(sides).length) ?? -1;
+  state.inference = whole("inference", model.inferences(state)) ?? -1;
+  state.what = Object.fromEntries(parts.getAll("what").map(text => text.split("~"))
+    .filter(([category]) => Object.hasOwn(CATEGORIES, category)).map(([category, factor]) => [category, factorOf(factor)]));
   state.depth = whole("depth", 100) ?? 0;
-  if (parts.has("module")) state.module = parts.get("module");
-  state.ops = (parts.get("ops") ?? "").split(".").filter(Boolean).map(Number)
-    .filter(op => Number.isInteger(op) && op >= 0 && op < limits.operators);
-  const time = (parts.get("time") ?? "").split("~").map(Number);
-  if (time.length === 3 && time.every(Number.isFinite) && time[0] in [0, 1]) state.time = time;
-  const factor = Number(parts.get("factor") ?? 1);
-  state.factor = factor >= 1 ? factor : 1;
-  for (const name of Object.keys(SHORT)) if (parts.has(name)) state[name] = parts.get(name);
+  if (program.tree.nodes.has(parts.get("module"))) state.module = parts.get("module");
+  state.ops = [...new Set((parts.get("ops") ?? "").split(".").filter(Boolean).map(Number))]
+    .filter(op => Number.isInteger(op) && op >= 0 && op < program.count);
+  const time = (parts.get("time") ?? "").split("~").map(Number), [side, from, to] = time;
+  const length = model.inference(state)[side]?.length;
+  if (time.length === 3 && from >= 0 && from < to && from < length) state.time = time;
+  state.factor = factorOf(parts.get("factor") ?? 1);
+  const allowed = { color: Object.keys(COLORINGS), view: ["icicle", "graph"], over: ["ms", "share", "what-if"], category: program.texts.category };
+  for (const name of Object.keys(SHORT)) if (allowed[name]?.includes(parts.get(name)) ?? parts.has(name)) state[name] = parts.get(name);
+  if (!SORTED.test(state.sort)) state.sort = "";
   return state;
 }
 

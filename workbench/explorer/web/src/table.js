@@ -1,7 +1,7 @@
 // The operators as a table; only the rows in sight are in the page.
 
 import { CATEGORIES } from "./color.js";
-import { h, marked } from "./dom.js";
+import { h, keyOf, marked } from "./dom.js";
 import { fixed, known, ratio, share } from "./format.js";
 
 const ROW = 27, TALL = 46, MARGIN = 8, HEIGHT = 440;  // as in style.css
@@ -16,16 +16,20 @@ export class Table {
     this.search = h("input", { type: "search", placeholder: "Search operators and layers  ( / )", "aria-label": "Search operators and layers",
       oninput: () => view.store.set({ query: this.search.value, ops: [] }) });
     this.search.addEventListener("keydown", event => {
-      if (event.key === "Enter" && this.order.length) { event.preventDefault(); view.select(this.order[0]); }
+      if (event.key === "Enter") { event.preventDefault(); this.#step(event.shiftKey ? -1 : 1); }
     });
     this.count = h("span", { class: "soft" });
+    this.match = h("span", { class: "soft", role: "status" });
+    const step = (text, name, by) => h("button", { type: "button", "aria-label": `${name} match`, title: `${name} match`, onclick: () => this.#step(by) }, text);
+    this.steps = h("span", { class: "zoom" }, step("‹", "Previous", -1), step("›", "Next", 1), this.match);
+    this.none = h("p", { class: "none", hidden: true }, h("span"), h("button", { type: "button", onclick: () => view.store.clear() }, "Clear (Esc)"));
     this.heads = h("div", { class: "t-row t-heads", role: "row" });
     this.body = h("div", { class: "t-body", role: "rowgroup" });
     this.grid = h("div", { class: "t-grid", role: "grid", tabindex: 0, "aria-label": "Operators", "aria-multiselectable": "true",
-      onscroll: () => { this.top = this.grid.scrollTop; this.#rows(); }, onkeydown: event => { if (event.target === this.grid && this.#key(event)) event.preventDefault(); } },
+      onscroll: () => { this.top = this.grid.scrollTop; this.#rows(); }, onkeydown: event => { if (event.target === this.grid && this.#key({ key: keyOf(event), shiftKey: event.shiftKey, ctrlKey: event.ctrlKey })) event.preventDefault(); } },
       h("div", { role: "rowgroup", class: "t-top" }, this.heads), this.body);
     this.root = h("section", { class: "panel operators", "aria-label": "Operators" },
-      h("header", { class: "bar" }, h("h2", null, "Operators"), this.search, this.count), this.grid);
+      h("header", { class: "bar" }, h("h2", null, "Operators"), this.search, this.steps, this.count), this.grid, this.none);
   }
 
   columns() {
@@ -48,6 +52,15 @@ export class Table {
     if (all) this.#arrange();
     if (shown !== undefined) this.#reveal(this.order.indexOf(shown));
     this.#rows(all);
+    const { ops, query } = this.view.state, at = ops.length === 1 ? this.order.indexOf(ops[0]) : -1;
+    this.steps.hidden = !query || !this.order.length;
+    this.match.textContent = at < 0 ? "" : `${at + 1} of ${this.order.length}`;
+  }
+
+  /** Selects the next or previous operator that the filters leave, in the order of the table. */
+  #step(by) {
+    const { view, order } = this, count = order.length, at = order.indexOf(view.state.ops[0]);
+    if (count) view.store.set({ ops: [order[at < 0 ? (by > 0 ? 0 : count - 1) : (at + by + count) % count]] });
   }
 
   #arrange() {
@@ -73,6 +86,9 @@ export class Table {
     this.active = Math.min(this.active, Math.max(0, operators.length - 1));
     if (this.search.value !== state.query) this.search.value = state.query;
     this.count.textContent = operators.length === left.length ? `${left.length} operators` : `${operators.length} of ${left.length} operators`;
+    this.none.hidden = operators.length > 0;
+    this.grid.hidden = !this.none.hidden;
+    this.none.firstChild.textContent = state.query ? `Nothing found for “${state.query}”.` : "No operator passes all filters.";
     this.grid.setAttribute("aria-rowcount", operators.length + 1);
     this.grid.className = `t-grid ${sides.paired ? "t-pair" : "t-one"}`;
     this.heads.replaceChildren(...columns.map(([each, text]) => {
@@ -134,10 +150,13 @@ export class Table {
     const cell = (name, ...content) => h("div", { role: "gridcell", class: `t-${name}` }, ...content);
     const bar = (value, name) => h("span", { class: `t-bar t-bar-${name}`, style: `width:${known(value) ? 100 * value / this.most : 0}%` });
     const swatch = h("span", { class: "swatch", style: `background:${CATEGORIES[category[i]] ?? theme.neutral}`, title: category[i] });
-    const text = sides.program.labels[i], cut = text.lastIndexOf(" · ");
+    const text = sides.program.labels[i], cut = Math.max(0, text.lastIndexOf(" · "));
+    // What tells operators apart, layer and number, is cut last: `features.3 · Fully… GEMM #6`.
+    const kind = text.slice(cut).match(/^( · )?(.* )?(\S+ #\d.*)$/) ?? [null, "", text.slice(cut), ""];
+    const part = (name, words) => words ? h("span", { class: name }, ...marked(words, state.query)) : null;
     const label = h("div", { role: "gridcell", class: "t-label", title: text }, swatch,
-      cut > 0 ? h("span", { class: "t-path" }, ...marked(text.slice(0, cut), state.query)) : null,
-      h("span", { class: "t-name" }, ...marked(cut > 0 ? text.slice(cut) : text, state.query)));
+      cut ? h("span", { class: "t-path" }, h("bdi", null, ...marked(text.slice(0, cut), state.query))) : null,
+      part("t-name", kind[1]), part("t-kind", kind[2]), part("t-name", kind[3]));
     const number = (name, value) => cell(name, fixed(value, this.decimals));
     const cells = sides.paired ? [
       label, number("a", sides.msA[i]), number("b", sides.msB[i]), cell("bars", bar(sides.msA[i], "a"), bar(sides.msB[i], "b")),
