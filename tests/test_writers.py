@@ -486,65 +486,30 @@ def test_any_name_is_kept_as_far_as_it_is_printable(tmp_path_factory, names):
 # --- speedscope -----------------------------------------------------------------------------------
 
 
-# What file-format-spec.ts of speedscope asks of a file with sampled profiles.
-FORMAT = {
-    "type": "object",
-    "required": ["$schema", "shared", "profiles"],
-    "properties": {
-        "$schema": {"const": "https://www.speedscope.app/file-format-schema.json"},
-        "name": {"type": "string"},
-        "exporter": {"type": "string"},
-        "activeProfileIndex": {"type": "integer", "minimum": 0},
-        "shared": {
-            "type": "object",
-            "required": ["frames"],
-            "properties": {
-                "frames": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["name"],
-                        "properties": {
-                            "name": {"type": "string"},
-                            "file": {"type": "string"},
-                            "line": {"type": "integer", "minimum": 1},
-                        },
-                        "additionalProperties": False,
-                    },
-                }
-            },
-        },
-        "profiles": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": [
-                    "type",
-                    "name",
-                    "unit",
-                    "startValue",
-                    "endValue",
-                    "samples",
-                    "weights",
-                ],
-                "properties": {
-                    "type": {"const": "sampled"},
-                    "name": {"type": "string"},
-                    "unit": {"const": "nanoseconds"},
-                    "startValue": {"type": "number"},
-                    "endValue": {"type": "number"},
-                    "samples": {
-                        "type": "array",
-                        "items": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-                    },
-                    "weights": {"type": "array", "items": {"type": "number", "minimum": 0}},
-                },
-                "additionalProperties": False,
-            },
-        },
-    },
-    "additionalProperties": False,
-}
+def record(required, **properties):
+    """The schema of an object of nothing else."""
+    known = {"properties": properties, "required": required.split(), "additionalProperties": False}
+    return {"type": "object", **known}
+
+
+def array(**items):
+    return {"type": "array", "items": items}
+
+
+TEXT, NUMBER = {"type": "string"}, {"type": "number"}
+#: What file-format-spec.ts of speedscope asks of a file with sampled profiles.
+FORMAT = record(
+    "$schema shared profiles",
+    **{"$schema": {"const": "https://www.speedscope.app/file-format-schema.json"}},
+    name=TEXT, exporter=TEXT, activeProfileIndex={"type": "integer", "minimum": 0},
+    shared=record("frames", frames=array(
+        **record("name", name=TEXT, file=TEXT, line={"type": "integer", "minimum": 1}))),
+    profiles=array(**record(
+        "type name unit startValue endValue samples weights",
+        type={"const": "sampled"}, name=TEXT, unit={"const": "nanoseconds"},
+        startValue=NUMBER, endValue=NUMBER, weights=array(type="number", minimum=0),
+        samples=array(**array(type="integer", minimum=0)))),
+)  # fmt: skip
 
 
 def load(path):
