@@ -24,65 +24,21 @@ RUNS = {
 TOP = 15
 
 STATISTICS = [
-    "clock",
-    "latency",
-    "low",
-    "high",
-    "restarts",
-    "n",
-    "mean",
-    "median",
-    "trimmed_mean",
-    "std",
-    "min",
-    "p90",
-    "p95",
-    "p99",
-    "max",
-    "outliers",
-]
+    "clock", "latency", "low", "high", "restarts", "n", "mean", "median", "trimmed_mean", "std",
+    "min", "p90", "p95", "p99", "max", "outliers",
+]  # fmt: skip
 OPERATORS = [
-    "key",
-    "operator",
-    "category",
-    "family",
-    "calls",
-    "mean_ms",
-    "std_ms",
-    "module",
-    "shapes",
-    "flops",
-    "bytes",
-    "confidence",
-]
+    "key", "operator", "category", "family", "calls", "mean_ms", "std_ms", "module", "shapes",
+    "flops", "bytes", "confidence",
+]  # fmt: skip
 LEVELS = [
-    "level",
-    "threads",
-    "latency_ms",
-    "latency_low_ms",
-    "latency_high_ms",
-    "speedup",
-    "low",
-    "high",
-    "outcome",
-    "total",
-    "total_low",
-    "total_high",
-    "floor",
-]
+    "level", "threads", "latency_ms", "latency_low_ms", "latency_high_ms", "speedup", "low",
+    "high", "outcome", "total", "total_low", "total_high", "floor",
+]  # fmt: skip
 SPEEDUP = [
-    "name",
-    "baseline_ms",
-    "candidate_ms",
-    "speedup",
-    "low",
-    "high",
-    "outcome",
-    "q",
-    "detectable",
-    "floor",
-    "margin",
-]
+    "name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome", "q",
+    "detectable", "floor", "margin",
+]  # fmt: skip
 
 
 def describe(folder):
