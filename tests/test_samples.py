@@ -73,7 +73,6 @@ def test_no_samples_are_an_empty_frame(tmp_path):
         (content(format="other"), "no file of samples"),
         (content(version=2), "version 2"),
         (content(hz=0), "rate of 0"),
-        (content(hz="997"), "rate of '997'"),
         (content(modules=None), "modules lack"),
         (content(modules=[{"path": 1, "build_id": "x"}]), "modules lack"),
         (content(modules=[]), "module 1 of 0"),
@@ -83,11 +82,8 @@ def test_no_samples_are_an_empty_frame(tmp_path):
         (content(time_ns="abcde"), "'time_ns' is no list"),
         (content(time_ns=[1, 2, 3, 4, 2**64]), "more than 64 bits"),
         (content(time_ns=[1, 2, 3, 4, 1.5]), "'time_ns' is no list"),
-        (content(time_ns=[1, 2, 3, 4, "5"]), "'time_ns' is no list"),
-        (content(time_ns=[1, 2, 3, 4, [5]]), "'time_ns' is no list"),
         (content(time_ns=[[1], [2], [3], [4], [5]]), "'time_ns' is no list"),
         (content(cpu_ns=[True] * 5), "'cpu_ns' is no list"),
-        (content(thread=None), "'thread' is no list"),
     ],
     ids=str,
 )
@@ -199,21 +195,8 @@ def test_samples_without_their_library_are_unknown(tmp_path):
         b"[]",
         b'{"format": "workbench functions", "version": 1, "functions": 3}',
         b'{"format": "workbench functions", "version": 1, "functions": [{"library": "x"}]}',
-        json.dumps(
-            {
-                **{"format": "workbench functions", "version": 1},
-                "functions": [
-                    {
-                        "library": "x",
-                        "build_id": "1",
-                        "start": -1,
-                        "size": 1,
-                        "name": "f",
-                        "code": "avx",
-                    }
-                ],
-            }
-        ).encode(),
+        b'{"format": "workbench functions", "version": 1, "functions": [{"library": "x", '
+        b'"name": "f", "build_id": "1", "start": -1, "size": 1, "code": "avx"}]}',
     ],
 )
 def test_malformed_tables_of_functions_are_refused(tmp_path, text):
