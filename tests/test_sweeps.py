@@ -9,7 +9,6 @@ from run_folder import open_made_run
 
 import workbench as wb
 
-LEVELS = ("low", "mid", "high")
 BRIEF = {"traced": 2, "drift": 0.01}
 
 
@@ -69,13 +68,6 @@ def test_threads_that_share_a_unit_are_said_to_be_slower(tmp_path):
         "4 threads were not shown to be faster than 2 for on",
         "from 4 threads on, off is faster than on",
     )
-
-
-def test_figures_have_a_row_or_a_line_for_everything(tmp_path):
-    times = {name: {1: ms, 2: ms} for name, ms in (("low", 4.0), ("mid", 2.0), ("high", 1.9))}
-    run = ladder(tmp_path, times)
-    shown = str(wb.show(run, "sweeps"))
-    assert all(name in shown for name in LEVELS)
 
 
 @pytest.mark.parametrize(("power", "fits"), [(2, True), (1, False)])
