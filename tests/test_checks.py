@@ -135,11 +135,3 @@ def test_of_a_budget_the_number_of_steps_is_not_known_in_advance(tmp_path, budge
     plan = replace(run.record.plan, budget_s=budget_s, processes=2 if budget_s else 3)
     run = replace(run, record=replace(run.record, plan=plan))
     assert text in run.checks.set_index("check").at["run is complete", "evidence"]
-
-
-def test_the_grade_is_in_every_artifact(reported):
-    quality = json.loads((reported.path / "analysis_summary.json").read_text())["quality"]
-    line = quality["summary"]
-    assert line.startswith(f"measurement quality {quality['grade']}")
-    assert line[1:] in (reported.path / "report.md").read_text()
-    assert line[1:] in str(wb.show(reported, "quality"))
