@@ -36,25 +36,6 @@ def test_the_options_in_its_text_exist(page):
     assert mentioned - known == {"--debug", "--help"} & mentioned
 
 
-def test_twenty_tasks_have_a_command():
-    text = (ROOT / "data" / "docs" / "how_do_i.md").read_text()
-    tasks = text.split("\n## ")[1:]
-    assert len(tasks) >= 20
-    for task in tasks:
-        title, _, body = task.partition("\n")
-        assert title.endswith("?"), title
-        assert "\n```" in body, title
-        prose = re.sub(r"```.*?```", "", body, flags=re.DOTALL).split("\n")
-        assert 1 <= len([*filter(None, prose)]) <= 6, title
-
-
-def test_a_command_with_an_unknown_option_is_found():
-    import click
-
-    with pytest.raises(click.NoSuchOption):
-        COMMANDS["run"].make_context("run", ["x.pte", "--nonsense"])
-
-
 @pytest.fixture
 def conf(monkeypatch, tmp_path):
     """The configuration of the site, which writes its pages into another folder."""
