@@ -59,13 +59,6 @@ def test_names_that_mislead(name, category):
     assert categorize(name).category == category
 
 
-def test_a_portable_name_may_carry_its_namespace():
-    named, plain = (
-        categorize(name, "portable") for name in ("aten::add.out", "native_call_add.out")
-    )
-    assert named.equals(plain)
-
-
 def test_arithmetic_on_sizes_is_not_arithmetic_on_tensors():
     assert categorize("native_call_add.Scalar", "portable").family == "scalar"
     assert categorize("native_call_add.Scalar_out", "portable").family == "elementwise"
