@@ -2,7 +2,6 @@ import functools
 import json
 import logging
 import os
-import re
 import subprocess
 import sys
 import textwrap
@@ -217,22 +216,6 @@ def test_constants_are_bound_and_every_saved_input_is_the_programs(tmp_path):
 
 
 @pytest.mark.slow
-def test_keyword_inputs_are_saved_in_the_programs_order(tmp_path):
-    class Difference(nn.Module):
-        def forward(self, *, a, b):
-            return a - b
-
-    kwargs = {"b": torch.ones(2), "a": torch.zeros(2)}
-    program = wb.export_model(
-        LoadedModel("difference", Difference(), (), kwargs),
-        wb.ExportOptions(backend="portable"),
-        root=tmp_path,
-    )
-    (output,) = run_program(program, saved_inputs(program))
-    assert output.tolist() == [-1, -1]
-
-
-@pytest.mark.slow
 def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
     model = small_model(example_inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
@@ -321,11 +304,8 @@ def twice():
 @pytest.mark.parametrize(
     ("expression", "parts"),
     [
-        slow("x if x.sum() > 0 else -x", ["branches on a tensor's value", "torch.where"]),
         slow("x.reshape(int(x.abs().sum().item()) * 0 + 4, -1)", ["uses it as a size"]),
-        slow("torch.fft.fft2(x).abs()", ["aten::_fft_c2c.out", "no kernel"]),
         slow("torch.linalg.svd(x)[1]", ["aten::_linalg_svd.U", "no kernel"]),
-        slow("x.sort()[0]", ["aten::sort.values", "no kernel"]),
         slow("x.cumprod(1).sort()[0]", ["aten::cumprod.out, aten::sort.values", "no kernel"]),
         slow("torch.ops.workbench_tests.twice(x)", ["workbench_tests::twice", "no kernel"]),
         ("torch.from_numpy(x.detach().numpy())", ["RuntimeError", "without values"]),
@@ -340,25 +320,6 @@ def test_failures_name_operator_and_line(write, tmp_path, capfd, twice, expressi
         assert part in line
     assert files_below(tmp_path) == ["mine.py"]
     assert "def forward" not in capfd.readouterr().err  # torch.export prints its graph there
-
-
-def test_a_wrong_number_of_inputs_is_refused(tmp_path):
-    image = torch.ones(1, 3, 8, 8)
-    line = problem(wb.export_model, small_model(example_inputs=(image, image)), root=tmp_path)
-    assert re.match(r"ExportError: .*test_export.py:\d+: forward\(\) fails: TypeError", line)
-    assert "check the example inputs" in line
-    assert files_below(tmp_path) == []
-
-
-def test_wrong_dynamic_shapes_are_refused(tmp_path):
-    class Fixed(nn.Module):
-        def forward(self, x):
-            return x.reshape(2, 8)
-
-    shapes = ({0: torch.export.Dim("batch", min=2, max=16)},)
-    model = LoadedModel("fixed", Fixed(), (torch.ones(4, 4),), dynamic_shapes=shapes)
-    line = problem(wb.export_model, model, root=tmp_path)
-    assert re.search(r"test_export.py:\d+: .*batch.*get_dynamic_shapes", line)
 
 
 def test_a_model_that_fails_in_half_precision_only_says_where(write):
