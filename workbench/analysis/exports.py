@@ -48,35 +48,25 @@ def count_undelegated(export: Export) -> pd.DataFrame:
 
 
 def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:
-    """One row per export: size, delegation, and difference from the PyTorch model.
-
-    Returns
-    -------
-    DataFrame
-        ``model``, ``dtype``, ``backend``, ``size_mb`` and ``seconds``; ``delegates`` and
-        ``undelegated`` count delegate calls and operators without a delegate; ``sqnr_db`` is that
-        of the worst output, NaN where it is unknown; ``problem`` is empty if there is none.
-    """
-    rows = []
-    for export in exports:
-        row = {name: getattr(export, name) for name in ("model", "dtype", "backend")}
-        row |= {"size_mb": export.size_bytes / 1e6, "seconds": export.seconds}
-        row["delegates"] = sum(export.delegates.values())
-        row["undelegated"] = sum(left.count for left in export.undelegated)
-        ratio = math.nan if export.sqnr_db is None else export.sqnr_db
-        rows.append(row | {"sqnr_db": ratio, "problem": export.problem})
+    """One row per export: size, delegation, and difference from the PyTorch model."""
+    rows = [
+        {
+            name: getattr(export, name)
+            for name in ("model", "dtype", "backend", "seconds", "problem")
+        }
+        | {
+            "size_mb": export.size_bytes / 1e6,
+            "delegates": sum(export.delegates.values()),
+            "undelegated": sum(left.count for left in export.undelegated),
+            "sqnr_db": math.nan if export.sqnr_db is None else export.sqnr_db,
+        }
+        for export in exports
+    ]
     return pd.DataFrame(rows)
 
 
 def list_partition(export: Export) -> pd.DataFrame:
-    """The undelegated operators of an export, the most frequent first.
-
-    Returns
-    -------
-    DataFrame
-        ``operator``, ``count``, ``reason`` (why the partitioner left it), ``source``
-        (``file:line``) and ``module`` (up to three paths).
-    """
+    """The undelegated operators of an export with reasons and places, the most frequent first."""
     rows = [
         (part.operator, part.count, part.reason, part.source, ", ".join(part.modules[:3]))
         for part in export.partition

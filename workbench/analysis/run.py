@@ -1042,10 +1042,9 @@ class Comparison:
     @frame_property
     def shift(self) -> pd.DataFrame:
         """How the bottleneck moves: ``frames.SHIFT``."""
-        shift = what_if.bottleneck_shift(self.baseline.categories, self.candidate.categories)
-        if self.apart:
-            return shift
-        return what_if.bound_shift(shift, self.baseline.ledger, self.candidate.ledger)
+        before, after = self.baseline, self.candidate
+        ledgers = None if self.apart else (before.ledger, after.ledger)
+        return what_if.bottleneck_shift(before.categories, after.categories, ledgers)
 
     @frame_property
     def kernels(self) -> pd.DataFrame | None:

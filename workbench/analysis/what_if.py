@@ -121,11 +121,17 @@ def _predict_e2e(
         return predicted, np.exp(gain), np.exp(gain - spread), np.exp(gain + spread)
 
 
-def bottleneck_shift(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
+def bottleneck_shift(
+    baseline: pd.DataFrame,
+    candidate: pd.DataFrame,
+    ledgers: tuple[pd.DataFrame, pd.DataFrame] | None = None,
+) -> pd.DataFrame:
     """Time and share of every category before and after, and its part in the E2E change.
 
     ``frames.SHIFT`` from ``frames.CATEGORIES`` of both sides, in the order of the baseline; a
-    category that one of them lacks took no time there.
+    category that one of them lacks took no time there. From the ``ledgers`` of both, ``low_ms`` and
+    ``high_ms`` are Student's 95 % interval of every ``delta_ms`` over the restarts that both have;
+    NaN if there are fewer than two.
     """
     before, after = (side.set_index("category")["mean_ms"] for side in (baseline, candidate))
     names = before.index.union(after.index, sort=False)
@@ -137,25 +143,17 @@ def bottleneck_shift(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
     for when, side in (("before", before), ("after", after)):
         table[f"share_{when}"] = side / side.sum()
         table[f"rank_{when}"] = side.rank(ascending=False, method="first").astype(int)
-    return check(table.rename_axis("category").reset_index()[SHIFT.names], SHIFT)
-
-
-def bound_shift(
-    shift: pd.DataFrame, baseline: pd.DataFrame, candidate: pd.DataFrame
-) -> pd.DataFrame:
-    """The shift with ``low_ms`` and ``high_ms``: Student's 95 % interval of every ``delta_ms``.
-
-    From the ledgers of the two sides. The interval is over the restarts that both have; NaN if
-    there are fewer than two.
-    """
+    table = check(table.rename_axis("category").reset_index()[SHIFT.names], SHIFT)
+    if ledgers is None:
+        return table
     before, after = (
         total_runs(add_categories(side), "category").groupby(level="process").mean()
-        for side in (baseline, candidate)
+        for side in ledgers
     )
     shared = before.index.intersection(after.index)
-    change = after.loc[shared].sub(before.loc[shared], fill_value=0.0)
-    half = half_width(change.reindex(columns=shift["category"], fill_value=0.0).to_numpy())
-    bounded, place = shift.copy(), shift.columns.get_loc("delta_ms") + 1
-    bounded.insert(place, "low_ms", shift["delta_ms"] - half)
-    bounded.insert(place + 1, "high_ms", shift["delta_ms"] + half)
-    return bounded
+    changes = after.loc[shared].sub(before.loc[shared], fill_value=0.0)
+    half = half_width(changes.reindex(columns=names, fill_value=0.0).to_numpy())
+    place = table.columns.get_loc("delta_ms") + 1
+    table.insert(place, "low_ms", table["delta_ms"] - half)
+    table.insert(place + 1, "high_ms", table["delta_ms"] + half)
+    return table

@@ -29,44 +29,20 @@ def compute_in_single(graph: Graph, dtype: str, lacking: frozenset[str]) -> None
     """
     graph.count()
     widened: dict[int, int] = {}
-    changes = [
-        _is_half(graph, node, dtype)
-        and (
-            _elide_conversion(graph, node, dtype)
-            if _converts_alike(graph, node, dtype)
-            else _widen(graph, node, dtype, lacking, widened)
-        )
-        for node in graph.live_nodes()
-    ]
-    if any(changes):
+    changed = False
+    for node in graph.live_nodes():
+        sides = [[graph.values[value] for value in side] for side in (node.inputs, node.outputs)]
+        if not any(tensor.dtype == dtype or tensor.was_half for tensor in sides[0] + sides[1]):
+            continue
+        types = {sides[0][0].dtype, sides[1][0].dtype}
+        if node.is_unary("Convert") and len(types) == 1 and types <= {dtype, "fp32"}:
+            # It no longer converts.
+            node.live = not graph.short_circuit(node.inputs[0], node.outputs[0])
+            changed |= not node.live
+        else:
+            changed |= _widen(graph, node, dtype, lacking, widened)
+    if changed:
         graph.clean_up()
-
-
-def _is_half(graph: Graph, node: Node, dtype: str) -> bool:
-    tensors = (graph.values[value] for value in (*node.inputs, *node.outputs))
-    return node.live and any(tensor.dtype == dtype or tensor.was_half for tensor in tensors)
-
-
-def _converts_alike(graph: Graph, node: Node, dtype: str) -> bool:
-    """Whether a conversion no longer converts, because both sides now have one type."""
-    types = {graph.values[value].dtype for value in (node.inputs[0], node.outputs[0])}
-    return node.is_unary("Convert") and len(types) == 1 and types <= {dtype, "fp32"}
-
-
-def _elide_conversion(graph: Graph, node: Node, dtype: str) -> bool:
-    source, result = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
-    if not result.is_output:
-        kept, dropped = source, result
-    elif not source.external and source.producer is not None:
-        kept, dropped = result, source
-        source.producer.outputs = replace(source.producer.outputs, source.id, result.id)
-        result.producer = source.producer
-    else:
-        return False
-    for reader in graph.nodes:
-        reader.inputs = replace(reader.inputs, dropped.id, kept.id)
-    node.live = False
-    return True
 
 
 def _widen(
