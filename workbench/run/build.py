@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from workbench.errors import RunnerError, WorkbenchError
 from workbench.store import cached, sha256_of
@@ -27,8 +29,10 @@ WHEELS = Path(__file__).parent / "wheels.txt"
 DEFINITIONS = ("C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED", "ET_USE_THREADPOOL")
 LIBRARIES = ("executorch", "executorch_etdump", "executorch_threadpool")
 #: Zig also compiles its C++ library, the first time.
-COMPILE_TIMEOUT_S, DOWNLOAD_TIMEOUT_S = 900.0, 900.0
+TOOL_TIMEOUT_S = 900.0
 ZIG = "0.16.0"
+#: In the line that says why a compiler, pip or apt failed.
+_ERROR = re.compile("error|^E:", re.IGNORECASE)
 
 
 #: Of the architectures with a runner, by ``uname -m``: Debian's name, and the dynamic loader.
@@ -125,20 +129,25 @@ def _pip() -> list[str]:
     raise WorkbenchError("no pip", hint="install pip (Debian: apt install python3-pip)")
 
 
-def download(command: Sequence[str], *, what: str, cwd: Path | None = None) -> None:
-    """Run a package manager's command; WorkbenchError with its reason if it fails."""
+def run_tool(command: Sequence[str], problem: str, hint: str, cwd: Path | None = None) -> None:
+    """Run a compiler or a package manager; WorkbenchError with its reason if it fails."""
+    where = Path(command[0]).name
     try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, timeout=DOWNLOAD_TIMEOUT_S)
+        done = subprocess.run(command, cwd=cwd, capture_output=True, timeout=TOOL_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise WorkbenchError(
-            f"cannot get {what}: timed out after {DOWNLOAD_TIMEOUT_S:g} s"
-        ) from None
+        what = f"{problem}: timed out after {TOOL_TIMEOUT_S:g} s"
+        raise WorkbenchError(what, where=where) from None
     if done.returncode:
-        lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        reasons = [line for line in lines if line.lower().startswith(("e:", "error"))] or lines
-        problem = f"cannot get {what}: {reasons[0] if reasons else 'no reason given'}"
-        hint = "check the network and the configuration of pip and apt"
-        raise WorkbenchError(problem, where=Path(command[0]).name, hint=hint)
+        said = (done.stderr or done.stdout or b"no reason given").decode(errors="replace")
+        lines = said.strip().splitlines()
+        reason = next((line for line in lines if _ERROR.search(line)), lines[0])
+        raise WorkbenchError(f"{problem}: {reason.strip()}", where=where, hint=hint)
+
+
+def download(command: Sequence[str], *, what: str, cwd: Path | None = None) -> None:
+    """Run a package manager's command."""
+    hint = "check the network and the configuration of pip and apt"
+    run_tool(command, f"cannot get {what}", hint, cwd)
 
 
 def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
@@ -166,19 +175,8 @@ def build_runner() -> Path:
 
 def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:
     """Compile the runner against the executorch package ``sdk``; WorkbenchError if that fails."""
-    _compile([*compiler, *compile_flags(sdk, rpath), "-o", str(binary)], "the runner")
-
-
-def _compile(command: Sequence[str], what: str) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=COMPILE_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        raise WorkbenchError("the C++ compiler timed out", where=command[0]) from None
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").splitlines()
-        errors = [line for line in lines if "error" in line] or lines or ["no reason given"]
-        problem = f"{what} does not compile: {errors[0].strip()}"
-        raise WorkbenchError(problem, where=command[0], hint="set $CXX to another C++17 compiler")
+    command = [*compiler, *compile_flags(sdk, rpath), "-o", str(binary)]
+    run_tool(command, "the runner does not compile", "set $CXX to another C++17 compiler")
 
 
 def find_operator_libraries() -> list[Path]:
@@ -195,24 +193,34 @@ def find_operator_libraries() -> list[Path]:
 
     def compile_empty(path: Path) -> None:
         flags = ("-shared", f"-Wl,-soname,{bindings}", "-x", "c++", os.devnull, "-o", str(path))
-        _compile([*compiler, *flags], "an empty library")
+        run_tool([*compiler, *flags], "an empty library does not compile", "set $CXX to another")
 
     return [cached(f"{bindings}-{fingerprint(sdk, compiler)}", compile_empty), library]
 
 
+def ask_runner(command: Sequence[str], flag: str, timeout_s: float = 60.0) -> dict[str, Any]:
+    """What a runner says of itself: an object in JSON."""
+    words = b""
+    try:
+        done = subprocess.run([*command, flag], capture_output=True, timeout=timeout_s)
+        words = done.stderr
+        return dict(json.loads(done.stdout))
+    except OSError as error:
+        what = f"cannot start the runner: {error.strerror}"
+        raise WorkbenchError(what, where=command[0]) from None
+    except (subprocess.TimeoutExpired, ValueError, TypeError):
+        lines = words.decode(errors="replace").strip().splitlines()[-1:]
+        what = f"no answer to {flag}{''.join(f' ({line})' for line in lines)}"
+        hint = "is this the workbench's runner?"
+        raise RunnerError(what, where=Path(command[0]).name, hint=hint, kind="protocol") from None
+
+
 def describe_runner(command: Sequence[str], binary: Path) -> dict[str, str]:
     """A runner's entry in the manifest: kind, compiler, hash and wheel."""
-    try:
-        done = subprocess.run([*command, "--version"], capture_output=True, timeout=60, check=False)
-        said = json.loads(done.stdout)
-        kind, compiler = str(said["runner"]), str(said["compiler"])
-    except OSError as error:
-        raise WorkbenchError(f"cannot start it: {error.strerror}", where=command[0]) from None
-    except (subprocess.TimeoutExpired, ValueError, TypeError, KeyError):
-        raise RunnerError("does not answer --version", where=command[0], kind="protocol") from None
+    said = ask_runner(command, "--version")
     return {
-        "kind": kind,
-        "compiler": compiler,
+        "kind": str(said.get("runner")),
+        "compiler": str(said.get("compiler")),
         "sha256": sha256_of(binary),
         "executorch": metadata.version("executorch"),
     }

@@ -3,13 +3,11 @@
 Each level hides all that the one above it hides, and more (``native/isa_<arch>.def``).
 """
 
-import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from workbench.errors import RunnerError, UsageError, WorkbenchError, unknown_name
+from workbench.run.build import ask_runner
 
 
 @dataclass(frozen=True)
@@ -78,10 +76,8 @@ def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
     >>> isa.features  # doctest: +SKIP
     ('avx512vnni', 'avx512f', 'avx2', 'fma3', 'f16c', 'avx', 'sse4_1', 'ssse3')
     """
-    where = Path(command[0]).name
+    answer = ask_runner(command, "--print_isa", timeout_s)
     try:
-        done = subprocess.run([*command, "--print_isa"], capture_output=True, timeout=timeout_s)
-        answer = json.loads(done.stdout)
         features = {feature["name"]: feature for feature in answer["features"]}
         names = [level["name"] for level in answer["levels"]]
         return Isa(
@@ -93,17 +89,8 @@ def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
             },
             self_check=answer["self_check"],
         )
-    except OSError as error:
-        raise WorkbenchError(
-            f"cannot start the runner: {error.strerror}", where=command[0]
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise RunnerError("no answer to --print_isa", where=where, kind="timeout") from None
-    except (ValueError, TypeError, KeyError):
-        words = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        what = f"no answer to --print_isa{''.join(f' ({word})' for word in words)}"
-        hint = "is this the workbench's runner?"
-        raise RunnerError(what, where=where, hint=hint, kind="protocol") from None
+    except (TypeError, KeyError):
+        raise RunnerError("no answer to --print_isa", where=command[0], kind="protocol") from None
 
 
 def find_levels(isa: Isa) -> tuple[str, ...]:
