@@ -52,7 +52,7 @@ class Android(Remote):
     def describe(self) -> dict[str, Any]:
         """The description of a Linux machine, and the device's make, SoC and Android release."""
         script = "\n".join(f"echo @{key}; getprop {name}" for key, name in _PROPERTIES.items())
-        return {**super().describe(), **self._probe(script), "power": self.power}
+        return {**super().describe(), **self.probe(script), "power": self.power}
 
     @contextmanager
     def prepared(self) -> Iterator[None]:

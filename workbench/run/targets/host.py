@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
@@ -17,6 +18,20 @@ def platform_name(system: str, machine: str) -> str:
     if system == "darwin":
         return "mac"
     return "linux" if machine in ("x86_64", "AMD64") else f"linux-{machine}"
+
+
+#: Prints what Linux, Android and macOS say of the machine, as far as they do.
+FACTS = """
+echo @machine; uname -m
+echo @system; uname -sr
+echo @cores; grep -c ^processor /proc/cpuinfo || sysctl -n hw.ncpu
+echo @cpuinfo; cat /proc/cpuinfo || echo "model name : $(sysctl -n machdep.cpu.brand_string)"
+echo @meminfo; cat /proc/meminfo || echo "MemTotal: $(($(sysctl -n hw.memsize) / 1024)) kB"
+echo @load; cat /proc/loadavg || sysctl -n vm.loadavg
+echo @allowed; grep Cpus_allowed_list /proc/self/status
+echo @governor; cat /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor
+echo @capacity; grep . /sys/devices/system/cpu/cpu[0-9]*/cpu_capacity
+"""
 
 
 class Host:
@@ -64,27 +79,46 @@ class Host:
 
     def describe(self) -> dict[str, Any]:
         """CPU, cores, memory, kernel, frequency governor and load, as far as they are known."""
-        cpu = platform.processor()
-        if sys.platform != "darwin":
-            cpu = name_cpu(_read("/proc/cpuinfo"), platform.machine())
+        facts = self.probe(FACTS)  # the load changes
+        memory = re.search(r"MemTotal:\s*(\d+) kB", facts["meminfo"])
+        flags = re.search(r"^flags\s*:(.*)$", facts["cpuinfo"], re.MULTILINE)
+        cores = int(facts["cores"]) if facts["cores"].isdecimal() else None
         return {
-            "cpu": cpu,
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-            "cores_usable": len(_usable_cores()) or os.cpu_count(),
-            "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-            "system": f"{platform.system()} {platform.release()}",
-            "virtual": _is_virtual(),
-            "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-            "load_average": [round(load, 2) for load in os.getloadavg()],
+            "cpu": name_cpu(facts["cpuinfo"], self.machine),
+            "machine": self.machine,
+            "cores": cores,
+            "cores_usable": len(self._allowed()) or cores,
+            "memory_gb": round(int(memory[1]) / 2**20, 1) if memory else None,
+            "system": facts["system"],
+            "virtual": "hypervisor" in flags[1].split() if flags else None,
+            "governor": facts["governor"],
+            "load_average": [float(x) for x in re.findall(r"\d+\.\d+", facts["load"])[:3]],
         }
+
+    def sh(self, script: str) -> bytes:
+        """Run a shell script there; returns its output."""
+        command = ["sh", "-c", script]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).stdout
+
+    def probe(self, script: str) -> dict[str, str]:
+        """The output of a script, by the headings ``@name`` that it echoes."""
+        text = self.sh(f"{{ {script}\n}} 2>/dev/null; true").decode(errors="replace")
+        parts = re.split(r"^@(\w+)\s*$", text, flags=re.MULTILINE)
+        return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+    @cached_property
+    def facts(self) -> dict[str, str]:
+        """What its system says of itself; see `FACTS`."""
+        return self.probe(FACTS)
 
     def cores(self) -> list[int]:
         """The cores to pin measurements to, without a mixed CPU's slow ones; [] if unknown."""
-        path = "/sys/devices/system/cpu/cpu{}/cpu_capacity"
-        texts = {core: _read(path.format(core)) for core in _usable_cores()}
-        known = {core: int(text) for core, text in texts.items() if text.isdecimal()}
-        return fastest_cores(list(texts), known)
+        rows = re.findall(r"/cpu(\d+)/cpu_capacity:(\d+)", self.facts["capacity"])
+        return fastest_cores(self._allowed(), {int(core): int(value) for core, value in rows})
+
+    def _allowed(self) -> list[int]:
+        ranges = re.findall(r"(\d+)(?:-(\d+))?", self.facts["allowed"].partition(":")[2])
+        return [core for low, high in ranges for core in range(int(low), int(high or low) + 1)]
 
     def core(self, threads: int, process: int) -> int | None:
         """The core that all single-threaded programs of a restart share: no two are equal."""
@@ -126,23 +160,6 @@ def fastest_cores(cores: Sequence[int], capacity: dict[int, int]) -> list[int]:
     """The cores of the highest capacity; a missing capacity counts as 0."""
     best = max((capacity.get(core, 0) for core in cores), default=0)
     return [core for core in cores if capacity.get(core, 0) == best]
-
-
-def _usable_cores() -> list[int]:
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-
-
-def _is_virtual() -> bool | None:
-    cpuinfo = _read("/proc/cpuinfo")
-    found = bool(re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE))
-    return found if "flags" in cpuinfo else None
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 #: Prints one reading per line, and nothing for what a system does not have. The paths are those of

@@ -12,10 +12,9 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from workbench.errors import TargetError, UsageError, WorkbenchError
-from workbench.run.targets.host import Host, fastest_cores, name_cpu, platform_name
+from workbench.run.targets.host import Host, platform_name
 from workbench.store import atomic_write, safe_name, sha256_of
 
 #: Time limits for copying a file and for other commands, in seconds.
@@ -23,17 +22,6 @@ TRANSFER_TIMEOUT_S, TIMEOUT_S = 600.0, 30.0
 
 #: Days after which the folder of a run that was killed is deleted.
 LEFTOVER_DAYS = 2
-_PROBE = """
-echo @machine; uname -m
-echo @system; uname -sr
-echo @cores; nproc
-echo @cpuinfo; cat /proc/cpuinfo
-echo @meminfo; cat /proc/meminfo
-echo @load; cat /proc/loadavg
-echo @allowed; grep Cpus_allowed_list /proc/self/status
-echo @governor; cat /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor
-echo @capacity; grep . /sys/devices/system/cpu/cpu[0-9]*/cpu_capacity
-"""
 
 
 class Remote(Host, abc.ABC):
@@ -43,7 +31,6 @@ class Remote(Host, abc.ABC):
         self.name, self.base = name, base
         self._there: set[str] = set()
         self._numbers = itertools.count(1)
-        self._facts = self._probe(_PROBE)
         self.run_dir = f"{base}/run-{secrets.token_hex(8)}"
         self.sh(f"mkdir -p {self.quote(f'{base}/files')} {self.quote(self.run_dir)}")
         leftovers = f"{self.quote(base)}/run-* -prune -mtime +{LEFTOVER_DAYS}"
@@ -120,42 +107,12 @@ class Remote(Host, abc.ABC):
     @property
     def machine(self) -> str:
         """The architecture, as ``uname -m`` calls it."""
-        return self._facts["machine"]
-
-    def describe(self) -> dict[str, Any]:
-        """CPU, cores, memory, kernel, frequency governor and load, as far as they are known."""
-        facts = self._facts
-        memory = re.search(r"MemTotal:\s*(\d+) kB", facts["meminfo"])
-        return {
-            "cpu": name_cpu(facts["cpuinfo"], self.machine),
-            "machine": self.machine,
-            "cores": int(facts["cores"]) if facts["cores"].isdecimal() else None,
-            "cores_usable": len(self._allowed()) or None,
-            "memory_gb": round(int(memory[1]) / 2**20, 1) if memory else None,
-            "system": facts["system"],
-            "governor": facts["governor"],
-            "load_average": [float(x) for x in re.findall(r"\d+\.\d+", facts["load"])[:3]],
-        }
-
-    def cores(self) -> list[int]:
-        """The cores to pin measurements to, without a mixed CPU's slow ones; [] if unknown."""
-        rows = re.findall(r"/cpu(\d+)/cpu_capacity:(\d+)", self._facts["capacity"])
-        return fastest_cores(self._allowed(), {int(core): int(value) for core, value in rows})
+        return self.facts["machine"]
 
     def close(self) -> None:
         """Delete the run's folder, if the machine can still be reached."""
         with contextlib.suppress(TargetError):
             self.sh(f"rm -rf {self.quote(self.run_dir)}")
-
-    def _probe(self, script: str) -> dict[str, str]:
-        """The output of a script, by the headings ``@name`` that it echoes."""
-        text = self.sh(f"{{ {script}\n}} 2>/dev/null; true").decode(errors="replace")
-        parts = re.split(r"^@(\w+)\s*$", text, flags=re.MULTILINE)
-        return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
-
-    def _allowed(self) -> list[int]:
-        ranges = re.findall(r"(\d+)(?:-(\d+))?", self._facts["allowed"].partition(":")[2])
-        return [core for low, high in ranges for core in range(int(low), int(high or low) + 1)]
 
     def _upload(self, files: dict[Path, str], *, executable: bool) -> None:
         """Copy files to paths there, except those that are already there."""
