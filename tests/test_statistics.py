@@ -176,7 +176,7 @@ def test_what_is_found_beyond_the_margin_is_never_called_equivalent_too():
     rng = np.random.default_rng(0)
     rows = Speedup(rng.normal(0, 0.05, 2000), rng.uniform(1e-4, 0.02, 2000), np.full(2000, 4.0))
     shown = judge(rows, [Speedup.exactly(0.02)])[1] <= 0.05
-    outcome, _ = judge(rows, [Speedup.exactly(0.02)], margin=0.02)
+    outcome, _ = judge(rows, [Speedup.exactly(0.02)])
     assert shown.sum() > 100
     assert set(outcome[shown]) == {"faster", "slower"}
     assert {"equivalent", "inconclusive"} == set(outcome[~shown])

@@ -22,7 +22,7 @@ _MAD = 1.4826
 _MEDIAN = np.pi / 2
 
 
-def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
+def find_changes(history: pd.DataFrame) -> pd.DataFrame:
     """Where latency changed for good in each line of ``frames.HISTORY``: ``frames.CHANGES``.
 
     Emulated runs and those with wrong outputs are skipped. Change points are those of the best
@@ -39,7 +39,7 @@ def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFra
     ]
     fields = ("log", "error", "freedom")
     speedup = Speedup(*(np.array([row.pop(name) for row in rows], float) for name in fields))
-    outcome, _ = judge(speedup, [Speedup.exactly(margin)], margin)
+    outcome, _ = judge(speedup, [Speedup.exactly(MARGIN)])
     table = pd.DataFrame(rows, columns=CHANGES.names).astype({"line": "str", "runs": "int64"})
     table = table.assign(
         speedup=speedup.value,

@@ -195,17 +195,15 @@ def shared_restarts(before: _T, after: _T) -> tuple[_T, _T]:
     return before.loc[shared], after.loc[shared]
 
 
-def judge(
-    speedup: Speedup, bounds: Sequence[Speedup], margin: float = MARGIN
-) -> tuple[np.ndarray, np.ndarray]:
+def judge(speedup: Speedup, bounds: Sequence[Speedup]) -> tuple[np.ndarray, np.ndarray]:
     """The verdict on every row of one family, and its p-value adjusted for all of them.
 
-    ``equivalent``: the whole interval lies within the margin, a ratio - 1 (two one-sided tests,
+    ``equivalent``: the whole interval lies within `MARGIN` (two one-sided tests,
     each at 2.5 %). ``faster`` or ``slower``: further from 1 than every bound, with at most 5 %
     false discoveries among the rows called so. ``inconclusive``: none of these.
     """
     q = adjust_for_many(np.max([speedup.p_beyond(bound) for bound in bounds], axis=0))
-    low, high, most = np.log(speedup.low), np.log(speedup.high), np.log1p(margin)
+    low, high, most = np.log(speedup.low), np.log(speedup.high), np.log1p(MARGIN)
     shown = q <= FALSE_DISCOVERIES
     kinds = {
         "equivalent": (low >= -most) & (high <= most),
@@ -238,7 +236,6 @@ def tabulate_comparison(
     control: Speedup | None = None,
     *,
     restarts: int | Sequence[int],
-    margin: float = MARGIN,
 ) -> pd.DataFrame:
     """``frames.COMPARISON`` for the rows of one level, which are judged as one family.
 
@@ -246,10 +243,10 @@ def tabulate_comparison(
     control did, or than the margin without one; parts by more than both, or by
     `UNCONTROLLED_MARGIN`.
     """
-    bounds = [Speedup.exactly(margin if level == "e2e" else max(margin, UNCONTROLLED_MARGIN))]
+    bounds = [Speedup.exactly(MARGIN if level == "e2e" else UNCONTROLLED_MARGIN)]
     if control is not None:
-        bounds = [control, *([] if level == "e2e" else [Speedup.exactly(margin)])]
-    outcome, q = judge(speedup, bounds, margin)
+        bounds = [control, *([] if level == "e2e" else [Speedup.exactly(MARGIN)])]
+    outcome, q = judge(speedup, bounds)
     table = pd.DataFrame(
         {
             "level": level,
@@ -264,7 +261,7 @@ def tabulate_comparison(
             "detectable": np.max([speedup.minimum_detectable_change(b) for b in bounds], axis=0),
             "floor": 0.0 if control is None else control.distance,
             "restarts": restarts,
-            "margin": margin,
+            "margin": MARGIN,
         }
     )
     return check(table, COMPARISON)

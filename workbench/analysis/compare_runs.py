@@ -20,7 +20,7 @@ from workbench.analysis.describe import identify_run
 from workbench.analysis.dtypes import summarize_program
 from workbench.analysis.layers import align_layers, rename
 from workbench.analysis.open import open_run
-from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.analysis.run import Comparison, Measurement
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
 from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, WRONG, check
@@ -456,19 +456,25 @@ def compare_with_metrics(
     if not wanted:
         known = sorted({f"{row['experiment']}:{row['threads']}" for row in metrics["latencies"]})
         raise unknown_name("measurement", f"{experiment}:{threads}", known, where=metrics_json)
-    programs, others = {m.name: m.program for m in run.measurements}, metrics.get("programs", {})
-    for measured in dict.fromkeys(row["experiment"] for row in wanted):
-        before = metrics | {"program": others.get(measured, metrics["program"])}
-        _check_identity(before, identify_run(run.record, programs.get(measured)), across)
-    subjects = [
-        f"{metrics['model']}, {row['experiment']}, {count_threads(row['threads'])}"
-        for row in wanted
-    ]
-    table = compare_restarts(
-        subjects,
-        [row["restarts_ms"] for row in wanted],
-        [_find_restarts(run, row) for row in wanted],
-    )
+    measured = {(m.name, m.threads): m for m in run.measurements}
+    programs = metrics.get("programs", {})
+    subjects, sides = [], []
+    for row in wanted:
+        count = count_threads(row["threads"])
+        if (row["experiment"], row["threads"]) not in measured:
+            problem = f"{row['experiment']} with {count} was not measured"
+            hint = "name what to compare: RUN_DIR:EXPERIMENT"
+            raise WorkbenchError(problem, where=run.path, hint=hint)
+        m = measured[row["experiment"], row["threads"]]
+        before = metrics | {"program": programs.get(m.name, metrics["program"])}
+        _check_identity(before, identify_run(run.record, m.program), across)
+        latencies = pick_timed(m.latencies)
+        if clock_of(latencies) != row["clock"]:
+            problem = f"the clocks differ: {row['clock']} against {clock_of(latencies)}"
+            raise WorkbenchError(problem, where=run.path, hint="measure both with the same runner")
+        subjects.append(f"{metrics['model']}, {m.name}, {count}")
+        sides.append((row["restarts_ms"], restart_latencies(latencies).to_list()))
+    table = compare_restarts(subjects, *zip(*sides, strict=True))
     wrong = describe_faults(run.wrong, metrics.get("problem", ""))
     if wrong:
         table["outcome"] = WRONG
@@ -480,21 +486,6 @@ def compare_with_metrics(
     apart = f"measured apart: the baseline at {metrics['started']}, this run at {started}"
     rows = table.rename(columns={"name": "subject"})
     return judge_rows(rows, fail_above, verdicts=verdicts, notes=(apart,))
-
-
-def _find_restarts(run: Run, row: Mapping[str, Any]) -> list[float]:
-    """The latencies of the restarts of what a row of ``metrics.json`` measured."""
-    latencies = run.latencies
-    same = (latencies["experiment"] == row["experiment"]) & (latencies["threads"] == row["threads"])
-    latencies = pick_timed(latencies[same])
-    if latencies.empty:
-        problem = f"{row['experiment']} with {count_threads(row['threads'])} was not measured"
-        hint = "name what to compare: RUN_DIR:EXPERIMENT"
-        raise WorkbenchError(problem, where=run.path, hint=hint)
-    if clock_of(latencies) != row["clock"]:
-        problem = f"the clocks differ: {row['clock']} against {clock_of(latencies)}"
-        raise WorkbenchError(problem, where=run.path, hint="measure both with the same runner")
-    return restart_latencies(latencies).to_list()
 
 
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:

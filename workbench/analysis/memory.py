@@ -9,15 +9,13 @@ import numpy as np
 import pandas as pd
 
 from workbench import frames
-from workbench.analysis.compare import speedup_of_restarts
+from workbench.analysis.compare import MARGIN, speedup_of_restarts
 from workbench.analysis.dataflow import POINTWISE, Dataflow, FlowStep, TensorId
 from workbench.analysis.statistics import half_width
 from workbench.records.layers import FilePart, Layers
 from workbench.records.runs import Export, Stage, Start
 
 MB = 1e6
-#: Smaller differences of a need, as a fraction, are of no importance.
-MARGIN = 0.02
 #: What happens in each stage of a start, in words.
 STAGES = {
     "process": "the system starts the process and links the runner",

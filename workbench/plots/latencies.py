@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 
 from workbench.analysis.run import Measurement, Run
-from workbench.analysis.statistics import clock_of
+from workbench.analysis.statistics import clock_of, pick_timed
 from workbench.plots import style
 from workbench.plots.style import Chart, draws
 from workbench.records.runs import count_threads
@@ -52,8 +52,7 @@ def plot_latencies(source: Run | Measurement) -> Chart:
 
 def _times(latencies: pd.DataFrame, entry) -> np.ndarray:
     same = (latencies["experiment"] == entry.experiment) & (latencies["threads"] == entry.threads)
-    untraced = same & ~latencies["traced"]
-    return latencies.loc[untraced if untraced.any() else same, entry.clock].to_numpy() / 1e6
+    return pick_timed(latencies[same])[entry.clock].to_numpy() / 1e6
 
 
 def _draw_row(axis: Axes, row: int, values: np.ndarray, entry) -> None:
@@ -86,7 +85,7 @@ def plot_iterations(source: Run | pd.DataFrame) -> Chart:
     if isinstance(source, Run):
         latencies = latencies[latencies["threads"] == source.subject.threads]
     clock, turn = clock_of(latencies), ["process", "round", "batch"]
-    untraced = latencies if latencies["traced"].all() else latencies[~latencies["traced"]]
+    untraced = pick_timed(latencies)
     batches = untraced.groupby([*turn, "experiment"], sort=False)[clock].median().div(1e6)
     batches = batches.rename("ms").reset_index().sort_values(turn, kind="stable")
     batches["place"] = range(len(batches))

@@ -241,9 +241,9 @@ def shorten(text: str, letters: int) -> str:
     return f"{text[: letters - 1 - tail]}…{text[-tail:] if tail else ''}"
 
 
-def label_margin(labels: Iterable[str], least: float = 0.8) -> float:
+def label_margin(labels: Iterable[str]) -> float:
     """Inches that row labels need left of the axes."""
-    return max(least, 0.25 + max(map(text_inches, labels), default=0.0))
+    return max(0.8, 0.25 + max(map(text_inches, labels), default=0.0))
 
 
 def draw_interval(
