@@ -519,14 +519,10 @@ def _show_finding(row: dict[str, Any]) -> Table:
     page += f"<p>{to_html(place)}Gain: {to_html(gain)}.</p><p>To do: {to_html(action)}.</p>"
     page += f"<pre><code>{html.escape(hint)}</code></pre>"
     page += f"<p>Evidence: <cite>{html.escape(heading)}</cite></p>"
-    text = f"**{_plain(title)}.** {_plain(place + f'Gain: {gain}')}. To do: {_plain(action)}. `` "
-    text += hint.replace("`", "'") + f' `` Evidence: "{heading}".'
+    text = f"**{to_markdown(title)}.** {to_markdown(f'{place}Gain: {gain}')}. "
+    text += f"To do: {to_markdown(action)}. `` " + hint.replace("`", "'")
+    text += f' `` Evidence: "{heading}".'
     return Table(page, text)
-
-
-def _plain(text: str) -> str:
-    escaped = html.escape(" ".join(text.split()), quote=False)
-    return "".join(f"\\{c}" if c in "*_`[]\\" else c for c in escaped)
 
 
 #: Every view by name: the nouns that it takes, and what makes its parts.
