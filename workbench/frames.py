@@ -106,7 +106,7 @@ def make_frame(name: str, *columns: str | Column) -> Frame:
 
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
-SOURCE = make_frame("source", "experiment threads process").columns
+SOURCE = ["experiment", "threads", "process"]
 
 # --- traces --------------------------------------------------------------------------------------
 

@@ -402,7 +402,7 @@ class Verdict:
     """The result of one comparison of E2E latency.
 
     ``subject`` is the model, ``change`` what the candidate does differently (``with avx512``);
-    ``speedup`` to ``margin``, ``detectable`` and the times are columns of the comparison.
+    ``speedup`` to ``floor``, ``detectable`` and the times are columns of the comparison.
     ``bottleneck`` is the largest category of both sides, if traced; ``unchanged`` the reason if the
     same machine code ran on both sides; ``wrong`` why no speed-up can be claimed; ``programs`` what
     differs between the two programs beside their speed; ``separate`` says how the sides were
@@ -416,7 +416,6 @@ class Verdict:
     low: float
     high: float
     floor: float
-    margin: float
     bottleneck: str = ""
     detectable: float = math.nan
     unchanged: str = ""
@@ -463,7 +462,7 @@ class Verdict:
             return f"{value:.{digits}f}x {self.outcome}{change} ({interval}{caveats})"
         bounds = self._describe_change()
         if self.outcome == "equivalent":
-            margin = f", within the margin of {100 * self.margin:g} %"
+            margin = f", within the margin of {100 * MARGIN:g} %"
             return f"equivalent{change} ({bounds}{margin}{caveats})"
         if TOO_BUSY < self.floor < math.inf:
             equal = f"two equal experiments differed by up to {100 * self.floor:.0f} %"
@@ -508,7 +507,7 @@ def reach_verdict(
         raise WorkbenchError(f"a verdict needs one E2E comparison, not {len(rows)}")
     row = rows.iloc[0]
     outcome = "emulated" if emulated else WRONG if wrong else row["outcome"]
-    names = ("speedup", "low", "high", "floor", "margin", "detectable")
+    names = ("speedup", "low", "high", "floor", "detectable")
     times = ("baseline_ms", "candidate_ms")
     columns: dict[str, Any] = {name: float(row[name]) for name in (*names, *times)}
     if shift is not None and not (emulated or wrong):

@@ -8,13 +8,8 @@ import pandas as pd
 
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.foreign import Recording
-from workbench.analysis.statistics import (
-    SOURCE_NAMES,
-    clock_of,
-    pick_timed,
-    restart_latencies,
-)
-from workbench.frames import EMULATED, QUALITY, check, format_share
+from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
+from workbench.frames import EMULATED, QUALITY, SOURCE, check, format_share
 from workbench.records.runs import Agreement, Export, Proof, RunRecord, Session
 from workbench.run.plan import BY_ORDER
 
@@ -367,7 +362,7 @@ def check_ledger(ledger: pd.DataFrame, closed: Sequence[np.ndarray]) -> Row:
 
 def check_traces(ledger: pd.DataFrame, latencies: pd.DataFrame) -> Row:
     """Whether most traced runs were undisturbed."""
-    used = ledger.groupby([*SOURCE_NAMES, "run"], sort=False).ngroups
+    used = ledger.groupby([*SOURCE, "run"], sort=False).ngroups
     traced = int(latencies["traced"].sum())
     status = "ok" if used / traced > UNDISTURBED_LEAST else "note"
     return "traces are undisturbed", status, f"{used} of {traced} traced runs were used"

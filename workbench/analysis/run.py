@@ -827,7 +827,7 @@ class Measurement:
         closed = ledger.closed_runs(events, rows)
         kept = ledger.kept_runs(session, len(closed), self.run.path / session.etdump)
         rows = operators.add_categories(rows[kept[rows["run"]]], self.run.scheme)
-        for place, (name, *_) in enumerate(frames.SOURCE):
+        for place, name in enumerate(frames.SOURCE):
             rows.insert(place, name, getattr(session, name))
         return rows, closed
 

@@ -144,9 +144,6 @@ def undisturbed_times(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(list(times.values()), pd.Index(times, name="process"), runs.columns)
 
 
-SOURCE_NAMES = [name for name, *_ in SOURCE]
-
-
 def tabulate_latencies(run: RunRecord) -> pd.DataFrame:
     """``frames.LATENCIES`` of the finished sessions, in the order of measurement."""
     batches = [(s, b) for s in run.sessions if s.complete for b in s.batches]
@@ -165,8 +162,8 @@ def add_traced(latencies: pd.DataFrame, ledger: pd.DataFrame, run: RunRecord) ->
     untimed = {(s.experiment, s.threads, s.process) for s in run.sessions if not s.batches}
     if not untimed or ledger.empty:
         return latencies
-    times = ledger.groupby([*SOURCE_NAMES, "run"], sort=False)["duration_ns"].sum().reset_index()
-    keys = times[SOURCE_NAMES].itertuples(index=False, name=None)
+    times = ledger.groupby([*SOURCE, "run"], sort=False)["duration_ns"].sum().reset_index()
+    keys = times[SOURCE].itertuples(index=False, name=None)
     times = times[[key in untimed for key in keys]]
     traced = times.rename(columns={"duration_ns": "wall_ns"}).assign(
         traced=True, round=0, batch=0, cpu_ns=0, preempted=0
