@@ -25,11 +25,7 @@ from etdump_builder import Allocation, Block, Debug, Profile, Tensor, build_etdu
 from workbench.analysis.ledger import build_ledger
 from workbench.errors import TraceError
 from workbench.frames import EVENTS, check
-from workbench.trace.etdump import (
-    Trace,
-    read_etdump,
-)
-from workbench.trace.flatbuffer import Event
+from workbench.trace.etdump import Event, Trace, read_etdump
 
 DATA = Path(__file__).parent / "data" / "etdump"
 LARGEST_SEED = 5_000

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from workbench import store
 from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.ledger import build_ledger
 from workbench.errors import StoreError, UsageError, WorkbenchError
@@ -22,17 +23,6 @@ from workbench.records.layers import Layers
 from workbench.records.runs import Experiment, Plan, PlannedProgram, RunRecord, Session
 from workbench.run.custom_runner import CLOCK
 from workbench.run.plan import names_feature
-from workbench.store import (
-    LAYERS,
-    MANIFEST,
-    OUTPUT,
-    RUNS,
-    artifacts_dir,
-    find_runs,
-    read_file,
-    read_layers,
-    safe_name,
-)
 from workbench.trace.etdump import read_etdump
 from workbench.trace.xnn_log import read_xnn_log
 
@@ -82,7 +72,7 @@ def read_recording(path: Path) -> Recording:
     ptes = _find_programs(folder, files)
     stems = [kit.get("model", ""), *(pte.stem for pte in ptes)]
     found, names = name_traces([Path(name) for name in traces], stems, labels)
-    stem = safe_name(found or kit.get("model") or path.resolve().stem)
+    stem = store.safe_name(found or kit.get("model") or path.resolve().stem)
     sessions = [_session(names[Path(name)], name, events) for name, events in traces.items()]
     programs: dict[str, tuple[PlannedProgram, Layers | None]] = {}
     experiments, exports = {}, {}
@@ -119,7 +109,7 @@ def read_recording(path: Path) -> Recording:
     place = folder.resolve()
     record = RunRecord(
         plan,
-        platform=place.name if place.parent.name == RUNS else "",
+        platform=place.name if place.parent.name == store.RUNS else "",
         emulated=False,
         state="complete",
         started=kit.get("started", ""),
@@ -153,7 +143,7 @@ def _list_files(folder: Path) -> list[Path]:
     for place, folders, names in os.walk(folder):
         here = Path(place).relative_to(folder)
         deep = len(here.parts) >= DEEPEST
-        folders[:] = sorted(n for n in folders if not deep and n[0] != "." and n != OUTPUT)
+        folders[:] = sorted(n for n in folders if not deep and n[0] != "." and n != store.OUTPUT)
         found += [here / name for name in sorted(names)]
         if len(found) > MOST_FILES:
             hint = "name the folder of one run"
@@ -165,12 +155,13 @@ def _check_paths(path: Path, paths: Sequence[Path]) -> None:
     """Refuse what holds no ETDump, or several runs."""
     if not path.exists():
         raise UsageError("no such file or folder", where=path)
-    runs = [str(run) for run in find_runs(path)]
-    if not (path / MANIFEST).is_file():
-        folders = {p.parents[-3] for p in paths if len(p.parts) > 2 and p.parts[0] == RUNS}
+    runs = [str(run) for run in store.find_runs(path)]
+    if not (path / store.MANIFEST).is_file():
+        folders = {p.parents[-3] for p in paths if len(p.parts) > 2 and p.parts[0] == store.RUNS}
         runs += [str(path / folder) for folder in sorted(folders)] if len(folders) > 1 else []
-    if not paths or (runs and not (path / MANIFEST).is_file()):
-        what = f"holds no {MANIFEST}" + ("" if paths else " and no ETDump") + ": not a run folder"
+    if not paths or (runs and not (path / store.MANIFEST).is_file()):
+        lacking = f"no {store.MANIFEST}" if paths else f"no {store.MANIFEST} and no ETDump"
+        what = f"holds {lacking}: not a run folder"
         raise UsageError(what, where=path, hint=f"runs: {', '.join(runs) or 'none below it'}")
     if len(paths) > MOST_TRACES:
         hint = "name the folder of one run"
@@ -184,16 +175,16 @@ def _read_kit(folder: Path) -> tuple[dict[str, str], dict[str, TraceName]]:
     """
     run: dict[str, str] = {}
     labels: dict[str, TraceName] = {}
-    for path in [folder / MANIFEST, *sorted(folder.glob("*_pipeline_summary.json"))]:
+    for path in [folder / store.MANIFEST, *sorted(folder.glob("*_pipeline_summary.json"))]:
         try:
-            content = parse_json(read_file(path), path)
+            content = parse_json(store.read_file(path), path)
         except StoreError:
             continue
         entries = content.get("results", content.get("runs"))
         if not isinstance(entries, list):
             continue
         model, sha = _text(content, "model"), _text(content.get("executorch"), "sha")
-        known = {"model": safe_name(PurePath(model).stem), "executorch": sha}
+        known = {"model": store.safe_name(PurePath(model).stem), "executorch": sha}
         known["started"] = _text(content, "generated_at")
         run = known | {name: text for name, text in run.items() if text}
         for entry in entries:
@@ -205,7 +196,7 @@ def _read_kit(folder: Path) -> tuple[dict[str, str], dict[str, TraceName]]:
             threads = merged.get("threads")
             count = threads if isinstance(threads, int) and 0 < threads < 10_000 else 0
             files = (PurePath(_text(merged, key)).name for key in ("etdump", "log", "xnntrace_log"))
-            labels |= {file: (safe_name(experiment), count, 0) for file in files}
+            labels |= {file: (store.safe_name(experiment), count, 0) for file in files}
     return run, labels
 
 
@@ -271,7 +262,7 @@ def name_traces(
     else:
         experiments = {path: rests[path] or "".join(folders[path][-1:]) for path in paths}
     names = {
-        path: (safe_name(experiments[path] or found or "trace"), max(counts[path], 0), 0)
+        path: (store.safe_name(experiments[path] or found or "trace"), max(counts[path], 0), 0)
         for path in paths
     }
     names |= {path: labels[path.name] for path in paths if labels and path.name in labels}
@@ -317,7 +308,7 @@ def _number(names: dict[Path, TraceName], restarts: Mapping[Path, int]) -> dict[
         name, threads, _ = names[path]
         setup = setups[path]
         if seen[setup, restarts[path]] > 1:
-            name = safe_name(str(path.with_suffix("")))
+            name = store.safe_name(str(path.with_suffix("")))
             setup = name, threads or 1
         numbered[path] = name, threads, next_of[setup]
         next_of[setup] += 1
@@ -374,7 +365,7 @@ def hash_calls(events: pd.DataFrame) -> str:
 def _find_programs(folder: Path, files: Sequence[Path]) -> list[Path]:
     """The programs in and around a recording."""
     above = folder.resolve().parent
-    near = [folder, above, artifacts_dir(above), artifacts_dir(above.parent)]
+    near = [folder, above, store.artifacts_dir(above), store.artifacts_dir(above.parent)]
     found = [folder / name for name in files] + [p for place in near for p in place.glob("*.pte")]
     fits = (p for p in found if p.suffix == ".pte" and p.stat().st_size <= LARGEST_BYTES)
     return list(dict.fromkeys(fits))
@@ -389,7 +380,7 @@ def _match_program(
     for pte in [None, *named[:MOST_PROGRAMS]]:
         with contextlib.suppress(WorkbenchError, OSError):
             program = open_program(pte) if pte else None
-            layers = program.layers if program else read_layers(folder / LAYERS)
+            layers = program.layers if program else store.read_layers(folder / store.LAYERS)
             # A program of another dtype explains most operators too; only a name settles it then.
             enough = 1 / 2 if pte and pte.stem == stem else 0.95
             if layers and _explained(ledger, layers) > enough:

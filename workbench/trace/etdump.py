@@ -19,6 +19,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from enum import IntEnum
 from pathlib import Path
 
 import numpy as np
@@ -27,18 +28,17 @@ import pandas as pd
 from workbench.errors import TraceError
 from workbench.frames import EVENTS, check
 from workbench.store import open_file
-from workbench.trace.flatbuffer import (
-    LONGEST,
-    Contents,
-    ETDump,
-    Event,
-    FlatBuffer,
-    Profile,
-    RunData,
-    Tables,
-)
+from workbench.trace.flatbuffer import LONGEST, Contents, FlatBuffer, Tables
 
 IDENTIFIER, VERSION = b"ED00", 0
+# The fields of the tables in ExecuTorch's etdump_schema_flatcc.fbs, by number.
+ETDump = IntEnum("ETDump", "VERSION RUN_DATA", start=0)
+RunData = IntEnum("RunData", "NAME BUNDLED_INPUT ALLOCATORS EVENTS", start=0)
+Event = IntEnum("Event", "PROFILE ALLOCATION DEBUG", start=0)
+Profile = IntEnum(
+    "Profile", "NAME CHAIN INSTRUCTION DELEGATE_INT DELEGATE_STR METADATA START END", start=0
+)
+
 # Size prefix, reference to the root, identifier.
 _HEADER = 12
 # Events processed at a time: the arrays then stay in the processor's cache.

@@ -8,7 +8,6 @@ names the first byte at fault.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from enum import IntEnum
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -16,14 +15,6 @@ import numpy as np
 import pandas as pd
 
 from workbench.errors import TraceError
-
-# The fields of the tables in ExecuTorch's etdump_schema_flatcc.fbs, by number.
-ETDump = IntEnum("ETDump", "VERSION RUN_DATA", start=0)
-RunData = IntEnum("RunData", "NAME BUNDLED_INPUT ALLOCATORS EVENTS", start=0)
-Event = IntEnum("Event", "PROFILE ALLOCATION DEBUG", start=0)
-Profile = IntEnum(
-    "Profile", "NAME CHAIN INSTRUCTION DELEGATE_INT DELEGATE_STR METADATA START END", start=0
-)
 
 
 class FlatBuffer:

@@ -8,28 +8,10 @@ from itertools import groupby
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.dataflow import (
-    POINTWISE,
-    SEALED,
-    WEIGHTED,
-    Dataflow,
-    FlowStep,
-    NodeId,
-    elements,
-    instruction_of,
-)
-from workbench.analysis.findings.gains import (
-    Finding,
-    Gain,
-    call_keys,
-    count,
-    find_best_rates,
-    gain_of_replacing,
-    keys_of,
-    layers_of,
-    share_of,
-    time_spent,
-)
+from workbench.analysis import dataflow
+from workbench.analysis.dataflow import POINTWISE, WEIGHTED, Dataflow, FlowStep, NodeId
+from workbench.analysis.findings import gains
+from workbench.analysis.findings.gains import Finding, Gain, count, keys_of, time_spent
 from workbench.analysis.memory import activation_bytes
 from workbench.analysis.run import Measurement
 
@@ -162,10 +144,10 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Work that depends on no input, repeated at every inference."""
     # Rows that execute nothing else.
     keys = [k for k, nodes in m.nodes.items() if k in unclaimed and m.flow.fixed.issuperset(nodes)]
-    keys = [key for key in keys if m.costs.at[key, "module_class"] not in SEALED]
+    keys = [key for key in keys if m.costs.at[key, "module_class"] not in dataflow.SEALED]
     if not keys:
         return
-    keys += call_keys(m, keys)
+    keys += gains.call_keys(m, keys)
     gain = time_spent(m, keys)
     rows = m.costs.loc[keys]
     yield Finding(
@@ -185,7 +167,7 @@ def find_logits(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
             continue
         spent = time_spent(m, keys)
         # One token is a matrix-vector product, which may wait for the weights.
-        rest = max(spent.ms / tokens, weights / find_best_rates(m)[1])
+        rest = max(spent.ms / tokens, weights / gains.find_best_rates(m)[1])
         yield Finding(
             f"logits of {tokens} tokens are computed; the next token needs the last one's",
             Gain(spent.ms - rest, max(0.0, spent.low - 2 * rest), spent.high - spent.ms / tokens),
@@ -199,10 +181,10 @@ def find_head(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Scores of the vocabulary that take much of the time, whatever the number of layers."""
     for shape, weights, keys in _list_heads(m, unclaimed):
         spent = time_spent(m, keys)
-        if share_of(m, spent.ms) >= _HEAD:
+        if gains.share_of(m, spent.ms) >= _HEAD:
             yield Finding(
                 f"the head scores {shape[-1]} tokens of the vocabulary: {weights / 1e6:.0f} MB of "
-                f"weights, {100 * share_of(m, spent.ms):.0f} % of the latency",
+                f"weights, {100 * gains.share_of(m, spent.ms):.0f} % of the latency",
                 Gain.at_most(spent.ms),
                 keys,
                 "check that no layers were left out, which makes the head's share larger; then "
@@ -236,7 +218,7 @@ def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
         s for s in steps if places.get(s.id, "").startswith(blocks) and s.type not in WEIGHTED
     )
     keys = keys_of(m, [*inside, *(s for s in steps if s.type == "copy_")], unclaimed)
-    keys += call_keys(m, keys)
+    keys += gains.call_keys(m, keys)
     rows, spent = m.costs.loc[keys], time_spent(m, keys)
     yield Finding(
         "attention copies its KV cache and computes masks outside the delegate: "
@@ -257,8 +239,8 @@ def find_safe_softmax(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
     keys = keys_of(m, (step for steps in guarded for step in steps), unclaimed)
     if not keys:
         return
-    rows, calls = m.costs.loc[keys], call_keys(m, keys)
-    gain = gain_of_replacing(m, keys, 0, calls)
+    rows, calls = m.costs.loc[keys], gains.call_keys(m, keys)
+    gain = gains.gain_of_replacing(m, keys, 0, calls)
     yield Finding(
         f"{count(len(guarded), 'softmax')} with a guard for fully masked rows that is not "
         f"delegated: {_names(rows)}",
@@ -289,23 +271,23 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         passes = _PASSES.get(name)
         if name == "native_layer_norm":
             keys += [key for key in casts if key in unclaimed]
-        if part["module_class"].isin(SEALED).any():
+        if part["module_class"].isin(dataflow.SEALED).any():
             advice, passes = _UNSEAL, None
         layouts = [key for key in _layouts_around(m, keys) if key in unclaimed]
         # Only an operator that works in any layout can join the delegates around it.
         joins = layouts if name in POINTWISE | _SLICES or not passes else []
-        calls = call_keys(m, keys)
+        calls = gains.call_keys(m, keys)
         if passes is None or m.costs["bytes"].isna().all():
             gain = Gain.at_most(time_spent(m, keys + layouts + calls).ms)
         else:
-            gain = gain_of_replacing(m, keys, passes, [*joins, *calls])
+            gain = gains.gain_of_replacing(m, keys, passes, [*joins, *calls])
             gain = replace(gain, high=gain.high + _joined_calls_ms(m, keys))
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {count(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""
         title = f"{name} runs outside the delegate{because}: {times}{around}"
         keys += [*layouts, *calls]
-        place = layers_of(part) or source
+        place = gains.layers_of(part) or source
         yield Finding(title, gain, keys, *advice, place)
 
 
@@ -476,7 +458,7 @@ def _reason(m: Measurement, name: str) -> tuple[str, str]:
 def _joined_calls_ms(m: Measurement, keys: Collection[str]) -> float:
     """The most that fewer delegates save: one call's overhead for every group of kernels."""
     calls = m.costs[m.costs["kind"] == "delegate_overhead"]["mean_ms"]
-    numbers = sorted({instruction_of(key) for key in keys})
+    numbers = sorted({dataflow.instruction_of(key) for key in keys})
     groups = sum(1 for _ in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]))
     return float(calls.mean() * min(groups, len(calls) - 1)) if len(calls) > 1 else 0.0
 
@@ -578,7 +560,7 @@ def _find_inverses(flow: Dataflow, start: FlowStep) -> tuple[list[FlowStep], set
         for operand in step.reads:
             # Constants and single values can be reordered in advance.
             tensor, maker = flow.tensors[operand], flow.makers.get(operand)
-            if tensor.constant or elements(tensor) == 1:
+            if tensor.constant or dataflow.elements(tensor) == 1:
                 continue
             if not maker or (maker.id not in inside and maker.permutation != start.permutation):
                 return None
@@ -647,6 +629,6 @@ def _casts_of_norms(m: Measurement) -> list[str]:
 def _can_fuse(flow: Dataflow, step: FlowStep, chain: list[FlowStep]) -> bool:
     if step.is_kernel or step.type not in POINTWISE or step.type == "Convert":
         return False
-    size = elements(flow.tensors[step.writes[0]])
-    same = not chain or size == elements(flow.tensors[chain[0].writes[0]])
+    size = dataflow.elements(flow.tensors[step.writes[0]])
+    same = not chain or size == dataflow.elements(flow.tensors[chain[0].writes[0]])
     return same and size > 1

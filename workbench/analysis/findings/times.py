@@ -10,18 +10,8 @@ import pandas as pd
 
 from workbench.analysis import compare, dtypes, statistics
 from workbench.analysis.dataflow import SEALED, WEIGHTED, FlowStep
-from workbench.analysis.findings.gains import (
-    EFFICIENCY,
-    LEAST_TWINS,
-    Finding,
-    Gain,
-    count,
-    find_pace,
-    gain_of_replacing,
-    keys_of,
-    time_spent,
-    untraced_scale,
-)
+from workbench.analysis.findings import gains
+from workbench.analysis.findings.gains import Finding, Gain, count, keys_of, time_spent
 from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Measurement
@@ -76,7 +66,7 @@ def find_grouped(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
         keys = [key for key in rows[kind] if key in unclaimed and runs_in_groups[key]]
         if not keys:
             continue
-        gain = gain_of_replacing(m, keys, 1, pace=find_pace(m, rows[twins], usual))
+        gain = gains.gain_of_replacing(m, keys, 1, pace=gains.find_pace(m, rows[twins], usual))
         part = m.costs.loc[keys]
         now = (part["flops"] * part["calls"]).sum() / part["mean_ms"].sum() / 1e6
         if kind == "large":
@@ -318,7 +308,7 @@ def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
     if m.roof is None or m.roofline is None:
         return
     keys, kept, fastest, size = [], 0.0, 0.0, 0.0
-    memory = m.roof.bandwidths[-1][1]
+    memory, scale = m.roof.bandwidths[-1][1], gains.untraced_scale(m)
     products = _products(m)
     for key in (key for key in _memory_bound(m) if key in products):
         share = _weight_share(m, key) if key in unclaimed else 0.0
@@ -330,11 +320,13 @@ def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
             size += row["calls"] * row["bytes"]
             # Smaller weights may fit into a faster cache.
             rate = m.roof.bandwidth(part * row["bytes"])
-            fastest += row["calls"] * part * row["bytes"] / rate / 1e6 / min(untraced_scale(m), 1.0)
+            fastest += (
+                row["calls"] * part * row["bytes"] / rate / 1e6 / min(gains.untraced_scale(m), 1.0)
+            )
     if not keys:
         return
     spent = time_spent(m, keys)
-    speed = size / 1e6 / spent.ms / untraced_scale(m)
+    speed = size / 1e6 / spent.ms / scale
     slower = (spent.ms - kept) / 2
     linear = all(products[key].type == "FullyConnected" for key in keys)
     dtype = "int8dyn" if linear else "int8"
@@ -365,7 +357,7 @@ def find_weight_bandwidth(m: Measurement, unclaimed: Collection[str]) -> Iterato
     size = float((rows["calls"] * rows["bytes"]).sum())
     yield Finding(
         f"memory limits {count(len(keys), 'operator')} with quantised weights: {size / 1e6:.0f} MB "
-        f"are read at {size / 1e6 / spent.ms / untraced_scale(m):.0f} GB/s (main memory: "
+        f"are read at {size / 1e6 / spent.ms / gains.untraced_scale(m):.0f} GB/s (main memory: "
         f"{m.roof.bandwidths[-1][1]:.0f} GB/s)",
         Gain.at_most(spent.ms),
         keys,
@@ -397,7 +389,7 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     if m.roofline is None or m.roof is None:
         return
     table = _roofline(m)
-    near = (table["bound"] == "compute") & (table["roof_share"] >= EFFICIENCY[1])
+    near = (table["bound"] == "compute") & (table["roof_share"] >= gains.EFFICIENCY[1])
     # int8 does not accelerate depthwise kernels, first convolutions and products of activations.
     products = {key: step for key, step in _products(m).items() if key in unclaimed}
     rows = table[near & table["key"].isin(products) & (table["dtype"] == "fp32")]
@@ -430,13 +422,13 @@ def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     table = table[table["key"].isin(steps) & table["bound"].isin(["compute", "memory", "neither"])]
     arithmetic = table["gflops"] / table["roof_gflops"] >= table["gbps"] / table["roof_gbps"]
     table = table.assign(lost=table["mean_ms"] - table["least_ms"], arithmetic=arithmetic)
-    far = table[(table["roof_share"] < EFFICIENCY[1]) & table["key"].isin(unclaimed)]
+    far = table[(table["roof_share"] < gains.EFFICIENCY[1]) & table["key"].isin(unclaimed)]
     for row in far.nlargest(3, "lost").itertuples():
         twins = table[(table["arithmetic"] == row.arithmetic) & (table["key"] != row.key)][
             "roof_share"
         ]
         spent, gain = time_spent(m, [row.key]), Gain.at_most(row.lost)
-        if len(twins := twins.dropna()) >= LEAST_TWINS:
+        if len(twins := twins.dropna()) >= gains.LEAST_TWINS:
             worst, typical, best = (row.least_ms / q for q in np.percentile(twins, (10, 50, 90)))
             gain = Gain(spent.ms - typical, max(0.0, spent.low - worst), spent.high - best, "twin")
         width = m.flow.tensors[steps[row.key].writes[0]].shape[-1]
@@ -509,7 +501,7 @@ def _memory_bound(m: Measurement) -> list[str]:
     if m.roofline is None:
         return []
     table = _roofline(m)
-    speed = table["bytes_per_run"] / table["mean_ms"] / 1e6 / min(untraced_scale(m), 1.0)
+    speed = table["bytes_per_run"] / table["mean_ms"] / 1e6 / min(gains.untraced_scale(m), 1.0)
     memory = m.roof.bandwidths[-1][1] if m.roof else math.inf
     return list(table[(table["bound"] == "memory") & (speed >= NEAR_ROOF * memory)]["key"])
 
@@ -520,7 +512,7 @@ def _roofline(m: Measurement) -> pd.DataFrame:
     table = m.roofline
     undisturbed = table["key"].map(m.costs["mean_ms"])
     share = table["roof_share"] * table["mean_ms"] / undisturbed
-    share = (share / min(untraced_scale(m), 1.0)).clip(upper=1.0)
+    share = (share / min(gains.untraced_scale(m), 1.0)).clip(upper=1.0)
     return table.assign(mean_ms=undisturbed, roof_share=share, least_ms=share * undisturbed)
 
 

@@ -7,13 +7,8 @@ from operator import attrgetter
 
 import numpy as np
 
+from workbench.analysis.xnnpack import rewrites
 from workbench.analysis.xnnpack.graph import Graph, Node, define_graph
-from workbench.analysis.xnnpack.rewrites import (
-    EVERYTHING,
-    apply_rewrites,
-    compute_in_single,
-    kind_of,
-)
 from workbench.records.layers import Instruction, XNode, XValue
 
 _NAMES = {
@@ -55,9 +50,9 @@ def predict_operators(
 ) -> list[Operator]:
     """The operators of an exported delegate, in order; ``lacking`` as for `compute_in_single`."""
     graph = define_graph(xvalues, xnodes)
-    apply_rewrites(graph)
-    compute_in_single(graph, "fp16", lacking)
-    compute_in_single(graph, "bf16", frozenset())
+    rewrites.apply_rewrites(graph)
+    rewrites.compute_in_single(graph, "fp16", lacking)
+    rewrites.compute_in_single(graph, "bf16", frozenset())
     return [_operator(graph, node) for node in graph.live_nodes()]
 
 
@@ -65,7 +60,7 @@ def half_kinds(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> list[str]:
     """The kinds of operators that may lack fp16 kernels; none without fp16 tensors."""
     if all(value.dtype != "fp16" for value in xvalues):
         return []
-    return sorted({kind_of(node) for node in define_graph(xvalues, xnodes).nodes})
+    return sorted({rewrites.kind_of(node) for node in define_graph(xvalues, xnodes).nodes})
 
 
 def _operator(graph: Graph, node: Node) -> Operator:
@@ -128,7 +123,7 @@ class GraphMatch:
 
 
 #: What CPUs are known to lack fp16 kernels for: nothing, bilinear resizing (x86), anything.
-_KNOWN = (frozenset[str](), frozenset({"resize"}), frozenset({EVERYTHING}))
+_KNOWN = (frozenset[str](), frozenset({"resize"}), frozenset({rewrites.EVERYTHING}))
 
 
 def match_graph(
