@@ -305,34 +305,25 @@ def _quantizable(m: Measurement, keys: Iterable[str]) -> list[str]:
 
 def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators limited by reading their weights."""
-    if m.roof is None or m.roofline is None:
-        return
-    keys, kept, fastest, size = [], 0.0, 0.0, 0.0
-    memory, scale = m.roof.bandwidths[-1][1], gains.untraced_scale(m)
     products = _products(m)
-    for key in (key for key in _memory_bound(m) if key in products):
-        share = _weight_share(m, key) if key in unclaimed else 0.0
-        if share > 0.5:
-            keys.append(key)
-            # One byte per weight instead of four; everything else stays.
-            part, row = 1 - 0.75 * share, m.costs.loc[key]
-            kept += time_spent(m, [key]).ms * part
-            size += row["calls"] * row["bytes"]
-            # Smaller weights may fit into a faster cache.
-            rate = m.roof.bandwidth(part * row["bytes"])
-            fastest += (
-                row["calls"] * part * row["bytes"] / rate / 1e6 / min(gains.untraced_scale(m), 1.0)
-            )
-    if not keys:
+    near_roof = (key for key in _memory_bound(m) if key in unclaimed and key in products)
+    shares = {key: share for key in near_roof if (share := _weight_share(m, key)) > 0.5}
+    if m.roof is None or not shares:
         return
-    spent = time_spent(m, keys)
-    speed = size / 1e6 / spent.ms / scale
+    keys, rows = list(shares), m.costs.loc[list(shares)]
+    spent, (size, speed) = time_spent(m, keys), _read_speed(m, keys)
+    # One byte per weight instead of four; everything else stays.
+    parts = 1 - 0.75 * pd.Series(shares)
+    kept = float((parts * rows["mean_ms"]).sum())
+    # Smaller weights may fit into a faster cache.
+    rates = (parts * rows["bytes"]).map(m.roof.bandwidth)
+    fastest = float((rows["calls"] * parts * rows["bytes"] / rates).sum()) / 1e6
+    fastest /= min(gains.untraced_scale(m), 1.0)
     slower = (spent.ms - kept) / 2
     linear = all(products[key].type == "FullyConnected" for key in keys)
     dtype = "int8dyn" if linear else "int8"
     yield Finding(
-        f"memory limits {count(len(keys), 'operator')}: {size / 1e6:.0f} MB, mostly weights, are "
-        f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s)",
+        f"memory limits {count(len(keys), 'operator')}: {size}, mostly weights, are {speed}",
         Gain(spent.ms - kept, max(0.0, slower), spent.high - min(fastest, kept)),
         keys,
         "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
@@ -343,8 +334,6 @@ def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
 
 def find_weight_bandwidth(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Products that read quantised weights, which are small already, at the speed of memory."""
-    if m.roof is None:
-        return
     quantized = [
         key
         for key, step in _products(m).items()
@@ -353,18 +342,24 @@ def find_weight_bandwidth(m: Measurement, unclaimed: Collection[str]) -> Iterato
     keys = [key for key in _memory_bound(m) if key in unclaimed and key in quantized]
     if not keys:
         return
-    rows, spent = m.costs.loc[keys], time_spent(m, keys)
-    size = float((rows["calls"] * rows["bytes"]).sum())
+    size, speed = _read_speed(m, keys)
     yield Finding(
-        f"memory limits {count(len(keys), 'operator')} with quantised weights: {size / 1e6:.0f} MB "
-        f"are read at {size / 1e6 / spent.ms / gains.untraced_scale(m):.0f} GB/s (main memory: "
-        f"{m.roof.bandwidths[-1][1]:.0f} GB/s)",
-        Gain.at_most(spent.ms),
+        f"memory limits {count(len(keys), 'operator')} with quantised weights: {size} are {speed}",
+        Gain.at_most(time_spent(m, keys).ms),
         keys,
         "compute several tokens or samples at once, which read the weights once: batches, or "
         "speculative decoding; faster arithmetic does not help",
         "workbench run MODEL.pte --sweep tokens=1,2,4,8  # at how many does latency grow?",
     )
+
+
+def _read_speed(m: Measurement, keys: list[str]) -> tuple[str, str]:
+    """How many bytes some rows read, and how fast, beside main memory."""
+    rows, spent = m.costs.loc[keys], time_spent(m, keys)
+    size = float((rows["calls"] * rows["bytes"]).sum()) / 1e6
+    memory = m.roof.bandwidths[-1][1] if m.roof else math.nan
+    speed = size / spent.ms / gains.untraced_scale(m)
+    return f"{size:.0f} MB", f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s)"
 
 
 def find_weight_groups(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
