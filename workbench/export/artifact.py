@@ -23,13 +23,7 @@ from workbench.export.program import Program, open_program, raw_bytes
 from workbench.models.process import silence
 from workbench.models.registry import identify_sources, parse_name
 from workbench.models.sources import hash_contents, list_python_files, reason, sample_files
-from workbench.options import (
-    GROUP_SIZE,
-    OPTIONAL_REWRITES,
-    ExportOptions,
-    Progress,
-    silent,
-)
+from workbench.options import GROUP_SIZE, OPTIONAL_REWRITES, ExportOptions, Progress, silent
 from workbench.records.runs import Export, Tensor, Undelegated
 
 if TYPE_CHECKING:  # these import PyTorch

@@ -169,51 +169,47 @@ def resize(layers: Layers, shapes: Sequence[tuple[Sequence[int], Sequence[int]]]
     sizes = {large: size for large, size in sizes.items() if large != size}
     if not sizes:
         return layers
-    for method in layers.methods:
-        constants = [value.shape for value in method.values.values() if value.constant]
-        xvalues = (value for each in method.instructions for value in each.xvalues)
-        constants += [value.shape for value in xvalues if value.role == "constant"]
-        if any(sizes.keys() & set(shape) for shape in constants):
-            return None
-    methods = [_resize_method(method, sizes) for method in layers.methods]
-    both = zip(layers.methods, methods, strict=True)
-    calls = (zip(old.instructions, new.instructions, strict=True) for old, new in both)
-    fits = all(_scales_alike(*pair) for pair in chain.from_iterable(calls))
-    return replace(layers, methods=tuple(methods)) if fits else None
 
-
-def _scales_alike(old: Instruction, new: Instruction) -> bool:
-    """Whether operators of a delegate scale as their inputs do; a size that follows does not."""
-    both = zip(old.xvalues, new.xvalues, strict=True)
-    growth = {
-        a.id: Fraction(math.prod(b.shape), max(1, math.prod(a.shape)))
-        for a, b in both
-        if a.role != "constant"
-    }
-    for node in old.xnodes:
-        inputs = [growth[number] for number in node.inputs if number in growth]
-        fits = {growth[number] for number in node.outputs} <= {*inputs, math.prod(inputs)}
-        if not fits and node.type not in _REDUCING:
-            return False
-    return True
-
-
-def _resize_method(method: Method, sizes: Mapping[int, int]) -> Method:
     def shrink(value: Sized) -> Sized:
         shape = tuple(sizes.get(count, count) for count in value.shape)
         size_bytes = value.size_bytes * math.prod(shape) // max(1, math.prod(value.shape))
         return replace(value, shape=shape, size_bytes=size_bytes)
 
-    values = {number: shrink(value) for number, value in method.values.items()}
-    instructions = []
-    for each in method.instructions:
-        costs = _kernel_costs(each.name, each.inputs, each.outputs, values)
-        tensors = {value.id: shrink(value) for value in each.xvalues}
-        nodes = tuple(_resize_node(node, tensors) for node in each.xnodes)
-        costs |= {"flops": sum(node.flops for node in nodes)} if nodes else {}
-        xvalues = tuple(tensors.values())
-        instructions.append(replace(each, **costs, xvalues=xvalues, xnodes=nodes))
-    return replace(method, values=values, instructions=tuple(instructions))
+    methods = []
+    for method in layers.methods:
+        constants = [value.shape for value in method.values.values() if value.constant]
+        inner = (value for call in method.instructions for value in call.xvalues)
+        constants += [value.shape for value in inner if value.role == "constant"]
+        if any(sizes.keys() & set(shape) for shape in constants):
+            return None
+        values = {number: shrink(value) for number, value in method.values.items()}
+        instructions = []
+        for call in method.instructions:
+            tensors = {value.id: shrink(value) for value in call.xvalues}
+            if not _scale_alike(call, tensors):
+                return None
+            nodes = tuple(_resize_node(node, tensors) for node in call.xnodes)
+            costs = _kernel_costs(call.name, call.inputs, call.outputs, values)
+            costs |= {"flops": sum(node.flops for node in nodes)} if nodes else {}
+            xvalues = tuple(tensors.values())
+            instructions.append(replace(call, **costs, xvalues=xvalues, xnodes=nodes))
+        methods.append(replace(method, values=values, instructions=tuple(instructions)))
+    return replace(layers, methods=tuple(methods))
+
+
+def _scale_alike(call: Instruction, tensors: Mapping[int, XValue]) -> bool:
+    """Whether operators of a delegate scale as their inputs do; a size that follows does not."""
+    growth = {
+        value.id: Fraction(math.prod(tensors[value.id].shape), max(1, math.prod(value.shape)))
+        for value in call.xvalues
+        if value.role != "constant"
+    }
+    for node in call.xnodes:
+        inputs = [growth[number] for number in node.inputs if number in growth]
+        fits = {growth[number] for number in node.outputs} <= {*inputs, math.prod(inputs)}
+        if not fits and node.type not in _REDUCING:
+            return False
+    return True
 
 
 def _resize_node(node: XNode, values: dict[int, XValue]) -> XNode:

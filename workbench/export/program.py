@@ -10,23 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench import store
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.layers import describe_pte
 from workbench.records.layers import Layers
 from workbench.records.runs import Export, Tensor
-from workbench.store import (
-    artifacts_dir,
-    atomic_write,
-    default_root,
-    export_record_path,
-    file_state,
-    layers_path,
-    load_layers,
-    load_record,
-    safe_name,
-    save_layers,
-    sha256_of,
-)
 
 if TYPE_CHECKING:
     import torch
@@ -55,18 +43,22 @@ class Program:
     @property
     def model(self) -> str:
         """The name of its model, or of its file."""
-        return self.export.model if self.export else safe_name(self.path.stem)
+        return self.export.model if self.export else store.safe_name(self.path.stem)
 
     @property
     def stem(self) -> str:
         """The beginning of the names of files that are made of it."""
-        return safe_name(self.path.stem)
+        return store.safe_name(self.path.stem)
 
     @property
     def root(self) -> Path:
         """The output folder that it belongs to."""
         folder = self.path.parent
-        return folder.parent if folder == artifacts_dir(folder.parent) else default_root(self.stem)
+        return (
+            folder.parent
+            if folder == store.artifacts_dir(folder.parent)
+            else store.default_root(self.stem)
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -85,7 +77,7 @@ class Program:
         Without a sidecar: shapes and costs, and layers if its ETRecord is beside it
         (``<program>.pte.etrecord`` or ``<program>.etrecord``).
         """
-        if sidecar := load_layers(layers_path(self.path), self.sha256):
+        if sidecar := store.load_layers(store.layers_path(self.path), self.sha256):
             return sidecar
         names = (f"{self.path.name}.etrecord", f"{self.path.stem}.etrecord")
         data = self.path.read_bytes()
@@ -101,15 +93,15 @@ class Program:
 
     def keep_layers(self, path: Path) -> None:
         """Copy its sidecar to a file, or make one there."""
-        sidecar = layers_path(self.path)
+        sidecar = store.layers_path(self.path)
         if sidecar.exists():
-            atomic_write(path, sidecar.read_bytes())
+            store.atomic_write(path, sidecar.read_bytes())
         elif self.layers:
-            save_layers(self.layers, path)
+            store.save_layers(self.layers, path)
 
     def check_unchanged(self) -> None:
         """StoreError if its file is no longer the one that was opened, by size, time and inode."""
-        if not self.path.is_file() or file_state(self.path) != self.state:
+        if not self.path.is_file() or store.file_state(self.path) != self.state:
             what, hint = "changed since the run was planned", "plan it again"
             raise StoreError(what, where=self.path, hint=hint)
 
@@ -153,9 +145,9 @@ def open_program(pte: Program | str | os.PathLike[str]) -> Program:
     path = Path(pte)
     if not path.is_file():
         raise StoreError("no such file", where=path, hint="workbench export MODEL makes one")
-    record = export_record_path(path)
-    export = load_record(Export, record) if record.is_file() else None
-    state, sha256 = file_state(path), sha256_of(path)
+    record = store.export_record_path(path)
+    export = store.load_record(Export, record) if record.is_file() else None
+    state, sha256 = store.file_state(path), store.sha256_of(path)
     if export and sha256 != export.sha256:
         raise StoreError(
             f"is not the program that {record.name} describes (SHA-256 differs)",

@@ -24,23 +24,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from workbench.errors import (
-    UsageError,
-    WorkbenchError,
-    install_command,
-    unknown_name,
-)
+from workbench.errors import UsageError, WorkbenchError, install_command, unknown_name
+from workbench.models import registry
 from workbench.models.process import PROCESS_LOCK, replaced, silent_stderr
-from workbench.models.registry import (
-    FILE_FORM,
-    LLM,
-    ModelName,
-    find_model,
-    is_eager_model,
-    list_models,
-    list_upstream,
-    parse_name,
-)
 from workbench.models.sources import forward_line, package_root, reason, shown_path, user_line
 
 #: The seed of random weights and inputs: every export of a model is the same.
@@ -112,33 +98,35 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
     >>> wb.load_model("toy_cnn").example_inputs[0].shape  # doctest: +SKIP
     torch.Size([1, 3, 224, 224])
     """
-    wanted = parse_name(spec)
-    if not wanted.library and not wanted.file and wanted.name not in list_models():
-        raise unknown_name("model", wanted.name, [*list_models(), FILE_FORM])
+    wanted = registry.parse_name(spec)
+    if not wanted.library and not wanted.file and wanted.name not in registry.list_models():
+        raise unknown_name("model", wanted.name, [*registry.list_models(), registry.FILE_FORM])
 
     with PROCESS_LOCK, torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        if wanted.library == LLM:
+        if wanted.library == registry.LLM:
             from workbench.models.llm import LanguageModel
 
             with silent_stderr():  # the logs of the operators' libraries
-                return _prepare(wanted.label, LanguageModel(wanted.name), None, state_dict)
+                return _prepare(wanted.label, LanguageModel(wanted.name), state_dict)
         if wanted.library == "executorch":
             with _find_upstream(wanted.name) as upstream:
-                return _prepare(wanted.label, upstream, None, state_dict)
+                return _prepare(wanted.label, upstream, state_dict)
+        if wanted.library:
+            return _prepare(wanted.label, _find_in_library(wanted), state_dict)
         if not wanted.file:
-            network = _find_in_library(wanted) if wanted.library else find_model(wanted.name)
-            return _prepare(wanted.label, network, None, state_dict)
+            return _prepare(wanted.label, registry.find_model(wanted.name), state_dict)
         with _siblings_importable(wanted.file.parent):
             namespace = run_file(wanted.file)
             thing = _pick(namespace, wanted.file, wanted.name)
-            return _prepare(wanted.name, thing, namespace, state_dict, shown_path(wanted.file))
+            source = shown_path(wanted.file)
+            return _prepare(wanted.name, thing, state_dict, namespace, source)
 
 
 @contextlib.contextmanager
 def _find_upstream(name: str) -> Iterator[type]:
     """A model that ExecuTorch's wheel defines; explains what it lacks, and refuses downloads."""
-    known = list_upstream()
+    known = registry.list_upstream()
     if name not in known:
         raise unknown_name("model", name, known, where="executorch")
     module, cls = f"executorch.examples.models.{known[name][0]}", known[name][1]
@@ -185,7 +173,7 @@ def _install(package: str) -> str:
     return first if package == same_build else f"{first} && {install_command(package)}"
 
 
-def _find_in_library(wanted: ModelName) -> Callable[[], nn.Module]:
+def _find_in_library(wanted: registry.ModelName) -> Callable[[], nn.Module]:
     """A function that builds an image model of timm or torchvision, at the size of its training.
 
     Errors name the package to install, or similar models.
@@ -253,7 +241,7 @@ def _pick(namespace: ModuleType, file: Path, name: str) -> Any:
 
     def can_be_model(thing: Any) -> bool:
         is_network = issubclass(thing, nn.Module) if inspect.isclass(thing) else callable(thing)
-        return is_network or is_eager_model(thing)
+        return is_network or registry.is_eager_model(thing)
 
     things = vars(namespace)
     if can_be_model(things.get(name)):
@@ -271,16 +259,17 @@ def _pick(namespace: ModuleType, file: Path, name: str) -> Any:
 def _prepare(
     name: str,
     definition: Any,
-    namespace: ModuleType | None,
     weights: str | os.PathLike[str] | None,
+    namespace: ModuleType | None = None,
     source: str = "",
 ) -> LoadedModel:
     source = source or getattr(definition, "__module__", "") or definition.__name__
     with _explain_errors("cannot be built", source):
-        is_model = isinstance(definition, nn.Module) or is_eager_model(definition)
+        is_model = isinstance(definition, nn.Module) or registry.is_eager_model(definition)
         thing = definition if is_model and not inspect.isclass(definition) else definition()
         is_module = isinstance(thing, nn.Module)
-        module = thing if is_module or not is_eager_model(thing) else thing.get_eager_model()
+        is_eager = registry.is_eager_model(thing) and not is_module
+        module = thing.get_eager_model() if is_eager else thing
     if not isinstance(module, nn.Module):
         raise WorkbenchError(
             f"{name} gives {type(module).__name__!r}, not an nn.Module", where=source

@@ -28,9 +28,12 @@ def set_norm_statistics(module: nn.Module, *inputs: Tensor) -> nn.Module:
     """
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):
-            layer.momentum = None  # the mean over the batches so far
+            layer.momentum = 1.0
     with torch.no_grad():
         module.train()(*inputs)
+    for name, count in module.named_buffers():
+        if name.endswith("num_batches_tracked"):  # ExecuTorch writes it into programs
+            count.zero_()
     return module.eval()
 
 
