@@ -32,7 +32,7 @@ SIDE = str(wb.sample_run("toy_cnn"))
         (["compare", "a", "b"], "a: no such file or folder"),
         (["compare", "a", "b", "--fail-above", "lots"], "not a percentage"),
         (
-            ["compare", SIDE, f"{SIDE}:avx512_off", "--across", "colour"],
+            ["compare", SIDE, f"{SIDE}:sme2_off", "--across", "colour"],
             "valid: build, device, program, threads",
         ),
         (["analyze", "."], "not a run folder"),
