@@ -2,11 +2,11 @@
 
 import itertools
 import math
-import operator
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
 from workbench.analysis.layers import THE_MODEL
@@ -28,6 +28,8 @@ WHOLE = {
 #: Dtypes that layers of one program may have besides single precision.
 MIXED = ("int8", "int8dyn")
 _LEAST_NOISE = 1e-15
+#: A choice of dtypes counts noise in such parts of what is allowed, rounded up.
+_NOISE_PARTS = 4096
 #: What a mix loses of its signal to noise ratio because rounding errors are not independent, in dB.
 _RESERVE_DB = 0.3
 
@@ -140,50 +142,30 @@ def choose_dtypes(
 ) -> dict[str, Choice]:
     """The choices that save most, less conversions, and whose noise adds up to at most ``most``.
 
-    Dynamic programming finds the best for a price of noise, and bisection the price; then single
-    layers change as long as that saves time.
+    This is a knapsack that takes the layers in order; noise is counted in parts of ``most``.
     """
-    typical = conversions.get("*", 0.0)
-    every = {
-        layer: [Choice(), *(one for one in some if one.noise <= most)]
-        for layer, some in choices.items()
-    }
-
-    def choose_for(price: float) -> dict[str, Choice]:
-        # By the dtype of the last layer, the most that is saved, and how.
-        ends = [(0.0, [Choice()])]
-        for layer, some in [*every.items(), ("*", [Choice()])]:
-            lost = conversions.get(layer, typical)
-            ends = [
-                max(
-                    (
-                        (ms + one.ms - price * one.noise - lost * _differ(path[-1], one), path)
-                        for ms, path in ends
-                    ),
-                    key=operator.itemgetter(0),
-                )
-                for one in some
-            ]
-            ends = [(ms, [*path, one]) for one, (ms, path) in zip(some, ends, strict=True)]
-        return dict(zip(every, ends[0][1][1:], strict=False))
-
-    def saved(chosen: Mapping[str, Choice]) -> float:
-        fits = sum(choice.noise for choice in chosen.values()) <= most
-        total = sum(choice.ms for choice in chosen.values())
-        return total - lost_ms(chosen, conversions) if fits else -math.inf
-
-    found, low, high = [choose_for(0.0)], 1e-12, 1e15  # prices in ms per noise
-    while math.isinf(saved(found[0])) and high / low > 1.001:
-        price = math.sqrt(low * high)
-        found.append(choose_for(price))
-        low, high = (low, price) if math.isfinite(saved(found[-1])) else (price, high)
-    best = max([dict.fromkeys(every, Choice()), *found], key=saved)
-    while True:
-        changed = [best | {layer: one} for layer, some in every.items() for one in some]
-        better = max(changed, key=saved, default=best)
-        if saved(better) <= saved(best):
-            return best
-        best = better
+    typical, steps = conversions.get("*", 0.0), []
+    # By the dtype of the last layer (int8 or not) and the noise so far, the most that is saved.
+    saved = np.full((2, _NOISE_PARTS + 1), -math.inf)
+    saved[0] = 0.0
+    for layer, some in [*choices.items(), ("*", ())]:
+        allowed = [Choice(), *(choice for choice in some if choice.noise <= most)]
+        parts = [math.ceil(_NOISE_PARTS * choice.noise / most) for choice in allowed]
+        ways = np.stack([saved, saved[::-1] - conversions.get(layer, typical)])
+        taken = np.full((len(allowed), *saved.shape), -math.inf)
+        for table, choice, part in zip(taken, allowed, parts, strict=True):
+            kind = int(choice.dtype == "int8")
+            before = ways.max(axis=0)[kind, : _NOISE_PARTS + 1 - part]
+            table[kind, part:] = before + choice.ms
+        steps.append((allowed, parts, taken.argmax(axis=0), ways.argmax(axis=0)))
+        saved = taken.max(axis=0)
+    chosen, kind, left = list[Choice](), 0, _NOISE_PARTS
+    for allowed, parts, best, converted in reversed(steps):
+        pick = best[kind, left]
+        chosen.append(allowed[pick])
+        left -= parts[pick]
+        kind ^= converted[kind, left]
+    return dict(zip(choices, chosen[:0:-1], strict=True))
 
 
 def _differ(one: Choice, other: Choice) -> bool:
