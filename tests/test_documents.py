@@ -163,6 +163,7 @@ def test_what_the_workbench_writes_fits_its_schema_and_damage_is_found(cli, tmp_
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
         ("[]", "not a JSON object"),
+        ("{}", "not a Metrics record"),
         ('{"schema_version": 1}', "regenerate it with `workbench analyze`"),
         ('{"schema_version": 9}', "the workbench version that wrote it"),
         ('{"schema_version": 2, "unit": "s"}', "not a Metrics record"),
@@ -172,6 +173,6 @@ def test_what_the_workbench_writes_fits_its_schema_and_damage_is_found(cli, tmp_
 def test_a_bad_document_is_one_clear_line(cli, tmp_path, text, says):
     path = tmp_path / "metrics.json"
     path.write_text(text)
-    code, _, err = cli("compare", wb.sample_run("toy_cnn"), "--baseline", path)
-    assert code and says in err
+    code, out, err = cli("compare", wb.sample_run("toy_cnn"), "--baseline", path)
+    assert (code, out) == (1, "") and says in err
     assert len(err.splitlines()) == 1 and "metrics.json: " in err

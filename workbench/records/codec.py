@@ -23,11 +23,10 @@ def to_json(record: object) -> str:
     return re.sub(r"\[\n[-\d.eE,\s]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
 
 
-def to_document(content: object) -> str:
-    """A record, or a mapping with a schema version added, as JSON text; see `to_plain`."""
-    if isinstance(content, Mapping):
-        content = {"schema_version": SCHEMA_VERSION, **content}
-    return json.dumps(to_plain(content), indent=1, allow_nan=False) + "\n"
+def to_document(content: Mapping[str, Any]) -> str:
+    """A mapping with a schema version added, as JSON text; see `to_plain`."""
+    versioned = {"schema_version": SCHEMA_VERSION, **content}
+    return json.dumps(to_plain(versioned), indent=1, allow_nan=False) + "\n"
 
 
 def to_plain(value: Any) -> Any:
