@@ -216,7 +216,7 @@ def test_everything_about_a_recording_works_or_says_what_is_missing(tmp_path):
         for name in dir(type(owner)):
             if not name.startswith("_"):
                 getattr(owner, name)
-    assert (run.layers, run.evidence, on.roofline, run.isa_levels) == (None,) * 4
+    assert (run.layers, on.machine_code, on.roofline, run.isa_levels) == (None,) * 4
     for plot in (wb.plot_latencies, wb.plot_categories, wb.plot_iterations):
         assert plot(run).alt_text
     for view in ("layers", "roofline", "operators", "findings"):

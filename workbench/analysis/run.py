@@ -271,11 +271,6 @@ class Run:
         """Every layer of every measurement: ``frames.LAYERS``."""
         return self._stack("layers") if any(m.has_layers for m in self.traced) else None
 
-    @frame_property
-    def evidence(self) -> pd.DataFrame | None:
-        """Which machine code ran: ``frames.EVIDENCE``."""
-        return self._stack("machine_code") if self._samples else None
-
     @property
     def experiments(self) -> list[str]:
         """The experiments that are compared, without their controls."""
@@ -485,9 +480,8 @@ class Run:
         return samples.resolve_functions([sampled for sampled, _ in self._samples.values()])
 
     def _stack(self, name: str) -> pd.DataFrame:
-        frames = {(m.name, m.threads): getattr(m, name) for m in self.traced}
-        known = {key: frame for key, frame in frames.items() if frame is not None}
-        stacked = pd.concat(known, names=MEASUREMENT)
+        by_measurement = {(m.name, m.threads): getattr(m, name) for m in self.traced}
+        stacked = pd.concat(by_measurement, names=MEASUREMENT)
         return stacked.reset_index(level=MEASUREMENT).reset_index(drop=True)
 
 
