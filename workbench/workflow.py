@@ -26,7 +26,7 @@ from workbench.run.config import output_place, plan_config, read_config, select_
 from workbench.run.custom_runner import run_processes
 from workbench.run.execute import execute
 from workbench.run.locks import share_machine
-from workbench.run.plan import check_toggle, make_plan, read_sweep, shape_of
+from workbench.run.plan import check_toggle, make_plan, read_sweep
 from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
 from workbench.run.targets import open_target
@@ -200,9 +200,6 @@ def measure_programs(
 ) -> Run:
     """Plan and execute a run of opened programs; it has the machine's peaks if these are known."""
     plan = make_plan(programs, options, runner)
-    for planned in plan.programs:
-        if list(map(shape_of, planned.inputs)) != list(map(shape_of, plan.inputs)):
-            progress(f"{planned.name} takes other inputs than {plan.stem}: its own", 0.0)
     run_dir = None if again else find_run(plan, runner, root, "complete")
     run_dir = run_dir or execute(
         plan, programs, runner, root, progress=progress, watch=watch, enough=is_precise

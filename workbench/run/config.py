@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,7 @@ from workbench.run.plan import (
     CONTROL,
     FILES_SOURCE,
     SAMPLED_MS,
-    add_phases,
     begin_plan,
-    first_method,
     name_programs,
     pair_experiments,
     program_loader,
@@ -129,26 +126,18 @@ def plan_config(
             name += "_"
         pairs = tuple(replace(pair, candidate=pair.candidate or name) for pair in pairs)
         experiments.append(replace(repeated, name=name, control=True))
-    paths = [_require(name, folder, "no such input file").resolve() for name in config.inputs]
+    paths = [find_file(name, folder, "no such input file").resolve() for name in config.inputs]
     files = tuple(Tensor("", (), str(path), sha256_of(path)) for path in paths)
-    if runner:
-        load, method = program_loader(runner, Plan.timeout_s), first_method(config.phases)
-        taken = [load(program.path, method).inputs for program in programs]
-        if files and len(files) != len(taken[0]):
-            what = f"{len(files)} input files, the program takes {len(taken[0])}"
-            raise UsageError(what, where="inputs")
-        typed = zip(files, taken[0], strict=False)
-        files = tuple(replace(t, dtype=f.dtype, shape=tuple(f.shape)) for t, f in typed)
-        plan = begin_plan(programs, experiments, pairs, taken, files)
-        plan = replace(plan, sampled_ms=SAMPLED_MS)
-        plan = add_phases(plan, config.phases, partial(load, programs[0].path))
-    else:
-        plan = begin_plan(programs, experiments, pairs)
+    load = program_loader(runner, Plan.timeout_s) if runner else None
+    phases = config.phases
+    plan = begin_plan(programs, experiments, pairs, load=load, phases=phases, files=files)
+    if not runner:
         source = FILES_SOURCE if files else "the runner's own: ones"
         further = (replace(p, inputs=files, input_source=source) for p in plan.programs)
         plan = replace(plan, inputs=files, input_source=source, programs=tuple(further))
     plan = replace(
         plan,
+        sampled_ms=SAMPLED_MS if runner else 0.0,
         target=config.target,
         threads=tuple(sorted({count for e in experiments for count in e.threads})),
         runs=max(e.runs for e in experiments),
@@ -161,10 +150,9 @@ def plan_config(
 def _find_runner(experiment: Experiment, folder: Path) -> str:
     if experiment.runner == Experiment.runner:
         return experiment.runner
-    found = find_file(experiment.runner, folder)
-    if found is None or not os.access(found, os.X_OK):
-        what = "not executable" if found else "no such runner"
-        raise UsageError(what, where=f"{experiment.name}: {experiment.runner}")
+    found = find_file(experiment.runner, folder, "no such runner")
+    if not os.access(found, os.X_OK):
+        raise UsageError("not executable", where=f"{experiment.name}: {experiment.runner}")
     return str(found.resolve())
 
 
@@ -205,16 +193,10 @@ def output_place(config: Config) -> tuple[Path, str]:
 def _find_program(name: str, folder: Path) -> Path:
     template = "REPLACE_WITH" in name or "<model>" in name
     hint = "write the path of a .pte there" if template else "workbench export makes one"
-    return _require(name, folder, "no such file", hint)
+    return find_file(name, folder, "no such file", hint)
 
 
-def _require(name: str, folder: Path, what: str, hint: str = "") -> Path:
-    if (found := find_file(name, folder)) is None:
-        raise StoreError(what, where=name, hint=hint)
-    return found
-
-
-def find_file(name: str, folder: Path) -> Path | None:
+def find_file(name: str, folder: Path, what: str, hint: str = "") -> Path:
     """A file named in a config: below here, the config's folder or one of the three above it.
 
     The kit's paths begin at its checkout, so their first folder may be missing, or be left out.
@@ -224,9 +206,10 @@ def find_file(name: str, folder: Path) -> Path | None:
     names += [tail] if head in CHECKOUTS and tail else []
     folder = folder.resolve()
     places = (Path(), folder, *folder.parents[:3])
-    found = (place / each for place in places for each in names)
-    # Path.is_file raises an error for a name that is too long.
-    return next((path for path in found if os.path.isfile(path)), None)  # noqa: PTH113
+    for path in (place / each for place in places for each in names):
+        if os.path.isfile(path):  # noqa: PTH113, which raises an error for a name that is too long
+            return path
+    raise StoreError(what, where=name, hint=hint)
 
 
 def _adapt_entry(entry: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -57,9 +57,11 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
     compared = names[:1] if options.sweep else names
     toggle, experiments, pairs = choose_experiments(options, runner.isa, compared)
     load = program_loader(runner, options.timeout_s)
-    loaded = [load(program.path, first_method(options.phases)) for program in programs]
+    plan = begin_plan(
+        programs, experiments, pairs, load=load, phases=options.phases, sweep=options.sweep
+    )
     plan = replace(
-        begin_plan(programs, experiments, pairs, [ready.inputs for ready in loaded]),
+        plan,
         toggle=toggle,
         target=runner.target.name,
         threads=tuple(dict.fromkeys(options.threads)),
@@ -72,7 +74,6 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         budget_s=options.budget_s,
         precision=options.precision,
     )
-    plan = add_phases(plan, options.phases, partial(load, programs[0].path), options.sweep)
     return shorten_plan(plan) if runner.target.emulated else plan
 
 
@@ -89,21 +90,33 @@ def begin_plan(
     programs: Sequence[Program],
     experiments: Sequence[Experiment],
     pairs: Sequence[Pair],
-    taken: Sequence[Sequence[Tensor]] = (),
-    files: tuple[Tensor, ...] = (),
+    *,
+    load: Callable[[Path, str], Ready] | None = None,
+    phases: Sequence[str] = (),
+    sweep: str = "",
+    files: Sequence[Tensor] = (),
 ) -> Plan:
-    """A plan of programs with default settings; ``files`` replace the inputs of the first one.
+    """A plan of programs in phases or sizes, with default settings; see `add_phases`.
 
-    ``taken`` are the inputs of each program as a runner describes them, if one is known.
+    ``load`` is a `program_loader`, if a runner of ours runs them; ``files`` replace the inputs of
+    the first program.
     """
-    taken = taken or [()] * len(programs)
+    # A program may have no ``forward``.
+    method = next((split_phase(text)[1] for text in phases), "")
+    taken = [load(p.path, method).inputs if load else () for p in programs]
     first = plan_program("", programs[0], taken[0])
-    if files:
-        first = replace(first, inputs=files, input_source=FILES_SOURCE)
+    if files and load:
+        if len(files) != len(taken[0]):
+            what = f"{len(files)} input files, the program takes {len(taken[0])}"
+            raise UsageError(what, where="inputs")
+        typed = zip(files, taken[0], strict=True)
+        inputs = tuple(replace(file, dtype=t.dtype, shape=t.shape) for file, t in typed)
+        first = replace(first, inputs=inputs, input_source=FILES_SOURCE)
     fields = {key: value for key, value in vars(first).items() if key != "name"}
     named = list(zip(name_programs(programs), programs, taken, strict=True))
     further = tuple(plan_program(*each, like=(first, taken[0])) for each in named[1:])
-    return Plan(**fields, experiments=tuple(experiments), pairs=tuple(pairs), programs=further)
+    plan = Plan(**fields, experiments=tuple(experiments), pairs=tuple(pairs), programs=further)
+    return add_phases(plan, phases, partial(load, programs[0].path), sweep) if load else plan
 
 
 def name_programs(programs: Sequence[Program]) -> list[str]:
@@ -130,7 +143,7 @@ def plan_program(
     if program.export:
         source = program.export.input_source
     else:
-        inputs = tuple(Tensor(tensor.dtype, tuple(tensor.shape)) for tensor in taken)
+        inputs = tuple(Tensor(tensor.dtype, tensor.shape) for tensor in taken)
     if like:
         first, first_taken = like
         layouts = zip(taken, first_taken, strict=False)
@@ -148,7 +161,7 @@ def plan_program(
 
 def shape_of(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
     """What two inputs have in common if one can replace the other."""
-    return tensor.dtype, tuple(tensor.shape)
+    return tensor.dtype, tensor.shape
 
 
 def program_loader(runner: Runner, timeout_s: float) -> Callable[[Path, str], Ready]:
@@ -216,11 +229,6 @@ def split_phase(text: str) -> tuple[str, str, str]:
     return known[1], known[2] or "", known[3]
 
 
-def first_method(texts: Sequence[str]) -> str:
-    """The method of the first phase: a program may have no ``forward``."""
-    return next((split_phase(text)[1] for text in texts), "")
-
-
 def _name_phases(texts: Sequence[str], load: Callable[[str], Ready]) -> list[Phase]:
     phases: list[Phase] = []
     for text in texts:
@@ -235,7 +243,7 @@ def _name_phases(texts: Sequence[str], load: Callable[[str], Ready]) -> list[Pha
             same = [p for p in phases if p.method == method and not p.tokens]
             phase = Phase(name, inputs, tuple(p.inputs for p in same))
         else:
-            phase = Phase(name, tuple(Tensor(t.dtype, tuple(t.shape)) for t in ready.inputs))
+            phase = Phase(name, tuple(Tensor(t.dtype, t.shape) for t in ready.inputs))
         phases.append(replace(phase, method=method))
     return phases
 
@@ -308,7 +316,7 @@ def plan_step(name: str, tokens: int, position: int, ready: Ready) -> Phase:
         places = (replace(t, shape=(min(count, t.shape[0]),), first=start) for t in rest)
         shape = (ids.shape[0], count, *ids.shape[2:])
         below = words if len(shape) == 2 else ids.below
-        return replace(ids, shape=shape, below=below, most=tuple(ids.shape)), *places
+        return replace(ids, shape=shape, below=below, most=ids.shape), *places
 
     before = tuple(step(at, min(most, position - at)) for at in range(0, position, most))
     return Phase(name, step(position, tokens), before, tokens, position)

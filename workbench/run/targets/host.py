@@ -114,7 +114,9 @@ class Host:
     def cores(self) -> list[int]:
         """The cores to pin measurements to, without a mixed CPU's slow ones; [] if unknown."""
         rows = re.findall(r"/cpu(\d+)/cpu_capacity:(\d+)", self.facts["capacity"])
-        return fastest_cores(self._allowed(), {int(core): int(value) for core, value in rows})
+        capacity = {int(core): int(value) for core, value in rows}
+        best = max((capacity.get(core, 0) for core in self._allowed()), default=0)
+        return [core for core in self._allowed() if capacity.get(core, 0) == best]
 
     def _allowed(self) -> list[int]:
         ranges = re.findall(r"(\d+)(?:-(\d+))?", self.facts["allowed"].partition(":")[2])
@@ -154,12 +156,6 @@ def name_cpu(cpuinfo: str, machine: str) -> str:
     ids = [re.search(rf"^CPU {key}\s*:\s*(\S+)$", cpuinfo, re.M) for key in ("implementer", "part")]
     found = " ".join(match[1] for match in ids if match)
     return f"{machine} {found}".strip()
-
-
-def fastest_cores(cores: Sequence[int], capacity: dict[int, int]) -> list[int]:
-    """The cores of the highest capacity; a missing capacity counts as 0."""
-    best = max((capacity.get(core, 0) for core in cores), default=0)
-    return [core for core in cores if capacity.get(core, 0) == best]
 
 
 #: Prints one reading per line, and nothing for what a system does not have. The paths are those of
