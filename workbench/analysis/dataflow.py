@@ -1,6 +1,5 @@
 """The operators of a program as one graph, across delegates."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -154,11 +153,6 @@ class Dataflow:
 
     def _origin(self, number: int | None) -> Origin | None:
         return None if number is None else self.method.origins[number]
-
-
-def elements(tensor: Value) -> int:
-    """The number of values of a tensor."""
-    return math.prod(tensor.shape)
 
 
 def instruction_of(key: str) -> int:

@@ -78,6 +78,12 @@ def keys_of(
     return [key for key in keys if unclaimed is None or key in unclaimed]
 
 
+def steps_of(m: Measurement, keys: Iterable[str]) -> list[FlowStep]:
+    """The program's operators that some rows execute."""
+    nodes = (node for key in keys for node in m.nodes.get(key, ()))
+    return [m.flow.by_id[node] for node in nodes if node in m.flow.by_id]
+
+
 def call_keys(m: Measurement, keys: Iterable[str]) -> list[str]:
     """The overhead rows of calls to some kernels."""
     kinds = m.costs["kind"]

@@ -465,20 +465,16 @@ def _joined_calls_ms(m: Measurement, keys: Collection[str]) -> float:
 
 def _layouts_around(m: Measurement, keys: Collection[str]) -> list[str]:
     """The rows of layout conversions that the exporter inserted around some kernels."""
-    flow = m.flow
-    ids = (node_id for key in keys for node_id in m.nodes.get(key, ()))
-    kernels = [flow.by_id[node_id] for node_id in ids if node_id in flow.by_id]
-    around = (step for kernel in kernels for step in flow.neighbours(kernel))
+    around = (step for kernel in gains.steps_of(m, keys) for step in m.flow.neighbours(kernel))
     return keys_of(m, (step for step in around if step.made_up))
 
 
 def _folds(m: Measurement, key: str) -> bool:
     """Whether a norm's results are read only by convolutions that pad nothing."""
-    flow = m.flow
-    steps = [flow.by_id[n] for n in m.nodes.get(key, ()) if n in flow.by_id]
+    steps = gains.steps_of(m, [key])
     if any(step.xnode and step.xnode.clamp for step in steps):
         return False
-    users = [user for step in steps for user in flow.after(step) if user not in steps]
+    users = [user for step in steps for user in m.flow.after(step) if user not in steps]
     return bool(users) and all(
         user.type in WEIGHTED
         and user.xnode is not None
@@ -560,7 +556,7 @@ def _find_inverses(flow: Dataflow, start: FlowStep) -> tuple[list[FlowStep], set
         for operand in step.reads:
             # Constants and single values can be reordered in advance.
             tensor, maker = flow.tensors[operand], flow.makers.get(operand)
-            if tensor.constant or dataflow.elements(tensor) == 1:
+            if tensor.constant or math.prod(tensor.shape) == 1:
                 continue
             if not maker or (maker.id not in inside and maker.permutation != start.permutation):
                 return None
@@ -629,6 +625,6 @@ def _casts_of_norms(m: Measurement) -> list[str]:
 def _can_fuse(flow: Dataflow, step: FlowStep, chain: list[FlowStep]) -> bool:
     if step.is_kernel or step.type not in POINTWISE or step.type == "Convert":
         return False
-    size = dataflow.elements(flow.tensors[step.writes[0]])
-    same = not chain or size == dataflow.elements(flow.tensors[chain[0].writes[0]])
+    size = math.prod(flow.tensors[step.writes[0]].shape)
+    same = not chain or size == math.prod(flow.tensors[chain[0].writes[0]].shape)
     return same and size > 1

@@ -513,10 +513,9 @@ def _roofline(m: Measurement) -> pd.DataFrame:
 
 def _weight_share(m: Measurement, key: str) -> float:
     """The share of fp32 weights in the bytes of a row."""
-    steps = [m.flow.by_id[node] for node in m.nodes.get(key, ()) if node in m.flow.by_id]
     tensors = [
         m.flow.tensors[tensor]
-        for step in steps
+        for step in gains.steps_of(m, [key])
         if step.type in WEIGHTED
         for tensor in (*step.reads, *step.writes)
     ]
