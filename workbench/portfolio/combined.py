@@ -7,14 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare_runs import (
-    align_parts,
-    check_several,
-    describe_programs,
-    find_measurements,
-    name_runs,
-    reject_wrong,
-)
+from workbench.analysis import compare_runs
 from workbench.analysis.describe import identify_run
 from workbench.analysis.layers import name_layer
 from workbench.analysis.memory import summarize_resources
@@ -88,9 +81,11 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
     >>> combined.latencies["outcome"].tolist()
     ['faster']
     """
-    check_several(names, "report")
-    found = sorted(find_measurements(names, categories).values(), key=lambda m: m.emulated)
-    measurements = dict(zip(name_runs(found), found, strict=True))
+    compare_runs.check_several(names, "report")
+    found = sorted(
+        compare_runs.find_measurements(names, categories).values(), key=lambda m: m.emulated
+    )
+    measurements = dict(zip(compare_runs.name_runs(found), found, strict=True))
     rows = [{"run": name, **_describe(m)} for name, m in measurements.items()]
     runs = check(pd.DataFrame(rows)[RUNS.names], RUNS)
     silicon = {name: m for name, m in measurements.items() if not m.emulated}
@@ -105,7 +100,9 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
 
 def _align_layers(measurements: dict[str, Measurement]) -> pd.DataFrame:
     """``frames.LAYER_CODE``, without times of emulated runs."""
-    aligned = reject_wrong(align_parts(measurements, "layer"), measurements)
+    aligned = compare_runs.reject_wrong(
+        compare_runs.align_parts(measurements, "layer"), measurements
+    )
     emulated = aligned["run"].isin([name for name, m in measurements.items() if m.emulated])
     aligned.loc[emulated, _TIMES] = np.nan
     aligned["outcome"] = aligned["outcome"].mask(emulated, "emulated")
@@ -175,7 +172,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     emulated = ", ".join(runs["run"][runs["emulated"]])
     verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
     marks = [f"{emulated}: {EMULATED}."] if emulated else []
-    marks += describe_programs(combined.measurements)
+    marks += compare_runs.describe_programs(combined.measurements)
     yield Section("Verdicts", items=[show_note(*marks, *verdicts)], brief=True)
     columns = ["run", "latency_ms", "low_ms", "high_ms"]
     columns += [n for n in ("first_output_ms", "peak_mb", "size_mb") if runs[n].notna().any()]

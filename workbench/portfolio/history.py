@@ -11,16 +11,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from workbench.analysis import statistics
 from workbench.analysis.change_points import find_changes
 from workbench.analysis.describe import identify_run
 from workbench.analysis.memory import summarize_resources
-from workbench.analysis.statistics import (
-    clock_of,
-    describe,
-    pick_timed,
-    restart_latencies,
-    tabulate_latencies,
-)
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import HISTORY, WRONG, check
 from workbench.plots.tables import Table, show_table
@@ -129,9 +123,9 @@ def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
 def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator[dict[str, Any]]:
     started, runner = _in_utc(run.started, run_dir), f"{run.runner.get('kind')} runner"
     experiments = {e.name: e for e in run.plan.experiments}
-    timed = pick_timed(tabulate_latencies(run))
+    timed = statistics.pick_timed(statistics.tabulate_latencies(run))
     for (experiment, threads), part in timed.groupby(["experiment", "threads"], sort=False):
-        clock, restarts = clock_of(part), restart_latencies(part).to_list()
+        clock, restarts = statistics.clock_of(part), statistics.restart_latencies(part).to_list()
         if experiments[experiment].control:
             continue
         ran = run.plan.program_of(experiments[experiment])
@@ -170,5 +164,5 @@ def _interval(restarts: Collection[float]) -> dict[str, float]:
     names = ("latency_ms", "low_ms", "high_ms")
     if not restarts or min(restarts) <= 0:
         return dict.fromkeys(names, np.nan)
-    found = describe(list(restarts), range(len(restarts)))
+    found = statistics.describe(list(restarts), range(len(restarts)))
     return dict(zip(names, (found[name] for name in ("latency", "low", "high")), strict=True))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from workbench import store
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.frames import EMULATED, WRONG
 from workbench.portfolio.matrix import Matrix
@@ -19,16 +20,6 @@ from workbench.records.codec import to_json
 from workbench.records.portfolio import Cell, Outcome, Portfolio
 from workbench.records.runs import count_threads
 from workbench.report.html import render_page
-from workbench.store import (
-    MANIFEST,
-    PARTIAL,
-    REPORT_HTML,
-    atomic_write,
-    cache_folder,
-    load_record,
-    safe_name,
-    sha256_of,
-)
 from workbench.trace.writers import defuse
 
 PORTFOLIO, TABLE, INDEX, OUTCOMES = "portfolio.json", "portfolio.csv", "index.html", "cells"
@@ -59,7 +50,9 @@ class Storage:
         """The local folder to work in."""
         if not self.url:
             return Path(self.location)
-        return cache_folder() / "portfolios" / hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        return (
+            store.cache_folder() / "portfolios" / hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        )
 
     def fetch(self, name: str) -> None:
         """Download a folder of the portfolio; complete files only."""
@@ -68,11 +61,11 @@ class Storage:
         files, root = self._open()
         with self._convert_errors(name):
             for remote in files.find(f"{root}/{name}"):
-                if not remote.endswith(PARTIAL):
+                if not remote.endswith(store.PARTIAL):
                     local = self.folder / name / remote.split(f"{root}/{name}/", 1)[-1]
                     if ".." in local.parts:
                         raise StoreError(f"has a file {remote!r:.100}", where=self.url)
-                    atomic_write(local, files.cat_file(remote))
+                    store.atomic_write(local, files.cat_file(remote))
 
     def send(self, name: str) -> None:
         """Upload a file or folder, without hidden files."""
@@ -87,12 +80,12 @@ class Storage:
                 remote = f"{root}/{local.relative_to(self.folder).as_posix()}"
                 files.makedirs(remote.rpartition("/")[0], exist_ok=True)
                 # A reader sees the old file or the new one, if the file system can move files.
-                files.pipe_file(f"{remote}{PARTIAL}", local.read_bytes())
-                files.mv(f"{remote}{PARTIAL}", remote)
+                files.pipe_file(f"{remote}{store.PARTIAL}", local.read_bytes())
+                files.mv(f"{remote}{store.PARTIAL}", remote)
 
     def write(self, name: str, content: str) -> None:
         """Write a small file."""
-        atomic_write(self.folder / name, content)
+        store.atomic_write(self.folder / name, content)
         self.send(name)
 
     def _open(self) -> tuple[Any, str]:
@@ -139,7 +132,7 @@ def publish(storage: Storage, matrix: Matrix, outcomes: Iterable[Outcome]) -> Po
 
 def outcome_path(cell: Cell) -> str:
     """The file of a cell's outcome, relative to the portfolio."""
-    return f"{OUTCOMES}/{safe_name(cell.name)}.json"
+    return f"{OUTCOMES}/{store.safe_name(cell.name)}.json"
 
 
 def load_outcomes(
@@ -147,7 +140,7 @@ def load_outcomes(
 ) -> dict[str, Outcome]:
     """The outcomes to go on with, by cell name; reports are those of a notebook."""
     storage.fetch(OUTCOMES)
-    template = sha256_of(Path(notebook)) if notebook else ""
+    template = store.sha256_of(Path(notebook)) if notebook else ""
     return {cell.name: _load_outcome(cell, storage, template) for cell in cells}
 
 
@@ -163,7 +156,7 @@ def _load_outcome(cell: Cell, storage: Storage, template: str) -> Outcome:
             found = hash_run_files(storage.folder / saved.run_dir)
         if not found or found != saved.files:
             return Outcome(cell, damaged=True, template=template)
-        reported = (storage.folder / saved.run_dir / REPORT_HTML).is_file()
+        reported = (storage.folder / saved.run_dir / store.REPORT_HTML).is_file()
         if saved.state == "done" and reported and saved.template == template:
             return replace(saved, cell=cell)
     opened = replace(saved, state="open", failed_stage="", error="", retry="")
@@ -173,15 +166,15 @@ def _load_outcome(cell: Cell, storage: Storage, template: str) -> Outcome:
 def read_outcome(path: Path) -> Outcome | None:
     """The outcome in a file; None if it cannot be read, which loses nothing but time."""
     with contextlib.suppress(WorkbenchError, OSError):
-        return load_record(Outcome, path)
+        return store.load_record(Outcome, path)
     return None
 
 
 def hash_run_files(run_dir: Path) -> dict[str, str]:
     """The SHA-256 of all recorded files of a run; everything else can be regenerated."""
     suffixes, files = (".etdump", ".samples", ".log"), sorted(run_dir.rglob("*"))
-    recorded = [run_dir / MANIFEST, *(path for path in files if path.suffix in suffixes)]
-    return {path.relative_to(run_dir).as_posix(): sha256_of(path) for path in recorded}
+    recorded = [run_dir / store.MANIFEST, *(path for path in files if path.suffix in suffixes)]
+    return {path.relative_to(run_dir).as_posix(): store.sha256_of(path) for path in recorded}
 
 
 def list_failures(portfolio: Portfolio) -> list[str]:

@@ -11,17 +11,10 @@ from msgspec import Meta
 from workbench import frames
 from workbench.errors import unknown_name
 from workbench.frames import Frame
+from workbench.records import runs
 from workbench.records.layers import Layers
 from workbench.records.optimize import Recipe, Study
 from workbench.records.portfolio import Outcome, Portfolio
-from workbench.records.runs import (
-    SCHEMA_VERSION,
-    Ceilings,
-    Export,
-    Proof,
-    Reading,
-    RunRecord,
-)
 
 #: Numbers that are not finite, and what is not known, are null.
 _TYPES = {"int": int, "float": float | None, "bool": bool, "text": str | None}
@@ -110,7 +103,7 @@ _COMPARED: Any = _row(frames.COMPARISON, "operator comparison", key=str)
 _COMPARISON = _object(
     "ComparisonSummary", "A candidate against its baseline; `code`: do both run the same code?",
     label=str, baseline=_SIDE, candidate=_SIDE, verdict=str, latency=_row(frames.COMPARISON),
-    code=Proof | None, categories=_rows(frames.COMPARISON), operators=tuple[_COMPARED, ...],
+    code=runs.Proof | None, categories=_rows(frames.COMPARISON), operators=tuple[_COMPARED, ...],
     layers=_rows(frames.COMPARISON) | None, shift=_rows(frames.SHIFT),
     kernels=_rows(frames.KERNEL_EVIDENCE) | None,
 )  # fmt: skip
@@ -121,7 +114,7 @@ _CHECK = _object(
 _QUALITY = _object(
     "QualitySummary", "The grade of a measurement, and where it comes from.",
     grade=Literal["A", "B", "C", "D"], summary=str, criteria=_rows(frames.QUALITY),
-    readings=tuple[Reading, ...],
+    readings=tuple[runs.Reading, ...],
 )  # fmt: skip
 _ANALYSIS = _object(
     "AnalysisSummary",
@@ -144,7 +137,7 @@ RUN_FIELDS = (
     *("state", "platform", "emulated", "host", "runner", "versions"),
     *("started", "finished", "plan"),
 )
-_RECORD = get_type_hints(RunRecord)
+_RECORD = get_type_hints(runs.RunRecord)
 _RUN = _object(
     "PipelineRun", "Where and how a program was measured.",
     dir=str, **{name: _RECORD[name] for name in RUN_FIELDS},
@@ -152,7 +145,7 @@ _RUN = _object(
 _PIPELINE = _object(
     "PipelineSummary",
     "``<stem>_pipeline_summary.json``: what was exported and measured, and the verdicts.",
-    model=str, verdicts=tuple[str, ...], export=Export | None, run=_RUN, **_VERSION,
+    model=str, verdicts=tuple[str, ...], export=runs.Export | None, run=_RUN, **_VERSION,
 )  # fmt: skip
 _COMBINED = _object(
     "CombinedSummary", "``combined_pipeline_summary.json``: several runs side by side.",
@@ -163,11 +156,11 @@ _COMBINED = _object(
 
 DOCUMENTS: dict[str, type] = {
     "analysis_summary": _ANALYSIS,
-    "ceilings": Ceilings,
+    "ceilings": runs.Ceilings,
     "combined_pipeline_summary": _COMBINED,
-    "export": Export,
+    "export": runs.Export,
     "layers": Layers,
-    "manifest": RunRecord,
+    "manifest": runs.RunRecord,
     "metrics": METRICS,
     "outcome": Outcome,
     "pipeline_summary": _PIPELINE,
@@ -188,10 +181,10 @@ def describe_document(name: str) -> dict[str, Any]:
             record["description"] = first.replace("\n", " ")
             record["additionalProperties"] = False
         if "schema_version" in record["properties"]:
-            record["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
+            record["properties"]["schema_version"] = {"const": runs.SCHEMA_VERSION}
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:executorch-workbench:{name}:{SCHEMA_VERSION}",
+        "$id": f"urn:executorch-workbench:{name}:{runs.SCHEMA_VERSION}",
         "title": name.replace("_", " "),
     }
     return head | schema

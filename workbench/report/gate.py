@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from workbench import store
 from workbench.analysis.compare_runs import Compared
 from workbench.analysis.ledger import build_ledger, closed_runs
 from workbench.analysis.open import open_run
@@ -18,15 +19,6 @@ from workbench.plots.tables import Table, show_note, show_table
 from workbench.records.documents import DOCUMENTS
 from workbench.records.runs import SCHEMA_VERSION
 from workbench.report.artifacts import summarize_run
-from workbench.store import (
-    METRICS,
-    SUMMARY,
-    atomic_write,
-    kept_layers,
-    load_layers,
-    load_record,
-    sha256_of,
-)
 
 MOST_ROWS = 50  #: Rows of a gate's table.
 #: Where a program lies in ``out_<model>``, from the run's folder.
@@ -62,7 +54,7 @@ def write_junit(compared: Compared, path: Path) -> Path:
         suite.add_testcase(case)
     document = JUnitXml("workbench compare")
     document.add_testsuite(suite)
-    return atomic_write(path, document.tostring())
+    return store.atomic_write(path, document.tostring())
 
 
 def write_gate_summary(compared: Compared, path: Path) -> Path:
@@ -81,7 +73,7 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
         *([show_table(compared.resources)] if compared.resources is not None else []),
         show_note(*compared.notes),
     ]
-    return atomic_write(path, "\n\n".join(map(str, parts)) + "\n")
+    return store.atomic_write(path, "\n\n".join(map(str, parts)) + "\n")
 
 
 def describe_row(row: dict[str, Any]) -> str:
@@ -162,7 +154,7 @@ def validate_run(run: Run | str | Path) -> pd.DataFrame:
         rows = [("manifest", "ok", version), _artifacts(run), *_programs(run)]
     else:
         rows = [row for trace in run.recording.traces.items() for row in _trace(run, *trace)]
-        rows += [_artifacts(run)] if (run.output / SUMMARY).is_file() else []
+        rows += [_artifacts(run)] if (run.output / store.SUMMARY).is_file() else []
     rows += [*_documents(run), *checks]
     return _table(rows)
 
@@ -177,7 +169,7 @@ def _row(check: str, failures: list[str], evidence: str) -> Row:
 
 
 def _artifacts(run: Run) -> Row:
-    wanted = [METRICS, SUMMARY, _pipeline_summary(run)]
+    wanted = [store.METRICS, store.SUMMARY, _pipeline_summary(run)]
     for measurement in run.measurements:
         for session in measurement.sessions[:1]:
             wanted += [session.etdump.removesuffix(".etdump") + table for table in TABLES]
@@ -189,13 +181,13 @@ def _artifacts(run: Run) -> Row:
 
 def _documents(run: Run) -> Iterator[Row]:
     """Whether each JSON file fits its schema, and has the figures that the traces give today."""
-    texts = summarize_run(run) if (run.output / METRICS).is_file() else {}
+    texts = summarize_run(run) if (run.output / store.METRICS).is_file() else {}
     kinds = (DOCUMENTS[kind] for kind in ("metrics", "analysis_summary", "pipeline_summary"))
     for (name, text), kind in zip(texts.items(), kinds, strict=False):
         path = run.output / name
         if path.is_file():
             try:
-                load_record(kind, path, least=2)
+                store.load_record(kind, path, least=2)
                 yield f"{name} fits its schema", "ok", f"version {SCHEMA_VERSION}"
             except WorkbenchError as error:
                 yield f"{name} fits its schema", "fail", str(error)
@@ -230,14 +222,16 @@ def _programs(run: Run) -> Iterator[Row]:
         pte, ending = run.path / PROGRAM / Path(program.pte).name, f" {program.name}".rstrip()
         name = f"program{ending} is the one that ran"
         if pte.is_file():
-            same = sha256_of(pte) in [p.sha256 for p in programs if Path(p.pte).name == pte.name]
+            same = store.sha256_of(pte) in [
+                p.sha256 for p in programs if Path(p.pte).name == pte.name
+            ]
             failures = [] if same else [f"{pte.name} is not the program that ran (SHA-256)"]
             yield _row(name, failures, f"SHA-256 {program.sha256[:16]}")
         else:
             yield name, "note", f"{pte.name} is missing"
-        path = kept_layers(run.path, program.name)
+        path = store.kept_layers(run.path, program.name)
         if path.exists():
-            fits = load_layers(path, program.sha256) is not None
+            fits = store.load_layers(path, program.sha256) is not None
             failures = [] if fits else [f"{path.name} is of another program"]
             evidence = "SHA-256 is that of the manifest"
             yield _row(f"sidecar is of that program{ending}", failures, evidence)

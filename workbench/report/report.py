@@ -8,18 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench import store
 from workbench.errors import WorkbenchError
 from workbench.options import Progress, silent
 from workbench.report.html import Result, read_sections, render_html, render_markdown
 from workbench.report.notebooks import notebooks_dir
-from workbench.store import (
-    EXPLORER_HTML,
-    REPORT_HTML,
-    REPORT_IPYNB,
-    REPORT_MD,
-    atomic_write,
-    output_folder,
-)
 
 if TYPE_CHECKING:
     from workbench.analysis.run import Run
@@ -86,23 +79,25 @@ def make_report(
         options, run = run.opened_with | options, run.path
     template, run = Path(notebook or notebooks_dir() / "12_report.ipynb"), Path(run).absolute()
     values = {"run_dir": str(run), **options, **(parameters or {})}
-    folder = output_folder(run)
-    failed = folder / f"{Path(REPORT_IPYNB).stem}.failed.ipynb"
+    folder = store.output_folder(run)
+    failed = folder / f"{Path(store.REPORT_IPYNB).stem}.failed.ipynb"
     executed, names = run_notebook(
         template, values, closing=CLOSING, failed=failed, progress=progress
     )
     failed.unlink(missing_ok=True)
     # The title takes the place of that of the package's notebook.
     first, *others = read_sections(executed)
-    page = f'<a href="{EXPLORER_HTML}">{EXPLORER_LINK}</a>'
-    link = Result(page, f"[{EXPLORER_LINK}]({EXPLORER_HTML})")
+    page = f'<a href="{store.EXPLORER_HTML}">{EXPLORER_LINK}</a>'
+    link = Result(page, f"[{EXPLORER_LINK}]({store.EXPLORER_HTML})")
     title = f"{names['programs']}: {(notebook and first.heading) or 'where the time goes'}"
     text = first.text if notebook else ""
     sections = [replace(first, heading="", text=text, items=[*first.items, link]), *others]
     brief = render_markdown(title, [section for section in sections if section.brief])
-    atomic_write(folder / f"{names['stem']}_pipeline_summary.md", brief)
+    store.atomic_write(folder / f"{names['stem']}_pipeline_summary.md", brief)
     return (
-        atomic_write(folder / REPORT_HTML, render_html(title, sections)),
-        atomic_write(folder / REPORT_MD, render_markdown(title, sections)),
-        atomic_write(folder / REPORT_IPYNB, json.dumps(executed, indent=1, ensure_ascii=False)),
+        store.atomic_write(folder / store.REPORT_HTML, render_html(title, sections)),
+        store.atomic_write(folder / store.REPORT_MD, render_markdown(title, sections)),
+        store.atomic_write(
+            folder / store.REPORT_IPYNB, json.dumps(executed, indent=1, ensure_ascii=False)
+        ),
     )
