@@ -80,14 +80,13 @@ class TargetError(WorkbenchError):
 
 
 class TraceError(WorkbenchError):
-    """A malformed trace; ``offset`` is the byte in the file at which it went wrong."""
+    """A malformed trace, at the byte ``offset`` of its file."""
 
     def __init__(
         self, what: str, *, where: object = None, hint: str | None = None, offset: int | None = None
     ):
         at = "" if offset is None else f" (at byte {offset})"
         super().__init__(f"{what}{at}", where=where, hint=hint)
-        self.offset = offset
 
 
 class StoreError(WorkbenchError):

@@ -198,11 +198,11 @@ def find_operator_libraries() -> list[Path]:
     return [cached(f"{bindings}-{fingerprint(sdk, compiler)}", compile_empty), library]
 
 
-def ask_runner(command: Sequence[str], flag: str, timeout_s: float = 60.0) -> dict[str, Any]:
+def ask_runner(command: Sequence[str], flag: str) -> dict[str, Any]:
     """What a runner says of itself: an object in JSON."""
     words = b""
     try:
-        done = subprocess.run([*command, flag], capture_output=True, timeout=timeout_s)
+        done = subprocess.run([*command, flag], capture_output=True, timeout=60)
         words = done.stderr
         return dict(json.loads(done.stdout))
     except OSError as error:

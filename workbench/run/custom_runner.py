@@ -17,11 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from workbench.errors import (
-    RunnerError,
-    TargetError,
-    WorkbenchError,
-)
+from workbench.errors import RunnerError, TargetError, WorkbenchError
 from workbench.export.program import Program
 from workbench.options import Progress, silent
 from workbench.records.runs import Experiment, Plan, Session, count_threads
@@ -56,7 +52,13 @@ def run_processes(
 
     Returns the run's folder, which is called ``name`` unless an interrupted run continues.
     """
-    runner = Runner("executor_runner", (), describe_runners(plan), target)
+    hashes = {path: sha256_of(Path(path)) for path in sorted({e.runner for e in plan.experiments})}
+    description = {
+        "kind": "executor_runner",
+        "sha256": hashlib.sha256("".join(hashes.values()).encode()).hexdigest(),
+        "binaries": ", ".join(f"{path} {sha256[:12]}" for path, sha256 in hashes.items()),
+    }
+    runner = Runner((), description, target)
     steps = [
         (threads, process, order)
         for process, order in enumerate(order_experiments(plan.experiments, plan.processes))
@@ -77,14 +79,6 @@ def run_processes(
             )
     progress("analysing", 1.0)
     return recorder.run_dir
-
-
-def describe_runners(plan: Plan) -> dict[str, str]:
-    """The entry of a plan's runners in the manifest: their binaries, and one hash of them all."""
-    hashes = {path: sha256_of(Path(path)) for path in sorted({e.runner for e in plan.experiments})}
-    together = hashlib.sha256("".join(hashes.values()).encode()).hexdigest()
-    named = ", ".join(f"{path} {sha256[:12]}" for path, sha256 in hashes.items())
-    return {"kind": "executor_runner", "sha256": together, "binaries": named}
 
 
 def order_experiments(experiments: Sequence[Experiment], processes: int) -> list[list[Experiment]]:

@@ -53,15 +53,13 @@ TOGGLES = {
 }
 
 
-def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
+def read_isa(command: Sequence[str]) -> Isa:
     """Ask a runner for the CPU's features and the ISA levels.
 
     Parameters
     ----------
     command
         The command line that starts the runner: `Runner.command`.
-    timeout_s
-        Seconds to wait for the answer.
 
     Raises
     ------
@@ -76,7 +74,7 @@ def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
     >>> isa.features  # doctest: +SKIP
     ('avx512vnni', 'avx512f', 'avx2', 'fma3', 'f16c', 'avx', 'sse4_1', 'ssse3')
     """
-    answer = ask_runner(command, "--print_isa", timeout_s)
+    answer = ask_runner(command, "--print_isa")
     try:
         features = {feature["name"]: feature for feature in answer["features"]}
         names = [level["name"] for level in answer["levels"]]

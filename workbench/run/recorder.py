@@ -120,7 +120,7 @@ def begin_run(plan: Plan, programs: Sequence[Program], runner: Runner) -> RunRec
     from executorch import version
 
     # The ExecuTorch version of a custom runner is unknown.
-    packages = ["executorch"] if runner.kind == "native" else []
+    packages = ["executorch"] if "executorch" in runner.description else []
     versions = {name: metadata.version(name) for name in (*packages, "executorch-workbench")}
     named = zip(plan.all_programs, programs, strict=True)
     exports = {planned.name: program.export for planned, program in named}

@@ -33,7 +33,6 @@ class Runner:
     are libraries on the target, loaded for programs that need their operators.
     """
 
-    kind: str
     command: tuple[str, ...]
     description: dict[str, Any]
     target: Host = HOST
@@ -84,7 +83,7 @@ def find_runner(target: Host = HOST, operators: Sequence[str] = ()) -> Runner:
     if operators:
         hashes = (f"{Path(path).name} {sha256_of(Path(path))[:12]}" for path in operators)
         description["operators"] = ", ".join(hashes)
-    return Runner("native", tuple(command), description, target, libraries, tuple(given))
+    return Runner(tuple(command), description, target, libraries, tuple(given))
 
 
 def identify_runner(target: str) -> str:
