@@ -1,7 +1,6 @@
 import pytest
 from run_folder import open_made_run
 from scipy import stats
-from synthetic import NETWORK
 
 CATEGORIES = ("Convolution", "GEMM", "Data Movement", "Elementwise", "Other")
 
@@ -11,19 +10,6 @@ def run(tmp_path_factory):
     """A made run: convolutions take half the time on the candidate's side."""
     folder, factors = tmp_path_factory.mktemp("shift") / "run", {"on": {"Convolution": 0.5}}
     return open_made_run(folder, {"off": None, "on": None}, factors=factors, processes=5, traced=4)
-
-
-def test_operators_come_with_their_place_and_the_dearest_first(run):
-    table = run["off"].operators
-    assert len(table) == len(NETWORK)
-    assert table["mean_ms"].is_monotonic_decreasing
-    assert table.loc[0, "operator"] == "Convolution (NHWC, F32) IGEMM"
-    assert table.loc[0, "mean_ms"] == pytest.approx(2.14, rel=0.02)
-    assert (table["calls"] == 1).all()
-    assert set(table["category"]) == set(CATEGORIES)
-    e2e = run["off"].ledger.groupby(["process", "run"])["duration_ns"].sum().mean() / 1e6
-    assert table["mean_ms"].sum() == pytest.approx(e2e)
-    assert table["share"].sum() == pytest.approx(1)
 
 
 def restarts_of(measurement):
