@@ -116,11 +116,6 @@ def test_emulated_times_and_unknown_programs_are_refused(tmp_path):
     assert not list(tmp_path.glob("**/*.json"))
 
 
-def test_a_run_is_converted_into_a_folder(tmp_path):
-    files = wb.export_trace(wb.sample_run("vit_tiny"), "model-explorer", out=tmp_path / "x")
-    assert {path.parent for path in files} == {tmp_path / "x"}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model", NETWORKS)
 def test_the_adapters_graphs_have_all_nodes(model, tmp_path, monkeypatch):
