@@ -3,6 +3,8 @@
 import copy
 from dataclasses import replace
 
+import workbench as wb
+from workbench.report.artifacts import write_artifacts
 from workbench.run.recorder import RunRecorder
 from workbench.store import load_run, save_run
 
@@ -27,6 +29,11 @@ def change_manifest(run_dir, **changes):
 def write_record(record, folder):
     """Write a manifest, without the files that it names."""
     save_run(record, folder)
+
+
+def analyze(run_dir):
+    """Write the files of a run again."""
+    write_artifacts(wb.open_run(run_dir))
 
 
 def rewrite_manifest(run_dir):

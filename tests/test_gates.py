@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import junitparser
@@ -15,12 +13,10 @@ import workbench as wb
 SAMPLE = wb.sample_run()
 
 
-@pytest.fixture(scope="module")
-def baseline(tmp_path_factory):
+@pytest.fixture
+def baseline(analysed):
     """The saved figures of the recorded run."""
-    run_dir = copy_run(tmp_path_factory.mktemp("baseline"))
-    subprocess.run([sys.executable, "-m", "workbench", "analyze", run_dir], check=True)
-    return run_dir / "metrics.json"
+    return analysed.path / "metrics.json"
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ def make_deflated_record(path):
 
 
 def make_shared_events(path):
-    """One event, listed more than a million times."""
+    """One event, listed many times."""
     event, made = Profile("Method::execute", -1, 0, start=1, end=2), []
     original = etdump_builder._Writer.event
 
@@ -219,7 +219,7 @@ def make_shared_events(path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(etdump_builder._Writer, "event", share)
-        path.write_bytes(build_etdump([Block("Execute", [event] * 1_500_000)]))
+        path.write_bytes(build_etdump([Block("Execute", [event] * 300_000)]))
 
 
 READ_INPUTS = (

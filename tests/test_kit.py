@@ -11,18 +11,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from changed_runs import change_manifest, rewrite_manifest
+from changed_runs import analyze, change_manifest, rewrite_manifest
 
 import workbench as wb
 
 #: A run like those of the kit, with the sides named as it expects them.
 NAMES = {"avx512_off": "linux_sme2_off", "avx512_on": "linux_sme2_on"}
 CONTROL = "avx512_off_control"
-
-
-def analyze(run_dir):
-    """Write the files of a run again."""
-    subprocess.run([sys.executable, "-m", "workbench", "analyze", run_dir], check=True)
 
 
 @pytest.fixture(scope="module")
