@@ -14,7 +14,7 @@ def make_model(name, module, inputs):
 
 def measure_briefly(model, root, *, processes=2, traced=4, **options):
     """Export a model and measure it for a moment; returns the run's folder."""
-    pte = wb.export_model(model, wb.ExportOptions(**options), root=root).path
+    pte = wb.export_model(model, options=wb.ExportOptions(**options), root=root).path
     runner = wb.find_runner()
     plan = make_plan(
         pte,

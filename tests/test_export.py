@@ -77,7 +77,7 @@ def toy(tmp_path_factory):
     model, folder = wb.load_model("toy_cnn"), tmp_path_factory.mktemp("toy")
 
     def export(dtype):
-        return wb.export_model(model, wb.ExportOptions(dtype=dtype), root=folder / dtype)
+        return wb.export_model(model, options=wb.ExportOptions(dtype=dtype), root=folder / dtype)
 
     return model, functools.cache(export)
 
@@ -145,7 +145,7 @@ def test_the_sidecar_knows_the_layer_of_every_operator(toy, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_mobilenet_computes_what_the_model_does(dtype, tmp_path):
     model = wb.load_model("mobilenet_v3_small")
-    program = wb.export_model(model, wb.ExportOptions(dtype=dtype), root=tmp_path)
+    program = wb.export_model(model, options=wb.ExportOptions(dtype=dtype), root=tmp_path)
     assert_agrees(model, program)
     export = program.export
     assert export.delegates == {"XnnpackBackend": 1}
@@ -160,7 +160,7 @@ def test_portable_programs_have_no_delegate_and_nothing_else_changes(tmp_path):
     model.module.train()
     weights = {name: value.clone() for name, value in model.module.state_dict().items()}
     filters, level = list(warnings.filters), logging.root.manager.disable
-    program = wb.export_model(model, wb.ExportOptions(backend="portable"), root=tmp_path)
+    program = wb.export_model(model, options=wb.ExportOptions(backend="portable"), root=tmp_path)
     assert model.module.training
     assert (list(warnings.filters), logging.root.manager.disable) == (filters, level)
     for name, value in model.module.state_dict().items():
@@ -219,7 +219,7 @@ def test_constants_are_bound_and_every_saved_input_is_the_programs(tmp_path):
 def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
     model = small_model(example_inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
-    program = wb.export_model(model, wb.ExportOptions(backend="portable"), root=tmp_path)
+    program = wb.export_model(model, options=wb.ExportOptions(backend="portable"), root=tmp_path)
     (saved,) = program.export.inputs
     assert saved.shape == (4, 3, 8, 8)
     assert saved.most == (16, 3, 8, 8)
@@ -233,7 +233,7 @@ def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
     model = small_model(example_inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
     program = wb.export_model(
-        model, wb.ExportOptions(dtype=dtype, sizes=(("batch", size),)), root=tmp_path
+        model, options=wb.ExportOptions(dtype=dtype, sizes=(("batch", size),)), root=tmp_path
     )
     export = program.export
     assert export.inputs[0].shape == (size, 3, 8, 8)
@@ -251,7 +251,7 @@ def test_inputs_of_a_file_are_run_and_calibrate(tmp_path):
     np.save(tmp_path / "images.npy", images.numpy())
     inputs = (str(tmp_path / "images.npy"),)
     program = wb.export_model(
-        small_model(), wb.ExportOptions(dtype="int8", inputs=inputs), root=tmp_path
+        small_model(), options=wb.ExportOptions(dtype="int8", inputs=inputs), root=tmp_path
     )
     export = program.export
     assert torch.equal(saved_inputs(program)[0], images[:1])
@@ -378,14 +378,14 @@ def test_each_failure_is_one_line_and_leaves_nothing(cli, write, tmp_path, sourc
 def test_a_failed_export_leaves_the_last_good_one(write):
     good = "import torch\nnet = torch.nn.ReLU()\nexample_inputs = torch.ones(4)\n"
     file = write(good)
-    program = wb.export_model(f"{file}:net", wb.ExportOptions(backend="portable"))
+    program = wb.export_model(f"{file}:net", options=wb.ExportOptions(backend="portable"))
     assert str(program.path) == "out_net/artifacts/net_portable_fp32.pte"
     assert program.export.source == "mine.py"
     before = {
         name: (program.path.parent / name).read_bytes() for name in files_below(program.path.parent)
     }
     write(good.replace("torch.nn.ReLU()", "lambda x: x.sort()[0]"))
-    line = problem(wb.export_model, f"{file}:net", wb.ExportOptions(backend="portable"))
+    line = problem(wb.export_model, f"{file}:net", options=wb.ExportOptions(backend="portable"))
     assert line.startswith("WorkbenchError: ")
     assert {
         name: (program.path.parent / name).read_bytes() for name in files_below(program.path.parent)
@@ -394,7 +394,9 @@ def test_a_failed_export_leaves_the_last_good_one(write):
 
 @pytest.mark.slow
 def test_an_interrupted_export_leaves_no_record(tmp_path, monkeypatch):
-    program = wb.export_model(small_model(), wb.ExportOptions(backend="portable"), root=tmp_path)
+    program = wb.export_model(
+        small_model(), options=wb.ExportOptions(backend="portable"), root=tmp_path
+    )
     replace = os.replace
 
     def interrupted(source, target, *arguments, **options):
@@ -404,7 +406,7 @@ def test_an_interrupted_export_leaves_no_record(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        wb.export_model(small_model(), wb.ExportOptions(backend="portable"), root=tmp_path)
+        wb.export_model(small_model(), options=wb.ExportOptions(backend="portable"), root=tmp_path)
     assert f"{program.path.name}.export.json" not in files_below(tmp_path)
 
 
@@ -450,7 +452,7 @@ def test_an_export_prints_only_what_the_model_does(write, tmp_path):
 
         EXAMPLE_INPUTS = (torch.ones(1, 4),)
         """)
-    code = f"import workbench as wb; wb.export_model('{file}:Net', wb.ExportOptions(dtype='fp16'))"
+    code = f"import workbench as wb; wb.export_model('{file}:Net', options=wb.ExportOptions(dtype='fp16'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.splitlines()) == {"hello from the model"}
     assert done.stderr == ""

@@ -50,7 +50,7 @@ def export(**choices):
     """Export the model; returns the program, and whether an earlier one was kept."""
     told, options = [], ExportOptions(**{"backend": "portable"} | choices)
     pte = export_model(
-        "mine.py:Net", options, progress=lambda text, fraction: told.append(text)
+        "mine.py:Net", options=options, progress=lambda text, fraction: told.append(text)
     ).path
     return pte, told == [f"{pte.name}: up to date"]
 
@@ -180,12 +180,14 @@ def test_a_kept_export_that_is_wrong_says_so_again(files):
     told = []
     options = ExportOptions(backend="portable")
     assert (
-        export_model("mine.py:Net", options, progress=lambda text, fraction: told.append(text)).path
+        export_model(
+            "mine.py:Net", options=options, progress=lambda text, fraction: told.append(text)
+        ).path
         == pte
     )
     assert told == [f"{pte.name}: up to date", f"warning: {pte.name}: this export is wrong: wrong"]
     with pytest.warns(UserWarning, match="wrong"):
-        export_model("mine.py:Net", options)
+        export_model("mine.py:Net", options=options)
 
 
 @pytest.mark.slow
@@ -198,7 +200,7 @@ def test_a_model_object_is_always_exported(files):
         for _ in range(2):
             pte = export_model(
                 model,
-                ExportOptions(backend="portable"),
+                options=ExportOptions(backend="portable"),
                 progress=lambda text, fraction: told.append(text),
             ).path
     assert not any("up to date" in line for line in told)

@@ -64,7 +64,7 @@ def mixed_model(**changes):
 def export_quietly(model, root, **options):
     """The record of an export; its warning is in the record, too."""
     with warnings.catch_warnings(action="ignore"):
-        return export_model(model, ExportOptions(**options), root=root).export
+        return export_model(model, options=ExportOptions(**options), root=root).export
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_layers_can_be_kept_in_float(tmp_path):
 def test_nothing_to_quantise_is_an_error(dtype, tmp_path):
     model = LoadedModel("conv", nn.Conv2d(3, 4, 1), (torch.ones(1, 3, 4, 4),))
     with pytest.raises(ExportError, match=rf"^model conv: nothing to quantise for {dtype}.*int8"):
-        export_model(model, ExportOptions(dtype=dtype), root=tmp_path)
+        export_model(model, options=ExportOptions(dtype=dtype), root=tmp_path)
     assert not list(tmp_path.rglob("*"))
 
 
@@ -210,7 +210,9 @@ def test_calibration_sees_every_batch(tmp_path):
 
 def test_a_portable_program_is_not_quantised(tmp_path):
     with pytest.raises(UsageError, match=r"^dtype int8: the portable kernels.*fp16"):
-        export_model(mixed_model(), ExportOptions(dtype="int8", backend="portable"), root=tmp_path)
+        export_model(
+            mixed_model(), options=ExportOptions(dtype="int8", backend="portable"), root=tmp_path
+        )
 
 
 @pytest.mark.slow
@@ -303,7 +305,7 @@ def test_a_program_that_does_not_run_is_kept_and_reported_each_time(tmp_path, mo
     words = r"does not run here: XNNPACK rejects a convolution node in stem \(net.py:9\)"
     for _ in range(2):
         with pytest.raises(ExportError, match=words) as error:
-            export_model("net.py:Squared", ExportOptions(dtype="int8"))
+            export_model("net.py:Squared", options=ExportOptions(dtype="int8"))
     assert error.value.where.exists() and not wb.open_program(error.value.where).export.runs
 
 
@@ -365,7 +367,7 @@ def test_an_export_that_collapses_is_told(tmp_path):
     torch.manual_seed(0)
     model = LoadedModel("collapsing", Collapsing(), (torch.randn(1, 8),))
     with pytest.warns(UserWarning, match=r"int8.pte: this export is wrong: output 0 is"):
-        pte = export_model(model, ExportOptions(dtype="int8"), root=tmp_path).path
+        pte = export_model(model, options=ExportOptions(dtype="int8"), root=tmp_path).path
     export = wb.open_program(pte).export
     assert export.problem == "output 0 is constant, the model's is not"
     assert export.fidelity[0].faithful is False

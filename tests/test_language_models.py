@@ -613,7 +613,7 @@ def test_weights_of_hugging_face_compute_what_transformers_does(kind, tmp_path):
 
 def test_a_bad_group_size_is_one_clear_error(tmp_path):
     with pytest.raises(UsageError, match="48 is no multiple of 32"):
-        wb.export_model("toy_cnn", wb.ExportOptions("8da4w", group_size=48), root=tmp_path)
+        wb.export_model("toy_cnn", options=wb.ExportOptions("8da4w", group_size=48), root=tmp_path)
 
 
 @pytest.mark.slow
@@ -639,7 +639,7 @@ def test_a_model_of_transformers_is_profiled_as_the_readme_wraps_it(tmp_path):
     pytest.importorskip("transformers", reason="transformers is not installed")
     (tmp_path / "my_llm.py").write_text(_WRAPPED[1])
     spec = f"{tmp_path / 'my_llm.py'}:Net"
-    pte = wb.export_model(spec, wb.ExportOptions("8da4w"), root=tmp_path).path
+    pte = wb.export_model(spec, options=wb.ExportOptions("8da4w"), root=tmp_path).path
     run = wb.measure(pte, replace(BRIEF, toggle="none"), root=tmp_path)
     products = run["baseline"].operators.query("name.str.startswith('Fully Connected')")
     assert products["module"].str.contains(r"layers\.[01]\.(?:self_attn|mlp)").sum() == 14

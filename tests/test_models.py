@@ -414,7 +414,7 @@ def test_a_library_model_is_exported_and_kept(libraries):
     program, again = (
         wb.export_model(
             "timm:repvit_m1",
-            wb.ExportOptions(backend="portable"),
+            options=wb.ExportOptions(backend="portable"),
             progress=lambda text, fraction: told.append(text),
         )
         for _ in range(2)

@@ -337,7 +337,9 @@ def test_a_layer_in_single_precision_inside_a_quantised_branch_is_exported(tmp_p
     """The sum and what it reads are lowered as one, which must not depend on itself."""
     model = LoadedModel("gated", Gated().eval(), (torch.randn(1, 8, 8, 8),))
     options = wb.ExportOptions(dtype="int8", module_dtypes=(("", "fp32"), ("gate", "fp32")))
-    pte = wb.export_model(model, options, root=tmp_path, progress=lambda text, fraction: None).path
+    pte = wb.export_model(
+        model, options=options, root=tmp_path, progress=lambda text, fraction: None
+    ).path
     export = wb.open_program(pte).export
     assert export.options["quantized"].startswith("3 of 4") and export.sqnr_db > 25
 
@@ -347,7 +349,7 @@ def test_a_layer_in_single_precision_inside_a_quantised_branch_is_exported(tmp_p
 
 def export_quietly(model, root, **options):
     pte = wb.export_model(
-        model, wb.ExportOptions(**options), root=root, progress=lambda text, fraction: None
+        model, options=wb.ExportOptions(**options), root=root, progress=lambda text, fraction: None
     ).path
     return wb.open_program(pte).export
 
@@ -361,7 +363,7 @@ def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
         inputs=("random:3",),
     )
     first = wb.export_model(
-        small, options, root=tmp_path / "a", progress=lambda text, fraction: None
+        small, options=options, root=tmp_path / "a", progress=lambda text, fraction: None
     ).path
     made = Recipe(small, options, 2, ("mean kept", "1.2x"), sha256_of(first), {"torch": "1"})
     path = save_recipe(made, tmp_path / "recipe.yaml")

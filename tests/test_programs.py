@@ -63,7 +63,7 @@ def test_programs_of_other_layouts_get_the_same_values(tmp_path):
     ptes = [
         export_model(
             model,
-            wb.ExportOptions(backend="portable", channels_last=last),
+            options=wb.ExportOptions(backend="portable", channels_last=last),
             root=tmp_path / str(last),
         ).path
         for last in (False, True)

@@ -62,7 +62,7 @@ def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_p
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
 def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
     exporting = wb.ExportOptions(dtype=dtype, sizes=(("size", 96),))
-    pte = wb.export_model("toy_cnn", exporting, root=tmp_path)
+    pte = wb.export_model("toy_cnn", options=exporting, root=tmp_path)
     options = wb.MeasureOptions(
         target="qemu", toggle="sme2", runs=2, processes=2, warmup=1, timeout_s=600,
         cold_start=False,

@@ -303,7 +303,7 @@ def dynamic_pte(tmp_path_factory):
     folder = tmp_path_factory.mktemp("square")
     (folder / "square.py").write_text(SQUARE)
     options = wb.ExportOptions(backend="portable")
-    return wb.export_model(f"{folder}/square.py:Square", options, root=folder).path
+    return wb.export_model(f"{folder}/square.py:Square", options=options, root=folder).path
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8])

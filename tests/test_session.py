@@ -381,7 +381,7 @@ def get_example_inputs():
 def test_outputs_have_their_dimensions_in_order(tmp_path):
     (tmp_path / "square.py").write_text(SQUARE)
     options = wb.ExportOptions(backend="portable", channels_last=True)
-    pte = wb.export_model(f"{tmp_path}/square.py:Square", options, root=tmp_path).path
+    pte = wb.export_model(f"{tmp_path}/square.py:Square", options=options, root=tmp_path).path
     x = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
     x.transpose(0, 2, 3, 1).tofile(tmp_path / "x.bin")
     flags = ["--server_mode", "--model_path", pte, "--inputs", tmp_path / "x.bin"]

@@ -110,7 +110,7 @@ def replay_layer(
     root = within.path.parent.parent / "replay" / safe_name(layer)
     rewrite = export.options.get("rewrite") != "no"
     exporting = ExportOptions(export.dtype, export.backend, rewrite=rewrite)
-    program = export_model(part, exporting, root=root, progress=progress)
+    program = export_model(part, options=exporting, root=root, progress=progress)
     plan, ladder = run.plan, run.plan.toggle == LADDER_TOGGLE
     toggle = "auto" if ladder else plan.toggle or "none"
     same = replace(

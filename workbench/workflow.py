@@ -118,7 +118,7 @@ def _export(
             raise UsageError("is exported already", where=model.path, hint="name a model instead")
         return [model]
     model = str(model) if isinstance(model, Path) else model
-    program = export_model(model, options, root=root, progress=progress)
+    program = export_model(model, options=options, root=root, progress=progress)
     is_dynamic = any(tensor.dynamic for tensor in program.inputs)
     if not measure.sweep or measure.against or is_dynamic:
         return [program]

@@ -120,7 +120,7 @@ def quantize(exported, inputs):
 
 
 def ours(model, dtype: str, folder: Path) -> None:
-    wb.export_model(model, wb.ExportOptions(dtype=dtype), root=folder)
+    wb.export_model(model, options=wb.ExportOptions(dtype=dtype), root=folder)
 
 
 if __name__ == "__main__":

@@ -215,7 +215,7 @@ def main() -> int:
             options = wb.ExportOptions(dtype=dtype)
             spec = f"llm:smollm2_135m,layers=4,sdpa={sdpa}"
             programs[name] = wb.export_model(
-                spec, options, root=given.out, progress=lambda text, fraction: print(text)
+                spec, options=options, root=given.out, progress=lambda text, fraction: print(text)
             ).path
     measure = wb.MeasureOptions(
         toggle="avx512", phases=PHASES, threads=(1, 2), runs=given.runs, processes=given.processes,

@@ -99,7 +99,10 @@ def enumerate_mixes(spec, study, place):
         options = replace(form, dtype=dtype, module_dtypes=kept)
         name = f"{number:b}{'r' * forms.index(form)}"
         pte = wb.export_model(
-            spec, options, root=place / f"every/{name}", progress=lambda text, fraction: None
+            spec,
+            options=options,
+            root=place / f"every/{name}",
+            progress=lambda text, fraction: None,
         ).path
         if (wb.open_program(pte).export.sqnr_db or math.inf) >= study.options.min_sqnr_db:
             programs[name] = pte

@@ -116,7 +116,7 @@ def measure(model: str, dtype: str, root: Path) -> list[str]:
     with warnings.catch_warnings(action="ignore"):
         try:
             options = wb.ExportOptions(dtype=dtype, fresh=True)
-            export = wb.export_model(model, options, root=root).export
+            export = wb.export_model(model, options=options, root=root).export
         except WorkbenchError as error:
             return [model, dtype, "", "", "", "", "", error.what.split(" -> ")[0]]
     ratios = [output.sqnr_db for output in export.fidelity if output.sqnr_db is not None]

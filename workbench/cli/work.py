@@ -83,7 +83,7 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     from workbench.export.artifact import describe_export, export_model
 
     with show_progress() as progress:
-        program = export_model(model, export, root=out, progress=progress)
+        program = export_model(model, options=export, root=out, progress=progress)
     pte, record = program.path, program.export
     for line in describe_export(record) if record else ():
         say(line)

@@ -28,6 +28,7 @@ from workbench.records.runs import Export, Tensor, Undelegated
 
 if TYPE_CHECKING:  # these import PyTorch
     import torch
+    from torch import nn
 
     from workbench.export.lower import Lowered
     from workbench.models.loader import LoadedModel
@@ -39,9 +40,11 @@ _EXPORTER = [Path(__file__).parents[1] / name for name in ("export", "models", "
 
 
 def export_model(
-    model: LoadedModel | str,
+    model: LoadedModel | nn.Module | str,
+    inputs: Any = None,
     options: ExportOptions = ExportOptions(),
     *,
+    name: str = "",
     root: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Program:
@@ -51,14 +54,19 @@ def export_model(
     program's layout) and the record, which is written last: if it exists, the export is complete.
     A model given by name is exported again only if something has changed: a Python file in the
     model's folder or of the exporter, an installed version, an option, weights, inputs, or a file
-    that was written.
+    that was written. So is a module, whose graph is traced to see that; its program has a name of
+    its own, ``<model>-<hash>_...``, and the one from before the change is kept.
 
     Parameters
     ----------
     model
-        A loaded model, or a name for `load_model`.
+        An ``nn.Module``, a loaded model, or a name for `load_model`.
+    inputs
+        What a module is exported and measured with: as for `load_model`.
     options
         The dtype, the backend and so on.
+    name
+        What a module is called; its class by default.
     root
         The output folder, ``out_<model>`` by default.
     progress
@@ -86,32 +94,45 @@ def export_model(
 
     Examples
     --------
-    >>> wb.export_model("toy_cnn", wb.ExportOptions(dtype="fp16"))  # doctest: +SKIP
+    >>> wb.export_model("toy_cnn", options=wb.ExportOptions(dtype="fp16"))  # doctest: +SKIP
     <Program out_toy_cnn/artifacts/toy_cnn_xnnpack_fp16.pte, xnnpack fp16, 0.12 MB>
     """
     report = progress or silent
     options = apply_recipe(options)
     _check_options(options)
-    if isinstance(model, str) and (cached := find_cached_export(model, options, root=root)):
+    plain = isinstance(model, str) and inputs is None and not name
+    if plain and (cached := find_cached_export(str(model), options, root=root)):
         report(f"{cached.path.name}: up to date", 1.0)
         _report_problems(cached, progress)
         return cached
     # Only now: an export that is reused needs no PyTorch.
     from workbench.export import accuracy, failure
-    from workbench.export.lower import lower_model
+    from workbench.export.lower import identify_graph, lower_model
     from workbench.models.inputs import choose_inputs, lay_out_channels_last, name_dimensions
-    from workbench.models.loader import SEED, load_model
+    from workbench.models.loader import SEED, LoadedModel, load_model
 
-    if isinstance(model, str):
-        report(f"loading {model}", 0.0)
-        made_from = identify_export(model, options)
+    given = model
+    if not isinstance(model, LoadedModel):
+        report(f"loading {model if isinstance(model, str) else type(model).__name__}", 0.0)
         with silence():
-            model = load_model(model, state_dict=options.state_dict or None)
-    else:
-        made_from = {}
-    pte = _pte_path(model.name, options, root)
+            weights = options.state_dict or None
+            model = load_model(model, inputs, name=name, state_dict=weights)
     model = choose_inputs(model, options)
     model = lay_out_channels_last(model) if options.channels_last else model
+    pte = _pte_path(model.name, options, root)
+    made_from: dict[str, str] = {}
+    if plain:
+        made_from = identify_export(str(given), options)
+    elif model is not given:
+        report(f"tracing {model.name}", 0.1)
+        made_from = _identify_settings(options) | {"model": identify_graph(model)}
+        root = Path(root) if root else store.default_root(model.name)
+        digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
+        pte = _pte_path(f"{model.name}-{digest[:8]}", options, root)
+        if not options.fresh and (cached := _open_export(pte, made_from)):
+            report(f"{pte.name}: up to date", 1.0)
+            _report_problems(cached, progress)
+            return cached
     started = time.perf_counter()
     with silence():
         report("running the PyTorch model", 0.1)
@@ -190,8 +211,11 @@ def find_cached_export(
     options = apply_recipe(options)
     made_from = {} if options.fresh else identify_export(model, options)
     pte = _pte_path(parse_name(model).label, options, root)
-    if not made_from:
-        return None
+    return _open_export(pte, made_from) if made_from else None
+
+
+def _open_export(pte: Path, made_from: dict[str, str]) -> Program | None:
+    """A program that was made from this, if none of its files has changed."""
     try:
         program = open_program(pte)
         export = program.export
@@ -320,12 +344,15 @@ def identify_export(model: str, options: ExportOptions = ExportOptions()) -> dic
     sources = identify_sources(parse_name(model))
     if not sources:
         return {}
+    return {"model": sources} | _identify_settings(options)
+
+
+def _identify_settings(options: ExportOptions) -> dict[str, str]:
     settings = asdict(options) | {"sizes": dict(options.sizes)}
     for name in ("state_dict", "inputs", "recipe", "fresh"):
         del settings[name]
     inputs, weights = options.inputs, options.state_dict
     return {
-        "model": sources,
         "workbench": hash_contents(chain.from_iterable(map(list_python_files, _EXPORTER))),
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
         "settings": json.dumps(settings, sort_keys=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import io
 import sys
 from collections import defaultdict
@@ -92,6 +93,25 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
         quantized, products = count_quantized(layers)
         notes["quantized"] = f"{quantized} of {products} convolutions and matrix products"
     return Lowered(pte, etrecord, inputs, arguments, outputs, layers, notes, partition, noise)
+
+
+def identify_graph(model: LoadedModel) -> str:
+    """A hash of what a model computes, with which weights, on which inputs, in which lines."""
+    run = (model.example_inputs, model.kwargs)
+    with silence(), failure.explain_tracing(model.origin):
+        bound = bind_constants(model.module, *(model.traced_inputs or run))
+        exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
+    digest = hashlib.sha256(str(exported.graph).encode())
+    for node in exported.graph.nodes:
+        digest.update(f"{node.meta.get('stack_trace')} {node.meta.get('nn_module_stack')}".encode())
+    values = tree_leaves((exported.state_dict, exported.constants, run, model.calibration))
+    for value in values:
+        is_tensor = isinstance(value, torch.Tensor)
+        text = f"{value.dtype} {tuple(value.shape)}" if is_tensor else repr(value)
+        digest.update(text.encode())
+        if is_tensor:
+            digest.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _quantize(

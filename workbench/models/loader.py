@@ -17,6 +17,7 @@ import types
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -65,7 +66,13 @@ class LoadedModel:
         return forward_line(self.module) or self.source or f"model {self.name}"
 
 
-def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -> LoadedModel:
+def load_model(
+    spec: str | nn.Module,
+    inputs: Any = None,
+    *,
+    name: str = "",
+    state_dict: str | os.PathLike[str] | None = None,
+) -> LoadedModel:
     """Load a model in eval mode and run it once on its example inputs.
 
     PyTorch's random numbers start from a fixed seed; their state is restored afterwards. Threads
@@ -80,7 +87,13 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
         `EagerModelBase`-like class, an ``nn.Module`` class whose constructor needs no arguments, an
         instance of either, or a function that returns one. An ``nn.Module`` finds its inputs in
         ``example_inputs``, ``EXAMPLE_INPUTS`` or ``get_example_inputs()``, its own or the file's.
-        The file may import its neighbours.
+        The file may import its neighbours. Or an ``nn.Module`` of yours, which stays as it is: a
+        copy is exported.
+    inputs
+        The arguments of ``forward``, instead of the model's own: a tensor, a tuple, or a dict of
+        keyword arguments.
+    name
+        What the model is called; of a module of yours, its class by default.
     state_dict
         Weights to load into it: a file that ``torch.save(model.state_dict(), ...)`` wrote, or
         ``.safetensors``. A language model also takes Hugging Face's names.
@@ -98,29 +111,37 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
     >>> wb.load_model("toy_cnn").example_inputs[0].shape  # doctest: +SKIP
     torch.Size([1, 3, 224, 224])
     """
-    wanted = registry.parse_name(spec)
-    if not wanted.library and not wanted.file and wanted.name not in registry.list_models():
-        raise unknown_name("model", wanted.name, [*registry.list_models(), registry.FILE_FORM])
+    if isinstance(spec, nn.Module):
+        source, label = forward_line(spec) or type(spec).__module__, type(spec).__name__
+    else:
+        wanted = registry.parse_name(spec)
+        source, label = "", wanted.label
+        if not wanted.library and not wanted.file and wanted.name not in registry.list_models():
+            raise unknown_name("model", wanted.name, [*registry.list_models(), registry.FILE_FORM])
+    prepare = partial(_prepare, name or label, weights=state_dict, given=inputs)
 
     with PROCESS_LOCK, torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
+        if isinstance(spec, nn.Module):
+            with _explain_errors("cannot be copied", source):
+                own = copy.deepcopy(spec)
+            return prepare(own, source=source)
         if wanted.library == registry.LLM:
             from workbench.models.llm import LanguageModel
 
             with silent_stderr():  # the logs of the operators' libraries
-                return _prepare(wanted.label, LanguageModel(wanted.name), state_dict)
+                return prepare(LanguageModel(wanted.name))
         if wanted.library == "executorch":
             with _find_upstream(wanted.name) as upstream:
-                return _prepare(wanted.label, upstream, state_dict)
-        if wanted.library:
-            return _prepare(wanted.label, _find_in_library(wanted), state_dict)
+                return prepare(upstream)
         if not wanted.file:
-            return _prepare(wanted.label, registry.find_model(wanted.name), state_dict)
+            return prepare(
+                _find_in_library(wanted) if wanted.library else registry.find_model(wanted.name)
+            )
         with _siblings_importable(wanted.file.parent):
             namespace = run_file(wanted.file)
             thing = _pick(namespace, wanted.file, wanted.name)
-            source = shown_path(wanted.file)
-            return _prepare(wanted.name, thing, state_dict, namespace, source)
+            return prepare(thing, namespace, source=shown_path(wanted.file))
 
 
 @contextlib.contextmanager
@@ -259,9 +280,11 @@ def _pick(namespace: ModuleType, file: Path, name: str) -> Any:
 def _prepare(
     name: str,
     definition: Any,
-    weights: str | os.PathLike[str] | None,
     namespace: ModuleType | None = None,
+    *,
     source: str = "",
+    weights: str | os.PathLike[str] | None = None,
+    given: Any = None,
 ) -> LoadedModel:
     source = source or getattr(definition, "__module__", "") or definition.__name__
     with _explain_errors("cannot be built", source):
@@ -280,18 +303,23 @@ def _prepare(
         with _explain_errors("cannot be prepared for export", source):
             module = thing.prepare_for_export(module.eval())
 
-    holders = [thing, namespace] if is_module else [thing]
+    holders, own = [thing, namespace] if is_module else [thing], given is None
     with _explain_errors("example inputs cannot be made", source):
-        inputs = _look_up(holders, *_INPUT_NAMES)
-        kwargs = _look_up(holders, "get_example_kwarg_inputs") or {}
+        inputs = _look_up(holders, *_INPUT_NAMES) if own else given
+        kwargs = (_look_up(holders, "get_example_kwarg_inputs") if own else None) or {}
         shapes = _look_up(holders, "get_dynamic_shapes")
         batches = _look_up(holders, "get_calibration_inputs") or ()
         calibration = tuple((tuple(batch), kwargs) for batch in batches)
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
+    if isinstance(inputs, dict):
+        inputs, kwargs = (), inputs
     if not isinstance(inputs, tuple | list) or not isinstance(kwargs, dict):
         text = f"{name} has no example inputs: a tuple of the arguments of forward()"
         hint = "define get_example_inputs() in the class, or EXAMPLE_INPUTS in the file"
+        hint = (
+            hint if namespace else "give them after the model, such as torch.randn(1, 3, 224, 224)"
+        )
         raise WorkbenchError(text, where=source, hint=hint)
     model = LoadedModel(
         name=name,
@@ -300,7 +328,9 @@ def _prepare(
         kwargs=kwargs,
         dynamic_shapes=shapes,
         source=source,
-        input_source=f"example inputs of the model, torch seed {SEED}",
+        input_source=f"example inputs of the model, torch seed {SEED}"
+        if given is None
+        else "given",
         weights=Path(weights) if weights is not None else None,
         calibration=calibration,
         metadata=_look_up(holders, "get_metadata") or {},

@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -126,14 +127,24 @@ def reason(error: BaseException) -> str:
 
 
 def shown_path(file: Path) -> str:
-    """A path relative to the working directory, if it is inside."""
+    """``In [4]`` for a notebook's cell; else a path, relative if in the working directory."""
+    if cell := _cell_number(str(file)):
+        return f"In [{cell}]"
     folder = Path.cwd()
     return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
 
 
+def _cell_number(file: str) -> int | None:
+    """The number of the cell that IPython compiled under a file's name."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return getattr(shell.compile, "_filename_map", {}).get(file) if shell else None
+
+
 def _innermost(frames: list[tuple[str, int]]) -> str:
     for file, line in reversed(frames):
-        if not file.startswith("<") and _is_users(Path(file)):
+        is_file = not file.startswith("<") and _is_users(Path(file))
+        if is_file or _cell_number(file):
             return f"{shown_path(Path(file))}:{line}"
     return ""
 

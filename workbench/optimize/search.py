@@ -383,7 +383,7 @@ def export_variant(job: tuple[str, ExportOptions, Path, OptimizeOptions]) -> dic
     with share_machine():
         started = time.thread_time()
         try:
-            program = export_model(model, export_options, root=root, progress=silent)
+            program = export_model(model, options=export_options, root=root, progress=silent)
             export = program.export
             assert export
             sqnr, score = score_program(model, export_options, program, options.metric)

@@ -104,7 +104,7 @@ def export_cell(job: Job, progress: Progress) -> tuple[Outcome, bool]:
     program = find_cached_export(cell.model, options, root=job.root)
     cached = program is not None
     if program is None:
-        program = export_model(cell.model, options, root=job.root, progress=progress)
+        program = export_model(cell.model, options=options, root=job.root, progress=progress)
         job.storage.send(f"{cell.folder}/artifacts")
     export = program.export
     if export is None:
