@@ -423,7 +423,7 @@ def test_a_graph_that_cannot_be_serialised_has_no_etrecord(tmp_path):
     with pytest.warns(UserWarning, match="no ETRecord"):
         program = wb.export_model(
             LoadedModel("scaled", Scaled(), arguments),
-            wb.ExportOptions(backend="portable"),
+            options=wb.ExportOptions(backend="portable"),
             root=tmp_path,
         )
     assert program.export.etrecord == ""
@@ -452,7 +452,8 @@ def test_an_export_prints_only_what_the_model_does(write, tmp_path):
 
         EXAMPLE_INPUTS = (torch.ones(1, 4),)
         """)
-    code = f"import workbench as wb; wb.export_model('{file}:Net', options=wb.ExportOptions(dtype='fp16'))"
+    export = f"wb.export_model('{file}:Net', options=wb.ExportOptions(dtype='fp16'))"
+    code = f"import workbench as wb; {export}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.splitlines()) == {"hello from the model"}
     assert done.stderr == ""

@@ -495,7 +495,9 @@ def test_presets_have_the_sizes_that_their_names_say(name):
 @pytest.mark.slow
 def test_a_language_model_is_exported_with_layers_and_measured_by_phase(tmp_path):
     params = TINY.with_name("llama_tiny.json")
-    pte = wb.export_model(f"llm:{params},context=32", wb.ExportOptions("8da4w"), root=tmp_path).path
+    pte = wb.export_model(
+        f"llm:{params},context=32", options=wb.ExportOptions("8da4w"), root=tmp_path
+    ).path
     run = wb.measure(pte, replace(BRIEF, phases=PHASES, toggle="none"), root=tmp_path)
     rows = run["decode", "baseline"].operators
     attention = rows[rows["name"].str.contains("custom_sdpa")]

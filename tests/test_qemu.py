@@ -91,7 +91,7 @@ def test_sme2_runs_in_both_phases_of_a_language_model_but_not_its_int4_products(
     """Without custom SDPA: the library of operators for aarch64 needs its PyTorch."""
     params = Path(__file__).parent / "data" / "llm" / "llama_tiny.json"
     pte = wb.export_model(
-        f"llm:{params},sdpa=0,context=32", wb.ExportOptions(dtype), root=tmp_path
+        f"llm:{params},sdpa=0,context=32", options=wb.ExportOptions(dtype), root=tmp_path
     ).path
     options = wb.MeasureOptions(
         target="qemu", toggle="sme2", phases=("prefill=16", "decode=1@20"), runs=2, processes=1,

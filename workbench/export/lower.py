@@ -98,7 +98,7 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
 def identify_graph(model: LoadedModel) -> str:
     """A hash of what a model computes, with which weights, on which inputs, in which lines."""
     run = (model.example_inputs, model.kwargs)
-    with silence(), failure.explain_tracing(model.origin):
+    with silence(), failure.explain(failure.TRACING, model.origin):
         bound = bind_constants(model.module, *(model.traced_inputs or run))
         exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
     digest = hashlib.sha256(str(exported.graph).encode())

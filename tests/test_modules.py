@@ -1,0 +1,93 @@
+"""Modules of the user's own process: exported, seen to change, and named by their cells."""
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from torch import nn
+
+import workbench as wb
+
+PORTABLE = wb.ExportOptions(backend="portable")
+
+
+class Net(nn.Module):
+    """A linear layer and a constant."""
+
+    def __init__(self, width=4, scale=2.0):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(4, width), scale
+
+    def forward(self, x, mask=None):
+        x = self.linear(x) * self.scale
+        return x if mask is None else x * mask
+
+
+@pytest.fixture
+def export(tmp_path):
+    def export_once(module, inputs, **names):
+        return wb.export_model(module, inputs, PORTABLE, root=tmp_path, **names)
+
+    return export_once
+
+
+def test_an_edit_of_a_module_is_another_program_and_none_is_overwritten(export):
+    torch.manual_seed(0)
+    net, x = Net(), torch.ones(1, 4)
+    first = export(net, x)
+    assert first.path.name.startswith("Net-") and first.export.model == "Net"
+    before = first.path.stat().st_mtime_ns
+    assert export(net, x).path == first.path and first.path.stat().st_mtime_ns == before
+    programs = {first.path, export(net, 2 * x).path}  # an input
+    net.scale = 3.0  # a constant
+    programs.add(export(net, x).path)
+    with torch.no_grad():
+        net.linear.weight[0, 0] = 0.5  # a weight
+    programs.add(export(net, x).path)
+    net.linear = nn.Sequential(net.linear, nn.ReLU())  # a layer
+    programs.add(export(net, x).path)
+    programs.add(export(net, {"x": x, "mask": x > 0}).path)
+    assert len(programs) == 6 and all(path.exists() for path in programs)
+    assert net.training, "only a copy is changed"
+
+
+def test_inputs_are_a_tensor_a_tuple_or_keywords(export):
+    x = torch.ones(1, 4)
+    for inputs in (x, (x,), {"x": x}):
+        assert [tensor.shape for tensor in export(Net(), inputs).inputs] == [(1, 4)]
+    assert export(Net(), x, name="mine").path.name.startswith("mine-")
+    with pytest.raises(wb.WorkbenchError, match="has no example inputs.*give them after the model"):
+        export(Net(), None)
+    with pytest.raises(wb.WorkbenchError, match=r"test_modules.py:\d+: forward\(\) fails"):
+        export(Net(), torch.ones(1, 5))
+
+
+CELL = """\
+class Mine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y.relu()
+"""
+
+
+@pytest.fixture
+def shell():
+    shell = InteractiveShell.instance()
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+def test_layers_of_a_cell_name_the_cell_and_its_line(shell, export):
+    for code in ("import torch; from torch import nn", CELL):
+        assert shell.run_cell(code, store_history=True).success
+    net = shell.user_ns["Mine"]()
+    program = export(net, torch.ones(1, 4))
+    lines = {o.operator: o.source for method in program.layers.methods for o in method.origins}
+    cell = f"In [{shell.execution_count - 1}]"
+    assert {line for line in lines.values() if line} == {f"{cell}:7", f"{cell}:8"}
+    with pytest.raises(wb.WorkbenchError) as caught:
+        export(net, torch.ones(1, 5))
+    assert str(caught.value).startswith(f"{cell}:7: forward() fails on its inputs")
