@@ -268,7 +268,7 @@ def test_inputs_of_a_file_are_run_and_calibrate(tmp_path):
     [({"dtype": "int3"}, "valid: 8da4w, bf16"), ({"backend": "vulcan"}, "portable, xnnpack")],
 )
 def test_unknown_names_are_refused(options, words, tmp_path):
-    line = problem(wb.export_model, "toy_cnn", wb.ExportOptions(**options), root=tmp_path)
+    line = problem(wb.export_model, "toy_cnn", options=wb.ExportOptions(**options), root=tmp_path)
     assert line.startswith("UsageError: unknown")
     assert words in line
 
@@ -335,7 +335,7 @@ def test_a_model_that_fails_in_half_precision_only_says_where(write):
         EXAMPLE_INPUTS = (torch.ones(1, 4),)
         """)
     model = wb.load_model(f"{file}:Net")  # this runs it in single precision
-    line = problem(wb.export_model, model, wb.ExportOptions(dtype="fp16"))
+    line = problem(wb.export_model, model, options=wb.ExportOptions(dtype="fp16"))
     assert "mine.py:6: in fp16 this is a matmul of float16 and float32 -> " in line
 
 

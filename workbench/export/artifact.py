@@ -112,7 +112,11 @@ def export_model(
     from workbench.models.loader import SEED, LoadedModel, load_model
 
     given = model
-    if not isinstance(model, LoadedModel):
+    if isinstance(model, LoadedModel):
+        if inputs is not None or name:
+            hint = "give the module itself"
+            raise UsageError("has its name and inputs already", where=model.name, hint=hint)
+    else:
         report(f"loading {model if isinstance(model, str) else type(model).__name__}", 0.0)
         with silence():
             weights = options.state_dict or None
