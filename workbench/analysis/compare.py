@@ -127,11 +127,7 @@ class Speedup:
 
 
 def speedup_of_restarts(
-    baseline: _Times,
-    candidate: _Times,
-    *,
-    paired: bool = True,
-    resolution: ArrayLike = 0.0,
+    baseline: _Times, candidate: _Times, *, separate: bool = False, resolution: ArrayLike = 0.0
 ) -> Speedup:
     """The speed-up from typical times: the ratio of the means over the process restarts.
 
@@ -145,28 +141,21 @@ def speedup_of_restarts(
     Based Correlation and Heterogeneity Robust Inference", J. Bus. Econ. Stat. 28 (2010));
     ``tests/benchmarks/intervals.py`` measures its coverage. A single restart gives no error.
 
-    ``paired``: restart ``i`` measured both sides, interleaved or in turn. Otherwise the restarts of
-    the two sides have nothing in common, and the interval is Welch's. ``resolution`` is a standard
-    error of the logarithm that more restarts do not reduce, such as that of the clock.
+    Restart ``i`` measured both sides, interleaved or in turn. Restarts of ``separate`` runs have
+    nothing in common: the interval is Welch's, and its error includes `BETWEEN_RUNS` of both, which
+    no restart of either can show. ``resolution`` is a standard error of the logarithm that more
+    restarts do not reduce, such as that of the clock.
     """
     columns = (np.asarray(side, float).reshape(len(side), -1) for side in (baseline, candidate))
     sides = [np.where(side > 0, side, np.nan) for side in columns]
     before, after = (side / side.mean(axis=0) for side in sides)
     log = np.log(sides[0].mean(axis=0)) - np.log(sides[1].mean(axis=0))
-    deviations = [before - after] if paired else [before, after]
+    deviations = [before, after] if separate else [before - after]
+    resolution = np.hypot(resolution, math.sqrt(2) * BETWEEN_RUNS) if separate else resolution
     if min(map(len, deviations)) < 2:
         return Speedup(log, np.full_like(log, np.nan), np.ones_like(log))
     parts = [(d.var(axis=0, ddof=1) / len(d), len(d) - 1) for d in deviations]
     return Speedup(log, *_join_errors(*parts, (np.square(resolution), np.inf)))
-
-
-def speedup_of_runs(baseline: _Times, candidate: _Times, *, resolution: ArrayLike = 0.0) -> Speedup:
-    """The speed-up between restarts of two separate runs.
-
-    Its error includes `BETWEEN_RUNS` of both, which no restart of either run can show.
-    """
-    resolution = np.hypot(resolution, math.sqrt(2) * BETWEEN_RUNS)
-    return speedup_of_restarts(baseline, candidate, paired=False, resolution=resolution)
 
 
 def _join_errors(*parts: tuple[np.ndarray, np.ndarray | float]) -> tuple[np.ndarray, np.ndarray]:
@@ -307,7 +296,7 @@ def compare_restarts(
     """Compare the `restart_latencies` of pairs of measurements, which are judged as one family.
 
     The two of a pair are of ``separate`` runs, which may differ by more than their restarts show
-    (see `speedup_of_runs`); otherwise they are series by restart, each of which measured both.
+    (see `BETWEEN_RUNS`); otherwise they are series by restart, each of which measured both.
     ``control`` is something and its repetition, which gives the noise floor.
     """
     sides = list(zip(baseline, candidate, strict=True))
@@ -318,10 +307,10 @@ def compare_restarts(
     if not separate:
         sides = [shared_restarts(*side) for side in sides]
         noise = speedup_of_restarts(*shared_restarts(*control)) if control else None
-    compare = speedup_of_runs if separate else speedup_of_restarts
-    speedup = Speedup.concatenate([compare(*side) for side in sides])
+    speedups = [speedup_of_restarts(*side, separate=separate) for side in sides]
     before, after = (np.array([np.mean(ms) for ms in side]) for side in zip(*sides, strict=True))
     restarts = [min(map(len, side)) for side in sides]
+    speedup = Speedup.concatenate(speedups)
     return tabulate_comparison("e2e", names, (before, after), speedup, noise, restarts=restarts)
 
 
@@ -383,8 +372,8 @@ def _speedup(
         before, after = shared_restarts(before, after)
     with np.errstate(divide="ignore", invalid="ignore"):
         resolution = np.hypot(errors[0] / before.mean(), errors[1] / after.mean()).to_numpy()
-    speedup = speedup_of_runs if apart else speedup_of_restarts
-    return (before, after), speedup(before, after, resolution=resolution)
+    speedup = speedup_of_restarts(before, after, separate=apart, resolution=resolution)
+    return (before, after), speedup
 
 
 def _clock_error(ledger: pd.DataFrame, by: str, runs: pd.DataFrame) -> np.ndarray:

@@ -215,7 +215,11 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     dtype = m.export.dtype if m.export else ""
     latencies = _latencies_by_dtype(m)
     own = latencies.pop(dtype, [])
-    others = {name: compare.speedup_of_runs(own, times) for name, times in latencies.items() if own}
+    others = {
+        name: compare.speedup_of_restarts(own, times, separate=True)
+        for name, times in latencies.items()
+        if own
+    }
     for best, gain in _best_shown(float(np.mean(own or 0)), others):
         times = format_range(float(np.mean(latencies[best])), float(np.mean(own)))
         yield Finding(
