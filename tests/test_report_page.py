@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 def folder(tmp_path_factory):
     """Reports of a run, of an emulated one, and of several runs."""
     folder = tmp_path_factory.mktemp("pages")
-    for model in ("mobilenet_v3_small", "toy_cnn"):
+    for model in ("mobilenet_v3_small", "toy_cnn", "smollm2"):
         wb.make_report(shutil.copytree(wb.sample_run(model), folder / model))
     sides = [f"{wb.sample_run()}:avx512_off", f"{wb.sample_run()}:avx512_on"]
     runs = [*sides, wb.sample_run("toy_cnn"), "--out", folder / "combined"]
@@ -55,13 +55,17 @@ def test_every_link_leads_to_its_section(open_page, folder, name):
             assert page.locator(f"[id='{link[1:]}']").count() == 1
         else:
             assert (folder / name / link).is_file()
-    contents = page.locator("#contents + ul a")
+    contents = page.get_by_role("navigation").get_by_role("link")
     headings = page.locator("h2").all_inner_texts()
-    listed = contents.all_inner_texts()
-    assert listed == headings[headings.index("Contents") + 1 :]
+    assert ["Contents", *contents.all_inner_texts()] == sorted(headings, key="Contents".__ne__)
     contents.last.click()
-    last = page.locator("h2").last
-    assert page.evaluate("h => h.getBoundingClientRect().top < innerHeight", last.element_handle())
+    assert page.locator("h2").last.evaluate("h => h.getBoundingClientRect().top < innerHeight")
+    # On a wide screen, the contents follow and mark what is read; else they are in the text.
+    current = page.locator("nav [aria-current=true]")
+    current.filter(has_text=headings[-1]).wait_for()
+    assert contents.first.is_visible() and contents.first.bounding_box()["y"] > 0
+    page.set_viewport_size({"width": 900, "height": 900})
+    assert contents.first.bounding_box()["y"] < 0
 
 
 def test_it_leads_with_the_verdict_and_the_best_findings(open_page):
@@ -74,7 +78,26 @@ def test_it_leads_with_the_verdict_and_the_best_findings(open_page):
     for card, finding in zip(cards.all(), run.findings.itertuples(), strict=False):
         assert finding.title[1:] in card.inner_text()
         assert card.locator("pre").inner_text() == finding.hint
-    assert shown.index("Contents") < shown.index("How long does one inference take?")
+    # What many rows explain is folded, heads say what they mean, and no heading is empty.
+    folds = page.get_by_role("group").filter(has_text="Largest activations")
+    assert folds.count() == 1 and folds.locator("table").is_hidden()
+    rates = page.locator("th", has_text="gbps").first.locator("[title]")
+    assert "bytes" in rates.get_attribute("title")
+    ends = "all => all.map(h => h.nextElementSibling?.tagName ?? 'NAV').filter(n => n === 'H2')"
+    assert page.locator("h2").evaluate_all(ends) == []
+    page.get_by_role("link", name="noise floor").click()
+    assert "notebooks explain each term" in page.locator("#terms + p").inner_text()
+
+
+def test_a_language_model_begins_with_its_phases(open_page):
+    page = open_page("smollm2")
+    rates = page.locator("table").first.locator("th", has_text="rate (token/s)")
+    page.set_viewport_size({"width": 390, "height": 844})
+    box = rates.bounding_box()
+    assert box["x"] + box["width"] < 390 and box["y"] < 400
+    decode = page.locator("table").first.locator("tr", has_text="decode_avx512_on")
+    rate = recorded("smollm2").phases.set_index("experiment").loc["decode_avx512_on", "rate"]
+    assert f"{rate:.0f}" in decode.inner_text().replace("\N{THIN SPACE}", "")
 
 
 def test_a_command_is_copied_whole(open_page):

@@ -121,7 +121,7 @@ def show_table(
 ) -> Table:  # fmt: skip
     """A frame as a table; whatever the frame contains is text, never markup.
 
-    Columns that ``frames`` defines get their unit. None: a run did not record it.
+    Columns that ``frames`` defines get their unit, and a title that says what they are. None: a run did not record it.
     """
     if frame is None:
         return show_note(f"{caption or 'This'}: not recorded in this run")
@@ -135,6 +135,7 @@ def show_table(
     contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
     largest = max(contained, key=lambda schema: len(schema.columns), default=None)
     units = {name: unit for name, _, unit, _ in largest.columns} if largest else {}
+    meanings = {name: meaning for name, *_, meaning in largest.columns} if largest else {}
     if "speedup" in frame or "ratio" in frame:
         units |= dict.fromkeys(_RATIOS, "x")
     elif "share" in frame:
@@ -150,7 +151,7 @@ def show_table(
     rows = [list(heads.values()), rule, *cells.to_numpy().tolist()]
     lines = ["| " + " | ".join(map(to_markdown, row)) + " |" for row in rows]
     title = [f"**{to_markdown(caption)}**", ""] if caption else []
-    page = _write_html(cells, list(map(str, shown)), heads, numbers, caption)
+    page = _write_html(cells, list(map(str, shown)), heads, numbers, caption, meanings)
     return Table(page, "\n".join([*title, *lines]))
 
 
@@ -191,8 +192,9 @@ def _write_column(name: str, column: pd.Series, unit: str) -> tuple[str, list[st
 
 
 def _write_html(
-    cells: pd.DataFrame, names: list[str], heads: dict[int, str], numbers: list[int], caption: str
-) -> str:
+    cells: pd.DataFrame, names: list[str], heads: dict[int, str], numbers: list[int], caption: str,
+    meanings: dict[str, str],
+) -> str:  # fmt: skip
     widths = {p: max([len(heads[p]), *cells[p].str.len()]) for p in heads}
     columns = {
         place: _NUMBER_CSS if place in numbers else [{"selector": "", "props": _PROSE_CSS}]
@@ -202,7 +204,12 @@ def _write_html(
     text = f"{caption}{cells.to_csv()}".encode()
     styler = Styler(cells, uuid=f"{zlib.crc32(text):08x}", cell_ids=False)
     styler.hide(axis="index").format(escape="html")
-    styler.format_index(lambda place: html.escape(heads[place]), axis=1)
+
+    def write_head(place: int) -> str:
+        text, meaning = html.escape(heads[place]), meanings.get(names[place], "")
+        return f'<span title="{html.escape(meaning)}">{text}</span>' if meaning else text
+
+    styler.format_index(write_head, axis=1)
     styler.set_table_styles(_CSS).set_table_styles(columns, overwrite=False)
     styler.set_caption(html.escape(caption))
     named = [place for place, name in enumerate(names) if name in ("category", "name")]

@@ -59,7 +59,7 @@ class Section:
 def read_sections(notebook: Mapping[str, Any]) -> list[Section]:
     """The sections of an executed notebook: its Markdown, and what its cells displayed.
 
-    A section whose cells displayed nothing is left out.
+    A section without text, or whose cells displayed nothing, is left out.
     """
     sections, has_code = [Section("")], {0}
     for cell in notebook["cells"]:
@@ -72,7 +72,10 @@ def read_sections(notebook: Mapping[str, Any]) -> list[Section]:
         elif cell["cell_type"] == "code":
             has_code.add(len(sections) - 1)
             sections[-1].items.extend(filter(None, map(_read_output, cell["outputs"])))
-    return [s for number, s in enumerate(sections) if s.items or number not in has_code]
+    # A heading without text or output goes, except for the notebook's own.
+    return [
+        s for n, s in enumerate(sections) if s.items or (s.text or n == 1) and n not in has_code
+    ]
 
 
 def _read_output(output: Mapping[str, Any]) -> Result | None:
@@ -90,9 +93,9 @@ def _read_output(output: Mapping[str, Any]) -> Result | None:
             source = html.escape(f"data:{kind};base64,{content}")
             return Result(f'<img alt="{html.escape(alt)}" src="{source}">', f"*Figure. {alt}*")
     markdown = data.get("text/markdown", f"```\n{text}\n```" if text else "")
-    if "text/html" in data:
+    if data.get("text/html"):
         return Result(data["text/html"], markdown)
-    if "text/markdown" in data:
+    if data.get("text/markdown"):
         return Result(str(mistune.create_markdown(escape=True)(markdown)), markdown)
     return Result(f"<pre>{html.escape(text)}</pre>", markdown) if text else None
 
@@ -117,7 +120,7 @@ def render_markdown(title: str, sections: Sequence[Section]) -> str:
 def place_contents(sections: Sequence[Section]) -> Iterator[Section]:
     """The sections, with the contents after the first brief ones if there is much to list."""
     first = len(list(takewhile(lambda section: section.brief, sections)))
-    listed = [section for section in sections[first:] if section.heading]
+    listed = [section for section in sections if section.heading]
     lines = [f"- [{section.heading}](#{section.anchor})" for section in listed]
     yield from sections[:first]
     if len(lines) > 2:

@@ -51,6 +51,17 @@ for (const shown of document.querySelectorAll("pre")) {
   shown.after(button);
 }
 
+// Of the contents, the section that is read is marked.
+const links = [...document.querySelectorAll("nav a")];
+function follow() {
+  const above = link => document.getElementById(link.hash.slice(1))?.getBoundingClientRect().top < innerHeight / 3;
+  const end = scrollY > 0 && scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
+  const current = end ? links.at(-1) : links.findLast(above);
+  for (const link of links) link.setAttribute("aria-current", String(link === current));
+}
+addEventListener("scroll", follow, { passive: true });
+follow();
+
 // What does not fit scrolls, also by keyboard.
 const watch = new ResizeObserver(entries => {
   for (const { target } of entries) {
