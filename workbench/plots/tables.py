@@ -121,7 +121,8 @@ def show_table(
 ) -> Table:  # fmt: skip
     """A frame as a table; whatever the frame contains is text, never markup.
 
-    Columns that ``frames`` defines get their unit, and a title that says what they are. None: a run did not record it.
+    Columns that ``frames`` defines get their unit and, as a title, their meaning. None: a run did
+    not record it.
     """
     if frame is None:
         return show_note(f"{caption or 'This'}: not recorded in this run")

@@ -61,7 +61,7 @@ def read_sections(notebook: Mapping[str, Any]) -> list[Section]:
 
     A section without text, or whose cells displayed nothing, is left out.
     """
-    sections, has_code = [Section("")], {0}
+    sections, optional = [Section("")], {0}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":
             head, _, text = cell["source"].partition("\n")
@@ -70,12 +70,11 @@ def read_sections(notebook: Mapping[str, Any]) -> list[Section]:
             brief = "brief" in cell["metadata"].get("tags", [])
             sections.append(Section(head.lstrip("# "), text.strip(), brief=brief))
         elif cell["cell_type"] == "code":
-            has_code.add(len(sections) - 1)
+            optional.add(len(sections) - 1)
             sections[-1].items.extend(filter(None, map(_read_output, cell["outputs"])))
     # A heading without text or output goes, except for the notebook's own.
-    return [
-        s for n, s in enumerate(sections) if s.items or (s.text or n == 1) and n not in has_code
-    ]
+    optional.update(n for n, s in enumerate(sections) if n > 1 and not s.text)
+    return [s for n, s in enumerate(sections) if s.items or n not in optional]
 
 
 def _read_output(output: Mapping[str, Any]) -> Result | None:
