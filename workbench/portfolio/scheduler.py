@@ -116,12 +116,13 @@ class Scheduler:
 
     def run(self) -> None:
         """Run everything that the cells need."""
-        exported = set()
+        exported = set[str]()
         for cell in self.cells:
             stage = remaining_stages(self.outcomes[cell.name])[0]
             if stage != "export" or cell.stem not in exported:
                 self._enqueue(stage, cell)
-            exported |= {cell.stem} if stage == "export" else set()
+            if stage == "export":
+                exported.add(cell.stem)
         while self.waiting or self.running:
             self._start_jobs()
             for future in wait(self.running, return_when=FIRST_COMPLETED).done:
