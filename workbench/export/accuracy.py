@@ -227,10 +227,10 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
     worst = min(wrong, key=lambda output: -math.inf if output.sqnr_db is None else output.sqnr_db)
     if worst.constant:
         return f"output {worst.output} is constant, the model's is not"
+    text = f"output {worst.output} is not the model's"
     if worst.sqnr_db is None:
-        return f"output {worst.output} is not the model's (NaN, infinite, or all zeros)"
-    ratio = f"SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:g} expected"
-    return f"output {worst.output} is not the model's: {ratio}"
+        return f"{text} (NaN, infinite, or all zeros)"
+    return f"{text}: SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:g} expected"
 
 
 def _compare(

@@ -333,9 +333,9 @@ def _write_inputs(
     for number, (tensor, known, dims) in enumerate(zip(tensors, arguments, names, strict=True)):
         path = pte.with_name(f"{pte.name}.input{number}.bin")
         store.atomic_write(path, raw_bytes(tensor, known.dim_order))
-        shape, sha256 = tuple(tensor.shape), store.sha256_of(path)
-        saved = Tensor(known.dtype, shape, path.name, sha256, known.dynamic)
-        saved = replace(saved, most=known.shape, dims=dims) if known.dynamic else saved
+        saved = Tensor(known.dtype, tuple(tensor.shape), path.name, store.sha256_of(path))
+        if known.dynamic:
+            saved = replace(saved, dynamic=True, most=known.shape, dims=dims)
         written.append(saved)
     return tuple(written)
 

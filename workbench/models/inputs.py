@@ -21,7 +21,7 @@ from torch.export import Dim
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from workbench.errors import UsageError, unknown_name
-from workbench.models.loader import Call, LoadedModel, check_stored, try_forward
+from workbench.models.loader import Call, LoadedModel, load_tensors, try_forward
 from workbench.models.sources import ARRAYS, MOST_SAMPLES, RANDOM, sample_files
 from workbench.options import ExportOptions
 
@@ -217,16 +217,10 @@ def read_arrays(source: str) -> dict[str, torch.Tensor]:
             # A map is no larger than the file: a header that claims more is rejected before
             # anything is allocated. Pickled objects cannot be mapped at all.
             return {"0": torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))}
-        if path.suffix.lower() == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-        return _read_pt(path)
+        return _name_tensors(load_tensors(path), path.stat().st_size)
 
 
-def _read_pt(path: Path) -> dict[str, torch.Tensor]:
-    check_stored(path)
-    held = torch.load(path, map_location="cpu", weights_only=True)
+def _name_tensors(held: Any, size_bytes: int) -> dict[str, torch.Tensor]:
     if isinstance(held, torch.Tensor):
         held = (held,)
     if isinstance(held, list | tuple):
@@ -237,7 +231,7 @@ def _read_pt(path: Path) -> dict[str, torch.Tensor]:
         is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
         if not is_dense or value.is_quantized or value.is_nested or value.is_meta:
             raise ValueError(f"its {name!r} is not a dense tensor")
-    if sum(value.nbytes for value in held.values()) > path.stat().st_size:
+    if sum(value.nbytes for value in held.values()) > size_bytes:
         raise ValueError("its tensors share or repeat values; save them with .clone()")
     return {str(name): value for name, value in held.items()}
 

@@ -179,15 +179,15 @@ class LanguageModel(EagerModelBase):
 
     def get_metadata(self) -> dict[str, Any]:
         """The constant methods by which upstream's runner knows the program."""
-        lengths = dict.fromkeys(
-            ("get_max_seq_len", "get_max_context_len"), self.settings["context"]
-        )
-        sizes = {
+        return {
+            "get_max_seq_len": self.settings["context"],
+            "get_max_context_len": self.settings["context"],
             "get_n_layers": self.params["n_layers"],
             "get_vocab_size": self.params["vocab_size"],
+            "use_kv_cache": self.cache,
+            "enable_dynamic_shape": True,
+            "use_sdpa_with_kv_cache": self.sdpa,
         }
-        kinds = {"use_kv_cache": self.cache, "enable_dynamic_shape": True}
-        return lengths | sizes | kinds | {"use_sdpa_with_kv_cache": self.sdpa}
 
     @property
     def _most(self) -> int:

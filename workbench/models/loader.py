@@ -351,13 +351,7 @@ def _load_weights(module: nn.Module, file: Path, fit: Callable[..., Any] | None)
     if not file.is_file():
         raise UsageError("no such file", where=file)
     with _explain_errors("cannot be loaded as a state dict", str(file)):
-        if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            state = load_file(file)
-        else:
-            check_stored(file)
-            state = torch.load(file, map_location="cpu", weights_only=True)
+        state = load_tensors(file)
         if fit:
             state = fit(state, module)
         missing, unexpected = module.load_state_dict(state, strict=False)
@@ -366,12 +360,18 @@ def _load_weights(module: nn.Module, file: Path, fit: Callable[..., Any] | None)
             raise WorkbenchError(f"{problem} {names[0]!r} and {len(names) - 1} more", where=file)
 
 
-def check_stored(file: Path) -> None:
-    """Raise ValueError if a file for ``torch.load`` is compressed: a small one may be huge."""
+def load_tensors(file: Path) -> Any:
+    """What an untrusted ``.safetensors`` file, or one of ``torch.save``, contains."""
+    if file.suffix.lower() == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(file)
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
+            # A small compressed file may be huge.
             if sum(entry.file_size for entry in archive.infolist()) > file.stat().st_size:
                 raise ValueError("it is compressed; write it with torch.save")
+    return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def try_forward(model: LoadedModel) -> None:
