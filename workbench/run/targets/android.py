@@ -36,13 +36,13 @@ class Android(Remote):
 
     platform = "android"
 
-    def __init__(self, serial: str = "", *, power: str = "", base: str = BASE):
+    def __init__(self, serial: str = "", *, power: str = ""):
         if power and power not in MODES:
             raise unknown_name("power mode", power, MODES, where="--power")
         self.power = power
         self.serial = find_device(serial)
-        super().__init__(f"android:{self.serial}", base)
-        self._saved = self.quote(f"{base}/settings.json")  # its own, while they are changed
+        super().__init__(f"android:{self.serial}", BASE)
+        self._saved = self.quote(f"{BASE}/settings.json")  # its own, while they are changed
         self._restore_settings()
 
     def shell(self, script: str) -> list[str]:
