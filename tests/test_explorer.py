@@ -11,11 +11,11 @@ from recorded import recorded
 import workbench as wb
 from workbench.datasets import SAMPLES
 from workbench.errors import WorkbenchError
-from workbench.explorer import page
 from workbench.explorer import widgets as controls
-from workbench.explorer.page import Explorer, Page, is_interactive
+from workbench.explorer.page import Explorer, Page
 from workbench.explorer.widgets import compare_picked, list_measurements, pick_measurements
 from workbench.plots.tables import VStack
+from workbench.progress import is_interactive
 from workbench.store import load_run, save_run
 
 
@@ -45,7 +45,7 @@ def test_only_a_front_end_that_accepts_requests_gets_widgets(monkeypatch):
     monkeypatch.delenv("WORKBENCH_WIDGETS", raising=False)
     manager, client = start_new_kernel(kernel_name="python3")
     seen = []
-    ask = "from workbench.explorer.page import is_interactive; print(is_interactive())"
+    ask = "from workbench.progress import is_interactive; print(is_interactive())"
     try:
         for answers in (True, False):
             client.execute_interactive(
@@ -65,7 +65,7 @@ def test_a_view_that_a_control_redraws_has_a_front_end(monkeypatch):
     """The message of a moved control has no ``allow_stdin``: the explorer stays a widget."""
     monkeypatch.delenv("WORKBENCH_WIDGETS", raising=False)
     kernel = SimpleNamespace(get_parent=lambda: {"msg_type": "comm_msg", "content": {}})
-    monkeypatch.setattr(page, "get_ipython", lambda: SimpleNamespace(kernel=kernel))
+    monkeypatch.setattr("workbench.progress._kernel", lambda: kernel)
     assert is_interactive()
 
 

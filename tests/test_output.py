@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.cli.options import Command, show_progress
+from workbench.cli.options import Command
+from workbench.progress import show_progress
 from workbench.records.codec import to_document, to_plain
 from workbench.records.runs import SCHEMA_VERSION
 
@@ -112,7 +113,7 @@ def test_an_error_is_one_document_too(cli, arguments, code, words):
 
 
 def test_a_long_stage_is_repeated_with_its_time(monkeypatch, capsys):
-    monkeypatch.setattr("workbench.cli.options.LONG_SILENCE_S", 0.5)
+    monkeypatch.setattr("workbench.progress.LONG_SILENCE_S", 0.5)
     with show_progress() as progress:
         progress("lowering", 0.0)
         time.sleep(2.2)

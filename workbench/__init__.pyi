@@ -5,7 +5,6 @@ from .analysis.open import open_run
 from .analysis.run import Comparison, Measurement, Run
 from .analysis.variants import read_study
 from .analysis.what_if import predict_what_if
-from .cli.options import show_progress
 from .convert import export_trace
 from .datasets import sample_file, sample_run
 from .errors import WorkbenchError
@@ -32,6 +31,7 @@ from .plots.views import show
 from .portfolio.combined import combine_runs
 from .portfolio.history import read_history
 from .portfolio.scheduler import batch
+from .progress import show_progress
 from .replay import replay_layer
 from .report.gate import validate_run
 from .report.report import make_report

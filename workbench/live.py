@@ -8,11 +8,11 @@ import ipywidgets as widgets
 from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import WorkbenchError
-from workbench.explorer.page import is_interactive
 from workbench.export.artifact import export_model
 from workbench.export.program import Program
 from workbench.options import MeasureOptions
 from workbench.plots.latencies import plot_iterations
+from workbench.progress import is_interactive
 from workbench.records.runs import RunRecord
 from workbench.workflow import measure
 

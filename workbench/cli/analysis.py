@@ -18,10 +18,10 @@ from workbench.cli.options import (
     command,
     read_value,
     say,
-    show_progress,
 )
 from workbench.errors import UsageError
 from workbench.options import MeasureOptions
+from workbench.progress import show_progress
 
 
 @command()

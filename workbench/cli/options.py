@@ -5,10 +5,7 @@ import functools
 import json
 import re
 import shlex
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -134,73 +131,6 @@ CATEGORIES = click.option(
 EXPORT_OPTIONS = options_of(ExportOptions, "export")
 RUN_OPTIONS = options_of(MeasureOptions, "measure")
 OPTIMIZE_OPTIONS = options_of(OptimizeOptions, "optimize")
-
-
-LONG_SILENCE_S = 30  #: Where there is no bar, a stage that takes longer is named again.
-
-
-@contextlib.contextmanager
-def show_progress() -> Iterator[Callable[[str, float], None]]:
-    """Show the stage and the elapsed time of a long job: a bar on a terminal, elsewhere lines.
-
-    Examples
-    --------
-    >>> with wb.show_progress() as progress:
-    ...     run = wb.profile("toy_cnn", progress=progress)  # doctest: +SKIP
-    """
-    from tqdm import tqdm
-
-    if not sys.stderr.isatty():
-        kernel = sys.modules.get("ipykernel.kernelapp")
-        in_jupyter = kernel is not None and kernel.IPKernelApp.initialized()
-        stream = sys.stdout if in_jupyter else sys.stderr
-        started = said = time.monotonic()
-        stage = ""
-
-        def write(text: str, part: float) -> None:
-            nonlocal stage, said
-            if stage == printable(text) and time.monotonic() - said < LONG_SILENCE_S:
-                return
-            stage, said = printable(text), time.monotonic()
-            click.echo(f"{said - started:4.0f} s  {stage}", file=stream)
-
-        def remind() -> None:
-            if stage and time.monotonic() - said > LONG_SILENCE_S:
-                write(stage, 0.0)
-
-        with _repeat(remind):
-            yield write
-        return
-    bar_format = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
-    with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar, _repeat(bar.refresh):
-
-        def show(text: str, part: float) -> None:
-            text = printable(text)
-            if "warning: " in text:  # stays above the bar
-                bar.write(text, file=sys.stderr)
-                return
-            bar.set_description_str(text)
-            bar.update(part - bar.n)
-
-        yield show
-
-
-@contextlib.contextmanager
-def _repeat(action: Callable[[], object]) -> Iterator[None]:
-    """Call an action every second, in a thread, so that a long stage shows its time."""
-    done = threading.Event()
-
-    def repeat() -> None:
-        while not done.wait(1):
-            action()
-
-    thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def say(text: object) -> None:

@@ -22,11 +22,11 @@ from workbench.cli.options import (
     call,
     command,
     say,
-    show_progress,
 )
 from workbench.errors import UsageError
 from workbench.models.registry import parse_name
 from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
+from workbench.progress import show_progress
 from workbench.store import REPORT_HTML
 
 if TYPE_CHECKING:

@@ -4,34 +4,21 @@ import base64
 import hashlib
 import html
 import json
-import os
 from importlib import resources
 
 import anywidget
 import traitlets
-from IPython.core.getipython import get_ipython
 from jinja2 import Environment, StrictUndefined
 
 from workbench.analysis.run import Comparison, Run
 from workbench.errors import printable, unknown_name
 from workbench.explorer.data import explorer_data
+from workbench.progress import is_interactive
 from workbench.records.codec import to_plain
 
 # Made from web/src by `python3 dev.py web`.
 _SCRIPT = resources.files("workbench.explorer") / "explorer.js"
 _PAGE = resources.files("workbench.explorer") / "explore.html.j2"
-
-WIDGETS = "WORKBENCH_WIDGETS"  #: Environment variable that forces (1) or forbids (0) widgets.
-
-
-def is_interactive() -> bool:
-    """Whether a front end takes input (papermill does not); ``WORKBENCH_WIDGETS`` overrides it."""
-    if (forced := os.environ.get(WIDGETS)) in ("0", "1"):
-        return forced == "1"
-    kernel = getattr(get_ipython(), "kernel", None)
-    request = (kernel.get_parent() if kernel else None) or {}
-    moved = request.get("msg_type") == "comm_msg"  # a control was moved: only a front end does that
-    return moved or bool(request.get("content", {}).get("allow_stdin"))
 
 
 class Explorer(anywidget.AnyWidget):

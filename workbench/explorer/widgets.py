@@ -15,10 +15,11 @@ from workbench.analysis import compare_runs
 from workbench.analysis.open import open_run
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import WorkbenchError
-from workbench.explorer.page import Explorer, Page, explore, is_interactive
+from workbench.explorer.page import Explorer, Page, explore
 from workbench.plots.changes import plot_heatmap
 from workbench.plots.style import Chart
 from workbench.plots.tables import Table, VStack, show_note
+from workbench.progress import is_interactive
 from workbench.records.runs import count_threads
 from workbench.store import find_runs
 

@@ -1,0 +1,108 @@
+"""Whether somebody watches, and the display of a long job's progress."""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+from workbench.errors import printable
+from workbench.options import Progress
+
+WIDGETS = "WORKBENCH_WIDGETS"  #: Environment variable that forces (1) or forbids (0) widgets.
+LONG_SILENCE_S = 30  #: Where there is no bar, a stage that takes longer is named again.
+
+
+@contextlib.contextmanager
+def show_progress(given: Progress | None = None) -> Iterator[Progress]:
+    """Show the stage and the elapsed time of a long job, unless ``given`` does so.
+
+    In a notebook and on a terminal that is a bar, elsewhere lines on standard error.
+
+    Examples
+    --------
+    >>> with wb.show_progress() as progress:
+    ...     run = wb.profile("toy_cnn", progress=progress)  # doctest: +SKIP
+    """
+    if given:
+        yield given
+    elif library := "tqdm.notebook" if is_interactive() else "tqdm" * sys.stderr.isatty():
+        with _show_bar(import_module(library).tqdm) as progress:
+            yield progress
+    else:
+        with _write_lines() as progress:
+            yield progress
+
+
+def is_interactive() -> bool:
+    """Whether a front end takes input (papermill does not); ``WORKBENCH_WIDGETS`` overrides it."""
+    if (forced := os.environ.get(WIDGETS)) in ("0", "1"):
+        return forced == "1"
+    kernel = _kernel()
+    request = (kernel.get_parent() if kernel else None) or {}
+    moved = request.get("msg_type") == "comm_msg"  # a control was moved: only a front end does that
+    return moved or bool(request.get("content", {}).get("allow_stdin"))
+
+
+def _kernel() -> Any:
+    """The Jupyter kernel that this code runs in, if any."""
+    ipython = sys.modules.get("IPython")
+    return getattr(ipython.get_ipython(), "kernel", None) if ipython else None
+
+
+@contextlib.contextmanager
+def _show_bar(tqdm: Any) -> Iterator[Progress]:
+    bar_format = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
+    with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar, _repeat(bar.refresh):
+
+        def show(text: str, part: float) -> None:
+            text = printable(text)
+            if "warning: " in text:  # stays above the bar
+                bar.write(text, file=sys.stdout if _kernel() else sys.stderr)
+                return
+            bar.set_description_str(text)
+            bar.update(part - bar.n)
+
+        yield show
+
+
+@contextlib.contextmanager
+def _write_lines() -> Iterator[Progress]:
+    stream = sys.stdout if _kernel() else sys.stderr
+    started = said = time.monotonic()
+    stage = ""
+
+    def write(text: str, part: float) -> None:
+        nonlocal stage, said
+        if stage == printable(text) and time.monotonic() - said < LONG_SILENCE_S:
+            return
+        stage, said = printable(text), time.monotonic()
+        print(f"{said - started:4.0f} s  {stage}", file=stream, flush=True)
+
+    def remind() -> None:
+        if stage and time.monotonic() - said > LONG_SILENCE_S:
+            write(stage, 0.0)
+
+    with _repeat(remind):
+        yield write
+
+
+@contextlib.contextmanager
+def _repeat(action: Callable[[], object]) -> Iterator[None]:
+    """Call an action every second, in a thread, so that a long stage shows its time."""
+    done = threading.Event()
+
+    def repeat() -> None:
+        while not done.wait(1):
+            action()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
