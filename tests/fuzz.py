@@ -467,7 +467,7 @@ def fuzz(kind: Kind, seed: int, numbers: Iterable[int], folder: Path) -> tuple[C
         path.write_bytes(data)
         ends[read(kind, path)] += 1
     assert ends["read"], "no example can be read"
-    before, limit = peak_mb(), 300 + max(map(len, seeds)) / 1e5
+    before, limit = fuzz_etdump.peak_mb(), 300 + max(map(len, seeds)) / 1e5
     ends.clear()
     failures: dict[str, str] = {}
     for n in numbers:
@@ -479,7 +479,9 @@ def fuzz(kind: Kind, seed: int, numbers: Iterable[int], folder: Path) -> tuple[C
             end = read(kind, path)
             spent = time.process_time() - begin
             assert spent < kind.seconds, f"took {spent:.1f} s"
-            assert peak_mb() - before < limit, f"took {peak_mb() - before:.0f} MB"
+            assert fuzz_etdump.peak_mb() - before < limit, (
+                f"took {fuzz_etdump.peak_mb() - before:.0f} MB"
+            )
         except Exception as error:
             end = "failed"
             frames = traceback.extract_tb(error.__traceback__)
@@ -488,7 +490,7 @@ def fuzz(kind: Kind, seed: int, numbers: Iterable[int], folder: Path) -> tuple[C
             if name not in failures:
                 kept = shutil.copy(path, folder.parent / f"{path.stem}_{seed}_{n}{path.suffix}")
                 failures[name] = f"mutant {n} of seed {seed}, {kept}: {name}: {error!s:.300}"
-            before = max(before, peak_mb() - limit)
+            before = max(before, fuzz_etdump.peak_mb() - limit)
         ends[end] += 1
     faulthandler.cancel_dump_traceback_later()
     return ends, failures
@@ -503,12 +505,6 @@ def read(kind: Kind, path: Path) -> str:
         text = str(error)
         assert text.isprintable() and len(text) < LONGEST_ERROR, f"the error is {text!r:.300}"
         return "refused"
-
-
-def peak_mb() -> float:
-    """The most memory that this process has had."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
 
 
 def main() -> int:
