@@ -71,13 +71,6 @@ def test_an_unknown_benchmark_is_reported(dev):
         dev.bench(["speed"])
 
 
-def test_without_chromium_the_browser_tests_are_skipped(dev, monkeypatch, capsys):
-    monkeypatch.setattr(dev.shutil, "which", lambda name: None)
-    monkeypatch.setattr(dev, "_run", lambda *_: pytest.fail("run"))
-    assert dev.browser([]) == 0
-    assert "chromium is not installed" in capsys.readouterr().out
-
-
 @pytest.fixture
 def finished(dev, monkeypatch, tmp_path):
     """A set-up for tests alone; returns what is installed from now on."""
