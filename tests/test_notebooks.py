@@ -5,8 +5,6 @@ import json
 import re
 import resource
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -29,10 +27,6 @@ def cells_of(path):
 
 def code_of(path):
     return [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
-
-
-def test_there_are_fifteen_notebooks():
-    assert [path.stem[:2] for path in NOTEBOOKS] == [f"{number:02d}" for number in range(15)]
 
 
 def test_the_list_of_notebooks_has_each_with_its_question():
@@ -254,15 +248,3 @@ def test_papermill_runs_it_on_every_kind_of_run(path, run_dir, run_timed):
     cells, cpu = run_timed(path.stem, run_dir=run_dir)
     assert not any("widget-view" in str(cell.get("outputs")) for cell in cells)
     assert cpu < 60
-
-
-@pytest.mark.long
-@every_notebook
-def test_papermill_explains_every_parameter(path):
-    command = [sys.executable, "-m", "papermill", "--help-notebook", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    explained = " ".join(done.stdout.split())
-    for line in cells_of(path)[1]["source"].splitlines():
-        parameter, meaning = line.split("  # ")
-        name, value = parameter.split(" = ")
-        assert f"{name} (default {value}) {meaning}" in explained
