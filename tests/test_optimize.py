@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -426,6 +427,9 @@ def true_ms(options):
     return 10.0 * math.prod(factors) * (0.97 if options.channels_last else 1.0)
 
 
+RECIPE = Path("out_toy_cnn/optimize/recipe.yaml")
+
+
 class Landscape:
     """Exports and measurements by formula; ``calls`` counts them, ``stop_at`` interrupts one."""
 
@@ -522,15 +526,9 @@ def test_the_search_finds_the_best_with_a_third_of_the_measurements_of_an_enumer
     assert len(set(landscape.exported)) <= len(every) / 3
     assert set(study[study.best].options.also_rewrite) == {"mean", "slices"}
     assert study[study.whole].options.dtype == "int8dyn"
-    recipe = load_recipe(landscape_recipe := _recipe())
-    assert recipe.export == study[study.best].options and landscape_recipe.is_file()
+    recipe = load_recipe(RECIPE)
+    assert recipe.export == study[study.best].options
     assert len(recipe.changes) >= 2 and "speed of the baseline" not in recipe.changes[0]
-
-
-def _recipe():
-    from pathlib import Path
-
-    return Path("out_toy_cnn/optimize/recipe.yaml")
 
 
 def test_failures_and_wrong_outputs_are_rows_that_are_never_recommended(landscape):
@@ -606,7 +604,7 @@ def test_nothing_is_recommended_if_nothing_helped(landscape, monkeypatch):
     monkeypatch.setattr(search.Search, "propose_rewrites", lambda self: [])
     study = run_search(min_sqnr_db=20.0)
     assert study.best == "" and study.conclusion.startswith("nothing helped")
-    assert not _recipe().exists()
+    assert not RECIPE.exists()
 
 
 def test_on_an_emulated_target_kernels_decide_and_no_time_is_given(landscape):
