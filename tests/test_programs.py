@@ -17,7 +17,6 @@ from workbench import store
 from workbench.analysis.compare_runs import compare_many, compare_with_metrics
 from workbench.errors import RunnerError, StoreError, TargetError, UsageError, WorkbenchError
 from workbench.export.program import Program
-from workbench.portfolio.history import read_history
 from workbench.records.runs import PlannedProgram, Tensor
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
@@ -234,13 +233,6 @@ def test_the_gate_takes_programs_of_one_run(run):
     compared = compare_many(names, by="operator", fail_above=0.05)
     assert compared.passed
     assert set(compared.aligned["level"]) == {"e2e", "operator"}
-
-
-@pytest.mark.slow
-def test_history_has_a_line_per_program(run):
-    rows = read_history([run.path]).rows
-    assert rows["program"].nunique() == 2
-    assert set(rows["experiment"]) == {"net", "net-2", "pair"}
 
 
 @pytest.mark.slow
