@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import workbench as wb
 from workbench.errors import RunnerError, UsageError, WorkbenchError
 from workbench.records.runs import Batch, Tensor
 from workbench.run import session as session_module
@@ -364,29 +363,3 @@ def test_random_inputs_of_every_dtype(dtype):
     data = random_bytes(Tensor(dtype, (5, 7)), seed=1)
     assert len(data) == 35 * size
     assert len(set(data)) > 1
-
-
-SQUARE = """
-import torch
-
-class Square(torch.nn.Module):
-    def forward(self, x):
-        return x * x
-
-def get_example_inputs():
-    return (torch.ones(2, 3, 4, 5),)
-"""
-
-
-def test_outputs_have_their_dimensions_in_order(tmp_path):
-    (tmp_path / "square.py").write_text(SQUARE)
-    options = wb.ExportOptions(backend="portable", channels_last=True)
-    pte = wb.export_model(f"{tmp_path}/square.py:Square", options=options, root=tmp_path).path
-    x = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
-    x.transpose(0, 2, 3, 1).tofile(tmp_path / "x.bin")
-    flags = ["--server_mode", "--model_path", pte, "--inputs", tmp_path / "x.bin"]
-    with RunnerSession([*wb.find_runner().command, *flags], timeout_s=60) as session:
-        session.run(1)
-        (output,) = session.output(tmp_path / "out")
-    assert output.shape == x.shape
-    np.testing.assert_array_equal(np.fromfile(output.file, np.float32).reshape(x.shape), x * x)
