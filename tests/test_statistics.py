@@ -67,12 +67,6 @@ def test_statistics_keep_their_order(values):
     assert found["latency"] <= found["max"] * (1 + 1e-9)
 
 
-def test_one_time_has_no_spread():
-    found = describe([2.0])
-    assert found["median"] == found["latency"] == 2.0
-    assert all(math.isnan(found[name]) for name in ("std", "cv", "low", "high"))
-
-
 def test_the_latency_is_the_mean_of_the_restarts_midmeans():
     found = describe([1.0, 2.0, 3.0, 90.0, 4.0, 5.0, 6.0, 7.0], [0] * 4 + [1] * 4)
     assert (found["latency"], found["restarts"]) == (4.0, 2)
