@@ -59,11 +59,6 @@ def test_names_that_mislead(name, category):
     assert categorize(name).category == category
 
 
-def test_arithmetic_on_sizes_is_not_arithmetic_on_tensors():
-    assert categorize("native_call_add.Scalar", "portable").family == "scalar"
-    assert categorize("native_call_add.Scalar_out", "portable").family == "elementwise"
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_name_has_a_place(kind):
     names = ["", " ", "#3", "(", "a (b", "a\nb", "x" * 10_000]
