@@ -1,4 +1,4 @@
-"""The ETDump reader: against golden tables, the FlatBuffers library, flatc and the Inspector."""
+"""The ETDump reader: against golden tables, the FlatBuffers library and flatc."""
 
 import struct
 import sys
@@ -99,23 +99,6 @@ def test_flatc_decodes_the_same_events(trace):
         for n, block in enumerate(blocks)
         if any(event.profile_event for event in block.events)
     }
-
-
-@golden
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Output Buffer not found")
-def test_inspector_agrees_on_every_duration(trace):
-    if trace.stem == "allocations":
-        pytest.skip("the Inspector does not read traces with allocation events")
-    devtools = pytest.importorskip("executorch.devtools")
-    inspected = Counter(
-        (event.name, round(1e6 * milliseconds))
-        for block in devtools.Inspector(etdump_path=str(trace)).event_blocks
-        for event in block.events
-        for milliseconds in (event.perf_data.raw if event.perf_data else ())
-    )
-    events = read_etdump(trace)
-    assert Counter(zip(events["name"], events["duration_ns"], strict=True)) == inspected
 
 
 # --- the format ----------------------------------------------------------------------------------
