@@ -131,13 +131,6 @@ def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_p
 
 
 @pytest.mark.slow
-def test_a_calm_step_is_measured_once(plan, tmp_path, monkeypatch):
-    monkeypatch.setattr(execute, "DISTURBED", 2.0)
-    run = store.load_run(run_plan(plan, find_runner(), tmp_path / "out"))
-    assert {session.attempts for session in run.sessions} == {1}
-
-
-@pytest.mark.slow
 def test_a_budget_is_spent_and_no_more(plan, tmp_path, monkeypatch):
     clock = itertools.count()
     monkeypatch.setattr(execute.time, "monotonic", lambda: next(clock) / 2)  # a step takes long
