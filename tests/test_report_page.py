@@ -100,6 +100,19 @@ def test_a_language_model_begins_with_its_phases(open_page):
     assert f"{rate:.0f}" in decode.inner_text().replace("\N{THIN SPACE}", "")
 
 
+def test_several_runs_are_answered_first_and_their_latencies_are_side_by_side(open_page):
+    page = open_page("combined", width=390)
+    sides = ["linux, mobilenet_v3_small_xnnpack_fp32, avx512_on", "toy_cnn", "avx512_off"]
+    title = page.locator("h1").inner_text()
+    assert sides[0] in title and title.index(sides[1]) < title.index("against")
+    answer = page.locator("blockquote p").first.inner_text()
+    assert answer.startswith(f"{sides[0]} against") and "1.28x faster (95 % CI" in answer
+    table = page.locator("table").first
+    assert table.locator("th").all_inner_texts()[1] == "latency (ms)"
+    assert table.locator("td:nth-child(2)").all_inner_texts() == ["2.47", "1.93", "\N{EN DASH}"]
+    assert "1.28x" in table.locator("tr").nth(2).inner_text()
+
+
 def test_a_command_is_copied_whole(open_page):
     page = open_page()
     command = page.locator("pre").first.inner_text()

@@ -16,7 +16,7 @@ from workbench.errors import WorkbenchError
 from workbench.frames import COMPARISON, EMULATED, LAYER_CODE, RUNS, check
 from workbench.plots.breakdown import plot_categories
 from workbench.plots.changes import plot_heatmap
-from workbench.plots.tables import show_note, show_table
+from workbench.plots.tables import Table, join_tables, show_note, show_table
 from workbench.records.codec import to_document
 from workbench.report.gate import put_side_by_side, show_aligned
 from workbench.report.html import Section, render_html, render_markdown
@@ -26,6 +26,7 @@ PAGE, MARKDOWN = "combined_report.html", "combined_report.md"
 SUMMARY_JSON, SUMMARY_MD = "combined_pipeline_summary.json", "combined_pipeline_summary.md"
 #: Layers in the tables.
 TOP = 20
+_NAMED = 3  #: Runs named in the title, besides the first.
 #: Columns of ``LAYER_CODE`` that an emulated run cannot fill.
 _TIMES = ["time_ms", "speedup", "low", "high"]
 
@@ -35,13 +36,14 @@ class Combined:
     """Measurements side by side, by name; emulated ones come last.
 
     ``runs`` are ``frames.RUNS``; ``latencies`` compare untraced E2E with the first measurement on
-    silicon (``frames.COMPARISON``); ``layers`` are those of all runs, aligned
-    (``frames.LAYER_CODE``), or None because of a ``problem``.
+    silicon (``frames.COMPARISON``), and ``answers`` say what they show; ``layers`` are those of all
+    runs, aligned (``frames.LAYER_CODE``), or None because of a ``problem``.
     """
 
     measurements: dict[str, Measurement]
     runs: pd.DataFrame
     latencies: pd.DataFrame
+    answers: list[str]
     layers: pd.DataFrame | None
     problem: str = ""
 
@@ -89,13 +91,17 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
     rows = [{"run": name, **_describe(m)} for name, m in measurements.items()]
     runs = check(pd.DataFrame(rows)[RUNS.names], RUNS)
     silicon = {name: m for name, m in measurements.items() if not m.emulated}
-    pairs = {name: Comparison(found[0], m).latency for name, m in [*silicon.items()][1:]}
-    latencies = [pd.DataFrame(columns=COMPARISON.names), *pairs.values()]
+    pairs = {
+        name: Comparison(found[0], m, subject=f"{name} against {next(iter(silicon))}")
+        for name, m in [*silicon.items()][1:]
+    }
+    latencies = [pd.DataFrame(columns=COMPARISON.names), *(p.latency for p in pairs.values())]
     latency = pd.concat(latencies[bool(pairs) :], ignore_index=True).assign(name=list(pairs))
+    answers = [pair.text for pair in pairs.values()]
     try:
-        return Combined(measurements, runs, latency, _align_layers(measurements))
+        return Combined(measurements, runs, latency, answers, _align_layers(measurements))
     except WorkbenchError as error:
-        return Combined(measurements, runs, latency, None, str(error))
+        return Combined(measurements, runs, latency, answers, None, str(error))
 
 
 def _align_layers(measurements: dict[str, Measurement]) -> pd.DataFrame:
@@ -154,7 +160,10 @@ def write_combined(
     """Write the combined report of several measurements; returns its files."""
     combined = combine_runs(names, categories)
     folder = Path(out or f"combined_{safe_name('_'.join(combined.models))}")
-    title = f"{', '.join(combined.models)}: {len(combined.runs)} runs side by side"
+    first, *others = combined.measurements
+    title = f"{' and '.join(others[:_NAMED])}{' ...' * (len(others) > _NAMED)} against {first}"
+    if not all(model in title for model in combined.models):
+        title = f"{', '.join(combined.models)}: {title}"
     sections = list(describe_combined(combined))
     names = ("models", "runs", "latencies", "layers", "problem")
     files = {
@@ -173,17 +182,22 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
     marks = [f"{emulated}: {EMULATED}."] if emulated else []
     marks += compare_runs.describe_programs(combined.measurements)
-    yield Section("Verdicts", items=[show_note(*marks, *verdicts)], brief=True)
-    columns = ["run", "latency_ms", "low_ms", "high_ms"]
+    note = show_note(*combined.answers, *marks, *verdicts)
+    large = note.html.replace("<p>", '<p style="font-size:1.2em;font-weight:600">', 1)
+    yield Section("", items=[Table(large, note.markdown)], brief=True)
+    columns = ["run", "latency_ms", "low_ms", "high_ms", "speedup", "low", "high", "outcome"]
+    columns = columns if combined.answers else columns[:4]
     columns += [n for n in ("first_output_ms", "peak_mb", "size_mb") if runs[n].notna().any()]
-    columns += ["grade", "device", "program", "build"]
-    table = show_table(runs, columns, caption="Untraced E2E, first output, peak memory, file size")
-    yield Section("Runs", items=[table], brief=True)
-    if len(combined.latencies):
-        first = next(iter(combined.silicon))
-        columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
-        caption = f"Untraced E2E against {first}; includes every difference between the runs"
-        yield Section("Latency", items=[show_table(combined.latencies, columns, caption=caption)])
+    about = ["device", "program", "build"]
+    shared = [runs[name].iloc[0] for name in about if runs[name].nunique() == 1]
+    columns += ["grade", *(name for name in about if runs[name].nunique() > 1)]
+    speedups = combined.latencies[["name", "speedup", "low", "high", "outcome"]]
+    lines = runs.merge(speedups, "left", left_on="run", right_on="name")
+    caption = f"speed-ups are over {runs['run'].iloc[0]}, by all that differs"
+    caption = f"Untraced E2E; {caption}" if combined.answers else "Untraced E2E"
+    tables = [show_table(lines, columns, caption=caption)]
+    tables += [show_note(f"The same in all runs: {'; '.join(shared)}.")] if shared else []
+    yield Section("Latencies", items=[join_tables(*tables)], brief=True)
     bars = {name: m.categories for name, m in combined.silicon.items()}
     if bars:
         times = {name: part.set_index("category")["mean_ms"] for name, part in bars.items()}
