@@ -1,6 +1,7 @@
 """The history of runs: lines are kept apart, changes are found, and one run is no change."""
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -177,6 +178,9 @@ def test_the_figure_marks_changes(history):
     odd = history.rows.assign(line=r"a $\frac{ b $ <c>")
     assert wb.plot_history(odd, history.changes[:0]).to_png()
     figure = wb.plot_history(history.rows, history.changes)
+    figure.canvas.draw()
+    dates = [label.get_text() for label in figure.axes[-1].get_xticklabels()]
+    assert len(dates) > 1 and all(re.match(r"\d{4}-\d\d-\d\d", date) for date in dates)
     assert "slower" in figure.alt_text
     assert len(figure.axes) == 8
     assert "6 more lines are not shown" in figure.alt_text

@@ -467,6 +467,8 @@ def test_emulated_rows_have_no_times():
     )
     assert "emulated: which code runs, not how fast" in page
     assert "<svg" not in page
+    table = page.partition('id="measurements"')[2]
+    assert table.count("<td") == table.count("<th>")
 
 
 def test_a_sparkline_has_a_bar_for_each_latency():

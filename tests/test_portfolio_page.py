@@ -77,14 +77,15 @@ def test_the_table_shows_the_rows_asked_for(page):
     count = page.locator("#count")
     assert count.inner_text() == "5 of 5 rows"
     page.select_option("[data-axis=model]", "Small")
-    assert set(column(page, "model")) == {"Small"}
+    assert set(column(page, "model")) == {"Small notebook"}
     assert count.inner_text() == "4 of 5 rows"
     page.fill("#words", "fp16 on")
     assert set(column(page, "dtype")) == {"fp16"}
     assert count.inner_text() == f"{len(column(page, 'dtype'))} of 5 rows"
     page.select_option("[data-axis=model]", "")
+    assert "int8" in page.locator("#words").get_attribute("placeholder")
     page.fill("#words", "nothing like that")
-    assert column(page, "model") == []
+    assert column(page, "model") == [] and count.inner_text() == "no row of 5 has all of this"
     page.fill("#words", "")
     assert count.inner_text() == "5 of 5 rows"
 
@@ -93,7 +94,7 @@ def test_a_failure_is_told_and_every_link_leads_somewhere(page, portfolio):
     failure = page.locator("table", has_text="try again").inner_text()
     assert "Broken/fp32/host/auto" in failure and "<b>no such thing</b>" in failure
     links = {link.get_attribute("href") for link in page.locator("a").all()}
-    assert len(links) == 3  # two reports and a log
+    assert len(links) == 5  # two reports with their notebooks, and a log
     assert all((portfolio / link).is_file() for link in links)
     page.locator("#measurements a").first.click()
     page.wait_for_selector("h1")
@@ -111,7 +112,14 @@ def test_axe_finds_nothing(page, check_axe):
     check_axe(page)
 
 
-def test_a_phone_does_not_scroll_the_page(page):
+def test_it_says_what_is_compared_and_a_phone_shows_it_without_scrolling_aside(page):
+    assert page.locator("h1").inner_text() == "Small, Broken: fp32, fp16"
+    assert page.locator("blockquote").inner_text().startswith("Speed-ups over the baselines: ")
+    off, on = (column(page, name)[:2] for name in ("latency ms", "baseline ms"))
+    assert on == ["", off[0]]
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 900})
-        assert page.evaluate("document.documentElement.scrollWidth") == width
+        boxes = "all => all.map(e => [e.scrollWidth, e.clientWidth])"
+        for wide, room in page.locator("html, .output").evaluate_all(boxes):
+            assert wide <= room
+    assert page.locator("#measurements td").nth(1).get_attribute("data-head") == "dtype"

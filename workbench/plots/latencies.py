@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.dates import AutoDateLocator, DateFormatter, date2num
 
 from workbench.analysis.run import Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed
@@ -15,6 +15,7 @@ from workbench.records.runs import count_threads
 
 _CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
 MOST_PANELS = 8  #: Panels of one figure: the lines that changed, then those with the most runs.
+_FEW_DAYS = 4  #: A history shorter than this has times of day on its axis, too.
 
 
 @draws(Run, Measurement)
@@ -127,14 +128,17 @@ def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
     title = "Latency over time" + (f"; {hidden} more lines are not shown" if hidden > 0 else "")
     count = max(len(lines), 1)
     figure, axes = style.new_figure(
-        title, 0.8 + 1.5 * count, rows=count, left=0.72, right=0.27, top=0.55, bottom=0.35
+        title, 0.8 + 1.5 * count, rows=count, left=0.72, right=0.27, top=0.55, bottom=0.5
     )
     for axis, line in zip(axes, lines, strict=False):
         _draw_line(axis, timed[timed["line"] == line], changes[changes["line"] == line])
         axis.set_title(style.shorten(line, 120), fontsize=8, color=style.FAINT, loc="left", pad=3)
-    locator = AutoDateLocator()
-    axes[-1].xaxis.set_major_locator(locator)
-    axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    when = _dates(timed["started"])
+    days = float(np.ptp(when)) if len(when) else 0.0
+    if len(when) and not days:
+        axes[-1].set_xlim(when[0] - 1, when[0] + 1)
+    axes[-1].xaxis.set_major_locator(AutoDateLocator(minticks=2, maxticks=6))
+    axes[-1].xaxis.set_major_formatter(DateFormatter("%Y-%m-%d" + "\n%H:%M" * (days < _FEW_DAYS)))
     return figure
 
 

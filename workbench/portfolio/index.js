@@ -12,7 +12,13 @@ function filterRows() {
       !selects.every(({ value, dataset }) => !value || line.dataset[dataset.axis] === value);
   }
   const shown = lines.filter(line => !line.hidden).length;
-  document.getElementById("count").textContent = `${shown} of ${lines.length} rows`;
+  document.getElementById("count").textContent = shown ? `${shown} of ${lines.length} rows` : `no row of ${lines.length} has all of this`;
+}
+
+// On a phone, cells have their heads before them.
+for (const table of document.querySelectorAll("table")) {
+  const heads = [...table.tHead.rows[0].cells].map(head => head.textContent);
+  for (const { cells } of table.tBodies[0].rows) [...cells].forEach((cell, i) => { cell.dataset.head = heads[i]; });
 }
 
 for (const control of [words, ...selects]) control.addEventListener("input", filterRows);

@@ -3,11 +3,13 @@
 import contextlib
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -17,7 +19,7 @@ from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.frames import EMULATED, WRONG
 from workbench.portfolio.matrix import Matrix
 from workbench.records.codec import to_json
-from workbench.records.portfolio import Cell, Outcome, Portfolio
+from workbench.records.portfolio import Cell, Outcome, Portfolio, Row
 from workbench.records.runs import count_threads
 from workbench.report.html import render_page
 from workbench.trace.writers import defuse
@@ -205,12 +207,15 @@ def render_index(portfolio: Portfolio) -> str:
     if any(outcome.problem for outcome in outcomes):
         shared.pop("state", None)
     states = [outcome.state for outcome in outcomes]
+    models, dtypes = values["model"], values["dtype"]
+    more = f" and {len(models) - 3} more" * (len(models) > 3)
     return render_page(
-        "Portfolio",
+        f"{', '.join(models[:3])}{more}: {', '.join(dtypes)}" if models else "Portfolio",
         "portfolio/index.html.j2",
         script=(resources.files("workbench.portfolio") / "index.js").read_text(),
         counts={s: states.count(s) for s in ("done", "failed", "open") if s in states},
         updated=portfolio.updated.replace("T", " ").replace("+00:00", " UTC"),
+        answer=_summarize_speedups(row for o in outcomes for row in o.rows if not o.emulated),
         models=_list_latencies(outcomes),
         failures=[outcome for outcome in outcomes if outcome.state == "failed"],
         filters={axis: values[axis] for axis in AXES if len(values[axis]) > 1},
@@ -224,6 +229,17 @@ def _axes(outcome: Outcome) -> dict[str, str]:
     cell = outcome.cell
     values = (cell.label, cell.dtype, cell.target, cell.isa, outcome.state)
     return dict(zip(AXES, values, strict=True))
+
+
+def _summarize_speedups(rows: Iterable[Row]) -> str:
+    """How many of the comparisons were faster, and by how much; empty without comparisons."""
+    judged = [row for row in rows if row.speedup]
+    counts = Counter(row.outcome for row in judged)
+    gains = [row.speedup for row in judged if row.speedup and row.outcome == "faster"]
+    text = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    if gains:
+        text += f"; faster by {min(gains):.2f}x to {max(gains):.2f}x, median {median(gains):.2f}x"
+    return f"Speed-ups over the baselines: {text}." if judged else ""
 
 
 def _list_latencies(outcomes: Iterable[Outcome]) -> dict[str, list[dict[str, Any]]]:
