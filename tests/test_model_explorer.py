@@ -128,8 +128,8 @@ def test_the_adapters_graphs_have_all_nodes(model, tmp_path, monkeypatch):
     Path("networks.py").write_text(SOURCE)
     run = wb.profile(
         model if model == "toy_cnn" else f"networks.py:{model}",
-        wb.ExportOptions(dtype=NETWORKS[model]),
-        wb.MeasureOptions(runs=3, processes=2, evidence=False),
+        dtype=NETWORKS[model],
+        measure=wb.MeasureOptions(runs=3, processes=2, evidence=False),
     )
     files = wb.export_trace(run.path, "model-explorer", out=tmp_path / "data")
     pte = next(tmp_path.glob("out_*/artifacts/*.pte"))

@@ -121,7 +121,7 @@ def test_a_profile_opens_hashes_and_asks_once(tmp_path, watched, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(MODEL)
     brief = replace(BRIEF, processes=2, roof=False)
-    run = wb.profile("mine.py:Net", wb.ExportOptions(backend="portable"), brief)
+    run = wb.profile("mine.py:Net", None, wb.ExportOptions(backend="portable"), brief)
     assert run.record.export.sha256 == run.record.plan.sha256
     assert watched.opened[".pte"] == 0, "the exporter knows what it wrote"
     for flag in ("--version", "--print_isa"):
@@ -153,7 +153,7 @@ def test_a_program_that_changes_is_noticed_before_the_next_step(conv_pte, tmp_pa
 
 def test_a_program_is_profiled_without_export_options(conv_pte):
     with pytest.raises(UsageError, match="is exported already"):
-        wb.profile(conv_pte, wb.ExportOptions("fp16"))
+        wb.profile(conv_pte, dtype="fp16")
 
 
 @pytest.mark.slow

@@ -27,3 +27,10 @@ Names are imported when they are first used; ``help(workbench.NAME)`` describes 
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Add the magic ``%workbench``: called by ``%load_ext workbench``."""
+    from workbench.magics import load
+
+    load(shell)

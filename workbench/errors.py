@@ -5,6 +5,7 @@ import importlib.util
 import re
 import shlex
 import sys
+import traceback
 from collections.abc import Iterable
 
 #: Control characters, and those that change the direction of text or are invisible.
@@ -39,6 +40,7 @@ class WorkbenchError(Exception):
     """
 
     exit_code = 1
+    shown = False
 
     def __init__(
         self, what: str, *, where: object = None, hint: str | None = None, install: str = ""
@@ -50,6 +52,13 @@ class WorkbenchError(Exception):
     def __reduce__(self):
         # To unpickle an error of another process without __init__, which takes keywords.
         return Exception.__new__, (type(self), *self.args), self.__dict__
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: one line, and the traceback when ``%tb`` asks for it."""
+        if self.shown:
+            return traceback.format_exception(self)
+        self.shown = True
+        return [f"{type(self).__name__}: {self}", "(%tb shows where it was raised)"]
 
     def __str__(self) -> str:
         place = f"{_shorten(self.where)}: " if self.where is not None else ""

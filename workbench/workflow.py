@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.machine_code import keep_functions
@@ -14,10 +16,11 @@ from workbench.analysis.open import open_run
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
-from workbench.errors import UsageError, WorkbenchError
+from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import export_model
 from workbench.export.program import Program, open_program
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
+from workbench.progress import show_progress
 from workbench.records.runs import Experiment, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report
@@ -31,41 +34,63 @@ from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
 from workbench.run.targets import open_target
 
-if TYPE_CHECKING:  # imports PyTorch
+if TYPE_CHECKING:  # these import PyTorch
+    from torch import nn
+
     from workbench.models.loader import LoadedModel
+
+    Subject: TypeAlias = str | Path | nn.Module | LoadedModel | Program | Run
+
+#: What `profile` measures, by how long it may take.
+EFFORTS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "quick": {"budget_s": 3.0, "evidence": False, "cold_start": False, "roof": False},
+}
 
 
 def profile(
-    model: str | Path | LoadedModel | Program,
+    model: Subject | Sequence[Subject],
+    inputs: Any = None,
     export: ExportOptions = ExportOptions(),
     measure: MeasureOptions = MeasureOptions(),
     *,
+    dtype: str = "",
+    name: str = "",
+    effort: str = "full",
+    report: bool = False,
     categories: str | Path = "",
     root: str | Path | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> Run:
-    """Export a model, measure it with an extension off and on, analyse and report: the main job.
+    """Export a model, measure it with an extension off and on, and analyse it: the main job.
 
     Exports and reports wait while something else is measured on this machine.
 
     Parameters
     ----------
     model
-        What `load_model` takes or returns; or a program: a ``.pte``, or what `export_model`
-        returned.
+        An ``nn.Module``, for example of a cell; what `load_model` takes or returns; a program: a
+        ``.pte``, or what `export_model` returned; or a run, whose program is measured again.
+        Several are measured interleaved, and compared with the first one.
+    inputs
+        What a module is run on, as for `load_model`.
     export, measure
         How to export, and what to measure.
+    dtype
+        Short for ``export=ExportOptions(dtype=...)``.
+    name
+        What a module is called; its class by default.
+    effort
+        ``quick`` measures latency and operators for about three seconds: wider intervals, and
+        neither memory, machine code nor peaks.
+    report
+        Also make ``report.html``, as the command line does.
     categories
         As for `open_run`.
     root
         The output folder, ``out_<model>`` by default.
     progress
-        Called with what is being done and the fraction done.
-
-    Returns
-    -------
-    Run
-        With ``report.html`` and ``report.md`` in its folder.
+        Called with what is being done and the fraction done; shown by default.
 
     Raises
     ------
@@ -74,61 +99,90 @@ def profile(
 
     Examples
     --------
-    >>> wb.profile("toy_cnn", wb.ExportOptions(dtype="fp16"))  # doctest: +SKIP
+    >>> before = wb.profile(net, torch.randn(1, 3, 224, 224))  # doctest: +SKIP
+    >>> after = wb.profile(net.half_as_wide(), torch.randn(1, 3, 224, 224))  # doctest: +SKIP
+    >>> wb.compare(before, after)  # doctest: +SKIP
+    >>> wb.profile([before, after]).compare()  # side by side  # doctest: +SKIP
+    >>> wb.profile("toy_cnn", dtype="fp16", report=True)  # doctest: +SKIP
     """
-    label = model.path.name if isinstance(model, Program) else str(getattr(model, "name", model))
-
-    def report(text: str, fraction: float = 0.0) -> None:
-        progress(f"{label}: {text}", fraction)
-
+    if effort not in EFFORTS:
+        raise unknown_name("effort", effort, EFFORTS)
+    measure = replace(measure, **EFFORTS[effort])
+    export = replace(export, dtype=dtype) if dtype else export
+    subjects: Sequence[Any] = model if isinstance(model, list | tuple) else [model]
+    label = ", ".join(map(_label, subjects))
     load_scheme(categories or "workbench")
-    with open_target(measure.target, power=measure.power) as target:
+    with show_progress(progress) as show, contextlib.ExitStack() as stack:
+
+        def tell(text: str, fraction: float = 0.0) -> None:
+            show(f"{label}: {text}", fraction)
+
+        target = stack.enter_context(open_target(measure.target, power=measure.power))
         runner = find_runner(target, measure.ops)
         check_toggle(measure, runner)  # an export takes longer
-        with share_machine(report):
-            programs = _export(model, export, measure, root, report)
+        with share_machine(tell):
+            programs = [
+                program
+                for subject in subjects
+                for program in _export(subject, inputs, export, measure, name, root, tell)
+            ]
         programs += map(open_program, measure.against)
         place = Path(root or programs[0].root)
-        run = measure_programs(programs, measure, runner, place, progress=report)
+        run = measure_programs(programs, measure, runner, place, progress=tell)
         if measure.roof and not run.emulated and not measure.power:
             try:
-                measure_roof(run.path, runner=runner, progress=report)
+                measure_roof(run.path, runner=runner, progress=tell)
             except WorkbenchError as error:
-                report(f"warning: the machine's peaks were not measured: {error}")
-    run = open_run(run, categories=categories)
-    write_artifacts(run)
-    report("reporting", 1.0)
-    with share_machine(report):
-        make_report(run)
+                tell(f"warning: the machine's peaks were not measured: {error}")
+        run = open_run(run, categories=categories)
+        write_artifacts(run)
+        if report:
+            tell("reporting", 1.0)
+            with share_machine(tell):
+                make_report(run)
     return run
 
 
+def _label(subject: Subject) -> str:
+    """What progress calls a model."""
+    if isinstance(subject, Run):
+        return subject.model
+    if isinstance(subject, Program):
+        return subject.path.name
+    if isinstance(subject, str | Path):
+        return str(subject)
+    return getattr(subject, "name", type(subject).__name__)
+
+
 def _export(
-    model: str | Path | LoadedModel | Program,
+    subject: Subject,
+    inputs: Any,
     options: ExportOptions,
     measure: MeasureOptions,
+    name: str,
     root: str | Path | None,
     progress: Progress,
 ) -> list[Program]:
     """The program of a model, or one for each size of a sweep that its shapes do not allow."""
-    if isinstance(model, str | Path) and Path(model).suffix == ".pte":
-        model = open_program(model)
-    if isinstance(model, Program):
-        if options != ExportOptions():
-            raise UsageError("is exported already", where=model.path, hint="name a model instead")
-        return [model]
-    model = str(model) if isinstance(model, Path) else model
-    program = export_model(model, options=options, root=root, progress=progress)
+    if isinstance(subject, Run):
+        subject = open_program(subject.subject.program.pte)
+    if isinstance(subject, str | Path) and Path(subject).suffix == ".pte":
+        subject = open_program(subject)
+    if isinstance(subject, Program):
+        if options != ExportOptions() or inputs is not None:
+            raise UsageError("is exported already", where=subject.path, hint="name a model instead")
+        return [subject]
+    model: Any = str(subject) if isinstance(subject, Path) else subject
+    make = partial(export_model, model, inputs, name=name, progress=progress)
+    program = make(options, root=root)
     is_dynamic = any(tensor.dynamic for tensor in program.inputs)
     if not measure.sweep or measure.against or is_dynamic:
         return [program]
-    name, sizes = read_sweep(measure.sweep)
+    dimension, sizes = read_sweep(measure.sweep)
     return [
-        export_model(
-            model,
-            replace(options, sizes=(*options.sizes, (name, size))),
-            root=program.root / f"{name}_{size}",
-            progress=progress,
+        make(
+            replace(options, sizes=(*options.sizes, (dimension, size))),
+            root=program.root / f"{dimension}_{size}",
         )
         for size in sizes
     ]

@@ -20,7 +20,7 @@ from workbench.analysis.describe import identify_run
 from workbench.analysis.dtypes import summarize_program
 from workbench.analysis.layers import align_layers, rename
 from workbench.analysis.open import open_run
-from workbench.analysis.run import Comparison, Measurement
+from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
 from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, WRONG, check
@@ -98,22 +98,24 @@ PARTS = ("layer", "category", "operator")
 
 
 def compare(
-    baseline: Measurement,
-    candidate: Measurement,
+    baseline: Run | Measurement,
+    candidate: Run | Measurement,
     *,
     across: str | Collection[str] = (),
     subject: str = "",
 ) -> Comparison:
     """Compare two measurements, of one run or of two.
 
-    Experiments of one run were interleaved, which makes for a narrower interval.
+    Experiments of one run were interleaved, which makes for a narrower interval: `profile` takes
+    both runs to measure their programs so.
 
     Parameters
     ----------
     baseline, candidate
-        Measurements of runs.
+        Measurements of runs, or runs: the measurement that each is about.
     across
-        Which of ``program``, ``threads``, ``device`` and ``build`` may differ.
+        Which of ``program``, ``threads``, ``device`` and ``build`` may differ; between runs, the
+        program may.
     subject
         What the verdict is about; both labels by default.
 
@@ -130,6 +132,11 @@ def compare(
     >>> wb.compare(run["avx512_off"], run["avx512_on"]).verdict.outcome
     'faster'
     """
+    if isinstance(baseline, Run) or isinstance(candidate, Run):
+        across = {"program", *([across] if isinstance(across, str) else across)}
+    baseline, candidate = (
+        side.subject if isinstance(side, Run) else side for side in (baseline, candidate)
+    )
     check_comparable([baseline, candidate], across)
     for known in baseline.run.comparisons:
         if (known.baseline, known.candidate) == (baseline, candidate) and not subject:

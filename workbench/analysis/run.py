@@ -1124,7 +1124,8 @@ class Comparison:
             caveats.append(f"inconclusive: only a change above {least} was detectable")
         if not self.within_run:
             what = "the interval does not cover what changed on the machine in between"
-            caveats.append(f"measured apart: {what}")
+            offer = "wb.profile([before, after]) measures both side by side"
+            caveats.append(f"measured apart: {what}; {offer}")
         caveats += self.candidate.caveats + ([] if self.same_program else self.baseline.caveats)
         return list(dict.fromkeys(caveats))
 

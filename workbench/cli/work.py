@@ -203,7 +203,13 @@ def profile(
         for model in models:
             with show_progress() as progress:
                 found = workflow.profile(
-                    model, export, measure, categories=categories, root=out, progress=progress
+                    model,
+                    export=export,
+                    measure=measure,
+                    report=True,
+                    categories=categories,
+                    root=out,
+                    progress=progress,
                 )
             page = found.path / REPORT_HTML
             record = {"findings": found.findings, "report": page}

@@ -1,0 +1,121 @@
+"""IPython magics: ``%load_ext workbench``, then ``%workbench`` and ``%%workbench profile``."""
+
+from __future__ import annotations
+
+import ast
+import glob
+import shlex
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from IPython.core.error import UsageError as MagicError
+from IPython.core.interactiveshell import InteractiveShell
+
+from workbench.analysis.run import Run
+from workbench.cli import workbench
+from workbench.errors import UsageError, printable
+from workbench.export.artifact import export_model
+from workbench.export.program import Program
+from workbench.options import ExportOptions, MeasureOptions
+from workbench.workflow import measure, profile
+
+Record = TypeVar("Record", ExportOptions, MeasureOptions)
+#: Commands whose result is an object of the notebook.
+_MAKERS = ("export", "profile", "run")
+
+
+def load(shell: InteractiveShell) -> None:
+    """Add the magics to a shell, and the completion of their commands, options and names."""
+
+    def workbench_magic(line: str, cell: str | None = None) -> object:
+        return run_magic(shell, line, cell)
+
+    shell.register_magic_function(workbench_magic, "line_cell", "workbench")
+    shell.set_hook("complete_command", complete, re_key=r"%%?workbench")
+
+
+def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> object:
+    """Run a command line, in which names of the notebook stand for models, inputs and runs.
+
+    `export`, `profile` and `run` return what they make, of which a report is not part; the others
+    print. Above a cell, the module that the cell defines is the first argument.
+    """
+    name, *words = shlex.split(line) or ["--help"]
+    values: list[Any] = [_look_up(shell, word) for word in words]
+    if cell is not None:
+        # Lines keep their numbers in the cell.
+        shell.run_cell(f"# %%workbench {line}\n{cell}").raise_error()
+        values.insert(0, _find_module(shell, cell))
+    try:
+        if name in _MAKERS and "--help" not in words:
+            return _make(name, values)
+        plain = [str(value.path if isinstance(value, Run) else value) for value in values]
+        workbench.main([name, *plain], "%workbench", standalone_mode=False)
+    except click.ClickException as error:
+        raise MagicError(printable(error.format_message())) from None
+    return None
+
+
+def _look_up(shell: InteractiveShell, word: str) -> Any:
+    value = shell.user_ns.get(word) if word.isidentifier() else None
+    return word if value is None else str(value) if isinstance(value, Path) else value
+
+
+def _find_module(shell: InteractiveShell, cell: str) -> Any:
+    """The module that a cell defined last; of a class, an instance."""
+    from torch import nn
+
+    statements = ast.parse(cell).body
+    defined = [
+        name
+        for node in statements
+        for name in (
+            [node.name]
+            if isinstance(node, ast.ClassDef)
+            else [target.id for target in getattr(node, "targets", ()) if hasattr(target, "id")]
+        )
+    ]
+    things = [shell.user_ns.get(name) for name in defined]
+    modules = [thing for thing in things if isinstance(thing, nn.Module)]
+    classes = [t for t in things if isinstance(t, type) and issubclass(t, nn.Module)]
+    if not modules and not classes:
+        raise UsageError("defines no nn.Module", where="this cell")
+    return modules[-1] if modules else classes[-1]()
+
+
+def _make(name: str, values: list[Any]) -> object:
+    """What a command makes of objects; its options are those of the command line."""
+    command = workbench.commands[name]
+    words = [value for value in values if isinstance(value, str)]
+    subject, *inputs = [value for value in values if not isinstance(value, str)] or [None]
+    # An object takes the place of the command's argument.
+    context = command.make_context(name, words if subject is None else [*words, "object"])
+    (argument,) = (param for param in command.params if isinstance(param, click.Argument))
+    subject = context.params[str(argument.name)] if subject is None else subject
+    root, measuring = context.params["out"], name != "export"
+    options = _record(MeasureOptions, context.params) if measuring else MeasureOptions()
+    if name == "run":
+        return measure(subject, options, root=root)
+    export = _record(ExportOptions, context.params)
+    if name == "export":
+        return export_model(subject, *inputs, options=export, root=root)
+    return profile(subject, *inputs, export=export, measure=options, root=root)
+
+
+def _record(record: type[Record], params: Mapping[str, Any]) -> Record:
+    return record(**{field.name: params[field.name] for field in fields(record)})
+
+
+def complete(shell: InteractiveShell, event: Any) -> list[str]:
+    """Commands, the options of one, files, and names that hold something to give to it."""
+    _, *words = event.text_until_cursor.split()
+    name = words[0] if words else ""
+    if name not in workbench.commands:
+        return sorted(workbench.commands)
+    if event.symbol.startswith("-"):
+        return [option for param in workbench.commands[name].params for option in param.opts]
+    given = [n for n, value in shell.user_ns.items() if isinstance(value, Run | Program)]
+    return given + [str(path) for path in Path().glob(f"{glob.escape(event.symbol)}*")]
