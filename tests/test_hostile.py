@@ -21,6 +21,7 @@ from etdump_builder import Block, Profile, build_etdump
 from PIL import Image
 
 import workbench as wb
+from workbench.progress import show_progress
 
 
 @pytest.fixture
@@ -303,7 +304,7 @@ def test_names_are_text_in_traces_and_progress_lines(tmp_path, capsys):
     (tmp_path / "x.etdump").write_bytes(build_etdump([Block("Execute", [inner, call, whole])]))
     wb.export_trace(tmp_path / "x.etdump", "perfetto", out=tmp_path / "x.json")
     trace = (tmp_path / "x.json").read_bytes()
-    with wb.show_progress() as progress:
+    with show_progress() as progress:
         progress(EVIL, 0.5)
     for text in (trace.decode(), capsys.readouterr().err):
         assert "]0;t" in text

@@ -91,3 +91,53 @@ def test_layers_of_a_cell_name_the_cell_and_its_line(shell, export):
     with pytest.raises(wb.WorkbenchError) as caught:
         export(net, torch.ones(1, 5))
     assert str(caught.value).startswith(f"{cell}:7: forward() fails on its inputs")
+
+
+@pytest.fixture
+def quick(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return {"export": PORTABLE, "effort": "quick", "measure": wb.MeasureOptions(toggle="none")}
+
+
+@pytest.mark.slow
+def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
+    x = torch.randn(1, 256)
+    before = wb.profile(nn.Sequential(nn.Linear(256, 2048), nn.ReLU()), x, name="net", **quick)
+    after = wb.profile(nn.Sequential(nn.Linear(256, 256), nn.ReLU()), x, name="net", **quick)
+    assert before.path.parent == after.path.parent != before.path
+    assert not list(after.path.glob("report.*")), "only when somebody asks"
+    apart = wb.compare(before, after)
+    assert apart.verdict.speedup > 2 and "wb.profile([before, after])" in apart.caveats[0]
+    both = wb.profile([before, after], effort="quick")
+    assert both.compare().verdict.outcome == "faster"
+    with pytest.raises(wb.WorkbenchError, match="unknown effort 'slow'"):
+        wb.profile(nn.ReLU(), x, effort="slow")
+
+
+@pytest.mark.slow
+def test_magics_take_names_of_the_notebook_and_cells(shell, quick):
+    options = "--backend portable --toggle none --budget 1s --no-evidence --no-cold-start --no-roof"
+    for code in ("import torch; from torch import nn; x = torch.ones(1, 4)", "%load_ext workbench"):
+        assert shell.run_cell(code).success
+    assert shell.run_cell(
+        f"run = get_ipython().run_cell_magic('workbench', 'profile x {options}', {CELL!r})"
+    ).success
+    run = shell.user_ns["run"]
+    assert isinstance(run, wb.Run) and run.model == "Mine"
+    assert set(run.operators["source"].dropna()) == {
+        f"In [{shell.execution_count}]:{n}" for n in (8, 9)
+    }
+    assert shell.run_cell("net = Mine()").success
+    assert (
+        shell.run_line_magic("workbench", "export net x --backend portable").export.model == "Mine"
+    )
+    done = shell.run_cell("%workbench compare nonsense")
+    assert isinstance(done.error_in_exec, Exception)
+
+
+def test_an_error_is_one_line_in_a_notebook_and_its_traceback_can_be_asked_for(shell, capsys):
+    shell.run_cell("import workbench as wb; wb.sample_run('nope')")
+    first = capsys.readouterr().out
+    assert "UsageError: unknown sample 'nope'" in first and len(first.splitlines()) <= 3
+    shell.run_line_magic("tb", "")
+    assert "in sample_run" in capsys.readouterr().out

@@ -7,7 +7,7 @@ Open and compare recorded runs
 Export, measure, report
     profile, export_model, ExportOptions, Program, open_program, measure, MeasureOptions,
     run_config, optimize, OptimizeOptions, batch, make_report, replay_layer, measure_roof,
-    show_progress, LiveRun
+    load_ipython_extension, LiveRun
 
 Models and machine
     list_models, load_model, register_model, EagerModelBase, read_exports, sample_file,
@@ -27,10 +27,3 @@ Names are imported when they are first used; ``help(workbench.NAME)`` describes 
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-
-
-def load_ipython_extension(shell: object) -> None:
-    """Add the magic ``%workbench``: called by ``%load_ext workbench``."""
-    from workbench.magics import load
-
-    load(shell)

@@ -13,6 +13,7 @@ from .explorer.widgets import list_runs, pick_measurements, pick_run
 from .export.artifact import export_model
 from .export.program import Program, open_program
 from .live import LiveRun
+from .magics import load_ipython_extension
 from .models.loader import load_model
 from .models.registry import EagerModelBase, list_models, register_model
 from .optimize.search import optimize
@@ -31,7 +32,6 @@ from .plots.views import show
 from .portfolio.combined import combine_runs
 from .portfolio.history import read_history
 from .portfolio.scheduler import batch
-from .progress import show_progress
 from .replay import replay_layer
 from .report.gate import validate_run
 from .report.report import make_report
@@ -47,12 +47,12 @@ __all__ = [
     "Comparison", "EagerModelBase", "ExportOptions", "LiveRun", "MeasureOptions", "Measurement",
     "OptimizeOptions", "Program", "Run", "WorkbenchError", "align_measurements", "batch",
     "build_ledger", "combine_runs", "compare", "examine_machine", "explore", "export_model",
-    "export_trace", "find_runner", "list_models", "list_runs", "load_model", "make_report",
-    "measure", "measure_roof", "open_program", "open_run", "optimize", "pick_measurements",
+    "export_trace", "find_runner", "list_models", "list_runs", "load_ipython_extension", "load_model",
+    "make_report", "measure", "measure_roof", "open_program", "open_run", "optimize", "pick_measurements",
     "pick_run", "plot_bottlenecks", "plot_categories", "plot_heatmap", "plot_history",
     "plot_iterations", "plot_latencies", "plot_machine_code", "plot_operators", "plot_roofline",
     "plot_shift", "plot_speedups", "plot_variants", "plot_what_if", "predict_what_if", "profile",
     "read_etdump", "read_exports", "read_history", "read_isa", "read_study", "read_xnn_log",
     "register_model", "replay_layer", "run_config", "sample_file", "sample_run", "show",
-    "show_progress", "validate_run",
+    "validate_run",
 ]  # fmt: skip

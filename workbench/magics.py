@@ -27,8 +27,14 @@ Record = TypeVar("Record", ExportOptions, MeasureOptions)
 _MAKERS = ("export", "profile", "run")
 
 
-def load(shell: InteractiveShell) -> None:
-    """Add the magics to a shell, and the completion of their commands, options and names."""
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Add the magic ``%workbench`` and its completion to a shell; ``%load_ext`` calls this.
+
+    Examples
+    --------
+    >>> %load_ext workbench  # doctest: +SKIP
+    >>> %workbench profile net x --dtype int8  # doctest: +SKIP
+    """
 
     def workbench_magic(line: str, cell: str | None = None) -> object:
         return run_magic(shell, line, cell)
@@ -90,7 +96,8 @@ def _make(name: str, values: list[Any]) -> object:
     """What a command makes of objects; its options are those of the command line."""
     command = workbench.commands[name]
     words = [value for value in values if isinstance(value, str)]
-    subject, *inputs = [value for value in values if not isinstance(value, str)] or [None]
+    subject, *rest = [value for value in values if not isinstance(value, str)] or [None]
+    inputs = rest[0] if len(rest) == 1 else tuple(rest) or None
     # An object takes the place of the command's argument.
     context = command.make_context(name, words if subject is None else [*words, "object"])
     (argument,) = (param for param in command.params if isinstance(param, click.Argument))
@@ -101,8 +108,8 @@ def _make(name: str, values: list[Any]) -> object:
         return measure(subject, options, root=root)
     export = _record(ExportOptions, context.params)
     if name == "export":
-        return export_model(subject, *inputs, options=export, root=root)
-    return profile(subject, *inputs, export=export, measure=options, root=root)
+        return export_model(subject, inputs, options=export, root=root)
+    return profile(subject, inputs, export=export, measure=options, root=root)
 
 
 def _record(record: type[Record], params: Mapping[str, Any]) -> Record:

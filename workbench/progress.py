@@ -24,8 +24,8 @@ def show_progress(given: Progress | None = None) -> Iterator[Progress]:
 
     Examples
     --------
-    >>> with wb.show_progress() as progress:
-    ...     run = wb.profile("toy_cnn", progress=progress)  # doctest: +SKIP
+    >>> with show_progress() as progress:  # doctest: +SKIP
+    ...     progress("exporting", 0.1)
     """
     if given:
         yield given

@@ -195,7 +195,7 @@ def measure(
     root: str | Path | None = None,
     again: bool = True,
     artifacts: bool = True,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     watch: Callable[[RunRecord], None] = lambda run: None,
 ) -> Run:
     """Measure a program and write the CSV and JSON files of the run.
@@ -214,7 +214,7 @@ def measure(
     artifacts
         Write the files of the analysis too.
     progress
-        Called with what is being done and the fraction done.
+        Called with what is being done and the fraction done; shown by default.
     watch
         Called before each step with the record of the run so far.
 
@@ -231,11 +231,14 @@ def measure(
     """
     given = [program] if isinstance(program, Program | str | Path) else program
     programs = [open_program(each) for each in (*given, *options.against)]
-    with open_target(options.target, power=options.power) as target:
+    with (
+        show_progress(progress) as show,
+        open_target(options.target, power=options.power) as target,
+    ):
         runner = find_runner(target, options.ops)
         place = Path(root or programs[0].root)
         run = measure_programs(
-            programs, options, runner, place, again=again, progress=progress, watch=watch
+            programs, options, runner, place, again=again, progress=show, watch=watch
         )
     if artifacts:
         write_artifacts(run)

@@ -36,6 +36,7 @@ from workbench.analysis.run import Comparison
 from workbench.models.loader import load_model
 from workbench.models.registry import parse_name
 from workbench.optimize.search import fastest
+from workbench.progress import show_progress
 from workbench.store import safe_name
 
 #: What `--enumerate` gives either dtype, and the programs of one measurement.
@@ -162,7 +163,7 @@ def main():
         every = []
         for spec in () if given.show else given.networks:
             root = folder / f"out_{safe_name(parse_name(spec).label)}"
-            with wb.show_progress() as progress:
+            with show_progress() as progress:
                 study = wb.optimize(spec, options=options, root=root, progress=progress)
             if given.enumerate:
                 every.append(enumerate_mixes(spec, study, root))

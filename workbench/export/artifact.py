@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import time
-import warnings
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -23,7 +22,8 @@ from workbench.export.program import Program, open_program, raw_bytes
 from workbench.models.process import silence
 from workbench.models.registry import identify_sources, parse_name
 from workbench.models.sources import hash_contents, list_python_files, reason, sample_files
-from workbench.options import GROUP_SIZE, OPTIONAL_REWRITES, ExportOptions, Progress, silent
+from workbench.options import GROUP_SIZE, OPTIONAL_REWRITES, ExportOptions, Progress
+from workbench.progress import show_progress
 from workbench.records.runs import Export, Tensor, Undelegated
 
 if TYPE_CHECKING:  # these import PyTorch
@@ -70,13 +70,8 @@ def export_model(
     root
         The output folder, ``out_<model>`` by default.
     progress
-        Called with each stage and the fraction done, and with the problems of the export.
-
-    Warns
-    -----
-    UserWarning
-        The program's outputs differ from the model's, or there is no ETRecord; only without
-        ``progress``.
+        Called with each stage and the fraction done, and with the problems of the export; shown by
+        default.
 
     Raises
     ------
@@ -97,13 +92,24 @@ def export_model(
     >>> wb.export_model("toy_cnn", options=wb.ExportOptions(dtype="fp16"))  # doctest: +SKIP
     <Program out_toy_cnn/artifacts/toy_cnn_xnnpack_fp16.pte, xnnpack fp16, 0.12 MB>
     """
-    report = progress or silent
+    with show_progress(progress) as report:
+        return _export_model(model, inputs, options, name, root, report)
+
+
+def _export_model(
+    model: LoadedModel | nn.Module | str,
+    inputs: Any,
+    options: ExportOptions,
+    name: str,
+    root: str | os.PathLike[str] | None,
+    report: Progress,
+) -> Program:
     options = apply_recipe(options)
     _check_options(options)
     plain = isinstance(model, str) and inputs is None and not name
     if plain and (cached := find_cached_export(str(model), options, root=root)):
         report(f"{cached.path.name}: up to date", 1.0)
-        _report_problems(cached, progress)
+        _report_problems(cached, report)
         return cached
     # Only now: an export that is reused needs no PyTorch.
     from workbench.export import accuracy, failure
@@ -135,7 +141,7 @@ def export_model(
         pte = _pte_path(f"{model.name}-{digest[:8]}", options, root)
         if not options.fresh and (cached := _open_export(pte, made_from)):
             report(f"{pte.name}: up to date", 1.0)
-            _report_problems(cached, progress)
+            _report_problems(cached, report)
             return cached
     started = time.perf_counter()
     with silence():
@@ -198,7 +204,7 @@ def export_model(
     )
     store.save_export(export, pte.parent)
     program = Program(pte, sha256, export, store.file_state(pte))
-    _report_problems(program, progress)
+    _report_problems(program, report)
     return program
 
 
@@ -285,16 +291,13 @@ def list_problems(export: Export) -> list[str]:
     return found
 
 
-def _report_problems(program: Program, progress: Progress | None) -> None:
+def _report_problems(program: Program, report: Progress) -> None:
     pte, export = program.path, program.export
     if export and not export.runs:
         hint = "the program is kept; in another dtype, or with --module-dtype, it may run"
         raise ExportError(export.problem, where=pte, hint=hint)
     for problem in list_problems(export) if export else ():
-        if progress:
-            progress(f"warning: {pte.name}: {problem}", 0.0)
-        else:
-            warnings.warn(f"{pte.name}: {problem}", stacklevel=3)
+        report(f"warning: {pte.name}: {problem}", 0.0)
 
 
 def _check(lowered: Lowered, expected: list[Any], dtype: str, progress: Progress) -> dict[str, Any]:

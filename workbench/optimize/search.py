@@ -31,6 +31,7 @@ from workbench.options import (
     silent,
 )
 from workbench.portfolio.executor import Submit, open_workers
+from workbench.progress import show_progress
 from workbench.records.codec import to_json
 from workbench.records.optimize import Recipe, Round, Study, Variant, VariantGain
 from workbench.run.locks import lock_folder, share_machine
@@ -55,7 +56,7 @@ def optimize(
     options: OptimizeOptions = OptimizeOptions(),
     *,
     root: str | Path | None = None,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> Study:
     """Search for a faster or smaller program of a model, and write a recipe of the best one.
 
@@ -76,7 +77,7 @@ def optimize(
     root
         The output folder, ``out_<model>`` by default; all is in its folder ``optimize``.
     progress
-        Called with what is being done and the fraction of the budget spent.
+        Called with what is being done and the fraction of the budget spent; shown by default.
 
     Returns
     -------
@@ -102,8 +103,8 @@ def optimize(
     export = apply_recipe(export)
     place = (Path(root) if root else default_root(parse_name(model).label)) / FOLDER
     place.mkdir(parents=True, exist_ok=True)
-    with lock_folder(place), open_workers(options.jobs) as submit:
-        search = Search(model, export, options, place, submit, progress)
+    with lock_folder(place), open_workers(options.jobs) as submit, show_progress(progress) as show:
+        search = Search(model, export, options, place, submit, show)
         search.run()
     return search.study
 
