@@ -1,6 +1,9 @@
 """Each rule finds what it is for, and is silent where there is nothing to be found."""
 
 import math
+import shlex
+import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from changed_runs import changed as changed_frames
+from changed_runs import with_record
+from command_line import COMMANDS
 from program_builder import (
     Delegate,
     Kernel,
@@ -550,13 +555,34 @@ def test_an_emulated_run_promises_nothing():
     assert "not how fast" in shown.html
 
 
-def test_a_suggested_command_names_the_run_and_its_model(sample, monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "smollm2", "squeezesam", "Ready"])
+def test_every_command_of_a_finding_works_as_written(name, monkeypatch, tmp_path):
+    """Its options exist, its model can be loaded, its run, layer and program are there."""
+    folder = shutil.copytree(wb.sample_run(name).parents[1], tmp_path / f"out_{name}")
+    run = wb.open_run(next(path for path in (folder / "runs").iterdir()))
+    if run.record.plan.pte:
+        (folder / "artifacts").mkdir(exist_ok=True)
+        (folder / "artifacts" / Path(run.record.plan.pte).name).touch()
     monkeypatch.chdir(tmp_path)
-    commands = "\n".join(sample.findings["hint"])
-    assert "workbench profile mobilenet_v3_small --dtype int8" in commands
-    replay = sample.subject.complete_command("workbench replay RUN_DIR --layer")
-    assert f"workbench replay {sample.path.resolve()} --layer" in replay
-    assert "MODEL" not in commands
+    (tmp_path / "data").symlink_to(Path(__file__).parents[1] / "data")
+    every = [hint for m in run.traced for hint in m.findings["hint"]]
+    for command in {hint for hint in every if hint.startswith("workbench ")}:
+        _, verb, *words = shlex.split(command, comments=True)
+        values = COMMANDS[verb].make_context(verb, words).params
+        for subject in filter(None, (values.get("subject"), values.get("run_dir"))):
+            assert Path(subject).exists(), command
+        if values.get("layer"):
+            assert values["layer"] in set(run.operators["module"]), command
+        for model in filter(None, (values.get("model"), *values.get("models", ()))):
+            assert wb.load_model(model).name, command
+
+
+def test_a_model_of_a_library_is_named_as_it_is_loaded(sample):
+    names = {"timm_resnet18": "timm:resnet18", "llm_qwen3_0_6b_kv_8": "llm:qwen3_0_6b,kv=8"}
+    for label, name in names.items():
+        export = replace(sample.record.export, model=label, source="timm.models.resnet")
+        run = with_record(sample, export=export)
+        assert run.subject.complete_command("workbench profile MODEL").endswith(f" {name}")
 
 
 def test_the_command_lists_all_findings(sample, cli):

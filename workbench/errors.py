@@ -105,7 +105,9 @@ class StoreError(WorkbenchError):
 def install_command(*arguments: str) -> str:
     """The command that installs packages for this Python, which may have no pip of its own."""
     own = [sys.executable, "-m", "pip", "install"]
-    other = ["python3", "-m", "pip", "--python", sys.executable, "install"]
+    # The Python that made the environment: `python3` may be that of the environment.
+    base = getattr(sys, "_base_executable", "") or "python3"
+    other = [base, "-m", "pip", "--python", sys.executable, "install"]
     return shlex.join([*(own if importlib.util.find_spec("pip") else other), *arguments])
 
 

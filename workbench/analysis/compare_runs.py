@@ -201,7 +201,7 @@ def _check_identity(
     for axis in AXES:
         known = before.get(axis) and after.get(axis)
         if known and before[axis] != after[axis] and axis not in across:
-            raise WorkbenchError(
+            raise UsageError(
                 f"the two differ in {axis}: {before[axis]} against {after[axis]}",
                 hint=f"compare anyway: --across {axis}",
             )

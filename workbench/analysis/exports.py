@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from workbench.errors import UsageError
-from workbench.models.registry import list_models
+from workbench.models.registry import list_models, restore_name
 from workbench.records.runs import Export
 from workbench.store import load_record
 
@@ -36,8 +36,11 @@ def read_exports(folder: str | Path) -> list[Export]:
 
 def model_spec(export: Export) -> str:
     """What ``load_model`` takes for the model of an export."""
-    is_file = export.source.endswith(".py") and export.model not in list_models()
-    return f"{export.source}:{export.model}" if is_file else export.model
+    if export.spec or export.model in list_models():
+        return export.spec or export.model
+    if export.source.endswith(".py"):
+        return f"{export.source}:{export.model}"
+    return restore_name(export.model)
 
 
 def count_undelegated(export: Export) -> pd.DataFrame:

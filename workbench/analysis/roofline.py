@@ -71,8 +71,9 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
 
     The least time of a call is the largest of three: its operations at the peak of its dtype, its
     bytes at the bandwidth of its footprint, and the time of a call that does nothing. It is bound
-    by that one if it reaches `NEAR_ROOF` of it, else by neither. Products that read weights, which
-    are used once per inference, are bound by memory from this share of main memory's bandwidth on.
+    by that one if it reaches `NEAR_ROOF` of it, else by neither. Products that memory limits, and
+    whose weights, which are used once per inference, are read at this share of main memory's
+    bandwidth or more, but no faster, have that bandwidth as their roof.
     ``roof_share`` is NaN for calls below `RESOLVED_MS`.
     """
     check(operators, OPERATORS)
@@ -90,11 +91,14 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
     least = costs.max(axis=1)
     bounds = np.array(["compute", "memory", "overhead"], dtype=object)[costs.argmax(axis=1)]
     timed = (call_ms >= RESOLVED_MS) & (call_ms > 0)
+    weights = known["operator"].str.contains("Fully Connected|Convolution")
+    main_memory = roof.bandwidths[-1][1]
+    speed = known["bytes"] / call_ms / 1e6 / main_memory
+    streamed = weights & speed.between(NEAR_ROOF, 1 + roof.spread) & (bounds == "memory")
+    rates = np.where(streamed, main_memory, rates)
+    least = np.where(streamed, known["bytes"] / main_memory / 1e6, least)
     share = pd.Series(least, known.index) / call_ms
     near = share >= NEAR_ROOF
-    weights = known["operator"].str.contains("Fully Connected|Convolution")
-    streamed = known["bytes"] / call_ms / 1e6 >= NEAR_ROOF * roof.bandwidths[-1][1]
-    near |= weights & streamed & (bounds == "memory")
     bounds[(bounds != "overhead") & ~near] = "neither"
     bounds[np.isnan(least) | ((bounds != "overhead") & ~timed)] = "unknown"
     table = known.assign(

@@ -59,7 +59,14 @@ from workbench.records.runs import (
     count_threads,
 )
 from workbench.run.plan import pair_experiments
-from workbench.store import FUNCTIONS, inside, kept_layers, load_layers, output_folder
+from workbench.store import (
+    FUNCTIONS,
+    artifacts_dir,
+    inside,
+    kept_layers,
+    load_layers,
+    output_folder,
+)
 from workbench.trace import samples
 from workbench.trace.etdump import read_etdump
 from workbench.trace.xnn_log import read_xnn_log
@@ -804,12 +811,17 @@ class Measurement:
         """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
         folder, export = self.run.path.resolve(), self.export
         inside_cwd = folder.is_relative_to(Path.cwd())
+        model = model_spec(export) if export else "MODEL"
+        planned = Path(self.program.pte or "MODEL.pte")
+        places = planned, artifacts_dir(self.run.path.parent.parent) / planned.name
         names = {
             "RUN_DIR": str(folder.relative_to(Path.cwd()) if inside_cwd else folder),
-            "MODEL.pte": self.program.pte or "MODEL.pte",
-            "MODEL": model_spec(export) if export else "MODEL",
+            "MODEL.pte": str(next(filter(Path.is_file, places), planned)),
+            "MODEL": model,
+            "llm:NAME": model if model.startswith("llm:") else "llm:NAME",
         }
-        return re.sub(r"RUN_DIR|MODEL(\.pte)?", lambda m: shlex.quote(names[m[0]]), command)
+        found = "RUN_DIR|MODEL(?:[.]pte)?|llm:NAME"
+        return re.sub(found, lambda m: shlex.quote(names[m[0]]), command)
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)

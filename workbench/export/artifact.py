@@ -199,6 +199,7 @@ def _export_model(
         partition=lowered.partition,
         **checked,
         made_from=made_from,
+        spec=str(given) if plain else "",
         files={file.name: store.sha256_of(file) for file in files}
         | {tensor.file: tensor.sha256 for tensor in saved},
     )

@@ -86,8 +86,8 @@ class LanguageModel(EagerModelBase):
             from executorch.examples.models.llama.llama_transformer import construct_transformer
             from executorch.examples.models.llama.model_args import ModelArgs
         except ImportError as error:
-            hint = f"pip install {error.name}"
-            raise WorkbenchError(f"language models need {error.name}", hint=hint) from None
+            package = error.name or "executorch"
+            raise WorkbenchError(f"language models need {package}", install=package) from None
         known = {each.name for each in fields(ModelArgs)}
         for key in self.params:
             if key not in known:

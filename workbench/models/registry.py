@@ -213,6 +213,14 @@ def parse_name(spec: str) -> ModelName:
     return ModelName(name, name, file)
 
 
+def restore_name(label: str) -> str:
+    """What `parse_name` made a label from, such as ``timm:NAME``."""
+    library, _, name = label.partition("_")
+    if library == LLM:  # settings lost their comma and equals sign
+        name = re.sub(r"_([a-z]+)_(\d+)(?=_|$)", r",\1=\2", name)
+    return f"{library}:{name}" if name and library in (*LIBRARIES, LLM) else label
+
+
 def identify_sources(model: ModelName) -> str:
     """What a model is made from, as a key; empty for a class registered while Python runs."""
     if model.library == LLM:

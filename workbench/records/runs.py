@@ -100,7 +100,7 @@ class Export:
     runtime could execute it here; ``noise`` has the noisiest layers of a quantised program.
     ``options`` are the options beyond dtype and backend, and what was done to the graph;
     ``made_from`` identifies the sources of the export, and ``files`` has the SHA-256 of every file
-    beside the program.
+    beside the program. ``spec`` is the model as ``load_model`` takes it, empty for a module.
     """
 
     model: str
@@ -129,6 +129,7 @@ class Export:
     files: dict[str, str] = field(default_factory=dict)
     runs: bool = True
     noise: tuple[LayerNoise, ...] = ()
+    spec: str = ""
     schema_version: int = SCHEMA_VERSION
 
     @property

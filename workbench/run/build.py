@@ -112,8 +112,8 @@ def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
             "".join(line for line in pinned if line.split()[0] == requirement)
         )
         if not wanted.stat().st_size:
-            hint = "pip install executorch==1.5.1"
-            raise WorkbenchError(f"no known hash of the wheels of {requirement}", hint=hint)
+            what = f"no known hash of the wheels of {requirement}"
+            raise WorkbenchError(what, install="executorch==1.5.1")
         flags += ["--require-hashes", "--dest", downloads, "-r", str(wanted)]
         download([*_pip(), "download", *flags], what=requirement)
         (wheel,) = Path(downloads).glob("*.whl")

@@ -189,7 +189,7 @@ def find_head(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
                 keys,
                 "check that no layers were left out, which makes the head's share larger; then "
                 "quantise the head, use a smaller vocabulary, or draft tokens with a smaller model",
-                "workbench profile llm:NAME --dtype 8da4w  # all layers, and an int4 head",
+                "workbench profile llm:NAME,layers=0 --dtype 8da4w  # all layers, and an int4 head",
             )
 
 

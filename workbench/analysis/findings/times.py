@@ -439,13 +439,14 @@ def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             if width % _TILE:
                 action += f": try {width + -width % _TILE} output channels instead of {width}"
         layer = m.costs.at[row.key, "module"]
+        replay = f"replay RUN_DIR --layer {layer}" if isinstance(layer, str) and layer else ""
         label, share = label_operator(row.name, layer), 100 * row.roof_share
         yield Finding(
             f"{label} reaches {share:.0f} % of this core's {roof}: {row.shapes}",
             gain,
             [row.key],
             f"replay the layer alone; {action}",
-            f"workbench replay RUN_DIR --layer {layer or '...'}",
+            f"workbench {replay or 'roofline RUN_DIR'}",
         )
 
 
@@ -469,7 +470,7 @@ def find_slow_start(m: Measurement, unclaimed: Collection[str]) -> Iterator[Find
         (),
         "keep the method loaded between inferences, or load it before it is needed; if starts "
         "matter, measure those of a program with fewer bytes of weights",
-        "workbench run MODEL.pte --against OTHER.pte",
+        "workbench profile MODEL --dtype int8  # its report has the starts, too",
     )
 
 
