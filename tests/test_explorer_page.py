@@ -567,6 +567,16 @@ def test_a_phone_shows_verdict_findings_and_list(open_page, dark):
 @pytest.mark.parametrize("width", [900, 390])
 def test_where_there_is_little_room_details_are_a_drawer(open_page, width):
     page = open_page(size=(width, 800))
+    # An output of JupyterLab scrolls by itself; the drawer sticks to the window nevertheless.
+    page.evaluate(
+        """() => {
+            const box = document.createElement("div"), root = document.getElementById("explorer");
+            box.className = "jp-OutputArea";
+            root.replaceWith(box);
+            box.append(root);
+        }"""
+    )
+    page.add_style_tag(content=".jp-OutputArea { overflow: auto; }")
     drawer, sheet = page.locator(".inspector"), page.locator(".sheet")
     handle = drawer.get_by_role("button", expanded=False).first
     assert not sheet.is_visible() and handle.is_visible()

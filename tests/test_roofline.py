@@ -144,6 +144,9 @@ def test_the_figure_shows_each_operator_where_it_is(sample):
     assert areas.argmax() == shown["mean_ms"].to_numpy().argmax()
     assert f"{roof.peaks['fp32']:.0f} GFLOP/s" in figure.alt_text
     assert "GB/s" in figure.alt_text
+    slowest = shown.nlargest(8, "mean_ms")
+    assert [text.get_text() for text in axis.texts][-8:] == list("12345678")
+    assert f"1 {slowest['module'].iloc[0]} · " in figure.alt_text
     part = 100 * shown["share"].sum()
     assert f"shown: {part:.0f} % of the time" in figure.alt_text
     assert axis.get_ylim()[1] > roof.peaks["fp32"]

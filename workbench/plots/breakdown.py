@@ -1,5 +1,6 @@
 """Where the time goes and what limits it: categories, operators, machine code, roofline."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -25,7 +26,7 @@ NO_ROOFLINE = (
 )
 _LINES = 4  #: Bandwidths drawn at most: the fastest, the slowest, and some between.
 _LARGEST_DOT = 420.0
-_NAMED = 8  #: Operators that are named, unless their names would overlap.
+_NAMED = 8  #: Operators that are numbered, and named below the axis with their roof shares.
 _LONGEST = 60  #: Letters of a title's assumptions, beyond which they are counted.
 _TOP_TYPES = 12  #: Types of layers that are drawn.
 _WHISKERS = {"ecolor": style.INK, "elinewidth": 1, "capsize": 2}
@@ -257,9 +258,10 @@ def plot_roofline(m: Measurement) -> Chart | Table:
     """Operations per second over operations per byte, logarithmic; a dot's area is its time.
 
     Horizontal lines are peaks in GFLOP/s by dtype, slanted ones bandwidths in GB/s by footprint.
-    The shade below a line is how much another process fell short of it. Operators without
-    operations, or too short to time, are left out; the key says how much time is shown. A sentence
-    where peaks or costs are missing.
+    The shade below a line is how much another process fell short of it. The slowest operators are
+    numbered, and listed below with their share of the roof. Operators without operations, or too
+    short to time, are left out; the key says how much time is shown. A sentence where peaks or
+    costs are missing.
 
     Examples
     --------
@@ -271,7 +273,7 @@ def plot_roofline(m: Measurement) -> Chart | Table:
         return show_note(NO_ROOFLINE)
     shown = rates[(rates["flops"] > 0) & rates["roof_share"].notna()]
     title = f"Roofline of {m.label}"
-    figure, (axis,) = style.new_figure(title, 5.2, left=0.75, right=1.6, top=0.75, bottom=0.6)
+    figure, (axis,) = style.new_figure(title, 6.0, left=0.75, right=1.6, top=0.75, bottom=1.3)
     axis.grid(axis="both", color="#EEEEEE", linewidth=0.8)
     used = [dtype for dtype in roof.peaks if dtype in set(shown["dtype"])] or list(roof.peaks)[:1]
     top = max(roof.peaks[dtype] for dtype in used)
@@ -286,7 +288,7 @@ def plot_roofline(m: Measurement) -> Chart | Table:
         axis.axhline(peak, color=style.INK, linewidth=1.4)
         axis.axhspan(peak / (1 + roof.spread), peak, color=style.INK, alpha=0.1, linewidth=0)
         style.write_beside(axis, peak, f"{dtype}: {peak:.0f} GFLOP/s", 5)
-    _draw_dots(axis, shown)
+    _draw_dots(figure, axis, shown)
     axis.set_ylabel("GFLOP/s")
     varied = f"; peaks vary by {100 * roof.spread:.0f} % between processes" if roof.spread else ""
     axis.set_xlabel(f"operations per byte; area of a dot: its time{varied}")
@@ -322,23 +324,28 @@ def _draw_slopes(
                       rotation_mode="anchor")  # fmt: skip
 
 
-def _draw_dots(axis: Axes, shown: pd.DataFrame) -> None:
+def _draw_dots(figure: Chart, axis: Axes, shown: pd.DataFrame) -> None:
     if shown.empty:
         return
     area = _LARGEST_DOT * shown["mean_ms"] / shown["mean_ms"].max()
     axis.scatter(shown["intensity"], shown["gflops"], s=area.clip(lower=8), alpha=0.65,
                  c=[style.color_of(c) for c in shown["category"]], edgecolors="white",
                  linewidths=0.6, zorder=3)  # fmt: skip
-    named: list[tuple[float, float]] = []
-    for row in shown.nlargest(_NAMED, "mean_ms").itertuples():
-        place = (np.log10(row.intensity), np.log10(row.gflops))
-        if any(abs(place[0] - x) < 0.9 and abs(place[1] - y) < 0.15 for x, y in named):
-            continue
-        named.append(place)
-        label = style.shorten(label_operator(row.name, row.module), 40)
-        axis.annotate(f"{label}, {100 * row.roof_share:.0f} %", (row.intensity, row.gflops),
-                      (0, -13), textcoords="offset points", ha="center", fontsize=8,
-                      color=style.HIGHLIGHT, zorder=4)  # fmt: skip
+    numbers = list[np.ndarray]()
+    for number, row in enumerate(shown.nlargest(_NAMED, "mean_ms").itertuples()):
+        # In its dot, or beside it where another number is; the list is below the axis.
+        dot = axis.transData.transform((row.intensity, row.gflops)) * 72 / figure.dpi
+        beside = list(itertools.product((0, -12, 12), (0, -10, 10)))
+        free = (p for p in beside if all(np.abs(dot + p - q).max() > 8 for q in numbers))
+        offset = next(free, beside[0])
+        numbers.append(dot + offset)
+        axis.annotate(str(number + 1), (row.intensity, row.gflops), offset, fontsize=8, zorder=4,
+                      textcoords="offset points", ha="center", va="center")  # fmt: skip
+        column, line = divmod(number, _NAMED // 2)
+        label = style.shorten(label_operator(row.name, row.module), 44)
+        figure.text(0.08 + 0.46 * column, (0.62 - 0.17 * line) / figure.get_figheight(),
+                    f"{number + 1}  {label}, {100 * row.roof_share:.0f} %", fontsize=8,
+                    color=style.FAINT)  # fmt: skip
 
 
 @draws(Measurement, pd.DataFrame)
