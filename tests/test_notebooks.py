@@ -59,7 +59,7 @@ def test_every_parameter_is_an_annotated_literal_with_an_explanation(path):
 @every_notebook
 def test_cells_are_few_and_short(path):
     code = code_of(path)
-    assert len(code) <= (18 if path.stem == "12_report" else 15)
+    assert len(code) <= (18 if path.stem == "15_report" else 15)
     for cell in code:
         assert len(cell["source"].splitlines()) <= 10, cell["source"]
 

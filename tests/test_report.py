@@ -218,10 +218,10 @@ def test_the_executed_notebook_is_kept_with_its_parameters(reported):
     notebook = json.loads((reported.path / "report.ipynb").read_text())
     papermill = notebook["metadata"]["papermill"]
     assert papermill["parameters"] == {"run_dir": str(reported.path)}
-    assert papermill["exception"] is None and papermill["input_path"] == "12_report.ipynb"
+    assert papermill["exception"] is None and papermill["input_path"] == "15_report.ipynb"
     assert all(c["execution_count"] for c in notebook["cells"] if c["cell_type"] == "code")
     assert notebook["cells"][-1]["cell_type"] == "markdown", "what the workbench adds is gone"
-    template = json.loads((ROOT / "notebooks" / "12_report.ipynb").read_text())
+    template = json.loads((ROOT / "notebooks" / "15_report.ipynb").read_text())
     assert len(notebook["cells"]) == len(template["cells"]) + 1
 
 

@@ -41,7 +41,7 @@ def analyze(run_dir: Path, baseline: str, categories: str) -> Output:
 @command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--out", type=PATH, help="Folder for several runs [default: combined_MODEL].")
-@click.option("--notebook", type=PATH, help="Notebook to execute [default: 12_report].")
+@click.option("--notebook", type=PATH, help="Notebook to execute [default: 15_report].")
 @click.option(
     "-p", "--parameter", "parameters", type=ASSIGNMENT, multiple=True,
     help="Value of a parameter of the notebook, such as top=30.",

@@ -44,7 +44,7 @@ def make_report(
     baseline, categories
         As for `open_run`.
     notebook
-        A notebook with a cell tagged ``parameters`` that has ``run_dir``; ``12_report`` by default.
+        A notebook with a cell tagged ``parameters`` that has ``run_dir``; ``15_report`` by default.
     parameters
         Values of its other parameters.
     progress
@@ -77,7 +77,7 @@ def make_report(
     options = {name: value for name, value in options.items() if value}
     if not isinstance(run, str | Path):
         options, run = run.opened_with | options, run.path
-    template, run = Path(notebook or notebooks_dir() / "12_report.ipynb"), Path(run).absolute()
+    template, run = Path(notebook or notebooks_dir() / "15_report.ipynb"), Path(run).absolute()
     values = {"run_dir": str(run), **options, **(parameters or {})}
     folder = store.output_folder(run)
     failed = folder / f"{Path(store.REPORT_IPYNB).stem}.failed.ipynb"

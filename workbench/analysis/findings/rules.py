@@ -23,7 +23,7 @@ from workbench.frames import FINDINGS, check
 LEAST_SHARE = 0.01
 _TYPES = {"rank": int} | dict.fromkeys(("gain_ms", "low_ms", "high_ms", "share"), float)
 #: The notebook that shows the evidence.
-NOTEBOOK = "12_report"
+NOTEBOOK = "15_report"
 
 
 #: A rule looks at the rows that no earlier one explained.
