@@ -57,6 +57,8 @@ def test_inputs_are_a_tensor_a_tuple_or_keywords(export):
     assert export(Net(), x, name="mine").path.name.startswith("mine-")
     with pytest.raises(wb.WorkbenchError, match=r"no example inputs.*give them after"):
         export(Net(), None)
+    with pytest.raises(wb.WorkbenchError, match="a function is no model"):
+        export(lambda x: x, x)
     with pytest.raises(wb.WorkbenchError, match=r"test_modules.py:\d+: forward\(\) fails"):
         export(Net(), torch.ones(1, 5))
 
@@ -107,7 +109,8 @@ def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
     assert before.path.parent == after.path.parent != before.path
     assert not list(after.path.glob("report.*")), "only when somebody asks"
     apart = wb.compare(before, after)
-    assert apart.verdict.speedup > 2 and "wb.profile([before, after])" in apart.caveats[0]
+    assert apart.text.startswith("net-") and apart.verdict.speedup > 2
+    assert "wb.profile([before, after])" in apart.caveats[0]
     both = wb.profile([before, after], effort="quick")
     assert both.compare().verdict.outcome == "faster"
     with pytest.raises(wb.WorkbenchError, match="unknown effort 'slow'"):

@@ -141,7 +141,10 @@ def compare(
     for known in baseline.run.comparisons:
         if (known.baseline, known.candidate) == (baseline, candidate) and not subject:
             return known
-    subject = subject or f"{candidate.label} against {baseline.label}"
+    sides = [side.program.stem for side in (candidate, baseline)]
+    if sides[0] == sides[1]:
+        sides = [candidate.label, baseline.label]
+    subject = subject or " against ".join(sides)
     return Comparison(baseline, candidate, subject=subject)
 
 

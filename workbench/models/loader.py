@@ -32,6 +32,7 @@ from workbench.models.sources import forward_line, package_root, reason, shown_p
 
 #: The seed of random weights and inputs: every export of a model is the same.
 SEED = 0
+GIVEN = "given"  #: The source of inputs that came with a module.
 _INPUT_NAMES = ("get_example_inputs", "example_inputs", "EXAMPLE_INPUTS")
 
 #: Arguments and keyword arguments of ``forward``.
@@ -113,6 +114,9 @@ def load_model(
     """
     if isinstance(spec, nn.Module):
         source, label = forward_line(spec) or type(spec).__module__, type(spec).__name__
+    elif not isinstance(spec, str):
+        hint = "give an nn.Module, a name or path/to/file.py:NAME"
+        raise UsageError(f"a {type(spec).__name__} is no model", hint=hint)
     else:
         wanted = registry.parse_name(spec)
         source, label = "", wanted.label
@@ -328,9 +332,7 @@ def _prepare(
         kwargs=kwargs,
         dynamic_shapes=shapes,
         source=source,
-        input_source=f"example inputs of the model, torch seed {SEED}"
-        if given is None
-        else "given",
+        input_source=f"example inputs of the model, torch seed {SEED}" if given is None else GIVEN,
         weights=Path(weights) if weights is not None else None,
         calibration=calibration,
         metadata=_look_up(holders, "get_metadata") or {},
@@ -376,7 +378,8 @@ def load_tensors(file: Path) -> Any:
 
 def try_forward(model: LoadedModel) -> None:
     """Run a copy once, which separates wrong inputs from what the exporter cannot do."""
-    hint = "check its inputs: get_example_inputs(), or --inputs"
+    given = model.input_source == GIVEN
+    hint = "check its inputs" + ("" if given else ": get_example_inputs(), or --inputs")
     with _explain_errors("forward() fails on its inputs", model.origin, hint), torch.no_grad():
         module, args, kwargs = copy.deepcopy((model.module, model.example_inputs, model.kwargs))
         module(*args, **kwargs)
