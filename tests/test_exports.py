@@ -38,3 +38,9 @@ def test_no_record_and_a_bad_one_are_said(tmp_path):
     (tmp_path / "x.pte.export.json").write_text("{")
     with pytest.raises(Exception, match="not JSON"):
         wb.read_exports(tmp_path)
+
+
+def test_the_table_shows_the_noise_that_the_verdict_warns_of(exports):
+    rows = [line for line in str(wb.show(exports)).splitlines() if "squeezesam" in line]
+    noisy = ["the error is 26 % of the output" in line for line in rows]
+    assert noisy == ["| int8 |" in line for line in rows] and any(noisy)

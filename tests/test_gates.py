@@ -193,3 +193,20 @@ def test_the_command_gates_and_says_what_is_next(cli, baseline, tmp_path):
     assert code == 2 and "needs --fail-above" in err
     code, _, err = cli("compare", SAMPLE, SAMPLE, "--baseline", baseline)
     assert code == 2 and "E2E latency of one run" in err
+
+
+def test_one_run_compares_its_own_pair(cli, gate):
+    own = wb.open_run(SAMPLE).compare().latency.iloc[0]
+    found, code = gate(SAMPLE, "--fail-above", "5%")
+    assert code == 0 and found["rows"][0]["speedup"] == pytest.approx(own["speedup"])
+    assert "1.28x faster" in found["verdicts"][0]
+
+
+@pytest.mark.parametrize("command", ["compare", "roofline"])
+def test_a_folder_of_other_traces_says_what_there_is(cli, tmp_path, command):
+    (tmp_path / "mine").mkdir()
+    shutil.copy(next(SAMPLE.rglob("*.etdump")), tmp_path / "mine" / "fast.etdump")
+    shutil.copytree(SAMPLE, tmp_path / "several" / "out_net" / "runs" / "linux")
+    for folder, words in (("mine", "fast"), ("several", "runs: several/out_net/runs/linux")):
+        code, out, err = cli(command, folder)
+        assert (code > 0, out) == (True, "") and words in err and err.count("\n") == 1

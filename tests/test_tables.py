@@ -101,9 +101,9 @@ def test_an_answer_is_folded():
 def test_an_unknown_view_and_a_wrong_noun_are_one_line(run):
     with pytest.raises(wb.WorkbenchError, match="did you mean 'latencies'"):
         wb.show(run, "latency")
-    with pytest.raises(wb.WorkbenchError, match="'roofline' takes a Measurement, not a str"):
+    with pytest.raises(wb.WorkbenchError, match="out_net: no such file or folder"):
         wb.show("out_net", "roofline")
-    with pytest.raises(wb.WorkbenchError, match="takes a Run or a Comparison, not a int"):
+    with pytest.raises(wb.WorkbenchError, match="takes a Run, a Comparison or a path, not a int"):
         wb.show(3)
 
 
@@ -130,6 +130,8 @@ def test_latencies_and_operators_are_those_of_the_run(run):
     assert all(name in text for name in run.statistics["experiment"])
     *_, single, _ = lines = str(wb.show(run.subject, "operators", top=2)).splitlines()
     first = run.subject.operators.iloc[0]
+    assert "CALL" in set(run.operators["operator"].str[-4:]) and "of overhead" in "".join(lines)
+    assert not any("_CALL" in line for line in lines if line.startswith("|"))
     assert single.startswith(f"| {first['module']} · ")
     assert lines.index("By layer") < lines.index("Single operators")
 

@@ -288,9 +288,13 @@ def compare_many(
 ) -> Compared:
     """Compare measurements with the first of them, as the command line does.
 
-    Two give a verdict, with a table of their parts if ``by`` asks for it; more give a table, by
-    layer by default.
+    One run is its own first comparison. Two give a verdict, with a table of their parts if ``by``
+    asks for it; more give a table, by layer by default.
     """
+    if len(names) == 1 and not any(split_name(names[0])[1:]):
+        own = open_run(names[0]).compare()
+        sides = own.baseline, own.candidate
+        names = [f"{names[0]}:{side.name}:{side.threads}" for side in sides]
     check_several(names)
     measurements = find_measurements(names, categories)
     verdicts: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from workbench.analysis.quality import describe_noise
 from workbench.errors import UsageError
 from workbench.models.registry import list_models, restore_name
 from workbench.records.runs import Export
@@ -53,11 +54,9 @@ def count_undelegated(export: Export) -> pd.DataFrame:
 def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:
     """One row per export: size, delegation, and difference from the PyTorch model."""
     rows = [
-        {
-            name: getattr(export, name)
-            for name in ("model", "dtype", "backend", "seconds", "problem")
-        }
+        {name: getattr(export, name) for name in ("model", "dtype", "backend", "seconds")}
         | {
+            "problem": export.problem or describe_noise(export),
             "size_mb": export.size_bytes / 1e6,
             "delegates": sum(export.delegates.values()),
             "undelegated": sum(left.count for left in export.undelegated),

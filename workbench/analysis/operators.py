@@ -204,6 +204,11 @@ def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:
     return sums.unstack(fill_value=0) / 1e6
 
 
+def drop_overhead(operators: pd.DataFrame) -> pd.DataFrame:
+    """The rows of operators, without the calls and the framework around them."""
+    return operators[operators["kind"].isin(_OPERATORS)]
+
+
 def summarize_operators(ledger: pd.DataFrame) -> pd.DataFrame:
     """Every operator of one measurement as ``frames.OPERATORS``, the most expensive first.
 

@@ -281,6 +281,15 @@ def check_state(record: RunRecord, recording: Recording | None) -> Iterator[Row]
         yield "baseline", "note" if how == BY_ORDER else "ok", how
 
 
+def describe_noise(export: Export | None) -> str:
+    """How large the errors of a quantised program are; empty if they are small or unknown."""
+    ratio = export.sqnr_db if export else None
+    if ratio is None or ratio >= LOW_SQNR:
+        return ""
+    error = format_share(10 ** (-ratio / 20))
+    return f"SQNR against eager at least {ratio:.1f} dB: the error is {error} of the output (RMS)"
+
+
 def check_program(
     subject: str, export: Export | None, dtypes: pd.DataFrame | None
 ) -> Iterator[Row]:
@@ -290,9 +299,8 @@ def check_program(
     if export and export.problem:
         yield name, "fail", export.problem
     elif ratio is not None:
-        error = f": the error is {format_share(10 ** (-ratio / 20))} of the output (RMS)"
-        status, ending = ("note", error) if ratio < LOW_SQNR else ("ok", "")
-        yield name, status, f"SQNR against eager at least {ratio:.1f} dB{ending}"
+        status = "note" if (noise := describe_noise(export)) else "ok"
+        yield name, status, noise or f"SQNR against eager at least {ratio:.1f} dB"
     elif export and export.fidelity:
         yield name, "ok", "outputs equal"
     if dtypes is not None:

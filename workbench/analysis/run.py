@@ -35,7 +35,7 @@ from workbench.analysis import (
 from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.compare import Verdict
 from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
-from workbench.analysis.describe import describe_run
+from workbench.analysis.describe import describe_latency, describe_run
 from workbench.analysis.exports import model_spec
 from workbench.analysis.foreign import Recording
 from workbench.analysis.layers import Traced
@@ -232,8 +232,10 @@ class Run:
             if same and threads in (None, after.threads):
                 return known
         if baseline is None or candidate is None:
+            names = ", ".join(dict.fromkeys(m.label for m in self.measurements))
             several = len({m.name for m in self.measurements}) > 1
-            hint = "name both" if several else "it has one experiment: add traces of another"
+            hint = "name both of" if several else "add traces of another experiment to"
+            hint += f" {names}"
             raise StoreError("compares no two experiments", where=self.path, hint=hint)
         counts = () if threads is None else (threads,)
         before, after = self[baseline, *counts], self[candidate, *counts]
@@ -509,6 +511,11 @@ class Measurement:
 
     def __repr__(self) -> str:
         return f"Measurement({self.label!r} of {str(self.run.path)!r})"
+
+    def _repr_html_(self) -> str:
+        time = "emulated" if self.emulated else describe_latency(self.statistics)
+        text = f"{self.run.model} · {self.label}: {time}"
+        return f"<p>{html.escape(text)}</p>"
 
     @property
     def name(self) -> str:
@@ -858,6 +865,13 @@ class Comparison:
     candidate: Measurement
     label: str = ""
     subject: str = ""
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.text!r})"
+
+    def _repr_html_(self) -> str:
+        texts = [self.text, *(f"Caveat: {text}." for text in self.caveats)]
+        return "".join(f"<p>{html.escape(text)}</p>" for text in texts)
 
     @property
     def run(self) -> Run:

@@ -120,6 +120,9 @@ def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
     from workbench.report.artifacts import write_artifacts
     from workbench.run.ceilings import measure_roof
 
+    if (run := open_run(run_dir)).recording:
+        hint = f"it has {', '.join(m.label for m in run.measurements)}: {call('findings', run_dir)}"
+        raise UsageError("the peaks of its machine are unknown", where=run_dir, hint=hint)
     with show_progress() as progress:
         measure_roof(run_dir, again=again, target=target, progress=progress)
     write_artifacts(run := open_run(run_dir))
@@ -194,7 +197,7 @@ def kernels(log: Path, baseline: Path | None) -> Output:
 
 
 @command()
-@click.argument("names", nargs=-1, required=True, metavar="[BASELINE] CANDIDATE...")
+@click.argument("names", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--baseline", type=PATH, help="metrics.json of an earlier run, instead of BASELINE.")
 @click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
 @click.option("--by", help="Also compare by layer, category or operator.")
@@ -218,9 +221,9 @@ def compare(
 ) -> Output:
     """Compare measurements, each RUN_DIR[:EXPERIMENT[:THREADS]], with the first one.
 
-    Two measurements give a verdict, more give a table by layer. With --fail-above, the command
-    fails if the whole 95 % interval of a row is beyond the limit. With --baseline, one run is
-    compared with the metrics.json of an earlier one.
+    Of one run, its two sides. Two measurements give a verdict, more give a table by layer. With
+    --fail-above, the command fails if the whole 95 % interval of a row is beyond the limit. With
+    --baseline, one run is compared with the metrics.json of an earlier one.
     """
     from workbench.analysis.compare_runs import compare_many, compare_with_metrics
     from workbench.report.gate import describe_compared, write_gate_summary, write_junit

@@ -5,14 +5,16 @@ import hashlib
 import html
 import json
 from importlib import resources
+from pathlib import Path
 
 import anywidget
 import traitlets
 from jinja2 import Environment, StrictUndefined
 
-from workbench.analysis.run import Comparison, Run
+from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import printable, unknown_name
 from workbench.explorer.data import explorer_data
+from workbench.plots.style import convert
 from workbench.progress import is_interactive
 from workbench.records.codec import to_plain
 
@@ -64,8 +66,8 @@ class Page:
 VIEWS = ("categories", "levels", "what-if", "model", "timeline", "operators", "memory")
 
 
-def explore(source: Run | Comparison, view: str = "") -> Explorer | Page:
-    """Explore a run, or one comparison, interactively.
+def explore(source: Run | Comparison | Measurement | str | Path, view: str = "") -> Explorer | Page:
+    """Explore a run, by itself or its path, or one comparison, interactively.
 
     Categories, model, timeline, operators and findings are connected: what is selected in one is
     shown in all, with its layer, source line, machine code and place on the roofline. In a notebook
@@ -89,9 +91,10 @@ def explore(source: Run | Comparison, view: str = "") -> Explorer | Page:
     """
     if view and view not in VIEWS:
         raise unknown_name("view", view, VIEWS)
+    noun: Run | Comparison = convert(source, (Run, Comparison), "wb.explore")
     if is_interactive():
-        return Explorer(source, view)
-    return Page(explorer_page(source, view), 600 if view else 900)
+        return Explorer(noun, view)
+    return Page(explorer_page(noun, view), 600 if view else 900)
 
 
 def explorer_page(source: Run | Comparison, view: str = "") -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from workbench.analysis.machine_code import explain_lack, split_code
-from workbench.analysis.operators import label_operator, label_operators
+from workbench.analysis.operators import drop_overhead, label_operator, label_operators
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.what_if import predict_what_if, rank_bottlenecks
 from workbench.errors import unknown_name
@@ -155,7 +155,8 @@ def plot_operators(source: Measurement | Comparison, *, top: int = 15) -> Chart:
     True
     """
     paired = isinstance(source, Comparison)
-    rows = (_pair(source) if isinstance(source, Comparison) else source.operators).head(top)
+    rows = _pair(source) if isinstance(source, Comparison) else drop_overhead(source.operators)
+    rows = rows.head(top)
     labels = [style.shorten(label, 50) for label in label_operators(rows)]
     figure, axis = style.new_rows(
         "The most expensive operators", labels, 0.27, head=0.75, right=1.65
@@ -187,7 +188,7 @@ def plot_operators(source: Measurement | Comparison, *, top: int = 15) -> Chart:
 
 def _pair(ab: Comparison) -> pd.DataFrame:
     """Operators of both sides by key; those of the candidate have the baseline's time, too."""
-    baseline, candidate = ab.baseline.operators, ab.candidate_operators
+    baseline, candidate = map(drop_overhead, (ab.baseline.operators, ab.candidate_operators))
     texts = [name for name in ("name", "category", "module") if name in baseline]
     both = candidate.set_index("key").reindex(columns=[*texts, "mean_ms", "std_ms"])
     before = baseline.set_index("key")

@@ -20,9 +20,12 @@ from matplotlib.patches import Patch
 from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
+from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.analysis.variants import read_study
 from workbench.errors import UsageError
 from workbench.frames import EMULATED, MISSING, decimals_of, format_number, is_emulated
+from workbench.records.optimize import Study
 from workbench.records.runs import Export
 
 #: Of categories alone. The palette of Okabe and Ito, which colour-blind readers can tell apart;
@@ -324,11 +327,13 @@ def draws(*kinds: type) -> Callable[[Callable[..., F]], Callable[..., F]]:
 def convert(source: Any, kinds: tuple[type, ...], user: str) -> Any:
     """Return the noun that a figure or a view takes, given one that leads to it.
 
-    A run leads to its subject and its first comparison, a comparison to its candidate, and both
-    sides to their run.
+    A path leads to its run or study, a run to its subject and its first comparison, a comparison to
+    its candidate, and both sides to their run.
     """
     if isinstance(source, kinds):
         return source
+    if isinstance(source, str | Path):
+        return convert(read_study(source) if Study in kinds else open_run(source), kinds, user)
     if isinstance(source, Run) and Measurement in kinds:
         return source.subject
     if isinstance(source, Run) and Comparison in kinds:
@@ -339,9 +344,8 @@ def convert(source: Any, kinds: tuple[type, ...], user: str) -> Any:
         return source.run
     if isinstance(source, Comparison) and Measurement in kinds:
         return source.candidate
-    names = " or ".join(f"a {kind.__name__}" for kind in kinds)
-    hint = "open it first: wb.open_run(...)" if isinstance(source, str | Path) else ""
-    raise UsageError(f"{user} takes {names}, not a {type(source).__name__}", hint=hint)
+    names = ", ".join(f"a {kind.__name__}" for kind in kinds)
+    raise UsageError(f"{user} takes {names} or a path, not a {type(source).__name__}")
 
 
 def _is_emulated(given: object) -> bool:

@@ -15,7 +15,7 @@ from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.exports import compare_exports, count_undelegated, list_partition
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
-from workbench.analysis.operators import label_operators
+from workbench.analysis.operators import drop_overhead, label_operators
 from workbench.analysis.quality import TRACER_LIMIT, summarize_quality
 from workbench.analysis.roofline import place_layers
 from workbench.analysis.run import Comparison, Measurement, Run
@@ -194,9 +194,13 @@ def _phases(run: Run) -> Iterator[Part]:
 
 def _operators(m: Measurement, top: int) -> Iterator[Part]:
     """The most expensive operators: totals of each type; folded, by layer, and each by itself."""
-    operators = m.operators.assign(name=label_operators(m.operators))
+    operators = drop_overhead(m.operators.assign(name=label_operators(m.operators)))
+    around = m.operators.drop(operators.index)[["mean_ms", "share"]].sum()
     columns, times = ["name", "category"], ["mean_ms", "std_ms", "share"]
     yield show_table(_add_up(operators, []), top=top, caption="By type of operator")
+    if not m.emulated:
+        time, share = frames.format_ms(around["mean_ms"]), frames.format_share(around["share"])
+        yield f"Not in this list: {time} ({share}) of overhead, in calls and in the runtime."
     if "module" in operators:
         layers = operators.assign(layer=operators["module"].map(name_layer))
         yield fold_table("By layer", show_table(_add_up(layers, ["layer"]), top=top))

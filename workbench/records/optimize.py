@@ -1,5 +1,6 @@
 """The records of an optimisation: the variants of a program, what each brought, and the recipe."""
 
+import html
 from dataclasses import dataclass, field
 
 from workbench.options import ExportOptions, OptimizeOptions
@@ -118,6 +119,15 @@ class Study:
     emulated: bool = False
     spent_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
+
+    def __repr__(self) -> str:
+        tried = sum(variant.state == "measured" for variant in self.variants)
+        return (
+            f"Study({self.model}: {tried} variants measured; {self.conclusion or 'not finished'})"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self))}</p>"
 
     def __getitem__(self, name: str) -> Variant:
         """The variant of that name."""
