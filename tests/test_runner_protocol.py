@@ -143,7 +143,7 @@ def test_a_failed_check_inside_executorch_is_answered(native, tmp_path):
     source = tmp_path / "check.cpp"
     source.write_text(
         '#include "failure.h"\n#include <executorch/runtime/platform/assert.h>\n'
-        'int main() { catch_executorch_errors(); ET_CHECK_MSG(1 == 2, "one is not two"); }\n'
+        'int main() { set_up_platform(); ET_CHECK_MSG(1 == 2, "one is not two"); }\n'
     )
     binary = tmp_path / "check"
     compile_cpp(binary, source=source)

@@ -323,6 +323,7 @@ class Session:
 
     ``core`` is the core it was pinned to, or None. Custom runners have no batches: their latencies
     are those in the ETDump after the first ``skipped`` ones (warm-up); ``log`` is their output.
+    ``operator_clock`` is the unit of the times of XNNPACK's operators, and why if it is not ``ns``.
     """
 
     experiment: str
@@ -340,6 +341,7 @@ class Session:
     attempts: int = 1
     skipped: int = 0
     log: str = ""
+    operator_clock: str = ""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ MIN_ROUNDS = 6
 MIN_TIMED_ROUNDS = 2
 #: A run keeps every time: of an operator that takes 100 ns, a batch of 20 ms would be 200 000.
 MAX_BATCH, MAX_INFERENCES = 1_000, 50_000
+#: Most inferences of a traced batch: a trace grows with each, but single ones run cold.
+MAX_TRACED_BATCH = 200
 #: The fraction of the wall time off its core from which a step is measured again. One other busy
 #: program takes half of it; interleaving and CPU time cope with that (see
 #: ``tests/benchmarks/null.py`` and ``ab_spread.py``).
@@ -194,6 +196,7 @@ def attempt_step(recorder: RunRecorder, step: Step) -> None:
                 core=core,
                 etdump=str(traces[name].relative_to(run_dir)) if complete and traces else "",
                 complete=complete,
+                operator_clock=session.ready.operator_clock,
             )
             for name, session in sessions.items()
         )
@@ -233,7 +236,7 @@ def time_interleaved(
     runs, least = plan.runs, MIN_ROUNDS if plan.batch_ms else 1
     if traced:
         runs, least = plan.traced_runs, 1
-        largest = math.ceil(runs / (2 * plan.processes))  # two batches a round
+        largest = max(MAX_TRACED_BATCH, math.ceil(runs / (2 * plan.processes)))
         sizes = {name: min(size, largest) for name, size in sizes.items()}
     rounds = max(least, math.ceil(runs / (2 * plan.processes * min(sizes.values()))))
     # What a budget allows for one step, traced or untraced.

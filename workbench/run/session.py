@@ -66,8 +66,9 @@ class Ready:
     """A runner's description of itself and of the program it loaded.
 
     ``masked`` CPU features are hidden from XNNPACK, ``features`` visible; ``clock`` is what an
-    iteration's time includes; ``startup_ms`` counts from the start of the process. With
-    ``--stages``, the last three are those of `workbench.records.runs.Start`.
+    iteration's time includes; ``startup_ms`` counts from the start of the process;
+    ``operator_clock`` is that of `workbench.records.runs.Session`. With ``--stages``, the last
+    three are those of `workbench.records.runs.Start`.
     """
 
     runner: str
@@ -85,6 +86,7 @@ class Ready:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     backends: tuple[str, ...] = ()
+    operator_clock: str = ""
     stages: tuple[Stage, ...] = ()
     memory: ProcessMemory = field(default_factory=ProcessMemory)
     cached: float | None = None

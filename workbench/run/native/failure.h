@@ -14,6 +14,7 @@
 #include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
 
+#include "clock.h"
 #include "json.h"
 
 enum ExitCode {
@@ -75,12 +76,14 @@ inline void report(const Failure& failure) {
   std::fprintf(stderr, "error: %s\n", json::escape(failure.message).c_str());
 }
 
-// Adds ExecuTorch's log to answers, and answers when ExecuTorch aborts.
-inline void catch_executorch_errors() {
+// Gives ExecuTorch the runner's clock, adds its log to answers, and answers when it aborts.
+inline void set_up_platform() {
   using namespace executorch::runtime;
   runtime_init();
   PalImpl pal = *get_pal_impl();
   pal.source_filename = "runner.cpp";
+  pal.current_ticks = clocks::ticks;
+  pal.ticks_to_ns_multiplier = [] { return et_tick_ratio_t{1, 1}; };
   pal.emit_log_message = [](et_timestamp_t, et_pal_log_level_t level, const char*, const char*,
                             size_t, const char* message, size_t length) {
     if (level == kError || level == kFatal) error_log.add(std::string(message, length));

@@ -105,11 +105,13 @@ class Model {
     for (size_t i = 0; i < values_.size(); i++) {
       check(method_->set_input(values_[i], i), "cannot set input " + std::to_string(i));
     }
-    const int64_t preempted = preemptions();
+    const int64_t preempted = preemptions(), paused = clocks::paused_ns;
     const int64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID), wall = now_ns(CLOCK_MONOTONIC);
     const Error error = method_->execute();
     const int64_t wall_end = now_ns(CLOCK_MONOTONIC), cpu_end = now_ns(CLOCK_PROCESS_CPUTIME_ID);
-    const Iteration iteration{wall_end - wall, cpu_end - cpu, preemptions() - preempted};
+    const int64_t tracing = clocks::paused_ns - paused;  // no part of what is timed
+    const Iteration iteration{wall_end - wall - tracing, cpu_end - cpu - tracing,
+                              preemptions() - preempted};
     check(error, "the execution failed");
     executed_ = true;
     return iteration;

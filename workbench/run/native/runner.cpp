@@ -17,7 +17,6 @@
 #include <sys/prctl.h>
 #endif
 
-#include <executorch/devtools/etdump/etdump_flatcc.h>
 #include <executorch/extension/threadpool/threadpool_guard.h>
 
 #include "failure.h"
@@ -27,6 +26,7 @@
 #include "json.h"
 #include "model.h"
 #include "sampler.h"
+#include "tracer.h"
 
 // The wheel exports these without headers; a changed signature fails to link.
 namespace executorch::extension::threadpool {
@@ -54,7 +54,6 @@ uint32_t get_num_performant_cores();
 #define LIBRARY_SUFFIX ".so"
 #endif
 
-using executorch::etdump::ETDumpGen;
 using sampler::Sampler;
 namespace threadpool = executorch::extension::threadpool;
 
@@ -154,11 +153,13 @@ void set_cpus(const std::vector<int>& cpus) {
 
 // The optional tracer and sampler.
 struct Observers {
-  std::unique_ptr<ETDumpGen> tracer;
+  std::unique_ptr<Tracer> tracer;
   std::unique_ptr<Sampler> sampler;
 
   explicit Observers(const Flags& flags)
-      : tracer(flags.etdump_path.empty() ? nullptr : std::make_unique<ETDumpGen>()),
+      // Samples are matched with events by time: both need a clock that runs.
+      : tracer(flags.etdump_path.empty() ? nullptr
+                                         : std::make_unique<Tracer>(flags.samples_path.empty())),
         sampler(flags.samples_path.empty() ? nullptr : std::make_unique<Sampler>(flags.sample_hz)) {}
 
   void reset() {
@@ -167,11 +168,10 @@ struct Observers {
   }
 };
 
-void write_etdump(ETDumpGen* tracer, const std::string& path) {
+void write_etdump(Tracer* tracer, const std::string& path) {
   if (!tracer) throw Failure(kUsage, "command", "nothing is traced: start with --etdump_path");
-  const auto dump = tracer->get_etdump_data();
+  const auto dump = tracer->take();
   const std::unique_ptr<void, void (*)(void*)> owner(dump.buf, std::free);
-  tracer->reset();
   if (!dump.buf) throw Failure(kUsage, "command", "nothing was traced since the last dump");
   atomic_write(path, dump.buf, dump.size);
 }
@@ -182,7 +182,9 @@ void write_samples(Sampler* sampler, const std::string& path) {
   atomic_write(path, samples.data(), samples.size());
 }
 
-json::Object time_runs(Model& model, Sampler* sampler, int count) {
+json::Object time_runs(Model& model, const Observers& observers, int count) {
+  Sampler* sampler = observers.sampler.get();
+  if (observers.tracer) observers.tracer->reserve(static_cast<size_t>(count));
   std::vector<int64_t> wall, cpu, preempted;
   for (auto* times : {&wall, &cpu, &preempted}) times->reserve(static_cast<size_t>(count));
   if (sampler) sampler->start();
@@ -209,7 +211,7 @@ json::Object execute(const std::string& line, Model& model, Observers& observers
     throw Failure(kUsage, "command", "a command with a null byte");
   }
   if (command == "run") {
-    return time_runs(model, observers.sampler.get(), parse_number("run", rest, 1, kMaxExecutions));
+    return time_runs(model, observers, parse_number("run", rest, 1, kMaxExecutions));
   }
   if (command == "output" && !rest.empty()) {
     return json::Object().add("event", "output").add("files", model.write_outputs(rest));
@@ -248,7 +250,7 @@ void serve(Model& model, Observers& observers, const Flags& flags) {
 void run_once(Model& model, Observers& observers, const Flags& flags) {
   for (int i = 0; i < flags.warmup; i++) model.run();
   observers.reset();
-  json::answer(time_runs(model, observers.sampler.get(), flags.num_executions));
+  json::answer(time_runs(model, observers, flags.num_executions));
   if (flags.print_output != "none") {
     const bool all = flags.print_output == "all";
     json::answer(
@@ -285,7 +287,7 @@ void run(int argc, char** argv) {
   if (flags.server_mode) prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
   stages.start(flags.stages, flags.model_path);
-  catch_executorch_errors();
+  set_up_platform();
   if (!cpuinfo_initialize()) throw Failure(kIsa, "isa", "cpuinfo does not know this CPU");
   if (flags.print_isa) {
     print_isa();
@@ -310,12 +312,18 @@ void run(int argc, char** argv) {
     if (stages.on()) model.run();
     stages.end(i == 0 ? "first inference" : "later inference");
   }
-  if (stages.on() || flags.inputs.size() > 1) observers.reset();
+  std::string operator_clock;
+  observers.reset();
+  if (observers.tracer) {
+    model.run();
+    operator_clock = observers.tracer->check_clock();
+  }
   json::answer(json::Object()
                    .add("event", "ready")
                    .add("runner", "native")
                    .add("clock", "Method::execute")
                    .add("traced", observers.tracer != nullptr)
+                   .add("operator_clock", operator_clock)
                    .add("threads", threadpool::get_threadpool()->get_thread_count())
                    .add("startup_ms", static_cast<double>(now_ns(CLOCK_MONOTONIC) - start) / 1e6)
                    .extend(isa)

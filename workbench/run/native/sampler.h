@@ -129,8 +129,6 @@ class Sampler {
  public:
   explicit Sampler(int hz) : hz_(hz), samples_(std::make_unique<Sample[]>(kMaxSamples)) {
     threads_.reserve(kMaxThreads);
-    // The runtime's clock, which times operators, has another origin.
-    offset_ns_ = now_ns(CLOCK_MONOTONIC) - static_cast<int64_t>(et::pal_current_ticks());
     self_ = this;
     struct sigaction action = {};
     action.sa_sigaction = on_signal;
@@ -167,7 +165,7 @@ class Sampler {
       size_t module = 0;
       while (module < modules.size() && !modules[module].contains(sample.address)) module++;
       const bool known = module < modules.size();
-      times.push_back(sample.time_ns - offset_ns_);
+      times.push_back(sample.time_ns);
       clocks.push_back(sample.cpu_ns);
       threads.push_back(sample.thread);
       where.push_back(known ? static_cast<int64_t>(module) : -1);
@@ -255,7 +253,6 @@ class Sampler {
 
   static inline Sampler* self_ = nullptr;
   int hz_;
-  int64_t offset_ns_ = 0;
   std::vector<Thread> threads_;
   std::unique_ptr<Sample[]> samples_;
   std::atomic<size_t> count_{0};
