@@ -87,15 +87,16 @@ def make_report(
     failed.unlink(missing_ok=True)
     # The title takes the place of that of the package's notebook.
     first, *others = read_sections(executed)
-    page = f'<a href="{store.EXPLORER_HTML}">{EXPLORER_LINK}</a>'
-    link = Result(page, f"[{EXPLORER_LINK}]({store.EXPLORER_HTML})")
+    href, code = f'href="{store.EXPLORER_HTML}"', f"<code>{store.EXPLORER_HTML}</code>"
+    link = Result(f"<a {href}>{EXPLORER_LINK}</a>", f"[{EXPLORER_LINK}]({store.EXPLORER_HTML})")
     title = f"{names['programs']}: {(notebook and first.heading) or 'where the time goes'}"
     text = first.text if notebook else ""
     sections = [replace(first, heading="", text=text, items=[*first.items, link]), *others]
     brief = render_markdown(title, [section for section in sections if section.brief])
     store.atomic_write(folder / f"{names['stem']}_pipeline_summary.md", brief)
+    html = render_html(title, sections)
     return (
-        store.atomic_write(folder / store.REPORT_HTML, render_html(title, sections)),
+        store.atomic_write(folder / store.REPORT_HTML, html.replace(code, f"<a {href}>{code}</a>")),
         store.atomic_write(folder / store.REPORT_MD, render_markdown(title, sections)),
         store.atomic_write(
             folder / store.REPORT_IPYNB, json.dumps(executed, indent=1, ensure_ascii=False)

@@ -4,7 +4,7 @@ import { CATEGORIES } from "./color.js";
 import { h, keyOf, marked } from "./dom.js";
 import { fixed, known, ratio, share } from "./format.js";
 
-const ROW = 27, TALL = 46, MARGIN = 8, HEIGHT = 440;  // as in style.css
+const ROW = 27, MARGIN = 8, HEIGHT = 440;  // as in style.css
 
 export class Table {
   constructor(view) {
@@ -67,9 +67,8 @@ export class Table {
     const { view } = this, { sides, left, state } = view;
     const columns = this.columns();
     if (this.size !== view.size) {
-      // On a phone, a label has a line of its own.
-      Object.assign(this, { size: view.size, row: view.root.clientWidth <= 640 ? TALL : ROW });
-      this.grid.style.setProperty("--row", `${this.row}px`);
+      // In little room, a label has a line of its own.
+      Object.assign(this, { size: view.size, row: parseInt(getComputedStyle(this.grid).getPropertyValue("--row")) || ROW });
     }
     const [name, down] = state.sort ? [state.sort.replace("-", ""), state.sort.startsWith("-")] : [sides.paired ? "bars" : "b", true];
     const value = (columns.find(([each]) => each === name) ?? columns[0])[2];
