@@ -176,3 +176,14 @@ def test_a_bad_document_is_one_clear_line(cli, tmp_path, text, says):
     code, out, err = cli("compare", wb.sample_run("toy_cnn"), "--baseline", path)
     assert (code, out) == (1, "") and says in err
     assert len(err.splitlines()) == 1 and "metrics.json: " in err
+
+
+def test_analysis_summarises_in_markdown_and_leaves_that_of_a_report(cli, tmp_path):
+    run_dir = Path(shutil.copytree(wb.sample_run("unet_small"), tmp_path / "out_u/runs/linux"))
+    assert cli("analyze", run_dir)[0] == 0
+    (brief,) = run_dir.glob("*_pipeline_summary.md")
+    assert wb.open_run(run_dir).compare().text.replace("->", "-&gt;") in brief.read_text()
+    (run_dir / "report.md").write_text("a report")
+    brief.write_text("its brief")
+    assert cli("analyze", run_dir)[0] == 0
+    assert brief.read_text() == "its brief"

@@ -618,7 +618,22 @@ class Measurement:
         """The events of the first process after its warm-up: ``frames.EVENTS``."""
         if not self.sessions:
             raise StoreError(f"{self.label} has no trace", where=self.run.path)
-        session = self.sessions[0]
+        return self._read_events(self.sessions[0])
+
+    @property
+    def all_events(self) -> pd.DataFrame:
+        """The same of every process, whose runs follow one another."""
+        parts, runs, first = list[pd.DataFrame](), 0, 0
+        for session in self.sessions:
+            events = self._read_events(session)
+            inside = events[events["run"] >= 0]
+            parents = inside["parent"].where(inside["parent"] < 0, inside["parent"] + first)
+            numbers = {"run": inside["run"] + runs, "event": inside["event"] + first}
+            parts.append(inside.assign(**numbers, parent=parents))
+            runs, first = runs + inside["run"].nunique(), first + int(events["event"].max()) + 1
+        return pd.concat(parts, ignore_index=True)
+
+    def _read_events(self, session: Session) -> pd.DataFrame:
         events = self.run.read_trace(session)
         if not session.skipped:
             return events

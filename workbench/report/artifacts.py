@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from IPython.display import display
 
-from workbench.analysis.describe import identify_run
+from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.open import open_run
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run
@@ -17,10 +17,18 @@ from workbench.analysis.statistics import describe, pick_timed, restart_latencie
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.explorer.page import explorer_page
 from workbench.frames import ATTRIBUTION, STATISTICS
+from workbench.plots.tables import to_markdown
 from workbench.records.codec import to_document, to_plain
 from workbench.records.documents import RUN_FIELDS
 from workbench.records.runs import kit_result
-from workbench.store import EXPLORER_HTML, METRICS, SUMMARY, artifacts_dir, atomic_write
+from workbench.store import (
+    EXPLORER_HTML,
+    METRICS,
+    REPORT_MD,
+    SUMMARY,
+    artifacts_dir,
+    atomic_write,
+)
 from workbench.trace.writers import write_csvs
 from workbench.trace.xnn_log import read_xnn_log
 
@@ -39,7 +47,7 @@ def write_explorer(names: dict[str, Any]) -> None:
 
 
 def write_artifacts(run: Run) -> list[Path]:
-    """Write the JSON files of a run and the CSV files of each measurement's first process.
+    """Write the JSON files of a run, and the CSV files beside each measurement's first trace.
 
     A run of kernel logs alone gets a CSV file of each.
     """
@@ -53,7 +61,7 @@ def write_artifacts(run: Run) -> list[Path]:
         ]
     tables = [
         write_csvs(
-            m.events,
+            m.all_events,
             run.output / m.sessions[0].etdump,
             model_id=m.program.model,
             delegate_backend=", ".join(m.export.delegates) if m.export else "",
@@ -65,8 +73,22 @@ def write_artifacts(run: Run) -> list[Path]:
 
 
 def write_documents(run: Run) -> list[Path]:
-    """Write ``metrics.json``, ``analysis_summary.json`` and the pipeline summary of a run."""
-    return [atomic_write(run.output / name, text) for name, text in summarize_run(run).items()]
+    """Write ``metrics.json``, ``analysis_summary.json`` and the pipeline summary of a run.
+
+    That in Markdown is the report's, once there is one.
+    """
+    texts = summarize_run(run)
+    if not (run.output / REPORT_MD).is_file():
+        texts[f"{run.record.plan.stem}_pipeline_summary.md"] = _summarize_briefly(run)
+    return [atomic_write(run.output / name, text) for name, text in texts.items()]
+
+
+def _summarize_briefly(run: Run) -> str:
+    latencies = [] if run.emulated else run.measurements
+    facts = [" · ".join(run.facts), *(ab.text for ab in run.comparisons)]
+    facts += [f"{m.label}: {describe_latency(m.statistics)}" for m in latencies]
+    lines = [f"# {run.record.plan.stem}", *facts, *(f"Caveat: {text}" for text in run.caveats)]
+    return "\n\n".join(map(to_markdown, lines)) + "\n"
 
 
 def summarize_run(run: Run) -> dict[str, str]:
