@@ -248,3 +248,10 @@ def test_papermill_runs_it_on_every_kind_of_run(path, run_dir, run_timed):
     cells, cpu = run_timed(path.stem, run_dir=run_dir)
     assert not any("widget-view" in str(cell.get("outputs")) for cell in cells)
     assert cpu < 60
+
+
+def test_terms_are_explained_in_notebooks_that_exist():
+    report, source = NOTEBOOKS[-1].read_text(), ROOT / "workbench/explorer/web/src/main.js"
+    numbers = re.findall(r"\((\d\d)\)\\n|notebook (\d\d)\"", report + source.read_text())
+    assert len(numbers) > 15
+    assert {"".join(pair) for pair in numbers} <= {path.name[:2] for path in NOTEBOOKS}

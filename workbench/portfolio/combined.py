@@ -16,7 +16,7 @@ from workbench.errors import WorkbenchError
 from workbench.frames import COMPARISON, EMULATED, LAYER_CODE, RUNS, check
 from workbench.plots.breakdown import plot_categories
 from workbench.plots.changes import plot_heatmap
-from workbench.plots.tables import Table, join_tables, show_note, show_table
+from workbench.plots.tables import Table, fold_table, join_tables, show_note, show_table
 from workbench.records.codec import to_document
 from workbench.report.gate import put_side_by_side, show_aligned
 from workbench.report.html import Section, render_html, render_markdown
@@ -218,4 +218,6 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     wide, columns_text = put_side_by_side(texts, layer_names)
     wide.insert(0, "layer", layer_names)
     caption = "Operators as logged; in brackets the functions that were sampled. " + columns_text
-    yield Section("Code of each layer", items=[show_table(wide, caption=caption)])
+    table = show_table(wide, caption=caption)
+    table = fold_table(f"{len(wide)} layers", table) if len(wide) > TOP else table
+    yield Section("Code of each layer", items=[table])
