@@ -50,6 +50,7 @@ from workbench.errors import WorkbenchError
 from workbench.export.etrecord import add_etrecord
 from workbench.export.layers import describe_pte
 from workbench.models.inputs import choose_inputs, read_images
+from workbench.models import loader
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
 from workbench.portfolio.matrix import read_matrix
@@ -288,7 +289,8 @@ def make_record(folder: Path) -> list[bytes]:
 
 
 def save_pt(folder: Path) -> list[bytes]:
-    """Tensors, alone and in a mapping, in both formats of ``torch.save``."""
+    """Tensors, alone and in a mapping, in both formats of ``torch.save``; read in this process."""
+    loader._TRIAL = ""
     seeds = []
     for value, zipped in (({"x": torch.ones(2, 3)}, True), (torch.arange(4), False)):
         torch.save(value, made := io.BytesIO(), _use_new_zipfile_serialization=zipped)

@@ -142,11 +142,12 @@ def test_a_name_that_is_too_long_for_a_file_is_one_line(tmp_path):
         wb.load_model(f"{tmp_path}/model.py:Net")
 
 
-def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", ["../../../../escaped", "{}/escaped"])
+def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch, place):
     fsspec = pytest.importorskip("fsspec", reason="fsspec, an extra, is not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     files = fsspec.filesystem("memory")
-    evil = "/elsewhere/cells/../../../../escaped"
+    evil = f"/elsewhere/cells/{place.format(tmp_path)}"
     files.pipe(evil, b"{}")
     try:
         with pytest.raises(wb.WorkbenchError, match=r"memory://elsewhere: has a file '.*escaped'"):
@@ -188,17 +189,33 @@ def peak_mb(code, *arguments):
     return float(megabytes), said[-1]
 
 
-def make_deflated_tensors(path):
+def make_tensors(path, rows=800, method=zipfile.ZIP_DEFLATED, pickled=None):
     plain = path.with_suffix(".plain")
-    torch.save(torch.zeros(300, 3, 224, 224), plain)
-    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
+    torch.save(torch.zeros(rows, 3, 224, 224), plain)
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", method) as out:
         for entry in source.infolist():
-            out.writestr(entry.filename, source.read(entry))
+            is_pickle = pickled and entry.filename.endswith("data.pkl")
+            out.writestr(entry.filename, pickled if is_pickle else source.read(entry))
     plain.unlink()
+
+
+def make_large_bytes(path):
+    """`bytearray(2_000_000_000)`."""
+    code = b"\x80\x02c__builtin__\nbytearray\nJ" + (2_000_000_000).to_bytes(4, "little") + b"\x85R."
+    make_tensors(path, 0, zipfile.ZIP_STORED, code)
 
 
 def make_large_image(path):
     Image.new("RGBA", (9000, 9000)).save(path)
+
+
+def make_large_jpeg(path):
+    """A few pixels in several scans, with a header that claims 9400 x 9400."""
+    Image.new("RGB", (8, 8)).save(path, "JPEG", progressive=True)
+    content = bytearray(path.read_bytes())
+    start = content.index(b"\xff\xc2") + 5
+    content[start : start + 4] = 2 * (9400).to_bytes(2, "big")
+    path.write_bytes(content)
 
 
 def make_deflated_record(path):
@@ -225,8 +242,9 @@ def make_shared_events(path):
 
 READ_INPUTS = (
     "from workbench.models.inputs import read_arrays, read_images; name = sys.argv[1]; "
-    "read_images(name, (1, 3, 224, 224), (), ()) if name.endswith('png') else read_arrays(name)"
+    "read_arrays(name) if name.endswith('pt') else read_images(name, (1, 3, 224, 224), (), ())"
 )
+READ_STATE = "wb.load_model('toy_cnn', state_dict=sys.argv[1])"
 READ_RECORD = (
     "from workbench.export.etrecord import add_etrecord; "
     "from workbench.records.layers import Layers, Method; "
@@ -241,7 +259,9 @@ def slow(*values):
 @pytest.mark.parametrize(
     ("name", "make", "code", "words"),
     [
-        slow("x.pt", make_deflated_tensors, READ_INPUTS, "it is compressed; write it with torch"),
+        ("x.pt", make_tensors, READ_INPUTS, "takes more than 3"),
+        ("x.pt", make_large_bytes, READ_STATE, "takes more than 300 MB of memory"),
+        ("x.jpg", make_large_jpeg, READ_INPUTS, "more than 33554432; scale it down"),
         slow("x.png", make_large_image, READ_INPUTS, "more than 33554432; scale it down"),
         slow("x.etrecord", make_deflated_record, READ_RECORD, "is too large"),
         ("x.etdump", make_shared_events, "wb.read_etdump(sys.argv[1])", "overlap"),

@@ -25,7 +25,7 @@ from workbench.models.loader import Call, LoadedModel, load_tensors, try_forward
 from workbench.models.sources import ARRAYS, MOST_SAMPLES, RANDOM, sample_files
 from workbench.options import ExportOptions
 
-#: Larger images take too much memory, except for JPEG.
+#: Larger images take too much memory: while it is decoded, a JPEG in several scans is held whole.
 MOST_PIXELS = 2**25
 
 _DECODERS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
@@ -267,9 +267,9 @@ def _read_image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         mode = "RGB" if channels == 3 else "L"
         with Image.open(path, formats=_DECODERS) as file:
             if math.prod(file.size) > MOST_PIXELS:
-                file.draft(mode, (width, height))  # JPEG: decodes at a smaller scale
-            if math.prod(file.size) > MOST_PIXELS:
                 raise ValueError(f"{file.size} pixels, more than {MOST_PIXELS}; scale it down")
+            if math.prod(file.size) > MOST_PIXELS / 2:
+                file.draft(mode, (width, height))  # JPEG: decodes at a smaller scale
             file.load()
             ImageOps.exif_transpose(file, in_place=True)
             image = file if file.mode == mode else file.convert(mode)

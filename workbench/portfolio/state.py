@@ -65,7 +65,7 @@ class Storage:
             for remote in files.find(f"{root}/{name}"):
                 if not remote.endswith(store.PARTIAL):
                     local = self.folder / name / remote.split(f"{root}/{name}/", 1)[-1]
-                    if ".." in local.parts:
+                    if not local.resolve().is_relative_to((self.folder / name).resolve()):
                         raise StoreError(f"has a file {remote!r:.100}", where=self.url)
                     store.atomic_write(local, files.cat_file(remote))
 
