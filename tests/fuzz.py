@@ -49,8 +49,8 @@ from workbench.analysis.roofline import build_roof
 from workbench.errors import WorkbenchError
 from workbench.export.etrecord import add_etrecord
 from workbench.export.layers import describe_pte
-from workbench.models.inputs import choose_inputs, read_images
 from workbench.models import loader
+from workbench.models.inputs import choose_inputs, read_images
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
 from workbench.portfolio.matrix import read_matrix

@@ -5,7 +5,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
@@ -144,16 +143,38 @@ def test_a_command_that_hangs_or_fails_is_one_line(board, config, tmp_path, monk
     board.tools.write("sha256sum", "echo 'disk full' >&2; exit 1")
     with pytest.raises(wb.WorkbenchError, match=r"^ssh:board: disk full -> check its connection"):
         wb.run_config(config, root=tmp_path / "out")
-    real = subprocess.run
-
-    def run(command, *, timeout=None, **options):
-        hangs = "sha256sum" in command[-1]
-        return real(command, timeout=0.2 if hangs else timeout, **options)
-
-    monkeypatch.setattr(subprocess, "run", run)
+    fast = {"stdin": None, "timeout_s": 3.0, "out": None}
+    monkeypatch.setattr("workbench.run.targets.remote.Remote.sh.__kwdefaults__", fast)
     board.tools.write("sha256sum", "exec sleep 30")
     with pytest.raises(wb.WorkbenchError, match=r"^ssh:board: no answer in "):
         wb.run_config(config, root=tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ("yes", "an answer of more than 4 MB"),
+        ("yes >&2", "an answer of more than 4 MB"),
+        ("exit 0", "`echo ~` prints ''"),
+        ("sh -c \"$*\" | sed '/^@/d'", "does not answer as a shell does: no machine"),
+        ("sh -c \"$*\" | sed '/^@machine/{n; s|.*|../../x|}'", r"prints '\.\./\.\./x'"),
+    ],
+)
+def test_answers_of_a_machine_are_bounded_and_refused(board, config, tmp_path, answer, says):
+    script = (board.tools.folder / "ssh").read_text().replace('exec sh -c "$*"', answer)
+    board.tools.write("ssh", script, log=False)
+    with pytest.raises(wb.WorkbenchError, match=f"^ssh:board: .*{says}"):
+        wb.run_config(config, root=tmp_path / "out")
+
+
+def test_facts_that_no_machine_has_are_unknown(board, config, tmp_path):
+    edits = f"s/^Cpus_allowed_list.*/Cpus_allowed_list: 0-30000000/; s/^MemTotal: */&{'9' * 6000}/"
+    script = (board.tools.folder / "ssh").read_text()
+    script = script.replace('exec sh -c "$*"', f"sh -c \"$*\" | sed '{edits}'")
+    board.tools.write("ssh", script, log=False)
+    host = wb.run_config(config, root=tmp_path / "out").record.host
+    assert host["memory_gb"] is None
+    assert host["cores_usable"] == host["cores"]
 
 
 @needs_compiler

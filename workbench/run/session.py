@@ -6,7 +6,6 @@ An answer is an event, first ``ready``, or ``{"error": kind, "message": ...}``.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import selectors
@@ -22,7 +21,8 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from workbench.errors import RunnerError, TargetError, UsageError, WorkbenchError
+from workbench.errors import RunnerError, StoreError, TargetError, UsageError, WorkbenchError
+from workbench.records.codec import parse_json
 from workbench.records.runs import Batch, ProcessMemory, Stage, Tensor
 from workbench.run.locks import runner_options
 from workbench.run.targets.host import HOST, Host
@@ -210,11 +210,11 @@ class RunnerSession:
 
     def _receive(self, command: str, event: str) -> dict[str, Any]:
         line = self._read_line(command)
-        with contextlib.suppress(ValueError, RecursionError):
-            answer = json.loads(line)
-            if isinstance(answer, dict) and answer.get("event") == event:
+        with contextlib.suppress(StoreError):
+            answer = parse_json(line, self._name)
+            if answer.get("event") == event:
                 return answer
-            if isinstance(answer, dict) and "error" in answer:
+            if "error" in answer:
                 raise self._failure(answer)
         raise self._invalid(line[:80].decode(errors="replace"))
 

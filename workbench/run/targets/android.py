@@ -6,19 +6,19 @@ Its own settings, saved on the device, are restored even if it is unplugged and 
 import json
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from workbench.errors import TargetError, UsageError, WorkbenchError, unknown_name
+from workbench.run.targets.host import TIMEOUT_S, ask
 from workbench.run.targets.remote import Remote
 
 #: A folder from which a device's shell can run programs.
 BASE = "/data/local/tmp/executorch-workbench"
 
-ADB_TIMEOUT_S, CONNECT_TIMEOUT_S = 30.0, 5.0
+CONNECT_TIMEOUT_S = 5.0
 
 _PROPERTIES = {
     "manufacturer": "ro.product.manufacturer",
@@ -74,7 +74,7 @@ class Android(Remote):
     def _restore_settings(self) -> None:
         """Restore the settings that a run saved on the device before it lost the connection."""
         text = self.sh(f"cat {self._saved} 2>/dev/null || true")
-        with suppress(ValueError, AttributeError):
+        with suppress(ValueError, AttributeError, RecursionError):
             saved = json.loads(text).items()
             known = ((k, v) for k, v in saved if k in _KNOWN and isinstance(v, str))
             self._apply_settings({k: v for k, v in known if _VALUE.fullmatch(v)})
@@ -91,7 +91,7 @@ class Android(Remote):
             self.sh(f"settings {put if value != UNSET else f'delete global {name}'}")
         for name, value in self._read_settings(wanted).items():
             if value != wanted[name]:
-                what = f"setting {name} is {value}, not {wanted[name]}"
+                what = f"setting {name} is {value:.60}, not {wanted[name]}"
                 hint = "set it on the device, or run without --power"
                 raise TargetError(what, where=self.name, hint=hint)
 
@@ -139,10 +139,7 @@ def adb(*arguments: str) -> str:
     """The output of an adb command; WorkbenchError without adb, TargetError if it fails."""
     if not shutil.which("adb"):
         raise WorkbenchError("no adb", hint="install it (Debian: apt install adb)")
-    try:
-        done = subprocess.run(["adb", *arguments], capture_output=True, timeout=ADB_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        raise TargetError("adb does not answer", hint="run `adb kill-server`") from None
+    done = ask(["adb", *arguments], f"adb {arguments[0]}", TIMEOUT_S)
     said = done.stdout.decode(errors="replace")
     if done.returncode:
         words = (done.stderr.decode(errors="replace") or said).strip().splitlines()

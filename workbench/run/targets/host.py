@@ -1,16 +1,74 @@
 """The local machine, the interface that all targets share, and readings of their state."""
 
+import io
 import os
 import platform
 import re
+import selectors
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import IO, Any, Self
+
+from workbench.errors import TargetError
+
+#: Of an answer that is kept in memory, in bytes: ``/proc/cpuinfo`` takes 2 kB a core.
+LONGEST_ANSWER = 2**22
+#: Time limit of a command, in seconds.
+TIMEOUT_S = 30.0
+#: Of facts about a machine, in characters.
+LONGEST_FACT = 200
+
+
+def ask(
+    command: Sequence[str | os.PathLike[str]],
+    name: str,
+    timeout_s: float,
+    *,
+    stdin: IO[bytes] | None = None,
+    out: IO[bytes] | None = None,
+    most: int = LONGEST_ANSWER,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command to its end; TargetError if that takes too long, or it says too much.
+
+    Its standard output goes to the file ``out``, if there is one.
+    """
+    deadline, size, said = time.monotonic() + timeout_s, 0, (out or io.BytesIO(), io.BytesIO())
+    source = stdin or subprocess.DEVNULL
+    try:
+        with (
+            subprocess.Popen(command, stdin=source, stdout=-1, stderr=-1) as process,
+            selectors.DefaultSelector() as pipes,
+        ):
+            try:
+                for pipe, file in zip((process.stdout, process.stderr), said, strict=True):
+                    assert pipe
+                    pipes.register(pipe, selectors.EVENT_READ, file)
+                while pipes.get_map():
+                    ready = pipes.select(max(0.0, deadline - time.monotonic()))
+                    if time.monotonic() > deadline:
+                        raise subprocess.TimeoutExpired(command, timeout_s)
+                    for key, _ in ready:
+                        size += key.data.write(part := os.read(key.fd, 2**18))
+                        if not part:
+                            pipes.unregister(key.fileobj)
+                    if size > most:
+                        what = f"an answer of more than {most / 1e6:.0f} MB"
+                        raise TargetError(what, where=name)
+                code = process.wait(max(0.0, deadline - time.monotonic()))
+            finally:
+                process.kill()
+    except OSError as error:
+        raise TargetError(f"cannot be reached: {error.strerror}", where=name) from None
+    except subprocess.TimeoutExpired:
+        raise TargetError(f"no answer in {timeout_s:g} s", where=name) from None
+    output = said[0].getvalue() if isinstance(said[0], io.BytesIO) else b""
+    return subprocess.CompletedProcess(command, code, output, said[1].getvalue())
 
 
 def platform_name(system: str, machine: str) -> str:
@@ -80,31 +138,34 @@ class Host:
     def describe(self) -> dict[str, Any]:
         """CPU, cores, memory, kernel, frequency governor and load, as far as they are known."""
         facts = self.probe(FACTS)  # the load changes
-        memory = re.search(r"MemTotal:\s*(\d+) kB", facts["meminfo"])
+        memory = re.search(r"MemTotal:\s*(\d{1,15}) kB", facts["meminfo"])
         flags = re.search(r"^flags\s*:(.*)$", facts["cpuinfo"], re.MULTILINE)
-        cores = int(facts["cores"]) if facts["cores"].isdecimal() else None
+        cores = int(facts["cores"]) if re.fullmatch("[0-9]{1,4}", facts["cores"]) else None
         return {
-            "cpu": name_cpu(facts["cpuinfo"], self.machine),
+            "cpu": name_cpu(facts["cpuinfo"], self.machine)[:LONGEST_FACT],
             "machine": self.machine,
             "cores": cores,
             "cores_usable": len(self._allowed()) or cores,
             "memory_gb": round(int(memory[1]) / 2**20, 1) if memory else None,
-            "system": facts["system"],
+            "system": facts["system"][:LONGEST_FACT],
             "virtual": "hypervisor" in flags[1].split() if flags else None,
-            "governor": facts["governor"],
-            "load_average": [float(x) for x in re.findall(r"\d+\.\d+", facts["load"])[:3]],
+            "governor": facts["governor"][:LONGEST_FACT],
+            "load_average": [float(x) for x in re.findall(r"\d+\.\d+", facts["load"][:99])[:3]],
         }
 
     def sh(self, script: str) -> bytes:
         """Run a shell script there; returns its output."""
-        command = ["sh", "-c", script]
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).stdout
+        return ask(["sh", "-c", script], self.name, TIMEOUT_S).stdout
 
     def probe(self, script: str) -> dict[str, str]:
-        """The output of a script, by the headings ``@name`` that it echoes."""
+        """The output of a script, by the headings ``@name`` that it echoes; TargetError without."""
         text = self.sh(f"{{ {script}\n}} 2>/dev/null; true").decode(errors="replace")
         parts = re.split(r"^@(\w+)\s*$", text, flags=re.MULTILINE)
-        return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+        found = {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+        if missing := [name for name in re.findall(r"@(\w+)", script) if name not in found]:
+            what = f"does not answer as a shell does: no {missing[0]}"
+            raise TargetError(what, where=self.name, hint="see what `uname -m` prints there")
+        return found
 
     @cached_property
     def facts(self) -> dict[str, str]:
@@ -113,14 +174,18 @@ class Host:
 
     def cores(self) -> list[int]:
         """The cores to pin measurements to, without a mixed CPU's slow ones; [] if unknown."""
-        rows = re.findall(r"/cpu(\d+)/cpu_capacity:(\d+)", self.facts["capacity"])
+        rows = re.findall(r"/cpu(\d{1,4})/cpu_capacity:(\d{1,9})\b", self.facts["capacity"])
         capacity = {int(core): int(value) for core, value in rows}
         best = max((capacity.get(core, 0) for core in self._allowed()), default=0)
         return [core for core in self._allowed() if capacity.get(core, 0) == best]
 
     def _allowed(self) -> list[int]:
-        ranges = re.findall(r"(\d+)(?:-(\d+))?", self.facts["allowed"].partition(":")[2])
-        return [core for low, high in ranges for core in range(int(low), int(high or low) + 1)]
+        """The cores of a list such as ``0-3,8``; [] if it is none."""
+        listed = self.facts["allowed"].partition(":")[2].strip()
+        if not re.fullmatch(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?){,999}", listed):
+            return []
+        ranges = re.findall(r"(\d+)(?:-(\d+))?", listed)
+        return sorted({n for low, high in ranges for n in range(int(low), int(high or low) + 1)})
 
     def core(self, threads: int, process: int) -> int | None:
         """The core that all single-threaded programs of a restart share: no two are equal."""
@@ -181,10 +246,8 @@ def read_environment(target: Host) -> dict[str, Any]:
     """The fields of ``records.Reading`` that this target reports; empty if there are none."""
     try:
         command = target.command(["sh", "-c", READINGS])
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=READING_TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = ask(command, target.name, READING_TIMEOUT_S)
+    except TargetError:
         return {}
     return parse_environment(done.stdout.decode(errors="replace"))
 

@@ -12,13 +12,14 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from workbench.errors import TargetError, UsageError, WorkbenchError
-from workbench.run.targets.host import Host, platform_name
+from workbench.run.targets.host import LONGEST_ANSWER, TIMEOUT_S, Host, ask, platform_name
 from workbench.store import atomic_write, safe_name, sha256_of
 
-#: Time limits for copying a file and for other commands, in seconds.
-TRANSFER_TIMEOUT_S, TIMEOUT_S = 600.0, 30.0
+#: Limits for copying a file, in seconds and bytes.
+TRANSFER_TIMEOUT_S, LARGEST_FILE = 600.0, 2**30
 
 #: Days after which the folder of a run that was killed is deleted.
 LEFTOVER_DAYS = 2
@@ -40,17 +41,19 @@ class Remote(Host, abc.ABC):
     def shell(self, script: str) -> list[str]:
         """The local command that runs a shell script there; more words extend the script."""
 
-    def sh(self, script: str, *, stdin: Path | None = None, timeout_s: float = TIMEOUT_S) -> bytes:
+    def sh(
+        self,
+        script: str,
+        *,
+        stdin: Path | None = None,
+        timeout_s: float = TIMEOUT_S,
+        out: IO[bytes] | None = None,
+    ) -> bytes:
         """Run a shell script there; returns its output. TargetError if it fails or times out."""
+        most = LARGEST_FILE if out else LONGEST_ANSWER
         with open(stdin or os.devnull, "rb") as source:
-            try:
-                done = subprocess.run(
-                    self.shell(script), stdin=source, capture_output=True, timeout=timeout_s
-                )
-            except OSError as error:
-                raise TargetError(f"cannot be reached: {error.strerror}", where=self.name) from None
-            except subprocess.TimeoutExpired:
-                raise TargetError(f"no answer in {timeout_s:g} s", where=self.name) from None
+            command = self.shell(script)
+            done = ask(command, self.name, timeout_s, stdin=source, out=out, most=most)
         if done.returncode:
             words = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             reason = words[0] if words else f"code {done.returncode}"
@@ -92,8 +95,11 @@ class Remote(Host, abc.ABC):
         """Copy a complete file from there, and delete it there."""
         name = self.quote(remote)
         script = f"sha256sum < {name} && cat {name} && rm -f {name}"
-        said, _, content = self.sh(script, timeout_s=TRANSFER_TIMEOUT_S).partition(b"\n")
-        atomic_write(path, content)
+        with tempfile.TemporaryFile() as file:
+            self.sh(script, timeout_s=TRANSFER_TIMEOUT_S, out=file)
+            file.seek(0)
+            said = file.readline(200)
+            atomic_write(path, file.read())
         if said.split()[:1] != [sha256_of(path).encode()]:
             raise TargetError("a file arrived damaged", where=path, hint="try another cable")
 
@@ -107,7 +113,9 @@ class Remote(Host, abc.ABC):
     @property
     def machine(self) -> str:
         """The architecture, as ``uname -m`` calls it."""
-        return self.facts["machine"]
+        if not re.fullmatch(r"\w{1,30}", name := self.facts["machine"], re.ASCII):
+            raise TargetError(f"`uname -m` prints {name!r:.60}", where=self.name)
+        return name
 
     def close(self) -> None:
         """Delete the run's folder, if the machine can still be reached."""
@@ -153,6 +161,8 @@ class Ssh(Remote):
         try:
             self._connect()
             home = self.sh("echo ~").decode(errors="replace").strip()
+            if not re.fullmatch(r"/.{,999}", home):
+                raise TargetError(f"`echo ~` prints {home!r:.60}", where=self.name)
             super().__init__(self.name, f"{home}/.cache/executorch-workbench/target")
         except BaseException:
             self._disconnect()
@@ -193,7 +203,7 @@ class Ssh(Remote):
             except subprocess.TimeoutExpired:
                 raise TargetError("no connection", where=self.name) from None
             errors.seek(0)
-            words = errors.read().decode(errors="replace").strip().splitlines()[-1:]
+            words = errors.read(10_000).decode(errors="replace").strip().splitlines()[-1:]
         if done.returncode:
             hint = f"`ssh {self.host} true` must work without a prompt"
             raise TargetError(words[0] if words else "no connection", where=self.name, hint=hint)
