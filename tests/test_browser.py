@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import workbench as wb
@@ -254,6 +256,42 @@ def test_it_runs_without_a_red_cell_and_its_controls_change_the_view(path, open_
             keep(cell, f"{path.stem}-{number:02d}-moved")
     assert complaints_of(page) == []
     assert page.evaluate(WIDER) == []
+
+
+CELLS = [
+    "import torch\nfrom torch import nn\nimport workbench as wb\nx, runs = torch.ones(1, 512), []",
+    "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.hidden = nn.Linear(512, 4096)\n\n    def forward(self, x):\n"
+    "        return self.hidden(x).relu()",
+    "runs.append(wb.profile(Net(), x, effort='quick'))\n"
+    "wb.compare(*runs).text if runs[1:] else sorted({*runs[0].operators['source'].dropna()})",
+]
+
+
+def test_a_module_in_a_cell_is_profiled_edited_and_compared(lab, open_notebook):
+    address, token = lab
+    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, CELLS)])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    body = json.dumps({"type": "notebook", "content": notebook}).encode()
+    place = f"{address}/api/contents/mine.ipynb?token={token}"
+    urllib.request.urlopen(urllib.request.Request(place, body, method="PUT"))
+    page = open_notebook("mine.ipynb")
+    assert complaints_of(page) == []
+    output = page.locator(".jp-CodeCell").nth(2).locator(".jp-OutputArea-output").last
+    assert output.inner_text() == "['In [2]:7']"
+    page.evaluate(
+        "() => { const cell = jupyterapp.shell.currentWidget.content.widgets[1].model.sharedModel;"
+        " cell.setSource(cell.source.replaceAll('4096', '512')) }"
+    )
+    for number in (1, 2):
+        page.evaluate(
+            f"() => {{ jupyterapp.shell.currentWidget.content.activeCellIndex = {number} }}"
+        )
+        page.evaluate("() => jupyterapp.commands.execute('notebook:run-cell')")
+        rest(page)
+    keep(page, "edited-module")
+    assert complaints_of(page) == []
+    assert re.search(r"against Net-\w{8}_.* faster", output.inner_text())
 
 
 def test_the_other_levels_follow_once_the_first_comparison_is_drawn(open_notebook):
