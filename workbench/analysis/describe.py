@@ -1,10 +1,20 @@
 """What was run, on what and how, in words."""
 
+from typing import Any
+
 import pandas as pd
 
 from workbench.analysis.quality import is_foreign
-from workbench.frames import format_time
+from workbench.frames import format_ms, format_range, format_share, format_time
 from workbench.records.runs import Experiment, Export, Phase, PlannedProgram, RunRecord
+
+#: What a gain was concluded from.
+_BASES = {
+    "removal": "measured time of the removed operators",
+    "twin": "from similar operators of this run",
+    "roofline": "estimated from the machine's peaks",
+}
+NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside the traces."
 
 
 def describe_run(record: RunRecord, categories: str, recorder: str = "") -> pd.DataFrame:
@@ -109,3 +119,34 @@ def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> di
     build = f"executorch {record.versions.get('executorch')}, {record.runner.get('kind')} runner"
     build += f" {str(record.runner.get('sha256', ''))[:12]}".rstrip()
     return {"program": name, "device": device, "build": build}
+
+
+def list_findings(findings: pd.DataFrame, top: int = 8) -> list[str]:
+    """One line for each of the first findings."""
+    return [
+        "; ".join(filter(None, (f"{row['rank']}. {row['title']}", describe_place(row))))
+        + f". Gain: {describe_gain(row)}. Do: {row['action']}"
+        for row in findings.head(top).to_dict("records")
+    ]
+
+
+def describe_place(row: dict[str, Any]) -> str:
+    """The time and layers of a finding: ``10 % of the time, in classifier.3 (net.py:120)``."""
+    time = "" if pd.isna(row["spent"]) else f"{100 * row['spent']:.0f} % of the time"
+    return ", ".join(filter(None, (time, row["place"] and f"in {row['place']}")))
+
+
+def describe_gain(row: dict[str, Any]) -> str:
+    """The gain of a finding in a few words: ``at most 1.50 ms (15 %)``."""
+    if row["basis"] == "unknown":
+        return "unknown, the run was emulated: measure on the device"
+    if row["of"] != "latency":
+        most = "at most " if row["basis"] == "bound" else ""
+        return f"{most}{format_share(row['share'])} of the {row['of']}"
+    if row["basis"] == "bound":
+        return f"at most {format_ms(row['high_ms'])} ({format_share(row['share'])})"
+    gain, low, high = format_range(row["gain_ms"], row["low_ms"], row["high_ms"])
+    return (
+        f"{gain} ({format_share(row['share'])}), between {low} and {high}; "
+        f"{_BASES.get(row['basis'], row['basis'])}"
+    )

@@ -17,14 +17,13 @@ from workbench.cli.options import (
     call,
     command,
     read_value,
-    say,
 )
 from workbench.errors import UsageError
 from workbench.options import MeasureOptions
 from workbench.progress import show_progress
 
 
-@command()
+@command(kept=True)
 @click.argument("run_dir", type=PATH)
 @BASELINE
 @CATEGORIES
@@ -88,15 +87,15 @@ def report(
     return Output(files, {"runs": runs, "files": files}, step=f"open {files[0]} in a browser")
 
 
-@command()
+@command(kept=True)
 @click.argument("run_dir", type=PATH)
 @click.option("--experiment", default="", help="Which one [default: the first candidate].")
 @click.option("--threads", type=int, help="At which thread count [default: the first].")
 @BASELINE
 def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str) -> Output:
     """List optimisation opportunities, largest gain first."""
+    from workbench.analysis.describe import NO_PROGRAM, list_findings
     from workbench.analysis.open import open_run
-    from workbench.plots.views import NO_PROGRAM, list_findings
 
     run = open_run(run_dir, baseline=baseline)
     name = experiment or run.subject.name
@@ -196,7 +195,7 @@ def kernels(log: Path, baseline: Path | None) -> Output:
     return Output([text], {"kernels": table}, step=step)
 
 
-@command()
+@command(kept=True)
 @click.argument("names", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--baseline", type=PATH, help="metrics.json of an earlier run, instead of BASELINE.")
 @click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
@@ -248,7 +247,7 @@ def compare(
     return Output(describe_compared(found), found.record, exit_code=exit_code, step=step)
 
 
-@command()
+@command(kept=True)
 @click.argument("run_dir", type=PATH)
 def validate(run_dir: Path) -> Output:
     """Check that a run is complete and its files agree; exit 1 if not."""
@@ -263,7 +262,7 @@ def validate(run_dir: Path) -> Output:
     return Output(lines, record, exit_code=failed, step=step)
 
 
-@command()
+@command(kept=True)
 @click.argument("roots", nargs=-1, type=PATH, metavar="[FOLDER]...")
 @click.option("--across", multiple=True, help="What may differ within a line: program.")
 @click.option("--figure", type=PATH, help="Plot latency over time into this file (.png, .svg).")
@@ -280,17 +279,17 @@ def history(
 
     A line has the comparable runs of a program. Two successive runs must show a change.
     """
-    from workbench.plots.latencies import plot_history
     from workbench.portfolio.history import read_history, write_figure
     from workbench.store import atomic_write
     from workbench.trace.writers import defuse
 
     found = read_history(roots or (Path(),), across=across)
-    for problem in found.problems:
-        say(f"skipped: {problem}")
     if found.rows.empty:
-        raise UsageError("no runs found", where=" ".join(map(str, roots)) or ".")
+        where, hint = " ".join(map(str, roots)) or ".", "; ".join(found.problems[:3])
+        raise UsageError("no runs found", where=where, hint=hint)
     if figure:
+        from workbench.plots.latencies import plot_history
+
         write_figure(plot_history(found.rows, found.changes), figure)
     if csv:
         atomic_write(csv, defuse(found.rows).to_csv(index=False, lineterminator="\n"))
@@ -298,7 +297,9 @@ def history(
     record = {"runs": found.rows, "changes": found.changes, "problems": found.problems}
     lines = [text for table in found.tables for text in (table, "")]
     step = f"open {figure}" if figure else "--figure history.svg plots these runs"
-    return Output(lines, {"passed": not slower, **record}, exit_code=slower, step=step)
+    notes = tuple(f"skipped: {problem}" for problem in found.problems)
+    record = {"passed": not slower, **record}
+    return Output(lines, record, exit_code=slower, step=step, notes=notes)
 
 
 @command()

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import click
 
+from workbench.cli.answers import find_answer, keep_answer
 from workbench.errors import UsageError, WorkbenchError, printable
 from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
 from workbench.records.codec import to_document
@@ -145,8 +146,8 @@ JSON = "--json"
 class Output:
     """What a command returns: ``lines`` for people, ``record`` for programs.
 
-    The record may be filled while lines are generated. ``step``, what to do next, goes to stderr.
-    ``then`` runs after the output.
+    The record may be filled while lines are generated. ``notes`` and ``step``, what to do next, go
+    to stderr. ``then`` runs after the output.
     """
 
     lines: Iterable[object]
@@ -154,30 +155,54 @@ class Output:
     exit_code: int = 0
     then: Callable[[], None] | None = None
     step: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Command(click.Command):
-    """A command whose function returns an ``Output``; ``--json`` prints its record."""
+    """A command whose function returns an ``Output``; ``--json`` prints its record.
 
-    def __init__(self, *arguments: Any, **options: Any):
+    The answer of one that is ``kept`` is computed once for each state of the files that it uses.
+    """
+
+    def __init__(self, *arguments: Any, kept: bool = False, **options: Any):
         super().__init__(*arguments, **options)
+        self.kept = kept
         text = "Print one JSON document, also for errors."
         self.params.append(click.Option([JSON], is_flag=True, help=text))
 
     def invoke(self, context: click.Context) -> int:
         """Run the command and print its output; returns the exit code."""
         as_json = context.params.pop("json")
+        if self.kept:
+            return self._answer(context, as_json)
         output: Output = super().invoke(context)
         for line in output.lines:
             if not as_json:
                 click.echo(printable(str(line)))
         if as_json:
             click.echo(to_document(output.record), nl=False)
-        elif output.step:
-            click.echo(printable(f"next: {output.step}"), err=True)
+        _end(output.notes, output.step, as_json)
         if output.then:
             output.then()
         return output.exit_code
+
+    def _answer(self, context: click.Context, as_json: bool) -> int:
+        path, answer = find_answer({"command": self.name, "json": as_json, **context.params})
+        if answer is None:
+            with keep_answer(path) as answer:
+                output: Output = super().invoke(context)
+                lines = to_document(output.record).splitlines() if as_json else output.lines
+                answer |= {"lines": [*map(str, lines)], "exit_code": int(output.exit_code)}
+                answer |= {"notes": output.notes, "step": output.step}
+        for line in answer["lines"]:
+            click.echo(printable(line))
+        _end(answer["notes"], answer["step"], as_json)
+        return int(answer["exit_code"])
+
+
+def _end(notes: Iterable[str], step: str, as_json: bool) -> None:
+    for note in (*notes, *([f"next: {step}"] if step and not as_json else [])):
+        say(note)
 
 
 command = functools.partial(click.command, cls=Command)

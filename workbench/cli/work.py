@@ -192,7 +192,7 @@ def profile(
     MODEL is what `workbench export` takes.
     """
     from workbench import workflow
-    from workbench.plots.views import list_findings
+    from workbench.analysis.describe import list_findings
     from workbench.report.artifacts import outline_run
 
     if out and len(models) > 1:

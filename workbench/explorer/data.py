@@ -15,13 +15,14 @@ import workbench
 from workbench.analysis.attribution import find_method
 from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
+from workbench.analysis.describe import describe_gain, describe_place
 from workbench.analysis.ledger import Key
 from workbench.analysis.memory import track_live
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.plots.views import describe_gain, describe_place, describe_times
+from workbench.plots.views import describe_times
 from workbench.records.runs import SCHEMA_VERSION
 
 _INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spans drawn in all.

@@ -25,18 +25,10 @@ from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.variants import read_study
 from workbench.errors import UsageError
 from workbench.frames import EMULATED, MISSING, decimals_of, format_number, is_emulated
+from workbench.plots.tables import COLORS
 from workbench.records.optimize import Study
 from workbench.records.runs import Export
 
-#: Of categories alone. The palette of Okabe and Ito, which colour-blind readers can tell apart;
-#: the two categories that multiply matrices, which SME2 speeds up, are both blue.
-COLORS = {
-    "Convolution": "#0072B2",
-    "GEMM": "#56B4E9",
-    "Data Movement": "#E69F00",
-    "Elementwise": "#009E73",
-    "Other": "#8A8A8A",
-}
 UNSPLIT_COLOR = "#D4D4D4"  #: For what belongs to no single category.
 #: For experiments and samples of them; from Paul Tol's muted palette, apart from the categories'.
 SERIES = ("#332288", "#CC6677", "#999933", "#882255", "#AA4499", "#6E5A4B", "#DDAA33")

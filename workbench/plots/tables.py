@@ -8,14 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-from IPython.display import display
-from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from workbench.errors import printable, unknown_name
 from workbench.frames import EMULATED, FRAMES, MISSING, decimals_of, format_number, is_emulated
-from workbench.plots.style import COLORS
 
+#: Of categories alone. The palette of Okabe and Ito, which colour-blind readers can tell apart;
+#: the two categories that multiply matrices, which SME2 speeds up, are both blue.
+COLORS = {
+    "Convolution": "#0072B2",
+    "GEMM": "#56B4E9",
+    "Data Movement": "#E69F00",
+    "Elementwise": "#009E73",
+    "Other": "#8A8A8A",
+}
 _SHARES = {
     "share", "baseline_share", "candidate_share", "roof_share", "spread", "share_before",
     "share_after", "contribution", "cv", "floor", "noise_floor", "margin", "efficiency",
@@ -77,11 +83,13 @@ class VStack:
         self.parts = parts
 
     def _ipython_display_(self) -> None:
+        from IPython.display import display
+
         for part in filter(lambda part: part is not None, self.parts):
             display(part)
 
     def __str__(self) -> str:
-        return "\n\n".join(str(part) for part in self.parts if not isinstance(part, Figure))
+        return "\n\n".join(str(part) for part in self.parts if not hasattr(part, "savefig"))
 
 
 def join_tables(*tables: Table) -> Table:

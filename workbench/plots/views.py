@@ -10,7 +10,12 @@ import pandas as pd
 
 from workbench import frames
 from workbench.analysis.compare import FALSE_DISCOVERIES
-from workbench.analysis.describe import describe_latency
+from workbench.analysis.describe import (
+    NO_PROGRAM,
+    describe_gain,
+    describe_latency,
+    describe_place,
+)
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.exports import compare_exports, count_undelegated, list_partition
 from workbench.analysis.layers import name_layer
@@ -50,13 +55,6 @@ NOT_COVERED = (
     "compiled for one level, the C library, or kernels that XNNPACK selects by "
     "microarchitecture. A level is this CPU without some features, not another CPU."
 )
-#: What a gain was concluded from.
-_BASES = {
-    "removal": "measured time of the removed operators",
-    "twin": "from similar operators of this run",
-    "roofline": "estimated from the machine's peaks",
-}
-NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside the traces."
 
 
 def show(
@@ -480,37 +478,6 @@ def show_cards(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> Table:
     table = Table(page, "\n".join(f"{n}. {item.markdown}" for n, item in enumerate(items, 1)))
     mark = f"{frames.EMULATED.capitalize()}. These are not sorted by gain."
     return join_tables(show_note(mark), table) if frames.is_emulated(findings) else table
-
-
-def list_findings(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> list[str]:
-    """One line for each of the first findings."""
-    return [
-        "; ".join(filter(None, (f"{row['rank']}. {row['title']}", describe_place(row))))
-        + f". Gain: {describe_gain(row)}. Do: {row['action']}"
-        for row in findings.head(top).to_dict("records")
-    ]
-
-
-def describe_place(row: dict[str, Any]) -> str:
-    """The time and layers of a finding: ``10 % of the time, in classifier.3 (net.py:120)``."""
-    time = "" if pd.isna(row["spent"]) else f"{100 * row['spent']:.0f} % of the time"
-    return ", ".join(filter(None, (time, row["place"] and f"in {row['place']}")))
-
-
-def describe_gain(row: dict[str, Any]) -> str:
-    """The gain of a finding in a few words: ``at most 1.50 ms (15 %)``."""
-    if row["basis"] == "unknown":
-        return "unknown, the run was emulated: measure on the device"
-    if row["of"] != "latency":
-        most = "at most " if row["basis"] == "bound" else ""
-        return f"{most}{frames.format_share(row['share'])} of the {row['of']}"
-    if row["basis"] == "bound":
-        return f"at most {frames.format_ms(row['high_ms'])} ({frames.format_share(row['share'])})"
-    gain, low, high = frames.format_range(row["gain_ms"], row["low_ms"], row["high_ms"])
-    return (
-        f"{gain} ({frames.format_share(row['share'])}), between {low} and {high}; "
-        f"{_BASES.get(row['basis'], row['basis'])}"
-    )
 
 
 def _show_finding(row: dict[str, Any]) -> Table:

@@ -1,15 +1,16 @@
 """The runs below some folders over time, and where they became faster or slower."""
 
+from __future__ import annotations
+
 import io
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from workbench.analysis import statistics
 from workbench.analysis.change_points import find_changes
@@ -20,6 +21,9 @@ from workbench.frames import HISTORY, WRONG, check
 from workbench.plots.tables import Table, show_table
 from workbench.records.runs import RunRecord, count_threads
 from workbench.store import MANIFEST, atomic_write, load_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: What may be declared to differ within a line.
 AXES = ("program",)

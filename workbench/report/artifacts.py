@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from IPython.display import display
 
 from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.open import open_run
@@ -37,6 +36,8 @@ Document = dict[str, Any]
 
 def write_explorer(names: dict[str, Any]) -> None:
     """Write ``explore.html`` of the run that a notebook shows, and display what it is called."""
+    from IPython.display import display
+
     path = Path(names["run_dir"])
     opened = (value for value in names.values() if isinstance(value, Run))
     run = next((run for run in opened if run.path == path), None) or open_run(path)
