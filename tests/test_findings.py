@@ -292,6 +292,15 @@ def test_changes_of_layout_are_told_by_what_they_are_for():
     assert table["gain_ms"].iloc[0] == pytest.approx(0.5, rel=0.01)
 
 
+def test_channels_last_inputs_are_not_promised_where_they_would_split_the_graph():
+    """Squeeze-excite: mobilenet_v3_small has 11 delegates with them, and 1 without."""
+    program = [layout("x", "a", TO_NHWC, 0.5), conv("a", "b", 2.0), conv("b", "s", 1.0)]
+    scaled = Delegate([*program, Node("Multiply", "b s", "y", 1.0)])
+    assert len(found(measured(scaled), "layout")) == 1
+    shapes = {"s": (1, 1, 1, 32)}
+    assert found(measured(scaled, shapes=shapes), "layout").empty
+
+
 def test_many_delegates_are_a_finding_and_one_is_not():
     names = "abcdefgh"
     program = [Delegate([conv("x", "a", 0.5)], overhead_ms=0.2)]
@@ -439,6 +448,12 @@ def test_a_faster_dtype_is_measured_or_only_bounded():
     assert 2.8 < row["low_ms"] < row["high_ms"] < 3.2
     slower = changed(facts, by_dtype=own | {"fp16": [6.0, 6.01, 5.99]})
     assert found(slower, "dtype").empty
+
+
+def test_int8_is_no_advice_for_a_model_of_microseconds():
+    programs = (Delegate([conv("x W", "y", ms)]) for ms in (3.0, 0.008))
+    long, short = (measured(program, export=exported()) for program in programs)
+    assert len(found(long, "dtype")) == 1 and found(short, "dtype").empty
 
 
 def test_int8_promises_nothing_for_what_cannot_be_quantised():

@@ -3,6 +3,7 @@ import itertools
 import logging
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -307,7 +308,12 @@ def test_the_trial_run_does_not_touch_the_model(write):
         ("import gone_module\n", "mine.py:Net", "WorkbenchError", ["mine.py:1:", "gone_module"]),
         ("raise SystemExit(3)\n", "mine.py:Net", "WorkbenchError", ["mine.py:1:", "SystemExit"]),
         ("def f():\n    return 3\n", "mine.py:f", "WorkbenchError", ["mine.py: f gives 'int'"]),
-        ("def f(n):\n    return n\n", "mine.py:f", "WorkbenchError", ["cannot be built", "'n'"]),
+        (
+            "def f(n):\n    return n\n",
+            "mine.py:f",
+            "WorkbenchError",
+            ["cannot be built", "'n'", "without arguments"],
+        ),
         (
             NET + "example_inputs = torch.ones(1, 5)\n",
             "mine.py:Net",
@@ -334,6 +340,20 @@ def test_each_way_to_fail_has_one_clear_line(write, text, spec, error, parts):
     assert line.startswith(f"{error}: ")
     for part in parts:
         assert part in line
+
+
+def test_code_that_no_inputs_cure_gets_no_hint_to_check_them(write):
+    write(NET.replace("return ", "return self.gone + ") + "example_inputs = torch.ones(1, 4)\n")
+    line = problem(wb.load_model, "mine.py:Net")
+    assert "AttributeError" in line and "check its inputs" not in line
+
+
+def test_the_command_that_installs_works_in_an_activated_environment(monkeypatch):
+    """Which has no pip if a pip outside made it."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    *command, package = shlex.split(wb.WorkbenchError("is missing", install="gone").hint)
+    assert package == "gone"
+    assert subprocess.run([*command, "--help"], stdout=subprocess.DEVNULL).returncode == 0
 
 
 # Models of libraries

@@ -1109,10 +1109,19 @@ class Comparison:
         named = self.within_run and self.baseline.program != self.candidate.program
         if named and not self.subject:
             subject, label = f"{self.candidate.label} against {self.baseline.label}", ""
-        return compare.reach_verdict(
+        verdict = compare.reach_verdict(
             subject, label, self.latency, self.shift, emulated=self.emulated, wrong=self.wrong,
             programs=self.programs, unchanged=unchanged, separate=self.separation,
         )  # fmt: skip
+        return replace(
+            verdict, bottleneck=re.sub(r"\bOther\b", self._name_other, verdict.bottleneck)
+        )
+
+    def _name_other(self, found: re.Match[str]) -> str:
+        """What takes most of the category that has no other name: ``Other (softmax)``."""
+        rows = self.candidate.operators.query("category == 'Other'")
+        by_family = rows.groupby("family", observed=True)["mean_ms"].sum()
+        return f"{found[0]} ({by_family.idxmax()})" if len(by_family) else found[0]
 
     @property
     def checks(self) -> list[Row]:

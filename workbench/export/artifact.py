@@ -111,7 +111,7 @@ def _export_model(
         report(f"{cached.path.name}: up to date", 1.0)
         _report_problems(cached, report)
         return cached
-    # Only now: an export that is reused needs no PyTorch.
+    report("importing torch", 0.0)  # only now: an export that is reused needs no PyTorch
     from workbench.export import accuracy, failure
     from workbench.export.lower import identify_graph, lower_model
     from workbench.models.inputs import choose_inputs, lay_out_channels_last, name_dimensions
@@ -381,7 +381,9 @@ def describe_export(export: Export) -> list[str]:
     missing = [row for row in export.partition if not row.delegated]
     count, delegates = sum(row.count for row in missing), sum(export.delegates.values())
     size = f"{export.size_bytes / 1e6:.1f} MB in {export.seconds:.1f} s"
-    lines = [f"{export.pte}: {size}, {delegates} delegates, {count} operators not delegated"]
+    plural = "" if delegates == 1 else "s"
+    size += f", {delegates} delegate{plural}, {count} operator{'s' * (count != 1)} not delegated"
+    lines = [f"{export.pte}: {size}"]
     lines += [f"{name.replace('_', ' ')}: {text}" for name, text in export.options.items()]
     for output in export.fidelity:
         text = "not comparable with PyTorch's"

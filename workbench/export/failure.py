@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from workbench.errors import ExportError
-from workbench.models.sources import reason, user_line, user_line_of_stack
+from workbench.models.sources import BROKEN, reason, user_line, user_line_of_stack
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -42,6 +42,8 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
         from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
         what, hint, text = reason(error), _HINTS.get(stage), str(error)
+        if stage == FORWARD and isinstance(error, BROKEN):
+            hint = None
         if isinstance(error, GuardOnDataDependentSymNode):
             what = "the code branches on a tensor's value, or uses it as a size"
             hint = "compute both sides and choose with torch.where; keep sizes constant"

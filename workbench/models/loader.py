@@ -28,7 +28,14 @@ from torch import nn
 from workbench.errors import UsageError, WorkbenchError, install_command, unknown_name
 from workbench.models import registry
 from workbench.models.process import PROCESS_LOCK, replaced, silent_stderr
-from workbench.models.sources import forward_line, package_root, reason, shown_path, user_line
+from workbench.models.sources import (
+    BROKEN,
+    forward_line,
+    package_root,
+    reason,
+    shown_path,
+    user_line,
+)
 
 #: The seed of random weights and inputs: every export of a model is the same.
 SEED = 0
@@ -195,7 +202,10 @@ def _install(package: str) -> str:
     index = f"https://download.pytorch.org/whl/{build}"
     same_build = package if package == "torchaudio" else "torchvision"
     first = install_command("--upgrade", "--index-url", index, same_build, torch)
-    return first if package == same_build else f"{first} && {install_command(package)}"
+    first = first if package == same_build else f"{first} && {install_command(package)}"
+    # PyTorch's index may be out of reach, and PyPI's libraries fit only PyPI's own PyTorch.
+    plain = install_command("--force-reinstall", package, torch.partition("+")[0])
+    return f"{first} (without access to that index, all from PyPI: {plain})"
 
 
 def _find_in_library(wanted: registry.ModelName) -> Callable[[], nn.Module]:
@@ -291,7 +301,8 @@ def _prepare(
     given: Any = None,
 ) -> LoadedModel:
     source = source or getattr(definition, "__module__", "") or definition.__name__
-    with _explain_errors("cannot be built", source):
+    hint = "name a function without arguments that returns the model" if namespace else None
+    with _explain_errors("cannot be built", source, hint):
         is_model = isinstance(definition, nn.Module) or registry.is_eager_model(definition)
         thing = definition if is_model and not inspect.isclass(definition) else definition()
         is_module = isinstance(thing, nn.Module)
@@ -430,6 +441,8 @@ def _explain_errors(what: str, where: str, hint: str | None = None) -> Iterator[
         raise
     except (Exception, SystemExit) as error:  # a user's code may raise anything
         line = user_line(error) or where
+        if isinstance(error, BROKEN):  # whatever the inputs
+            hint = None
         raise WorkbenchError(f"{what}: {reason(error)}", where=line, hint=hint) from error
 
 

@@ -119,6 +119,10 @@ def forward_line(module: nn.Module) -> str:
     return _innermost([(code.co_filename, code.co_firstlineno)]) if code else ""
 
 
+#: Errors of code that other inputs do not cure.
+BROKEN = (AttributeError, ImportError, NameError, OSError, SyntaxError)
+
+
 def reason(error: BaseException) -> str:
     """The type of an error and the first sentence of its message."""
     sentence = _SENTENCE_END.split(str(error).strip(), maxsplit=1)[0]

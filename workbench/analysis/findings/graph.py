@@ -317,6 +317,8 @@ def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[
             causes.setdefault(_cause(m.flow, step), []).extend(keys)
     for cause, keys in causes.items():
         if cause == _PROGRAM_EDGE:
+            if _scales_channels(m.flow):
+                continue
             action = "pass channels-last inputs, the layout that XNNPACK computes in"
             hint = "example_inputs = (x.to(memory_format=torch.channels_last),)"
         else:
@@ -326,6 +328,20 @@ def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[
         title, gain = f"{count(len(keys), 'layout conversion')} for {cause}", time_spent(m, keys)
         gain = gain if cause == _PROGRAM_EDGE else Gain.at_most(gain.ms)
         yield Finding(title, gain, keys, action, hint)
+
+
+def _scales_channels(flow: Dataflow) -> bool:
+    """Whether images meet one value for each channel, as in squeeze-excite.
+
+    The layout of such values is ambiguous: in channels-last programs, the exporter copies them
+    outside the delegate (mobilenet_v3_small: 11 delegates instead of 1).
+    """
+    for step in flow.steps:
+        tensors = (flow.tensors[tensor] for tensor in step.reads)
+        sizes = {math.prod(t.shape) for t in tensors if not t.constant and len(t.shape) == 4}
+        if step.type in POINTWISE and len(sizes) > 1:
+            return True
+    return False
 
 
 def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:

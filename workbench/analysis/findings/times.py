@@ -24,6 +24,8 @@ from workbench.store import RUNS, find_runs, load_run
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
 _ARM = ("aarch64", "arm64")
+#: Of a shorter model, calls and conversions take what int8 would save.
+_LEAST_QUANTIZED_MS = 0.1
 #: Operators shorter than the least time of one runtime call are overhead.
 _TINY_MS = 0.005
 #: Groups of int4 weights from which on larger ones save little, and the most that those of 32 lost
@@ -107,6 +109,9 @@ def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             gain = Gain(spent.ms * typical, spent.low * least, spent.high * most, "twin")
         ratio = part["baseline_ms"].sum() / part["candidate_ms"].sum()
         names = m.kernels.get("function", pd.Series(dtype=object))
+        # Of a function without a name, the class of its code.
+        codes = m.kernels.get("code", names).radd("unnamed ").add(" code")
+        names = names.mask(names.str.contains(r"\+0x", na=False), codes)
         functions = dict.fromkeys(str(names[key]) for key in keys if names.get(key))
         yield Finding(
             f"{comparison.toggle} does not speed up {name}: {ratio:.2f}x over "
@@ -234,7 +239,7 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         return
     products = m.costs.index[m.costs["family"].isin(dtypes.PRODUCTS)]
     keys = _quantizable(m, [key for key in products if key in unclaimed])
-    if not keys:
+    if not keys or m.latency_ms < _LEAST_QUANTIZED_MS:
         return
     possible = len(_quantizable(m, products))
     part = f", and {possible} of {len(products)} can be quantised"
