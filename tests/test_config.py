@@ -196,6 +196,23 @@ def copies(tmp_path, monkeypatch):
     return write
 
 
+@pytest.mark.parametrize("place", ["../elsewhere", "{}/elsewhere", "out/../../elsewhere"])
+def test_only_with_runners_of_its_own_a_config_writes_elsewhere(tmp_path, cli, place):
+    content = {"model": "x.pte", "experiments": [{"name": "a"}], "output_root": place}
+    (tmp_path / "x.pte").write_bytes(b"x")
+    text = json.dumps(content).replace("{}", str(tmp_path.parent))
+    (tmp_path / "x.json").write_text(text)
+    code, _, err = cli("run", "x.json")
+    assert code == 2
+    assert re.search("output_root .*: leads outside of the working folder -> .*--out", err)
+
+
+def test_a_long_path_is_cut_in_an_error(cli):
+    code, _, err = cli("report", "x" * 6000)
+    assert code == 1
+    assert len(err) < 1000
+
+
 def test_the_same_config_continues_and_never_overwrites(copies):
     """Its processes are interleaved: every second one backwards, every third one rotated."""
     first = wb.run_config(copies("a", "b", "c"))

@@ -43,6 +43,7 @@ def test_the_tools_are_commands_with_their_options():
         ("export", {"model": "m", "rewrite": False}, ["--no-rewrite", "--", "m"]),
         ("export", {"model": "m", "fresh": True, "sizes": ["a=1", "b=2"]},
          ["--size=a=1", "--size=b=2", "--fresh", "--", "m"]),
+        ("compare", {"names": ["a"], "nonsense": False}, ["--nonsense", "--", "a"]),
         ("compare", {"names": ["a", "b"], "nonsense": 1}, ["--nonsense=1", "--", "a", "b"]),
     ],
 )  # fmt: skip

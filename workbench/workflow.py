@@ -328,8 +328,7 @@ def run_config(
     config = read_config(path, progress)
     config = replace(config, target=target or config.target, power=power or config.power)
     config = select_experiments(config, only) if only else config
-    place, name = output_place(config)
-    place = Path(root or place)
+    place, name = output_place(config, root)
     with open_target(config.target, power=config.power) as there:
         if config.experiments[0].runner == Experiment.runner:
             runner = find_runner(there, ops)

@@ -37,6 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (WorkbenchError, OSError) as error:
         if DEBUG in arguments:
             raise
+        if isinstance(error, OSError):
+            error = WorkbenchError(error.strerror or str(error), where=error.filename)
         say(f"error: {error}")
         fail(error, getattr(error, "exit_code", 1), arguments)
 

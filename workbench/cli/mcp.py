@@ -71,7 +71,8 @@ def command_line(tool: click.Command, arguments: Mapping[str, Any]) -> list[str]
             elif not isinstance(value, bool):
                 options.append(f"{option}={value}")
             else:
-                options += [option] if value else params[name].secondary_opts[:1]
+                off = params[name].secondary_opts[:1] if name in params else [option]
+                options += [option] if value else off
     return [str(tool.name), *options, "--", *positional]
 
 

@@ -179,15 +179,20 @@ def plan_pairs(config: Config, baseline: str = "") -> tuple[tuple[Pair, ...], st
     return compared + tuple(p for p in pairs if (p.baseline, p.candidate) not in known), how
 
 
-def output_place(config: Config) -> tuple[Path, str]:
+def output_place(config: Config, root: str | Path | None = None) -> tuple[Path, str]:
     """The output folder, and the name of the run in it; empty for one of the workbench.
 
-    The kit's ``output_root`` may be the folder of one run, ``<root>/runs/<name>``.
+    The kit's ``output_root`` may be the folder of one run, ``<root>/runs/<name>``. With runners of
+    its own, a config may place it anywhere, as the kit does; else in the working folder.
     """
-    if not config.output_root:
-        return default_root(Path(config.model).stem), ""
-    place = Path(config.output_root)
-    return (place.parent.parent, place.name) if place.parent.name == "runs" else (place, "")
+    place, name = Path(config.output_root or default_root(Path(config.model).stem)), ""
+    is_inside = place.resolve().is_relative_to(Path.cwd())
+    if config.experiments[0].runner == Experiment.runner and not (is_inside or root):
+        what, where = "leads outside of the working folder", f"output_root {config.output_root}"
+        raise UsageError(what, where=where, hint="choose the folder with --out")
+    if place.parent.name == "runs":
+        place, name = place.parent.parent, place.name
+    return Path(root or place), name
 
 
 def _find_program(name: str, folder: Path) -> Path:
