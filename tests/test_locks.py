@@ -23,7 +23,7 @@ import workbench as wb
 
 WAITING = re.compile(
     r"(\S+: )?another measurement or batch is running on this machine"
-    r"( \(.+, PID \d+, since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\))?: waiting"
+    r"( \(.+, PID \d+, (exporting )?since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\))?: waiting"
 )
 
 
@@ -97,19 +97,31 @@ def test_a_waiting_run_says_so_once_then_starts(tmp_path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("other", ["measures", "exports"])
-def test_an_export_waits_for_measurements_alone(tmp_path, other):
+def test_an_export_waits_for_nobody(tmp_path):
     texts = []
-    with hold(lock_of(), fcntl.LOCK_EX if other == "measures" else fcntl.LOCK_SH) as let_go:
+    with hold(lock_of()), pytest.raises(wb.WorkbenchError, match="no such file"):
+        wb.profile(
+            f"{tmp_path}/none.py:Net", root=tmp_path, progress=lambda text, _: texts.append(text)
+        )
+    assert not any(map(WAITING.fullmatch, texts))
+
+
+def test_a_measurement_says_which_batch_exports(tmp_path):
+    """A batch keeps its exports from its own measurements, with a lock that other exports share."""
+    code = "from workbench.run.locks import share_machine\n"
+    code += "with share_machine(): print(flush=True); input()"
+    command, texts = [sys.executable, "-c", code, "matrix.yaml"], []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
 
         def tell(text, fraction):
             texts.append(text)
-            if WAITING.fullmatch(text):
-                let_go()
+            if len(texts) == 1:
+                other.communicate(b"\n")
 
-        with pytest.raises(wb.WorkbenchError, match="no such file"):
-            wb.profile(f"{tmp_path}/none.py:Net", root=tmp_path, progress=tell)
-    assert len(list(filter(WAITING.fullmatch, texts))) == (other == "measures")
+        wb.run_config(write_config(tmp_path), progress=tell)
+    assert f" matrix.yaml, PID {other.pid}, exporting since 20" in texts[0]
+    assert lock_of().read_text() == ""
 
 
 def test_waiting_can_be_interrupted(tmp_path):

@@ -66,6 +66,29 @@ def test_a_measurement_reads_its_files_once(conv_pte, tmp_path):
     assert {OPENED[Path(name).name] for name in etdumps} == {1}
 
 
+def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monkeypatch):
+    parts = {
+        "run.execute.time_starts": "starts",
+        "run.execute.sample_experiments": "PC samples",
+        "workflow.keep_functions": "names of machine code",
+        "workflow.measure_roof": "the machine's peaks",
+        "workflow.write_artifacts": "CSV and JSON files",
+        "workflow.make_report": "report",
+    }
+    for name in parts:
+        monkeypatch.setattr(f"workbench.{name}", lambda *_, **__: 1 / 0)
+    texts, brief = [], wb.MeasureOptions(runs=4, processes=2)
+    pte = shutil.copy(conv_pte, tmp_path)
+    run = wb.profile(
+        pte, measure=brief, report=True, root=tmp_path, progress=lambda text, _: texts.append(text)
+    )
+    assert run.record.state == "complete"
+    assert len(run.comparisons) == 1
+    said = [f"{part} not made: ZeroDivisionError: division by zero" for part in parts.values()]
+    warnings = [text.partition("warning: ")[2] for text in texts if "warning: " in text]
+    assert warnings == said
+
+
 def test_plots_of_the_learning_path_analyse_once(run_dir):
     OPENED.clear()
     run = wb.open_run(run_dir)

@@ -16,7 +16,7 @@ from workbench.analysis.open import open_run
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
-from workbench.errors import UsageError, WorkbenchError, unknown_name
+from workbench.errors import UsageError, unknown_name
 from workbench.export.artifact import export_model
 from workbench.export.program import Program, open_program
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
@@ -27,8 +27,7 @@ from workbench.report.report import make_report
 from workbench.run.ceilings import find_peaks, list_roofs, measure_roof, save_peaks
 from workbench.run.config import output_place, plan_config, read_config, select_experiments
 from workbench.run.custom_runner import run_processes
-from workbench.run.execute import execute
-from workbench.run.locks import share_machine
+from workbench.run.execute import execute, optional
 from workbench.run.plan import check_toggle, make_plan, read_sweep
 from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
@@ -64,7 +63,7 @@ def profile(
 ) -> Run:
     """Export a model, measure it with an extension off and on, and analyse it: the main job.
 
-    Exports and reports wait while something else is measured on this machine.
+    Only measurements wait for each other. What fails after the measurement costs its own part only.
 
     Parameters
     ----------
@@ -120,25 +119,23 @@ def profile(
         target = stack.enter_context(open_target(measure.target, power=measure.power))
         runner = find_runner(target, measure.ops)
         check_toggle(measure, runner)  # an export takes longer
-        with share_machine(tell):
-            programs = [
-                program
-                for subject in subjects
-                for program in _export(subject, inputs, export, measure, name, root, tell)
-            ]
+        programs = [
+            program
+            for subject in subjects
+            for program in _export(subject, inputs, export, measure, name, root, tell)
+        ]
         programs += map(open_program, measure.against)
         place = Path(root or programs[0].root)
         run = measure_programs(programs, measure, runner, place, progress=tell)
         if measure.roof and not run.emulated and not measure.power:
-            try:
+            with optional("the machine's peaks", tell):
                 measure_roof(run.path, runner=runner, progress=tell)
-            except WorkbenchError as error:
-                tell(f"warning: the machine's peaks were not measured: {error}")
         run = open_run(run, categories=categories)
-        write_artifacts(run)
+        with optional("CSV and JSON files", tell):
+            write_artifacts(run)
         if report:
             tell("reporting", 1.0)
-            with share_machine(tell):
+            with optional("report", tell):
                 make_report(run)
     return run
 
@@ -240,8 +237,9 @@ def measure(
         run = measure_programs(
             programs, options, runner, place, again=again, progress=show, watch=watch
         )
-    if artifacts:
-        write_artifacts(run)
+        if artifacts:
+            with optional("CSV and JSON files", show):
+                write_artifacts(run)
     return run
 
 
@@ -262,10 +260,12 @@ def measure_programs(
         plan, programs, runner, root, progress=progress, watch=watch, enough=is_precise
     )
     run = open_run(run_dir)
-    keep_functions(run.path, run.record, [runner.libraries])
-    for isa, threads in list_roofs(run.record) if options.roof and not options.power else ():
-        if known := find_peaks(run.record, isa, threads):
-            save_peaks(known, run.path)
+    with optional("names of machine code", progress):
+        keep_functions(run.path, run.record, [runner.libraries])
+    with optional("the machine's peaks", progress):
+        for isa, threads in list_roofs(run.record) if options.roof and not options.power else ():
+            if known := find_peaks(run.record, isa, threads):
+                save_peaks(known, run.path)
     return run
 
 
@@ -334,10 +334,12 @@ def run_config(
             runner = find_runner(there, ops)
             plan, programs = plan_config(config, path.parent, baseline, runner)
             run = open_run(execute(plan, programs, runner, place, progress=progress))
-            keep_functions(run.path, run.record, [runner.libraries])
+            with optional("names of machine code", progress):
+                keep_functions(run.path, run.record, [runner.libraries])
         else:
             plan, programs = plan_config(config, path.parent, baseline)
             run_dir = run_processes(plan, programs, place, name, target=there, progress=progress)
             run = open_run(run_dir)
-    write_artifacts(run)
+    with optional("CSV and JSON files", progress):
+        write_artifacts(run)
     return run

@@ -211,10 +211,11 @@ def profile(
                     root=out,
                     progress=progress,
                 )
-            page = found.path / REPORT_HTML
-            record = {"findings": found.findings, "report": page}
+            pages = [page] if (page := found.path / REPORT_HTML).is_file() else []
+            record = {"findings": found.findings, "report": next(iter(pages), None)}
             profiles.append(outline_run(found) | record)
-            yield from (*_summarize(found), *list_findings(found.findings, 3), f"report: {page}")
+            yield from (*_summarize(found), *list_findings(found.findings, 3))
+            yield from (f"report: {page}" for page in pages)
 
     step = "open the report in a browser; `workbench findings RUN` lists every finding"
     return Output(profile_each(), {"profiles": profiles}, step=step)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from workbench.errors import RunnerError
+from workbench.errors import RunnerError, TargetError, WorkbenchError
 from workbench.export.program import Program
+from workbench.models.sources import reason
 from workbench.options import Progress, silent
 from workbench.records.runs import (
     Batch,
@@ -84,12 +85,28 @@ def execute(
         can_sample = runner.target.platform != "mac"
         for threads in plan.threads if plan.starts else ():
             progress(f"{count_threads(threads)}, started", 1.0)
-            time_starts(recorder, threads)
+            with optional("starts", progress, fatal=TargetError):
+                time_starts(recorder, threads)
         for threads in plan.threads if plan.sampled_ms and can_sample else ():
             progress(f"{count_threads(threads)}, sampled", 1.0)
-            sample_experiments(recorder, threads)
+            with optional("PC samples", progress, fatal=TargetError):
+                sample_experiments(recorder, threads)
     progress("analysing", 1.0)
     return recorder.run_dir
+
+
+@contextlib.contextmanager
+def optional(
+    part: str, progress: Progress, fatal: type[Exception] | tuple[()] = ()
+) -> Iterator[None]:
+    """Work after the timed steps: if it fails, a warning says so, and only this part is missing."""
+    try:
+        yield
+    except fatal:  # a run that lost its device can continue
+        raise
+    except Exception as error:  # whatever it is, the latencies are measured
+        text = str(error) if isinstance(error, WorkbenchError) else reason(error)
+        progress(f"warning: {part} not made: {text}", 1.0)
 
 
 def restarts(recorder: RunRecorder, enough: Callable[[RunRecord], bool]) -> Iterator[int]:

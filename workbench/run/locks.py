@@ -108,17 +108,17 @@ def _hold(path: Path, mode: int, busy: Callable[[], None]) -> Iterator[int]:
         except BlockingIOError:
             busy()
             fcntl.flock(file, mode)
+        script = Path(sys.argv[0])
+        name = script.parent.name if script.stem == "__main__" else script.name
+        since = f"{'exporting ' * (mode == fcntl.LOCK_SH)}since {datetime.now():%Y-%m-%d %H:%M:%S}"
+        said = f"{' '.join([name, *sys.argv[1:]]):.100}, PID {os.getpid()}, {since}"
+        text = said.encode(errors="replace")
         os.ftruncate(file.fileno(), 0)
-        if mode == fcntl.LOCK_EX:
-            script = Path(sys.argv[0])
-            name = script.parent.name if script.stem == "__main__" else script.name
-            since = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
-            text = f"{' '.join([name, *sys.argv[1:]]):.100}, PID {os.getpid()}, since {since}"
-            os.write(file.fileno(), text.encode(errors="replace"))
+        os.write(file.fileno(), text)
         try:
             yield file.fileno()
         finally:
-            if mode == fcntl.LOCK_EX:
+            if os.pread(file.fileno(), len(text), 0) == text:  # others may share the lock
                 os.ftruncate(file.fileno(), 0)
 
 
