@@ -342,6 +342,16 @@ def test_each_way_to_fail_has_one_clear_line(write, text, spec, error, parts):
         assert part in line
 
 
+@pytest.mark.parametrize("name", ["get_example_kwargs", "get_example_kwarg_inputs"])
+def test_example_keyword_arguments_are_found(write, name):
+    write(
+        NET.replace("(self, x)", "(self, x, mask=None)")
+        + "example_inputs = torch.ones(1, 4)\n"
+        + f"def {name}():\n    return {{'mask': torch.ones(1)}}\n"
+    )
+    assert set(wb.load_model("mine.py:Net").kwargs) == {"mask"}
+
+
 def test_code_that_no_inputs_cure_gets_no_hint_to_check_them(write):
     write(NET.replace("return ", "return self.gone + ") + "example_inputs = torch.ones(1, 4)\n")
     line = problem(wb.load_model, "mine.py:Net")

@@ -75,6 +75,22 @@ def test_several_samples_calibrate_and_the_first_is_run(shape, tmp_path):
         assert kwargs == {}
 
 
+@pytest.mark.parametrize("shape", [(1, 3, 4, 6), (3, 4, 6)])
+@pytest.mark.parametrize("layout", ["folder", "list"])
+def test_samples_may_be_files_of_a_folder_or_a_list(shape, layout, tmp_path):
+    samples = [torch.rand(shape) for _ in range(3)]
+    torch.save(samples, tmp_path / "list.pt")
+    (tmp_path / "folder").mkdir()
+    for number, sample in enumerate(samples):
+        save(tmp_path / "folder" / f"{number}.npy", sample)
+    chosen = choose(IMAGE, [str(tmp_path / layout) + (".pt" if layout == "list" else "")])
+    run = [chosen.example_inputs, *(args for args, _ in chosen.calibration)]
+    assert all(torch.equal(a.reshape(shape), s) for (a,), s in zip(run, samples, strict=True))
+    save(tmp_path / "folder" / "9.npy", torch.rand(1, 3, 4, 5))
+    with pytest.raises(UsageError, match="folder: samples of shapes"):
+        choose(IMAGE, [str(tmp_path / "folder")])
+
+
 def test_a_batch_is_one_sample(tmp_path):
     model = replace(IMAGE, example_inputs=(torch.zeros(2, 3, 4, 6),))
     chosen = choose(model, [save(tmp_path / "x.npy", torch.rand(6, 3, 4, 6))])
@@ -251,7 +267,7 @@ def test_images_need_a_place_for_images(tmp_path):
     with pytest.raises(UsageError, match="are for images"):
         choose(IMAGE, mean=(0.1, 0.2, 0.3))
     (tmp_path / "a.png").unlink()
-    with pytest.raises(UsageError, match="no image in this folder"):
+    with pytest.raises(UsageError, match="no image and no array in this folder"):
         choose(IMAGE, [str(tmp_path)])
 
 

@@ -75,11 +75,11 @@ class Program:
         """What its instructions were in the model; None if only the runtime can read it.
 
         Without a sidecar: shapes and costs, and layers if its ETRecord is beside it
-        (``<program>.pte.etrecord`` or ``<program>.etrecord``).
+        (``<program>.pte.etrecord``, ``<program>.etrecord`` or ``etrecord.bin``).
         """
         if sidecar := store.load_layers(store.layers_path(self.path), self.sha256):
             return sidecar
-        names = (f"{self.path.name}.etrecord", f"{self.path.stem}.etrecord")
+        names = (f"{self.path.name}.etrecord", f"{self.path.stem}.etrecord", "etrecord.bin")
         data = self.path.read_bytes()
         for etrecord in (*filter(Path.exists, map(self.path.with_name, names)), None):
             with contextlib.suppress(WorkbenchError):

@@ -35,7 +35,7 @@ def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
     """The model with the inputs of ``options``; unchanged if there are none.
 
     ``options.inputs`` has a source for each tensor of ``forward``, in order: an array file, an
-    image, a folder of images, or ``random:SEED``. A file of several tensors serves several inputs;
+    image, a folder of either, or ``random:SEED``. A file of several tensors serves several inputs;
     ``random:SEED`` alone serves all. An array with more rows than the input, or one more dimension,
     holds several samples: the first is run, the others calibrate. ``options.sizes`` are run; the
     model is still exported from its example. It is a `UsageError` if a source cannot be read or
@@ -182,8 +182,17 @@ def _read_sources(
             generator = torch.Generator().manual_seed(int(random[1]))
             wanted = missing if len(options.inputs) == 1 else missing[:1]
             read += [(_noise(example, generator), source) for example in wanted]
-        elif Path(source).suffix.lower() in ARRAYS:
-            arrays = read_arrays(source)
+        elif (files := sample_files([source]))[0].suffix.lower() in ARRAYS:
+            if Path(source).is_dir():
+                each = (read_arrays(str(file)) for file in files)
+                arrays = {str(n): t for n, held in enumerate(each) for t in held.values()}
+            else:
+                arrays = read_arrays(source)
+            # Samples of the only input, by number.
+            if len(examples) == 1 < len(arrays) and set(arrays) == set(
+                map(str, range(len(arrays)))
+            ):
+                arrays = {"0": _join(list(arrays.values()), examples[0], source)}
             if len(arrays) > 1 and set(arrays) == set(names):
                 arrays = {name: arrays[name] for name in names}
             read += [(tensor, source) for tensor in arrays.values()]
@@ -195,6 +204,14 @@ def _read_sources(
         taken = f"{len(examples)}: {', '.join(names)}"
         raise UsageError(f"{given}; forward() takes {taken}", where="--inputs")
     return read
+
+
+def _join(samples: list[torch.Tensor], example: torch.Tensor, source: str) -> torch.Tensor:
+    """Samples of one input, each with or without its batch, along the first dimension."""
+    if len(shapes := {tuple(sample.shape) for sample in samples}) > 1:
+        text = f"samples of shapes {' and '.join(map(str, sorted(shapes)))}"
+        raise UsageError(text, where=source, hint="use one shape")
+    return (torch.cat if samples[0].ndim == example.ndim else torch.stack)(samples)
 
 
 def _noise(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

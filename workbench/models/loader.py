@@ -321,7 +321,9 @@ def _prepare(
     holders, own = [thing, namespace] if is_module else [thing], given is None
     with _explain_errors("example inputs cannot be made", source):
         inputs = _look_up(holders, *_INPUT_NAMES) if own else given
-        kwargs = (_look_up(holders, "get_example_kwarg_inputs") if own else None) or {}
+        kwargs = (
+            _look_up(holders, "get_example_kwarg_inputs", "get_example_kwargs") if own else None
+        ) or {}
         shapes = _look_up(holders, "get_dynamic_shapes")
         batches = _look_up(holders, "get_calibration_inputs") or ()
         calibration = tuple((tuple(batch), kwargs) for batch in batches)

@@ -64,7 +64,7 @@ MOST_SAMPLES = 512
 ARRAYS = (".npy", ".pt", ".pth", ".safetensors")
 IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 RANDOM = re.compile(r"random:(\d{1,18})")
-_FORMS = f"a file ({', '.join(ARRAYS)}), an image or a folder of images, or random:SEED"
+_FORMS = f"a file ({', '.join(ARRAYS)}), an image, a folder of either, or random:SEED"
 
 
 def sample_files(sources: Iterable[str]) -> list[Path]:
@@ -72,10 +72,11 @@ def sample_files(sources: Iterable[str]) -> list[Path]:
     files: list[Path] = []
     for path in (Path(source) for source in sources if not RANDOM.fullmatch(source)):
         if path.is_dir():
-            images = sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.is_file())
-            if not images:
-                raise UsageError(f"no image in this folder ({', '.join(IMAGES)})", where=path)
-            files += images[:MOST_SAMPLES]
+            inside = sorted(p for p in path.iterdir() if p.is_file())
+            kinds = ([p for p in inside if p.suffix.lower() in kind] for kind in (IMAGES, ARRAYS))
+            if not (samples := next(filter(None, kinds), [])):
+                raise UsageError("no image and no array in this folder", where=path, hint=_FORMS)
+            files += samples[:MOST_SAMPLES]
         elif path.suffix.lower() not in ARRAYS + IMAGES:
             raise UsageError("not a source of inputs", where=path, hint=_FORMS)
         elif not path.is_file():
