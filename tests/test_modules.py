@@ -111,6 +111,8 @@ def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
     apart = wb.compare(before, after)
     assert apart.text.startswith("net-") and apart.verdict.speedup > 2
     assert "wb.profile([before, after])" in apart.caveats[0]
+    command = before.subject.complete_command("workbench profile MODEL --dtype int8")
+    assert command == "%workbench profile net x --dtype int8"
     both = wb.profile([before, after], effort="quick")
     assert both.compare().verdict.outcome == "faster"
     with pytest.raises(wb.WorkbenchError, match="unknown effort 'slow'"):

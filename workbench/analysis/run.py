@@ -47,6 +47,7 @@ from workbench.export.layers import resize
 from workbench.records.layers import Layers, Method
 from workbench.records.optimize import Study
 from workbench.records.runs import (
+    GIVEN,
     Agreement,
     Experiment,
     Export,
@@ -843,6 +844,9 @@ class Measurement:
             "llm:NAME": model if model.startswith("llm:") else "llm:NAME",
         }
         found = "RUN_DIR|MODEL(?:[.]pte)?|llm:NAME"
+        if export and export.input_source == GIVEN and re.search(r"MODEL(?![.]pte)", command):
+            # A module of a notebook: the magic takes it, and its inputs, by their names there.
+            return re.sub("^workbench", "%workbench", command).replace("MODEL", "net x")
         return re.sub(found, lambda m: shlex.quote(names[m[0]]), command)
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:

@@ -29,6 +29,7 @@ from workbench.errors import UsageError, WorkbenchError, install_command, unknow
 from workbench.models import registry
 from workbench.models.process import PROCESS_LOCK, replaced, silent_stderr
 from workbench.models.sources import (
+from workbench.records.runs import GIVEN
     BROKEN,
     forward_line,
     package_root,
@@ -39,7 +40,6 @@ from workbench.models.sources import (
 
 #: The seed of random weights and inputs: every export of a model is the same.
 SEED = 0
-GIVEN = "given"  #: The source of inputs that came with a module.
 _INPUT_NAMES = ("get_example_inputs", "example_inputs", "EXAMPLE_INPUTS")
 
 #: Arguments and keyword arguments of ``forward``.

@@ -12,6 +12,10 @@ SCHEMA_VERSION = 3  #: Version of all JSON files; adding a field with a default 
 LADDER_TOGGLE = "ladder"  #: The toggle of a plan with one experiment per ISA level, lowest first.
 
 
+#: The source of inputs that came with a module of the user's process.
+GIVEN = "given"
+
+
 @dataclass(frozen=True)
 class Tensor:
     """One input or output of a program; ``file`` beside the ``.pte`` holds an input's raw bytes.
