@@ -29,7 +29,6 @@ from workbench.errors import UsageError, WorkbenchError, install_command, unknow
 from workbench.models import registry
 from workbench.models.process import PROCESS_LOCK, replaced, silent_stderr
 from workbench.models.sources import (
-from workbench.records.runs import GIVEN
     BROKEN,
     forward_line,
     package_root,
@@ -37,6 +36,7 @@ from workbench.records.runs import GIVEN
     shown_path,
     user_line,
 )
+from workbench.records.runs import GIVEN
 
 #: The seed of random weights and inputs: every export of a model is the same.
 SEED = 0
