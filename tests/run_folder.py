@@ -1,12 +1,12 @@
 """Real run folders, a manifest and ETDumps, whose latencies and operators are chosen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from etdump_builder import Block, Profile, build_etdump
-from synthetic import NETWORK, synthetic_latencies
+from synthetic import NETWORK, TRUE_SPEEDUPS, network_of, synthetic_latencies
 
 import workbench as wb
 from workbench.records.runs import (
@@ -33,6 +33,19 @@ def open_made_run(folder, latencies_ms, **options):
     return wb.open_run(write_run(folder, latencies_ms, **options))
 
 
+def compare_known(folder, us, clock_ns, *, count=240, seed=0):
+    """Operators, and categories, of about ``us`` whose ``true`` speed-ups are known, compared."""
+    times = us * np.random.default_rng(seed).uniform(0.8, 1.2, count)
+    known = {category: speedup for category, (speedup, _) in TRUE_SPEEDUPS.items()}
+    ab = open_made_run(
+        folder, {"off": None, "on": None}, network=network_of(times), clock_ns=clock_ns, seed=seed,
+        factors={"on": {category: 1 / speedup for category, speedup in known.items()}},
+    ).compare()  # fmt: skip
+    pairs = ((ab.operators, "category"), (ab.categories, "name"))
+    tables = (frame.assign(true=frame[column].map(known)) for frame, column in pairs)
+    return [table.dropna(subset="true") for table in tables]
+
+
 def write_run(
     folder: Path,
     latencies_ms: Mapping[str, float | Mapping[int, float] | None],
@@ -44,12 +57,14 @@ def write_run(
     power: int = 1,
     traced: int = 10,
     traced_noise: float = 0.01,
+    network: Sequence[tuple[str, str, str, float]] = NETWORK,
+    clock_ns: int = 1000,
     toggle: str = "avx512",
     latencies: pd.DataFrame | None = None,
     changes: Mapping[str, object] | None = None,
     **options,
 ) -> Path:
-    """Write the folder of a run of ``synthetic.NETWORK``; returns it.
+    """Write the folder of a run of a small network; returns it.
 
     Parameters
     ----------
@@ -71,6 +86,9 @@ def write_run(
         Traced inferences of every process; 0 for none.
     traced_noise
         Log-normal scatter of every operator.
+    network, clock_ns
+        As ``synthetic.NETWORK``; the unit in which its delegate's operators are logged, rounded
+        down.
     toggle
         Of the plan; ``ladder`` for ISA levels, the lowest first.
     latencies
@@ -84,7 +102,7 @@ def write_run(
     names = list(latencies_ms)
     factors = dict(factors or {})
     times = {
-        name: ms if isinstance(ms, Mapping) else {1: ms or _sum_ms(factors.get(name, {}))}
+        name: ms if isinstance(ms, Mapping) else {1: ms or _sum_ms(network, factors.get(name, {}))}
         for name, ms in latencies_ms.items()
     }
     if control:
@@ -122,7 +140,8 @@ def write_run(
         sessions.append(_session(name, count, process, _batches(part), is_traced, masks[name]))
         if not traced or is_traced:
             continue
-        blocks = [_block(factors.get(name, {}), rng, traced_noise) for _ in range(traced)]
+        operators = list(_operators(network, factors.get(name, {})))
+        blocks = [_block(operators, rng, traced_noise, clock_ns) for _ in range(traced)]
         wall = tuple(block.events[-1].end - block.events[-1].start for block in blocks)
         file = f"{name}_t{count}_p{process}.etdump"
         (folder / file).write_bytes(build_etdump(blocks))
@@ -169,22 +188,22 @@ def _batches(part: pd.DataFrame) -> tuple[Batch, ...]:
 _CLOCKS = ("wall_ns", "cpu_ns", "preempted")
 
 
-def _operators(factors: Mapping[str, float]):
-    for category, kind, name, ms in NETWORK:
+def _operators(network, factors: Mapping[str, float]):
+    for category, kind, name, ms in network:
         if factor := factors.get(category, 1.0) * factors.get(kind, 1.0):
             yield kind, name, ms * factor
 
 
-def _sum_ms(factors: Mapping[str, float]) -> float:
-    return sum(ms for _, _, ms in _operators(factors))
+def _sum_ms(network, factors: Mapping[str, float]) -> float:
+    return sum(ms for _, _, ms in _operators(network, factors))
 
 
-def _block(factors: Mapping[str, float], rng: np.random.Generator, noise: float) -> Block:
+def _block(operators, rng: np.random.Generator, noise: float, clock_ns: int) -> Block:
     """One inference of the network: its delegate first, then its kernels."""
     times = {}
-    for row, (kind, name, ms) in enumerate(_operators(factors)):
-        us = 1e3 * ms * np.exp(rng.normal(0, noise))
-        times[row, kind, name] = int(us) * 1000 if kind == "delegated" else int(1e3 * us)
+    for row, (kind, name, ms) in enumerate(operators):
+        ns = round(1e6 * ms * np.exp(rng.normal(0, noise)))
+        times[row, kind, name] = ns - ns % clock_ns if kind == "delegated" else ns
     events: list[Profile] = []
     now = start = 1000
 

@@ -32,15 +32,14 @@ def simulate_restarts(rng, repeats, restarts, rounds, restart, machine=0.0, batc
 def simulate_operators(rng, true_us, restarts, runs, restart):
     """Midmeans in ms of operators of these true times: (restarts, operators).
 
-    XNNPACK logs whole microseconds. Every restart has a level that all operators share, and one
-    for each of them.
+    Every restart has a level that all operators share, and one for each of them.
     """
     true_us = np.asarray(true_us, float)
     sides = []
     for _ in range(restarts):
         level = rng.normal(0, restart) + rng.normal(0, restart / 2, true_us.size)
         times = true_us * np.exp(level + noise(rng, (runs, true_us.size)))
-        sides.append(midmean(np.floor(times + rng.random(times.shape)) / 1e3))
+        sides.append(midmean(times / 1e3))
     return np.array(sides)
 
 

@@ -1,7 +1,8 @@
 """Frames and runs with known answers, made from seeded random numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
@@ -190,3 +191,22 @@ def resample_run(
         level = factor * np.exp(rng.normal(0, scatter))
         sessions.append(replace(session, batches=tuple(draw(b, level) for b in session.batches)))
     return replace(run, started=started, finished=started, sessions=tuple(sessions))
+
+
+#: True speed-ups by category, and the name of an operator of it.
+TRUE_SPEEDUPS = {
+    "Convolution": (1.0, "Convolution (NHWC, F32) IGEMM"),
+    "GEMM": (1.05, "Fully Connected (NC, F32) GEMM"),
+    "Elementwise": (1.25, "Multiply (ND)"),
+    "Data Movement": (2.0, "Copy (NC, X32)"),
+}
+
+
+def network_of(us: Sequence[float]) -> list[tuple[str, str, str, float]]:
+    """A network whose delegate has operators of these times, of each category in turn."""
+    names = [(category, name) for category, (_, name) in TRUE_SPEEDUPS.items()]
+    operators = [
+        (category, "delegated", name, time / 1e3)
+        for time, (category, name) in zip(us, cycle(names), strict=False)
+    ]
+    return [row for row in NETWORK if row[1] != "delegated"] + operators

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from recorded import recorded
-from run_folder import open_made_run
+from run_folder import compare_known, open_made_run
 from synthetic import synthetic_latencies
 
 import workbench as wb
@@ -117,7 +117,8 @@ def test_categories_show_their_own_speedups_and_floors(tmp_path):
     alone = bare.compare().categories.set_index("name")
     held = controlled.compare().categories.set_index("name")
     assert list(alone.index) == ["Convolution", "GEMM", "Data Movement", "Elementwise", "Other"]
-    assert list(alone["outcome"]) == ["faster", "slower", "faster", "equivalent", "equivalent"]
+    expected = ["faster", "slower", "faster", "inconclusive", "below the clock"]
+    assert list(alone["outcome"]) == expected
     assert alone.loc["Data Movement", "speedup"] == pytest.approx(4, rel=0.02)
     mean = bare["off"].categories.set_index("category")["mean_ms"]
     assert alone["baseline_ms"].to_numpy() == pytest.approx(mean[alone.index].to_numpy(), rel=0.01)
@@ -138,7 +139,7 @@ def test_operators_of_separate_runs_are_compared_without_pairing_restarts(tmp_pa
     assert first["low"] < 4 < first["high"]
     single = wb.compare(runs[0]["on"], runs[2]["on"]).categories
     assert single["low"].isna().all()
-    assert set(single["outcome"]) == {"inconclusive"}
+    assert set(single["outcome"]) == {"inconclusive", "below the clock"}
 
 
 def test_operators_are_paired_by_key_whatever_kernel_is_logged():
@@ -160,19 +161,32 @@ def test_an_operator_of_one_side_only_is_inconclusive(tmp_path):
         assert {row["baseline_ms"] > 0, row["candidate_ms"] > 0} == {True, False}
 
 
-def test_whole_microseconds_limit_what_a_short_operator_can_show(tmp_path):
+@pytest.mark.parametrize(("clock_ns", "us"), [(1, 0.3), (1, 3), (1, 100), (1000, 3), (1000, 100)])
+def test_intervals_cover_however_short_the_operators(clock_ns, us, tmp_path):
+    """Many short operators are no better than one: rounding moves all in the same direction."""
+    for table, least in zip(compare_known(tmp_path, us, clock_ns), (0.91, 0.75), strict=True):
+        below = table["outcome"] == "below the clock"
+        assert table.loc[below, ["speedup", "low", "high", "q"]].isna().all(axis=None)
+        assert below.any() == (clock_ns == 1000 and us < 50)
+        covered = table["low"].le(table["true"]) & table["high"].ge(table["true"])
+        assert (covered | below).mean() >= least
+        assert clock_ns == 1000 or len(table) < 100 or covered.mean() <= 0.99
+
+
+def test_what_rounding_hides_has_no_speedup(tmp_path):
     def compare(folder, before, after):
         factors = {"off": {"Elementwise": before / 48}, "on": {"Elementwise": after / 48}}
         run = open_made_run(
             tmp_path / folder, {"off": None, "on": None}, factors=factors, traced_noise=0
         )
-        return run.compare().operators.set_index("name").loc["Multiply (ND)"]
+        return run.compare()
 
-    row = compare("short", 4.5, 3.5)
-    assert row["speedup"] == pytest.approx(4 / 3)
-    assert row["low"] < 1.2
-    row = compare("zero", 4.5, 0.5)
-    assert (row["candidate_ms"], row["outcome"]) == (0, "inconclusive")
+    row = compare("short", 4.5, 3.5).operators.set_index("name").loc["Multiply (ND)"]
+    assert (row["outcome"], row["baseline_ms"]) == ("below the clock", 0.004)
+    row = compare("long", 400.5, 300.5).operators.set_index("name").loc["Multiply (ND)"]
+    assert row["outcome"] == "faster" and row["low"] < 400 / 301 < 401 / 300 < row["high"]
+    kinds = compare("zero", 4.5, 0.5).kinds.set_index("name")["outcome"]
+    assert kinds["delegate_overhead"] == "below the clock" != kinds["portable"]
 
 
 # Verdicts.

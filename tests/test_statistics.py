@@ -232,24 +232,6 @@ def test_intervals_cover_the_truth_as_often_as_they_say(restarts, restart):
     assert 0.93 <= np.mean(np.abs(latency - latency.mean()) <= half) <= 0.97
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("us", "most"), [(3, 1.0), (30, 1.0), (1000, 0.97)])
-def test_operators_are_covered_however_short(us, most):
-    """Logged in whole microseconds, which no repetition makes finer."""
-    rng = np.random.default_rng(7)
-    times = us * rng.uniform(0.8, 1.2, 1000)
-    sides = [
-        [
-            simulate_operators(rng, true * np.exp(rng.normal(0, 0.01, 1000)), 1, 10, 0.0)[0]
-            for _ in range(5)
-        ]
-        for true in (times, times / 1.1)
-    ]
-    resolution = np.hypot(1, 1.1) / np.sqrt(12) / times
-    found = speedup_of_restarts(*sides, resolution=resolution)
-    assert 0.93 <= np.mean((found.low <= 1.1) & (found.high >= 1.1)) <= most
-
-
 @pytest.mark.parametrize("controlled", [True, False])
 @pytest.mark.parametrize("real", [0.0, 0.008, 0.3])
 def test_few_discoveries_among_many_operators_are_false(real, controlled):
@@ -260,11 +242,10 @@ def test_few_discoveries_among_many_operators_are_false(real, controlled):
     for _ in range(100):
         true = rng.lognormal(6, 1, 70)
         sides = [simulate_operators(rng, t, 5, 10, 0.005) for t in (true, true / factor, true)]
-        resolution = np.sqrt(1 / 6) / true
-        control = speedup_of_restarts(sides[0], sides[2], resolution=resolution)
+        control = speedup_of_restarts(sides[0], sides[2])
         table = tabulate_comparison(
             "operator", [*map(str, range(70))], (true, true),
-            speedup_of_restarts(*sides[:2], resolution=resolution),
+            speedup_of_restarts(*sides[:2]),
             control if controlled else None, restarts=5,
         )  # fmt: skip
         told = table["outcome"].isin(["faster", "slower"]).to_numpy()

@@ -363,7 +363,7 @@ COMPARISON = make_frame(
     "baseline_ms candidate_ms",
     ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
     "low high",
-    ("outcome", "text", "", f"{_OUTCOMES} | wrong outputs | emulated"),
+    ("outcome", "text", "", f"{_OUTCOMES} | below the clock | wrong outputs | emulated"),
     ("q", "float", "", "p-value of a difference within the noise, adjusted for all of its level"),
     ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
     ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),

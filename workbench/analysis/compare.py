@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -47,8 +47,11 @@ TOO_BUSY = 0.5
 #: of two models (`tests/benchmarks/repeats.py`), and the error of that.
 BETWEEN_RUNS = 0.028
 
-#: XNNPACK logs whole microseconds: an error of 1 us / sqrt(12) for each operator.
-_RESOLUTION_MS = 1e-3 / np.sqrt(12)
+#: XNNPACK's own clock, in ns: it rounds the time of every operator down.
+_COARSE_NS = 1000
+
+#: The outcome of a row whose times may be rounded by more than they differ, and by `MARGIN`.
+BELOW_CLOCK = "below the clock"
 
 #: Student's t of a million degrees of freedom is normal; that of infinitely many is NaN.
 _NORMAL = 1e6
@@ -59,12 +62,14 @@ class Speedup:
     """Speed-ups (baseline / candidate), one per quantity.
 
     ``log`` holds their logarithms, ``error`` the standard errors of these (NaN where the data allow
-    none), ``freedom`` the degrees of freedom of the errors.
+    none), ``freedom`` the degrees of freedom of the errors, ``bias`` the most that the clock may
+    have moved the logarithms, which widens the intervals at both ends.
     """
 
     log: np.ndarray
     error: np.ndarray
     freedom: np.ndarray
+    bias: ArrayLike = 0.0
 
     @classmethod
     def exactly(cls, change: ArrayLike) -> Speedup:
@@ -75,8 +80,8 @@ class Speedup:
     @classmethod
     def concatenate(cls, parts: Sequence[Speedup]) -> Speedup:
         """Several speed-ups as one."""
-        fields = ("log", "error", "freedom")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
+        rows = [np.broadcast_arrays(*vars(part).values()) for part in parts]
+        return cls(*map(np.concatenate, zip(*rows, strict=True)))
 
     @property
     def value(self) -> np.ndarray:
@@ -86,17 +91,17 @@ class Speedup:
     @property
     def low(self) -> np.ndarray:
         """The lower ends of their 95 % intervals, by Student's t."""
-        return np.exp(self.log - self._quantile(0.975))
+        return np.exp(self.log - self._half_width())
 
     @property
     def high(self) -> np.ndarray:
         """The upper ends of their 95 % intervals."""
-        return np.exp(self.log + self._quantile(0.975))
+        return np.exp(self.log + self._half_width())
 
     @property
     def distance(self) -> np.ndarray:
         """The end of each interval that is further from 1, as a ratio - 1; infinite without one."""
-        return np.expm1(np.nan_to_num(np.abs(self.log) + self._quantile(0.975), nan=np.inf))
+        return np.expm1(np.nan_to_num(np.abs(self.log) + self._half_width(), nan=np.inf))
 
     def p_beyond(self, bound: Speedup) -> np.ndarray:
         """P-values of "no further from 1 than ``bound``", whose error counts too.
@@ -104,7 +109,7 @@ class Speedup:
         Below 0.05 for a bound without error, the whole 95 % interval lies beyond it.
         """
         error, freedom = self._join(bound)
-        excess = np.abs(self.log) - np.abs(bound.log)
+        excess = np.abs(self.log) - self.bias - np.abs(bound.log)
         with np.errstate(divide="ignore", invalid="ignore"):
             distance = np.where(excess == 0, 0.0, excess / error)
         return np.minimum(2 * stdtr(freedom, -distance), 1.0)
@@ -117,17 +122,17 @@ class Speedup:
         """
         error, freedom = self._join(bound)
         multiple = stdtrit(freedom, 0.975) + stdtrit(freedom, 0.8)
-        return np.expm1(np.abs(bound.log) + multiple * error)
+        return np.expm1(np.abs(bound.log) + self.bias + multiple * error)
 
     def _join(self, bound: Speedup) -> tuple[np.ndarray, np.ndarray]:
         return _join_errors(*((np.square(side.error), side.freedom) for side in (self, bound)))
 
-    def _quantile(self, level: float) -> np.ndarray:
-        return stdtrit(np.minimum(self.freedom, _NORMAL), level) * self.error
+    def _half_width(self) -> np.ndarray:
+        return stdtrit(np.minimum(self.freedom, _NORMAL), 0.975) * self.error + self.bias
 
 
 def speedup_of_restarts(
-    baseline: _Times, candidate: _Times, *, separate: bool = False, resolution: ArrayLike = 0.0
+    baseline: _Times, candidate: _Times, *, separate: bool = False, bias: ArrayLike = 0.0
 ) -> Speedup:
     """The speed-up from typical times: the ratio of the means over the process restarts.
 
@@ -143,19 +148,18 @@ def speedup_of_restarts(
 
     Restart ``i`` measured both sides, interleaved or in turn. Restarts of ``separate`` runs have
     nothing in common: the interval is Welch's, and its error includes `BETWEEN_RUNS` of both, which
-    no restart of either can show. ``resolution`` is a standard error of the logarithm that more
-    restarts do not reduce, such as that of the clock.
+    no restart of either can show. ``bias`` is that of the `Speedup`.
     """
     columns = (np.asarray(side, float).reshape(len(side), -1) for side in (baseline, candidate))
     sides = [np.where(side > 0, side, np.nan) for side in columns]
     before, after = (side / side.mean(axis=0) for side in sides)
     log = np.log(sides[0].mean(axis=0)) - np.log(sides[1].mean(axis=0))
     deviations = [before, after] if separate else [before - after]
-    resolution = np.hypot(resolution, math.sqrt(2) * BETWEEN_RUNS) if separate else resolution
     if min(map(len, deviations)) < 2:
-        return Speedup(log, np.full_like(log, np.nan), np.ones_like(log))
+        return Speedup(log, np.full_like(log, np.nan), np.ones_like(log), bias)
     parts = [(d.var(axis=0, ddof=1) / len(d), len(d) - 1) for d in deviations]
-    return Speedup(log, *_join_errors(*parts, (np.square(resolution), np.inf)))
+    between = (np.square(math.sqrt(2) * BETWEEN_RUNS if separate else 0.0), np.inf)
+    return Speedup(log, *_join_errors(*parts, between), bias)
 
 
 def _join_errors(*parts: tuple[np.ndarray, np.ndarray | float]) -> tuple[np.ndarray, np.ndarray]:
@@ -334,7 +338,7 @@ def compare_parts(
     also have ``key``, ``category`` (the baseline's) and ``candidate_name``; one that only one side
     has gets NaN on the other and is inconclusive. The times are typical ones (midmeans of the runs,
     averaged over the restarts), which outliers do not affect; those of `summarize_categories` are
-    means, which add up.
+    means, which add up. A row that is `BELOW_CLOCK` has no speed-up.
     """
     by = "key" if level == "operator" else level
     names = pd.Index([*baseline[by].unique(), *candidate[by].unique()], dtype=object).unique()
@@ -344,7 +348,10 @@ def compare_parts(
         _, noise = _speedup(control_of, control, by, names)
     times = sides[0].mean().to_numpy(), sides[1].mean().to_numpy()
     restarts = min(map(len, sides))
+    below = speedup.bias > np.maximum(np.abs(np.nan_to_num(speedup.log)), np.log1p(MARGIN))
+    speedup = replace(speedup, log=np.where(below, np.nan, speedup.log))
     table = tabulate_comparison(level, list(names), times, speedup, noise, restarts=restarts)
+    table["outcome"] = table["outcome"].mask(below, BELOW_CLOCK)
     order = -(table["candidate_ms"].fillna(0) - table["baseline_ms"].fillna(0)).abs()
     if level == "category":
         order = table["name"].map(CATEGORIES.index)
@@ -366,24 +373,29 @@ def _speedup(
     """Typical times in ms of each side (restarts by names), and the speed-up."""
     totals = [total_runs(ledger, by).reindex(columns=names) for ledger in (baseline, candidate)]
     ledgers = zip((baseline, candidate), totals, strict=True)
-    errors = [_clock_error(ledger, by, runs) for ledger, runs in ledgers]
+    bounds = [_rounding_bound(ledger, by, runs) for ledger, runs in ledgers]
     before, after = map(typical_restarts, totals)
     if not apart:
         before, after = shared_restarts(before, after)
     with np.errstate(divide="ignore", invalid="ignore"):
-        resolution = np.hypot(errors[0] / before.mean(), errors[1] / after.mean()).to_numpy()
-    speedup = speedup_of_restarts(before, after, separate=apart, resolution=resolution)
-    return (before, after), speedup
+        bias = np.maximum(bounds[0] / before.mean(), bounds[1] / after.mean()).to_numpy()
+    return (before, after), speedup_of_restarts(before, after, separate=apart, bias=bias)
 
 
-def _clock_error(ledger: pd.DataFrame, by: str, runs: pd.DataFrame) -> np.ndarray:
-    """Standard error in ms of the sum of every column, from times logged in whole microseconds.
+def _rounding_bound(ledger: pd.DataFrame, by: str, runs: pd.DataFrame) -> np.ndarray:
+    """The most in ms that rounding moves the sum of every column, always in one direction.
 
-    More runs do not reduce it: the midmean of times that take only two values hardly moves.
+    A microsecond for each operator of a delegate, and the same again for what is left of its call;
+    0 if any operator has a fraction of a microsecond. More runs do not reduce it.
     """
-    logged = ledger.loc[ledger["kind"] == "delegated", by].astype(object).value_counts()
-    logged = logged.reindex(runs.columns, fill_value=0.0) / len(runs)
-    return np.sqrt(logged.to_numpy()) * _RESOLUTION_MS
+    logged = (ledger["kind"] == "delegated").to_numpy()
+    if (ledger["duration_ns"].to_numpy()[logged] % _COARSE_NS).any():
+        return np.zeros(runs.shape[1])
+    calls = np.flatnonzero(ledger["kind"] == "delegate_overhead")  # each follows its operators
+    count = logged.astype(float)
+    count[calls] = np.diff(logged.cumsum()[calls], prepend=0)
+    total = pd.Series(count).groupby(ledger[by].astype(object).to_numpy()).sum()
+    return total.reindex(runs.columns, fill_value=0.0).to_numpy() / len(runs) * _COARSE_NS / 1e6
 
 
 @dataclass(frozen=True)
