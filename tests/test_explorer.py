@@ -11,7 +11,6 @@ from recorded import recorded
 import workbench as wb
 from workbench.datasets import SAMPLES
 from workbench.errors import WorkbenchError
-from workbench.explorer import widgets as controls
 from workbench.explorer.page import Explorer, Page
 from workbench.explorer.widgets import compare_picked, list_measurements, pick_measurements
 from workbench.plots.tables import VStack
@@ -100,48 +99,78 @@ def test_measurements_are_those_that_can_be_compared(tmp_path):
 
 def test_of_two_the_verdict_is_said_under_their_names():
     run = recorded()
-    names = [f"{run.path}:avx512_{isa}:1" for isa in ("off", "on")]
-    shown = compare_picked(names, {names[0]: "slow: one", names[1]: "fast: other"})
+    shown = compare_picked({"slow: one": run["avx512_off"], "fast: other": run["avx512_on"]})
     expected = run.compare().verdict
     assert f"fast: other against slow: one: {expected.speedup:.2f}x faster" in str(shown)
     assert isinstance(shown.parts[1], Page)
 
 
 def test_more_than_two_are_a_heat_map_under_what_tells_them_apart():
-    labels = {name: label for label, name in list_measurements(SAMPLES.parent).items()}
-    names = [name for name in labels if "mobilenet_v3_small_int8" in name][:6]
-    figure = compare_picked(names, labels)
+    run = recorded("mobilenet_v3_small_int8")
+    levels = {f"m: {m.name}, 1 thread": m for m in run.traced if not m.control}
+    figure = compare_picked(levels)
     heads = [label.get_text().replace("\n", "") for label in figure.axes[0].get_xticklabels()]
     assert heads[:2] == ["sse2", "sse41"] and len(heads) == 6
 
 
-def test_a_picked_run_is_explored(front_end, monkeypatch):
+@pytest.fixture
+def seen(front_end, monkeypatch):
+    """What views draw in a live front end."""
     seen = []
-    monkeypatch.setattr(controls, "display", seen.append)
-    box = wb.pick_run(wb.sample_run("vit_tiny"), view="categories")
-    (menu,) = box.children[0].children
+    monkeypatch.setattr("workbench.explorer.page.display", seen.append)
+    return seen
+
+
+def test_a_picked_run_is_explored_and_drives_other_cells(seen):
+    picked = wb.pick_run(wb.sample_run("vit_tiny"), view="categories")
+    other = picked.draw(lambda run: run.model)
+    states = []
+    other.status.observe(lambda change: states.append(change["new"]), "value")
+    (menu,) = picked.children[0].children
     menu.value = wb.sample_run("toy_cnn")
-    assert [json.loads(widget.data)["head"]["model"] for widget in seen] == ["vit_tiny", "toy_cnn"]
-    assert all(isinstance(widget, Explorer) and widget.view == "categories" for widget in seen)
+    explorers = [widget for widget in seen if isinstance(widget, Explorer)]
+    assert [json.loads(w.data)["head"]["model"] for w in explorers] == ["vit_tiny", "toy_cnn"]
+    assert all(widget.view == "categories" for widget in explorers)
+    assert [text for text in seen if isinstance(text, str)] == ["vit_tiny", "toy_cnn"]
+    assert "reading toy_cnn" in states[0] and states[-1] == ""
+
+
+def test_a_run_that_cannot_be_read_is_refused_in_one_line(seen, tmp_path):
+    keep_run(tmp_path / "runs" / "whole")
+    picked = wb.pick_run(folder=tmp_path)
+    before = picked.selected
+    (menu,) = picked.children[0].children
+    menu.options = {**menu.options, "no run": tmp_path}
+    menu.value = tmp_path
+    assert 'role="alert"' in seen[-1].data and picked.selected is before
+
+
+def test_the_operators_that_are_selected_in_the_explorer_drive_other_cells(seen):
+    run = recorded()
+    explorer = wb.explore(run)
+    explorer.draw(len)
+    keys = list(run.subject.operators["key"][3:5])
+    explorer.set_state({"selected": keys})  # as the front end does
+    assert list(explorer.selected["key"]) == keys == explorer.get_state()["selected"]
+    explorer.set_state({"selected": []})
+    assert seen == [len(run.subject.operators), 2, len(run.subject.operators)]
 
 
 def test_one_is_too_few_and_what_differs_has_to_be_said():
-    labels = {name: label for label, name in list_measurements(SAMPLES.parent).items()}
-    assert "Pick two" in str(compare_picked(list(labels)[:1], labels))
-    threads = [name for name in labels if name.endswith(":avx512_on:2")]
-    single = [name.removesuffix("2") + "1" for name in threads]
+    run = recorded("unet_small")
+    one, two = run["avx512_on", 1], run["avx512_on", 2]
+    assert "Pick two" in str(compare_picked({"one": one}))
     with pytest.raises(WorkbenchError, match="threads"):
-        compare_picked([*single, *threads], labels)
-    assert isinstance(compare_picked([*single, *threads], labels, across=["threads"]), VStack)
+        compare_picked({"one": one, "two": two})
+    assert isinstance(compare_picked({"one": one, "two": two}, across=["threads"]), VStack)
 
 
 def test_without_a_front_end_the_first_run_is_compared():
-    assert "x faster" in str(pick_measurements(SAMPLES.parent))
+    picked = pick_measurements(SAMPLES.parent)
+    assert "x faster" in str(picked.draw(compare_picked)) and len(picked.selected) == 2
 
 
-def test_what_may_differ_is_part_of_the_choice(front_end, monkeypatch):
-    seen = []
-    monkeypatch.setattr(controls, "display", seen.append)
+def test_what_may_differ_is_part_of_the_choice(seen):
     knobs, _ = pick_measurements(SAMPLES.parent).children
     measurements, across = knobs.children
     threads = {name[-1]: name for name in measurements.options.values() if ":avx512_on:" in name}

@@ -321,7 +321,7 @@ def test_a_recording_among_the_runs_can_be_picked_and_a_broken_one_is_skipped(ki
     broken = kit.with_name("linux")
     broken.mkdir()
     (broken / "manifest.json").write_text("{")
-    assert "x faster" in str(wb.pick_measurements(kit.parents[1]))
+    assert len(wb.pick_measurements(kit.parents[1]).selected) == 2
     assert wb.open_run(kit).measurements[0].name == "mac_sme2_on"
 
 

@@ -4,15 +4,21 @@ import base64
 import hashlib
 import html
 import json
+import re
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import anywidget
+import ipywidgets as widgets
+import pandas as pd
 import traitlets
+from IPython.display import HTML, display
 from jinja2 import Environment, StrictUndefined
 
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.errors import printable, unknown_name
+from workbench.errors import WorkbenchError, printable, unknown_name
 from workbench.explorer.data import explorer_data
 from workbench.plots.style import convert
 from workbench.progress import is_interactive
@@ -23,8 +29,71 @@ _SCRIPT = resources.files("workbench.explorer") / "explorer.js"
 _PAGE = resources.files("workbench.explorer") / "explore.html.j2"
 
 
-class Explorer(anywidget.AnyWidget):
-    """The explorer as a widget; ``selected`` has the keys of the selected operators.
+class Selector(traitlets.HasTraits):
+    """Something in which a person selects; ``selected`` can be observed, and drawn in other cells.
+
+    ``reading`` names what was picked and is not selected yet, because it is being read.
+    """
+
+    selected: Any = traitlets.Any()
+    reading = traitlets.Unicode("")
+
+    def draw(self, view: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Draw ``view(selected, ...)``, and again whenever something else is selected.
+
+        Without a live front end, it is drawn once.
+
+        Examples
+        --------
+        >>> picked = wb.pick_run(wb.sample_run())
+        >>> "features" in str(picked.draw(wb.show, "layers", top=5))
+        True
+        """
+        if not is_interactive():
+            return view(self.selected, *arguments, **options)
+        return View(self, lambda: view(self.selected, *arguments, **options))
+
+
+class View(widgets.VBox):
+    """A view of what is selected elsewhere; it dims from the selection until it is drawn."""
+
+    def __init__(self, selector: Selector, view: Callable[[], Any]):
+        self.view, self.status, self.output = view, widgets.HTML(), widgets.Output()
+        super().__init__([self.status, self.output])
+        selector.observe(lambda change: self.dim(change["new"]), "reading")
+        selector.observe(lambda _: self.redraw(), "selected")
+        self.redraw()
+
+    def dim(self, reading: str) -> None:
+        """Dim what is drawn and say what is being read; with an empty text, undim."""
+        style = "<style>.wb-reading { opacity: 0.35 }</style>"
+        place = "position: absolute; background: var(--jp-layout-color1, white)"
+        text = f'<p role="status" style="{place}">reading {html.escape(reading)} ...</p>'
+        self.status.value = style + text if reading else ""
+        (self.output.add_class if reading else self.output.remove_class)("wb-reading")
+
+    def redraw(self) -> None:
+        """Draw the view in place of the last one."""
+        if not self.status.value:
+            self.dim("the selection")
+        with self.output:
+            self.output.clear_output(wait=True)
+            try:
+                display(self.view())
+            except WorkbenchError as error:
+                self.refuse(error)
+        self.dim("")
+
+    def refuse(self, error: WorkbenchError) -> None:
+        """Say why there is no view."""
+        text = re.sub(r"--across (\w+)", r'select "\1" under "may differ"', str(error))
+        with self.output:
+            self.output.clear_output(wait=True)
+            display(HTML(f'<p role="alert" style="max-width:48em">{html.escape(text)}</p>'))
+
+
+class Explorer(Selector, anywidget.AnyWidget):
+    """The explorer as a widget; ``selected`` has the selected operators, all while there are none.
 
     Of a run with several comparisons, it shows the first one while the ``rest`` is read.
     """
@@ -34,14 +103,30 @@ class Explorer(anywidget.AnyWidget):
     rest = traitlets.Int(0).tag(sync=True)
     state = traitlets.Unicode("").tag(sync=True)
     view = traitlets.Unicode("").tag(sync=True)
-    selected = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    # The front end knows operators by their keys.
+    selected = traitlets.Any().tag(
+        sync=True,
+        from_json=lambda keys, explorer: explorer.find_operators(keys),
+        to_json=lambda operators, explorer: explorer.find_keys(operators),
+    )
 
     def __init__(self, source: Run | Comparison, view: str = ""):
         comparisons = source.comparisons if isinstance(source, Run) else ()
         first = comparisons[0] if len(comparisons) > 1 else source
-        super().__init__(data=_to_json(first), view=view, rest=max(0, len(comparisons) - 1))
         self._source = source
+        options = {"data": _to_json(first), "view": view, "rest": max(0, len(comparisons) - 1)}
+        super().__init__(**options, selected=_operators_of(source))
         self.on_msg(self._complete)  # sent once the first one is drawn
+
+    def find_operators(self, keys: list[str]) -> pd.DataFrame:
+        """The operators with these keys; all without any."""
+        operators = _operators_of(self._source)
+        return operators[operators["key"].isin(keys)] if keys else operators
+
+    def find_keys(self, operators: pd.DataFrame) -> list[str]:
+        """The keys of operators; none for all."""
+        every = len(operators) == len(_operators_of(self._source))
+        return [] if every else list(operators["key"])
 
     def _complete(self, *_: object) -> None:
         if self.rest:
@@ -49,10 +134,11 @@ class Explorer(anywidget.AnyWidget):
                 self.data, self.rest = _to_json(self._source), 0
 
 
-class Page:
-    """The explorer where no kernel runs: the whole page in a frame."""
+class Page(Selector):
+    """The explorer where no kernel runs: the whole page in a frame; all operators are selected."""
 
-    def __init__(self, text: str, height: int = 900):
+    def __init__(self, text: str, height: int, selected: pd.DataFrame):
+        super().__init__(selected=selected)
         self.text, self.height = text, height
 
     def _repr_html_(self) -> str:
@@ -60,6 +146,10 @@ class Page:
             '<iframe title="Explorer" sandbox="allow-scripts allow-downloads" width="100%" '
             f'height="{self.height}" srcdoc="{html.escape(self.text)}"></iframe>'
         )
+
+
+def _operators_of(source: Run | Comparison) -> pd.DataFrame:
+    return (source.subject if isinstance(source, Run) else source.candidate).operators
 
 
 #: The views that can be shown alone.
@@ -71,10 +161,10 @@ def explore(source: Run | Comparison | Measurement | str | Path, view: str = "")
 
     Categories, model, timeline, operators and findings are connected: what is selected in one is
     shown in all, with its layer, source line, machine code and place on the roofline. In a notebook
-    this is a widget, whose ``selected`` has the keys of the selected operators; without a live
-    front end it is a page. ``view`` shows one view alone: ``categories``, all ``levels`` of the
-    run (of the ISA, or thread counts), ``what-if`` for categories, ``model``, ``timeline``,
-    ``operators`` or ``memory``.
+    this is a widget, whose ``selected`` is a frame of the selected operators and whose ``draw``
+    draws a view of them in another cell; without a live front end it is a page. ``view`` shows one
+    view alone: ``categories``, all ``levels`` of the run (of the ISA, or thread counts),
+    ``what-if`` for categories, ``model``, ``timeline``, ``operators`` or ``memory``.
 
     Raises
     ------
@@ -94,7 +184,7 @@ def explore(source: Run | Comparison | Measurement | str | Path, view: str = "")
     noun: Run | Comparison = convert(source, (Run, Comparison), "wb.explore")
     if is_interactive():
         return Explorer(noun, view)
-    return Page(explorer_page(noun, view), 600 if view else 900)
+    return Page(explorer_page(noun, view), 600 if view else 900, _operators_of(noun))
 
 
 def explorer_page(source: Run | Comparison, view: str = "") -> str:

@@ -2,20 +2,21 @@
 
 import contextlib
 import functools
-import html
 import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import ipywidgets as widgets
-from IPython.display import HTML, display
+from IPython.display import display
 
 from workbench.analysis import compare_runs
 from workbench.analysis.open import open_run
+from workbench.analysis.run import Measurement
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import WorkbenchError
-from workbench.explorer.page import Explorer, Page, explore
+from workbench.explorer.page import Selector, explore
 from workbench.plots.changes import plot_heatmap
 from workbench.plots.style import Chart
 from workbench.plots.tables import Table, VStack, show_note
@@ -24,39 +25,55 @@ from workbench.records.runs import count_threads
 from workbench.store import find_runs
 
 
-def _offer(view: Callable[..., object], **controls: widgets.Widget) -> widgets.Widget:
-    """Controls above the view of what they choose."""
+class Picker(Selector, widgets.VBox):
+    """Lists above a view of what is ``selected`` in them, which other cells can `draw`, too."""
 
-    def draw(**chosen: object) -> None:
+    def __init__(
+        self, select: Callable[..., Any], view: Callable[..., Any], *controls: widgets.Widget
+    ):
+        self._select, self._view, self._controls = select, view, controls
+        super().__init__(selected=select(*(control.value for control in controls)))
+        for control in controls:
+            control.observe(self._pick, "value")
+        if is_interactive():
+            row = widgets.HBox(controls, layout={"flex_flow": "row wrap"})
+            self.children = [row, self.draw(view)]
+
+    def _pick(self, _: object) -> None:
+        label = self._controls[0].label
+        self.reading = label if isinstance(label, str) else ", ".join(label)
         try:
-            display(view(**chosen))
+            self.selected = self._select(*(control.value for control in self._controls))
         except WorkbenchError as error:
-            text = re.sub(r"--across (\w+)", r'select "\1" under "may differ"', str(error))
-            display(HTML(f'<p role="alert" style="max-width:48em">{html.escape(text)}</p>'))
+            self.children[-1].refuse(error)
+        finally:
+            self.reading = ""
 
-    row = widgets.HBox(list(controls.values()), layout={"flex_flow": "row wrap"})
-    return widgets.VBox([row, widgets.interactive_output(draw, controls)])
+    def _ipython_display_(self) -> None:
+        if is_interactive():
+            display(self._repr_mimebundle_(), raw=True)
+        else:
+            display(self.draw(self._view))
 
 
-def pick_run(
-    run_dir: str | Path = "", *, folder: str | Path = ".", view: str = ""
-) -> widgets.Widget | Explorer | Page:
+def pick_run(run_dir: str | Path = "", *, folder: str | Path = ".", view: str = "") -> Picker:
     """A list of the runs below a folder and the recorded ones, above the explorer of one.
 
-    ``run_dir`` is chosen first, if given; ``view`` is as for `explore`. Without a live front end,
-    the first run is explored.
+    ``run_dir`` is chosen first, if given; ``view`` is as for `explore`. ``selected`` is the run,
+    ``draw(wb.show, "findings")`` a view of it that follows in another cell. Without a live front
+    end, the first run is explored.
 
     Examples
     --------
-    >>> "mobilenet_v3_small" in wb.pick_run(wb.sample_run()).text
-    True
+    >>> picked = wb.pick_run(wb.sample_run())
+    >>> picked.selected.model
+    'mobilenet_v3_small'
+    >>> picked.draw(wb.plot_categories)  # doctest: +SKIP
     """
     paths = ({str(run_dir): Path(run_dir)} if run_dir else {}) | list_runs(folder)
-    if not is_interactive():
-        return explore(open_run(next(iter(paths.values()))), view)
     runs = widgets.Dropdown(options=paths, description="run", layout={"width": "max-content"})
     opened = functools.lru_cache(maxsize=4)(open_run)
-    return _offer(lambda run: explore(opened(run), view), run=runs)
+    return Picker(opened, lambda run: explore(run, view), runs)
 
 
 def list_runs(folder: str | Path = ".") -> dict[str, Path]:
@@ -90,49 +107,47 @@ def _name(run_dir: Path) -> str:
     return run_dir.name if run_dir.name.startswith(f"{root}-") else f"{root}, {run_dir.name}"
 
 
-def pick_measurements(folder: str | Path = ".") -> object:
+def pick_measurements(folder: str | Path = ".") -> Picker:
     """Lists to pick measurements from, and what may differ, above how they compare.
 
     Runs below the folder and the recorded samples are listed. Two measurements are compared in the
-    explorer, more in a heat map. Without a live front end, the first two are compared.
+    explorer, more in a heat map. ``selected`` has them by label. Without a live front end, the
+    first two are compared.
 
     Examples
     --------
-    >>> "x faster" in str(wb.pick_measurements())
-    True
+    >>> wb.pick_measurements().draw(len)
+    2
     """
     found = list_measurements(folder)
     labels = {name: label for label, name in found.items()}
     # The first two of one run: others may not be comparable.
     pairs = (p for p in itertools.pairwise(labels) if len({n.rsplit(":", 2)[0] for n in p}) == 1)
-    first = next(pairs, ())
-    if not is_interactive():
-        return compare_picked(first, labels)
-    wide = {"width": "30em"}
-    picked = widgets.SelectMultiple(options=found, value=first, rows=8, layout=wide)
-    axes = compare_runs.AXES
+    wide, axes = {"width": "30em"}, compare_runs.AXES
+    listed = widgets.SelectMultiple(options=found, value=next(pairs, ()), rows=8, layout=wide)
     differ = widgets.SelectMultiple(options=axes, rows=len(axes), description="may differ")
-    return _offer(
-        lambda measurements, across: compare_picked(measurements, labels, across),
-        measurements=picked,
-        across=differ,
-    )
+
+    def select(names: Sequence[str], _: Collection[str]) -> dict[str, Measurement]:
+        return {labels[name]: m for name, m in compare_runs.find_measurements(names).items()}
+
+    return Picker(select, lambda picked: compare_picked(picked, differ.value), listed, differ)
 
 
 def compare_picked(
-    names: Sequence[str], labels: Mapping[str, str], across: Collection[str] = ()
+    picked: Mapping[str, Measurement], across: Collection[str] = ()
 ) -> VStack | Chart | Table:
     """Two measurements in the explorer, under their verdict; more as a heat map over the first."""
-    if len(names) < 2:
+    if len(picked) < 2:
         return show_note("Pick two or more, with Ctrl or Shift; the first is the baseline.")
-    if len(names) == 2:
-        before, after = compare_runs.find_measurements(names).values()
-        subject = f"{labels[names[1]]} against {labels[names[0]]}"
-        compared = compare_runs.compare(before, after, across=across, subject=subject)
+    if len(picked) == 2:
+        (first, before), (second, after) = picked.items()
+        compared = compare_runs.compare(
+            before, after, across=across, subject=f"{second} against {first}"
+        )
         return VStack(show_note(compared.text), explore(compared))
-    aligned = compare_runs.align_measurements(names, across=across, by="category")
-    parts = {name: re.split(", |: ", labels[name]) for name in names}
+    aligned = compare_runs.align_measurements(picked, across=across, by="category")
+    parts = {label: re.split(", |: ", label) for label in picked}
     common = set.intersection(*map(set, parts.values()))
-    heads = {name: "\n".join(p for p in parts[name] if p not in common) for name in names}
+    heads = {label: "\n".join(p for p in parts[label] if p not in common) for label in picked}
     aligned = aligned.assign(run=aligned["run"].map(heads))
     return plot_heatmap(aligned, title="Every category, over the first")
