@@ -182,7 +182,7 @@ def test_of_a_run_no_data_of_another_model_is_shown(name, monkeypatch, tmp_path)
     (path,) = (path for path in NOTEBOOKS if path.stem.startswith(name))
     shown = []
     run_in_process(path, shown, run_dir=str(wb.sample_run("toy_cnn")))
-    assert len(shown) > 2 and not ANOTHER.search("".join(shown))
+    assert shown and not ANOTHER.search("".join(shown))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda path: path.stem)
