@@ -1,14 +1,18 @@
 """With --json every command prints one JSON document, also of what went wrong."""
 
+import fcntl
 import io
 import json
 import math
 import os
+import pty
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +136,33 @@ def test_on_a_terminal_the_time_of_a_stage_runs(monkeypatch):
     with show_progress() as progress:
         progress("lowering", 0.0)
         time.sleep(1.3)
-    assert "00:01 lowering" in terminal.getvalue()
+    assert "00:01<? lowering" in terminal.getvalue()
+
+
+def test_the_help_of_many_options_has_groups_and_examples_that_parse(cli):
+    _, out, _ = cli("profile", "--help")
+    titles = re.findall(r"^ *(\w+(?: \w+)?):$", out, re.MULTILINE)
+    assert titles == ["Export options", "Measurement options", "Options", "Examples"], out
+    for words in re.findall(r"^ +workbench profile (.*)$", out, re.MULTILINE):
+        COMMANDS["profile"].make_context("profile", shlex.split(words))
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_on_a_terminal_tables_are_aligned_and_lines_fit(no_color):
+    report, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    program = "import sys; from workbench.cli.terminal import write; [*map(write, sys.argv[1:])]"
+    rows = f"| {'a_b ' * 30} | 9.5 | same |\n| x\\|y | 10.5 | same |\n"
+    table = f"| name | ms | unit |\n| --- | ---: | --- |\n{rows}"
+    texts = ["1. title", "   where: " + "net.py " * 20, table]
+    environment = {**os.environ, "NO_COLOR": no_color}
+    subprocess.run([sys.executable, "-c", program, *texts], stdout=terminal, env=environment)
+    shown = os.read(report, 10**6).decode().replace("\r", "")
+    plain = re.sub(r"\x1b\[\d*m", "", shown)
+    assert (plain == shown) == bool(no_color)
+    assert all(len(line) <= 80 for line in plain.splitlines())
+    ends = {line.rstrip().rfind(".5") for line in plain.splitlines() if ".5" in line}
+    assert len(ends) == 1 and "x|y" in plain and "\n     net.py" in plain
 
 
 def test_a_server_is_announced_before_it_takes_over(cli, monkeypatch):

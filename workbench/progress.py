@@ -55,8 +55,9 @@ def _kernel() -> Any:
 
 @contextlib.contextmanager
 def _show_bar(tqdm: Any) -> Iterator[Progress]:
-    bar_format = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
-    with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar, _repeat(bar.refresh):
+    bar_format = "{percentage:3.0f} % |{bar:16}| {elapsed}<{remaining} {desc}"
+    options = {"bar_format": bar_format, "leave": False, "smoothing": 0, "dynamic_ncols": True}
+    with tqdm(total=1.0, **options) as bar, _repeat(bar.refresh):
 
         def show(text: str, part: float) -> None:
             text = printable(text)

@@ -122,12 +122,13 @@ def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> di
 
 
 def list_findings(findings: pd.DataFrame, top: int = 8) -> list[str]:
-    """One line for each of the first findings."""
-    return [
-        "; ".join(filter(None, (f"{row['rank']}. {row['title']}", describe_place(row))))
-        + f". Gain: {describe_gain(row)}. Do: {row['action']}"
-        for row in findings.head(top).to_dict("records")
-    ]
+    """The first findings: a title each, and below it where, gain and action."""
+    lines = []
+    for row in findings.head(top).to_dict("records"):
+        facts = {"where": describe_place(row), "gain": describe_gain(row), "do": row["action"]}
+        lines.append(f"{row['rank']}. {row['title']}")
+        lines += [f"   {name}: {text}" for name, text in facts.items() if text]
+    return lines
 
 
 def describe_place(row: dict[str, Any]) -> str:

@@ -13,7 +13,8 @@ from typing import Any, TypeVar, get_type_hints
 import click
 
 from workbench.cli.answers import find_answer, keep_answer
-from workbench.errors import UsageError, WorkbenchError, printable
+from workbench.cli.terminal import write
+from workbench.errors import UsageError, WorkbenchError
 from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
 from workbench.records.codec import to_document
 
@@ -136,7 +137,7 @@ OPTIMIZE_OPTIONS = options_of(OptimizeOptions, "optimize")
 
 def say(text: object) -> None:
     """Print a line for people, which may quote untrusted files, on stderr."""
-    click.echo(printable(str(text)), err=True)
+    write(str(text), err=True)
 
 
 JSON = "--json"
@@ -158,6 +159,17 @@ class Output:
     notes: tuple[str, ...] = ()
 
 
+#: The group of an option in the help of a command that has many.
+_GROUPS = {
+    field.name: title
+    for title, record in (
+        ("Search", OptimizeOptions), ("Measurement", MeasureOptions), ("Export", ExportOptions),
+    )
+    for field in fields(record)
+}  # fmt: skip
+_MANY = 15
+
+
 class Command(click.Command):
     """A command whose function returns an ``Output``; ``--json`` prints its record.
 
@@ -170,6 +182,18 @@ class Command(click.Command):
         text = "Print one JSON document, also for errors."
         self.params.append(click.Option([JSON], is_flag=True, help=text))
 
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help of the options, in groups if there are many."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for option in self.get_params(context):
+            group = _GROUPS.get(str(option.name)) if len(self.params) > _MANY else None
+            record = option.get_help_record(context)
+            if record and isinstance(option, click.Option):
+                groups.setdefault(f"{group} options" if group else "Options", []).append(record)
+        for title, records in sorted(groups.items(), key=lambda group: group[0] == "Options"):
+            with formatter.section(title):
+                formatter.write_dl(records)
+
     def invoke(self, context: click.Context) -> int:
         """Run the command and print its output; returns the exit code."""
         as_json = context.params.pop("json")
@@ -178,7 +202,7 @@ class Command(click.Command):
         output: Output = super().invoke(context)
         for line in output.lines:
             if not as_json:
-                click.echo(printable(str(line)))
+                write(str(line))
         if as_json:
             click.echo(to_document(output.record), nl=False)
         _end(output.notes, output.step, as_json)
@@ -195,7 +219,7 @@ class Command(click.Command):
                 answer |= {"lines": [*map(str, lines)], "exit_code": int(output.exit_code)}
                 answer |= {"notes": output.notes, "step": output.step}
         for line in answer["lines"]:
-            click.echo(printable(line))
+            click.echo(line) if as_json else write(line)
         _end(answer["notes"], answer["step"], as_json)
         return int(answer["exit_code"])
 

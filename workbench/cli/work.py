@@ -174,7 +174,13 @@ def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str
     return given
 
 
-@command()
+@command(
+    epilog="""\b
+Examples:
+  workbench profile mobilenet_v3_small
+  workbench profile my_model.py:Net --dtype int8 --threads 1,2
+  workbench profile timm:resnet18 --isa-ladder --budget 2m"""
+)
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @EXPORT_OPTIONS
 @RUN_OPTIONS

@@ -46,7 +46,7 @@ class History:
         lines = last.assign(
             line=range(1, len(last) + 1),
             runs=self.rows["line"].value_counts().reindex(last.index),
-            latest=last["started"],
+            latest=last["started"].str[:16].str.replace("T", " "),
             change=outcome.fillna("none").mask(last["problem"] != "", WRONG),
         )
         columns = ["line", "program", "experiment", "threads", "device", "runs", "latest"]
