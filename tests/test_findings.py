@@ -126,7 +126,7 @@ def test_one_token_and_other_heads_compute_nothing_needless():
 
 def test_a_head_that_takes_much_of_the_time_is_found_and_a_small_one_is_not():
     row = only(language_model(1), "head")
-    title = "the head scores 512 tokens of the vocabulary: 0 MB of weights, 97 % of the latency"
+    title = "the head scores 512 tokens of the vocabulary: 0.131 MB of weights, 97 % of the latency"
     assert row["title"] == title
     assert row["basis"] == "bound"
     assert "layers were left out" in row["action"]

@@ -132,7 +132,7 @@ def test_a_profile_opens_hashes_and_asks_once(tmp_path, watched, monkeypatch):
 def test_a_program_describes_itself(conv_pte, tmp_path):
     pte = Path(shutil.copy(conv_pte, tmp_path / "<b>.pte"))
     program = wb.open_program(str(pte))
-    assert repr(program) == f"<Program {pte}, {program.size_bytes / 1e6:.2f} MB>"
+    assert repr(program) == f"<Program {pte}, 0.0850 MB>"
     page = program._repr_html_()
     assert "&lt;b&gt;.pte" in page and "<b>" not in page and "forward" in page
     assert program.root == Path("out_b") and program.export is None

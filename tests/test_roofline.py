@@ -192,7 +192,7 @@ def test_quantised_weights_at_the_roof_of_memory_need_more_work_per_read():
     facts = changed(facts, roof=roof)
     first = facts.findings.iloc[0]
     assert first["rule"] == "weight bandwidth"
-    assert first["title"].startswith("memory limits 1 operator with quantised weights: 67 MB are")
+    assert first["title"].startswith("memory limits 1 operator with quantised weights: 67.2 MB are")
     assert math.isnan(first["gain_ms"])
     assert "tokens" in first["action"]
     slow = measured(Delegate([replace(linear, ms=50.0)]), shapes=sizes, dtypes={"W": "qint8"})

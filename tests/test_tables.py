@@ -8,6 +8,7 @@ import pytest
 from recorded import recorded
 
 import workbench as wb
+from workbench.analysis.describe import describe_latency
 
 MISSING = "\N{EN DASH}"
 
@@ -51,6 +52,23 @@ def test_a_column_has_three_figures_of_its_smallest_value_and_large_numbers_are_
     frame = {"ms": [2.483, 12.1], "small_ms": [0.0123456, 2.0], "flops": [10838016, 5]}
     text = str(wb.show(pd.DataFrame(frame)))
     assert "| 2.48 | 0.012 | 10 838 016 |" in text and "| 12.10 | 2.000 | 5 |" in text
+
+
+def test_sizes_are_in_megabytes_and_operations_in_millions(run):
+    frame = pd.DataFrame({"size_bytes": [10_170_368, 116_000]})
+    head, _, *rows = str(wb.show(frame)).splitlines()
+    assert (head, rows) == ("| size (MB) |", ["| 10.170 |", "| 0.116 |"])
+    assert "flops (MFLOP)" in str(wb.show(run, "layers"))
+
+
+@pytest.mark.parametrize(
+    ("times", "text"),
+    [([18.5, 39.1], "18.5 ms, between 0.00 ms and 39.1 ms"), ([18.5, 19.0], "18.5 ± 0.5 ms")],
+)
+def test_an_interval_of_a_latency_ends_at_zero(times, text):
+    latency, high = times
+    row = {"latency": latency, "low": 2 * latency - high, "high": high, "restarts": 5}
+    assert describe_latency(pd.DataFrame([row])).startswith(text)
 
 
 def test_missing_values_and_infinities_leave_the_digits_of_the_others_alone():

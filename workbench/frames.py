@@ -704,6 +704,11 @@ def format_time(ms: float, error: float) -> str:
     return f"{' ± '.join(texts)} {unit}"
 
 
+def format_size(size_bytes: float) -> str:
+    """A size in MB with three figures."""
+    return f"{format_number(size_bytes / 1e6, decimals_of(size_bytes / 1e6))} MB"
+
+
 def _unit_of(ms: float) -> tuple[int, str]:
     return (1000, "µs") if 0 < abs(ms) < 0.1 else (1, "ms")
 

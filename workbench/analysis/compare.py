@@ -24,7 +24,15 @@ from workbench.analysis.statistics import (
     typical_restarts,
 )
 from workbench.errors import WorkbenchError
-from workbench.frames import COMPARISON, EMULATED, WRONG, check, format_range, format_share
+from workbench.frames import (
+    COMPARISON,
+    EMULATED,
+    WRONG,
+    check,
+    decimals_of,
+    format_range,
+    format_share,
+)
 from workbench.records.runs import Agreement
 
 _T = TypeVar("_T", pd.Series, pd.DataFrame)
@@ -450,7 +458,7 @@ class Verdict:
             return f"toggle had no effect{change}: {self.unchanged} ({latency})"
         if emulated:
             return f"ran{change} ({EMULATED})"
-        least = f", minimum detectable change {100 * self.detectable:.2g} %"
+        least = f", minimum detectable change {_percent(self.detectable)}"
         least = least if self.detectable < 10 else ""
         caveats = ", no A/A control" if self.floor == 0 else ""
         caveats = f", {self.separate}{least}" if self.separate else caveats
@@ -468,7 +476,7 @@ class Verdict:
         if TOO_BUSY < self.floor < math.inf:
             equal = f"two equal experiments differed by up to {100 * self.floor:.0f} %"
             return f"inconclusive{change}: the machine was too busy to compare ({equal})"
-        floor = f", noise floor {100 * self.floor:.2g} %" if 0 < self.floor < math.inf else ""
+        floor = f", noise floor {_percent(self.floor)}" if 0 < self.floor < math.inf else ""
         floor += "" if self.separate else least
         return f"inconclusive{change} ({bounds}{floor}{caveats})"
 
@@ -479,6 +487,10 @@ class Verdict:
         low, high = 100 * (1 / self.high - 1), 100 * (1 / self.low - 1)
         digits = digits_of(low, high)
         return f"latency {low:+.{digits}f} % to {high:+.{digits}f} %, 95 % CI"
+
+
+def _percent(share: float) -> str:
+    return format_share(share, decimals_of(100 * share, 2) if math.isfinite(share) else 0)
 
 
 def digits_of(low: float, high: float) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.quality import is_foreign
-from workbench.frames import format_ms, format_range, format_share, format_time
+from workbench.frames import format_ms, format_range, format_share, format_size, format_time
 from workbench.records.runs import Experiment, Export, Phase, PlannedProgram, RunRecord
 
 #: What a gain was concluded from.
@@ -60,6 +60,9 @@ def describe_latency(statistics: pd.DataFrame) -> str:
     row = statistics.iloc[0]
     restarts = int(row["restarts"])
     text = format_time(row["latency"], row["high"] - row["latency"])
+    if row["high"] - row["latency"] > row["latency"] / 2:  # a ± would reach below zero
+        low, high = format_range(max(0.0, row["low"]), row["high"])
+        text = f"{format_ms(row['latency'])}, between {low} and {high}"
     if restarts == 1:
         return f"{text} (1 restart: no interval)"
     return f"{text} (95 % CI, n = {restarts} restarts)"
@@ -98,7 +101,7 @@ def _describe_export(export: Export | None, ending: str) -> dict[str, str]:
     if export is None:
         return {}
     delegates = ", ".join(f"{name} x{count}" for name, count in export.delegates.items())
-    how = f"{export.dtype}, {export.backend}, {export.size_bytes / 1e6:.1f} MB"
+    how = f"{export.dtype}, {export.backend}, {format_size(export.size_bytes)}"
     return {
         f"weights{ending}": export.weights or "not recorded",
         f"exported{ending}": f"{how}, delegates: {delegates or 'none'}",

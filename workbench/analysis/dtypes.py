@@ -8,7 +8,7 @@ import pandas as pd
 
 from workbench.analysis.dataflow import SEALED
 from workbench.analysis.roofline import computed_dtype, dtype_of
-from workbench.frames import DTYPES, check, format_share, is_emulated
+from workbench.frames import DTYPES, check, format_share, format_size, is_emulated
 from workbench.options import GROUP_SIZE, ModuleDtypes, dtype_of_module
 from workbench.records.runs import Export
 
@@ -56,7 +56,7 @@ def summarize_program(export: Export | None, dtypes: pd.DataFrame | None) -> str
     if export is None:
         return ""
     ratio = "unknown" if export.sqnr_db is None else f"{export.sqnr_db:.1f} dB"
-    parts = [f"{export.dtype}: SQNR {ratio}", f"{export.size_bytes / 1e6:.1f} MB"]
+    parts = [f"{export.dtype}: SQNR {ratio}", format_size(export.size_bytes)]
     return ", ".join(parts if dtypes is None else [*parts, describe_coverage(dtypes)])
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import store
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.layers import describe_pte
+from workbench.frames import format_size
 from workbench.records.layers import Layers
 from workbench.records.runs import Export, Tensor
 
@@ -110,11 +111,11 @@ class Program:
 
     def __repr__(self) -> str:
         made = f", {self.export.backend} {self.export.dtype}" if self.export else ""
-        return f"<Program {self.path}{made}, {self.size_bytes / 1e6:.2f} MB>"
+        return f"<Program {self.path}{made}, {format_size(self.size_bytes)}>"
 
     def _repr_html_(self) -> str:
         inputs = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in self.inputs)
-        rows = {"file": str(self.path), "size": f"{self.size_bytes / 1e6:.2f} MB"}
+        rows = {"file": str(self.path), "size": f"{format_size(self.size_bytes)}"}
         rows |= {"SHA-256": self.sha256[:16], "methods": ", ".join(self.methods), "inputs": inputs}
         if export := self.export:
             rows |= {"model": export.model, "exported as": f"{export.backend} {export.dtype}"}

@@ -18,7 +18,7 @@ from workbench.analysis.variants import SIZES, STUDY, pick_best, read_study
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, identify_export, versions
 from workbench.export.program import open_program
-from workbench.frames import WRONG
+from workbench.frames import WRONG, format_size
 from workbench.models.registry import parse_name
 from workbench.optimize import proposals as propose
 from workbench.optimize.score import score_program
@@ -404,7 +404,7 @@ def export_variant(job: tuple[str, ExportOptions, Path, OptimizeOptions]) -> dic
     elif not options.metric and export.fault:
         flaws.append(export.fault)
     if options.max_size_mb and size > options.max_size_mb:
-        flaws.append(f"{size:.1f} MB, above {options.max_size_mb:g} MB")
+        flaws.append(f"{format_size(export.size_bytes)}, above {options.max_size_mb:g} MB")
     return {
         "state": "exported",
         "seconds": time.thread_time() - started,
@@ -505,7 +505,7 @@ def describe_variant(variant: Variant) -> str:
         parts.append(f"{variant.speedup:.2f}x {interval} the speed of the baseline")
     parts += [] if variant.score is None else [f"score {variant.score:g}"]
     parts.append("no error" if variant.sqnr_db is None else f"SQNR {variant.sqnr_db:.1f} dB")
-    parts.append(f"{(variant.size_bytes or 0) / MB:.3g} MB")
+    parts.append(format_size(variant.size_bytes or 0))
     if variant.peak_bytes:
-        parts.append(f"peak memory {variant.peak_bytes / MB:.3g} MB")
+        parts.append(f"peak memory {format_size(variant.peak_bytes)}")
     return ", ".join(parts)

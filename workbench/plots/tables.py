@@ -180,6 +180,9 @@ def _write_column(name: str, column: pd.Series, unit: str) -> tuple[str, list[st
     for suffix, meaning in _SUFFIXES.items():
         if name.endswith(suffix):
             head, unit = name.removesuffix(suffix).replace("_", " "), unit or meaning
+    if name.endswith("_bytes") or unit.startswith("FLOP"):  # nobody reads nine digits
+        head = name.removesuffix("_bytes").replace("_", " ")
+        column, unit = column / 1e6, f"M{unit or 'B'}"
     # The same decimals for a whole column, so that it lines up: at most three, and no more than
     # three figures of the smallest value need.
     known = column[~missing].astype(float)

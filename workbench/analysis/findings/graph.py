@@ -14,6 +14,7 @@ from workbench.analysis.findings import gains
 from workbench.analysis.findings.gains import Finding, Gain, count, keys_of, time_spent
 from workbench.analysis.memory import activation_bytes
 from workbench.analysis.run import Measurement
+from workbench.frames import format_size
 
 #: What to do, and the same in code.
 Advice = tuple[str, str]
@@ -183,7 +184,7 @@ def find_head(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         spent = time_spent(m, keys)
         if gains.share_of(m, spent.ms) >= _HEAD:
             yield Finding(
-                f"the head scores {shape[-1]} tokens of the vocabulary: {weights / 1e6:.0f} MB of "
+                f"the head scores {shape[-1]} tokens of the vocabulary: {format_size(weights)} of "
                 f"weights, {100 * gains.share_of(m, spent.ms):.0f} % of the latency",
                 Gain.at_most(spent.ms),
                 keys,

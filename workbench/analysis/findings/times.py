@@ -16,7 +16,7 @@ from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Measurement
 from workbench.errors import WorkbenchError
-from workbench.frames import format_range
+from workbench.frames import format_range, format_size
 from workbench.records.layers import Value
 from workbench.records.runs import PlannedProgram, RunRecord
 from workbench.store import RUNS, find_runs, load_run
@@ -368,7 +368,7 @@ def _read_speed(m: Measurement, keys: list[str]) -> tuple[str, str]:
     size = float((rows["calls"] * rows["bytes"]).sum()) / 1e6
     memory = m.roof.bandwidths[-1][1] if m.roof else math.nan
     speed = size / spent.ms / gains.untraced_scale(m)
-    return f"{size:.0f} MB", f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s)"
+    return format_size(size * 1e6), f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s)"
 
 
 def find_weight_groups(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
