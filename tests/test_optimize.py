@@ -436,6 +436,8 @@ class Landscape:
     def __init__(self, monkeypatch):
         self.exported, self.measured, self.stop_at, self.steps = [], [], None, 0
         self.emulated, self.crashes, self.luck = False, "", 1.0
+        self.clock, self.export_s = 0.0, 0.0
+        monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: self.clock))
         monkeypatch.setattr(search, "open_workers", lambda jobs: nullcontext(self.submit))
         monkeypatch.setattr(search, "export_variant", self.export)
         monkeypatch.setattr(search, "measure", self.record)
@@ -458,6 +460,7 @@ class Landscape:
         if options.dtype == "fp16w":
             raise WorkbenchError("the exporter gives up", where="model")
         self.exported.append(options)
+        self.clock += self.export_s
         sqnr = SQNR.get(options.dtype)
         flaw = f"SQNR {sqnr} dB" if sqnr and sqnr < limits.min_sqnr_db else ""
         known = {"pte": str(root), "sha256": str(hash(options)), "size_bytes": 1000, "flaw": flaw}
@@ -472,6 +475,7 @@ class Landscape:
         self.measured.append((str(first), *how.against))
         assert how.toggle == "none" and not again
         path = root / "runs" / str(len(self.measured))
+        self.clock += 3.0
         record = SimpleNamespace(host={"cpu": "made up"}, spent_s=3.0)
         return SimpleNamespace(path=path, record=record, emulated=self.emulated)
 
@@ -596,6 +600,20 @@ def test_a_longer_budget_goes_on_after_the_last_round(landscape):
     assert [each.last for each in longer.rounds].count(True) == 1
     assert len(landscape.measured) == len(longer.rounds)
     assert set(longer[longer.best].options.also_rewrite) == {"mean", "slices"}
+
+
+def test_the_budget_is_the_time_that_passes_and_what_was_not_tried_is_named(landscape):
+    """The most promising first: what findings suggest, before dtypes that nothing is known of."""
+    landscape.export_s = 20.0
+    study = wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=180.0))
+    assert landscape.clock <= 180.0 and study.spent_s == landscape.clock
+    tried = [v for v in study.variants if v.state == "measured"]
+    assert len(tried) > 1 and {"slices", "mean"} & {*tried[1].options.also_rewrite}
+    untried = [v.name for v in study.variants if v.state == "planned"]
+    assert untried and all(name in study.conclusion for name in untried)
+    assert "not tried within the budget" in str(wb.show(study))
+    landscape.export_s = 0.0
+    assert not [v for v in run_search().variants if v.state == "planned"]
 
 
 def test_nothing_is_recommended_if_nothing_helped(landscape, monkeypatch):

@@ -179,7 +179,7 @@ class OptimizeOptions:
     """
 
     budget_s: float = _option(
-        600.0, "Time to spend.", name="budget", type="duration", default="10m"
+        600.0, "Time to take, waiting included.", name="budget", type="duration", default="10m"
     )
     objective: str = _option("latency", "What to improve: latency, size or memory.")
     min_sqnr_db: float = _option(

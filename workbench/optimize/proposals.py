@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -218,11 +217,10 @@ def propose_mix(
 
 def measure_variant_noise(
     job: tuple[str, ExportOptions, Sequence[str], float],
-) -> tuple[dict[str, float], float]:
+) -> dict[str, float]:
     """The noise in the output if one layer alone is quantised, by ``dtype:layer``; beside others.
 
     Layers in the given order, as many as the seconds allow; the others stay in floating point.
-    Also returns the seconds of processor time.
     """
     from workbench.errors import ExportError
     from workbench.export.lower import measure_layer_noise
@@ -233,7 +231,6 @@ def measure_variant_noise(
     model, options, order, seconds = job
     found: dict[str, float] = {}
     with share_machine():
-        started = time.thread_time()
         loaded = choose_inputs(load_model(model, state_dict=options.state_dict or None), options)
         for dtype in MIXED:
             try:
@@ -241,4 +238,4 @@ def measure_variant_noise(
             except ExportError:  # nothing to quantise
                 continue
             found |= {f"{dtype}:{layer}": power for layer, power in noise.items()}
-    return found, time.thread_time() - started
+    return found

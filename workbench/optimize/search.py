@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.analysis.compare import MARGIN
+from workbench.analysis.compare import MARGIN, digits_of
 from workbench.analysis.memory import MB, summarize_resources
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
@@ -42,6 +42,7 @@ from workbench.workflow import measure
 FOLDER, RECIPE = "optimize", "recipe.yaml"
 #: Parts of the budget: for diagnosis and dtypes, each further round, and the last one.
 FIRST, LATER, LAST = 0.15, 0.15, 0.3
+NOT_TRIED = "not tried within the budget"
 #: Variants that stay in the search after a round: the better half, at most so many.
 KEPT, MOST_ROUNDS = 3, 5
 #: Sources of inputs for which quantisation ranges mean nothing.
@@ -118,6 +119,7 @@ class Search:
     ):  # fmt: skip
         self.model, self.options, self.place = model, options, place
         self.submit, self.progress = submit, progress
+        self._started, self._export_s = time.monotonic(), 0.0
         self._replayed, self._runs = 0, dict[str, Run]()
         with open_target(options.target) as target:
             self.emulated = target.emulated
@@ -130,6 +132,7 @@ class Search:
                 longer = known.options.budget_s != options.budget_s
                 rounds = tuple(replace(r, last=r.last and not longer) for r in known.rounds)
                 self.study = replace(known, options=options, rounds=rounds)
+        self._earlier_s = self.study.spent_s
         (self.base,) = self.add([Variant("the baseline", export, whole=True)])
 
     def run(self) -> None:
@@ -143,11 +146,12 @@ class Search:
         if not self.emulated:
             self.measure([], FIRST / 2)  # for the findings
         dtypes = propose.propose_dtypes(self.study[self.base], self.options.dtypes)
-        self.try_out(self.add(dtypes), FIRST)
+        self.try_out(self.add([*self.propose_rewrites(), *dtypes]), FIRST)
         for _ in range(MOST_ROUNDS):
             if self._next.last if self._next else self.left < LAST:
                 break
             proposed = self.add([*self.propose_rewrites(), *self.propose_mixes()])
+            proposed += [v.name for v in self.study.variants if v.reason == NOT_TRIED]
             if not self._next and not any(map(is_open, map(self.study.__getitem__, proposed))):
                 break
             self.try_out(proposed, LATER)
@@ -158,7 +162,22 @@ class Search:
     @property
     def left(self) -> float:
         """The part of the budget that is left."""
-        return 1 - self.study.spent_s / self.options.budget_s
+        spent_s = self._earlier_s + time.monotonic() - self._started
+        return 1 - spent_s / self.options.budget_s
+
+    @property
+    def left_s(self) -> float:
+        """The time that is left."""
+        return self.left * self.options.budget_s
+
+    def promise(self, variant: Variant) -> float:
+        """What a variant is expected to save, in ms; of an upper bound, half."""
+        gain = variant.predicted
+        if gain is None and variant.whole and self.study[variant.parent].round >= 0:
+            findings = self.measurement(self.study[variant.parent]).findings
+            rows = findings[findings["hint"].str.contains(f"--dtype {variant.options.dtype}\\b")]
+            return float(rows["gain_ms"].fillna(rows["high_ms"] / 2).sum())
+        return 0.0 if gain is None else gain.high_ms / 2 if gain.ms is None else gain.ms
 
     @property
     def _next(self) -> Round | None:
@@ -167,7 +186,8 @@ class Search:
 
     def save(self, **changes: Any) -> None:
         """Change the study, here and on disk."""
-        self.study = replace(self.study, **changes)
+        spent_s = round(self._earlier_s + time.monotonic() - self._started, 1)
+        self.study = replace(self.study, **{"spent_s": spent_s} | changes)
         atomic_write(self.place / STUDY, to_json(self.study))
 
     def update(self, name: str, **changes: Any) -> None:
@@ -188,10 +208,6 @@ class Search:
             names.append(known[variant.options])
         return list(dict.fromkeys(names))
 
-    def spend(self, seconds: float) -> None:
-        """Count work; what it waited for, and what others did meanwhile, does not count."""
-        self.save(spent_s=round(self.study.spent_s + seconds, 1))
-
     def report(self, text: str, fraction: float = 0.0) -> None:
         """Report progress, as a part of the budget."""
         self.progress(f"{parse_name(self.model).label}: {text}", max(0.0, min(1.0, 1 - self.left)))
@@ -204,21 +220,20 @@ class Search:
         self.report(f"exporting {', '.join(v.name for v in wanted)}")
         jobs = [(self.model, v.options, self.place / v.name, self.options) for v in wanted]
         futures = [self.submit(export_variant, job) for job in jobs]
-        seconds = []
+        started = time.monotonic()
         for name, future in zip([v.name for v in wanted], futures, strict=True):
             try:
                 facts = future.result()
             except WorkbenchError as error:  # the worker died
                 facts = {"state": "failed", "reason": str(error)}
-            seconds.append(facts.pop("seconds", 0.0))
             hashes = {v.sha256: v.name for v in reversed(self.study.variants)}
             if facts.get("sha256") in hashes:
                 twin = hashes[facts["sha256"]]
                 facts |= {"state": "failed", "reason": f"the same program as {twin}"}
-            self.update(name, **facts)
+            self.update(name, **{"reason": ""} | facts)
             variant = self.study[name]
             self.report(f"{name}: {variant.reason or variant.flaw or variant.change}")
-        self.spend(max(*seconds, sum(seconds) / self.options.jobs))
+        self._export_s = max(self._export_s, time.monotonic() - started)
 
     def measure(self, names: Sequence[str], part: float, last: bool = False) -> None:
         """Measure the baseline and variants interleaved, with a part of the budget."""
@@ -257,7 +272,6 @@ class Search:
             for name in new if len(new) > 1 else ():  # each alone, to find the one that fails
                 self.measure([name], part / len(new))
             return
-        self.spend(run.record.spent_s)
         done = replace(planned, run_dir=str(run.path.relative_to(self.place)))
         self.save(
             rounds=(*self.study.rounds[:number], done, *self.study.rounds[number + 1 :]),
@@ -267,9 +281,21 @@ class Search:
         )
 
     def try_out(self, names: Sequence[str], part: float) -> None:
-        """Export and measure new variants, with their parents and the leaders so far."""
-        self.export(names)
-        new = [name for name in names if is_open(self.study[name])]
+        """Export and measure new variants, with their parents and the leaders so far.
+
+        The most promising first, as far as the budget allows with their measurement and the last.
+        """
+        begun = self._next.variants if self._next else names  # before an interruption
+        ranked = [name for name in names if name in begun]
+        ranked.sort(key=lambda name: -self.promise(self.study[name]))
+        kept_s = (part + LATER) * self.options.budget_s
+        while ranked and (self._next or self.left_s > kept_s + self._export_s):
+            now, ranked = ranked[: self.options.jobs], ranked[self.options.jobs :]
+            self.export(now)
+        for name in ranked:
+            if self.study[name].state == "planned":
+                self.update(name, reason=NOT_TRIED)
+        new = [n for n in names if is_open(self.study[n]) and self.study[n].state != "planned"]
         if new or self._next:
             parents = [self.study[name].parent for name in new]
             self.measure([*parents, *self.leaders(KEPT), *new], part)
@@ -327,9 +353,7 @@ class Search:
             order = sorted(times, key=lambda layer: -times[layer])
             job = (self.model, base.options, order, FIRST * self.options.budget_s)
             self.report("measuring the noise of each layer")
-            noise, seconds = self.submit(propose.measure_variant_noise, job).result()
-            self.save(layers=noise)
-            self.spend(seconds)
+            self.save(layers=self.submit(propose.measure_variant_noise, job).result())
         choices = propose.list_choices(self.study.layers, before, quantized)
         known = [v for v in self.study.variants if v.options.module_dtypes]
         measured = [self.measurement(v) for v in known if v.state == "measured"]
@@ -361,6 +385,7 @@ class Search:
         found = [v for v in pick_best(self.study) if not last[0].last or v.name in last[0].variants]
         better = [v for v in found if is_better(v, base, self.options.objective)]
         tried = sum(v.state == "measured" for v in self.study.variants) - 1
+        untried = [v.name for v in self.study.variants if v.reason == NOT_TRIED]
         text = f"nothing helped: none of {tried} measured variants is better within the limits"
         (self.place / RECIPE).unlink(missing_ok=True)
         if better:
@@ -372,28 +397,21 @@ class Search:
                 above = self.study[above.parent]
             known = (self.model, best.options, best.threads, tuple(changes))
             save_recipe(Recipe(*known, best.sha256, versions()), self.place / RECIPE)
+        text += f"; {NOT_TRIED}: {', '.join(untried)}" if untried else ""
         self.save(best=better[0].name if better else "", whole=self.whole, conclusion=text)
 
 
 def export_variant(job: tuple[str, ExportOptions, Path, OptimizeOptions]) -> dict[str, Any]:
-    """Export a variant beside other work, never beside a measurement; what is known of it then.
-
-    ``seconds`` is its processor time.
-    """
+    """Export a variant beside other work, never beside a measurement; what is known of it then."""
     model, export_options, root, options = job
     with share_machine():
-        started = time.thread_time()
         try:
             program = export_model(model, options=export_options, root=root, progress=silent)
             export = program.export
             assert export
             sqnr, score = score_program(model, export_options, program, options.metric)
         except WorkbenchError as error:
-            return {
-                "state": "failed",
-                "reason": str(error),
-                "seconds": time.thread_time() - started,
-            }
+            return {"state": "failed", "reason": str(error)}
     layers = program.layers
     size = export.size_bytes / 1e6
     flaws = []
@@ -407,7 +425,6 @@ def export_variant(job: tuple[str, ExportOptions, Path, OptimizeOptions]) -> dic
         flaws.append(f"{format_size(export.size_bytes)}, above {options.max_size_mb:g} MB")
     return {
         "state": "exported",
-        "seconds": time.thread_time() - started,
         "flaw": "; ".join(flaws),
         "pte": str(program.path),
         "sha256": export.sha256,
@@ -501,8 +518,9 @@ def describe_variant(variant: Variant) -> str:
         share = f"{100 * variant.extension_share:.0f} %"
         parts.append(f"{share} of the arithmetic in kernels of the extension (emulated: no times)")
     elif variant.speedup and variant.speedup_low and variant.speedup_high:
-        interval = f"[{variant.speedup_low:.2f}, {variant.speedup_high:.2f}]"
-        parts.append(f"{variant.speedup:.2f}x {interval} the speed of the baseline")
+        digits = max(2, digits_of(variant.speedup_low, variant.speedup_high))
+        ends = f"[{variant.speedup_low:.{digits}f}, {variant.speedup_high:.{digits}f}]"
+        parts.append(f"{variant.speedup:.{digits}f}x {ends} the speed of the baseline")
     parts += [] if variant.score is None else [f"score {variant.score:g}"]
     parts.append("no error" if variant.sqnr_db is None else f"SQNR {variant.sqnr_db:.1f} dB")
     parts.append(format_size(variant.size_bytes or 0))
