@@ -78,6 +78,10 @@ def test_a_folder_is_named_after_what_was_measured():
 def test_everything_is_measured_and_recorded(plan, runner, tmp_path):
     run_dir = run_plan(plan, runner, tmp_path / "out")
     run = store.load_run(run_dir)
+    if sys.platform == "linux":
+        assert {s.traced: s.operator_clock for s in run.sessions} == {False: "", True: "ns"}
+        times = wb.open_run(run_dir).measurements[0].ledger.query("kind == 'delegated'")
+        assert (times["duration_ns"] % 1000 > 0).mean() > 0.5
     assert run.state == "complete"
     assert run_dir.parent == tmp_path / "out" / "runs"
     assert re.fullmatch(rf"conv-{run.platform}-\d{{8}}-\d{{4}}", run_dir.name)
