@@ -338,3 +338,27 @@ def test_a_program_that_explains_most_operators_is_not_the_one_without_its_name(
     assert run.layers is None
     (tmp_path / "layers.json").write_text(text)
     assert wb.open_run(tmp_path).layers is not None
+
+
+@pytest.mark.parametrize("slow", [0, 10])
+def test_a_disturbed_trace_has_one_latency(tmp_path, slow):
+    """Of its inferences, those count that other programs did not interrupt."""
+    ops, blocks, now = {"conv": 60, "linear": 30, "add": 10}, [], 0
+    for number in range(51):
+        events, begin = [], now
+        for place, (name, us) in enumerate(ops.items()):
+            us = us * (1000 + number % 7) // 1000 + (
+                900 if number % 5 == 1 and name == "linear" and slow else 0
+            )
+            events.append(Profile(f"{name}.out", 0, place, start=now, end=now + us * 1000))
+            now += us * 1000
+        events.append(Profile("Method::execute", -1, start=begin, end=now))
+        blocks.append(Block("Execute", events))
+    (tmp_path / "net.etdump").write_bytes(build_etdump(blocks))
+    m = wb.open_run(tmp_path / "net.etdump").subject
+    whole, rows = m.latency_ms, m.operators.set_index("key")["mean_ms"]
+    assert rows.sum() == pytest.approx(whole, rel=0.01)
+    assert m.categories["mean_ms"].sum() == pytest.approx(rows.sum())
+    assert m.undisturbed.mean()[rows.index].to_list() == pytest.approx(rows.to_list())
+    checks = m.run.checks.set_index("check")["evidence"]
+    assert checks["traces are undisturbed"] == f"{50 - slow} of 50 traced runs were used"

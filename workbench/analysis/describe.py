@@ -12,7 +12,7 @@ from workbench.records.runs import Experiment, Export, Phase, PlannedProgram, Ru
 _BASES = {
     "removal": "measured time of the removed operators",
     "twin": "from similar operators of this run",
-    "roofline": "estimated from the machine's peaks",
+    "roofline": "estimated from the best rates that were measured",
 }
 NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside the traces."
 

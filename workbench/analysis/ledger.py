@@ -238,12 +238,20 @@ def _pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return pd.factorize(first * span + (second - least))[0]
 
 
-def kept_runs(session: Session, runs: int, path: Path) -> np.ndarray:
-    """Which runs of a trace count: undisturbed ones, or all after the warm-up if none was timed."""
+#: An inference without CPU time was disturbed if it took this many times the third quartile, and
+#: is an outlier of the others.
+DISTURBED = 1.1
+
+
+def kept_runs(session: Session, traced_ns: np.ndarray, path: Path) -> np.ndarray:
+    """Which runs of a trace, given their times, count: those after the warm-up, and undisturbed."""
+    runs = len(traced_ns)
     if not session.batches:
         if runs <= session.skipped:
             raise TraceError(f"holds {runs} runs, {session.skipped} of them to warm up", where=path)
-        return np.arange(runs) >= session.skipped
+        p25, p75 = np.percentile(traced_ns[session.skipped :], [25, 75])
+        kept: np.ndarray = traced_ns <= max(p75 + 1.5 * (p75 - p25), DISTURBED * p75)
+        return kept & (np.arange(runs) >= session.skipped)
     wall, cpu = (
         np.concatenate([getattr(batch, clock) for batch in session.batches])
         for clock in ("wall_ns", "cpu_ns")

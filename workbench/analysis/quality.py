@@ -368,9 +368,8 @@ def check_ledger(ledger: pd.DataFrame, closed: Sequence[np.ndarray]) -> Row:
     return "ledger closes", "ok", f"{runs} runs, rows sum to Method::execute{rounding}"
 
 
-def check_traces(ledger: pd.DataFrame, latencies: pd.DataFrame) -> Row:
-    """Whether most traced runs were undisturbed."""
+def check_traces(ledger: pd.DataFrame, traced: int) -> Row:
+    """Whether most traced runs, without warm-up, were undisturbed."""
     used = ledger.groupby([*SOURCE, "run"], sort=False).ngroups
-    traced = int(latencies["traced"].sum())
     status = "ok" if used / traced > UNDISTURBED_LEAST else "note"
     return "traces are undisturbed", status, f"{used} of {traced} traced runs were used"

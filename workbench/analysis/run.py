@@ -254,7 +254,10 @@ class Run:
         """Every timed inference: ``frames.LATENCIES``."""
         timed = statistics.tabulate_latencies(self.record)
         untimed = any(not s.batches for s in self.record.sessions)
-        return statistics.add_traced(timed, self.ledger, self.record) if untimed else timed
+        if not untimed:
+            return timed
+        traced = [m.traced_times for m in self.traced or [self.subject]]
+        return statistics.add_traced(timed, pd.concat(traced), self.record)
 
     @frame_property
     def statistics(self) -> pd.DataFrame:
@@ -423,7 +426,7 @@ class Run:
             *(row for m in subjects for row in m.checks),
             *(row for ab in self.comparisons for row in ab.checks),
             quality.check_ledger(self.ledger, [m.closed for m in self.traced]),
-            quality.check_traces(self.ledger, self.latencies),
+            quality.check_traces(self.ledger, sum(len(m.traced_times) for m in self.traced)),
             *quality.check_criteria(self.quality),
         ]
         return pd.DataFrame(rows, columns=["check", "status", "evidence"])
@@ -650,11 +653,11 @@ class Measurement:
     @cached_property
     def _rows(self) -> pd.DataFrame:
         """The ledger without layers."""
-        return pd.concat([rows for rows, _ in self._parts], ignore_index=True)
+        return pd.concat([rows for rows, *_ in self._parts], ignore_index=True)
 
     @cached_property
-    def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray]]:
-        """Of every traced process, its ledger, and whether the rows of each run add up."""
+    def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray, pd.DataFrame]]:
+        """Of every traced process, its ledger, whether the rows of each run add up, and times."""
         if not self.sessions:
             raise StoreError(f"{self.label} has no trace", where=self.run.path)
         return [self._read_ledger(session) for session in self.sessions]
@@ -662,7 +665,12 @@ class Measurement:
     @property
     def closed(self) -> np.ndarray:
         """For every traced run, whether its ledger rows sum to ``Method::execute``."""
-        return np.concatenate([closed for _, closed in self._parts])
+        return np.concatenate([closed for _, closed, _ in self._parts])
+
+    @property
+    def traced_times(self) -> pd.DataFrame:
+        """The nanoseconds of every traced inference after the warm-up, by ``frames.SOURCE``."""
+        return pd.concat([times for *_, times in self._parts], ignore_index=True)
 
     @cached_property
     def _attribution(self) -> pd.DataFrame | None:
@@ -732,8 +740,13 @@ class Measurement:
 
     @cached_property
     def undisturbed(self) -> pd.DataFrame:
-        """Its traced time in ms by restart and operator, without interference."""
-        return statistics.undisturbed_times(operators.total_runs(self.ledger, "key"))
+        """Its traced time in ms by restart and operator, without interference.
+
+        By run if the runner told no other times: then it is the time of the tables, too.
+        """
+        runs = operators.total_runs(self.ledger, "key")
+        is_timed = any(session.batches for session in self.sessions)
+        return statistics.undisturbed_times(runs) if is_timed else runs
 
     @cached_property
     def traced_ms(self) -> float:
@@ -853,15 +866,18 @@ class Measurement:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)
         return frame[chosen].reset_index(drop=True)
 
-    def _read_ledger(self, session: Session) -> tuple[pd.DataFrame, np.ndarray]:
+    def _read_ledger(self, session: Session) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame]:
         events = self.run.read_trace(session)
         rows = ledger.build_ledger(events)
         closed = ledger.closed_runs(events, rows)
-        kept = ledger.kept_runs(session, len(closed), self.run.path / session.etdump)
+        times = rows.groupby("run")["duration_ns"].sum()
+        kept = ledger.kept_runs(session, times.to_numpy(), self.run.path / session.etdump)
         rows = operators.add_categories(rows[kept[rows["run"]]], self.run.scheme)
+        counted = times.iloc[session.skipped :].to_frame()
         for place, name in enumerate(frames.SOURCE):
             rows.insert(place, name, getattr(session, name))
-        return rows, closed
+            counted.insert(place, name, getattr(session, name))
+        return rows, closed, counted
 
 
 @dataclass(frozen=True)

@@ -157,12 +157,11 @@ def tabulate_latencies(run: RunRecord) -> pd.DataFrame:
     return check(pd.DataFrame(rows, columns=LATENCIES.names), LATENCIES)
 
 
-def add_traced(latencies: pd.DataFrame, ledger: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
-    """Add latencies from the ledger for sessions whose runner reported none; CPU time 0."""
+def add_traced(latencies: pd.DataFrame, times: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
+    """Add traced inferences of sessions whose runner reported no times; CPU time 0."""
     untimed = {(s.experiment, s.threads, s.process) for s in run.sessions if not s.batches}
-    if not untimed or ledger.empty:
+    if not untimed or times.empty:
         return latencies
-    times = ledger.groupby([*SOURCE, "run"], sort=False)["duration_ns"].sum().reset_index()
     keys = times[SOURCE].itertuples(index=False, name=None)
     times = times[[key in untimed for key in keys]]
     traced = times.rename(columns={"duration_ns": "wall_ns"}).assign(
