@@ -422,8 +422,15 @@ def test_the_plan_names_the_stages_that_are_left(cli, matrix, ran, tmp_path):
 
 
 def test_progress_says_what_runs(matrix, ran, tmp_path):
-    told = []
-    wb.batch(matrix(), out=tmp_path / "out", progress=lambda *line: told.append(line))
+    told, doing = [], set()
+
+    def listen(*line):
+        told.append(line)
+        outcomes = (json.loads(p.read_text()) for p in (tmp_path / "out").glob("cells/*.json"))
+        doing.update(outcome["doing"] for outcome in outcomes)
+
+    wb.batch(matrix(), out=tmp_path / "out", progress=listen)
+    assert {"exporting", "measuring", "reporting"} <= doing
     texts = list(dict.fromkeys(text for text, _ in told))
     assert texts[0] == "exporting 1 of 4: toy_cnn/fp32/host/none"
     heads = {text.split(":")[0] for text in texts}
@@ -457,6 +464,13 @@ def test_a_page_is_text_wherever_it_is_not_markup():
     assert page.count("<script") == 1
     assert "alert(1)</script>" not in page
     assert "http" not in page.replace("http-equiv", "").replace("Http", "")
+
+
+def test_an_open_cell_says_what_happens_to_it():
+    cell = Cell("toy_cnn", "toy_cnn", "fp32", "host", "auto", "stem", "0")
+    for doing, shown in (("", "waiting"), ("measuring", "measuring")):
+        page = render_index(Portfolio({"threads": [1]}, "", (Outcome(cell, doing=doing),)))
+        assert f"<td>{shown}</td>" in page
 
 
 def test_emulated_rows_have_no_times():

@@ -145,6 +145,10 @@ class Scheduler:
                 self.waiting.append(job)
             else:
                 self.running[self.submit(run_job, job, job.device)] = job
+                for cell in self.cells:
+                    if cell == job.cell or (job.stage == "export" and cell.stem == job.cell.stem):
+                        known = self.outcomes[cell.name]
+                        self._update(replace(known, doing=RUNNING[job.stage]))
         first = next(iter(self.running.values()))  # of a device's jobs, this one runs
         count = f"{self.finished[first.stage] + 1} of {self.counts[first.stage]}"
         self._report_progress(f"{RUNNING[first.stage]} {count}: {first.cell.name}")

@@ -161,7 +161,7 @@ def _load_outcome(cell: Cell, storage: Storage, template: str) -> Outcome:
         reported = (storage.folder / saved.run_dir / store.REPORT_HTML).is_file()
         if saved.state == "done" and reported and saved.template == template:
             return replace(saved, cell=cell)
-    opened = replace(saved, state="open", failed_stage="", error="", retry="")
+    opened = replace(saved, state="open", doing="", failed_stage="", error="", retry="")
     return replace(opened, cell=cell, template=template)
 
 
@@ -204,7 +204,7 @@ def render_index(portfolio: Portfolio) -> str:
     values = {axis: list(dict.fromkeys(axes[axis] for axes, *_ in rows)) for axis in AXES}
     values["threads"] = list({f"{row.threads}" for *_, row in rows if row})
     shared = {name: values[name][0] for name in SHARED if len(values[name]) == 1}
-    if any(outcome.problem for outcome in outcomes):
+    if any(outcome.problem or outcome.state == "open" for outcome in outcomes):
         shared.pop("state", None)
     states = [outcome.state for outcome in outcomes]
     models, dtypes = values["model"], values["dtype"]

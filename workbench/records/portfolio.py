@@ -85,6 +85,7 @@ class Row:
 class Outcome:
     """What became of a cell: ``state`` is ``open``, ``done`` or ``failed``.
 
+    ``doing`` is what happens to an open one now, such as ``measuring``; empty while it waits.
     ``problem`` is a reason to doubt the figures. Paths are relative to the portfolio; ``notebook``
     is that of the executed notebook, ``template`` the SHA-256 of the matrix's own. If the SHA-256
     of recorded ``files`` differ, the cell is ``damaged`` and is measured again.
@@ -92,6 +93,7 @@ class Outcome:
 
     cell: Cell
     state: str = "open"
+    doing: str = ""
     stages: tuple[CellStage, ...] = ()
     failed_stage: str = ""
     error: str = ""
