@@ -306,7 +306,11 @@ def test_a_picked_run_is_explored(open_notebook, capsys):
     menu = page.get_by_label("run", exact=True)
     start = time.monotonic()
     menu.select_option(label="vit_tiny, linux (recorded)")
-    page.locator(".wb-explorer h1", has_text="vit_tiny").wait_for(timeout=SHORT)
+    page.get_by_text("reading vit_tiny, linux (recorded) ...").last.wait_for(timeout=SHORT)
+    last = page.locator(".wb-explorer").last
+    last.locator("h1", has_text="vit_tiny").wait_for(timeout=SHORT)
+    rest(page)
+    assert page.locator(".wb-reading").count() == 0
     with capsys.disabled():
         print(f" picked run drawn after {time.monotonic() - start:.1f} s", end=" ")
     explorer = page.locator(".wb-explorer").last
