@@ -319,6 +319,16 @@ def test_a_picked_run_is_explored(open_notebook, capsys):
     assert float(explorer.get_attribute("data-drawn-ms")) < 100
 
 
+def test_what_is_selected_in_the_explorer_drives_the_next_cell(open_notebook):
+    page = open_notebook("07_drill_down_to_layers.ipynb")
+    cells = page.locator(".jp-CodeCell:has(.jp-OutputArea-output)")
+    explored = cells.filter(has=page.locator(".wb-explorer")).last
+    following = cells.nth(
+        cells.evaluate_all("(all, one) => all.indexOf(one)", explored.element_handle()) + 1
+    )
+    sees_change(following, page, explored.locator(".chip").first.click)
+
+
 def test_in_the_dark_texts_are_bright_and_figures_have_a_light_ground(open_notebook):
     page = open_notebook("04_read_a_trace.ipynb")
     set_theme(page, "JupyterLab Dark")

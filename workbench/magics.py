@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import glob
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -59,7 +61,8 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> ob
         if name in _MAKERS and "--help" not in words:
             return _make(name, values)
         plain = [str(value.path if isinstance(value, Run) else value) for value in values]
-        workbench.main([name, *plain], "%workbench", standalone_mode=False)
+        with contextlib.redirect_stderr(sys.stdout):  # which a notebook would show in red
+            workbench.main([name, *plain], "%workbench", standalone_mode=False)
     except click.ClickException as error:
         raise MagicError(printable(error.format_message())) from None
     return None

@@ -126,7 +126,7 @@ class View {
     if (ops.length === 1 && ops[0] !== this.shown) this.reveal = ops[0];
     this.shown = ops.length === 1 ? ops[0] : null;
     this.redraw(false);
-    this.changed(toHash(this.state), ops.map(i => this.sides.program.keys[i]));
+    this.changed(toHash(this.state), this.subject().map(i => this.sides.program.keys[i]));
   }
 
   /** Draws what depends on a changed part of the state; with `all`, everything, in its new size. */
