@@ -18,7 +18,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     r"^ok\b|\b\d\S*x faster\b": {"fg": "green"},
     r"^note\b|\binconclusive\b": {"fg": "yellow"},
     r"^fail\b|\b\d\S*x slower\b|^error:|^warning:": {"fg": "red"},
-    r"^\d+\. .+|^grade \w|^next:|^report:": {"bold": True},
+    r"^\d+\. .+|^measurement quality \w|^next:|^report:": {"bold": True},
     r"^   (where|gain|do):": {"dim": True},
 }
 #: Long words are paths: in one piece, to be copied.
