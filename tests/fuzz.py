@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import fuzz_etdump
 import numpy as np
@@ -290,7 +291,7 @@ def make_record(folder: Path) -> list[bytes]:
 
 def save_pt(folder: Path) -> list[bytes]:
     """Tensors, alone and in a mapping, in both formats of ``torch.save``; read in this process."""
-    loader._TRIAL = ""
+    loader.subprocess = SimpleNamespace(run=lambda *_, **__: SimpleNamespace(returncode=0))
     seeds = []
     for value, zipped in (({"x": torch.ones(2, 3)}, True), (torch.arange(4), False)):
         torch.save(value, made := io.BytesIO(), _use_new_zipfile_serialization=zipped)
