@@ -95,7 +95,7 @@ def test_the_command_line_compares_any_number(cli):
     assert code == 0
     assert "E2E" in out and "[4]" in out
     code, out, err = cli("compare", *SETUPS)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "the two differ in threads: 1 against 2 -> compare anyway: --across threads" in err
     code, _, err = cli("compare", SETUPS[0])
     assert code == 2 and "two or more measurements" in err
