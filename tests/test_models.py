@@ -717,6 +717,7 @@ def test_overlapping_exports_leave_standard_error_and_logs_as_they_were(tmp_path
 
     model, before = wb.load_model("overlapping"), state()
     exporting.set()
-    errors = run_twice(lambda: wb.export_model(model, root=tmp_path))
+    quiet = {"root": tmp_path, "progress": lambda text, fraction: None}
+    errors = run_twice(lambda: wb.export_model(model, **quiet))
     assert ["forward() fails: ValueError: enough" in text for text in errors] == [True, True]
     assert state() == before
