@@ -70,9 +70,15 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory):
+def lab_folder(tmp_path_factory):
+    """The folder of the copy of the checkout that JupyterLab opens."""
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="session")
+def lab(lab_folder):
     """What `workbench lab` opens, on a copy of the checkout; its address and token."""
-    folder = tmp_path_factory.mktemp("lab")
+    folder = lab_folder
     for name in ("notebooks", "workbench", "data"):
         ignored = shutil.ignore_patterns("out_*")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored, symlinks=True)
@@ -89,6 +95,16 @@ def lab(tmp_path_factory):
     address = re.compile(r"(http://127\.0\.0\.1:\d+)/lab\S*\?token=(\w+)")
     with serve(folder, arguments, address) as found:
         yield found.groups()
+
+
+@pytest.fixture(scope="session")
+def lab_files(lab_folder):
+    """A run, a trace, a program and a broken trace in JupyterLab's folder."""
+    files = lab_folder / "notebooks" / "files"
+    run = shutil.copytree(wb.sample_run("toy_cnn"), files / "run")
+    shutil.copy(next(run.glob("*_on/*_t1.etdump")), files / "trace.etdump")
+    shutil.copy(ROOT / "tests/data/etdump/two_methods.pte", files / "net.pte")
+    (files / "bad.etdump").write_bytes(b"<img src=x onerror=alert(1)>")
 
 
 @contextlib.contextmanager
@@ -400,3 +416,41 @@ def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):
     page.screenshot(path=SCREENSHOTS / "report.png", full_page=True)
     page.get_by_role("link", name="Explore this run").click()
     page.wait_for_selector("#explorer[data-drawn-ms]")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("files/run/manifest.json", "toy_cnn"),
+        ("files/trace.etdump", "Convolution"),
+        ("files/net.pte", "aten::"),
+        ("files/bad.etdump", "bad.etdump: "),
+    ],
+)
+def test_a_double_click_opens_a_file_of_ours(lab, lab_files, page, name, words):
+    address, token = lab
+    folder, _, file = name.rpartition("/")
+    page.goto(f"{address}/lab/tree/{folder}?token={token}&reset")
+    page.dblclick(f".jp-DirListing-item:has-text('{file}')", timeout=SHORT)
+    frame = page.frame_locator("iframe[title=Explorer]")
+    frame.get_by_text(words).first.wait_for(timeout=SHORT)
+    assert page.get_attribute("iframe[title=Explorer]", "sandbox") == "allow-scripts allow-downloads"
+    keep(page, f"lab-{file}")
+
+
+def test_the_launcher_makes_a_notebook_that_profiles(lab, page):
+    address, token = lab
+    page.goto(f"{address}/lab?token={token}&reset")
+    page.click(".jp-LauncherCard:has-text('New profile')", timeout=SHORT)
+    page.get_by_text("wb.profile(").wait_for(timeout=SHORT)
+    keep(page, "lab-new-profile")
+
+
+def test_a_right_click_makes_the_report_of_a_run(lab, lab_files, page):
+    address, token = lab
+    page.goto(f"{address}/lab/tree/files/run?token={token}&reset")
+    page.click(".jp-DirListing-item:has-text('manifest.json')", button="right", timeout=SHORT)
+    page.click(".lm-Menu-item:has-text('Report')")
+    frame = page.frame_locator("iframe[title=Report]")
+    frame.get_by_text("where the time goes").first.wait_for(timeout=LONG)
+    keep(page, "lab-report")

@@ -37,6 +37,9 @@ def open_lab(arguments: Sequence[str]) -> None:
     page = "/lab/workspaces/workbench/tree/README.md"
     settings = Path(__file__).parent / "lab"
     options = [f"--LabApp.default_url={page}", f"--LabApp.app_settings_dir={settings}"]
+    # Traces, programs and runs open by double click; nothing has to be installed for that.
+    options += [f"--LabApp.extra_labextensions_path={settings / 'extensions'}"]
+    options += ["--ServerApp.jpserver_extensions=workbench.report.jupyter=True"]
     if not find_spec("jupyterlab"):
         setup = Path(sys.prefix).parent / "dev.py"
         if setup.is_file():  # a checkout in which only the demo ran: add what is missing

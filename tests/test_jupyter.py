@@ -1,0 +1,118 @@
+"""The server extension: who may ask for the page of a file, and for which files."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from fuzz import PROGRAM
+
+import workbench as wb
+
+pytest.importorskip("jupyter_server", reason="JupyterLab is not installed")
+TOKEN = "0123456789abcdef"
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    """Asks a server for the page of a file below its root; returns the status and the answer."""
+    root = tmp_path_factory.mktemp("root")
+    run = shutil.copytree(wb.sample_run("toy_cnn"), root / "run")
+    shutil.copy(next(run.glob("*_on/*_t1.etdump")), root / f"{MARKUP}.etdump")
+    shutil.copy(PROGRAM, root / "net.pte")
+    (root / "bad.pte").write_bytes(b"\0\0\0\0ET12" + MARKUP.encode())
+    (root / "bad.etdump").write_bytes(b"\0\0\0\0ED00" + MARKUP.encode())
+    (root / "notes.txt").write_text("secret")
+    (root.parent / "secret.pte").write_bytes(PROGRAM.read_bytes())
+    (root / "link.pte").symlink_to(root.parent / "secret.pte")
+    (root / "other").mkdir()
+    (root / "other" / "manifest.json").write_text(json.dumps({"name": MARKUP}))
+    with (root / "large.pte").open("wb") as file:
+        file.truncate(2**30 + 1)
+    log = tmp_path_factory.mktemp("log") / "server.log"
+    command = [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", "--port=0"]
+    command += [f"--ServerApp.root_dir={root}", f"--IdentityProvider.token={TOKEN}"]
+    command += ["--ServerApp.jpserver_extensions=workbench.report.jupyter=True"]
+    with log.open("wb") as file:
+        server = subprocess.Popen(command, stderr=file, env=os.environ | {"JUPYTER_NO_CONFIG": "1"})
+    deadline = time.monotonic() + 120
+    while not (found := re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())):
+        assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+
+    def ask(path, token=TOKEN):
+        request = urllib.request.Request(
+            f"{found[0]}executorch-workbench/explorer", json.dumps({"path": path}).encode()
+        )
+        if token:
+            request.add_header("Authorization", f"token {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=120) as reply:
+                assert reply.headers["Content-Type"] == "application/json"
+                return reply.status, json.load(reply)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    yield ask
+    server.terminate()
+    server.wait(30)
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_without_the_token_there_is_no_page(ask, token):
+    status, answer = ask("net.pte", token)
+    assert status == 403
+    assert "page" not in answer
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("net.pte", "aten::"),
+        ("run/manifest.json", '"toy_cnn'),
+        (f"{MARKUP}.etdump", "explorer-data"),
+    ],
+)
+def test_a_page_is_complete_and_can_request_nothing(ask, path, words):
+    status, answer = ask(path)
+    assert status == 200
+    assert words in answer["page"]
+    assert "default-src 'none'" in answer["page"]
+    assert MARKUP not in answer["page"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("../secret.pte", "is outside of the folder"),
+        ("run/../../secret.pte", "is outside of the folder"),
+        ("../missing.pte", "is outside of the folder"),
+        ("link.pte", "is outside of the folder"),
+        ("net.pte\0", "is outside of the folder"),
+        ("notes.txt", "is no trace, program or manifest"),
+        (None, "is no trace, program or manifest"),
+        ("missing.pte", "no such file"),
+        ("large.pte", "is larger than 1 GB"),
+        ("bad.etdump", "bad.etdump"),
+        ("other/manifest.json", "manifest.json"),
+    ],
+)
+def test_other_files_are_refused_in_one_line(ask, path, words):
+    status, answer = ask(path)
+    assert status == 400
+    assert words in answer["message"]
+    assert "\n" not in answer["message"]
+
+
+def test_a_program_that_cannot_be_read_is_harmless(ask):
+    status, answer = ask("bad.pte")
+    assert status == 200
+    assert "Only the runtime can read its operators" in answer["page"]
+    assert MARKUP not in answer["page"]

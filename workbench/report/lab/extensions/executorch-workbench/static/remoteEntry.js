@@ -1,0 +1,111 @@
+// Written by hand in the form that JupyterLab loads: no build, and no Node.
+let shared;
+const MODEL = "executorch-workbench";
+const KINDS = [
+  { name: "executorch-trace", displayName: "ExecuTorch trace", extensions: [".etdump"] },
+  { name: "executorch-program", displayName: "ExecuTorch program", extensions: [".pte"] },
+  { name: "executorch-run", displayName: "Run of the workbench", pattern: "^manifest\\.json$" },
+];
+const CELLS = [
+  "import torch\n\nimport workbench as wb",
+  "class Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    + "        self.conv = torch.nn.Conv2d(3, 16, 3)\n\n    def forward(self, x):\n"
+    + "        return self.conv(x).relu()",
+  "run = wb.profile(Net(), torch.randn(1, 3, 64, 64))\nrun",
+  "wb.explore(run)",
+];
+
+async function take(name) {
+  const versions = Object.values(shared[name]);
+  return (await (versions.find(version => version.loaded) ?? versions[0]).get())();
+}
+
+async function load() {
+  const names = ["coreutils", "docregistry", "filebrowser", "launcher", "services", "ui-components"];
+  const [{ URLExt }, documents, { IDefaultFileBrowser }, { ILauncher }, { ServerConnection },
+    { IFrame }] = await Promise.all(names.map(name => take(`@jupyterlab/${name}`)));
+
+  // Only Python reads the file: the browser is not sent its content, and no checkpoint is made.
+  class Model extends documents.TextModelFactory {
+    get name() { return MODEL; }
+    get fileFormat() { return null; }
+  }
+
+  class Pages extends documents.ABCWidgetFactory {
+    constructor(app, options, view) {
+      super({ modelName: MODEL, readOnly: true, contentProviderId: MODEL, ...options });
+      this.app = app;
+      this.view = view;
+    }
+
+    createNewWidget(context) {
+      // No allow-same-origin: a page cannot reach JupyterLab, its token or its kernels.
+      const content = new IFrame({ sandbox: ["allow-scripts", "allow-downloads"] });
+      const frame = content.node.querySelector("iframe");
+      frame.title = this.name;
+      const say = text => {
+        const line = Object.assign(document.createElement("p"), { textContent: text });
+        frame.srcdoc = `<body style="font:15px system-ui;margin:2em">${line.outerHTML}`;
+      };
+      const { serverSettings: server, contents } = this.app.serviceManager;
+      const path = contents.localPath(context.path);
+      const url = URLExt.join(server.baseUrl, MODEL, this.view);
+      say(`Reading ${path} ...`);
+      const sent = { method: "POST", body: JSON.stringify({ path }) };
+      ServerConnection.makeRequest(url, sent, server)
+        .then(reply => reply.json())
+        .then(({ page, message }) => (page ? (frame.srcdoc = page) : say(message)))
+        .catch(error => say(`${path}: ${error.message}`));
+      return new documents.DocumentWidget({ content, context });
+    }
+  }
+
+  function activate(app, launcher, browser) {
+    const { docRegistry: registry, commands, contextMenu, serviceManager } = app;
+    const { contents } = serviceManager;
+    const drive = contents.defaultDrive;
+    drive?.contentProviderRegistry?.register(MODEL, {
+      get: async path => ({ ...(await drive.get(path, { content: false })), writable: false }),
+      save: async () => { throw new Error("read only"); },
+    });
+    for (const kind of KINDS) registry.addFileType({ contentType: "file", ...kind });
+    registry.addModelFactory(new Model());
+    const fileTypes = KINDS.map(kind => kind.name);
+    const explorer = { name: "Explorer", fileTypes, defaultFor: fileTypes };
+    const report = { name: "Report", fileTypes: ["executorch-run"] };
+    registry.addWidgetFactory(new Pages(app, explorer, "explorer"));
+    registry.addWidgetFactory(new Pages(app, report, "report"));
+
+    commands.addCommand(`${MODEL}:report`, {
+      label: "Report",
+      execute: () => {
+        const path = browser?.selectedItems().next().value?.path;
+        return path && commands.execute("docmanager:open", { path, factory: report.name });
+      },
+    });
+    const selector = '.jp-DirListing-item[data-file-type="executorch-run"]';
+    contextMenu.addItem({ command: `${MODEL}:report`, selector, rank: 1 });
+
+    commands.addCommand(`${MODEL}:new-profile`, {
+      label: "New profile",
+      caption: "A notebook that profiles the module in its cell",
+      execute: async ({ cwd }) => {
+        const { path } = await contents.newUntitled({ path: cwd, type: "notebook" });
+        const cells = CELLS.map(source => (
+          { cell_type: "code", source, metadata: {}, outputs: [], execution_count: null }));
+        const metadata = { kernelspec: { name: "python3", display_name: "Python 3" } };
+        const content = { nbformat: 4, nbformat_minor: 4, metadata, cells };
+        await contents.save(path, { type: "notebook", format: "json", content });
+        return commands.execute("docmanager:open", { path });
+      },
+    });
+    launcher?.add({ command: `${MODEL}:new-profile`, category: "Notebook", rank: 9 });
+  }
+
+  const plugin = {
+    id: `${MODEL}:plugin`, autoStart: true, optional: [ILauncher, IDefaultFileBrowser], activate,
+  };
+  return () => ({ __esModule: true, default: plugin });
+}
+
+(window._JUPYTERLAB ??= {})[MODEL] = { init: scope => { shared = scope; }, get: load };
