@@ -101,9 +101,10 @@ def lab(lab_folder):
 def lab_files(lab_folder):
     """A run, a trace, a program and a broken trace in JupyterLab's folder."""
     files = lab_folder / "notebooks" / "files"
-    run = shutil.copytree(wb.sample_run("toy_cnn"), files / "run")
-    shutil.copy(next(run.glob("*_on/*_t1.etdump")), files / "trace.etdump")
-    shutil.copy(ROOT / "tests/data/etdump/two_methods.pte", files / "net.pte")
+    shutil.copytree(wb.sample_run("toy_cnn"), files / "run")
+    recorded = ROOT / "tests/data/etdump"
+    shutil.copy(recorded / "mobilenet_v3_small.etdump", files / "trace.etdump")
+    shutil.copy(recorded / "two_methods.pte", files / "net.pte")
     (files / "bad.etdump").write_bytes(b"<img src=x onerror=alert(1)>")
 
 
@@ -434,7 +435,9 @@ def test_a_double_click_opens_a_file_of_ours(lab, lab_files, page, name, words):
     page.dblclick(f".jp-DirListing-item:has-text('{file}')", timeout=SHORT)
     frame = page.frame_locator("iframe[title=Explorer]")
     frame.get_by_text(words).first.wait_for(timeout=SHORT)
-    assert page.get_attribute("iframe[title=Explorer]", "sandbox") == "allow-scripts allow-downloads"
+    assert (
+        page.get_attribute("iframe[title=Explorer]", "sandbox") == "allow-scripts allow-downloads"
+    )
     keep(page, f"lab-{file}")
 
 

@@ -18,7 +18,7 @@ from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.explorer.page import explorer_page
 from workbench.export.program import Program, open_program
 from workbench.plots.tables import show_note, show_table
-from workbench.records.layers import Layers, Value, XValue
+from workbench.records.layers import Layers, Value, XNode, XValue
 from workbench.report.html import Section, render_html
 from workbench.report.report import make_report
 from workbench.store import MANIFEST
@@ -82,6 +82,7 @@ def program_page(program: Program) -> str:
     if layers := program.layers:
         for heading, rows in (("Operators", list_operators(layers)), ("File", list_parts(layers))):
             frame = pd.DataFrame(rows)
+            frame = frame.loc[:, frame.ne("").any()]  # layers only if the program came with them
             note = f"The first {TOP} of {len(frame)}." if len(frame) > TOP else ""
             sections.append(Section(heading, note, [show_table(frame, top=TOP)]))
     else:
@@ -95,19 +96,20 @@ def list_operators(layers: Layers) -> Iterator[dict[str, Any]]:
         for number, call in enumerate(method.instructions):
             place = {"method": method.name, "instruction": number}
             place["delegate"] = call.name if call.kind == "delegate" else ""
-            tensors: dict[int, Any] = {value.id: value for value in call.xvalues}
+            inside: dict[int, Any] = {value.id: value for value in call.xvalues}
             for each in call.xnodes or (call,):
-                if each is call:
-                    tensors, name, origins = method.values, call.name or call.kind, (call.origin,)
-                else:
-                    name, origins = each.type, each.origins
+                node = each if isinstance(each, XNode) else None
+                name = node.type if node else call.name or call.kind
+                tensors, origins = (
+                    (inside, node.origins) if node else (method.values, [call.origin])
+                )
                 output = next((tensors[n] for n in each.outputs if n in tensors), None)
                 origin = next((method.origins[n] for n in origins if n is not None), None)
                 yield {
                     **place,
                     "operator": name,
                     "output": _describe(output),
-                    "MFLOP": None if each.flops is None else each.flops / 1e6,
+                    "operations": each.flops,
                     "layer": origin.module if origin else "",
                     "source": origin.source if origin else "",
                 }
