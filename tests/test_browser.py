@@ -423,7 +423,7 @@ def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):
     ("name", "words"),
     [
         ("files/run/manifest.json", "toy_cnn"),
-        ("files/trace.etdump", "Convolution"),
+        ("files/trace.etdump", "Where the time goes"),
         ("files/net.pte", "aten::"),
         ("files/bad.etdump", "bad.etdump: "),
     ],
