@@ -78,7 +78,8 @@ def test_one_process_each_is_no_claim(tmp_path):
     assert ab.verdict.outcome == "inconclusive"
     assert "(observed 1.33x, no interval: " in ab.text
     assert "measured apart, one process each)" in ab.text
-    assert set(ab.speedups["outcome"]) == set(ab.operators["outcome"]) == {"inconclusive"}
+    outcomes = {*ab.speedups["outcome"], *ab.operators["outcome"]}
+    assert outcomes <= {"inconclusive", "below the clock"}
     assert "low_ms" not in ab.shift
     assert ab.baseline.statistics[["min", "max"]].notna().all(axis=None)
 

@@ -1,4 +1,4 @@
-// Made by `python3 dev.py web` from sources with SHA-256 20b5e773ec1ba3db904b647764f09e39e63fed16ebd6d31577dc7128cbcb0c43
+// Made by `python3 dev.py web` from sources with SHA-256 da950fb934e74a58ef50f7e73750d10fcc1e6fc43fc48fa443cc1056d4ff185f
 /* Contains these packages:
 
 @dagrejs/dagre 3.1.3 (MIT)

@@ -45,7 +45,7 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
         "E2E" if level == "e2e" else style.shorten(name, 40)
         for level, name in zip(parts["level"], parts["name"], strict=True)
     ]
-    figure, axis = style.new_rows("What became faster", labels, 0.36, right=3.05)
+    figure, axis = style.new_rows("What became faster", labels, 0.36, right=3.15)
     ends = parts[["speedup", "low", "high"]].to_numpy(dtype=float).ravel()
     ends = np.append(ends[np.isfinite(ends) & (ends > 0)], 1.0)
     reach = max(0.05, 1.08 * np.abs(np.log(ends)).max())
