@@ -101,6 +101,14 @@ def test_inferences_have_the_times_of_the_trace(runs, documents, model):
             assert np.abs(durations - np.sort(events_of["duration_ns"])).max() <= 50
 
 
+def test_a_lone_trace_has_its_inferences_without_the_first():
+    trace = wb.sample_run("vit_tiny") / "avx512_off" / "vit_tiny_xnnpack_fp32_avx512_off_t1.etdump"
+    run = wb.open_run(trace)
+    (shown,) = read_data(run)["measurements"]
+    numbers = {inference["run"] for inference in shown["trace"]["inferences"]}
+    assert numbers and numbers <= set(run.subject.events["run"])
+
+
 def test_edges_follow_the_tensors_through_fused_operators_and_delegates(documents):
     program = documents["mobilenet_v3_small"]["programs"][0]
     read = {}

@@ -296,7 +296,8 @@ def _findings(m: Measurement, index: dict[str, int]) -> Iterator[Json]:
 def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> Json:
     """Inferences of the first process that count, evenly spread over it."""
     ledger = m.ledger[m.ledger["process"] == m.sessions[0].process]
-    runs = np.sort(ledger["run"].unique())
+    # Events are counted from the end of the warm-up.
+    runs = np.sort(ledger["run"].unique()) - m.sessions[0].skipped
     runs = runs[np.unique(np.linspace(0, len(runs) - 1, min(count, len(runs))).round().astype(int))]
     events = m.events
     spans = _grow_spans(describe_spans(events[events["run"].isin(runs)].reset_index(drop=True)))
