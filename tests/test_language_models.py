@@ -510,7 +510,9 @@ def test_a_language_model_is_exported_with_layers_and_measured_by_phase(tmp_path
 def test_embeddings_and_groups_of_weights_are_quantised_as_asked(tmp_path):
     params = TINY.with_name("llama_tiny.json")
     options = wb.ExportOptions("8da4w", group_size=64)
-    pte = wb.export_model(f"llm:{params},context=32,embedding=4", options, root=tmp_path).path
+    pte = wb.export_model(
+        f"llm:{params},context=32,embedding=4", options=options, root=tmp_path
+    ).path
     run = wb.measure(pte, replace(BRIEF, phases=("decode=1@20",), toggle="none"), root=tmp_path)
     rows = run["decode", "baseline"].operators
     assert rows["name"].str.contains("embedding_4bit").sum() == 1

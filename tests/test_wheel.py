@@ -85,7 +85,9 @@ def test_a_batch_makes_its_pages(run, tmp_path):
 
 
 def test_samples_and_case_studies_are_there(run):
-    code = "import workbench as wb; wb.open_run(wb.sample_run()).report; wb.sample_file('exports');"
+    code = (
+        "import workbench as wb; wb.open_run(wb.sample_run()).compare(); wb.sample_file('exports');"
+    )
     code += (
         "print(*(wb.sample_file(name).is_file() for name in ('squeezesam.csv', 'my_segmenter.py')))"
     )
@@ -98,5 +100,5 @@ def test_the_notebooks_are_copied_and_kept(run, tmp_path):
     copies.mkdir()
     (copies / "01_first_profile.ipynb").write_text("edited")
     assert run("-c", code, command="python") == [str(copies)]
-    assert len(list(copies.glob("*.ipynb"))) == 15
+    assert len(list(copies.glob("*.ipynb"))) == 16
     assert (copies / "01_first_profile.ipynb").read_text() == "edited"

@@ -58,7 +58,8 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> ob
         shell.run_cell(f"# %%workbench {line}\n{cell}").raise_error()
         values.insert(0, _find_module(shell, cell))
     try:
-        if name in _MAKERS and "--help" not in words:
+        is_config = name == "run" and any(word.endswith(".json") for word in words)
+        if name in _MAKERS and "--help" not in words and not is_config:
             return _make(name, values)
         plain = [str(value.path if isinstance(value, Run) else value) for value in values]
         with contextlib.redirect_stderr(sys.stdout):  # which a notebook would show in red
@@ -112,7 +113,9 @@ def _make(name: str, values: list[Any]) -> object:
     export = _record(ExportOptions, context.params)
     if name == "export":
         return export_model(subject, inputs, options=export, root=root)
-    return profile(subject, inputs, export=export, measure=options, root=root)
+    subjects = subject if isinstance(subject, tuple) else [subject]  # names: one run for each
+    runs = [profile(each, inputs, export=export, measure=options, root=root) for each in subjects]
+    return runs if runs[1:] else runs[0]
 
 
 def _record(record: type[Record], params: Mapping[str, Any]) -> Record:

@@ -36,6 +36,7 @@ from workbench.models.sources import (
     shown_path,
     user_line,
 )
+from workbench.options import ExportOptions
 from workbench.records.runs import GIVEN
 
 #: The seed of random weights and inputs: every export of a model is the same.
@@ -119,6 +120,8 @@ def load_model(
     >>> wb.load_model("toy_cnn").example_inputs[0].shape  # doctest: +SKIP
     torch.Size([1, 3, 224, 224])
     """
+    if isinstance(inputs, ExportOptions):
+        raise UsageError("are given by name: options=ExportOptions(...)", where="export options")
     if isinstance(spec, nn.Module):
         source, label = forward_line(spec) or type(spec).__module__, type(spec).__name__
     elif not isinstance(spec, str):
