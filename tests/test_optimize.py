@@ -286,7 +286,7 @@ def test_the_share_of_an_extension_counts_operators_that_mostly_ran_it():
 @pytest.mark.slow
 def test_a_kill_inside_a_measurement_loses_nothing(small, tmp_path):
     """Neither exports nor restarts that were measured completely are repeated."""
-    options = wb.OptimizeOptions(budget_s=60.0, dtypes=("int8",))
+    options = wb.OptimizeOptions(budget_s=300.0, dtypes=("int8",))
     code = (
         "import workbench as wb; from pathlib import Path; from workbench import OptimizeOptions\n"
     )

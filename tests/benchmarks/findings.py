@@ -88,7 +88,7 @@ def export(case, fixed, root):
         torch.manual_seed(0)
         module, inputs = getattr(planted, case.name)(fixed)
         how = ExportOptions(dtype=dtype, rewrite=case.rewrite)
-        export_model(LoadedModel(name, module, inputs), how, root=root)
+        export_model(LoadedModel(name, module, inputs), options=how, root=root)
     return pte
 
 
