@@ -38,7 +38,7 @@ nb_ipywidgets_js = {}  # no widgets are shown, and their scripts are on the netw
 autodoc_default_options = {"members": True, "undoc-members": True}
 numpydoc_show_class_members = False
 # Folders, which only a Git host can show; tests/test_docs.py checks that they exist.
-nitpick_ignore = [("myst", name) for name in ("data/schemas/v3", "schemas/v3", "case_studies")]
+nitpick_ignore = [("myst", name) for name in ("../schemas/v3", "schemas/v3", "case_studies")]
 html_theme = "furo"
 html_copy_source = False
 html_show_search_summary = False  # summaries are fetched, which browsers refuse for local files
