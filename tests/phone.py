@@ -137,7 +137,7 @@ def missing():
 
 def use_folder(patch, base):
     """Let the workbench use this folder of the device: there is no ``/data`` here."""
-    patch.setitem(Android.__init__.__kwdefaults__, "base", base)
+    patch.setattr("workbench.run.targets.android.BASE", base)
 
 
 def emulate(patch):
