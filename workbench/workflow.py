@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -111,12 +110,14 @@ def profile(
     subjects: Sequence[Any] = model if isinstance(model, list | tuple) else [model]
     label = ", ".join(map(_label, subjects))
     load_scheme(categories or "workbench")
-    with show_progress(progress) as show, contextlib.ExitStack() as stack:
+    with (
+        show_progress(progress) as show,
+        open_target(measure.target, power=measure.power) as target,
+    ):
 
         def tell(text: str, fraction: float = 0.0) -> None:
             show(f"{label}: {text}", fraction)
 
-        target = stack.enter_context(open_target(measure.target, power=measure.power))
         runner = find_runner(target, measure.ops)
         check_toggle(measure, runner)  # an export takes longer
         programs = [

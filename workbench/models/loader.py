@@ -321,25 +321,24 @@ def _prepare(
         with _explain_errors("cannot be prepared for export", source):
             module = thing.prepare_for_export(module.eval())
 
-    holders, own = [thing, namespace] if is_module else [thing], given is None
+    holders, inputs, kwargs = [thing, namespace] if is_module else [thing], given, None
     with _explain_errors("example inputs cannot be made", source):
-        inputs = _look_up(holders, *_INPUT_NAMES) if own else given
-        kwargs = (
-            _look_up(holders, "get_example_kwarg_inputs", "get_example_kwargs") if own else None
-        ) or {}
+        if given is None:
+            inputs = _look_up(holders, *_INPUT_NAMES)
+            kwargs = _look_up(holders, "get_example_kwarg_inputs", "get_example_kwargs")
         shapes = _look_up(holders, "get_dynamic_shapes")
         batches = _look_up(holders, "get_calibration_inputs") or ()
-        calibration = tuple((tuple(batch), kwargs) for batch in batches)
+    kwargs = kwargs or {}
+    calibration = tuple((tuple(batch), kwargs) for batch in batches)
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     if isinstance(inputs, dict):
         inputs, kwargs = (), inputs
     if not isinstance(inputs, tuple | list) or not isinstance(kwargs, dict):
         text = f"{name} has no example inputs: a tuple of the arguments of forward()"
-        hint = "define get_example_inputs() in the class, or EXAMPLE_INPUTS in the file"
-        hint = (
-            hint if namespace else "give them after the model, such as torch.randn(1, 3, 224, 224)"
-        )
+        hint = "give them after the model, such as torch.randn(1, 3, 224, 224)"
+        if namespace:
+            hint = "define get_example_inputs() in the class, or EXAMPLE_INPUTS in the file"
         raise WorkbenchError(text, where=source, hint=hint)
     model = LoadedModel(
         name=name,
