@@ -56,7 +56,7 @@ def measure(conv_pte, tmp_path):
     def run(power="boost", target=TARGET, progress=lambda text, fraction: None, **options):
         options = {"runs": 8, "processes": 1, **options}
         options = wb.MeasureOptions(target=target, power=power, **options)
-        return wb.measure(pte, options, root=tmp_path / "out", progress=progress)
+        return wb.measure(pte, options=options, root=tmp_path / "out", progress=progress)
 
     return run
 

@@ -42,7 +42,7 @@ def measure(tools, tmp_path):
     def fail(**options):
         with pytest.raises(wb.WorkbenchError) as caught:
             options = wb.MeasureOptions(target="ssh:board", **options)
-            wb.measure(tmp_path / "x.pte", options, root=tmp_path / "out")
+            wb.measure(tmp_path / "x.pte", options=options, root=tmp_path / "out")
         return str(caught.value)
 
     return fail

@@ -89,7 +89,9 @@ def recorded(conv_pte, tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded")
     pte = shutil.copy(conv_pte, folder / "conv.pte")
     return wb.measure(
-        pte, wb.MeasureOptions(runs=8, processes=2, evidence=False), root=folder / "out_conv"
+        pte,
+        options=wb.MeasureOptions(runs=8, processes=2, evidence=False),
+        root=folder / "out_conv",
     ).path
 
 

@@ -133,7 +133,7 @@ def test_a_pipe_is_refused_instead_of_read(tmp_path, reader):
 def test_a_timeout_is_a_positive_number(tmp_path, timeout):
     (tmp_path / "x.pte").write_bytes(b"x")
     with pytest.raises(wb.WorkbenchError, match="timeout must be above 0"):
-        wb.measure(tmp_path / "x.pte", wb.MeasureOptions(timeout_s=timeout), root=tmp_path)
+        wb.measure(tmp_path / "x.pte", options=wb.MeasureOptions(timeout_s=timeout), root=tmp_path)
 
 
 def test_a_name_that_is_too_long_for_a_file_is_one_line(tmp_path):

@@ -42,7 +42,9 @@ def runner():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return wb.measure(TINY, replace(BRIEF, phases=PHASES), root=tmp_path_factory.mktemp("llm"))
+    return wb.measure(
+        TINY, options=replace(BRIEF, phases=PHASES), root=tmp_path_factory.mktemp("llm")
+    )
 
 
 # Operators
@@ -245,7 +247,7 @@ def test_findings_name_their_phase(run):
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     options = replace(BRIEF, sweep="tokens=1,8,31", toggle="none")
-    return wb.measure(TINY, options, root=tmp_path_factory.mktemp("sweep"))
+    return wb.measure(TINY, options=options, root=tmp_path_factory.mktemp("sweep"))
 
 
 @pytest.mark.slow
@@ -387,7 +389,9 @@ def two_methods(tmp_path_factory):
 @pytest.mark.slow
 def test_every_method_can_be_a_phase_with_its_own_operators_and_layers(two_methods, tmp_path):
     phases = ("image=image_encoder", "prefill=text_decoder:4", "decode=text_decoder:1@4")
-    run = wb.measure(two_methods, replace(BRIEF, phases=phases, toggle="none"), root=tmp_path)
+    run = wb.measure(
+        two_methods, options=replace(BRIEF, phases=phases, toggle="none"), root=tmp_path
+    )
     image, prefill, decode = (run[phase, "baseline"] for phase in ("image", "prefill", "decode"))
     assert [t.shape for t in image.phase.inputs] == [(1, 3, 16, 16)]
     assert [t.shape for t in prefill.phase.inputs] == [(1, 4, 16), (4,)]
@@ -498,7 +502,7 @@ def test_a_language_model_is_exported_with_layers_and_measured_by_phase(tmp_path
     pte = wb.export_model(
         f"llm:{params},context=32", options=wb.ExportOptions("8da4w"), root=tmp_path
     ).path
-    run = wb.measure(pte, replace(BRIEF, phases=PHASES, toggle="none"), root=tmp_path)
+    run = wb.measure(pte, options=replace(BRIEF, phases=PHASES, toggle="none"), root=tmp_path)
     rows = run["decode", "baseline"].operators
     attention = rows[rows["name"].str.contains("custom_sdpa")]
     assert attention["module"].str.contains(r"layers\.[01]\.attention").all()
@@ -513,7 +517,9 @@ def test_embeddings_and_groups_of_weights_are_quantised_as_asked(tmp_path):
     pte = wb.export_model(
         f"llm:{params},context=32,embedding=4", options=options, root=tmp_path
     ).path
-    run = wb.measure(pte, replace(BRIEF, phases=("decode=1@20",), toggle="none"), root=tmp_path)
+    run = wb.measure(
+        pte, options=replace(BRIEF, phases=("decode=1@20",), toggle="none"), root=tmp_path
+    )
     rows = run["decode", "baseline"].operators
     assert rows["name"].str.contains("embedding_4bit").sum() == 1
     products = rows[rows["name"].str.startswith("Fully Connected")]
@@ -530,7 +536,7 @@ def test_a_cache_of_8_bits_computes_what_floats_do_and_is_read_by_attention(tmp_
         wb.export_model(f"llm:{params},context=32,kv={bits}", root=tmp_path).path for bits in (8, 0)
     ]
     brief = replace(BRIEF, phases=("decode=1@20",), toggle="none", against=ptes[1:])
-    run = wb.measure(ptes[0], brief, root=tmp_path)
+    run = wb.measure(ptes[0], options=brief, root=tmp_path)
     assert not any(found.note for found in run.record.agreements)
     apart = [found.sqnr_db for found in run.record.agreements if found.sqnr_db is not None]
     assert 25 < min(apart) < 100
@@ -624,7 +630,7 @@ def test_a_bad_group_size_is_one_clear_error(tmp_path):
 def test_a_model_without_a_cache_takes_all_tokens_and_no_position(tmp_path):
     params = TINY.with_name("llama_tiny.json")
     pte = wb.export_model(f"llm:{params},context=32,cache=0", root=tmp_path).path
-    run = wb.measure(pte, replace(BRIEF, sweep="tokens=4,8", toggle="none"), root=tmp_path)
+    run = wb.measure(pte, options=replace(BRIEF, sweep="tokens=4,8", toggle="none"), root=tmp_path)
     assert [tensor.shape for tensor in run.record.plan.phases[1].inputs] == [(1, 8)]
     names = run["tokens_8", "baseline"].operators["name"]
     assert not names.str.contains("custom_sdpa|update_cache|index_put").any()
@@ -644,7 +650,7 @@ def test_a_model_of_transformers_is_profiled_as_the_readme_wraps_it(tmp_path):
     (tmp_path / "my_llm.py").write_text(_WRAPPED[1])
     spec = f"{tmp_path / 'my_llm.py'}:Net"
     pte = wb.export_model(spec, options=wb.ExportOptions("8da4w"), root=tmp_path).path
-    run = wb.measure(pte, replace(BRIEF, toggle="none"), root=tmp_path)
+    run = wb.measure(pte, options=replace(BRIEF, toggle="none"), root=tmp_path)
     products = run["baseline"].operators.query("name.str.startswith('Fully Connected')")
     assert products["module"].str.contains(r"layers\.[01]\.(?:self_attn|mlp)").sum() == 14
 

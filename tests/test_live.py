@@ -10,7 +10,7 @@ def measured(monkeypatch, tmp_path):
     """Stands in for the measurement: three steps, with the manifest of a recorded run."""
     steps, run = [], wb.open_run(wb.sample_run())
 
-    def measure(program, options, *, root, progress, watch):
+    def measure(model, inputs, options, *, root, progress, watch):
         for number in range(len(steps), 3):
             watch(run.record)
             progress(f"step {number}", number / 3)
@@ -65,26 +65,13 @@ def test_the_latencies_of_the_run_itself_are_drawn_not_those_of_another(conv_pte
     options = wb.MeasureOptions(
         toggle="none", runs=2, processes=1, warmup=1, evidence=False, cold_start=False
     )
-    other = wb.measure(conv_pte, options, root=tmp_path)
-    drawn, shown = [], wb.LiveRun(conv_pte, options, root=tmp_path)
+    other = wb.measure(conv_pte, options=options, root=tmp_path)
+    drawn, shown = [], wb.LiveRun(conv_pte, options=options, root=tmp_path)
     shown._draw = lambda record: drawn.append((record.started, len(record.sessions)))
     shown.start()
     shown.wait(120)
     assert shown.run.path != other.path and drawn[0][1] == 0
     assert {started for started, _ in drawn} == {shown.run.record.started}
-
-
-def test_a_model_is_exported_when_the_run_is_started(measured, monkeypatch, tmp_path):
-    exported = []
-    monkeypatch.setattr(
-        "workbench.live.export_model", lambda m, progress: exported.append(m) or tmp_path / "m.pte"
-    )
-    shown = wb.LiveRun("m", root=tmp_path)
-    assert exported == []
-    shown.start()
-    shown.wait(60)
-    assert exported == ["m"]
-    assert shown.run.path == wb.sample_run()
 
 
 def test_without_a_front_end_a_live_run_is_a_sentence(tmp_path, monkeypatch):

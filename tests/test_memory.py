@@ -20,7 +20,7 @@ BRIEF = wb.MeasureOptions(toggle="none", runs=2, warmup=1, processes=2, evidence
 @pytest.fixture(scope="module")
 def run(conv_pte, tmp_path_factory):
     """A measured program of two delegates, with a control."""
-    return wb.measure(conv_pte, BRIEF, root=tmp_path_factory.mktemp("out"))
+    return wb.measure(conv_pte, options=BRIEF, root=tmp_path_factory.mktemp("out"))
 
 
 def start_runner(pte, mode, *flags):
@@ -130,7 +130,7 @@ def test_a_control_needs_as_much_memory(run):
 
 def test_without_starts_nothing_is_claimed(conv_pte, tmp_path):
     options = replace(BRIEF, cold_start=False, processes=1)
-    run = wb.measure(conv_pte, options, root=tmp_path)
+    run = wb.measure(conv_pte, options=options, root=tmp_path)
     on = run.subject
     assert (on.memory, on.cold_start) == (None, None)
     for resources in (on.resources, run.comparisons[0].resources):

@@ -120,6 +120,25 @@ def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
 
 
 @pytest.mark.slow
+def test_every_verb_takes_a_module_a_name_a_program_and_a_run(quick):
+    few = {"runs": 4, "processes": 2, "evidence": False, "cold_start": False, "roof": False}
+    x, brief = torch.randn(1, 64), wb.MeasureOptions(toggle="none", **few)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
+    run = wb.measure(net, x, brief)
+    again = [wb.measure(each, options=brief) for each in (run, str(run.subject.program.pte))]
+    assert {each.subject.program.sha256 for each in again} == {run.subject.program.sha256}
+    assert wb.LiveRun(net, x, brief).status.value == "Sequential: not started"
+    study = wb.optimize(net, x, options=wb.OptimizeOptions(budget_s=8.0, dtypes=("int8dyn",)))
+    base, other = study.variants[:2]
+    assert base.state == "measured" and other.options.dtype == "int8dyn"
+    assert other.state in ("measured", "exported") or "not tried" in other.reason  # when busy
+    with pytest.raises(wb.WorkbenchError, match="name is not recorded -> give the model itself"):
+        wb.optimize(run)
+    with pytest.raises(wb.WorkbenchError, match="pte: is exported already"):
+        wb.measure(run, x)
+
+
+@pytest.mark.slow
 def test_magics_take_names_of_the_notebook_and_cells(shell, quick):
     options = "--backend portable --toggle none --budget 1s --no-evidence --no-cold-start --no-roof"
     for code in ("import torch; from torch import nn; x = torch.ones(1, 4)", "%load_ext workbench"):

@@ -202,7 +202,7 @@ def run_dir(request, tmp_path_factory):
     if request.param == "fresh":
         short = wb.MeasureOptions(runs=5, processes=2)
         pte = wb.export_model("toy_cnn", root=folder).path
-        return str(wb.measure(pte, short, root=folder).path)
+        return str(wb.measure(pte, options=short, root=folder).path)
     if request.param == "emulated":
         return str(wb.sample_run("toy_cnn"))
     if request.param == "threads":

@@ -466,7 +466,7 @@ class Landscape:
         known = {"pte": str(root), "sha256": str(hash(options)), "size_bytes": 1000, "flaw": flaw}
         return {"state": "exported", "sqnr_db": sqnr, **known}
 
-    def record(self, first, how, root, again, artifacts, progress):
+    def record(self, first, inputs, how, root, again, artifacts, progress):
         self.step()
         if any(
             self.crashes in pte for pte in (first.rpartition("/")[2], *how.against) if self.crashes
@@ -581,6 +581,24 @@ def test_an_interruption_loses_nothing_and_repeats_nothing(landscape, stop_at):
     done = len(landscape.measured), len(landscape.exported)
     assert run_search().best == study.best
     assert done == (len(landscape.measured), len(landscape.exported))
+
+
+def test_a_module_is_searched_for_in_this_process_and_another_one_anew(landscape):
+    net, limits = nn.Sequential(nn.Linear(4, 4)), wb.OptimizeOptions(budget_s=1e6)
+    study = wb.optimize(net, torch.ones(1, 4), options=limits)
+    assert (
+        study.best
+        and study.model == "Sequential" == load_recipe("out_Sequential/optimize/recipe.yaml").model
+    )
+    done = len(landscape.measured)
+    assert wb.optimize(net, torch.ones(1, 4), options=limits) == study
+    assert len(landscape.measured) == done
+    with torch.no_grad():
+        net[0].weight[0, 0] = 0.5
+    assert wb.optimize(net, torch.ones(1, 4), options=limits).key != study.key
+    assert len(landscape.measured) == 2 * done
+    with pytest.raises(wb.WorkbenchError, match="OptimizeOptions: are no inputs -> give options"):
+        wb.optimize("toy_cnn", limits)
 
 
 def test_only_what_the_last_round_measured_again_is_recommended(landscape):

@@ -45,7 +45,7 @@ def programs(conv_pte, pair_pte, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(programs, tmp_path_factory):
-    return wb.measure(programs, BRIEF, root=tmp_path_factory.mktemp("run"))
+    return wb.measure(programs, options=BRIEF, root=tmp_path_factory.mktemp("run"))
 
 
 def test_programs_of_other_layouts_get_the_same_values(tmp_path):
@@ -68,7 +68,7 @@ def test_programs_of_other_layouts_get_the_same_values(tmp_path):
         for last in (False, True)
     ]
     brief = replace(BRIEF, toggle="none", processes=1, cold_start=False)
-    agreements = wb.measure(ptes, brief, root=str(tmp_path)).record.agreements
+    agreements = wb.measure(ptes, options=brief, root=str(tmp_path)).record.agreements
     assert len(agreements) == 2
     assert all(found.agree and not found.note for found in agreements)
 
@@ -112,7 +112,7 @@ def test_a_program_is_opened_and_hashed_once(conv_pte, tmp_path, watched):
     assert program.methods == ("forward",)
     watched.opened.clear()
     brief = replace(BRIEF, toggle="none", processes=2, cold_start=False)
-    run = wb.measure(program, brief, root=tmp_path)
+    run = wb.measure(program, options=brief, root=tmp_path)
     assert run.record.state == "complete" and watched.opened[".pte"] == 0
 
 
@@ -148,7 +148,7 @@ def test_a_program_that_changes_is_noticed_before_the_next_step(conv_pte, tmp_pa
 
     brief = replace(BRIEF, toggle="none", cold_start=False)
     with pytest.raises(StoreError, match="changed since the run was planned"):
-        wb.measure(pte, brief, root=tmp_path, progress=change)
+        wb.measure(pte, options=brief, root=tmp_path, progress=change)
 
 
 def test_a_program_is_profiled_without_export_options(conv_pte):
@@ -239,9 +239,9 @@ def test_the_gate_takes_programs_of_one_run(run):
 def test_a_finished_run_of_the_same_programs_is_reused(run, programs):
     options = replace(BRIEF, against=tuple(map(str, programs[1:])))
     root = run.path.parents[1]
-    assert wb.measure(programs[0], options, root=root, again=False).path == run.path
+    assert wb.measure(programs[0], options=options, root=root, again=False).path == run.path
     fewer = replace(options, against=options.against[:1], processes=1)
-    assert wb.measure(programs[0], fewer, root=root, again=False).path != run.path
+    assert wb.measure(programs[0], options=fewer, root=root, again=False).path != run.path
 
 
 def test_names_of_programs_are_unique():
@@ -360,11 +360,11 @@ def test_an_interrupted_run_continues_with_all_programs(programs, tmp_path, monk
     with monkeypatch.context() as patch:
         patch.setattr(RunnerSession, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            wb.measure(programs[0], options, root=tmp_path)
+            wb.measure(programs[0], options=options, root=tmp_path)
     (folder,) = store.find_runs(tmp_path)
     begun = store.load_run(folder)
     assert begun.state == "incomplete"
-    run = wb.measure(programs[0], options, root=tmp_path)
+    run = wb.measure(programs[0], options=options, root=tmp_path)
     assert run.path == folder
     assert run.record.state == "complete"
     assert run.record.started == begun.started

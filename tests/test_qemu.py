@@ -36,13 +36,13 @@ def test_a_named_cpu_has_its_real_features(runner):
 
 def test_an_unknown_cpu_is_refused(runner, conv_pte, tmp_path):
     with pytest.raises(wb.WorkbenchError, match="did you mean 'cortex-a76'"):
-        wb.measure(conv_pte, wb.MeasureOptions(target="qemu:cortex-a67"), root=tmp_path)
+        wb.measure(conv_pte, options=wb.MeasureOptions(target="qemu:cortex-a67"), root=tmp_path)
 
 
 def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_pte, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     options = wb.MeasureOptions(target="qemu", toggle="sme2")
-    run = wb.measure(pte, options, root=tmp_path / "out")
+    run = wb.measure(pte, options=options, root=tmp_path / "out")
     record = run.record
     assert record.platform == "qemu-aarch64" and "-qemu-aarch64-" in run.path.name
     assert record.emulated
@@ -67,7 +67,7 @@ def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
         target="qemu", toggle="sme2", runs=2, processes=2, warmup=1, timeout_s=600,
         cold_start=False,
     )  # fmt: skip
-    analysis = wb.measure(pte, options, root=tmp_path)
+    analysis = wb.measure(pte, options=options, root=tmp_path)
     proof = analysis.comparisons[0].proof
     assert proof.outcome == "changed"
     assert proof.after["sme2"] > 0.5
@@ -97,7 +97,7 @@ def test_sme2_runs_in_both_phases_of_a_language_model_but_not_its_int4_products(
         target="qemu", toggle="sme2", phases=("prefill=16", "decode=1@20"), runs=2, processes=1,
         warmup=1, timeout_s=600, cold_start=False,
     )  # fmt: skip
-    run = wb.measure(pte, options, root=tmp_path)
+    run = wb.measure(pte, options=options, root=tmp_path)
     assert all(agreement.agree for agreement in run.record.agreements)
     for phase, kernels in zip(("prefill", "decode"), _LLM_KERNELS[dtype], strict=True):
         for state in ("off", "on"):

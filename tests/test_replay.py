@@ -118,7 +118,7 @@ def test_a_run_without_export_cannot_be_replayed(tmp_path):
 @pytest.mark.timeout(900)
 def test_a_layer_of_a_run_is_measured_alone(tmp_path):
     pte = wb.export_model("toy_cnn", root=tmp_path).path
-    run_dir = wb.measure(pte, wb.MeasureOptions(runs=4, processes=2), root=tmp_path).path
+    run_dir = wb.measure(pte, options=wb.MeasureOptions(runs=4, processes=2), root=tmp_path).path
     layer = wb.open_run(run_dir).layers.dropna(subset="module")
     name = layer[layer["module"] != ""].nlargest(1, "own_ms")["module"].iloc[0]
     replay = wb.replay_layer(run_dir, name, wb.MeasureOptions(runs=4, processes=2))

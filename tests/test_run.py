@@ -57,7 +57,7 @@ def test_files_and_reports_read_everything_once(run_dir):
 @pytest.mark.slow
 def test_a_measurement_reads_its_files_once(conv_pte, tmp_path):
     pte = Path(shutil.copy(conv_pte, tmp_path))
-    run = wb.measure(pte, wb.MeasureOptions(runs=4, processes=2), root=tmp_path)
+    run = wb.measure(pte, options=wb.MeasureOptions(runs=4, processes=2), root=tmp_path)
     OPENED.clear()
     report_text(run)
     assert run.findings is not None

@@ -111,7 +111,7 @@ def pte(conv_pte, tmp_path):
 
 def test_an_ab_run(server, pte, tmp_path):
     """Also sends files with such a name there and back; test_targets.py has all words."""
-    run = wb.measure(pte, OPTIONS, root=tmp_path / "out")
+    run = wb.measure(pte, options=OPTIONS, root=tmp_path / "out")
     assert run.record.state == "complete"
     assert run.record.plan.target == "ssh:board"
     assert run.record.host["machine"] == os.uname().machine
@@ -127,12 +127,12 @@ def test_disconnected_during_a_run(server, pte, tmp_path):
             server.kill()
 
     with pytest.raises(wb.WorkbenchError, match="ssh:board: connection lost during a run"):
-        wb.measure(pte, OPTIONS, root=tmp_path / "out", progress=kill)
+        wb.measure(pte, options=OPTIONS, root=tmp_path / "out", progress=kill)
     manifest = find_interrupted(tmp_path / "out")
     (left,) = runs_there(server)
 
     server.start()
-    run = wb.measure(pte, OPTIONS, root=tmp_path / "out")
+    run = wb.measure(pte, options=OPTIONS, root=tmp_path / "out")
     assert run.path == manifest.parent
     assert run.record.state == "complete"
     assert runs_there(server) == [left], "deleted after two days"
@@ -141,9 +141,9 @@ def test_disconnected_during_a_run(server, pte, tmp_path):
 @pytest.mark.parametrize("host", ["", "-oProxyCommand=touch x", "a b", "x;id", "$(id)"])
 def test_an_invalid_host_name_reaches_no_shell(pte, tmp_path, host):
     with pytest.raises(wb.WorkbenchError, match="invalid host name"):
-        wb.measure(pte, wb.MeasureOptions(target=f"ssh:{host}"), root=tmp_path / "out")
+        wb.measure(pte, options=wb.MeasureOptions(target=f"ssh:{host}"), root=tmp_path / "out")
 
 
 def test_a_host_that_cannot_be_reached(server, pte, tmp_path):
     with pytest.raises(wb.WorkbenchError, match=r"ssh:127\.0\.0\.1: "):
-        wb.measure(pte, wb.MeasureOptions(target="ssh:127.0.0.1"), root=tmp_path / "out")
+        wb.measure(pte, options=wb.MeasureOptions(target="ssh:127.0.0.1"), root=tmp_path / "out")

@@ -105,7 +105,7 @@ def swept(conv_pte, tmp_path_factory):
     options = {"threads": (1, 2), "runs": 2, "warmup": 1, "processes": 2, "roof": False}
     options = wb.MeasureOptions(isa_ladder=True, cold_start=False, **options)
     try:
-        return wb.measure(conv_pte, options, root=tmp_path_factory.mktemp("ladder"))
+        return wb.measure(conv_pte, options=options, root=tmp_path_factory.mktemp("ladder"))
     except Exception as error:
         if "no extension to hide" in str(error):
             pytest.skip("this CPU has nothing to hide")

@@ -180,7 +180,7 @@ def test_facts_that_no_machine_has_are_unknown(board, config, tmp_path):
 @needs_compiler
 def test_a_run_on_a_target(board, install, conv_pte, tmp_path):
     pte = Path(shutil.copy(conv_pte, tmp_path / "it's a $model.pte"))
-    run = wb.measure(pte, BRIEF, root=tmp_path / "out")
+    run = wb.measure(pte, options=BRIEF, root=tmp_path / "out")
     assert run.record.state == "complete"
     assert run.record.plan.target == "ssh:board"
     assert run.path.name.startswith("it_s_a_model-linux")
@@ -205,13 +205,13 @@ def test_a_device_lost_during_a_run_keeps_its_measurements(board, install, conv_
             board.unplug()
 
     with pytest.raises(wb.WorkbenchError, match="ssh:board: connection lost during a run"):
-        wb.measure(pte, BRIEF, root=tmp_path / "out", progress=unplug)
+        wb.measure(pte, options=BRIEF, root=tmp_path / "out", progress=unplug)
     manifest = find_interrupted(tmp_path / "out")
     assert len(board.runs) == 1
     with pytest.raises(wb.WorkbenchError, match="device offline"):
-        wb.measure(pte, BRIEF, root=tmp_path / "out")
+        wb.measure(pte, options=BRIEF, root=tmp_path / "out")
     board.plug()
-    run = wb.measure(pte, BRIEF, root=tmp_path / "out")
+    run = wb.measure(pte, options=BRIEF, root=tmp_path / "out")
     assert run.path == manifest.parent
     assert run.record.state == "complete"
 
@@ -220,11 +220,11 @@ def test_a_device_lost_during_a_run_keeps_its_measurements(board, install, conv_
 def test_a_crash_is_not_a_lost_device(board, install, conv_pte, tmp_path):
     install(serve="kill -SEGV $$")
     with pytest.raises(wb.WorkbenchError, match="killed by SIGSEGV"):
-        wb.measure(conv_pte, BRIEF, root=tmp_path / "out")
+        wb.measure(conv_pte, options=BRIEF, root=tmp_path / "out")
 
 
 def test_an_unknown_target_is_refused_with_suggestions(tmp_path):
     (tmp_path / "x.pte").write_bytes(b"x")
     options = wb.MeasureOptions(target="hots")
     with pytest.raises(wb.WorkbenchError, match=r"unknown target 'hots'.*did you mean 'host'"):
-        wb.measure(tmp_path / "x.pte", options, root=tmp_path / "out")
+        wb.measure(tmp_path / "x.pte", options=options, root=tmp_path / "out")

@@ -1,20 +1,24 @@
 """A run that is started, watched and stopped in a notebook."""
 
+from __future__ import annotations
+
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
 from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import WorkbenchError
-from workbench.export.artifact import export_model
-from workbench.export.program import Program
 from workbench.options import MeasureOptions
 from workbench.plots.latencies import plot_iterations
 from workbench.progress import is_interactive
 from workbench.records.runs import RunRecord
-from workbench.workflow import measure
+from workbench.workflow import label_subject, measure
+
+if TYPE_CHECKING:
+    from workbench.workflow import Subject
 
 
 class LiveRun(widgets.VBox):
@@ -25,9 +29,7 @@ class LiveRun(widgets.VBox):
 
     Parameters
     ----------
-    program
-        A program or its ``.pte``; or a model, as for `export_model`.
-    options, root
+    model, inputs, options, root
         As for `measure`.
 
     Examples
@@ -38,19 +40,20 @@ class LiveRun(widgets.VBox):
 
     def __init__(
         self,
-        program: Program | str | Path,
+        model: Subject,
+        inputs: Any = None,
         options: MeasureOptions = MeasureOptions(),
         *,
         root: str | Path | None = None,
     ):
-        self.program, self.options, self.root = program, options, root
+        self.model, self.inputs, self.options, self.root = model, inputs, options, root
         self.run: Run | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.start_button = widgets.Button(description="Start", button_style="primary")
         self.stop_button = widgets.Button(description="Stop", disabled=True)
         self.bar = widgets.FloatProgress(min=0.0, max=1.0)
-        self.status = widgets.Label(f"{Path(program).name}: not started")
+        self.status = widgets.Label(f"{label_subject(model)}: not started")
         self.picture = widgets.Image(format="png", layout={"max_width": "990px"})
         self.picture.layout.display = "none"
         self.start_button.on_click(lambda _: self.start())
@@ -83,7 +86,10 @@ class LiveRun(widgets.VBox):
 
     def _measure(self) -> None:
         try:
-            self.run = self._export_and_measure()
+            self.run = measure(
+                self.model, self.inputs, self.options, root=self.root,
+                progress=self._progress, watch=self._draw,
+            )  # fmt: skip
             self.status.value = f"done: {self.run.compare().text}"
         except KeyboardInterrupt:
             self.status.value = "stopped; Start resumes"
@@ -94,13 +100,6 @@ class LiveRun(widgets.VBox):
             self.status.value = f"error: {kind}{error}"
         finally:
             self.start_button.disabled, self.stop_button.disabled = False, True
-
-    def _export_and_measure(self) -> Run:
-        if isinstance(self.program, str | Path) and Path(self.program).suffix != ".pte":
-            self.program = export_model(str(self.program), progress=self._progress)
-        return measure(
-            self.program, self.options, root=self.root, progress=self._progress, watch=self._draw
-        )
 
     def _draw(self, run: RunRecord) -> None:
         latencies = tabulate_latencies(run)

@@ -21,12 +21,13 @@ from workbench.cli import workbench
 from workbench.errors import UsageError, printable
 from workbench.export.artifact import export_model
 from workbench.export.program import Program
-from workbench.options import ExportOptions, MeasureOptions
+from workbench.optimize.search import optimize
+from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
 from workbench.workflow import measure, profile
 
-Record = TypeVar("Record", ExportOptions, MeasureOptions)
+Record = TypeVar("Record", ExportOptions, MeasureOptions, OptimizeOptions)
 #: Commands whose result is an object of the notebook.
-_MAKERS = ("export", "profile", "run")
+_MAKERS = ("export", "profile", "run", "optimize")
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -48,8 +49,8 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> object:
     """Run a command line, in which names of the notebook stand for models, inputs and runs.
 
-    `export`, `profile` and `run` return what they make, of which a report is not part; the others
-    print. Above a cell, the module that the cell defines is the first argument.
+    `export`, `profile`, `run` and `optimize` return what they make, of which a report is not part;
+    the others print. Above a cell, the module that the cell defines is the first argument.
     """
     name, *words = shlex.split(line) or ["--help"]
     values: list[Any] = [_look_up(shell, word) for word in words]
@@ -106,13 +107,16 @@ def _make(name: str, values: list[Any]) -> object:
     context = command.make_context(name, words if subject is None else [*words, "object"])
     (argument,) = (param for param in command.params if isinstance(param, click.Argument))
     subject = context.params[str(argument.name)] if subject is None else subject
-    root, measuring = context.params["out"], name != "export"
-    options = _record(MeasureOptions, context.params) if measuring else MeasureOptions()
+    root = context.params["out"]
     if name == "run":
-        return measure(subject, options, root=root)
+        return measure(subject, inputs, _record(MeasureOptions, context.params), root=root)
     export = _record(ExportOptions, context.params)
     if name == "export":
         return export_model(subject, inputs, options=export, root=root)
+    if name == "optimize":
+        limits = _record(OptimizeOptions, context.params)
+        return optimize(subject, inputs, export, limits, root=root)
+    options = _record(MeasureOptions, context.params)
     subjects = subject if isinstance(subject, tuple) else [subject]  # names: one run for each
     runs = [profile(each, inputs, export=export, measure=options, root=root) for each in subjects]
     return runs if runs[1:] else runs[0]

@@ -116,7 +116,9 @@ def replay_layer(
     same = replace(
         options, toggle=toggle, isa_ladder=ladder, threads=plan.threads, target=target, against=()
     )
-    return compare_replay(within, layer, measure(program, same, root=root, progress=progress))
+    return compare_replay(
+        within, layer, measure(program, options=same, root=root, progress=progress)
+    )
 
 
 def compare_replay(within: Run, layer: str, alone: Run) -> Replay:

@@ -107,8 +107,8 @@ def profile(
         raise unknown_name("effort", effort, EFFORTS)
     measure = replace(measure, **EFFORTS[effort])
     export = replace(export, dtype=dtype) if dtype else export
-    subjects: Sequence[Any] = model if isinstance(model, list | tuple) else [model]
-    label = ", ".join(map(_label, subjects))
+    subjects = list_subjects(model)
+    label = ", ".join(map(label_subject, subjects))
     load_scheme(categories or "workbench")
     with (
         show_progress(progress) as show,
@@ -120,12 +120,7 @@ def profile(
 
         runner = find_runner(target, measure.ops)
         check_toggle(measure, runner)  # an export takes longer
-        programs = [
-            program
-            for subject in subjects
-            for program in _export(subject, inputs, export, measure, name, root, tell)
-        ]
-        programs += map(open_program, measure.against)
+        programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
         place = Path(root or programs[0].root)
         run = measure_programs(programs, measure, runner, place, progress=tell)
         if measure.roof and not run.emulated and not measure.power:
@@ -141,53 +136,62 @@ def profile(
     return run
 
 
-def _label(subject: Subject) -> str:
-    """What progress calls a model."""
-    if isinstance(subject, Run):
-        return subject.model
-    if isinstance(subject, Program):
-        return subject.path.name
-    if isinstance(subject, str | Path):
-        return str(subject)
-    return getattr(subject, "name", type(subject).__name__)
+def label_subject(subject: Any) -> str:
+    """What progress calls a model or program."""
+    if isinstance(subject, str | Path | Program):
+        return Path(subject).name if Path(subject).suffix == ".pte" else str(subject)
+    return str(getattr(subject, "name", type(subject).__name__))
 
 
-def _export(
-    subject: Subject,
-    inputs: Any,
-    options: ExportOptions,
-    measure: MeasureOptions,
-    name: str,
-    root: str | Path | None,
-    progress: Progress,
-) -> list[Program]:
-    """The program of a model, or one for each size of a sweep that its shapes do not allow."""
-    if isinstance(subject, Run):
-        subject = open_program(subject.subject.program.pte)
-    if isinstance(subject, str | Path) and Path(subject).suffix == ".pte":
-        subject = open_program(subject)
-    if isinstance(subject, Program):
-        if options != ExportOptions() or inputs is not None:
-            raise UsageError("is exported already", where=subject.path, hint="name a model instead")
-        return [subject]
-    model: Any = str(subject) if isinstance(subject, Path) else subject
-    make = partial(export_model, model, inputs, name=name, progress=progress)
-    program = make(options, root=root)
-    is_dynamic = any(tensor.dynamic for tensor in program.inputs)
-    if not measure.sweep or measure.against or is_dynamic:
-        return [program]
-    dimension, sizes = read_sweep(measure.sweep)
-    return [
-        make(
-            replace(options, sizes=(*options.sizes, (dimension, size))),
-            root=program.root / f"{dimension}_{size}",
-        )
-        for size in sizes
-    ]
+def list_subjects(
+    model: Subject | Sequence[Subject],
+) -> list[Program | str | nn.Module | LoadedModel]:
+    """One or several, each opened if it is a program or a run, else a model."""
+
+    def resolve(subject: Any) -> Any:
+        if isinstance(subject, Run):
+            subject = subject.subject.program.pte
+        if isinstance(subject, str | Path):
+            is_program = Path(subject).suffix == ".pte"
+            return open_program(subject) if is_program else str(subject)
+        return subject
+
+    return list(map(resolve, model if isinstance(model, list | tuple) else [model]))
+
+
+def _make_programs(
+    subjects: Sequence[Any], inputs: Any, export: ExportOptions, measure: MeasureOptions,
+    root: str | Path | None, progress: Progress, name: str = "",
+) -> list[Program]:  # fmt: skip
+    """The programs to measure: those given, and of each model, one.
+
+    Or one for each size of a sweep that the model's shapes do not allow.
+    """
+    against = [open_program(pte) for pte in measure.against]
+    programs: list[Program] = []
+    for subject in subjects:
+        if isinstance(subject, Program):
+            if export != ExportOptions() or inputs is not None:
+                hint = "name a model instead"
+                raise UsageError("is exported already", where=subject.path, hint=hint)
+            programs.append(subject)
+            continue
+        make = partial(export_model, subject, inputs, name=name, progress=progress)
+        program = make(export, root=root)
+        is_dynamic = any(tensor.dynamic for tensor in program.inputs)
+        if not measure.sweep or against or is_dynamic:
+            programs.append(program)
+            continue
+        dimension, sizes = read_sweep(measure.sweep)
+        for size in sizes:
+            sized = replace(export, sizes=(*export.sizes, (dimension, size)))
+            programs.append(make(sized, root=program.root / f"{dimension}_{size}"))
+    return programs + against
 
 
 def measure(
-    program: Program | str | Path | Sequence[Program | str | Path],
+    model: Subject | Sequence[Subject],
+    inputs: Any = None,
     options: MeasureOptions = MeasureOptions(),
     *,
     root: str | Path | None = None,
@@ -200,9 +204,8 @@ def measure(
 
     Parameters
     ----------
-    program
-        The program, or its ``.pte``; or several, which are measured interleaved and compared with
-        the first one.
+    model, inputs
+        As for `profile`; a model is exported in fp32.
     options
         What to measure, and where.
     root
@@ -224,16 +227,18 @@ def measure(
     Examples
     --------
     >>> program = wb.export_model("toy_cnn")  # doctest: +SKIP
-    >>> wb.measure(program, wb.MeasureOptions(threads=(1, 2))).compare().text  # doctest: +SKIP
+    >>> options = wb.MeasureOptions(threads=(1, 2))
+    >>> wb.measure(program, options=options).compare().text  # doctest: +SKIP
     >>> wb.measure([program, "smaller.pte"]).compare().text  # doctest: +SKIP
     """
-    given = [program] if isinstance(program, Program | str | Path) else program
-    programs = [open_program(each) for each in (*given, *options.against)]
+    subjects = list_subjects(model)
     with (
         show_progress(progress) as show,
         open_target(options.target, power=options.power) as target,
     ):
         runner = find_runner(target, options.ops)
+        check_toggle(options, runner)
+        programs = _make_programs(subjects, inputs, ExportOptions(), options, root, show)
         place = Path(root or programs[0].root)
         run = measure_programs(
             programs, options, runner, place, again=again, progress=show, watch=watch

@@ -107,7 +107,11 @@ def measured(case, root, options):
     paths = []
     for programs, threads, place in plans:
         finished = find_runs(place)
-        run = None if finished else measure(programs, replace(options, threads=threads), root=place)
+        run = (
+            None
+            if finished
+            else measure(programs, options=replace(options, threads=threads), root=place)
+        )
         paths.append(run.path if run else finished[0])
     return paths[0], paths[-1]
 

@@ -225,7 +225,7 @@ def main() -> int:
         print("| program | phase | threads | AVX-512 | latency | tokens/s | most time in |")
         print("|---|---|---|---|---|---|---|")
     for name, pte in programs.items() if not given.agree else ():
-        run = wb.measure(pte, measure, root=given.out, again=False)
+        run = wb.measure(pte, options=measure, root=given.out, again=False)
         for row in run.phases.to_dict("records"):
             half = (row["latency_high_ms"] - row["latency_low_ms"]) / 2
             state = row["experiment"].rpartition("_")[2]

@@ -87,7 +87,7 @@ def watch_start(pte):
 
 def examine(pte, root):
     """One row of the table, and whether it is as it should be."""
-    run = wb.measure(pte, BRIEF, root=root)
+    run = wb.measure(pte, options=BRIEF, root=root)
     on, file = run.subject, run.subject.file_parts
     sizes = on.memory.set_index("part")["size_bytes"]
     peak, resident = int(sizes.sum()), int(sizes.drop("freed", errors="ignore").sum())
@@ -123,7 +123,7 @@ def keep_promise(root):
     runs = {}
     for name in ("Joined", "Split"):
         pte = wb.export_model(f"{__file__}:{name}", root=root).path
-        runs[name] = wb.measure(pte, BRIEF, root=root)
+        runs[name] = wb.measure(pte, options=BRIEF, root=root)
     findings = runs["Joined"].subject.findings
     found = findings[findings["rule"] == "memory peak"]
     if found.empty:

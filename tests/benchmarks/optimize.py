@@ -138,7 +138,7 @@ def speed_ups(base, ptes, names, place):
     options = wb.MeasureOptions(
         toggle="none", against=tuple(map(str, ptes)), budget_s=10.0 * len(ptes), evidence=False
     )
-    run = wb.measure(base, options, root=place / "every", artifacts=False)
+    run = wb.measure(base, options=options, root=place / "every", artifacts=False)
     first, *others = [m for m in run.traced if not m.experiment.control]
     return {
         name: float(Comparison(first, other).latency.iloc[0]["speedup"])

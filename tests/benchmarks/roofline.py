@@ -59,7 +59,7 @@ def find_highest_share(name, folder):
     """The highest share of its roof that an operator of the model reaches."""
     root = folder / name
     pte = export_model(name, root=root).path
-    run = measure(pte, MeasureOptions(runs=8, processes=2, evidence=False), root=root)
+    run = measure(pte, options=MeasureOptions(runs=8, processes=2, evidence=False), root=root)
     measure_roof(run.path, again=True)
     highest = 0.0
     for measurement in run.measurements:

@@ -283,7 +283,7 @@ def optimize(
     from workbench.store import default_root
 
     with show_progress() as progress:
-        study = search(model, export, optimize, root=out, progress=progress)
+        study = search(model, None, export, optimize, root=out, progress=progress)
     lines: list[object] = [show(study), *(f"warning: {text}" for text in study.warnings)]
     lines.append(study.conclusion)
     step = "`workbench findings RUN` shows what else takes the time"

@@ -114,20 +114,15 @@ def _export_model(
         return cached
     report("importing torch", 0.0)  # only now: an export that is reused needs no PyTorch
     from workbench.export import accuracy, failure
-    from workbench.export.lower import identify_graph, lower_model
+    from workbench.export.lower import lower_model
     from workbench.models.inputs import choose_inputs, lay_out_channels_last, name_dimensions
     from workbench.models.loader import SEED, LoadedModel, load_model
 
     given = model
-    if isinstance(model, LoadedModel):
-        if inputs is not None or name:
-            hint = "give the module itself"
-            raise UsageError("has its name and inputs already", where=model.name, hint=hint)
-    else:
+    if not isinstance(model, LoadedModel):
         report(f"loading {model if isinstance(model, str) else type(model).__name__}", 0.0)
-        with silence():
-            weights = options.state_dict or None
-            model = load_model(model, inputs, name=name, state_dict=weights)
+    with silence():
+        model = load_model(model, inputs, name=name, state_dict=options.state_dict or None)
     model = choose_inputs(model, options)
     model = lay_out_channels_last(model) if options.channels_last else model
     pte = _pte_path(model.name, options, root)
@@ -136,7 +131,7 @@ def _export_model(
         made_from = identify_export(str(given), options)
     elif model is not given:
         report(f"tracing {model.name}", 0.1)
-        made_from = _identify_settings(options) | {"model": identify_graph(model)}
+        made_from = identify_export(model, options)
         root = Path(root) if root else store.default_root(model.name)
         digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
         pte = _pte_path(f"{model.name}-{digest[:8]}", options, root)
@@ -345,23 +340,28 @@ def _write_inputs(
     return tuple(written)
 
 
-def identify_export(model: str, options: ExportOptions = ExportOptions()) -> dict[str, str]:
+def identify_export(
+    model: str | LoadedModel, options: ExportOptions = ExportOptions()
+) -> dict[str, str]:
     """What an export depends on: the record's ``made_from``, the key of the cache.
 
-    Hashes, or short texts. Empty for a class that was registered while Python runs.
+    Hashes, or short texts. Empty for a class that was registered while Python runs. A loaded model
+    is traced.
     """
-    sources = identify_sources(parse_name(model))
-    if not sources:
+    if isinstance(model, str):
+        identity = identify_sources(parse_name(model))
+    else:
+        from workbench.export.lower import identify_graph
+
+        identity = identify_graph(model)
+    if not identity:
         return {}
-    return {"model": sources} | _identify_settings(options)
-
-
-def _identify_settings(options: ExportOptions) -> dict[str, str]:
     settings = asdict(options) | {"sizes": dict(options.sizes)}
     for name in ("state_dict", "inputs", "recipe", "fresh"):
         del settings[name]
     inputs, weights = options.inputs, options.state_dict
     return {
+        "model": identity,
         "workbench": hash_contents(chain.from_iterable(map(list_python_files, _EXPORTER))),
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
         "settings": json.dumps(settings, sort_keys=True),

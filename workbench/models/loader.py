@@ -36,7 +36,7 @@ from workbench.models.sources import (
     shown_path,
     user_line,
 )
-from workbench.options import ExportOptions
+from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
 from workbench.records.runs import GIVEN
 
 #: The seed of random weights and inputs: every export of a model is the same.
@@ -76,7 +76,7 @@ class LoadedModel:
 
 
 def load_model(
-    spec: str | nn.Module,
+    spec: str | nn.Module | LoadedModel,
     inputs: Any = None,
     *,
     name: str = "",
@@ -97,7 +97,7 @@ def load_model(
         instance of either, or a function that returns one. An ``nn.Module`` finds its inputs in
         ``example_inputs``, ``EXAMPLE_INPUTS`` or ``get_example_inputs()``, its own or the file's.
         The file may import its neighbours. Or an ``nn.Module`` of yours, which stays as it is: a
-        copy is exported.
+        copy is exported. A loaded model is returned.
     inputs
         The arguments of ``forward``, instead of the model's own: a tensor, a tuple, or a dict of
         keyword arguments.
@@ -120,8 +120,14 @@ def load_model(
     >>> wb.load_model("toy_cnn").example_inputs[0].shape  # doctest: +SKIP
     torch.Size([1, 3, 224, 224])
     """
-    if isinstance(inputs, ExportOptions):
-        raise UsageError("are given by name: options=ExportOptions(...)", where="export options")
+    if isinstance(inputs, ExportOptions | MeasureOptions | OptimizeOptions):
+        where, hint = type(inputs).__name__, "give options after the inputs, or by name"
+        raise UsageError("are no inputs", where=where, hint=hint)
+    if isinstance(spec, LoadedModel):
+        if inputs is not None or name:
+            hint = "give the module itself"
+            raise UsageError("has its name and inputs already", where=spec.name, hint=hint)
+        return spec
     if isinstance(spec, nn.Module):
         source, label = forward_line(spec) or type(spec).__module__, type(spec).__name__
     elif not isinstance(spec, str):

@@ -1,9 +1,12 @@
 """Proposals: whole dtypes, rewrites that findings suggest, and mixes of dtypes by layer."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,6 +16,9 @@ from workbench.analysis.run import Measurement
 from workbench.analysis.variants import CURES, match_findings, match_layout
 from workbench.options import OPTIONAL_REWRITES, ExportOptions, ModuleDtypes, dtype_of_module
 from workbench.records.optimize import Variant, VariantGain
+
+if TYPE_CHECKING:
+    from workbench.models.loader import LoadedModel
 
 #: Whole dtypes in the order in which they are tried, and what they change.
 WHOLE = {
@@ -216,7 +222,7 @@ def propose_mix(
 
 
 def measure_variant_noise(
-    job: tuple[str, ExportOptions, Sequence[str], float],
+    job: tuple[str | LoadedModel, ExportOptions, Sequence[str], float],
 ) -> dict[str, float]:
     """The noise in the output if one layer alone is quantised, by ``dtype:layer``; beside others.
 

@@ -10,7 +10,7 @@ from workbench.export import accuracy
 from workbench.export.precision import DTYPES
 from workbench.export.program import Program, bind_constants, cast_floats
 from workbench.models.inputs import choose_inputs, lay_out_channels_last
-from workbench.models.loader import load_model, run_file
+from workbench.models.loader import LoadedModel, load_model, run_file
 from workbench.models.sources import reason
 from workbench.options import ExportOptions
 
@@ -19,7 +19,7 @@ MOST_JUDGED = 16
 
 
 def score_program(
-    model: str, options: ExportOptions, program: Program, metric: str
+    model: str | LoadedModel, options: ExportOptions, program: Program, metric: str
 ) -> tuple[float | None, float | None]:
     """The SQNR in dB of the worst output over the samples, None without noise; and the score.
 

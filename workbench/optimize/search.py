@@ -1,14 +1,17 @@
 """Search for a faster or smaller variant of a program, within a budget; every step is on disk."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.analysis.compare import MARGIN, digits_of
 from workbench.analysis.memory import MB, summarize_resources
@@ -17,7 +20,7 @@ from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.variants import SIZES, STUDY, pick_best, read_study
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, identify_export, versions
-from workbench.export.program import open_program
+from workbench.export.program import Program, open_program
 from workbench.frames import WRONG, format_size
 from workbench.models.registry import parse_name
 from workbench.optimize import proposals as propose
@@ -37,7 +40,11 @@ from workbench.records.optimize import Recipe, Round, Study, Variant, VariantGai
 from workbench.run.locks import lock_folder, share_machine
 from workbench.run.targets import open_target
 from workbench.store import atomic_write, default_root, save_recipe
-from workbench.workflow import measure
+from workbench.workflow import list_subjects, measure
+
+if TYPE_CHECKING:  # these import PyTorch
+    from workbench.models.loader import LoadedModel
+    from workbench.workflow import Subject
 
 FOLDER, RECIPE = "optimize", "recipe.yaml"
 #: Parts of the budget: for diagnosis and dtypes, each further round, and the last one.
@@ -52,7 +59,8 @@ STRONGEST = ("sme", "sme2", "avx512")
 
 
 def optimize(
-    model: str,
+    model: Subject,
+    inputs: Any = None,
     export: ExportOptions = ExportOptions(),
     options: OptimizeOptions = OptimizeOptions(),
     *,
@@ -69,8 +77,9 @@ def optimize(
 
     Parameters
     ----------
-    model
-        What `load_model` takes.
+    model, inputs
+        As for `profile`; of a program or run, the model by whose name it was exported. A module of
+        yours is exported in this process, one variant at a time.
     export
         The baseline; its inputs are those of every variant.
     options
@@ -102,10 +111,28 @@ def optimize(
     if options.objective not in OBJECTIVES:
         raise unknown_name("objective", options.objective, OBJECTIVES)
     export = apply_recipe(export)
-    place = (Path(root) if root else default_root(parse_name(model).label)) / FOLDER
-    place.mkdir(parents=True, exist_ok=True)
-    with lock_folder(place), open_workers(options.jobs) as submit, show_progress(progress) as show:
-        search = Search(model, export, options, place, submit, show)
+    (known,) = list_subjects(model)
+    if isinstance(known, Program):
+        if not (known.export and known.export.spec):
+            hint = "give the model itself"
+            raise UsageError("the model's name is not recorded", where=known.path, hint=hint)
+        known = known.export.spec
+    with contextlib.ExitStack() as stack:
+        show = stack.enter_context(show_progress(progress))
+        if inputs is None and isinstance(known, str):
+            label = parse_name(known).label
+            submit = stack.enter_context(open_workers(options.jobs))
+        else:  # what a cell defines is in no other process
+            show("importing torch", 0.0)
+            from workbench.models.loader import load_model
+
+            known = load_model(known, inputs, state_dict=export.state_dict or None)
+            label = known.name
+            submit = stack.enter_context(ThreadPoolExecutor(1)).submit
+        place = (Path(root) if root else default_root(label)) / FOLDER
+        place.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(lock_folder(place))
+        search = Search(known, label, export, options, place, submit, show)
         search.run()
     return search.study
 
@@ -114,10 +141,10 @@ class Search:
     """A search in progress; ``study`` is always up to date on disk."""
 
     def __init__(
-        self, model: str, export: ExportOptions, options: OptimizeOptions, place: Path,
-        submit: Submit, progress: Progress,
+        self, model: str | LoadedModel, label: str, export: ExportOptions,
+        options: OptimizeOptions, place: Path, submit: Submit, progress: Progress,
     ):  # fmt: skip
-        self.model, self.options, self.place = model, options, place
+        self.model, self.label, self.options, self.place = model, label, options, place
         self.submit, self.progress = submit, progress
         self._started, self._export_s = time.monotonic(), 0.0
         self._replayed, self._runs = 0, dict[str, Run]()
@@ -125,8 +152,9 @@ class Search:
             self.emulated = target.emulated
         made_from = identify_export(model, export)
         settings = asdict(replace(options, budget_s=0.0, jobs=1))
-        text = json.dumps([model, asdict(export), made_from, settings], sort_keys=True)
-        self.study = Study(model, hashlib.sha256(text.encode()).hexdigest()[:16], options)
+        name = model if isinstance(model, str) else label
+        text = json.dumps([name, asdict(export), made_from, settings], sort_keys=True)
+        self.study = Study(name, hashlib.sha256(text.encode()).hexdigest()[:16], options)
         with contextlib.suppress(StoreError, UsageError):  # none, or of another version
             if (known := read_study(place)).key == self.study.key and made_from:
                 longer = known.options.budget_s != options.budget_s
@@ -141,7 +169,7 @@ class Search:
             self.update(self.base, state="planned", reason="")
         self.export([self.base])
         if self.study[self.base].state == "failed":
-            raise WorkbenchError(self.study[self.base].reason, where=self.model)
+            raise WorkbenchError(self.study[self.base].reason, where=self.label)
         self.warn()
         if not self.emulated:
             self.measure([], FIRST / 2)  # for the findings
@@ -210,7 +238,7 @@ class Search:
 
     def report(self, text: str, fraction: float = 0.0) -> None:
         """Report progress, as a part of the budget."""
-        self.progress(f"{parse_name(self.model).label}: {text}", max(0.0, min(1.0, 1 - self.left)))
+        self.progress(f"{self.label}: {text}", max(0.0, min(1.0, 1 - self.left)))
 
     def export(self, names: Sequence[str]) -> None:
         """Export variants in parallel; what fails is kept with its reason."""
@@ -259,8 +287,9 @@ class Search:
         try:
             self.report(f"measuring {', '.join(planned.variants)}")
             run = measure(
-                first, how, root=self.place, again=False, artifacts=False, progress=self.report
-            )
+                first, None, how, root=self.place, again=False, artifacts=False,
+                progress=self.report,
+            )  # fmt: skip
         except RunnerError as error:
             self._replayed = number
             self.save(rounds=self.study.rounds[:number])
@@ -395,13 +424,15 @@ class Search:
             while above.name != self.base:
                 changes.insert(0, above.change)
                 above = self.study[above.parent]
-            known = (self.model, best.options, best.threads, tuple(changes))
+            known = (self.study.model, best.options, best.threads, tuple(changes))
             save_recipe(Recipe(*known, best.sha256, versions()), self.place / RECIPE)
         text += f"; {NOT_TRIED}: {', '.join(untried)}" if untried else ""
         self.save(best=better[0].name if better else "", whole=self.whole, conclusion=text)
 
 
-def export_variant(job: tuple[str, ExportOptions, Path, OptimizeOptions]) -> dict[str, Any]:
+def export_variant(
+    job: tuple[str | LoadedModel, ExportOptions, Path, OptimizeOptions],
+) -> dict[str, Any]:
     """Export a variant beside other work, never beside a measurement; what is known of it then."""
     model, export_options, root, options = job
     with share_machine():

@@ -132,7 +132,7 @@ def measure_cell(job: Job, progress: Progress) -> tuple[Outcome, bool]:
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run = measure(
         artifacts_dir(job.root) / f"{cell.stem}.pte",
-        job.matrix.measure_options(cell.target, cell.isa),
+        options=job.matrix.measure_options(cell.target, cell.isa),
         root=job.root,
         again=job.outcome.damaged,
         artifacts=False,
