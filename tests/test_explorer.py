@@ -12,7 +12,12 @@ import workbench as wb
 from workbench.datasets import SAMPLES
 from workbench.errors import WorkbenchError
 from workbench.explorer.page import Explorer, Page
-from workbench.explorer.widgets import compare_picked, list_measurements, pick_measurements
+from workbench.explorer.widgets import (
+    compare_picked,
+    list_measurements,
+    list_runs,
+    pick_measurements,
+)
 from workbench.plots.tables import VStack
 from workbench.progress import is_interactive
 from workbench.store import load_run, save_run
@@ -79,7 +84,7 @@ def keep_run(folder, **changes):
 def test_all_runs_are_found_the_samples_last(tmp_path):
     for name in ("linux", "x-fp32-linux-20261122-1433"):
         keep_run(tmp_path / "out_x" / "runs" / name)
-    found = wb.list_runs(tmp_path)
+    found = list_runs(tmp_path)
     assert set(list(found)[:2]) == {"x, linux", "x-fp32-linux-20261122-1433"}
     samples = list(found.values())[2:]
     assert samples[0] == wb.sample_run()

@@ -30,7 +30,7 @@ def code_of(path):
     return [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
 
 
-def test_the_list_of_notebooks_has_each_with_its_goal_and_widgets():
+def test_the_list_of_notebooks_has_each_with_what_it_has():
     lines = (ROOT / "notebooks" / "README.md").read_text().splitlines()
     rows = [line.split(" | ") for line in lines if line.startswith("| [")]
     assert [row[0] for row in rows] == [f"| [{path.stem}]({path.name})" for path in NOTEBOOKS]
@@ -38,8 +38,11 @@ def test_the_list_of_notebooks_has_each_with_its_goal_and_widgets():
         goal = re.search(r"\*\*Goal:\*\* (.+?)[:.,\n]", cells_of(path)[0]["source"])
         assert goal is None or goal[1].lower() in row[1].lower()
         code = "".join(cell["source"] for cell in code_of(path))
-        widgets = set(re.findall(r"pick_run|pick_measurements|LiveRun|explore\b", code))
+        widgets = set(re.findall(r"wb\.(pick\w*|LiveRun|explore)\b", code))
         assert widgets == set(re.findall(r"`(\w+)`", row[3]))
+        figures = set(re.findall(r"plot_(\w+)", code)) or {"the explorer's" if widgets else "none"}
+        assert figures == set(row[4].split(", ")) or (row[4:5] == ["none"] and "pick" in widgets)
+        assert row[2].isdecimal() and (row[5] != "none |") == ("**Exercise.**" in path.read_text())
 
 
 def test_every_notebook_has_a_goal_and_leads_to_the_next():
@@ -72,7 +75,7 @@ def test_every_parameter_is_an_annotated_literal_with_an_explanation(path):
 @every_notebook
 def test_cells_are_few_and_short(path):
     code = code_of(path)
-    assert len(code) <= (18 if path.stem == "15_report" else 11)
+    assert len(code) <= (18 if path.stem == "15_report" else 10)
     for cell in code:
         assert len(cell["source"].splitlines()) <= 10, cell["source"]
 
@@ -94,7 +97,9 @@ def test_what_a_view_uses_is_never_changed_below_it(path):
         assert not used & {name.id for name in names if isinstance(name.ctx, ast.Store)}
         for view in [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]:
             own = {node.arg for node in ast.walk(view.args) if isinstance(node, ast.arg)}
-            used |= {n.id for n in ast.walk(view.body) if isinstance(n, ast.Name)} - own
+            inside = [node for node in ast.walk(view.body) if isinstance(node, ast.Name)]
+            own |= {node.id for node in inside if isinstance(node.ctx, ast.Store)}
+            used |= {node.id for node in inside} - own
 
 
 @every_notebook

@@ -1,7 +1,7 @@
 """Find performance bottlenecks in ExecuTorch models.
 
 Open and compare recorded runs
-    open_run, Run, Measurement, Comparison, compare, align_measurements, list_runs, sample_run,
+    open_run, Run, Measurement, Comparison, compare, align_measurements, sample_run,
     combine_runs, read_history, read_study, validate_run
 
 Export, measure, report
@@ -17,9 +17,9 @@ Traces
     read_etdump, read_xnn_log, build_ledger, predict_what_if, export_trace
 
 Figures, tables and widgets
-    show, explore, pick_measurements, pick_run, plot_bottlenecks, plot_categories, plot_heatmap,
-    plot_history, plot_iterations, plot_latencies, plot_machine_code, plot_operators, plot_roofline,
-    plot_shift, plot_speedups, plot_variants, plot_what_if
+    show, explore, pick, pick_measurements, pick_run, plot_bottlenecks, plot_categories,
+    plot_heatmap, plot_history, plot_iterations, plot_latencies, plot_machine_code,
+    plot_operators, plot_roofline, plot_shift, plot_speedups, plot_variants, plot_what_if
 
 Names are imported when they are first used; ``help(workbench.NAME)`` describes one.
 """

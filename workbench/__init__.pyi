@@ -9,7 +9,7 @@ from .convert import export_trace
 from .datasets import sample_file, sample_run
 from .errors import WorkbenchError
 from .explorer.page import explore
-from .explorer.widgets import list_runs, pick_measurements, pick_run
+from .explorer.widgets import pick, pick_measurements, pick_run
 from .export.artifact import export_model
 from .export.program import Program, open_program
 from .live import LiveRun
@@ -47,9 +47,9 @@ __all__ = [
     "Comparison", "EagerModelBase", "ExportOptions", "LiveRun", "MeasureOptions", "Measurement",
     "OptimizeOptions", "Program", "Run", "WorkbenchError", "align_measurements", "batch",
     "build_ledger", "combine_runs", "compare", "examine_machine", "explore", "export_model",
-    "export_trace", "find_runner", "list_models", "list_runs", "load_ipython_extension",
+    "export_trace", "find_runner", "list_models", "load_ipython_extension",
     "load_model", "make_report", "measure", "measure_roof", "open_program", "open_run",
-    "optimize", "pick_measurements", "pick_run", "plot_bottlenecks", "plot_categories",
+    "optimize", "pick", "pick_measurements", "pick_run", "plot_bottlenecks", "plot_categories",
     "plot_heatmap", "plot_history", "plot_iterations", "plot_latencies", "plot_machine_code",
     "plot_operators", "plot_roofline", "plot_shift", "plot_speedups", "plot_variants",
     "plot_what_if", "predict_what_if", "profile", "read_etdump", "read_exports", "read_history",

@@ -24,6 +24,8 @@ from workbench.progress import is_interactive
 from workbench.records.runs import count_threads
 from workbench.store import find_runs
 
+NOTHING = show_note("There is nothing to pick from.")
+
 
 class Picker(Selector, widgets.VBox):
     """Lists above a view of what is ``selected`` in them, which other cells can `draw`, too."""
@@ -40,7 +42,7 @@ class Picker(Selector, widgets.VBox):
             self.children = [row, self.draw(view)]
 
     def _pick(self, _: object) -> None:
-        label = self._controls[0].label
+        label = self._controls[0].label or ""
         self.reading = label if isinstance(label, str) else ", ".join(label)
         try:
             self.selected = self._select(*(control.value for control in self._controls))
@@ -76,14 +78,25 @@ def pick_run(run_dir: str | Path = "", *, folder: str | Path = ".", view: str = 
     return Picker(opened, lambda run: explore(run, view), runs)
 
 
-def list_runs(folder: str | Path = ".") -> dict[str, Path]:
-    """The runs below a folder by name, newest first, and after them the recorded samples.
+def pick(things: Mapping[str, Any], view: Callable[[Any], Any]) -> Picker:
+    """A list of things to pick one from by its name, above a view of it.
+
+    ``selected`` is the thing, and `draw` draws another view of it in another cell. Without a live
+    front end, it is the first one; None if there are none, of which there is no view.
 
     Examples
     --------
-    >>> "toy_cnn, qemu-aarch64 (recorded)" in wb.list_runs()
-    True
+    >>> exports = wb.read_exports(wb.sample_file("exports"))
+    >>> picked = wb.pick({export.dtype: export for export in exports}, wb.show)
+    >>> picked.selected.dtype
+    'fp16'
     """
+    menu = widgets.Dropdown(options=list(things), layout={"width": "max-content"})
+    return Picker(things.get, lambda thing: NOTHING if thing is None else view(thing), menu)
+
+
+def list_runs(folder: str | Path = ".") -> dict[str, Path]:
+    """The runs below a folder by name, newest first, and after them the recorded samples."""
     here = [(_name(path), path) for path in reversed(find_runs(Path(folder).resolve()))]
     samples = sorted(find_runs(SAMPLES), key=lambda path: (path != sample_run(), path))
     return dict(here) | {f"{_name(path)} (recorded)": path for path in samples}
