@@ -125,6 +125,15 @@ def short_cells(monkeypatch):
     monkeypatch.setattr(kernel, "CELL_LIMIT_S", 1)
 
 
+@pytest.fixture
+def short_waits(monkeypatch):
+    """Do not wait long for machines that do not answer."""
+    from workbench.run.targets import android, remote
+
+    monkeypatch.setattr(android, "TIMEOUT_S", 0.2)
+    monkeypatch.setitem(remote.Remote.sh.__kwdefaults__, "timeout_s", 3.0)
+
+
 @pytest.fixture(scope="session")
 def analysed(tmp_path_factory):
     """A copy of the recorded sample with its CSV and JSON files, opened; for reading only."""

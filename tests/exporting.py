@@ -7,7 +7,22 @@ import torch
 from workbench.errors import WorkbenchError
 from workbench.models.loader import LoadedModel
 
-__all__ = ["LoadedModel", "problem", "run_program", "saved_inputs"]
+__all__ = ["NET", "LoadedModel", "problem", "run_program", "saved_inputs"]
+
+#: A user's file, or cell, with a network.
+NET = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(x)
+"""
 
 
 def problem(call, *arguments, **options):

@@ -72,9 +72,8 @@ esac""",
     assert find("--target android:R5CX2").status == "note"
 
 
-def test_an_adb_that_fails_is_a_note(tools, monkeypatch):
+def test_an_adb_that_fails_is_a_note(tools, short_waits):
     tools("adb", "echo 'no permissions' >&2; exit 1")
     assert find("--target android").detail == "no permissions"
-    monkeypatch.setattr("workbench.run.targets.android.TIMEOUT_S", 0.2)
     tools("adb", "exec sleep 30")
     assert find("--target android").detail == "no answer in 0.2 s"

@@ -17,24 +17,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from exporting import problem, saved_inputs
+from exporting import NET, problem, saved_inputs
 from torch import nn
 
 import workbench as wb
-
-NET = """\
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.fc(x)
-"""
 
 
 @pytest.fixture

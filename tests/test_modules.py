@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from exporting import NET
 from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
 
@@ -63,16 +64,7 @@ def test_inputs_are_a_tensor_a_tuple_or_keywords(export):
         export(Net(), torch.ones(1, 5))
 
 
-CELL = """\
-class Mine(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 2)
-
-    def forward(self, x):
-        y = self.linear(x)
-        return y.relu()
-"""
+CELL = NET.replace("return self.fc(x)", "x = self.fc(x)\n        return x.relu()")
 
 
 @pytest.fixture
@@ -83,16 +75,15 @@ def shell():
 
 
 def test_layers_of_a_cell_name_the_cell_and_its_line(shell, export):
-    for code in ("import torch; from torch import nn", CELL):
-        assert shell.run_cell(code, store_history=True).success
-    net = shell.user_ns["Mine"]()
+    assert shell.run_cell(CELL, store_history=True).success
+    net = shell.user_ns["Net"]()
     program = export(net, torch.ones(1, 4))
     lines = {o.operator: o.source for method in program.layers.methods for o in method.origins}
     cell = f"In [{shell.execution_count - 1}]"
-    assert {line for line in lines.values() if line} == {f"{cell}:7", f"{cell}:8"}
+    assert {line for line in lines.values() if line} == {f"{cell}:11", f"{cell}:12"}
     with pytest.raises(wb.WorkbenchError) as caught:
         export(net, torch.ones(1, 5))
-    assert str(caught.value).startswith(f"{cell}:7: forward() fails on its inputs")
+    assert str(caught.value).startswith(f"{cell}:11: forward() fails on its inputs")
 
 
 @pytest.fixture
@@ -147,13 +138,13 @@ def test_magics_take_names_of_the_notebook_and_cells(shell, quick):
         f"run = get_ipython().run_cell_magic('workbench', 'profile x {options}', {CELL!r})"
     ).success
     run = shell.user_ns["run"]
-    assert isinstance(run, wb.Run) and run.model == "Mine"
+    assert isinstance(run, wb.Run) and run.model == "Net"
     assert set(run.operators["source"].dropna()) == {
-        f"In [{shell.execution_count}]:{n}" for n in (8, 9)
+        f"In [{shell.execution_count}]:{n}" for n in (12, 13)
     }
-    assert shell.run_cell("net = Mine()").success
+    assert shell.run_cell("net = Net()").success
     assert (
-        shell.run_line_magic("workbench", "export net x --backend portable").export.model == "Mine"
+        shell.run_line_magic("workbench", "export net x --backend portable").export.model == "Net"
     )
     done = shell.run_cell("%workbench compare nonsense")
     assert isinstance(done.error_in_exec, Exception)

@@ -139,12 +139,10 @@ def test_a_runner_that_fails_there_says_why(board, config, tmp_path, body, says)
     assert board.runs == []
 
 
-def test_a_command_that_hangs_or_fails_is_one_line(board, config, tmp_path, monkeypatch):
+def test_a_command_that_hangs_or_fails_is_one_line(board, config, tmp_path, short_waits):
     board.tools.write("sha256sum", "echo 'disk full' >&2; exit 1")
     with pytest.raises(wb.WorkbenchError, match=r"^ssh:board: disk full -> check its connection"):
         wb.run_config(config, root=tmp_path / "out")
-    fast = {"stdin": None, "timeout_s": 3.0, "out": None}
-    monkeypatch.setattr("workbench.run.targets.remote.Remote.sh.__kwdefaults__", fast)
     board.tools.write("sha256sum", "exec sleep 30")
     with pytest.raises(wb.WorkbenchError, match=r"^ssh:board: no answer in "):
         wb.run_config(config, root=tmp_path / "out")
