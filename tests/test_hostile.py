@@ -152,7 +152,7 @@ def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch, place):
     try:
         with pytest.raises(wb.WorkbenchError, match=r"memory://elsewhere: has a file '.*escaped'"):
             matrix = tmp_path / "x.yaml"
-            matrix.write_text("models: toy_cnn\n")
+            matrix.write_text("models: toy_cnn\ntargets: qemu\n")
             wb.batch(matrix, out="memory://elsewhere")
     finally:
         files.store.clear()
@@ -172,21 +172,41 @@ def test_an_empty_trace_is_noticed_at_once(tmp_path):
     assert (tmp_path / "executor_runner.log").read_text() == "run\n"
 
 
-def peak_mb(code, *arguments):
-    """How many MB a piece of Python takes on top of what it imports first, and what it printed."""
-    script = (
-        "import resource, sys, torch, numpy, pandas, PIL.Image, workbench as wb\n"
-        "from pathlib import Path\n"
-        "from workbench.errors import WorkbenchError\n"
-        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3\n"
-        "before = peak()\n"
-        f"try:\n    {code}\n    print('read')\n"
-        "except WorkbenchError as error: print(error)\n"
-        "print(peak() - before)"
-    )
-    done = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True)
-    *said, megabytes = done.stdout.decode().splitlines()
-    return float(megabytes), said[-1]
+READER = """\
+import os, resource, sys, torch, numpy, pandas, PIL.Image, workbench as wb
+from pathlib import Path
+from workbench.errors import WorkbenchError
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+for line in sys.stdin:
+    code, path = line.rstrip().split("\\t")
+    if not os.fork():
+        before = peak()
+        try:
+            exec(code)
+            print("read", end=" ")
+        except WorkbenchError as error:
+            print(error, end=" ")
+        print(peak() - before, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def peak_mb():
+    """How many MB a piece of Python takes to read a path, and what it prints."""
+    pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", READER], text=True, **pipes) as reader:
+
+        def read(code, path):
+            print(code, path, sep="\t", file=reader.stdin, flush=True)
+            said, _, megabytes = reader.stdout.readline().rpartition(" ")
+            return float(megabytes), said
+
+        yield read
 
 
 def make_tensors(path, rows=800, method=zipfile.ZIP_DEFLATED, pickled=None):
@@ -241,14 +261,14 @@ def make_shared_events(path):
 
 
 READ_INPUTS = (
-    "from workbench.models.inputs import read_arrays, read_images; name = sys.argv[1]; "
-    "read_arrays(name) if name.endswith('pt') else read_images(name, (1, 3, 224, 224), (), ())"
+    "from workbench.models.inputs import read_arrays, read_images; "
+    "read_arrays(path) if path.endswith('pt') else read_images(path, (1, 3, 224, 224), (), ())"
 )
-READ_STATE = "wb.load_model('toy_cnn', state_dict=sys.argv[1])"
+READ_STATE = "wb.load_model('toy_cnn', state_dict=path)"
 READ_RECORD = (
     "from workbench.export.etrecord import add_etrecord; "
     "from workbench.records.layers import Layers, Method; "
-    "add_etrecord(Layers('', (Method('forward', (), {}, ()),)), Path(sys.argv[1]))"
+    "add_etrecord(Layers('', (Method('forward', (), {}, ()),)), Path(path))"
 )
 
 
@@ -264,10 +284,10 @@ def slow(*values):
         ("x.jpg", make_large_jpeg, READ_INPUTS, "more than 33554432; scale it down"),
         slow("x.png", make_large_image, READ_INPUTS, "more than 33554432; scale it down"),
         slow("x.etrecord", make_deflated_record, READ_RECORD, "is too large"),
-        ("x.etdump", make_shared_events, "wb.read_etdump(sys.argv[1])", "overlap"),
+        ("x.etdump", make_shared_events, "wb.read_etdump(path)", "overlap"),
     ],
 )
-def test_a_small_file_takes_little_memory(tmp_path, name, make, code, words):
+def test_a_small_file_takes_little_memory(peak_mb, tmp_path, name, make, code, words):
     path = tmp_path / name
     make(path)
     megabytes, said = peak_mb(code, path)
