@@ -1,16 +1,14 @@
-"""Shared fixtures: small programs (exported once, then cached), the command line, a browser."""
+"""Shared fixtures: small programs (recorded), the command line, a browser."""
 
 import gc
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
-import warnings
-from importlib import metadata
 from pathlib import Path
 
+import programs
 import pytest
 from hypothesis import settings
 
@@ -155,91 +153,6 @@ def reported(analysed):
     return analysed
 
 
-def export_conv():
-    import torch
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
-
-    class Conv(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.features = torch.nn.Sequential(
-                torch.nn.Conv2d(3, 32, 3, padding=1),
-                torch.nn.ReLU(),
-                torch.nn.Conv2d(32, 64, 3, padding=1, stride=2),
-                torch.nn.ReLU(),
-            )
-            self.classify = torch.nn.Linear(64, 10)
-
-        def forward(self, x):
-            return self.classify(self.features(x).mean((2, 3)))
-
-    torch.manual_seed(0)
-    exported = torch.export.export(Conv().eval(), (torch.ones(1, 3, 64, 64),))
-    lowered = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
-    return lowered.to_executorch().buffer
-
-
-def export_pair(planned=True):
-    """Two inputs and outputs of several dtypes; a second method takes a number."""
-    import torch
-    from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
-    from executorch.exir.passes import MemoryPlanningPass
-
-    class Pair(torch.nn.Module):
-        def forward(self, x, index):
-            return x.to(torch.float16) + 1, index * 2
-
-    class Times(torch.nn.Module):
-        def forward(self, x, n: int):
-            return x * n
-
-    methods = {
-        "forward": torch.export.export(Pair(), (torch.ones(2, 3), torch.arange(4))),
-        "times": torch.export.export(Times(), (torch.ones(2), 3)),
-    }
-    plan = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
-    config = ExecutorchBackendConfig(memory_planning_pass=plan)
-    return to_edge_transform_and_lower(methods).to_executorch(config).buffer
-
-
-def export_outside():
-    """A linear layer with its weights in a separate file."""
-    import torch
-    from executorch.exir import ExecutorchBackendConfig, to_edge
-
-    class Twos(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.full((2, 3), 2.0))
-
-        def forward(self, x):
-            return x @ self.weight.t()
-
-    edge = to_edge(torch.export.export(Twos(), (torch.ones(1, 3),)))
-    program = edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
-    (data,) = program._tensor_data.values()
-    return program.buffer, bytes(data)
-
-
-def cached_export(request, name, export):
-    """The exported program's path; exported again if this file or a version changed."""
-    versions = "".join(metadata.version(package) for package in ("executorch", "torch"))
-    key = hashlib.sha256(Path(__file__).read_bytes() + versions.encode()).hexdigest()[:12]
-    if request.config.pluginmanager.hasplugin("cacheprovider"):
-        folder = request.config.cache.mkdir(f"programs-{key}")
-    else:
-        folder = request.getfixturevalue("tmp_path_factory").getbasetemp()
-    path = folder / f"{name}.pte"
-    if not path.exists():
-        partial = path.with_suffix(".partial")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            partial.write_bytes(export())
-        partial.replace(path)
-    return path
-
-
 @pytest.fixture
 def cli(capfd, tmp_path, monkeypatch):
     """Run a command line in an empty folder: its exit code, stdout, stderr."""
@@ -257,28 +170,46 @@ def cli(capfd, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def conv_pte(request):
+def small_program(request):
+    """From a name to the path of a small program: recorded, or exported once for new versions."""
+    if programs.is_current():
+        return lambda name: programs.RECORDED / f"{name}.pte"
+    if request.config.pluginmanager.hasplugin("cacheprovider"):
+        folder = request.config.cache.mkdir(f"programs-{programs.identify()}")
+    else:
+        folder = request.getfixturevalue("tmp_path_factory").getbasetemp()
+
+    def export(name):
+        path = folder / f"{name}.pte"
+        if not path.exists():
+            programs.export(name, path)
+        return path
+
+    return export
+
+
+@pytest.fixture(scope="session")
+def conv_pte(small_program):
     """A convolution net for 1x3x64x64 floats, delegated to XNNPACK except for a mean."""
-    return cached_export(request, "conv", export_conv)
+    return small_program("conv")
 
 
 @pytest.fixture(scope="session")
-def pair_pte(request):
+def pair_pte(small_program):
     """float32 (2, 3) and int64 (4) to float16 and int64, portable kernels only."""
-    return cached_export(request, "pair", export_pair)
+    return small_program("pair")
 
 
 @pytest.fixture(scope="session")
-def outside_pte(request):
+def outside_pte(small_program):
     """A program and the file with its weights."""
-    data = cached_export(request, "outside_data", lambda: export_outside()[1])
-    return cached_export(request, "outside", lambda: export_outside()[0]), data
+    return small_program("outside"), small_program("outside_data")
 
 
 @pytest.fixture(scope="session")
-def unplanned_pte(request):
+def unplanned_pte(small_program):
     """`pair_pte` without memory planning for inputs and outputs."""
-    return cached_export(request, "unplanned", lambda: export_pair(planned=False))
+    return small_program("unplanned")
 
 
 BROWSER_FLAGS = [
