@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from exporting import NET, problem, saved_inputs
+from safetensors.torch import save_file
 from torch import nn
 
 import workbench as wb
@@ -133,13 +134,13 @@ def test_a_state_dict_is_loaded(tmp_path):
 
 
 def test_a_state_dict_that_does_not_fit_is_refused(tmp_path):
-    file = tmp_path / "weights.pt"
+    file = tmp_path / "weights.safetensors"
     state = wb.load_model("toy_cnn").module.state_dict()
-    torch.save({k: v for k, v in state.items() if k != "fc.bias"}, file)
+    save_file({k: v for k, v in state.items() if k != "fc.bias"}, file)
     assert "lacks 'fc.bias'" in problem(wb.load_model, "toy_cnn", state_dict=file)
-    torch.save(state | {"head": torch.ones(1)}, file)
+    save_file(state | {"head": torch.ones(1)}, file)
     assert "'head'" in problem(wb.load_model, "toy_cnn", state_dict=file)
-    torch.save(state | {"fc.bias": torch.ones(3)}, file)
+    save_file(state | {"fc.bias": torch.ones(3)}, file)
     assert "size mismatch" in problem(wb.load_model, "toy_cnn", state_dict=file)
 
 
