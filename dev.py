@@ -49,7 +49,7 @@ def main() -> int:
         "slow": (slow, "run the slow tests, and all property tests with more examples"),
         "long": (long, "run the tests that take minutes: batches, sanitizers, papermill"),
         "devices": (devices, "test the targets QEMU, adb and ssh, as far as possible here"),
-        "notebooks": (notebooks, "run the notebooks by papermill on every kind of run"),
+        "notebooks": (notebooks, "run the notebooks by papermill, three on every kind of run"),
         "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),
         "lint": (lint, "check style, formatting, types, and that the notebooks have no outputs"),
         "lab": (lab, "open JupyterLab on the notebooks"),
@@ -138,8 +138,12 @@ def devices(arguments: list[str]) -> int:
 
 
 def notebooks(arguments: list[str]) -> int:
-    """Run the notebooks by papermill, with defaults and on every kind of run."""
-    chosen = ["-m", "long", "-k", "papermill", "tests/test_notebooks.py"]
+    """Run the notebooks by papermill with defaults, and three of them on every kind of run.
+
+    All of them on every kind of run: ``dev.py long``, and without a kernel: ``dev.py slow``.
+    """
+    telling = "papermill and (defaults or 05_ or 06_ or 15_)"
+    chosen = ["-m", "long", "-k", telling, "tests/test_notebooks.py"]
     return _pytest("--dist=load", *chosen, *arguments)
 
 

@@ -242,7 +242,7 @@ def of_kinds(*kinds):
 
 @pytest.mark.slow
 @every_notebook
-@of_kinds("bare", "foreign", "operator", "single", "threads")
+@of_kinds("bare", "emulated", "foreign", "fresh", "operator", "single", "threads")
 def test_it_runs_on_other_runs_than_the_sample(path, run_dir, monkeypatch, tmp_path):
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.chdir(tmp_path)
