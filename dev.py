@@ -124,7 +124,7 @@ def test(arguments: list[str]) -> int:
 
 def slow(arguments: list[str]) -> int:
     """Run the slow tests, and all property tests with four times the examples."""
-    return _pytest("-m", "slow or hypothesis", "--hypothesis-profile=thorough", *arguments)
+    return _pytest("-m", "slow or ci or hypothesis", "--hypothesis-profile=thorough", *arguments)
 
 
 def long(arguments: list[str]) -> int:

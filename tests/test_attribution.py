@@ -150,6 +150,7 @@ def results(shapes):
 
 @programs
 @levels
+@pytest.mark.ci
 def test_every_event_is_of_the_layer_that_xnnpack_says(trace, truth, name, level):
     found = attribute_layers(*trace(name, level)).set_index("key")
     nodes, modules = truth(name, level)

@@ -213,6 +213,7 @@ def test_a_long_path_is_cut_in_an_error(cli):
     assert len(err) < 1000
 
 
+@pytest.mark.ci
 def test_the_same_config_continues_and_never_overwrites(copies):
     """Its processes are interleaved: every second one backwards, every third one rotated."""
     first = wb.run_config(copies("a", "b", "c"))
@@ -235,6 +236,7 @@ def test_the_same_config_continues_and_never_overwrites(copies):
     assert len(again.record.sessions) == len(first.record.sessions)
 
 
+@pytest.mark.ci
 def test_the_extension_is_credited_though_the_config_lists_it_first(copies, cli):
     """As all of the kit's configs: ``sme2_on`` first, ``compare_pairs`` empty."""
     run = wb.run_config(copies("sme2_on", "sme2_off", analysis={"compare_pairs": []}))

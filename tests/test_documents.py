@@ -179,7 +179,7 @@ def test_a_bad_document_is_one_clear_line(cli, tmp_path, text, says):
 
 
 def test_analysis_summarises_in_markdown_and_leaves_that_of_a_report(cli, tmp_path):
-    run_dir = Path(shutil.copytree(wb.sample_run("unet_small"), tmp_path / "out_u/runs/linux"))
+    run_dir = Path(shutil.copytree(wb.sample_run("Ready"), tmp_path / "out_r/runs/linux"))
     assert cli("analyze", run_dir)[0] == 0
     (brief,) = run_dir.glob("*_pipeline_summary.md")
     assert wb.open_run(run_dir).compare().text.replace("->", "-&gt;") in brief.read_text()

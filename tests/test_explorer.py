@@ -170,6 +170,7 @@ def test_one_is_too_few_and_what_differs_has_to_be_said():
     assert isinstance(compare_picked({"one": one, "two": two}, across=["threads"]), VStack)
 
 
+@pytest.mark.ci
 def test_without_a_front_end_the_first_run_is_compared():
     picked = pick_measurements(SAMPLES.parent)
     assert "x faster" in str(picked.draw(compare_picked)) and len(picked.selected) == 2

@@ -205,7 +205,7 @@ def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(
 ):
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    run = Path(shutil.copytree(wb.sample_run(), "run"))
+    run = Path(shutil.copytree(wb.sample_run("toy_cnn"), "run"))
     layers = run / "layers.json"
     known = layers.read_text()
     for name in ("model.py", "../model.py", "id_rsa", "x" * 5000 + ".py"):
@@ -313,6 +313,7 @@ def test_a_notebook_gets_a_widget_and_a_page_otherwise(runs, monkeypatch):
     assert shown.startswith("<iframe") and "<script" not in shown
 
 
+@pytest.mark.ci
 def test_a_widget_shows_the_first_comparison_before_it_reads_the_others(monkeypatch):
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
     run = wb.open_run(wb.sample_run("mobilenet_v3_small_int8"))  # nothing of it is read yet

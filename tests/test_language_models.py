@@ -468,6 +468,7 @@ def test_bad_parameters_are_one_clear_error(tmp_path):
         wb.load_model(f"llm:{path}")
 
 
+@pytest.mark.ci
 def test_the_number_of_layers_is_upstreams_where_the_parameters_name_none(tmp_path):
     (tmp_path / "p.json").write_text('{"vocab_size": 8, "dim": 8, "n_heads": 2, "hidden_dim": 8}')
     spec = f"llm:{tmp_path / 'p.json'},context=8,sdpa=0"

@@ -316,6 +316,7 @@ def test_a_runner_that_survives_its_driver_keeps_the_machine_locked(tmp_path, mo
     wait_for(lambda: not is_locked(lock_of()))
 
 
+@pytest.mark.ci
 def test_sigterm_ends_as_ctrl_c_does(tmp_path):
     config = write_config(tmp_path, "sleep 0.3; kill -TERM $PPID; sleep 9")
     command = [sys.executable, "-m", "workbench", "run", str(config)]

@@ -144,6 +144,7 @@ def test_a_state_dict_that_does_not_fit_is_refused(tmp_path):
     assert "size mismatch" in problem(wb.load_model, "toy_cnn", state_dict=file)
 
 
+@pytest.mark.ci
 def test_a_state_dict_that_would_run_code_is_refused(tmp_path):
     file = tmp_path / "weights.pt"
     torch.save(nn.Linear(2, 2), file)

@@ -77,7 +77,11 @@ def test_several_samples_calibrate_and_the_first_is_run(shape, tmp_path):
 
 @pytest.mark.parametrize(
     ("shape", "layout"),
-    [((1, 3, 4, 6), "folder"), ((3, 4, 6), "folder"), ((3, 4, 6), "list")],
+    [
+        ((1, 3, 4, 6), "folder"),
+        ((3, 4, 6), "folder"),
+        pytest.param((3, 4, 6), "list", marks=pytest.mark.ci),
+    ],
 )
 def test_samples_may_be_files_of_a_folder_or_a_list(shape, layout, tmp_path):
     samples = [torch.rand(shape) for _ in range(3)]
@@ -179,7 +183,7 @@ def pickled_code():
         ("a.npy", b"", "cannot be read"),
         ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999,)}"), "read"),
         ("a.npy", npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"\x80"), "read"),
-        pytest.param("a.pt", b"PK\x03\x04 but no more", "cannot be read", marks=pytest.mark.slow),
+        pytest.param("a.pt", b"PK\x03\x04 but no more", "cannot be read", marks=pytest.mark.ci),
         ("a.pt", pickled_code(), "cannot be read"),
         ("a.safetensors", b"\xff" * 64, "cannot be read"),
         ("a.safetensors", struct.pack("<Q", 2**40) + b"{}", "cannot be read"),
@@ -213,6 +217,7 @@ def test_a_bomb_of_an_image_is_refused(tmp_path, monkeypatch):
         choose(IMAGE, [str(tmp_path / "large.png")])
 
 
+@pytest.mark.ci
 def test_a_claimed_shape_costs_nothing(tmp_path):
     torch.save(torch.zeros(1).expand(10**9, 3, 4, 6), tmp_path / "x.pt")
     with pytest.raises(UsageError, match=r"share or repeat values; save them with \.clone\(\)"):

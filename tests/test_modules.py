@@ -31,6 +31,7 @@ def export(tmp_path):
     return export_once
 
 
+@pytest.mark.ci
 def test_an_edit_of_a_module_is_another_program_and_none_is_overwritten(export):
     torch.manual_seed(0)
     net, x = Net(), torch.ones(1, 4)

@@ -163,10 +163,7 @@ def run_in_process(path, shown=None, **parameters):
 
 @pytest.mark.parametrize(
     "path",  # the others run by papermill, in CI too
-    [
-        p if p.stem[:2] in ("01", "12") else pytest.param(p, marks=pytest.mark.slow)
-        for p in NOTEBOOKS
-    ],
+    [p if p.stem[:2] == "12" else pytest.param(p, marks=pytest.mark.slow) for p in NOTEBOOKS],
     ids=lambda path: path.stem,
 )
 def test_it_runs_in_process(path, monkeypatch, tmp_path):

@@ -40,8 +40,8 @@ def whole(text):
 @pytest.fixture
 def run_dir(tmp_path):
     """A copy of a recorded run, to be analysed anew."""
-    folder = tmp_path / "out_mobilenet_v3_small" / "runs" / "linux"
-    return Path(shutil.copytree(wb.sample_run("mobilenet_v3_small"), folder))
+    folder = tmp_path / "out_Ready" / "runs" / "linux"
+    return Path(shutil.copytree(wb.sample_run("Ready"), folder))
 
 
 def check_step(line):

@@ -235,6 +235,7 @@ def test_the_grade_and_the_findings_are_in_every_artifact(reported):
     assert set(summary["findings"][0]) == set(reported.findings.columns)
 
 
+@pytest.mark.ci
 def test_options_of_an_opened_run_reach_its_report(run_dir, write_notebook):
     show = 'print(run_dir, baseline, categories, (run := wb.open_run(run_dir)) and "")'
     path = write_notebook(

@@ -42,6 +42,7 @@ def test_opening_reads_no_trace(run_dir):
     assert not [name for name in OPENED if name.endswith(".etdump")]
 
 
+@pytest.mark.ci
 def test_files_and_reports_read_everything_once(run_dir):
     OPENED.clear()
     run = wb.open_run(run_dir)

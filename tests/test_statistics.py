@@ -211,11 +211,11 @@ def test_a_gate_fails_only_where_the_whole_interval_is_beyond(ratio, down, up, l
 def test_the_false_alarms_of_a_gate_are_rare_where_nothing_changed():
     rng = np.random.default_rng(0)
     failed = 0
-    for _ in range(400):
+    for _ in range(200):
         sides = [[list(rng.lognormal(0, 0.02, 5))] for _ in range(2)]
         table = compare_restarts(["x"], *sides).rename(columns={"name": "subject"})
         failed += not judge_rows(table, 0.0).passed
-    assert failed / 400 < 0.05
+    assert failed / 200 < 0.05
 
 
 # Coverage by simulation; `tests/benchmarks/intervals.py` prints more of it.
