@@ -45,25 +45,25 @@ def test_shares_of_samples_have_their_interval_in_the_same_unit():
     frame = pd.DataFrame({"share": [0.97], "low": [0.9], "high": [0.99], "q": [0.0]})
     head, row = lines_of(frame)
     assert head == "| share (%) | low (%) | high (%) | q |"
-    assert row == "| 97.0 | 90.0 | 99.0 | &lt; 0.001 |"
+    assert row == "| 97 | 90 | 99 | &lt; 0.001 |"
 
 
-def test_a_column_has_three_figures_of_its_smallest_value_and_large_numbers_are_grouped():
+def test_a_number_has_three_figures_and_large_numbers_are_grouped():
     frame = {"ms": [2.483, 12.1], "small_ms": [0.0123456, 2.0], "flops": [10838016, 5]}
     text = str(wb.show(pd.DataFrame(frame)))
-    assert "| 2.48 | 0.012 | 10 838 016 |" in text and "| 12.10 | 2.000 | 5 |" in text
+    assert "| 2.48 | 0.0123 | 10 838 016 |" in text and "| 12.1 | 2.00 | 5 |" in text
 
 
 def test_sizes_are_in_megabytes_and_operations_in_millions(run):
     frame = pd.DataFrame({"size_bytes": [10_170_368, 116_000]})
     head, _, *rows = str(wb.show(frame)).splitlines()
-    assert (head, rows) == ("| size (MB) |", ["| 10.170 |", "| 0.116 |"])
+    assert (head, rows) == ("| size (MB) |", ["| 10.2 |", "| 0.116 |"])
     assert "flops (MFLOP)" in str(wb.show(run, "layers"))
 
 
 @pytest.mark.parametrize(
     ("times", "text"),
-    [([18.5, 39.1], "18.5 ms, between 0.00 ms and 39.1 ms"), ([18.5, 19.0], "18.5 ± 0.5 ms")],
+    [([18.5, 39.1], "18.5 ms, between 0 ms and 39.1 ms"), ([18.5, 19.0], "18.5 ± 0.5 ms")],
 )
 def test_an_interval_of_a_latency_ends_at_zero(times, text):
     latency, high = times
@@ -76,7 +76,7 @@ def test_missing_values_and_infinities_leave_the_digits_of_the_others_alone():
     frame = pd.DataFrame({"size_mb": [math.nan, 1.5, math.inf], "sqnr_db": [40.0, None, 3.25]})
     head, *rows = lines_of(frame.assign(fine=[True, False, None]))
     assert head == "| size (MB) | sqnr (dB) | fine |"
-    assert rows[0] == f"| {MISSING} | 40.00 | yes |" and rows[2].endswith(f"| {MISSING} |")
+    assert rows[0] == f"| {MISSING} | 40.0 | yes |" and rows[2].endswith(f"| {MISSING} |")
     assert rows[1].startswith(f"| 1.50 | {MISSING} |")
 
 
@@ -161,7 +161,7 @@ def test_operators_are_added_up_by_type(run):
     name, _, count, calls, ms, _ = row.strip("| ").split(" | ")
     same = operators[operators["operator"] == name]
     assert (int(count), float(calls)) == (len(same), same["calls"].sum())
-    assert float(ms) == pytest.approx(same["mean_ms"].sum(), abs=0.002)
+    assert float(ms) == pytest.approx(same["mean_ms"].sum(), rel=0.005)
 
 
 def test_layers_come_with_the_line_of_their_slowest_operator(run):
@@ -175,8 +175,9 @@ def test_layers_come_with_the_line_of_their_slowest_operator(run):
 def test_speedups_say_how_many_were_shown(run):
     ab = run.compare()
     text = str(wb.show(ab, "speedups", top=3))
-    shown = int((ab.operators["outcome"] == "faster").sum())
-    assert f"{len(ab.operators)} operators: " in text
+    operators = ab.operators[~ab.operators["name"].str.contains("_CALL|::execute")]
+    shown = int((operators["outcome"] == "faster").sum())
+    assert len(operators) < len(ab.operators) and f"{len(operators)} operators: " in text
     assert f"{shown} faster" in text
     assert "At most 5 % of the faster" in text
 

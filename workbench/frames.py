@@ -686,10 +686,7 @@ def format_range(*times: float) -> list[str]:
     """Times in ms with three figures, all in the unit of the longest: small ones in us."""
     scale, unit = _unit_of(max(filter(math.isfinite, times), key=abs, default=0.0))
     scaled = (scale * ms for ms in times)
-    return [
-        f"{format_number(x, decimals_of(x))} {unit}" if math.isfinite(x) else MISSING
-        for x in scaled
-    ]
+    return [f"{format_figure(x)} {unit}" if math.isfinite(x) else MISSING for x in scaled]
 
 
 def format_time(ms: float, error: float) -> str:
@@ -706,15 +703,17 @@ def format_time(ms: float, error: float) -> str:
 
 def format_size(size_bytes: float) -> str:
     """A size in MB with three figures."""
-    return f"{format_number(size_bytes / 1e6, decimals_of(size_bytes / 1e6))} MB"
+    return f"{format_figure(size_bytes / 1e6)} MB"
 
 
 def _unit_of(ms: float) -> tuple[int, str]:
     return (1000, "µs") if 0 < abs(ms) < 0.1 else (1, "ms")
 
 
-def format_share(share: float, decimals: int = 0) -> str:
-    """A share in per cent."""
+def format_share(share: float, decimals: int | None = None) -> str:
+    """A share in per cent: below 10 % with one decimal, unless it says how many."""
+    if decimals is None:
+        decimals = int(abs(share) < 0.0995)
     return f"{format_number(100 * share, decimals)} %" if math.isfinite(share) else MISSING
 
 
@@ -731,6 +730,11 @@ def format_number(value: float, decimals: int, sign: str = "-") -> str:
     if abs(value) >= 10_000:
         text = f"{value:{sign},.{decimals}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
     return text.replace("-", "\N{MINUS SIGN}")
+
+
+def format_figure(value: float) -> str:
+    """A number with three figures, as tables have it."""
+    return format_number(value, decimals_of(value) if math.isfinite(value) and value else 0)
 
 
 def decimals_of(value: float, figures: int = 3) -> int:

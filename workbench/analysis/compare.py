@@ -438,7 +438,7 @@ class Verdict:
     def text(self) -> str:
         """The verdict as one line.
 
-        A speed-up is stated only if one was shown, with the digits that its interval supports;
+        A speed-up is stated only if one was shown, with two decimals as everywhere;
         otherwise the line states the interval of the change of latency. If outputs are wrong, it
         says so first, and states no speed-up.
         """
@@ -466,9 +466,8 @@ class Verdict:
             value, low, high = self.speedup, self.low, self.high
             if self.outcome == "slower":
                 value, low, high = 1 / value, 1 / high, 1 / low
-            digits = digits_of(low, high)
-            interval = f"95 % CI {low:.{digits}f}-{high:.{digits}f}"
-            return f"{value:.{digits}f}x {self.outcome}{change} ({interval}{caveats})"
+            interval = f"95 % CI {low:.2f}-{high:.2f}"
+            return f"{value:.2f}x {self.outcome}{change} ({interval}{caveats})"
         bounds = self._describe_change()
         if self.outcome == "equivalent":
             margin = f", within the margin of {100 * MARGIN:g} %"

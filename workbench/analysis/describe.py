@@ -1,11 +1,19 @@
 """What was run, on what and how, in words."""
 
+import math
 from typing import Any
 
 import pandas as pd
 
 from workbench.analysis.quality import is_foreign
-from workbench.frames import format_ms, format_range, format_share, format_size, format_time
+from workbench.frames import (
+    format_figure,
+    format_ms,
+    format_range,
+    format_share,
+    format_size,
+    format_time,
+)
 from workbench.records.runs import Experiment, Export, Phase, PlannedProgram, RunRecord
 
 #: What a gain was concluded from.
@@ -71,7 +79,7 @@ def describe_latency(statistics: pd.DataFrame) -> str:
 def describe_rate(phase: Phase, latency_ms: float) -> str:
     """Tokens per second, after a comma; empty if it is no step of a language model."""
     rate = phase.tokens / latency_ms * 1e3 if phase.tokens else 0.0
-    return f", {float(f'{rate:.3g}'):.10g} tokens/s" if rate else ""
+    return f", {format_figure(rate)} tokens/s" if rate else ""
 
 
 def _describe_experiment(experiment: Experiment) -> str:
@@ -148,9 +156,15 @@ def describe_gain(row: dict[str, Any]) -> str:
         most = "at most " if row["basis"] == "bound" else ""
         return f"{most}{format_share(row['share'])} of the {row['of']}"
     if row["basis"] == "bound":
-        return f"at most {format_ms(row['high_ms'])} ({format_share(row['share'])})"
-    gain, low, high = format_range(row["gain_ms"], row["low_ms"], row["high_ms"])
+        return f"at most {_format_gain(row, 'high_ms')[0]} ({format_share(row['share'])})"
+    gain, low, high = _format_gain(row, "gain_ms", "low_ms", "high_ms")
     return (
         f"{gain} ({format_share(row['share'])}), between {low} and {high}; "
         f"{_BASES.get(row['basis'], row['basis'])}"
     )
+
+
+def _format_gain(row: dict[str, Any], name: str, *ends: str) -> list[str]:
+    """A gain in the unit of the latency that it is a part of: all of a run have one unit."""
+    latency = row[name] / row["share"] if row["share"] else math.nan
+    return format_range(latency, *(row[each] for each in (name, *ends)))[1:]

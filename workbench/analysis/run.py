@@ -860,7 +860,8 @@ class Measurement:
         if export and export.input_source == GIVEN and re.search(r"MODEL(?![.]pte)", command):
             # A module of a notebook: the magic takes it, and its inputs, by their names there.
             return re.sub("^workbench", "%workbench", command).replace("MODEL", "net x")
-        return re.sub(found, lambda m: shlex.quote(names[m[0]]), command)
+        text = re.sub(found, lambda m: shlex.quote(names[m[0]]), command)
+        return re.sub(r",(\w+)=[^,\s]*(?=\S*,\1=)", "", text)  # the rule's setting replaces the model's
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.analysis.compare import MARGIN, digits_of
+from workbench.analysis.compare import MARGIN
 from workbench.analysis.memory import MB, summarize_resources
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
@@ -549,9 +549,8 @@ def describe_variant(variant: Variant) -> str:
         share = f"{100 * variant.extension_share:.0f} %"
         parts.append(f"{share} of the arithmetic in kernels of the extension (emulated: no times)")
     elif variant.speedup and variant.speedup_low and variant.speedup_high:
-        digits = max(2, digits_of(variant.speedup_low, variant.speedup_high))
-        ends = f"[{variant.speedup_low:.{digits}f}, {variant.speedup_high:.{digits}f}]"
-        parts.append(f"{variant.speedup:.{digits}f}x {ends} the speed of the baseline")
+        ends = f"[{variant.speedup_low:.2f}, {variant.speedup_high:.2f}]"
+        parts.append(f"{variant.speedup:.2f}x {ends} the speed of the baseline")
     parts += [] if variant.score is None else [f"score {variant.score:g}"]
     parts.append("no error" if variant.sqnr_db is None else f"SQNR {variant.sqnr_db:.1f} dB")
     parts.append(format_size(variant.size_bytes or 0))

@@ -63,7 +63,7 @@ def plot_categories(
         layer_types = style.convert(source, (Measurement,), "wb.plot_categories").layer_types
         if layer_types is None:
             return show_note(NO_LAYERS)
-        groups = layer_types.groupby("module_class", sort=False)
+        groups = layer_types[layer_types["mean_ms"] > 0].groupby("module_class", sort=False)
         return draw_categories(dict(list(groups)[:_TOP_TYPES]), f"{title}, by type of layer")
     if by != "measurement":
         raise unknown_name("kind of bars", by, ["measurement", "layer type"])

@@ -24,7 +24,7 @@ from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.variants import read_study
 from workbench.errors import UsageError
-from workbench.frames import EMULATED, MISSING, decimals_of, format_number, is_emulated
+from workbench.frames import EMULATED, MISSING, format_figure, is_emulated
 from workbench.plots.tables import COLORS
 from workbench.records.optimize import Study
 from workbench.records.runs import Export
@@ -205,17 +205,15 @@ def write_inside(axis: Axes, x: float, row: float, text: str, color: str) -> Non
 
 def write_ms(ms: float) -> str:
     """Three figures of a time in ms: along one axis, the unit does not change."""
-    return f"{format_number(ms, decimals_of(ms))} ms" if math.isfinite(ms) else MISSING
+    return f"{format_figure(ms)} ms" if math.isfinite(ms) else MISSING
 
 
 def write_ratio(ratio: float, low: float = math.nan, high: float = math.nan) -> str:
     """A speed-up, and its interval if that is known: ``1.36x (1.30 to 1.41)``."""
     if math.isinf(ratio):
         return "\N{INFINITY}"
-    if not math.isfinite(high - low):
-        return f"{ratio:.{decimals_of(ratio)}f}x" if math.isfinite(ratio) else MISSING
-    decimals = min(max(decimals_of(high - low, 1), 2), 3)
-    return f"{ratio:.{decimals}f}x ({low:.{decimals}f} to {high:.{decimals}f})"
+    text = f"{ratio:.2f}x" if math.isfinite(ratio) else MISSING
+    return f"{text} ({low:.2f} to {high:.2f})" if math.isfinite(high - low) else text
 
 
 def fit(texts: Iterable[str], inches: float, size: int = 8) -> str:

@@ -1,7 +1,6 @@
 """Frames as tables for readers: units in the header, a sensible number of digits."""
 
 import html
-import math
 import re
 import zlib
 from collections.abc import Sequence
@@ -11,7 +10,15 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from workbench.errors import printable, unknown_name
-from workbench.frames import EMULATED, FRAMES, MISSING, decimals_of, format_number, is_emulated
+from workbench.frames import (
+    EMULATED,
+    FRAMES,
+    MISSING,
+    format_figure,
+    format_number,
+    format_share,
+    is_emulated,
+)
 
 #: Of categories alone. The palette of Okabe and Ito, which colour-blind readers can tell apart;
 #: the two categories that multiply matrices, which SME2 speeds up, are both blue.
@@ -183,21 +190,16 @@ def _write_column(name: str, column: pd.Series, unit: str) -> tuple[str, list[st
     if name.endswith("_bytes") or unit.startswith("FLOP"):  # nobody reads nine digits
         head = name.removesuffix("_bytes").replace("_", " ")
         column, unit = column / 1e6, f"M{unit or 'B'}"
-    # The same decimals for a whole column, so that it lines up: at most three, and no more than
-    # three figures of the smallest value need.
-    known = column[~missing].astype(float)
-    finite = known[known.abs() < math.inf].abs()
-    whole = len(finite) == len(known) and (finite % 1 == 0).all()
-    decimals = 0 if whole else min(3, decimals_of(finite[finite > 0].min()))
+    whole = (column[~missing].astype(float) % 1 == 0).all()
 
     def write(value: float) -> str:
         if unit == "%":
-            return format_number(100 * value, 1)
+            return format_share(value).removesuffix(" %")
         if unit == "x":
             return f"{value:.2f}x"
         if name == "q":
             return format_number(value, 3) if value >= _LEAST_P else f"< {_LEAST_P:g}"
-        return format_number(value, decimals)
+        return format_number(value, 0) if whole else format_figure(value)
 
     texts = [MISSING if lacks else write(v) for v, lacks in zip(column, missing, strict=True)]
     return f"{head} ({unit})" if unit not in ("", "x") else head, texts

@@ -239,7 +239,9 @@ def _layers(m: Measurement, top: int) -> Iterator[Part]:
 
 def _speedups(ab: Comparison, top: int) -> Iterator[Part]:
     """The speed-ups of E2E and categories as a figure, and the layers that changed most."""
-    tables = {"operators": ab.operators}
+    known = drop_overhead(pd.concat([ab.baseline.operators, ab.candidate.operators]))["key"]
+    judged = ab.operators[["key", "candidate_key"]].isin(set(known)).any(axis=1)
+    tables = {"operators": ab.operators[judged]}
     if ab.layers is not None:
         tables["layers"] = ab.layers
     what, parts = [*tables.items()][-1]

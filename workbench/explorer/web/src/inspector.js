@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { CATEGORIES } from "./color.js";
 import { Factor } from "./factor.js";
-import { count, fixed, known, ms, quantity, ratio, share } from "./format.js";
+import { figure, fixed, known, mega, ms, ratio, share } from "./format.js";
 import { findingsOf } from "./model.js";
 import { drawRoof } from "./roof.js";
 
@@ -39,7 +39,7 @@ export class Inspector {
     this.#whatIf();
     const [only] = state.ops, chosen = state.ops.length > 0 || state.finding >= 0;
     this.title.textContent = content[0].textContent;
-    this.brief.textContent = state.ops.length === 1 ? view.describe(only).slice(2, 4).filter(Boolean).join("; ") : `${view.subject(true).length} operators`;
+    this.brief.textContent = state.ops.length === 1 ? view.describe(only).slice(2, 4).filter(Boolean).join("; ") : `${view.subject(true).filter(i => view.sides.program.own[i]).length} operators`;
     if (chosen !== this.chosen) this.#open(chosen);
     this.chosen = chosen;
   }
@@ -80,8 +80,8 @@ export class Inspector {
         : h("p", { class: "soft" }, "No layer is known for this operator.")),
       h("section", null, h("h3", null, "Work"), facts([
         ["logged as", texts.name[i]], ["in A", sides.twins?.[i] >= 0 ? view.programOf(0).labels[sides.twins[i]] : ""], ["shapes", texts.shapes[i]], ["computes in", known(cost("flops")) ? texts.dtype[i] : ""],
-        ["operations", known(cost("flops")) ? `${count(cost("flops"))} FLOP per call` : ""],
-        ["bytes", known(cost("bytes")) ? `${count(cost("bytes"))} B per call` : ""],
+        ["operations", known(cost("flops")) ? `${mega(cost("flops"), "FLOP")} per call` : ""],
+        ["bytes", known(cost("bytes")) ? `${mega(cost("bytes"), "B")} per call` : ""],
       ])),
       source ? this.#source(source) : null, this.#kernels(i), this.#roof(i),
     ];
@@ -103,7 +103,7 @@ export class Inspector {
       ? [change ? h("p", null, { changed: "A and B ran different code.", same: "A and B ran the same code.", "not shown": "Too few samples to tell whether the code differs." }[change] ?? change) : null,
         facts(rows.map(([name, m]) => [h("span", null, sides.a ? `${name} ` : "", h("b", null, m.functions.code[i])),
           h("code", null, m.functions.function[i]),
-          ` ${share(m.samples.share[i])} of ${count(m.samples.samples[i] / (m.samples.share[i] || 1))} samples`])),
+          ` ${share(m.samples.share[i])} of ${fixed(m.samples.samples[i] / (m.samples.share[i] || 1), 0)} samples`])),
         ...rows.map(([name, m]) => listing(sides.a ? `${name}: ` : "", m.loops[m.functions.function[i]], m === sides.b, this.view.model.head.emulated))]
       : h("p", { class: "soft" }, "Not sampled."));
   }
@@ -121,7 +121,7 @@ export class Inspector {
       name: sides.a ? name : m.label, before: m === sides.a, peak: m.roofline.roof_gflops[i], bandwidth: m.roofline.roof_gbps[i],
       intensity: m.roofline.intensity[i], gflops: m.roofline.gflops[i],
     })), theme), facts(dots.map(([name, m]) => [sides.a ? `side ${name}` : "rate",
-      `${quantity(1e9 * m.roofline.gflops[i], "FLOP/s")}, ${known(m.roofline.roof_share[i]) ? `${share(m.roofline.roof_share[i])} of the roof` : "too short to tell its share of the roof"}; bound by ${m.bound[i]}`])));
+      `${figure(m.roofline.gflops[i])} GFLOP/s, ${known(m.roofline.roof_share[i]) ? `${share(m.roofline.roof_share[i])} of the roof` : "too short to tell its share of the roof"}; bound by ${m.bound[i]}`])));
     return section;
   }
 
@@ -144,13 +144,13 @@ export class Inspector {
   /** Several operators, or everything that the filters leave. */
   #several() {
     const { view } = this, { sides, state, model } = view, { a, b, program } = sides;
-    const operators = view.subject(true);
+    const operators = view.subject(true), own = operators.filter(i => program.own[i]);
     const finding = state.ops.length ? null : findingsOf(sides)[state.finding];
     const layer = state.ops.length || state.module === null ? -1 : program.tree.nodes.get(state.module)?.layer ?? -1;
     const only = [state.category, state.module !== null, finding, state.query, state.time].filter(Boolean).length;
     const title = state.ops.length ? `${state.ops.length} selected operators`
       : finding ? finding.title : layer >= 0 && only === 1 ? state.module || "model"
-        : state.category && only === 1 ? state.category : view.filtered ? `${operators.length} operators` : model.head.model;
+        : state.category && only === 1 ? state.category : view.filtered ? `${own.length} operators` : model.head.model;
     const row = (name, m) => {
       const { mean, low, high } = model.sum(m, operators);
       return [name, `${ms(mean)}, ${share(mean / m.total)}`, known(low) ? h("span", { class: "soft" }, ` [${ms(low)}, ${ms(high)}]`) : ""];
@@ -158,7 +158,7 @@ export class Inspector {
     const category = only === 1 && state.category && !state.ops.length ? sides.categories?.find(each => each.name === state.category) : null;
     const times = a ? [row("A", a), row("B", b)] : [row("mean", b)];
     const counts = {};
-    for (const i of operators) counts[sides.outcomes[i]] = (counts[sides.outcomes[i]] ?? 0) + 1;
+    for (const i of own) counts[sides.outcomes[i]] = (counts[sides.outcomes[i]] ?? 0) + 1;
     const verdicts = Object.entries(counts).filter(([name]) => name).map(([name, n]) => `${n} ${name}`).join(", ");
     return [
       h("h2", null, title),
@@ -168,7 +168,7 @@ export class Inspector {
         h("p", { class: "soft" }, `Gain: ${finding.gain}`)) : null,
       category && category.outcome !== "emulated" ? h("p", null, h("strong", { class: `v-${category.outcome}` }, ratio(category.speedup, category.low, category.high)), ` ${category.outcome}`) : null,
       h("section", null, h("h3", null, "Mean time per traced inference"), facts(times),
-        h("p", { class: "soft" }, `${operators.length} of ${program.count} operators${verdicts ? `: ${verdicts}` : ""}`)),
+        h("p", { class: "soft" }, `${own.length} of ${program.operators} operators${verdicts ? `: ${verdicts}` : ""}`)),
       view.filtered || state.ops.length ? null : this.#run(b), this.#roofs(operators),
     ];
   }

@@ -254,7 +254,7 @@ class View {
     }
     if (state.finding >= 0) parts.push([`finding ${state.finding + 1}`, () => store.set({ ops: [] })]);
     if (state.query) parts.push([`“${state.query}”`, () => store.set({ ops: [] })]);
-    if (state.time) parts.push([`${ms(state.time[1], 3)} to ${ms(state.time[2], 3)} of ${sides.a ? "AB"[state.time[0]] : "the inference"}`, () => store.set({ ops: [] })]);
+    if (state.time) parts.push([`${ms(state.time[1])} to ${ms(state.time[2])} of ${sides.a ? "AB"[state.time[0]] : "the inference"}`, () => store.set({ ops: [] })]);
     if (state.ops.length === 1) {
       const [i] = state.ops, path = sides.program.texts.module[i];
       if (!state.category) parts.splice(1, 0, [sides.program.texts.category[i], () => store.set({ category: sides.program.texts.category[i], ops: [] })]);

@@ -3,12 +3,12 @@
 import { Chart } from "./chart.js";
 import { inkOn, mix } from "./color.js";
 import { h } from "./dom.js";
-import { decimalsOf, fixed, quantity } from "./format.js";
+import { figure, mega } from "./format.js";
 import { widthOf } from "./pen.js";
 
 const AREA = 96, ROW = 19, HEAD = 16;
 const LABEL = "Activations over the operators in order of execution. Up and down move between tensors, Enter selects the operator that writes one.";
-const size = bytes => quantity(bytes, "B");
+const size = bytes => mega(bytes, "B");
 
 /** Rows of one kind as one: the delegates are set up one after the other. */
 function merge(rows, name, value) {
@@ -58,13 +58,11 @@ export class Memory {
     const color = kind => mix(theme.time, theme.neutral, kinds.indexOf(kind) / kinds.length);
     const total = rows => rows.reduce((sum, row) => sum + row.value, 0);
     const longest = Math.max(...shown.map(([, rows]) => rows.reduce((sum, row) => sum + Math.max(0, row.value), 0)));
-    // One unit and one number of decimals for a group.
-    const decimals = decimalsOf(longest) + 1, write = value => fixed(value, decimals);
     const bar = ([name, rows]) => h("div", { class: "need" }, sides.a ? h("b", { class: "side" }, name) : null,
-      h("div", { class: "cat-bar", "aria-hidden": "true" }, ...rows.filter(row => row.value > 0).map(row => h("span", { class: "seg", title: `${row.name} ${write(row.value)} ${unit}: ${row.meaning}`,
+      h("div", { class: "cat-bar", "aria-hidden": "true" }, ...rows.filter(row => row.value > 0).map(row => h("span", { class: "seg", title: `${row.name} ${figure(row.value)} ${unit}: ${row.meaning}`,
         style: `width:${100 * row.value / longest}%;background:${color(row.kind)};color:${inkOn(color(row.kind))}` }, widthOf(row.name) * 1.2 + 10 < this.room * row.value / longest ? row.name : ""))),
-      h("b", { class: "num" }, `${fixed(total(rows), decimals - 1)} ${unit}`));
-    const values = kind => shown.map(([, rows]) => h("td", { class: "num" }, write(rows.find(row => row.kind === kind)?.value)));
+      h("b", { class: "num" }, `${figure(total(rows))} ${unit}`));
+    const values = kind => shown.map(([, rows]) => h("td", { class: "num" }, figure(rows.find(row => row.kind === kind)?.value)));
     const named = kind => shown.flatMap(([, rows]) => rows).find(row => row.kind === kind);
     return h("section", null, h("h3", null, title), ...shown.map(bar), h("table", null,
       h("thead", null, h("tr", null, h("th", { scope: "col" }, "part"), ...shown.map(([name]) => h("th", { scope: "col", class: "num" }, [sides.a && name, unit].filter(Boolean).join(", "))))),

@@ -2,6 +2,7 @@
 // What Python computed is looked up here; only sums and ratios of a selection are computed.
 
 const decode = coded => coded ? coded.codes.map(code => code < 0 ? "" : coded.values[code]) : null;
+const OPERATORS = ["delegated", "portable"];
 const FLIPPED = { faster: "slower", slower: "faster" };
 const invert = values => values.map(value => value ? 1 / value : null);
 
@@ -13,7 +14,9 @@ export class Model {
       const texts = Object.fromEntries(Object.entries(program.texts).map(([name, coded]) => [name, decode(coded)]));
       const blank = program.keys.map(() => "");
       const tree = growTree(program, texts.module, data.measurements.find(m => data.programs[m.program] === program).mean_ms);
-      return { ...program, texts: new Proxy(texts, { get: (known, name) => known[name] ?? blank }), tree, count: program.keys.length };
+      // Rows of calls and of the runtime are time, but no operators.
+      const own = program.keys.map((_, i) => OPERATORS.includes(texts.kind[i]));
+      return { ...program, texts: new Proxy(texts, { get: (known, name) => known[name] ?? blank }), tree, own, count: program.keys.length, operators: own.filter(Boolean).length };
     });
     this.measurements = data.measurements.map(m => ({
       ...m, bound: decode(m.bound), total: m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0),

@@ -2,7 +2,7 @@
 
 import { scaleLog } from "d3-scale";
 import { svg } from "./dom.js";
-import { quantity } from "./format.js";
+import { figure } from "./format.js";
 
 const WIDTH = 300, HEIGHT = 170, LEFT = 40, BOTTOM = 28, TOP = 10, RIGHT = 10;
 
@@ -13,7 +13,7 @@ export function drawRoof(dots, theme) {
   const ys = [...dots.map(dot => dot.gflops), ...dots.map(dot => dot.peak)].filter(y => y > 0);
   const x = scaleLog([Math.min(...xs) / 4, Math.max(...xs) * 4], [LEFT, WIDTH - RIGHT]);
   const y = scaleLog([Math.min(...ys) / 3, Math.max(...ys) * 2], [HEIGHT - BOTTOM, TOP]);
-  const text = dots.map(dot => `${dot.name}: ${quantity(1e9 * dot.gflops, "FLOP/s")} at ${dot.intensity.toPrecision(2)} FLOP/B`).join("; ");
+  const text = dots.map(dot => `${dot.name}: ${figure(dot.gflops)} GFLOP/s at ${dot.intensity.toPrecision(2)} FLOP/B`).join("; ");
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Roofline. ${text}`, class: "roof-plot" });
   const decades = scale => scale.ticks().filter(tick => Number.isInteger(Math.round(1e9 * Math.log10(tick)) / 1e9));
   for (const tick of decades(x)) {

@@ -2,7 +2,7 @@
 
 import { CATEGORIES } from "./color.js";
 import { h, keyOf, marked } from "./dom.js";
-import { fixed, known, ratio, share } from "./format.js";
+import { figure, known, ratio, share } from "./format.js";
 
 const ROW = 27, MARGIN = 8, HEIGHT = 440;  // as in style.css
 
@@ -73,7 +73,8 @@ export class Table {
     const [name, down] = state.sort ? [state.sort.replace("-", ""), state.sort.startsWith("-")] : [sides.paired ? "bars" : "b", true];
     const value = (columns.find(([each]) => each === name) ?? columns[0])[2];
     const values = sides.program.keys.map((_, i) => value(i));
-    const operators = [...left.keys()].filter(i => left[i]);
+    const { own, operators: total } = sides.program;
+    const operators = [...left.keys()].filter(i => left[i] && own[i]);
     const missing = x => x === null || x === "" || x === undefined;
     operators.sort((i, j) => {
       const [x, y] = [values[i], values[j]];
@@ -84,7 +85,7 @@ export class Table {
     this.order = operators;
     this.active = Math.min(this.active, Math.max(0, operators.length - 1));
     if (this.search.value !== state.query) this.search.value = state.query;
-    this.count.textContent = operators.length === left.length ? `${left.length} operators` : `${operators.length} of ${left.length} operators`;
+    this.count.textContent = operators.length === total ? `${total} operators` : `${operators.length} of ${total} operators`;
     this.none.hidden = operators.length > 0;
     this.grid.hidden = !this.none.hidden;
     this.none.firstChild.textContent = state.query ? `Nothing found for “${state.query}”.` : "No operator passes all filters.";
@@ -97,7 +98,6 @@ export class Table {
     }));
     const most = Math.max(...operators.flatMap(i => [sides.msA[i] ?? 0, sides.msB[i] ?? 0]), 1e-9);
     this.most = most;
-    this.decimals = most >= 100 ? 1 : most >= 10 ? 2 : most >= 1 ? 3 : 4;
     const gains = operators.flatMap(i => [sides.low[i], sides.high[i]]).filter(x => known(x) && x > 0).map(x => Math.abs(Math.log2(x)));
     // Wide intervals of tiny operators would squeeze all others: the axis ends at the 90th percentile.
     this.reach = Math.max(0.2, gains.sort((x, y) => x - y)[Math.floor(0.9 * (gains.length - 1))] ?? 1);
@@ -156,7 +156,7 @@ export class Table {
     const label = h("div", { role: "gridcell", class: "t-label", title: text }, swatch,
       cut ? h("span", { class: "t-path" }, h("bdi", null, ...marked(text.slice(0, cut), state.query))) : null,
       part("t-name", kind[1]), part("t-kind", kind[2]), part("t-name", kind[3]));
-    const number = (name, value) => cell(name, fixed(value, this.decimals));
+    const number = (name, value) => cell(name, figure(value));
     const cells = sides.paired ? [
       label, number("a", sides.msA[i]), number("b", sides.msB[i]), cell("bars", bar(sides.msA[i], "a"), bar(sides.msB[i], "b")),
       number("delta", known(sides.msA[i]) && known(sides.msB[i]) ? sides.msB[i] - sides.msA[i] : null),
