@@ -1,6 +1,7 @@
 """Programs exported elsewhere get their layers from the ETRecord; so do other backends' events."""
 
 import json
+import shutil
 import warnings
 import zipfile
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import workbench as wb
 from workbench.analysis.attribution import attribute_layers
 from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord
@@ -259,3 +261,22 @@ def test_kernels_in_the_body_of_control_flow_are_unattributed(other):
     rows = attribute_layers(ledger.iloc[:2], layers)
     assert rows["confidence"].tolist() == ["exact", "unattributed"]
     assert rows["module"].isna().tolist() == [False, True]
+
+
+def test_layers_of_a_foreign_program_come_after_its_run_too(exported, tmp_path, cli):
+    program, etrecord = exported
+    pte = tmp_path / "net.pte"
+    pte.write_bytes(program.buffer)
+    brief = wb.MeasureOptions("none", runs=1, processes=1, evidence=False, cold_start=False)
+    run = wb.measure(pte, brief, root=tmp_path / "out")
+    assert run.layers is None
+    beside = run.path / "etrecord.bin"
+    shutil.copy(etrecord, beside)
+    assert "stem.0" in set(wb.open_run(run.path).layers["module"])
+    beside.write_bytes(b"of another program")
+    assert wb.open_run(run.path).layers is None
+    assert "not an ETRecord" in cli("analyze", run.path, "--etrecord", beside)[2]
+    beside.unlink()
+    assert cli("analyze", run.path, "--etrecord", etrecord)[0] == 0
+    assert "stem.0" in set(wb.open_run(run.path).layers["module"])
+    assert "without layers" in cli("analyze", run.path, "--etrecord", etrecord)[2]

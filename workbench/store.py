@@ -40,6 +40,7 @@ REPORT_IPYNB = "report.ipynb"
 EXPLORER_HTML = "explore.html"
 OUTPUT = "workbench"  #: The folder for files about a recording of another tool.
 LAYERS = "layers.json"
+ETRECORD = "etrecord.bin"  #: As upstream's scripts name it.
 FUNCTIONS = "functions.json"
 RUNS = "runs"
 

@@ -20,7 +20,13 @@ from workbench.trace.xnn_log import read_xnn_log
 _SME_OPERATOR = re.compile(r"\bP(?:F16|F32|QS8)\b")
 
 
-def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Path = "") -> Run:
+def open_run(
+    path: str | Path | Run,
+    *,
+    baseline: str = "",
+    categories: str | Path = "",
+    etrecord: str | Path = "",
+) -> Run:
     """Open a recorded run; its traces are read when a frame needs them.
 
     Parameters
@@ -35,6 +41,9 @@ def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Pa
     categories
         The categories of its operators: ``kit`` for those of Arm's profiling kit, or a YAML file of
         rules such as ``workbench/analysis/schemes/kit.yaml``.
+    etrecord
+        The ETRecord of a program that was exported elsewhere; its layers are kept with the run.
+        An ``etrecord.bin`` in the folder is found.
 
     Raises
     ------
@@ -49,6 +58,10 @@ def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Pa
     >>> wb.open_run(wb.sample_run()).model
     'mobilenet_v3_small'
     """
+    if etrecord:
+        run = open_run(path, baseline=baseline, categories=categories)
+        run.add_etrecord(Path(etrecord))
+        return run
     scheme = load_scheme(categories or "workbench")
     options = {"baseline": baseline, "categories": str(categories)}
     options = {name: value for name, value in options.items() if value}

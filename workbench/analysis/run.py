@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import math
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -43,6 +44,7 @@ from workbench.analysis.operators import Scheme
 from workbench.analysis.quality import Row
 from workbench.analysis.roofline import Roof
 from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.export.etrecord import add_etrecord
 from workbench.export.layers import resize
 from workbench.records.layers import Layers, Method
 from workbench.records.optimize import Study
@@ -61,12 +63,14 @@ from workbench.records.runs import (
 )
 from workbench.run.plan import pair_experiments
 from workbench.store import (
+    ETRECORD,
     FUNCTIONS,
     artifacts_dir,
     inside,
     kept_layers,
     load_layers,
     output_folder,
+    save_layers,
 )
 from workbench.trace import samples
 from workbench.trace.etdump import read_etdump
@@ -122,7 +126,7 @@ class Run:
 
     def __post_init__(self) -> None:
         if self.recording:
-            self._traces, self._sidecars = self.recording.traces, self.recording.layers
+            self._traces = self.recording.traces
 
     def __repr__(self) -> str:
         return f"Run({', '.join(self.facts)}: {', '.join(m.label for m in self.measurements)})"
@@ -467,11 +471,37 @@ class Run:
         return events
 
     def read_sidecar(self, program: PlannedProgram) -> Layers | None:
-        """What a program's instructions were in the model, if the run's folder has it."""
+        """What a program's instructions were in the model, if the run's folder has it.
+
+        Layers of a program that was exported elsewhere may be in an ``etrecord.bin`` there.
+        """
         if program.name not in self._sidecars:
-            path = kept_layers(self.path, program.name)
-            self._sidecars[program.name] = load_layers(path, program.sha256)
+            layers = load_layers(kept_layers(self.output, program.name), program.sha256)
+            if layers is None and self.recording:
+                layers = self.recording.layers.get(program.name)
+            folder = self.path if self.path.is_dir() else self.path.parent
+            # Listed, so that a kept answer of a command is not used once it is there.
+            if layers and not layers.has_modules and ETRECORD in os.listdir(folder):
+                with contextlib.suppress(StoreError):  # of another program
+                    layers = add_etrecord(layers, folder / ETRECORD)
+            self._sidecars[program.name] = layers
         return self._sidecars[program.name]
+
+    def add_etrecord(self, etrecord: Path) -> None:
+        """Keep the layers in an ETRecord with the run; StoreError if it is of no program of it."""
+        what, hint = "no program of the run is without layers", "put the .pte beside the traces"
+        problem = StoreError(what, where=self.path, hint=hint)
+        for program in self.record.plan.all_programs:
+            if (layers := self.read_sidecar(program)) and not layers.has_modules:
+                try:
+                    known = add_etrecord(layers, etrecord)
+                except StoreError as error:
+                    problem = error
+                    continue
+                save_layers(known, kept_layers(self.output, program.name))
+                self._sidecars[program.name] = known
+                return
+        raise problem
 
     @cached_property
     def _samples(self) -> dict[tuple[str, int], tuple[pd.DataFrame, Path]]:
@@ -568,7 +598,7 @@ class Measurement:
     @property
     def has_layers(self) -> bool:
         """Whether the layers of its program are known."""
-        return self.sidecar is not None and any(m.modules for m in self.sidecar.methods)
+        return self.sidecar is not None and self.sidecar.has_modules
 
     @property
     def wrong(self) -> str:
@@ -861,7 +891,9 @@ class Measurement:
             # A module of a notebook: the magic takes it, and its inputs, by their names there.
             return re.sub("^workbench", "%workbench", command).replace("MODEL", "net x")
         text = re.sub(found, lambda m: shlex.quote(names[m[0]]), command)
-        return re.sub(r",(\w+)=[^,\s]*(?=\S*,\1=)", "", text)  # the rule's setting replaces the model's
+        return re.sub(
+            r",(\w+)=[^,\s]*(?=\S*,\1=)", "", text
+        )  # the rule's setting replaces the model's
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)

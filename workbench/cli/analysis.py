@@ -27,12 +27,16 @@ from workbench.progress import show_progress
 @click.argument("run_dir", type=PATH)
 @BASELINE
 @CATEGORIES
-def analyze(run_dir: Path, baseline: str, categories: str) -> Output:
+@click.option(
+    "--etrecord", type=PATH, help="Of a program exported elsewhere: its layers, kept with the run."
+)
+def analyze(run_dir: Path, baseline: str, categories: str, etrecord: Path | None) -> Output:
     """Regenerate the CSV and JSON files of a run from its ETDumps."""
     from workbench.analysis.open import open_run
     from workbench.report.artifacts import write_artifacts
 
-    files = write_artifacts(open_run(run_dir, baseline=baseline, categories=categories))
+    run = open_run(run_dir, baseline=baseline, categories=categories, etrecord=etrecord or "")
+    files = write_artifacts(run)
     record = {"run_dir": run_dir, "files": files}
     return Output(files, record, step=call("report", run_dir))
 

@@ -80,7 +80,7 @@ class Program:
         """
         if sidecar := store.load_layers(store.layers_path(self.path), self.sha256):
             return sidecar
-        names = (f"{self.path.name}.etrecord", f"{self.path.stem}.etrecord", "etrecord.bin")
+        names = (f"{self.path.name}.etrecord", f"{self.path.stem}.etrecord", store.ETRECORD)
         data = self.path.read_bytes()
         for etrecord in (*filter(Path.exists, map(self.path.with_name, names)), None):
             with contextlib.suppress(WorkbenchError):

@@ -137,3 +137,8 @@ class Layers:
     methods: tuple[Method, ...]
     file: tuple[FilePart, ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def has_modules(self) -> bool:
+        """Whether the layers are known."""
+        return any(method.modules for method in self.methods)
