@@ -214,7 +214,7 @@ def test_a_long_path_is_cut_in_an_error(cli):
 
 
 @pytest.mark.ci
-def test_the_same_config_continues_and_never_overwrites(copies):
+def test_the_same_config_continues_and_never_overwrites(copies, cli):
     """Its processes are interleaved: every second one backwards, every third one rotated."""
     first = wb.run_config(copies("a", "b", "c"))
     orders = [
@@ -226,7 +226,10 @@ def test_the_same_config_continues_and_never_overwrites(copies):
     assert orders[0] != orders[2] != orders[4]
     assert {tuple(sorted(order)) for order in orders} == {("a", "b", "c", "control")}
 
-    assert wb.run_config("x.json").path.name == "mac-2"
+    second = wb.run_config("x.json").path
+    assert second.name == "mac-2"
+    assert f"a newer run has the name {second}" in cli("findings", first.path)[2]
+    assert "newer" not in cli("findings", second)[2]
     manifest = first.path / "manifest.json"
     content = json.loads(manifest.read_text())
     partial = [session for session in content["sessions"] if session["process"] < 2]

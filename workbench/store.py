@@ -368,6 +368,14 @@ def find_runs(root: Path) -> list[Path]:
     return [run_dir for *_, run_dir in sorted(runs)]
 
 
+def newer_run(run_dir: Path) -> Path | None:
+    """The latest of the runs that `new_run_dir` made beside one, as its name was taken."""
+    named = re.compile(re.escape(run_dir.name) + r"-([1-9]\d{0,3})")
+    found = (named.fullmatch(path.parent.name) for path in run_dir.parent.glob(f"*/{MANIFEST}"))
+    numbers = [int(match[1]) for match in found if match]
+    return run_dir.with_name(f"{run_dir.name}-{max(numbers)}") if numbers else None
+
+
 def inside(run_dir: Path, name: str) -> Path:
     """The path of a file that a manifest names."""
     path = run_dir / name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import html
 import math
-import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -481,7 +480,7 @@ class Run:
                 layers = self.recording.layers.get(program.name)
             folder = self.path if self.path.is_dir() else self.path.parent
             # Listed, so that a kept answer of a command is not used once it is there.
-            if layers and not layers.has_modules and ETRECORD in os.listdir(folder):
+            if layers and not layers.has_modules and folder / ETRECORD in folder.iterdir():
                 with contextlib.suppress(StoreError):  # of another program
                     layers = add_etrecord(layers, folder / ETRECORD)
             self._sidecars[program.name] = layers
@@ -891,9 +890,8 @@ class Measurement:
             # A module of a notebook: the magic takes it, and its inputs, by their names there.
             return re.sub("^workbench", "%workbench", command).replace("MODEL", "net x")
         text = re.sub(found, lambda m: shlex.quote(names[m[0]]), command)
-        return re.sub(
-            r",(\w+)=[^,\s]*(?=\S*,\1=)", "", text
-        )  # the rule's setting replaces the model's
+        # A setting of the rule replaces that of the model.
+        return re.sub(r",(\w+)=[^,\s]*(?=\S*,\1=)", "", text)
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)

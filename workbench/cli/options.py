@@ -17,6 +17,7 @@ from workbench.cli.terminal import write
 from workbench.errors import UsageError, WorkbenchError
 from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
 from workbench.records.codec import to_document
+from workbench.store import newer_run
 
 PATH = click.Path(path_type=Path)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -199,13 +200,14 @@ class Command(click.Command):
         as_json = context.params.pop("json")
         if self.kept:
             return self._answer(context, as_json)
+        newer = _name_newer_runs(context)
         output: Output = super().invoke(context)
         for line in output.lines:
             if not as_json:
                 write(str(line))
         if as_json:
             click.echo(to_document(output.record), nl=False)
-        _end(output.notes, output.step, as_json)
+        _end((*output.notes, *newer), output.step, as_json)
         if output.then:
             output.then()
         return output.exit_code
@@ -220,8 +222,15 @@ class Command(click.Command):
                 answer |= {"notes": output.notes, "step": output.step}
         for line in answer["lines"]:
             click.echo(line) if as_json else write(line)
-        _end(answer["notes"], answer["step"], as_json)
+        _end((*answer["notes"], *_name_newer_runs(context)), answer["step"], as_json)
         return int(answer["exit_code"])
+
+
+def _name_newer_runs(context: click.Context) -> list[str]:
+    given = (context.params.get(name) or () for name in ("run_dir", "runs", "names"))
+    words = [w for value in given for w in (value if isinstance(value, tuple) else [value])]
+    runs = [Path(str(word).partition(":")[0]) for word in words]
+    return [f"note: a newer run has the name {path}" for run in runs if (path := newer_run(run))]
 
 
 def _end(notes: Iterable[str], step: str, as_json: bool) -> None:
