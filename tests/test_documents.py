@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -187,3 +188,70 @@ def test_analysis_summarises_in_markdown_and_leaves_that_of_a_report(cli, tmp_pa
     brief.write_text("its brief")
     assert cli("analyze", run_dir)[0] == 0
     assert brief.read_text() == "its brief"
+
+
+KEYS = DATA / "docs" / "keys.md"
+HAND_WRITTEN = {
+    "config": {"model": "net.pte", "experiments": [{"name": "on"}]},
+    "matrix": {"models": ["toy_cnn"]},
+}
+
+
+def describe_keys():
+    """The tables of the keys of what people write by hand, from their schemas."""
+    text = (
+        "# Keys of a config and of a matrix\n\nThe JSON Schemas are those of `workbench schema`.\n"
+    )
+    for name in HAND_WRITTEN:
+        for title, record in schema(name).schema["$defs"].items():
+            text += f"\n## {title}\n\n{record.get('description', f'A part of a {name}.')}\n\n"
+            text += "| key | is | meaning |\n| --- | --- | --- |\n"
+            for key, value in record["properties"].items():
+                needed = " (needed)" if key in record["required"] else ""
+                meaning = value.get("description", "").replace("|", "\\|")
+                text += f"| `{key}` | {kind_of(value)}{needed} | {meaning} |\n"
+    return text
+
+
+def kind_of(value):
+    if "anyOf" in value:
+        return " or ".join(map(kind_of, value["anyOf"]))
+    if value.get("type") == "array":
+        if "prefixItems" in value:
+            return f"[{', '.join(map(kind_of, value['prefixItems']))}]"
+        return f"list of {kind_of(value['items'])}"
+    return value.get("type") or value["$ref"].rpartition("/")[2]
+
+
+def test_the_table_of_keys_is_that_of_the_schemas():
+    assert KEYS.read_text() == describe_keys(), "python tests/test_documents.py writes it"
+
+
+@pytest.mark.parametrize(("name", "least"), HAND_WRITTEN.items())
+def test_what_a_schema_refuses_the_reader_refuses_too(cli, monkeypatch, tmp_path, name, least):
+    """And each key of the schema is known to it."""
+    monkeypatch.chdir(tmp_path)
+    command = {"config": ["run"], "matrix": ["batch", "--dry-run"]}[name]
+    validator = schema(name)
+
+    def read(content):
+        Path("x.json").write_text(json.dumps(content))
+        return cli(*command, "x.json")
+
+    keys = validator.schema["$defs"][name.title()]["properties"]
+    assert not validator.is_valid({}) and read({})[0] in (1, 2)
+    for key in keys.keys() - {"analysis"}:
+        wrong = {**least, key: {"a": [1]}}
+        assert not validator.is_valid(wrong), key
+        code, _, err = read(wrong)
+        assert code in (1, 2) and "unknown key" not in err, key
+    told = read({**least, "modles": 1})[2]
+    assert "unknown key" in told and "did you mean 'model" in told
+
+
+def test_the_documented_matrix_fits_its_schema():
+    schema("matrix").validate(yaml.safe_load((DATA / "matrix.yaml").read_text()))
+
+
+if __name__ == "__main__":
+    KEYS.write_text(describe_keys())

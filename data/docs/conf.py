@@ -46,7 +46,8 @@ html_show_search_summary = False  # summaries are fetched, which browsers refuse
 #: What the first page leads to.
 CONTENTS = {
     "Use it": [
-        *("data/docs/how_do_i", "data/docs/commands", "data/docs/troubleshooting"),
+        *("data/docs/how_do_i", "data/docs/commands", "data/docs/keys"),
+        "data/docs/troubleshooting",
         "notebooks/README",
     ],
     "Understand it": ["workbench/README", "data/README", "data/learning_path"],

@@ -15,6 +15,7 @@ from workbench.export.precision import BACKENDS, DTYPES
 from workbench.models.registry import list_models, parse_name
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import structure
+from workbench.records.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
 from workbench.records.portfolio import Cell
 from workbench.records.runs import LADDER_TOGGLE
 from workbench.run.isa import list_toggles
@@ -26,23 +27,11 @@ from workbench.store import read_yaml, safe_name, sha256_of, stem_of
 HOST = "host"
 #: Limits of a file that a person writes.
 MAX_CELLS, MAX_NUMBER = 10_000, 1_000_000
-#: Keys whose value may be written without brackets if it is a single one.
-LISTS = ("models", "dtypes", "targets", "isa", "threads", "also_rewrite", "against")
 #: What tells cells apart.
 AXES = ("model", "dtype", "target", "isa")
 #: The least value of every number.
 LEAST: dict[str, float] = {"runs": 1, "warmup": 0, "processes": 1, "budget_s": 0}
 LEAST |= dict.fromkeys(("precision", "timeout_s", "export_limit_s"), 1e-9)
-
-
-def _keys(record: type, *excluded: str) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(record) if f.name not in excluded)
-
-
-#: Keys of a matrix that are options of all its exports, and of all its measurements.
-EXPORT_KEYS = _keys(ExportOptions, "dtype", "state_dict", "inputs", "recipe", "fresh")
-#: Code runs only if the user named it: a matrix has no ``ops``.
-MEASURE_KEYS = _keys(MeasureOptions, "toggle", "isa_ladder", "target", "ops")
 
 
 @dataclass(frozen=True)
@@ -78,7 +67,7 @@ def read_matrix(path: Path) -> Matrix:
     data |= {key: [data[key]] for key in LISTS if isinstance(data.get(key), str | int)}
     export = {key: data.pop(key) for key in EXPORT_KEYS if key in data}
     measure = {key: data.pop(key) for key in MEASURE_KEYS if key in data}
-    own = _keys(Matrix, "export", "measure")
+    own = {each.name for each in fields(Matrix)} - {"export", "measure"}
     for key in data:
         if key not in own:
             raise unknown_name("key", key, [*own, *EXPORT_KEYS, *MEASURE_KEYS], where=path)

@@ -1,9 +1,10 @@
 """The JSON files of the workbench; a record declares each, and its JSON Schema follows from it."""
 
+from dataclasses import fields
 from functools import cache
 from inspect import cleandoc
 from types import GenericAlias
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, get_type_hints
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -11,6 +12,7 @@ from msgspec import Meta
 from workbench import frames
 from workbench.errors import unknown_name
 from workbench.frames import Frame
+from workbench.options import ExportOptions, MeasureOptions
 from workbench.records import runs
 from workbench.records.layers import Layers
 from workbench.records.optimize import Recipe, Study
@@ -154,13 +156,105 @@ _COMBINED = _object(
 )  # fmt: skip
 
 
+def _key(kind: Any, meaning: str) -> Any:
+    """A key that a person may write in a config or a matrix."""
+    return NotRequired[Annotated[kind, Meta(description=meaning)]]
+
+
+def _keys(title: str, /, **keys: Any) -> Any:
+    """The type of an object that may have further keys."""
+    return TypedDict(title, keys)  # type: ignore[operator]
+
+
+#: A single value needs no brackets.
+_WORDS, _COUNTS = str | tuple[str, ...], int | tuple[int, ...]
+_SIDE_OF_PAIR = _keys(
+    "ConfigSide", experiment=str, threads=_key(int, "a thread count of the experiment")
+)
+_PAIR = _keys(
+    "ConfigPair", baseline=_SIDE_OF_PAIR, candidate=_SIDE_OF_PAIR, label=_key(str, "its name")
+)
+#: An experiment of a config, and a config; the profiling kit ignores further keys.
+CONFIG_EXPERIMENT = _keys(
+    "ConfigExperiment",
+    name=Annotated[str, Meta(description="also the name of its folder")],
+    runner_path=_key(str, "an executor_runner; without it, the workbench's runner"),
+    quiet_runner=_key(str, "the kit's earlier name of runner_path"),
+    mode=_key(str, "timing, or xnntrace: a runner whose XNNPACK logs its kernels"),
+    isa=_key(str, "the ISA level, such as avx2; native by default"),
+    isa_off=_key(_WORDS, "CPU extensions to hide"),
+    threads=_key(_COUNTS, "thread counts; 1 by default"),
+    num_threads=_key(int, "the same, as the kit has it"),
+    runs=_key(int, "minimum timed inferences; 50, with a runner_path 100"),
+    num_runs=_key(int, "the same, as the kit has it"),
+    warmup=_key(int, "inferences before timing; 3, with a runner_path 10"),
+    extra_args=_key(_WORDS, "arguments of the executor_runner"),
+    cpu_affinity=_key(_COUNTS | str, "CPUs to run on: numbers, or a mask such as 0x3"),
+    program=_key(str, "another .pte than the config's model"),
+    model=_key(str, "the same, as the kit has it"),
+)
+CONFIG = _keys(
+    "Config",
+    model=Annotated[str, Meta(description="the .pte")],
+    experiments=Annotated[
+        _several(CONFIG_EXPERIMENT), Meta(description="what to measure, interleaved")
+    ],
+    output_root=_key(str, "the output folder, or the run's own; out_MODEL by default"),
+    target=_key(str, "host, qemu[:CPU], android[:SERIAL] or ssh:HOST"),
+    power=_key(str, "an Android power mode: boost or developer"),
+    inputs=_key(tuple[str, ...], "one .npy or raw file for each input"),
+    phases=_key(tuple[str, ...], "as --phase of `workbench run`"),
+    analysis=_key(
+        _keys("ConfigAnalysis", compare_pairs=_key(_several(_PAIR), "what to compare")),
+        "comparisons; by default each with the extension off",
+    ),
+)
+CONFIG.__doc__ = "The config of `workbench run`: that of Arm's profiling kit, and further keys."
+
+#: Keys of a matrix whose value may be written without brackets if it is a single one.
+LISTS = ("models", "dtypes", "targets", "isa", "threads", "also_rewrite", "against")
+
+
+def _options(record: type, *excluded: str) -> dict[str, Any]:
+    hints = get_type_hints(record)
+    return {
+        field.name: _key(
+            hints[field.name] | get_args(hints[field.name])[0]
+            if field.name in LISTS
+            else hints[field.name],
+            field.metadata["help"].removesuffix("."),
+        )
+        for field in fields(record)
+        if field.name not in excluded
+    }
+
+
+#: Keys of a matrix that are options of all its exports, and of all its measurements. Code runs only
+#: if the user named it: there is no ``ops``.
+EXPORT_KEYS = _options(ExportOptions, "dtype", "state_dict", "inputs", "recipe", "fresh")
+MEASURE_KEYS = _options(MeasureOptions, "toggle", "isa_ladder", "target", "ops")
+_MATRIX = _object(
+    "Matrix", "The matrix of `workbench batch`, in YAML.",
+    models=Annotated[_WORDS, Meta(description="models, as of `workbench profile`")],
+    dtypes=_key(_WORDS, "dtypes to export in; fp32 by default"),
+    targets=_key(_WORDS, "host, qemu[:CPU], android[:SERIAL] or ssh:HOST; host by default"),
+    isa=_key(_WORDS, "a CPU extension to switch off and on, auto, none, or ladder for every level"),
+    exclude=_key(tuple[dict[str, str], ...], "cells to leave out: model, dtype, target or isa"),
+    notebook=_key(str, "the notebook of the reports"),
+    export_limit_s=_key(float, "seconds after which an export is killed; 3600 by default"),
+    **EXPORT_KEYS, **MEASURE_KEYS,
+)  # fmt: skip
+
+
 DOCUMENTS: dict[str, type] = {
     "analysis_summary": _ANALYSIS,
     "ceilings": runs.Ceilings,
     "combined_pipeline_summary": _COMBINED,
+    "config": CONFIG,
     "export": runs.Export,
     "layers": Layers,
     "manifest": runs.RunRecord,
+    "matrix": _MATRIX,
     "metrics": METRICS,
     "outcome": Outcome,
     "pipeline_summary": _PIPELINE,
@@ -175,11 +269,11 @@ def describe_document(name: str) -> dict[str, Any]:
     if name not in DOCUMENTS:
         raise unknown_name("document", name, DOCUMENTS)
     schema = msgspec.json.schema(DOCUMENTS[name])
-    for record in schema["$defs"].values():
+    for title, record in schema["$defs"].items():
         if "description" in record:  # rows have none, and may have further columns
             first = cleandoc(record["description"]).split("\n\n")[0]
             record["description"] = first.replace("\n", " ")
-            record["additionalProperties"] = False
+            record["additionalProperties"] = title == CONFIG.__name__
         if "schema_version" in record["properties"]:
             record["properties"]["schema_version"] = {"const": runs.SCHEMA_VERSION}
     head = {

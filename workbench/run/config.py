@@ -5,7 +5,7 @@ import difflib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.program import Program, open_program
 from workbench.options import MeasureOptions, Progress, silent
 from workbench.records.codec import parse_json, structure
+from workbench.records.documents import CONFIG, CONFIG_EXPERIMENT
 from workbench.records.runs import Experiment, Pair, Plan, Tensor
 from workbench.run.plan import (
     CONTROL,
@@ -53,9 +54,7 @@ class Config:
 
 
 #: The keys of a config, and of one of its experiments; the kit ignores others.
-CONFIG_KEYS = {field.name for field in fields(Config)} - {"pairs"} | {"analysis"}
-ENTRY_KEYS = {field.name for field in fields(Experiment)} - {"runner", "control", "phase"}
-ENTRY_KEYS |= {"runner_path", "quiet_runner", "num_runs", "num_threads", "model"}
+CONFIG_KEYS, ENTRY_KEYS = set(CONFIG.__annotations__), set(CONFIG_EXPERIMENT.__annotations__)
 
 
 def read_config(path: Path, progress: Progress = silent) -> Config:
