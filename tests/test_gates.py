@@ -188,7 +188,7 @@ def test_the_command_gates_and_says_what_is_next(cli, baseline, tmp_path):
     slow = copy_run(tmp_path / "slow", slow_down(1.3))
     code, out, err = cli("compare", slow, "--baseline", baseline, "--fail-above", "5%")
     assert code == 1 and err.startswith("next: workbench findings ")
-    assert "1.3x slower" in out
+    assert "1.30x slower" in out
     code, _, err = cli("compare", SAMPLE, "--baseline", baseline, "--junit", "x.xml")
     assert code == 2 and "needs --fail-above" in err
     code, _, err = cli("compare", SAMPLE, SAMPLE, "--baseline", baseline)
