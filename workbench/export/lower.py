@@ -29,6 +29,7 @@ from workbench.export.layers import (
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewrite import rewrite_operators, transform_passes
+from workbench.export.shortcuts import take_shortcuts
 from workbench.models.process import PROCESS_LOCK, collect_stderr, replaced, silence
 from workbench.models.sources import user_line_of_stack
 from workbench.options import Progress, silent
@@ -80,7 +81,11 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
     progress(f"lowering to {backend}", 0.4)
     weights = keep_half_weights() if PRECISIONS[dtype].half_weights else contextlib.nullcontext()
     with failure.explain(failure.LOWERING, model.origin, exported), weights, torch.no_grad():
-        program, edge, partition = _lower(exported, options, model.metadata)
+        try:
+            with take_shortcuts():
+                program, edge, partition = _lower(exported, options, model.metadata)
+        except Exception:  # upstream's own error, if there is one
+            program, edge, partition = _lower(exported, options, model.metadata)
     with failure.explain(failure.LOWERING, model.origin, exported):
         etrecord, layers = _write_etrecord(exported, edge, program), describe_program(program)
     if missing := sorted(count_calls(layers, "kernel").keys() - set(_get_operator_names())):

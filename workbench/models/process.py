@@ -60,11 +60,11 @@ def silent_stderr() -> Iterator[io.StringIO]:
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace an attribute of a library."""
+    """Replace an attribute of a library, or add it."""
     with PROCESS_LOCK:
-        original = getattr(owner, name)
+        original = getattr(owner, name, None)
         setattr(owner, name, value)
         try:
             yield
         finally:
-            setattr(owner, name, original)
+            setattr(owner, name, original) if original else delattr(owner, name)
