@@ -669,3 +669,101 @@ def test_raw_bytes_lie_in_the_given_order(dim_order, data):
             index[dimension] = position
         assert next(stored) == tensor[tuple(index)]
     assert next(stored, None) is None
+
+
+class Upsampled(nn.Module):
+    """Fused norms and activations, more tensors joined than XNNPACK joins at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU6(), nn.MaxPool2d(2),
+            nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.PReLU(8),
+        )  # fmt: skip
+
+    def forward(self, x):
+        x = self.convs(x)
+        large = nn.functional.interpolate(x, scale_factor=2, mode="bilinear")
+        return torch.cat([large] * 7, 1).amax(1), x.permute(0, 2, 3, 1)
+
+
+class Masked(nn.Module):
+    """Attention with a mask and without, between linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.norm, self.out = nn.Linear(16, 48), nn.LayerNorm(16), nn.Linear(16, 8)
+        self.register_buffer("mask", torch.zeros(6, 6))
+
+    def forward(self, x):
+        q, k, v = self.into(self.norm(x)).view(2, 6, 2, 24).transpose(1, 2).split(8, -1)
+        attend = nn.functional.scaled_dot_product_attention
+        x = attend(q, k, v, attn_mask=self.mask.to(q.dtype)) + attend(q, k, v)
+        return nn.functional.gelu(self.out(x.transpose(1, 2).reshape(2, 6, 16)))
+
+
+class Recurrent(nn.Module):
+    """A loop over time, a buffer that keeps a state, a convolution of one dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.cell = nn.Conv1d(4, 8, 3, padding=1), nn.GRU(8, 8, batch_first=True)
+        self.register_buffer("state", torch.zeros(1, 6, 8))
+
+    def forward(self, x):
+        x, _ = self.cell(self.conv(x).transpose(1, 2))
+        self.state.add_(x)
+        return self.state * 2
+
+
+class Branching(nn.Module):
+    """Two branches and a shared layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.layer(x)
+        return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x * 2, (x,))
+
+
+def sized_layers():
+    batch = torch.export.Dim("batch", min=1, max=8)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Hardswish(), nn.Flatten(), nn.Linear(288, 4))
+    return LoadedModel("sized", module, (torch.randn(4, 3, 8, 8),), dynamic_shapes=({0: batch},))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: mixed_model(),
+        lambda: LoadedModel("upsampled", Upsampled(), (torch.randn(1, 3, 8, 8),)),
+        lambda: LoadedModel("masked", Masked(), (torch.randn(2, 6, 16),)),
+        lambda: LoadedModel("recurrent", Recurrent(), (torch.randn(1, 4, 6),)),
+        lambda: LoadedModel("branching", Branching(), (torch.randn(3, 8),)),
+        sized_layers,
+        lambda: "toy_cnn",
+    ],
+    ids=["mixed", "upsampled", "masked", "recurrent", "branching", "sized", "toy_cnn"],
+)
+def test_shortcuts_change_no_program(make, tmp_path, monkeypatch):
+    runs, run = [], torch.fx.Interpreter.run
+    monkeypatch.setattr(
+        torch.fx.Interpreter, "run", lambda *args, **how: runs.append(1) or run(*args, **how)
+    )
+    for dtype in ("fp32", "fp16", "int8"):
+        made, retraces = [], []
+        for side in ("shortcuts", "upstream"):
+            with monkeypatch.context() as context:
+                if side == "upstream":
+                    context.setattr("workbench.export.shortcuts.COMPARED", {"torch": "0"})
+                torch.manual_seed(1)
+                runs.clear()
+                options = ExportOptions(dtype=dtype)
+                program = export_model(make(), options=options, root=tmp_path / side)
+                retraces.append(len(runs))
+            made.append((program.sha256, program.layers, program.export.partition))
+        assert made[0] == made[1], dtype
+        assert retraces[0] < retraces[1], dtype

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule
 from torch.fx.passes.infra.pass_base import PassResult
