@@ -11,6 +11,8 @@ import grimp
 import pytest
 import yaml
 
+import workbench as wb
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -89,6 +91,19 @@ def test_import_is_cheap_and_needs_no_torch():
     seconds, *loaded = done.stdout.split()
     assert loaded == []
     assert float(seconds) < 0.3
+
+
+@pytest.mark.slow
+def test_texts_about_a_run_need_no_drawing():
+    code = (
+        "import sys; from workbench.cli import workbench\n"
+        "for name in ('findings', 'compare', 'validate', 'history'):"
+        " workbench([name, sys.argv[1]], standalone_mode=False)\n"
+        "print({'torch', 'matplotlib', 'IPython', 'ipywidgets', 'jinja2'} & sys.modules.keys())"
+    )
+    command = [sys.executable, "-c", code, wb.sample_run("toy_cnn")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 def test_the_readme_is_short_and_the_site_lists_every_command(cli):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import click
 
-from workbench.cli.answers import find_answer, keep_answer
+from workbench.cli.cache import cache_output, find_output
 from workbench.cli.terminal import write
 from workbench.errors import UsageError, WorkbenchError
 from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
@@ -174,12 +174,12 @@ _MANY = 15
 class Command(click.Command):
     """A command whose function returns an ``Output``; ``--json`` prints its record.
 
-    The answer of one that is ``kept`` is computed once for each state of the files that it uses.
+    The output of one that is ``cached`` is computed once for each state of the files that it uses.
     """
 
-    def __init__(self, *arguments: Any, kept: bool = False, **options: Any):
+    def __init__(self, *arguments: Any, cached: bool = False, **options: Any):
         super().__init__(*arguments, **options)
-        self.kept = kept
+        self.cached = cached
         text = "Print one JSON document, also for errors."
         self.params.append(click.Option([JSON], is_flag=True, help=text))
 
@@ -198,8 +198,8 @@ class Command(click.Command):
     def invoke(self, context: click.Context) -> int:
         """Run the command and print its output; returns the exit code."""
         as_json = context.params.pop("json")
-        if self.kept:
-            return self._answer(context, as_json)
+        if self.cached:
+            return self._invoke_cached(context, as_json)
         newer = _name_newer_runs(context)
         output: Output = super().invoke(context)
         for line in output.lines:
@@ -212,18 +212,18 @@ class Command(click.Command):
             output.then()
         return output.exit_code
 
-    def _answer(self, context: click.Context, as_json: bool) -> int:
-        path, answer = find_answer({"command": self.name, "json": as_json, **context.params})
-        if answer is None:
-            with keep_answer(path) as answer:
+    def _invoke_cached(self, context: click.Context, as_json: bool) -> int:
+        path, known = find_output({"command": self.name, "json": as_json, **context.params})
+        if known is None:
+            with cache_output(path) as known:
                 output: Output = super().invoke(context)
                 lines = to_document(output.record).splitlines() if as_json else output.lines
-                answer |= {"lines": [*map(str, lines)], "exit_code": int(output.exit_code)}
-                answer |= {"notes": output.notes, "step": output.step}
-        for line in answer["lines"]:
+                known |= {"lines": [*map(str, lines)], "exit_code": int(output.exit_code)}
+                known |= {"notes": output.notes, "step": output.step}
+        for line in known["lines"]:
             click.echo(line) if as_json else write(line)
-        _end((*answer["notes"], *_name_newer_runs(context)), answer["step"], as_json)
-        return int(answer["exit_code"])
+        _end((*known["notes"], *_name_newer_runs(context)), known["step"], as_json)
+        return int(known["exit_code"])
 
 
 def _name_newer_runs(context: click.Context) -> list[str]:

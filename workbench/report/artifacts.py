@@ -14,7 +14,6 @@ from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import describe, pick_timed, restart_latencies
 from workbench.analysis.what_if import rank_bottlenecks
-from workbench.explorer.page import explorer_page
 from workbench.frames import ATTRIBUTION, STATISTICS
 from workbench.plots.tables import to_markdown
 from workbench.records.codec import to_document, to_plain
@@ -37,6 +36,8 @@ Document = dict[str, Any]
 def write_explorer(names: dict[str, Any]) -> None:
     """Write ``explore.html`` of the run that a notebook shows, and display what it is called."""
     from IPython.display import display
+
+    from workbench.explorer.page import explorer_page
 
     path = Path(names["run_dir"])
     opened = (value for value in names.values() if isinstance(value, Run))

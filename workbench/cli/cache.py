@@ -1,4 +1,4 @@
-"""Answers of commands, kept in the cache while every file that they read or wrote is unchanged."""
+"""Outputs of commands, cached while every file that they read or wrote is unchanged."""
 
 import contextlib
 import hashlib
@@ -17,46 +17,46 @@ from workbench.store import artifacts_dir, atomic_write, cache_folder, file_stat
 _PACKAGE = Path(__file__).parents[1]
 #: What importing reads: the package has a key, and installing changes the folder of packages.
 _CODE = tuple(f"{path}{os.sep}" for path in (sys.prefix, sys.base_prefix, _PACKAGE))
-_MOST_ANSWERS, _MOST_FILES = 100, 5000
+_MOST_OUTPUTS, _MOST_FILES = 100, 5000
 
 #: Files and folders that were opened, listed or written since watching began.
 _used: set[str] = set()
 _written: set[str] = set()
 
 
-def find_answer(words: dict[str, Any]) -> tuple[Path | None, dict[str, Any] | None]:
-    """Where a command's answer is kept, and the answer if it still holds.
+def find_output(arguments: dict[str, Any]) -> tuple[Path | None, dict[str, Any] | None]:
+    """Where a command's output is cached, and the output if it is still valid.
 
     None, None in a process that has computed before: it may know files that it does not read again.
     """
     if "pandas" in sys.modules or "torch" in sys.modules:
         return None, None
     state = [
-        words, str(Path.cwd()), platform.node(), sys.version, sys.path,
+        arguments, str(Path.cwd()), platform.node(), sys.version, sys.path,
         sorted(item for item in os.environ.items() if item[0].startswith(("WORKBENCH_", "XDG_"))),
         [_state(path) for path in sys.path if path.startswith(sys.prefix)],
         [(path, _state(path)) for path in sorted(_walk(str(_PACKAGE)))],
     ]  # fmt: skip
     key = hashlib.sha256(json.dumps(state, default=str).encode()).hexdigest()
-    path = cache_folder() / "answers" / f"{key}.json"
+    path = cache_folder() / "outputs" / f"{key}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        answer = json.loads(path.read_bytes())
+        output = json.loads(path.read_bytes())
         own = path.stat().st_uid == os.geteuid()
-        if own and all(_state(name) == known for name, known in answer["files"].items()):
-            return path, answer
+        if own and all(_state(name) == known for name, known in output["files"].items()):
+            return path, output
     return path, None
 
 
 @contextlib.contextmanager
-def keep_answer(path: Path | None) -> Iterator[dict[str, Any]]:
-    """Keep the answer that is filled in, with the state of what the command used."""
-    answer: dict[str, Any] = {}
+def cache_output(path: Path | None) -> Iterator[dict[str, Any]]:
+    """Cache the output that is filled in, with the state of the files that the command used."""
+    output: dict[str, Any] = {}
     if path is None:
-        yield answer
+        yield output
         return
     started = time.time_ns()
     sys.addaudithook(_watch)
-    yield answer
+    yield output
     other = (*_CODE, "/proc/", "/sys/", str(cache_folder().parent))  # there, matplotlib lists fonts
     used = {name for name in _used | _written if not name.startswith(other)}
     # What a command looks for and does not find would appear in one of these, or beside a file.
@@ -69,9 +69,9 @@ def keep_answer(path: Path | None) -> Iterator[dict[str, Any]]:
     if len(states) > _MOST_FILES or not own.issuperset(changed):
         return
     with contextlib.suppress(WorkbenchError, OSError):  # it will be computed again
-        atomic_write(path, json.dumps({**answer, "files": states}))
+        atomic_write(path, json.dumps({**output, "files": states}))
         kept = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
-        for old in kept[:-_MOST_ANSWERS]:
+        for old in kept[:-_MOST_OUTPUTS]:
             old.unlink()
 
 
