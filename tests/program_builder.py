@@ -227,7 +227,12 @@ def changed(measurement, **facts):
         save_run(replace(other, sessions=_sessions(threads, times)), path.parent / dtype)
     run = Run(path, record, find_bottlenecks)
     made = Measurement(run, record.plan.experiments[0], threads)
-    comparison = SimpleNamespace(candidate=made, toggle=toggle, operators=facts.get("changes"))
+    comparison = SimpleNamespace(
+        candidate=made,
+        baseline=SimpleNamespace(runtime=""),
+        toggle=toggle,
+        operators=facts.get("changes"),
+    )
     vars(run).update(
         known_study=None, comparisons=() if facts.get("changes") is None else (comparison,)
     )

@@ -22,6 +22,15 @@ OPTIONAL_REWRITES = {
 }
 
 
+#: Other runtimes that a program can be measured against.
+RUNTIMES = {
+    "eager": "eager PyTorch",
+    "compile": "torch.compile",
+    "onnx": "ONNX Runtime",
+    "openvino": "OpenVINO",
+}
+
+
 def silent(text: str, fraction: float) -> None:
     """Report nothing."""
 
@@ -105,9 +114,9 @@ class MeasureOptions:
     isa_ladder: bool = _option(False, "Measure every ISA level of this CPU instead.")
     against: tuple[str, ...] = _option(
         (),
-        "A further program to measure interleaved with the first one, which is the baseline; "
-        "--toggle is then off unless it is given.",
-        metavar="PTE",
+        "Measure interleaved with the program: another one, an .onnx file, or the model in "
+        f"another runtime ({', '.join(RUNTIMES)}). --toggle is then off unless it is given.",
+        metavar="FILE|RUNTIME",
     )
     phases: tuple[str, ...] = _option(
         (),

@@ -16,8 +16,9 @@ from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import UsageError, unknown_name
-from workbench.export.artifact import export_model
+from workbench.export.artifact import apply_recipe, export_model
 from workbench.export.program import Program, open_program
+from workbench.export.runtimes import check_side, open_side, reload_model
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.progress import show_progress
 from workbench.records.runs import Experiment, RunRecord
@@ -53,6 +54,7 @@ def profile(
     measure: MeasureOptions = MeasureOptions(),
     *,
     dtype: str = "",
+    against: Sequence[str] = (),
     name: str = "",
     effort: str = "full",
     report: bool = False,
@@ -76,6 +78,8 @@ def profile(
         How to export, and what to measure.
     dtype
         Short for ``export=ExportOptions(dtype=...)``.
+    against
+        Short for ``measure=MeasureOptions(against=...)``: other runtimes, ``.pte`` or ``.onnx``.
     name
         What a module is called; its class by default.
     effort
@@ -102,10 +106,12 @@ def profile(
     >>> wb.compare(before, after)  # doctest: +SKIP
     >>> wb.profile([before, after]).compare()  # side by side  # doctest: +SKIP
     >>> wb.profile("toy_cnn", dtype="fp16", report=True)  # doctest: +SKIP
+    >>> wb.profile(net, x, against=["eager", "onnx"]).comparisons  # doctest: +SKIP
     """
     if effort not in EFFORTS:
         raise unknown_name("effort", effort, EFFORTS)
     measure = replace(measure, **EFFORTS[effort])
+    measure = replace(measure, against=tuple(against)) if against else measure
     export = replace(export, dtype=dtype) if dtype else export
     subjects = list_subjects(model)
     label = ", ".join(map(label_subject, subjects))
@@ -167,7 +173,8 @@ def _make_programs(
 
     Or one for each size of a sweep that the model's shapes do not allow.
     """
-    against = [open_program(pte) for pte in measure.against]
+    for text in measure.against:
+        check_side(text)  # an export takes longer
     programs: list[Program] = []
     for subject in subjects:
         if isinstance(subject, Program):
@@ -179,14 +186,31 @@ def _make_programs(
         make = partial(export_model, subject, inputs, name=name, progress=progress)
         program = make(export, root=root)
         is_dynamic = any(tensor.dynamic for tensor in program.inputs)
-        if not measure.sweep or against or is_dynamic:
+        if not measure.sweep or measure.against or is_dynamic:
             programs.append(program)
             continue
         dimension, sizes = read_sweep(measure.sweep)
         for size in sizes:
             sized = replace(export, sizes=(*export.sizes, (dimension, size)))
             programs.append(make(sized, root=program.root / f"{dimension}_{size}"))
-    return programs + against
+    load = partial(_load, subjects[0], programs[0], inputs, export, name)
+    return programs + [open_side(text, programs[0], load, progress) for text in measure.against]
+
+
+def _load(
+    subject: Any, program: Program, inputs: Any, options: ExportOptions, name: str
+) -> LoadedModel:
+    """The model that a program was exported from, with the inputs of the export."""
+    if isinstance(subject, Program):
+        return reload_model(program)
+    from workbench.models.inputs import choose_inputs, lay_out_channels_last
+    from workbench.models.loader import LoadedModel, load_model
+
+    options, model = apply_recipe(options), subject
+    if not isinstance(model, LoadedModel):
+        model = load_model(model, inputs, name=name, state_dict=options.state_dict or None)
+    model = choose_inputs(model, options)
+    return lay_out_channels_last(model) if options.channels_last else model
 
 
 def measure(

@@ -45,6 +45,7 @@ from workbench.analysis.roofline import Roof
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.etrecord import add_etrecord
 from workbench.export.layers import resize
+from workbench.options import RUNTIMES
 from workbench.records.layers import Layers, Method
 from workbench.records.optimize import Study
 from workbench.records.runs import (
@@ -380,11 +381,14 @@ class Run:
 
     @cached_property
     def tracer_overhead(self) -> dict[tuple[str, int], float]:
-        """How much longer traced inferences take, as a fraction, by experiment and threads."""
-        overhead = {}
+        """How much longer traced inferences take, as a fraction, by experiment and threads.
+
+        Of ExecuTorch: other runtimes are traced by tools of their own.
+        """
+        overhead, own = {}, {m.name for m in self.measurements if not m.runtime}
         for (experiment, threads), part in self.latencies.groupby(MEASUREMENT):
             median = part.groupby("traced")[statistics.clock_of(part)].median()
-            if experiment in self.experiments and len(median) == 2:
+            if experiment in own.intersection(self.experiments) and len(median) == 2:
                 overhead[experiment, threads] = median[True] / median[False] - 1
         return overhead
 
@@ -569,6 +573,11 @@ class Measurement:
     def control(self) -> bool:
         """Whether it only repeats another experiment, to show the noise."""
         return self.experiment.control
+
+    @property
+    def runtime(self) -> str:
+        """The other runtime that ran it, such as ``ONNX Runtime``; empty for ExecuTorch."""
+        return RUNTIMES.get(self.experiment.runner, "")
 
     @property
     def emulated(self) -> bool:
@@ -958,7 +967,13 @@ class Comparison:
 
     @property
     def programs(self) -> str:
-        """The SQNR and size of two programs of different dtypes; empty if they have one dtype."""
+        """The SQNR and size of two programs of different dtypes; empty if they have one dtype.
+
+        Against another runtime, whether the outputs agree.
+        """
+        if self.baseline.runtime:
+            judged = [a for a in self.agreements if not a.note]
+            return "same outputs" if judged else "outputs not compared"
         sides = [side for side in (self.candidate, self.baseline) if side.export]
         if len({side.export.dtype for side in sides if side.export}) < 2:
             return ""
@@ -1091,13 +1106,44 @@ class Comparison:
 
     @frame_property
     def layers(self) -> pd.DataFrame | None:
-        """Own time of every layer, the largest change first: ``frames.COMPARISON``."""
+        """Own time of every layer, the largest change first: ``frames.COMPARISON``.
+
+        Against another runtime, ``differs`` says what ExecuTorch does otherwise.
+        """
         if not (self.baseline.has_layers and self.candidate.has_layers):
             return None
         if self.same_program:
             return self._compare("layer")
         _, names = layers.align_layers(dict(zip(("before", "after"), self._traced, strict=True)))
-        return self._compare("layer", **names)
+        compared = self._compare("layer", **names)
+        if not self.baseline.runtime:
+            return compared
+        return compared.assign(differs=compared["name"].map(self._list_differences(**names)))
+
+    def _list_differences(
+        self, before: Mapping[str, str], after: Mapping[str, str]
+    ) -> dict[str, str]:
+        """What ExecuTorch does otherwise than the other runtime in each layer, by common names."""
+        theirs, ours = (
+            m.operators[m.operators["role"] != "overhead"].assign(
+                layer=lambda rows, names=names: rows["module"].map(layers.name_layer).map(names)
+            )
+            for m, names in ((self.baseline, before), (self.candidate, after))
+        )
+        dtypes = [m.export.dtype if m.export else "" for m in (self.candidate, self.baseline)]
+        other = f"{dtypes[0]} instead of {dtypes[1]}" if all(dtypes) else ""
+        texts = {}
+        for layer, own in ours.groupby("layer"):
+            kernels = own.loc[own["kind"] == "portable", "operator"].unique()
+            outside = [name.removeprefix("native_call_").partition(".")[0] for name in kernels]
+            count = int((theirs["layer"] == layer).sum())
+            said = [other] if other and dtypes[0] != dtypes[1] else []
+            said += [f"not delegated: {', '.join(outside)}"] if outside else []
+            said += ["layout conversion"] if (own["role"] == "layout").any() else []
+            if 0 < count != len(own):
+                said.append(f"{len(own)} operators instead of {count}")
+            texts[str(layer)] = "; ".join(said) or "other kernels"
+        return texts
 
     @frame_property
     def kinds(self) -> pd.DataFrame:
@@ -1158,7 +1204,9 @@ class Comparison:
             )
         subject, label = self.subject or self.candidate.program.model, self.label
         named = self.within_run and self.baseline.program != self.candidate.program
-        if named and not self.subject:
+        if self.baseline.runtime and not self.subject:
+            subject, label = f"{subject}, ExecuTorch against {self.baseline.runtime}", ""
+        elif named and not self.subject:
             subject, label = f"{self.candidate.label} against {self.baseline.label}", ""
         verdict = compare.reach_verdict(
             subject, label, self.latency, self.shift, emulated=self.emulated, wrong=self.wrong,

@@ -104,8 +104,7 @@ def identify_graph(model: LoadedModel) -> str:
     """A hash of what a model computes, with which weights, on which inputs, in which lines."""
     run = (model.example_inputs, model.kwargs)
     with silence(), failure.explain(failure.TRACING, model.origin):
-        bound = bind_constants(model.module, *(model.traced_inputs or run))
-        exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
+        exported = trace_model(model)
     digest = hashlib.sha256(str(exported.graph).encode())
     for node in exported.graph.nodes:
         digest.update(f"{node.meta.get('stack_trace')} {node.meta.get('nn_module_stack')}".encode())
@@ -117,6 +116,14 @@ def identify_graph(model: LoadedModel) -> str:
         if is_tensor:
             digest.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def trace_model(model: LoadedModel) -> ExportedProgram:
+    """The graph of a model as it is."""
+    bound = bind_constants(
+        model.module, *(model.traced_inputs or (model.example_inputs, model.kwargs))
+    )
+    return _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
 
 
 def _quantize(

@@ -194,7 +194,7 @@ def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, 
             handle = handles.get(number) if is_kernel else call.meta.get("debug_handle")
             arguments = tuple(argument.name for argument in call.all_input_nodes)
             edges[-1].append(EdgeNode(len(origins), call.name, _name(call), handle, arguments))
-            modules = module_classes(_module_stack(call))
+            modules = module_classes(module_stack(call))
             trace = call.meta.get("stack_trace")
             origins.append(make_origin(call.name, _name(call), modules, trace))
     share_layers(origins, chain.from_iterable(edges))
@@ -207,7 +207,7 @@ def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, 
     inner = (_delegate_calls(node, graph) for node in _calls(graph) if _name(node) == _DELEGATE)
     modules = {}
     for node in chain(_calls(graph), chain.from_iterable(inner)):
-        modules |= module_classes(_module_stack(node))
+        modules |= module_classes(module_stack(node))
     return replace(method, instructions=instructions, origins=tuple(origins), modules=modules)
 
 
@@ -282,6 +282,7 @@ def _name(node: Node) -> str:
     return getattr(node.target, "__name__", str(node.target))
 
 
-def _module_stack(node: Node) -> Iterator[tuple[str, str]]:
+def module_stack(node: Node) -> Iterator[tuple[str, str]]:
+    """The path and the class of each module around a node, the outermost first."""
     for path, kind, *_ in (node.meta.get("nn_module_stack") or {}).values():
         yield path, kind if isinstance(kind, str) else kind.__qualname__

@@ -14,6 +14,7 @@ from workbench import store
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.layers import describe_pte
 from workbench.frames import format_size
+from workbench.options import RUNTIMES
 from workbench.records.layers import Layers
 from workbench.records.runs import Export, Tensor
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Program:
-    """An opened ``.pte``, from `export_model` or `open_program`.
+    """An opened ``.pte``, from `export_model` or `open_program`, or a side of another runtime.
 
     ``export`` is the record of its export, None for a program of unknown origin; ``sha256`` is
     computed once for each state of the file.
@@ -47,9 +48,18 @@ class Program:
         return self.export.model if self.export else store.safe_name(self.path.stem)
 
     @property
+    def runtime(self) -> str:
+        """The other runtime that executes it, by its name; empty for ExecuTorch."""
+        own = self.path.stem.rpartition(".")[2]
+        if self.path.suffix in (".pt2", ".onnx"):
+            return own if own in RUNTIMES else "onnx"
+        return ""
+
+    @property
     def stem(self) -> str:
         """The beginning of the names of files that are made of it."""
-        return store.safe_name(self.path.stem)
+        own = self.path.stem.rpartition(".")[2]
+        return store.safe_name(own if self.runtime == own else self.path.stem)
 
     @property
     def root(self) -> Path:
@@ -80,6 +90,8 @@ class Program:
         """
         if sidecar := store.load_layers(store.layers_path(self.path), self.sha256):
             return sidecar
+        if self.runtime:
+            return None
         names = (f"{self.path.name}.etrecord", f"{self.path.stem}.etrecord", store.ETRECORD)
         data = self.path.read_bytes()
         for etrecord in (*filter(Path.exists, map(self.path.with_name, names)), None):

@@ -13,7 +13,7 @@ from workbench.errors import UsageError, unknown_name
 from workbench.export.artifact import identify_export
 from workbench.export.precision import BACKENDS, DTYPES
 from workbench.models.registry import list_models, parse_name
-from workbench.options import ExportOptions, MeasureOptions
+from workbench.options import RUNTIMES, ExportOptions, MeasureOptions
 from workbench.records.codec import structure
 from workbench.records.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
 from workbench.records.portfolio import Cell
@@ -73,7 +73,9 @@ def read_matrix(path: Path) -> Matrix:
             raise unknown_name("key", key, [*own, *EXPORT_KEYS, *MEASURE_KEYS], where=path)
     matrix, folder = structure(Matrix, data, path), path.parent
     options = structure(MeasureOptions, measure, path)
-    against = tuple(str((folder / pte).resolve()) for pte in options.against)
+    against = tuple(
+        text if text in RUNTIMES else str((folder / text).resolve()) for text in options.against
+    )
     matrix = replace(
         matrix,
         models=tuple(find_model_file(name, folder) for name in matrix.models),
@@ -144,7 +146,8 @@ def _check_names(what: str, names: Iterable[str], valid: Iterable[str], where: s
 
 def plan_cells(matrix: Matrix) -> list[Cell]:
     """The cells of a matrix, without those excluded, in the order of its axes."""
-    against = [sha256_of(Path(pte)) for pte in matrix.measure.against]
+    files = [text for text in matrix.measure.against if text not in RUNTIMES]
+    against = [sha256_of(Path(file)) for file in files]
     runners = {target: identify_runner(target) for target in matrix.targets}
     cells, seen = [], dict[str, str]()
     for model in matrix.models:

@@ -3,15 +3,18 @@
 import contextlib
 import itertools
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from workbench.errors import RunnerError, TargetError, WorkbenchError
 from workbench.export.program import Program
 from workbench.models.sources import reason
-from workbench.options import Progress, silent
+from workbench.options import RUNTIMES, Progress, silent
 from workbench.records.runs import (
     Batch,
     Experiment,
@@ -23,6 +26,8 @@ from workbench.records.runs import (
     Start,
     count_threads,
 )
+from workbench.run import other_runtime
+from workbench.run.other_runtime import Settings
 from workbench.run.recorder import RunRecorder, Step, open_record, step_of, timestamp
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import RunnerSession
@@ -224,6 +229,8 @@ def start_runner(
 ) -> RunnerSession:
     """A live runner of one experiment; paths in ``more`` flags are paths on its target."""
     plan, runner, target = recorder.run.plan, recorder.runner, recorder.runner.target
+    if experiment.runner in RUNTIMES:
+        return start_runtime(recorder, experiment, threads, core, traced=bool(more))
     program, phase = plan.program_of(experiment), plan.phase_of(experiment)
     flags = ["--model_path", target.push(Path(program.pte)), "--cpu_threads", str(threads)]
     flags += ["--isa", experiment.isa]
@@ -243,6 +250,31 @@ def start_runner(
         flags += ["--cpus", ",".join(map(str, cores))]
     flags += [*experiment.extra_args, *more]
     return open_runner(runner, flags, timeout_s=plan.timeout_s)
+
+
+def start_runtime(
+    recorder: RunRecorder, experiment: Experiment, threads: int, core: int | None, *, traced: bool
+) -> RunnerSession:
+    """A live process of another runtime."""
+    plan, paths = recorder.run.plan, recorder.inputs[experiment.name][-1]
+    program = plan.program_of(experiment)
+    inputs = zip(program.inputs, paths, strict=True)
+    settings = Settings(
+        experiment.runner,
+        str(Path(program.pte).resolve()),
+        threads,
+        tuple(replace(tensor, file=str(path.resolve())) for tensor, path in inputs),
+        () if core is None else (core,),
+        traced,
+    )
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        other_runtime.__name__,
+        msgspec.json.encode(settings).decode(),
+    ]
+    return RunnerSession(command, timeout_s=plan.timeout_s)
 
 
 def time_interleaved(
@@ -316,7 +348,9 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
     """
     plan, known = recorder.run.plan, {(s.threads, s.number) for s in recorder.run.starts}
     phases, began = ("", *(phase.name for phase in plan.phases[:1])), time.monotonic()
-    chosen = [e for e in plan.experiments_at(threads) if e.phase in phases]
+    chosen = [
+        e for e in plan.experiments_at(threads) if e.phase in phases and e.runner not in RUNTIMES
+    ]
     cold = ["cold"] * min(plan.starts, COLD_STARTS)
     modes = ["memory", *["time"] * plan.starts, *cold]
     for number, mode in enumerate(modes):
@@ -340,7 +374,7 @@ def sample_experiments(recorder: RunRecorder, threads: int) -> None:
     for experiment in plan.experiments_at(threads):
         known = (experiment.name, threads)
         sampled = [(s.experiment, s.threads) for s in recorder.run.samplings]
-        if experiment.control or known in sampled:
+        if experiment.control or known in sampled or experiment.runner in RUNTIMES:
             continue
         try:
             sampling = sample_experiment(recorder, experiment, threads)

@@ -1,7 +1,7 @@
 """Plan what to measure: a program, options and a CPU make experiments and pairs."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain, count, pairwise
@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.program import Program
-from workbench.options import MeasureOptions
+from workbench.options import RUNTIMES, MeasureOptions
 from workbench.records.runs import (
     LADDER_TOGGLE,
     Experiment,
@@ -24,6 +24,7 @@ from workbench.records.runs import (
 from workbench.run.isa import Isa, Toggle, find_levels, resolve_toggle
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Ready
+from workbench.run.targets.host import HOST
 from workbench.run.tensor_files import RANDOM_SOURCE
 from workbench.store import sha256_of
 
@@ -55,7 +56,11 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         raise UsageError(f"timeout must be above 0 and at most {MAX_TIMEOUT_S}", where="--timeout")
     names = name_programs(programs)
     compared = names[:1] if options.sweep else names
-    toggle, experiments, pairs = choose_experiments(options, runner.isa, compared)
+    runtimes = {name: p.runtime for name, p in zip(names, programs, strict=True) if p.runtime}
+    if runtimes and runner.target is not HOST:
+        what = "other runtimes are measured on this machine only"
+        raise UsageError(what, where=f"--target {runner.target.name}")
+    toggle, experiments, pairs = choose_experiments(options, runner.isa, compared, runtimes)
     load = program_loader(runner, options.timeout_s)
     plan = begin_plan(
         programs, experiments, pairs, load=load, phases=options.phases, sweep=options.sweep
@@ -103,7 +108,13 @@ def begin_plan(
     """
     # A program may have no ``forward``.
     method = next((split_phase(text)[1] for text in phases), "")
-    taken = [load(p.path, method).inputs if load else () for p in programs]
+    if phases or sweep:
+        refuse = "another runtime is measured on one set of inputs"
+        for program in programs:
+            if program.runtime:
+                raise UsageError(refuse, where=f"--against {program.stem}")
+    taken = [load(p.path, method).inputs if load and not p.runtime else () for p in programs]
+    taken = [own or taken[0] for own in taken]
     first = plan_program("", programs[0], taken[0])
     if files and load:
         if len(files) != len(taken[0]):
@@ -144,6 +155,9 @@ def plan_program(
         source = program.export.input_source
     else:
         inputs = tuple(Tensor(tensor.dtype, tensor.shape) for tensor in taken)
+    if program.runtime:
+        pairs = zip(inputs, taken, strict=True)
+        inputs = tuple(replace(own, dim_order=of.dim_order) for own, of in pairs)
     if like:
         first, first_taken = like
         layouts = zip(taken, first_taken, strict=False)
@@ -355,17 +369,21 @@ def check_toggle(options: MeasureOptions, runner: Runner) -> None:
 
 
 def choose_experiments(
-    options: MeasureOptions, isa: Isa, programs: Sequence[str] = ()
+    options: MeasureOptions,
+    isa: Isa,
+    programs: Sequence[str] = (),
+    runtimes: Mapping[str, str] = {},
 ) -> tuple[str, tuple[Experiment, ...], tuple[Pair, ...]]:
     """The name, experiments and pairs of a toggle or all ISA levels; UsageError if unsupported.
 
-    ``programs`` are the names of several that are compared, the baseline first.
+    ``programs`` are the names of several that are compared, the baseline first; ``runtimes`` are
+    those of the ones that ExecuTorch does not run.
     """
     if len(programs) > 1:
         if options.isa_ladder:
             raise UsageError("--isa-ladder measures one program", where="--against")
         switch = resolve_toggle("none" if options.toggle == "auto" else options.toggle, isa)
-        return switch.name, *plan_programs(programs, switch)
+        return switch.name, *plan_programs(programs, switch, runtimes)
     if options.isa_ladder and options.toggle != "auto":
         raise UsageError("--isa-ladder measures every level", where=f"--toggle {options.toggle}")
     if options.isa_ladder:
@@ -385,24 +403,33 @@ def plan_levels(levels: Sequence[str]) -> tuple[tuple[Experiment, ...], tuple[Pa
 
 
 def plan_programs(
-    names: Sequence[str], switch: Toggle
+    names: Sequence[str], switch: Toggle, runtimes: Mapping[str, str] = {}
 ) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
-    """Every program, at both sides of a toggle if there is one; the first one is the baseline."""
+    """Every program, at both sides of a toggle if there is one; the first one is the baseline.
+
+    Of another runtime and ExecuTorch, the other one is the baseline.
+    """
     sides = {"": "native"}
     if switch.name != "none":
         sides = {f"_{switch.name}_on": switch.on, f"_{switch.name}_off": switch.off}
-    first, *others = names
+    first = names[0]
     experiments = [
         Experiment(name + side, isa=isa, program="" if name == first else name)
         for name in names
+        if name not in runtimes
         for side, isa in sides.items()
     ]
+    experiments += [Experiment(n, runner=runtime, program=n) for n, runtime in runtimes.items()]
     control = replace(experiments[0], name=CONTROL, control=True)
     if twice := {e.name for e in experiments} & {control.name}:
         raise UsageError(f"two experiments would be called {twice.pop()}", hint="rename a program")
     best, *off = sides
-    pairs = [Pair(first + best, it + best, f"with {it} instead of {first}") for it in others]
-    pairs += [Pair(it + side, it + best, f"with {switch.name}") for side in off for it in names]
+    own = [name for name in names if name not in runtimes]
+    pairs = [Pair(name, first + best, f"as {RUNTIMES[it]}") for name, it in runtimes.items()]
+    pairs += [
+        Pair(first + best, it + best, f"with {it} instead of {first}") for it in own if it != first
+    ]
+    pairs += [Pair(it + side, it + best, f"with {switch.name}") for side in off for it in own]
     return (*experiments, control), tuple(pairs)
 
 

@@ -62,6 +62,7 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
     ("pointwise chain", graph.find_chains, _OPERATORS, False, False),
     ("tiny operators", times.find_tiny_operators, _CATEGORIES, False, True),
     ("threads", times.find_threads, _LATENCY, False, True),
+    ("other runtimes", times.find_slower_layers, _LAYERS, False, True),
     ("dtype", times.find_dtype, _LATENCY, False, True),
     ("float layers", times.find_float_layers, _DTYPES, False, False),
     ("far from the roof", times.find_far_from_roof, _OPERATORS, False, True),

@@ -11,7 +11,15 @@ import pandas as pd
 from workbench.analysis import compare, dtypes, statistics
 from workbench.analysis.dataflow import SEALED, WEIGHTED, FlowStep
 from workbench.analysis.findings import gains
-from workbench.analysis.findings.gains import Finding, Gain, count, keys_of, time_spent
+from workbench.analysis.findings.gains import (
+    Finding,
+    Gain,
+    count,
+    keys_of,
+    time_spent,
+    untraced_scale,
+)
+from workbench.analysis.layers import NO_LAYER
 from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Measurement
@@ -192,6 +200,32 @@ def find_threads(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
             f"run with {count(best, 'thread')}",
             f"workbench run MODEL.pte --threads {best}",
         )
+
+
+def find_slower_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Layers that another runtime computes faster."""
+    for ab in m.run.comparisons:
+        if ab.candidate is not m or not ab.baseline.runtime or ab.layers is None:
+            continue
+        rows = ab.layers[(ab.layers["outcome"] == "slower") & (ab.layers["name"] != NO_LAYER)]
+        lost = rows["candidate_ms"] * untraced_scale(m)
+        gain, low, high = (
+            float((lost * (1 - rows[column])).sum()) for column in ("speedup", "high", "low")
+        )
+        shown = [
+            f"{row.name} {1 / row.speedup:.1f}x ({row.differs})"
+            for row in rows.itertuples(index=False)
+        ]
+        more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
+        if shown:
+            yield Finding(
+                f"{count(len(shown), 'layer')} slower than in {ab.baseline.runtime}: "
+                f"{', '.join(shown[:3])}{more}",
+                Gain(gain, low, high, "measured"),
+                (),
+                "see what these layers do otherwise: delegate their operators, or change them",
+                f"wb.open_run('RUN_DIR').compare('{ab.baseline.name}').layers",
+            )
 
 
 _Name = TypeVar("_Name", bound=Hashable)

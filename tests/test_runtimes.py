@@ -1,0 +1,133 @@
+"""Other runtimes as sides of a run: eager PyTorch, torch.compile, ONNX Runtime and OpenVINO."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import workbench as wb
+
+BRIEF = wb.MeasureOptions(
+    runs=4, warmup=1, processes=2, cold_start=False, evidence=False, roof=False
+)
+INSTALLED = [
+    name
+    for name, package in (("onnx", "onnxruntime"), ("openvino", "openvino"))
+    if importlib.util.find_spec(package) and importlib.util.find_spec("onnxscript")
+]
+
+
+class Net(torch.nn.Module):
+    """A mean that is not delegated, between layers that are, and a keyword argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 16, 3)
+        self.norm = torch.nn.BatchNorm2d(16)
+        self.act = torch.nn.ReLU()
+        self.head = torch.nn.Linear(16, 10)
+
+    def forward(self, x, scale=None):
+        return self.head(self.act(self.norm(self.conv(x))).mean((2, 3))) * scale
+
+
+INPUTS = {"x": torch.randn(1, 3, 64, 64), "scale": torch.tensor(2.0)}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    against = ["eager", *INSTALLED]
+    folder = tmp_path_factory.mktemp("run")
+    return wb.profile(Net(), INPUTS, measure=BRIEF, against=against, root=folder)
+
+
+@pytest.mark.slow
+def test_every_runtime_is_compared_with_the_same_outputs(run):
+    titles = {"eager": "eager PyTorch", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}
+    assert [ab.baseline.name for ab in run.comparisons] == ["eager", *INSTALLED]
+    for ab in run.comparisons:
+        assert f"Net, ExecuTorch against {titles[ab.baseline.name]}: " in ab.text
+        assert ab.text.endswith("; same outputs")
+        ((_, status, evidence),) = ab.checks
+        assert status == "ok", evidence
+    assert run.subject.runtime == "", "the report is about ExecuTorch"
+    assert not (run.checks["status"] == "fail").any(), run.checks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["eager", *INSTALLED])
+def test_operators_of_a_runtime_have_their_layers(run, name):
+    table = run[name].operators
+    layers = set(table["module"].dropna()) | set(", ".join(table["also"].dropna()).split(", "))
+    assert {"conv", "head", "act"} <= layers
+    sources = table["source"].dropna()
+    assert sources.str.contains(r"test_runtimes\.py:\d+").all(), sources
+    assert table["share"].sum() == pytest.approx(1)
+    assert (table.loc[table["module"] == "conv", "category"] == "Convolution").any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["eager", *INSTALLED])
+def test_a_layer_says_what_executorch_does_otherwise(run, name):
+    layers = run.compare(name).layers
+    differs = layers.set_index("name")["differs"].dropna()
+    assert "not delegated: mean" in " ".join(differs)
+
+
+@pytest.mark.slow
+def test_the_threads_are_those_asked_for_and_the_program_is_found_again(run, cli):
+    pte = run.subject.program.pte
+    brief = ["--threads", "2", "--processes", "1", "--runs", "2", "--no-evidence"]
+    more = ["--no-cold-start", "--out", str(run.path.parents[1] / "two")]
+    code, out, _ = cli("run", pte, "--against", "eager", *brief, *more)
+    assert (code, "ExecuTorch against eager PyTorch" in out) == (0, True)
+    assert list(run.path.parents[1].glob("artifacts/*.eager.pt2")), "not traced again"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("onnx" not in INSTALLED, reason="onnxruntime, an extra, is not installed")
+def test_a_file_of_onnx_is_a_side(run, tmp_path):
+    made = next(run.path.parents[1].glob("artifacts/*.onnx.onnx"))
+    file = tmp_path / "theirs.onnx"
+    file.write_bytes(made.read_bytes())
+    options = replace(BRIEF, processes=1, against=(str(file),))
+    theirs = wb.measure(run.subject.program.pte, options=options, root=tmp_path)
+    assert "ExecuTorch against ONNX Runtime" in theirs.compare().text
+    file.write_bytes(b"no model")
+    with pytest.raises(wb.WorkbenchError, match=r"onnx|ONNX|Protobuf"):
+        wb.measure(run.subject.program.pte, options=options, root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"against": ("eager",)},
+            "its PyTorch model is not known -> workbench profile MODEL",
+        ),
+        ({"against": ("nowhere.onnx",)}, r"nowhere\.onnx: no such file"),
+        ({"against": ("eger",)}, "eger: no such file"),
+    ],
+)
+def test_what_cannot_be_a_side_is_one_line(conv_pte, options, words):
+    with pytest.raises(wb.WorkbenchError, match=words):
+        wb.measure(conv_pte, options=wb.MeasureOptions(**options))
+
+
+def test_a_missing_package_names_the_line_that_installs_it(conv_pte, monkeypatch):
+    found = importlib.util.find_spec
+    absent = lambda name, *rest: None if name == "openvino" else found(name, *rest)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", absent)
+    options = wb.MeasureOptions(against=("openvino",))
+    with pytest.raises(wb.WorkbenchError, match=r"not installed -> .*workbench\[openvino\]"):
+        wb.measure(conv_pte, options=options)
+
+
+def test_no_runtime_is_imported_by_the_core():
+    code = "import sys, workbench as wb; wb.profile; print(json.dumps([*sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", f"import json; {code}"], capture_output=True)
+    assert not {"onnx", "onnxruntime", "openvino", "torch"} & set(json.loads(done.stdout))

@@ -1,0 +1,334 @@
+"""A model as another runtime takes it: a side of a run, beside the program of ExecuTorch."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench import store
+from workbench.errors import ExportError, UsageError, WorkbenchError
+from workbench.export.layers import read_interface
+from workbench.export.origins import make_origin, module_classes, module_stack
+from workbench.export.precision import DTYPES
+from workbench.export.program import Program, open_program
+from workbench.models.process import silence
+from workbench.models.sources import reason
+from workbench.options import RUNTIMES, ExportOptions, Progress
+from workbench.records.layers import Instruction, Layers, Method, Origin
+from workbench.records.runs import GIVEN
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from workbench.models.loader import LoadedModel
+
+
+def open_side(
+    text: str, program: Program, load: Callable[[], LoadedModel], progress: Progress
+) -> Program:
+    """A side to measure against a program: a file, or its model for another runtime.
+
+    The model, which ``load`` returns, is traced as it is, in its own dtype, and kept beside the
+    program.
+    """
+    if text not in RUNTIMES:
+        return open_program(text)
+    make = _MAKERS[text]
+    path = _side_path(program, text)
+    if not store.export_record_path(path).is_file():
+        progress(f"preparing {program.model} for {RUNTIMES[text]}", 0.0)
+        with silence():
+            make(path, program, load)
+    return open_program(path)
+
+
+def check_side(text: str) -> None:
+    """WorkbenchError if there is no such file, or what the runtime needs is not installed."""
+    runtime = text if text in RUNTIMES else open_program(text).runtime
+    for package in _PACKAGES.get(runtime, ()):
+        if not importlib.util.find_spec(package):
+            what = f"{package} is not installed"
+            raise WorkbenchError(what, where=text, install=f"executorch-workbench[{runtime}]")
+
+
+def reload_model(program: Program) -> LoadedModel:
+    """The model that a program was exported from, with the inputs of the export."""
+    from workbench.models.inputs import choose_inputs, lay_out_channels_last
+    from workbench.models.loader import load_model
+
+    export = program.export
+    if export is None or not export.spec or export.made_from["weights"]:
+        given = export is not None and export.input_source == GIVEN
+        hint = 'wb.profile(net, x, against=["eager"])' if given else "workbench profile MODEL"
+        raise UsageError("its PyTorch model is not known", where=program.path, hint=hint)
+    settings = json.loads(export.made_from["settings"])
+    settings |= {"sizes": tuple(settings["sizes"].items())}
+    sources = tuple(export.made_from["inputs"].split()[:-1])  # the last word is a hash
+    options = ExportOptions(**settings, inputs=sources)
+    model = choose_inputs(load_model(export.spec), options)
+    return lay_out_channels_last(model) if options.channels_last else model
+
+
+def label_node(node: Any) -> str:
+    """What a trace calls an operator of PyTorch's graph, such as ``conv2d (conv2d_3)``."""
+    target = node.target
+    return f"{getattr(target, '_opname', getattr(target, '__name__', target))} ({node.name})"
+
+
+def _side_path(program: Program, runtime: str) -> Path:
+    suffix = ".pt2" if runtime in ("eager", "compile") else ".onnx"
+    return program.path.with_name(f"{program.stem}-{program.sha256[:8]}.{runtime}{suffix}")
+
+
+def _make_graph(path: Path, program: Program, load: Callable[[], LoadedModel]) -> None:
+    """Write the model's own graph, without casts and rewrites, or link the one that there is."""
+    import torch
+
+    from workbench.export import failure
+    from workbench.export.lower import trace_model
+
+    kept = next((p for p in map(_side_path, [program] * 2, _GRAPHS) if p.is_file()), None)
+    if kept and kept != path:
+        path.unlink(missing_ok=True)
+        os.link(kept, path)
+        graph = torch.export.load(path)
+    else:
+        model = load()
+        with failure.explain(failure.TRACING, model.origin):
+            graph = trace_model(model)
+        partial = path.with_name(f".{path.stem}.{os.getpid():08}{store.PARTIAL}.pt2")
+        try:
+            torch.export.save(graph, partial)
+            partial.replace(path)
+        except Exception as error:  # PyTorch's serialiser may raise anything
+            what = f"PyTorch cannot save its graph: {reason(error)}"
+            raise ExportError(what, where=model.origin) from None
+        finally:
+            partial.unlink(missing_ok=True)
+    _save_record(path, program, graph, *_describe_graph(graph))
+
+
+def _make_onnx(path: Path, program: Program, load: Callable[[], LoadedModel]) -> None:
+    """Export the model's own graph to ONNX."""
+    import onnx
+    import torch
+
+    graph_path = _side_path(program, "eager")
+    if not store.export_record_path(graph_path).is_file():
+        _make_graph(graph_path, program, load)
+    graph = torch.export.load(graph_path)
+    try:
+        made = torch.onnx.export(graph, dynamo=True, verbose=False)
+        assert made
+        made.save(path)
+    except Exception as error:  # PyTorch's exporter may raise anything
+        what = f"PyTorch cannot export it to ONNX: {reason(error)}"
+        raise ExportError(what, where=program.model) from None
+    model = onnx.load(path, load_external_data=False)
+    origins, numbers, modules = _describe_onnx(model.graph)
+    if path.suffixes[-2] == ".onnx":
+        events = _describe_fusion(path, model.graph.node, numbers)
+    else:
+        events = _describe_openvino(path, model.graph.node, numbers)
+    _save_record(path, program, graph, origins, events, modules)
+
+
+def _describe_onnx(graph: Any) -> tuple[list[Origin], list[tuple[int, ...]], dict[str, str]]:
+    """The origins, their numbers by the position of a node, and the modules of an ONNX graph.
+
+    A convolution that has absorbed a batch norm carries its metadata; its weight has the name of
+    the layer.
+    """
+    origins: list[Origin] = []
+    numbers, modules = [], dict[str, str]()
+    for node in graph.node:
+        known = {entry.key: entry.value for entry in node.metadata_props}
+        scopes, kinds = (
+            ast.literal_eval(known.get(f"pkg.torch.onnx.{key}", "['']"))[:-1]
+            for key in ("name_scopes", "class_hierarchy")
+        )
+        classes = module_classes(zip(scopes, kinds, strict=False))
+        modules |= classes
+        origin = make_origin(
+            node.name, node.op_type, classes, known.get("pkg.torch.onnx.stack_trace")
+        )
+        owner = node.input[1].rpartition(".")[0] if len(node.input) > 1 else ""
+        own = [origin]
+        if owner and owner != origin.module:
+            own.insert(0, replace(origin, module=owner, module_class=node.op_type))
+        numbers.append(tuple(range(len(origins), len(origins) + len(own))))
+        origins += own
+    return origins, numbers, modules
+
+
+def _describe_fusion(
+    path: Path, nodes: Sequence[Any], numbers: Sequence[tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The origins of every operator that ONNX Runtime makes of a model, by what it logs.
+
+    An operator has the name of a node, or that of a node's output. It stands for this node and for
+    those before it that nothing else reads, as far as the first of its own type; what is left over
+    was fused into the operator before it.
+    """
+    import onnx
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath, options.log_severity_level = f"{folder}/model.onnx", 3
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        fused = onnx.load(f"{folder}/model.onnx", load_external_data=False).graph.node
+    by_name = {node.name: n for n, node in enumerate(nodes)}
+    producer = {output: n for n, node in enumerate(nodes) for output in node.output}
+    readers: dict[str, set[int]] = defaultdict(set)
+    for n, node in enumerate(nodes):
+        for name in node.input:
+            readers[name].add(n)
+
+    owner: dict[int, str] = {}
+    parts: dict[str, list[int]] = {}
+    for node in fused:
+        names = node.name, node.name.removesuffix("_nchwc"), *node.output
+        places = (lookup.get(name) for name in names for lookup in (by_name, producer))
+        main = next((place for place in places if place is not None), None)
+        if main is not None and main not in owner and not node.op_type.startswith("Reorder"):
+            owner[main] = label = f"{node.op_type} ({node.name})"
+            parts[label] = [main]
+    for label, own in parts.items():
+        for n in own:  # which grows
+            if nodes[n].op_type == _type_of(label):
+                break
+            before = dict.fromkeys(producer[name] for name in nodes[n].input if name in producer)
+            own += [
+                b
+                for b in before
+                if b not in owner and set().union(*(readers[o] for o in nodes[b].output)) <= {*own}
+            ]
+        owner |= dict.fromkeys(own, label)
+    for n, node in enumerate(nodes):
+        before_it = [producer[name] for name in node.input if producer.get(name) in owner]
+        if n not in owner and before_it:
+            owner[n] = owner[before_it[0]]
+            parts[owner[n]].append(n)
+
+    def order(label: str) -> tuple[int, ...]:
+        """The origins, those of the node of the operator's own type first: they name the layer."""
+        ordered = sorted(parts[label], key=lambda n: (nodes[n].op_type != _type_of(label), n))
+        return tuple(dict.fromkeys(chain.from_iterable(numbers[n] for n in ordered)))
+
+    return {label: order(label) for label in parts}
+
+
+def _describe_openvino(
+    path: Path, nodes: Sequence[Any], numbers: Sequence[tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The origins of every operator of OpenVINO, which names the nodes that it was made of."""
+    import openvino
+
+    own = {name: n for node, n in zip(nodes, numbers, strict=True) for name in node.output}
+    own |= {node.name: n for node, n in zip(nodes, numbers, strict=True)}
+    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    events = {}
+    for label, parts in label_operators(compiled).values():
+        known = dict.fromkeys(chain.from_iterable(own.get(part, ()) for part in parts))
+        events[label] = tuple(known)
+    return {label: found for label, found in events.items() if found}
+
+
+def label_operators(compiled: Any) -> dict[str, tuple[str, list[str]]]:
+    """What a trace calls each operator of OpenVINO, and the nodes in it, by its name there."""
+    labels = {}
+    for operator in compiled.get_runtime_model().get_ordered_ops():
+        info, name = operator.get_rt_info(), operator.get_friendly_name()
+        kind, parts = (
+            str(info[key].value) if key in info else ""
+            for key in ("layerType", "originalLayersNames")
+        )
+        labels[name] = f"{kind} ({name})", parts.split(",")
+    return labels
+
+
+def _type_of(label: str) -> str:
+    return label.partition(" ")[0].removeprefix("Fused")
+
+
+#: What a runtime needs: packages of its extra.
+_PACKAGES = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("onnx", "onnxscript", "openvino"),
+}
+_GRAPHS = ("eager", "compile")
+#: What makes the file that a runtime opens.
+_MAKERS = {
+    "eager": _make_graph,
+    "compile": _make_graph,
+    "onnx": _make_onnx,
+    "openvino": _make_onnx,
+}
+
+
+def _describe_graph(
+    graph: ExportedProgram,
+) -> tuple[list[Origin], dict[str, tuple[int, ...]], dict[str, str]]:
+    """The operators of a graph, their numbers by what a trace calls them, and the modules."""
+    origins: list[Origin] = []
+    events: dict[str, tuple[int, ...]] = {}
+    modules: dict[str, str] = {}
+    for node in graph.module(check_guards=False).graph.nodes:  # type: ignore[operator]
+        if node.op == "call_function":
+            classes = module_classes(module_stack(node))
+            modules |= classes
+            events[label_node(node)] = (len(origins),)
+            trace = node.meta.get("stack_trace")
+            origins.append(make_origin(node.name, str(node.target), classes, trace))
+    return origins, events, modules
+
+
+def _save_record(
+    path: Path,
+    program: Program,
+    graph: ExportedProgram,
+    origins: Sequence[Origin],
+    events: Mapping[str, tuple[int, ...]],
+    modules: dict[str, str],
+) -> None:
+    """Write the record of a side and its layers: one call of a delegate, which logs operators."""
+    export, sha256 = program.export, store.sha256_of(path)
+    assert export
+    runtime = path.suffixes[-2][1:]
+    call = Instruction("delegate", runtime, events=dict(events))
+    method = Method("forward", (call,), {}, (), tuple(origins), modules)
+    layers = store.save_layers(Layers(sha256, (method,)), store.layers_path(path))
+    floats = (str(t.dtype)[6:] for t in graph.state_dict.values() if t.is_floating_point())
+    own = next(floats, "float32")
+    arguments = read_interface(program.path.read_bytes())[0]
+    inputs = zip(export.inputs, arguments, strict=True)
+    record = replace(
+        export,
+        dtype=next(name for name, dtype in DTYPES.items() if dtype == own),
+        backend=runtime,
+        pte=path.name,
+        sha256=sha256,
+        size_bytes=path.stat().st_size,
+        inputs=tuple(replace(tensor, dim_order=taken.dim_order) for tensor, taken in inputs),
+        delegates={},
+        undelegated=(),
+        etrecord="",
+        layers=layers.name,
+        options={},
+        partition=(),
+        fidelity=(),
+        problem="",
+        files={},
+        noise=(),
+    )
+    store.save_export(record, path.parent)

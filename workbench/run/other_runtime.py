@@ -1,0 +1,396 @@
+"""A process that runs a model in another runtime, behind the protocol of the native runner.
+
+``python -m workbench.run.other_runtime JSON``, where the JSON has the fields of `Settings`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from workbench.records.runs import Tensor
+from workbench.run.tensor_files import read_output
+
+#: What an iteration's time includes.
+CLOCK = "one call with the inputs in memory"
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to run, where and on what; ``inputs`` have ``dim_order``, and their files."""
+
+    runtime: str
+    path: str
+    threads: int
+    inputs: tuple[Tensor, ...]
+    cpus: tuple[int, ...] = ()
+    traced: bool = False
+
+
+class Span(NamedTuple):
+    """An operator of one inference, in nanoseconds."""
+
+    name: str
+    start: int
+    end: int
+
+
+class Model(NamedTuple):
+    """An opened model.
+
+    ``run`` computes its outputs; ``threads`` are those that the runtime says it uses. Of a traced
+    one, ``spans`` are the operators of the last inference, or ``all_spans`` those of every
+    inference so far, for a runtime that tells them only once.
+    """
+
+    run: Callable[[], Sequence[Any]]
+    threads: int
+    spans: Callable[[], list[Span]] = list
+    all_spans: Callable[[], list[list[Span]]] | None = None
+
+
+def main(text: str) -> None:
+    """Open the model, then answer commands until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what compilers print is no answer
+
+    def answer(**fields: Any) -> None:
+        answers.write(json.dumps(fields) + "\n")
+        answers.flush()
+
+    try:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        serve(msgspec.json.decode(text, type=Settings), answer)
+    except Exception as error:  # whatever a runtime raises
+        words = " ".join(str(error).split())
+        answer(error="runtime", message=f"{type(error).__name__}: {words:.300}")
+        raise SystemExit(1) from None
+
+
+def serve(settings: Settings, answer: Callable[..., None]) -> None:
+    """Say that the model is loaded, and execute commands, one a line."""
+    started = time.perf_counter()
+    if settings.cpus and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, settings.cpus)
+    arrays = [read_input(tensor) for tensor in settings.inputs]
+    opened = time.perf_counter()
+    model = RUNTIMES[settings.runtime](settings, arrays)
+    outputs = model.run()
+    load_ms = 1e3 * (time.perf_counter() - opened)
+    if model.threads != settings.threads:
+        text = f"it uses {model.threads} threads instead of {settings.threads}"
+        raise RuntimeError(text)
+    gc.disable()
+    recorded: list[tuple[Span, list[Span]]] = []
+    answer(
+        event="ready", runner=settings.runtime, clock=CLOCK, traced=settings.traced, isa="native",
+        masked=[], features=[], self_check="", threads=model.threads, load_ms=load_ms,
+        startup_ms=1e3 * (time.perf_counter() - started), method="forward", methods=["forward"],
+        inputs=[asdict(tensor) for tensor in settings.inputs],
+        outputs=[{"dtype": a.dtype.name, "shape": a.shape} for a in map(to_array, outputs)],
+        operator_clock="ns",
+    )  # fmt: skip
+    for line in sys.stdin:
+        command, _, argument = line.rstrip("\n").partition(" ")
+        if command == "run":
+            times, outputs = time_runs(model, int(argument), settings.traced, recorded)
+            answer(event="run", **times)
+        elif command == "output":
+            answer(event="output", files=write_outputs(outputs, argument))
+        elif command == "reset":
+            recorded.clear()
+            answer(event="reset")
+        elif command == "etdump":
+            if model.all_spans:
+                operators = model.all_spans()[-len(recorded) :]
+                wholes = (whole for whole, _ in recorded)
+                recorded = list(zip(wholes, operators, strict=True))
+            Path(argument).write_bytes(build_etdump(settings.runtime, recorded))
+            recorded = []
+            answer(event="etdump", file=argument)
+        elif command == "quit":
+            return
+        else:
+            answer(error="command", message=f"unknown command {command!r:.40}")
+
+
+def read_input(tensor: Tensor) -> np.ndarray:
+    """An input in the order of its dimensions, laid out in memory as the program takes it."""
+    flat = read_output(Path(tensor.file), tensor.dtype)
+    order = tensor.dim_order or tuple(range(len(tensor.shape)))
+    return flat.reshape([tensor.shape[d] for d in order]).transpose(np.argsort(order))
+
+
+def to_array(output: Any) -> np.ndarray:
+    """An output as an array; bfloat16, which NumPy lacks, as float32."""
+    if isinstance(output, np.ndarray):
+        return output
+    tensor = output.detach()
+    is_bfloat16 = str(tensor.dtype) == "torch.bfloat16"
+    return np.asarray((tensor.float() if is_bfloat16 else tensor).numpy())
+
+
+def write_outputs(outputs: Sequence[Any], base: str) -> list[dict[str, Any]]:
+    """Write the outputs to ``<base>-<index>.bin``; what each file holds."""
+    files = []
+    for index, array in enumerate(map(to_array, outputs)):
+        Path(f"{base}-{index}.bin").write_bytes(np.ascontiguousarray(array).tobytes())
+        files.append({"index": index, "dtype": array.dtype.name, "shape": array.shape})
+    return files
+
+
+def time_runs(
+    model: Model, count: int, traced: bool, recorded: list[tuple[Span, list[Span]]]
+) -> tuple[dict[str, list[int]], Sequence[Any]]:
+    """Wall and CPU times of ``count`` inferences, as the native runner takes them."""
+    wall, cpu, preempted = [], [], []
+    outputs: Sequence[Any] = ()
+    for _ in range(count):
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        cpu_start, start = time.process_time_ns(), time.perf_counter_ns()
+        outputs = model.run()
+        end, cpu_end = time.perf_counter_ns(), time.process_time_ns()
+        wall.append(end - start)
+        cpu.append(cpu_end - cpu_start)
+        preempted.append(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches)
+        if traced:
+            recorded.append((Span("", start, end), model.spans()))
+    return {"wall_ns": wall, "cpu_ns": cpu, "preempted": preempted}, outputs
+
+
+def open_eager(settings: Settings, arrays: Sequence[np.ndarray], compiled: bool = False) -> Model:
+    """A program of ``torch.export``, its operators called one after the other, or compiled."""
+    import torch
+    from torch.utils._pytree import tree_flatten, tree_unflatten
+
+    from workbench.export.runtimes import label_node
+
+    torch.set_num_threads(settings.threads)
+    torch.set_num_interop_threads(1)
+    program: Any = torch.export.load(settings.path)
+    module = program.module(check_guards=False)
+    examples, structure = tree_flatten(program.example_inputs)
+    leaves = [
+        torch.from_numpy(array).to(example.dtype)
+        for array, example in zip(arrays, examples, strict=True)
+    ]
+    args, kwargs = tree_unflatten(leaves, structure)
+    call = torch.compile(module) if compiled else module
+
+    def flatten(outputs: Any) -> list[Any]:
+        return [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, torch.Tensor)]
+
+    def run() -> list[Any]:
+        with torch.inference_mode():
+            return flatten(call(*args, **kwargs))
+
+    if compiled or not settings.traced:
+        return Model(run, torch.get_num_threads())
+
+    class Timer(torch.fx.Interpreter):
+        """Executes the graph as its code does, and times each operator."""
+
+        spans: list[Span]
+
+        def run_node(self, n: torch.fx.Node) -> Any:
+            self.name = n.name
+            return super().run_node(n)
+
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            start = time.perf_counter_ns()
+            result = target(*args, **kwargs)
+            self.spans.append(Span(self.name, start, time.perf_counter_ns()))
+            return result
+
+    timer = Timer(module)
+    names = {node.name: label_node(node) for node in module.graph.nodes}
+
+    def run_timed() -> list[Any]:
+        timer.spans = []
+        with torch.inference_mode():
+            return flatten(timer.run(*leaves, enable_io_processing=False))
+
+    def name_spans() -> list[Span]:
+        return [span._replace(name=names[span.name]) for span in timer.spans]
+
+    return Model(run_timed, torch.get_num_threads(), name_spans)
+
+
+def open_compiled(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
+    """The same program, compiled by ``torch.compile``, whose kernels do not map to operators."""
+    return open_eager(settings, arrays, compiled=True)
+
+
+def open_onnx(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
+    """A model in ONNX Runtime with its default optimisations."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = settings.threads, 1
+    options.enable_profiling = settings.traced
+    folder = tempfile.TemporaryDirectory()
+    options.profile_file_prefix = f"{folder.name}/profile"
+    session = onnxruntime.InferenceSession(
+        settings.path, options, providers=["CPUExecutionProvider"]
+    )
+    taken = session.get_inputs()
+    dtypes = [_ONNX_DTYPES.get(each.type[7:-1], each.type[7:-1]) for each in taken]
+    feeds = {
+        each.name: np.array(array, dtype, order="C")
+        for each, array, dtype in zip(taken, arrays, dtypes, strict=True)
+    }
+
+    def read_profile() -> list[list[Span]]:
+        with folder:
+            events = json.loads(Path(session.end_profiling()).read_bytes())
+        return split_profile(events)
+
+    return Model(
+        lambda: session.run(None, feeds), options.intra_op_num_threads, all_spans=read_profile
+    )
+
+
+#: NumPy's names of ONNX's types, where they differ.
+_ONNX_DTYPES = {"float": "float32", "double": "float64"}
+_KERNEL = "_kernel_time"
+
+
+def split_profile(events: Iterable[dict[str, Any]]) -> list[list[Span]]:
+    """The operators of every inference in a profile of ONNX Runtime, whose unit is microseconds."""
+    runs: list[list[Span]] = [[]]
+    for event in events:
+        if event.get("name") == "model_run":
+            runs.append([])
+        elif event.get("cat") == "Node" and event["name"].endswith(_KERNEL):
+            name = f"{event['args']['op_name']} ({event['name'].removesuffix(_KERNEL)})"
+            start = 1000 * event["ts"]
+            runs[-1].append(Span(name, start, start + 1000 * event["dur"]))
+    return runs[:-1]
+
+
+def open_openvino(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
+    """A model in OpenVINO, in single precision where the model is."""
+    import openvino
+
+    from workbench.export.runtimes import label_operators
+
+    threads = openvino.properties.inference_num_threads
+    compiled = openvino.Core().compile_model(
+        settings.path,
+        "CPU",
+        {
+            threads: settings.threads,
+            "NUM_STREAMS": "1",
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+            "ENABLE_CPU_PINNING": False,
+            "PERF_COUNT": settings.traced,
+        },
+    )
+    request = compiled.create_infer_request()
+    for number, (port, array) in enumerate(zip(compiled.inputs, arrays, strict=True)):
+        dtype = port.get_element_type().to_dtype()
+        request.set_input_tensor(number, openvino.Tensor(np.array(array, dtype, order="C")))
+
+    walls: list[int] = []
+
+    def run() -> list[np.ndarray]:
+        start = time.perf_counter_ns()
+        request.infer()
+        walls.append(time.perf_counter_ns() - start)
+        return [request.get_output_tensor(n).data for n in range(len(compiled.outputs))]
+
+    def share_spans() -> list[list[Span]]:
+        """OpenVINO tells averages over all inferences: each gets its part, by its length."""
+        info = [n for n in request.get_profiling_info() if n.status == n.Status.EXECUTED]
+        known = label_operators(compiled)
+        names = [known.get(node.node_name, (node.node_name,))[0] for node in info]
+        spent = np.array([node.real_time.total_seconds() * 1e9 for node in info])
+        ends = np.cumsum(spent) / np.mean(walls)
+        return [
+            [
+                Span(name, int(start * wall), int(end * wall))
+                for name, start, end in zip(names, [0, *ends], ends, strict=False)
+            ]
+            for wall in walls
+        ]
+
+    return Model(run, compiled.get_property(threads), all_spans=share_spans)
+
+
+#: How each runtime opens a model.
+RUNTIMES: dict[str, Callable[[Settings, Sequence[np.ndarray]], Model]] = {
+    "eager": open_eager,
+    "compile": open_compiled,
+    "onnx": open_onnx,
+    "openvino": open_openvino,
+}
+
+
+def build_etdump(name: str, runs: Sequence[tuple[Span, Sequence[Span]]]) -> bytes:
+    """The bytes of an ETDump: each run is one call of a delegate, which logs the operators."""
+    import flatbuffers
+
+    builder = flatbuffers.Builder(1024)
+
+    def vector(references: Sequence[int]) -> int:
+        builder.StartVector(4, len(references), 4)
+        for reference in reversed(references):
+            builder.PrependUOffsetTRelative(reference)
+        return int(builder.EndVector())
+
+    def event(text: str, span: Span, chain: int, operator: str = "") -> int:
+        label = builder.CreateSharedString(text) if text else 0
+        delegate = builder.CreateSharedString(operator) if operator else 0
+        builder.StartObject(8)  # the fields of ProfileEvent, by number
+        builder.PrependUOffsetTRelativeSlot(0, label, 0)
+        builder.PrependInt32Slot(1, chain, 0)
+        builder.PrependInt32Slot(2, 0, -1)
+        builder.PrependUOffsetTRelativeSlot(4, delegate, 0)
+        builder.PrependUint64Slot(6, span.start, 0)
+        builder.PrependUint64Slot(7, span.end, 0)
+        profile = builder.EndObject()
+        builder.StartObject(3)  # of Event
+        builder.PrependUOffsetTRelativeSlot(0, profile, 0)
+        return int(builder.EndObject())
+
+    def list_events(whole: Span, operators: Sequence[Span]) -> Iterator[int]:
+        for operator in operators:
+            yield event("", operator, 0, operator.name)
+        yield event("DELEGATE_CALL", whole, 0)
+        yield event("Method::execute", whole, -1)
+
+    blocks = []
+    for whole, operators in runs:
+        events, label = vector([*list_events(whole, operators)]), builder.CreateSharedString(name)
+        builder.StartObject(4)  # of RunData
+        builder.PrependUOffsetTRelativeSlot(0, label, 0)
+        builder.PrependInt32Slot(1, -1, -1)
+        builder.PrependUOffsetTRelativeSlot(3, events, 0)
+        blocks.append(int(builder.EndObject()))
+    data = vector(blocks)
+    builder.StartObject(2)  # of ETDump
+    builder.PrependUint32Slot(0, 0, 0)
+    builder.PrependUOffsetTRelativeSlot(1, data, 0)
+    builder.FinishSizePrefixed(builder.EndObject(), file_identifier=b"ED00")
+    return bytes(builder.Output())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
