@@ -18,6 +18,9 @@ OPTIONAL_REWRITES = {
     "powers": "products and square roots instead of powers",
     "norms": "layer norms as matrix products and elementwise operators",
     "constants": "what depends on no input is computed by the export",
+    "functions": "one operator for a function that is spelled out, such as hard swish",
+    "order": "convolutions and linear layers where there are fewer positions: before upsampling",
+    "lookups": "rows of a table instead of products with one-hot vectors",
     "gelu_tanh": "GELU by its tanh approximation (error up to 5e-4)",
 }
 

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -20,6 +21,8 @@ CURES = {
     "gelu_tanh": ("undelegated", ("gelu ",)),
     "constants": ("fixed work", ("",)),
 }
+#: Rules whose findings only another dtype helps against.
+_FLOORS = ("compute-bound", "dtype")
 #: What an objective other than latency makes small.
 SIZES = {"size": "size_bytes", "memory": "peak_bytes"}
 
@@ -52,6 +55,8 @@ def read_study(path: str | Path) -> Study:
 
 def match_findings(findings: pd.DataFrame, rewrite: str) -> pd.DataFrame:
     """The findings whose cause a rewrite removes, at least in part."""
+    if rewrite not in CURES:
+        return findings[findings["hint"].str.endswith(f"--also-rewrite {rewrite}")]
     rule, starts = CURES[rewrite]
     found = findings[(findings["rule"] == rule) & findings["title"].str.startswith(starts)]
     if len(found) or rule == "fixed work":
@@ -93,9 +98,38 @@ def add_measured(findings: pd.DataFrame, study: Study, sha256: str) -> pd.DataFr
             values = [gain.ms, gain.low_ms, gain.high_ms, gain.ms / parent.latency_ms, "measured"]
             columns = ["gain_ms", "low_ms", "high_ms", "share", "basis"]
             findings.loc[found.index, columns] = values
-    expected = findings["gain_ms"].fillna(findings["high_ms"] / 2)
-    order = expected.sort_values(ascending=False, kind="stable").index
-    return findings.loc[order].reset_index(drop=True).assign(rank=findings["rank"])
+    return rank_findings(findings)
+
+
+def rank_findings(findings: pd.DataFrame, by_gain: bool = True) -> pd.DataFrame:
+    """Findings, largest expected gain first, each cause once.
+
+    Of a gain with only an upper bound, half is expected. Findings that only another dtype helps
+    against come last: they are the floor of this one. A finding whose operators all belong to one
+    with a larger gain is told with that one. The first three share no operator.
+    """
+    if by_gain:
+        expected = findings["gain_ms"].fillna(findings["high_ms"] / 2)
+        floor = findings["rule"].isin(_FLOORS) & (findings["basis"] != "measured")
+        order = pd.DataFrame({"floor": floor, "gain": -expected})
+        findings = findings.loc[order.sort_values(["floor", "gain"], kind="stable").index]
+    causes: list[dict[str, Any]] = []
+    for row in findings.to_dict("records"):
+        keys = {*row["keys"].splitlines()}
+        same = [c for c in causes if keys and keys <= {*c["keys"].splitlines()}]
+        if same and by_gain and row["of"] == "latency":
+            same[0]["action"] += f"; this also explains: {row['title']}"
+        else:
+            causes.append(row)
+    first: list[dict[str, Any]] = []
+    for row in causes if by_gain else ():
+        taken = {key for each in first for key in each["keys"].splitlines()}
+        if len(first) < 3 and taken.isdisjoint(row["keys"].splitlines()):
+            first.append(row)
+    table = pd.DataFrame(
+        [*first, *(row for row in causes if row not in first)], columns=findings.columns
+    )
+    return table.astype(findings.dtypes).assign(rank=range(1, len(table) + 1))
 
 
 def pick_best(study: Study) -> list[Variant]:

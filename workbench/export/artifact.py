@@ -193,6 +193,7 @@ def _export_model(
         weights=weights,
         options={name: text for name, text in (asked | lowered.notes).items() if text},
         partition=lowered.partition,
+        rewrites=lowered.rewrites,
         **checked,
         made_from=made_from,
         spec=str(given) if plain else "",

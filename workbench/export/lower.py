@@ -28,12 +28,17 @@ from workbench.export.layers import (
 )
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
-from workbench.export.rewrite import rewrite_operators, transform_passes
+from workbench.export.rewrite import (
+    list_rewrites,
+    offer_rewrites,
+    rewrite_operators,
+    transform_passes,
+)
 from workbench.export.shortcuts import take_shortcuts
 from workbench.models.process import PROCESS_LOCK, collect_stderr, replaced, silence
 from workbench.models.sources import user_line_of_stack
 from workbench.options import Progress, silent
-from workbench.records.runs import LayerNoise, Partition, Tensor
+from workbench.records.runs import LayerNoise, Partition, Rewrite, Tensor
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
@@ -59,6 +64,7 @@ class Lowered:
     layers: Layers
     notes: dict[str, str]
     partition: tuple[Partition, ...]
+    rewrites: tuple[Rewrite, ...] = ()
     measure_noise: Callable[[], tuple[LayerNoise, ...]] | None = None
 
 
@@ -78,6 +84,7 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
     if options.rewrite or options.also_rewrite:
         counts = sorted(rewrite_operators(exported, options).items())
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
+    offered = [] if PRECISIONS[dtype].quantizes else offer_rewrites(exported)
     progress(f"lowering to {backend}", 0.4)
     weights = keep_half_weights() if PRECISIONS[dtype].half_weights else contextlib.nullcontext()
     with failure.explain(failure.LOWERING, model.origin, exported), weights, torch.no_grad():
@@ -86,6 +93,7 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
                 program, edge, partition = _lower(exported, options, model.metadata)
         except Exception:  # upstream's own error, if there is one
             program, edge, partition = _lower(exported, options, model.metadata)
+    rewrites = list_rewrites(offered, edge)
     with failure.explain(failure.LOWERING, model.origin, exported):
         etrecord, layers = _write_etrecord(exported, edge, program), describe_program(program)
     if missing := sorted(count_calls(layers, "kernel").keys() - set(_get_operator_names())):
@@ -97,7 +105,9 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
     if PRECISIONS[dtype].quantizes:
         quantized, products = count_quantized(layers)
         notes["quantized"] = f"{quantized} of {products} convolutions and matrix products"
-    return Lowered(pte, etrecord, inputs, arguments, outputs, layers, notes, partition, noise)
+    return Lowered(
+        pte, etrecord, inputs, arguments, outputs, layers, notes, partition, rewrites, noise
+    )
 
 
 def identify_graph(model: LoadedModel) -> str:

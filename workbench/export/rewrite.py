@@ -6,7 +6,7 @@ import copy
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -15,13 +15,17 @@ from torch.fx import Node, Proxy
 from torch.fx.node import map_arg
 from torch.fx.proxy import GraphAppendingTracer
 
+from workbench.export.equivalence import EQUIVALENTS, Equivalent, Finder, readers
 from workbench.options import ExportOptions
+from workbench.records.runs import Rewrite
 
 aten: Any = torch.ops.aten
 #: From a node to a function of its tensors that replaces it, if any.
 Rule = Callable[[Node], Callable[..., Any] | None]
 # Of GELU's approximation by tanh (Hendrycks and Gimpel 2016, section 2).
 _GELU_CUBIC = 0.044715
+#: Rewrites that make others possible end after so many rounds.
+_MOST_ROUNDS = 10
 
 
 def rewrite_operators(exported: ExportedProgram, options: ExportOptions) -> Counter[str]:
@@ -48,11 +52,11 @@ def rewrite_operators(exported: ExportedProgram, options: ExportOptions) -> Coun
         rules |= _XNNPACK_RULES
     for name in options.also_rewrite:
         rules |= _OPTIONAL_RULES.get(name, {})
-    counts: Counter[str] = Counter()
+    counts = _replace_equivalents(exported, {*options.also_rewrite} & {*EQUIVALENTS})
     for node in list(exported.graph.nodes):
         rule = rules.get(node.target)
         if rule is not None and (build_replacement := rule(node)):
-            _replace(node, build_replacement)
+            _replace(node, build_replacement, [a for a in node.args if isinstance(a, Node)])
             counts[node.target._schema.name.removeprefix("aten::")] += 1
     exported.graph.lint()
     exported.graph_module.recompile()
@@ -76,7 +80,7 @@ def transform_passes(options: ExportOptions, see: Callable[[ExportedProgram], No
     class Fold(ExportedProgramPassBase):
         def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
             targets = {node.target for node in exported_program.graph.nodes}
-            folds_all = not {"constants", "norms"}.isdisjoint(options.also_rewrite)
+            folds_all = not {"constants", "norms", "lookups"}.isdisjoint(options.also_rewrite)
             folds = options.rewrite and (folds_all or cast in targets)
             if folds:
                 skipped = {t for t in targets if "dequantize" in str(t)} if folds_all else targets
@@ -273,15 +277,58 @@ _OPTIONAL_RULES: dict[str, dict[Any, Rule]] = {
 }
 
 
-def _replace(node: Node, build_replacement: Callable[..., Any]) -> None:
-    """Replace a node by what is built from its tensors, with its origin."""
+def offer_rewrites(exported: ExportedProgram) -> list[Equivalent]:
+    """What has a cheaper equivalent; marks the operators, for `list_rewrites`."""
+    offered = list(Finder(exported).find(EQUIVALENTS))
+    for number, each in enumerate(offered):
+        for node in each.nodes:
+            node.meta["custom"] = {**node.meta.get("custom", {}), "rewrite": number}
+    return offered
+
+
+def list_rewrites(offered: list[Equivalent], edge: ExportedProgram) -> tuple[Rewrite, ...]:
+    """What was offered, with the operators of the edge program, alike ones together."""
+    nodes: dict[tuple[str, str, float], list[str]] = {}
+    worst: dict[tuple[str, str, float], float] = {}
+    for node in edge.graph.nodes:
+        number = node.meta.get("custom", {}).get("rewrite")
+        if number is not None:
+            each = offered[number]
+            key = (each.name, each.text, round(each.kept, 3))
+            nodes.setdefault(key, []).append(node.name)
+            worst[key] = min(worst.get(key, math.inf), round(each.sqnr_db, 1))
+    return tuple(
+        Rewrite(name, text, tuple(names), kept, worst[name, text, kept])
+        for (name, text, kept), names in nodes.items()
+    )
+
+
+def _replace_equivalents(exported: ExportedProgram, names: Collection[str]) -> Counter[str]:
+    """Replace what has a cheaper equivalent, until nothing has; returns the counts."""
+    counts: Counter[str] = Counter()
+    for _ in range(_MOST_ROUNDS if names else 0):
+        equivalents = list(Finder(exported).find(names))
+        if not equivalents:
+            break
+        for each in equivalents:
+            _replace(each.result, each.build, each.sources)
+            for node in reversed(each.nodes):  # what overwrites its operand counts as used
+                if node is not each.result and not readers(node):
+                    for check in list(node.users):
+                        exported.graph.erase_node(check)
+                    exported.graph.erase_node(node)
+            counts[each.text] += 1
+        exported.graph.eliminate_dead_code()
+    return counts
+
+
+def _replace(node: Node, build_replacement: Callable[..., Any], sources: Sequence[Node]) -> None:
+    """Replace a node by what is built from tensors, with its origin."""
     graph = node.graph
     known = set(graph.nodes)
     tracer = GraphAppendingTracer(graph)
     with graph.inserting_before(node):
-        result = build_replacement(
-            *(Proxy(arg, tracer) for arg in node.args if isinstance(arg, Node))
-        )
+        result = build_replacement(*(Proxy(source, tracer) for source in sources))
     for new in graph.nodes:
         if new not in known:
             args = map_arg(new.args, lambda source: source.meta["val"])

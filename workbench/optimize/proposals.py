@@ -13,7 +13,7 @@ import pandas as pd
 
 from workbench.analysis.layers import THE_MODEL
 from workbench.analysis.run import Measurement
-from workbench.analysis.variants import CURES, match_findings, match_layout
+from workbench.analysis.variants import match_findings, match_layout
 from workbench.options import OPTIONAL_REWRITES, ExportOptions, ModuleDtypes, dtype_of_module
 from workbench.records.optimize import Variant, VariantGain
 
@@ -51,7 +51,7 @@ def propose_dtypes(base: Variant, only: Sequence[str] = ()) -> list[Variant]:
 def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
     """What removes the cause of findings: each rewrite, and all of them together."""
     options, found = parent.options, []
-    for name in CURES:
+    for name in OPTIONAL_REWRITES:
         rows = match_findings(findings, name)
         if len(rows) and name not in options.also_rewrite:
             changed = replace(options, also_rewrite=(*options.also_rewrite, name))

@@ -97,6 +97,21 @@ class LayerNoise:
 
 
 @dataclass(frozen=True)
+class Rewrite:
+    """What `--also-rewrite` replaces in a program, which the export has shown to be equal.
+
+    ``nodes`` are operators of the edge program, of whose work the share ``kept`` remains;
+    ``sqnr_db`` compares both results on random tensors.
+    """
+
+    name: str
+    text: str
+    nodes: tuple[str, ...]
+    kept: float
+    sqnr_db: float
+
+
+@dataclass(frozen=True)
 class Export:
     """How a ``.pte`` was exported.
 
@@ -104,7 +119,8 @@ class Export:
     runtime could execute it here; ``noise`` has the noisiest layers of a quantised program.
     ``options`` are the options beyond dtype and backend, and what was done to the graph;
     ``made_from`` identifies the sources of the export, and ``files`` has the SHA-256 of every file
-    beside the program. ``spec`` is the model as ``load_model`` takes it, empty for a module.
+    beside the program. ``spec`` is the model as ``load_model`` takes it, empty for a module;
+    ``rewrites`` would make it cheaper.
     """
 
     model: str
@@ -134,6 +150,7 @@ class Export:
     runs: bool = True
     noise: tuple[LayerNoise, ...] = ()
     spec: str = ""
+    rewrites: tuple[Rewrite, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     @property

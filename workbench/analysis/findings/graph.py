@@ -160,6 +160,31 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     )
 
 
+def find_rewrites(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Operators for which the export has shown that fewer of them, or less work, do the same."""
+    for rewrite in m.export.rewrites if m.export else ():
+        nodes = {*rewrite.nodes}
+        keys = keys_of(
+            m, (s for s in m.flow.steps if s.origin and s.origin.node in nodes), unclaimed
+        )
+        if not keys:
+            continue
+        extra = [key for key in _layouts_around(m, keys) if key in unclaimed and key not in keys]
+        extra += gains.call_keys(m, keys)
+        spent, around, kept = time_spent(m, keys), time_spent(m, extra), rewrite.kept
+        most = spent.high + around.high + _joined_calls_ms(m, keys)
+        low = max(0.0, spent.low - 2 * kept * spent.ms)
+        gain = Gain((1 - kept) * spent.ms, low, most - kept / 2 * spent.ms, "twin")
+        yield Finding(
+            f"less work computes the same: {rewrite.text}",
+            gain,
+            keys + extra,
+            "write it so, or let the export do it: on random tensors, the results agree "
+            f"({rewrite.sqnr_db:.0f} dB)",
+            f"workbench export MODEL --also-rewrite {rewrite.name}",
+        )
+
+
 def find_logits(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Scores of the vocabulary for several tokens: the next token needs those of the last one."""
     for shape, weights, keys in _list_heads(m, unclaimed):

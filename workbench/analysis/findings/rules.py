@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from workbench.analysis import variants
 from workbench.analysis.findings import graph, times
 from workbench.analysis.findings.gains import (
     Finding,
@@ -21,7 +22,7 @@ from workbench.frames import FINDINGS, check
 
 #: Smaller gains, as a fraction of E2E, are not reported.
 LEAST_SHARE = 0.01
-_TYPES = {"rank": int} | dict.fromkeys(("gain_ms", "low_ms", "high_ms", "share"), float)
+_NUMBERS = ("gain_ms", "low_ms", "high_ms", "share")
 #: The notebook that shows the evidence.
 NOTEBOOK = "15_report"
 
@@ -42,6 +43,7 @@ _MEMORY = "How much memory, and how long until the first output?"
 #: rows, which later rules then skip, and whether it needs times that mean something. The best
 #: explanation comes first.
 RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
+    ("rewrite", graph.find_rewrites, _OPERATORS, True, False),
     ("fixed work", graph.find_fixed, _OPERATORS, True, False),
     ("logits", graph.find_logits, _OPERATORS, True, False),
     ("KV cache", graph.find_caches, _UNDELEGATED, True, False),
@@ -72,11 +74,11 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
 
 
 def find_bottlenecks(m: Measurement) -> pd.DataFrame:
-    """Optimisation opportunities above 1 % of latency, by expected gain: ``frames.FINDINGS``.
+    """Optimisation opportunities above 1 % of latency: ``frames.FINDINGS``.
 
-    Of a gain with only an upper bound, half is expected. Gains do not add up: two findings may have
-    one cause. For an emulated run, only rules that need no times apply: their findings in the order
-    of the rules, those with the most operators first, without gain or share.
+    `rank_findings` has their order. Gains do not add up: two findings may have one cause. For an
+    emulated run, only rules that need no times apply: their findings in the order of the rules,
+    those with the most operators first, without gain or share.
     """
     unclaimed = set(m.costs.index)
     found = []
@@ -93,11 +95,12 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
         if claims:
             unclaimed -= {key for row in rows for key in row["keys"].splitlines()}
     table = pd.DataFrame(found, columns=FINDINGS.names)
-    if not m.emulated:
-        expected = table["gain_ms"].fillna(table["high_ms"] / 2)
-        table = table.loc[expected.sort_values(ascending=False, kind="stable").index]
-    ranks = np.arange(1, len(table) + 1)
-    return check(table.reset_index(drop=True).assign(rank=ranks).astype(_TYPES), FINDINGS)
+    for name in variants.CURES:
+        cured = variants.match_findings(table, name)
+        rows = cured.index[cured["rule"] != "fragments"]
+        table.loc[rows, "action"] += f"; `workbench export --also-rewrite {name}` does it"
+    table = table.astype({"rank": int} | dict.fromkeys(_NUMBERS, float))
+    return check(variants.rank_findings(table, by_gain=not m.emulated), FINDINGS)
 
 
 def _scales(finding: Finding, m: Measurement) -> tuple[float, float, float]:
