@@ -29,6 +29,9 @@ from program_builder import (
 from recorded import recorded
 
 import workbench as wb
+from workbench.analysis.variants import rank_findings
+from workbench.frames import FINDINGS
+from workbench.records.runs import Rewrite
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
@@ -478,14 +481,46 @@ def test_int8_promises_nothing_for_what_cannot_be_quantised():
 def test_findings_are_ranked_and_well_formed():
     program = (*broken_by_gelu(), Kernel("sort", "e", "f", 1.0), Delegate([conv("f", "g", 1.0)]))
     table = measured(*program, export=exported()).findings
+    first = [key for keys in table["keys"][:3] for key in keys.splitlines()]
+    assert len(first) == len(set(first)), "the first three share no operator"
     assert table["rank"].tolist() == list(range(1, len(table) + 1))
     expected = table["gain_ms"].fillna(table["high_ms"] / 2).tolist()
-    assert expected == sorted(expected, reverse=True)
+    assert expected[0] == max(expected)
     latency = measured(*program).traced_ms
     shown = table["gain_ms"].fillna(table["high_ms"])
     assert table["share"].to_numpy() == pytest.approx((shown / latency).to_numpy())
     assert (table["low_ms"] <= table["high_ms"]).all()
     assert (table["high_ms"] <= measured(*program).traced_ms * 1.01).all()
+
+
+def test_what_the_export_has_shown_to_be_equal_is_one_finding_with_its_rewrite():
+    nodes = [
+        Node(kind, "a HALF", f"b{n}", 0.5) for n, kind in enumerate(("Add", "Clamp", "Divide"))
+    ]
+    rewrite = Rewrite("functions", "hard swish instead of 4 operators", ("Add", "Clamp"), 0.25, 140)
+    program = Delegate([conv("x", "a", 1.0), *nodes])
+    row = only(measured(program, export=exported(rewrites=(rewrite,))), "rewrite")
+    assert row["title"] == "less work computes the same: hard swish instead of 4 operators"
+    assert row["hint"].endswith("--also-rewrite functions")
+    assert row["keys"].splitlines() == ["0/Add/1", "0/Clamp/2"]
+    assert row["gain_ms"] == pytest.approx(0.75, rel=0.01)
+    assert row["low_ms"] <= row["gain_ms"] <= row["high_ms"]
+    assert found(measured(program, export=exported()), "rewrite").empty
+
+
+def test_a_cause_that_another_explains_is_told_with_it_and_floors_come_last():
+    values = dict.fromkeys(FINDINGS.names, "") | {"of": "latency", "basis": "twin"}
+    rows = [
+        values | {"rule": rule, "title": rule, "gain_ms": ms, "high_ms": ms, "keys": keys}
+        for rule, ms, keys in (
+            ("compute-bound", 9.0, "a"), ("fragments", 2.0, "b\nc"), ("layout", 1.0, "b"),
+            ("pointwise chain", 0.9, "c\nd"), ("head", 0.5, "d"), ("threads", 0.4, ""),
+        )
+    ]  # fmt: skip
+    table = rank_findings(pd.DataFrame(rows))
+    assert table["rule"].tolist() == ["fragments", "threads", "compute-bound", "pointwise chain"]
+    assert table["action"][0] == "; this also explains: layout"
+    assert table["action"][3] == "; this also explains: head"
 
 
 def test_a_trace_without_sidecar_still_names_its_kernels():

@@ -24,7 +24,7 @@ import workbench as wb
 from workbench.analysis.variants import add_measured, pick_best, read_study, tabulate_variants
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError
 from workbench.export.lower import measure_layer_noise
-from workbench.export.rewrite import rewrite_operators
+from workbench.export.rewrite import offer_rewrites, rewrite_operators
 from workbench.frames import FINDINGS
 from workbench.models.loader import LoadedModel, load_model
 from workbench.models.process import silence
@@ -213,6 +213,70 @@ def test_optional_rewrites_compute_the_same(name, gone):
     tolerance = 1e-3 if "approximation" in OPTIONAL_REWRITES[name] else 3e-6
     for ours, theirs in zip(exported.module()(x), Wordy()(x), strict=True):
         torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+
+
+def softmax_by_hand(x):
+    e = torch.exp(x - x.amax(-1, keepdim=True))
+    return e / e.sum(-1, keepdim=True)
+
+
+def norm_by_hand(x):
+    d = x - x.mean(-1, keepdim=True)
+    return d / torch.sqrt(d.square().mean(-1, keepdim=True) + 1e-6)
+
+
+IMAGE, IDS = torch.randn(1, 8, 6, 6), torch.randint(0, 10, (2, 3))
+NARROW, HEAD, TABLE = nn.Conv2d(8, 4, 1), nn.Linear(6, 4), nn.Linear(10, 4)
+#: By what is found (nothing where the two differ): a function of a tensor, in some spelling.
+SPELLINGS = [
+    ("hard swish", lambda x: x * torch.clamp(x + 3, 0, 6) / 6, IMAGE),
+    ("hard swish", lambda x: x.add(3).clamp_(0, 6).div_(6) * x, IMAGE),
+    ("hard swish", lambda x: torch.where(x < -3, 0 * x, torch.where(x > 3, x, x * (x + 3) / 6)),
+     IMAGE),
+    ("", lambda x: x * torch.clamp(x + 3, 0, 5) / 6, IMAGE),
+    ("GELU by tanh", lambda x: x / 2 * (1 + (0.79788456 * (x + 0.044715 * x**3)).tanh()), IMAGE),
+    ("GELU", lambda x: 0.5 * x * (1 + torch.erf(x / 2**0.5)), IMAGE),
+    ("SiLU", lambda x: x / (1 + torch.exp(-x)), IMAGE),
+    ("a clamp to 0 and 6", lambda x: torch.minimum(x.relu(), torch.tensor(6.0)), IMAGE),
+    ("a leaky ReLU", lambda x: torch.where(x > 0, x, 0.1 * x), IMAGE),
+    ("a sigmoid", lambda x: x.permute(0, 2, 3, 1).sigmoid().permute(0, 3, 1, 2), IMAGE),
+    ("softmax over dimension 3", softmax_by_hand, IMAGE),
+    ("layer norm (epsilon 1e-06)", norm_by_hand, IMAGE),
+    ("", lambda x: x - x.mean(-1, keepdim=True), IMAGE),
+    ("conv2d before upsample", lambda x: NARROW(nn.functional.interpolate(x, scale_factor=2)),
+     IMAGE),
+    ("", lambda x: NARROW(nn.functional.pad(x, (3, 3, 3, 3))), IMAGE),
+    ("conv2d after avg_pool2d", lambda x: nn.functional.avg_pool2d(NARROW(x), 2), IMAGE),
+    ("", lambda x: nn.functional.avg_pool2d(NARROW(x).relu(), 2), IMAGE),
+    ("linear after select", lambda x: HEAD(x).relu()[:, 0], IMAGE),
+    ("rows of a table", lambda x: TABLE(nn.functional.one_hot(x, 10).float()), IDS),
+    ("rows of a table", lambda x: (x[..., None] == torch.arange(10)).float() @ TABLE.weight.T, IDS),
+    ("", lambda x: (x[..., None] >= torch.arange(10)).float() @ TABLE.weight.T, IDS),
+    ("", lambda x: nn.functional.layer_norm(x, (6,)), torch.randn(1, 1, 6)),
+]  # fmt: skip
+
+
+class Spelled(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.layers = function, nn.ModuleList([NARROW, HEAD, TABLE])
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize(("text", "function", "x"), SPELLINGS)
+def test_what_computes_the_same_is_found_in_any_spelling(text, function, x):
+    module = Spelled(function).eval()
+    with silence():
+        exported = torch.export.export(module, (x,))
+        offered = [each.text for each in offer_rewrites(exported)]
+        names = ("functions", "order", "lookups")
+        counts = rewrite_operators(exported, wb.ExportOptions(also_rewrite=names))
+        result = exported.module()(x)
+    assert [each[: len(text)] for each in offered] == [text] * bool(text), offered
+    assert [*counts] == offered
+    torch.testing.assert_close(result, module(x), atol=1e-5, rtol=1e-5)
 
 
 def finding(rule, title, ms, low, high, basis="removal"):

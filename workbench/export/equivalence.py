@@ -25,13 +25,15 @@ aten: Any = torch.ops.aten
 EQUIVALENTS = ("functions", "order", "lookups")
 
 #: Operators of a part at most, and the largest tensor and vocabulary that is tried.
-_MOST_NODES, _MOST_ELEMENTS, _MOST_WORDS = 24, 1 << 22, 1 << 16
+_MOST_NODES, _MOST_ELEMENTS, _MOST_WORDS = 24, 1 << 20, 1 << 16
 #: The least signal to noise ratio of what is equal but for rounding, in dB, by bytes of an element.
 _LEAST_DB = {8: 110.0, 4: 110.0, 2: 50.0}
 #: Range of the values that are tried: exp() of larger ones leaves single precision soon.
 _RANGE = 30.0
-#: Values on which functions are compared first.
-_SCREENED = 4096
+#: The most of each dimension of the tensors on which functions are compared first.
+_SMALL = 12
+#: Values on which functions of numbers are compared first, and that are computed at most in all.
+_SCREENED, _TRIED = 4096, 1 << 24
 #: Operators in a row that may be moved, the most of their work that may remain, and the noise that
 #: sums in another order add, in dB.
 _LONGEST_PATH, _MOST_KEPT, _REORDERED_DB = 6, 0.75, 15.0
@@ -46,10 +48,13 @@ _BORDERS = _PRODUCTS | {aten.batch_norm.default}
 _VIEWS = {
     aten.view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dim,
     aten.flatten.using_ints, aten.detach.default, aten.detach_.default, aten.alias.default,
-    aten.expand.default, aten.contiguous.default, operator.getitem,
+    aten.expand.default, aten.contiguous.default, aten.clone.default, aten.dropout.default,
+    aten.to.dtype, operator.getitem,
 }  # fmt: skip
 
 Build = Callable[..., Any]
+#: A function in words, what builds it, of how many operators, and its signal to noise ratio.
+Match = tuple[str, Build, int, float]
 
 
 @dataclass(frozen=True)
@@ -91,8 +96,9 @@ class Finder:
             if known and _is_pure(node) and _elements(node) <= _MOST_ELEMENTS:
                 with contextlib.suppress(Exception):  # a failure costs a rewrite, nothing else
                     self.constants[node] = _call(node, self.constants)
+        self.tries = _TRIED
         self.samples: dict[Any, torch.Tensor] = {}
-        self.known: dict[Any, tuple[str, Build, int, float] | None] = {}
+        self.known: dict[Any, Match | None] = {}
 
     @torch.no_grad()
     def find(self, names: Collection[str]) -> Iterator[Equivalent]:
@@ -118,12 +124,11 @@ class Finder:
         """The inputs of a node that are no constants."""
         return [source for source in node.all_input_nodes if source not in self.constants]
 
-    def sample(self, node: Node) -> torch.Tensor:
-        """Random values in the shape of a node."""
-        tensor = _value(node)
-        key = (tuple(tensor.shape), tensor.dtype)
+    def sample(self, node: Node, shape: tuple[int, ...] | None = None) -> torch.Tensor:
+        """Random values of a node's type, in its shape or another."""
+        key = (shape or tuple(_value(node).shape), _value(node).dtype)
         if key not in self.samples:
-            self.samples[key] = _sample(tensor)
+            self.samples[key] = _sample(*key)
         return self.samples[key].clone()
 
     def is_pointwise(self, node: Node) -> bool:
@@ -187,21 +192,43 @@ class Finder:
         ]
         return (tuple(_value(source).shape), str(calls))
 
-    def _identify(self, nodes: list[Node], source: Node) -> tuple[str, Build, int, float] | None:
-        """The function that a part computes, what builds it, and of how many operators."""
-        x = self.sample(source)
-        result = self.run(nodes, {source: x})
+    def _identify(self, nodes: list[Node], source: Node) -> Match | None:
+        """The function that a part computes; most are dismissed on a small tensor."""
+        whole, match = tuple(_value(source).shape), None
+        small = tuple(min(size, _SMALL) for size in whole)
+        for shape in (small, whole):
+            self.tries -= math.prod(shape)
+            if self.tries < 0:
+                return None
+            try:
+                match = self._match(nodes, source, shape)
+            except (RuntimeError, ValueError, IndexError):  # it takes its own shape only
+                continue
+            if match is None or shape == whole:
+                return match
+        return None
+
+    def _match(self, nodes: list[Node], source: Node, shape: tuple[int, ...]) -> Match | None:
+        x = self.sample(source, shape)
+        other = 0.4 * x.flip(-1) + 1.0  # with other statistics
+        result = self.run(nodes, {source: x.clone()})
+        if result.min() == result.max():
+            return None
         numbers = [v for n in nodes for v in tree_leaves(n.args) if isinstance(v, float)]
-        few = x.flatten()[:_SCREENED], result.flatten()[:_SCREENED]
         least = _LEAST_DB[x.element_size()]
         rows = any(_elements(node) < _elements(source) for node in nodes)
+        few = [x.flatten()[:_SCREENED], result.flatten()[:_SCREENED]]
         functions = _list_row_functions(x, numbers) if rows else _list_functions(*few)
         for text, cost, build in functions:
             with contextlib.suppress(RuntimeError):
                 if not rows and _sqnr(build(few[0].clone()), few[1]) < least:
                     continue
-                sqnr_db = _sqnr(build(x.clone()), result)
-                if sqnr_db >= least:
+                values = build(x.clone())
+                if _sqnr(values.flatten()[:_SCREENED], few[1]) < 0:
+                    continue
+                sqnr_db = _sqnr(values, result)
+                second = self.run(nodes, {source: other.clone()})
+                if sqnr_db >= least and _sqnr(build(other), second) >= least - _REORDERED_DB:
                     return text, build, cost, sqnr_db
         return None
 
@@ -322,7 +349,7 @@ def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int
         ("a reciprocal square root", aten.rsqrt.default),
     ):  # fmt: skip
         yield name, 1, call
-    if math.isfinite(low) and math.isfinite(high):
+    if -math.inf < low < high < math.inf:
         yield f"a clamp to {low:.6g} and {high:.6g}", 1, lambda x: aten.clamp.default(x, low, high)
     yield "GELU by tanh", 1, lambda x: aten.gelu.default(x, approximate="tanh")
     yield "a square", 1, lambda x: aten.mul.Tensor(x, x)
@@ -357,14 +384,13 @@ def _list_row_functions(x: torch.Tensor, numbers: list[float]) -> Iterator[tuple
             1 if last else 3,
             lambda x, axis=axis: aten.softmax.int(x, axis),
         )
+    width = x.shape[-1]
     for epsilon in dict.fromkeys([*numbers, 1e-5, 0.0]):
         if 0 <= epsilon < 0.1:
             yield (
                 f"layer norm (epsilon {epsilon:g})",
                 2,
-                lambda x, epsilon=epsilon: aten.layer_norm.default(
-                    x, [x.shape[-1]], None, None, epsilon
-                ),
+                lambda x, epsilon=epsilon: aten.layer_norm.default(x, [width], None, None, epsilon),
             )
 
 
@@ -374,18 +400,18 @@ def _look_up(turned: bool, x: Any, weights: Any, *bias: Any) -> Any:
     return aten.add.Tensor(rows, bias[0]) if bias else rows
 
 
-def _sample(tensor: torch.Tensor) -> torch.Tensor:
+def _sample(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Values in the middle and at the ends of the range, in random order, the same each time."""
     generator = torch.Generator().manual_seed(0)
-    size = math.prod(tensor.shape)
+    size = math.prod(shape)
     values = torch.randn(size, generator=generator) * 3
     wide = torch.linspace(-_RANGE, _RANGE, max(2, size // 4))
     values[: len(wide)] = wide[:size]
-    values = values[torch.randperm(size, generator=generator)].reshape(tuple(tensor.shape))
+    values = values[torch.randperm(size, generator=generator)].reshape(shape)
     # Of every other row small values, for which the epsilon of a norm decides.
-    rows = values.reshape(-1, tensor.shape[-1] if tensor.ndim else 1)
+    rows = values.reshape(-1, shape[-1] if shape else 1)
     rows[::2] *= 1e-2
-    return values.to(tensor.dtype)
+    return values.to(dtype)
 
 
 def _sqnr(result: torch.Tensor, expected: torch.Tensor) -> float:

@@ -292,7 +292,7 @@ def list_rewrites(offered: list[Equivalent], edge: ExportedProgram) -> tuple[Rew
     worst: dict[tuple[str, str, float], float] = {}
     for node in edge.graph.nodes:
         number = node.meta.get("custom", {}).get("rewrite")
-        if number is not None:
+        if number is not None and node.op == "call_function":
             each = offered[number]
             key = (each.name, each.text, round(each.kept, 3))
             nodes.setdefault(key, []).append(node.name)
