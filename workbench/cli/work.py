@@ -129,7 +129,7 @@ def run(
             hint = "a toggle's baseline is the side with the extension off"
             raise UsageError("chooses among a config's experiments", where="--baseline", hint=hint)
         else:
-            result = workflow.measure(subject, measure, root=out, progress=progress)
+            result = workflow.measure(subject, options=measure, root=out, progress=progress)
     if not result.traced:
         changes = result.kernel_changes
         lines = [
