@@ -137,10 +137,10 @@ def interrupt_after(monkeypatch, calls, error):
     left = iter(range(calls))
     real = RunnerSession.run
 
-    def run(self, count):
+    def run(self, count, **traced):
         if next(left, None) is None:
             raise error
-        return real(self, count)
+        return real(self, count, **traced)
 
     monkeypatch.setattr(RunnerSession, "run", run)
 
@@ -171,7 +171,7 @@ def test_an_interrupted_run_continues(plan, runner, tmp_path, monkeypatch):
 def test_an_interrupted_retry_keeps_the_first_attempt(plan, runner, tmp_path, monkeypatch):
     repeated = replace(plan, retries=1, cool_down_s=0.0)
     bursts = []
-    real = execute.attempt_step
+    real = execute.attempt_steps
 
     def count(*parts):
         if bursts:
@@ -180,13 +180,13 @@ def test_an_interrupted_retry_keeps_the_first_attempt(plan, runner, tmp_path, mo
         real(*parts)
 
     monkeypatch.setattr(execute, "DISTURBED", -1.0)
-    monkeypatch.setattr(execute, "attempt_step", count)
+    monkeypatch.setattr(execute, "attempt_steps", count)
     with pytest.raises(KeyboardInterrupt):
         run_plan(repeated, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")
     sessions = store.load_run(run_dir).sessions
     assert len(bursts) == 2
-    assert len(sessions) == len(plan.experiments)
+    assert len(sessions) == 2 * len(plan.experiments)
     assert all(s.complete and s.batches for s in sessions)
 
 

@@ -111,18 +111,18 @@ def plan(conv_pte, tmp_path):
 def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(execute, "DISTURBED", -1.0)
-    real = execute.attempt_step
+    real = execute.attempt_steps
     monkeypatch.setattr(
         execute,
-        "attempt_step",
+        "attempt_steps",
         lambda recorder, *rest: (real(recorder, *rest), seen.append(rest[-1])),
     )
     run_dir = run_plan(plan, find_runner(), tmp_path / "out")
     run = store.load_run(run_dir)
     repeated = {(s.process, s.traced) for s in run.sessions if s.attempts == 2}
     assert repeated == {(0, False)}  # one repetition was allowed
-    assert len(seen) == 2 * 2 + 1
-    assert len(run.readings) == 2 * 4
+    assert len(seen) == 2 + 1
+    assert len(run.readings) == 2 * 2
     assert {reading.moment for reading in run.readings} == {"before", "after"}
     assert run.spent_s > 0
     quality = wb.open_run(run_dir).quality

@@ -62,6 +62,7 @@ def _interval(of: str, unit: str = "", *, prefix: str = "", suffix: str = "") ->
     ]
 
 
+_LEDGER_KINDS = "delegated | portable | delegate_overhead | call_overhead | framework | tracing"
 _OUTCOMES = "faster | slower | equivalent | inconclusive"
 _SHARED: dict[str, Column] = {
     column[0]: column
@@ -171,7 +172,7 @@ LEDGER = make_frame(
     "ledger",
     ("run", "int", "", "index of the Method::execute"),
     ("row", "int", "", "position within the run"),
-    ("kind", "text", "", "delegated | portable | delegate_overhead | call_overhead | framework"),
+    ("kind", "text", "", _LEDGER_KINDS),
     "name",
     ("operator", "text", "", "name without the per-delegate ordinal"),
     ("key", "text", "", "what pairs this row with its like in another trace of the same program"),

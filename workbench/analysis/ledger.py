@@ -122,8 +122,10 @@ def number_methods(
 
 
 #: Values of the column ``kind``; their positions are the codes below.
-KINDS = ("delegated", "portable", "delegate_overhead", "call_overhead", "framework")
-_DELEGATED, _PORTABLE, _DELEGATE_OVERHEAD, _CALL_OVERHEAD, _FRAMEWORK = range(len(KINDS))
+KINDS = ("delegated", "portable", "delegate_overhead", "call_overhead", "framework", "tracing")
+_DELEGATED, _PORTABLE, _DELEGATE_OVERHEAD, _CALL_OVERHEAD, _FRAMEWORK, _TRACING = range(len(KINDS))
+#: The event of the workbench's runner for what its tracer adds to an inference.
+TRACING = KINDS[_TRACING]
 
 # The ledger's kind for each kind of event: for one that holds no other, and for one that does.
 _OF_LEAF = (_FRAMEWORK, _DELEGATED, _PORTABLE, _PORTABLE, _DELEGATED, _CALL_OVERHEAD)
@@ -145,6 +147,8 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     - ``call_overhead``: the rest of an ``OPERATOR_CALL``; other instructions (``JF_CALL``,
       ``MOVE_CALL``, ``FREE_CALL``).
     - ``framework``: the rest of ``Method::execute``; custom events outside any instruction.
+    - ``tracing``: what the workbench's runner added to the inference by tracing it; an event of
+      that name outside any instruction.
 
     Custom events inside a call have the kind of its operators or kernels.
 
@@ -195,7 +199,7 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
         {
             "run": run,
             "row": np.arange(len(run)) - np.searchsorted(run, run),
-            "kind": pd.Categorical.from_codes(_ledger_kinds(kind, parent, top, chain), KINDS),
+            "kind": pd.Categorical.from_codes(_ledger_kinds(kind, parent, top, chain, name), KINDS),
             "name": name,
             "operator": operator,
             "key": _keys(named, named_code),
@@ -208,7 +212,7 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ledger_kinds(
-    kind: np.ndarray, parent: np.ndarray, top: np.ndarray, chain: np.ndarray
+    kind: np.ndarray, parent: np.ndarray, top: np.ndarray, chain: np.ndarray, name: pd.Categorical
 ) -> np.ndarray:
     holds = np.zeros(len(kind), bool)
     holds[parent[parent >= 0]] = True
@@ -216,8 +220,13 @@ def _ledger_kinds(
     other = np.flatnonzero(kind == OTHER)
     within = kind[top[other]]
     codes[other] = np.select(
-        [within == DELEGATE_CALL, within == OPERATOR_CALL, chain[other] >= 0],
-        [_DELEGATED, _PORTABLE, _CALL_OVERHEAD],
+        [
+            within == DELEGATE_CALL,
+            within == OPERATOR_CALL,
+            chain[other] >= 0,
+            name[other] == TRACING,
+        ],
+        [_DELEGATED, _PORTABLE, _CALL_OVERHEAD, _TRACING],
         _FRAMEWORK,
     )
     return codes

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.ledger import KINDS, Key, build_ledger
+from workbench.analysis.ledger import KINDS, TRACING, Key, build_ledger
 from workbench.analysis.statistics import blocks_of, half_width
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
@@ -78,6 +78,8 @@ class Scheme:
         """
         if kind not in KINDS:
             raise unknown_name("kind of ledger row", kind, KINDS)
+        if kind == TRACING:
+            return "", kind, kind
         if (name, kind) not in self._places:
             subject = _subject(name[:_MAX_NAME], kind)
             matching = (rule for rule in self.rules if rule.matches(subject, kind))

@@ -694,8 +694,8 @@ class Measurement:
         return pd.concat([rows for rows, *_ in self._parts], ignore_index=True)
 
     @cached_property
-    def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray, pd.DataFrame]]:
-        """Of every traced process, its ledger, whether the rows of each run add up, and times."""
+    def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]]:
+        """Of every traced process: ledger, whether the rows of each run add up, times, tracing."""
         if not self.sessions:
             raise StoreError(f"{self.label} has no trace", where=self.run.path)
         return [self._read_ledger(session) for session in self.sessions]
@@ -703,12 +703,17 @@ class Measurement:
     @property
     def closed(self) -> np.ndarray:
         """For every traced run, whether its ledger rows sum to ``Method::execute``."""
-        return np.concatenate([closed for _, closed, _ in self._parts])
+        return np.concatenate([closed for _, closed, *_ in self._parts])
 
     @property
     def traced_times(self) -> pd.DataFrame:
         """The nanoseconds of every traced inference after the warm-up, by ``frames.SOURCE``."""
-        return pd.concat([times for *_, times in self._parts], ignore_index=True)
+        return pd.concat([times for *_, times, _ in self._parts], ignore_index=True)
+
+    @property
+    def tracing_ms(self) -> float:
+        """What tracing added to an inference, which is in no other time; 0 if unknown."""
+        return float(np.concatenate([spent for *_, spent in self._parts]).mean() / 1e6)
 
     @cached_property
     def _attribution(self) -> pd.DataFrame | None:
@@ -718,6 +723,7 @@ class Measurement:
     def ledger(self) -> pd.DataFrame:
         """Every nanosecond of its undisturbed traced inferences: ``frames.LEDGER``.
 
+        But for what tracing added to them, ``tracing_ms``.
         Where layers are known, ``layer`` names that of every row.
         """
         known = self._attribution
@@ -906,18 +912,23 @@ class Measurement:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)
         return frame[chosen].reset_index(drop=True)
 
-    def _read_ledger(self, session: Session) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame]:
+    def _read_ledger(
+        self, session: Session
+    ) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]:
         events = self.run.read_trace(session)
         rows = ledger.build_ledger(events)
         closed = ledger.closed_runs(events, rows)
         times = rows.groupby("run")["duration_ns"].sum()
         kept = ledger.kept_runs(session, times.to_numpy(), self.run.path / session.etdump)
-        rows = operators.add_categories(rows[kept[rows["run"]]], self.run.scheme)
+        rows = rows[kept[rows["run"]]]
+        tracing = rows["kind"] == ledger.TRACING
+        spent = rows["duration_ns"].where(tracing, 0).groupby(rows["run"]).sum().to_numpy()
+        rows = operators.add_categories(rows[~tracing], self.run.scheme)
         counted = times.iloc[session.skipped :].to_frame()
         for place, name in enumerate(frames.SOURCE):
             rows.insert(place, name, getattr(session, name))
             counted.insert(place, name, getattr(session, name))
-        return rows, closed, counted
+        return rows, closed, counted, spent
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,8 @@ def describe_times(measurement: Measurement) -> str:
     shown, latency = frames.format_range(parts, latency_ms)
     text = f"The parts of {measurement.label} add up to {shown}: traced, "
     text += "wall time, the least disturbed inferences."
+    if measurement.tracing_ms:
+        text += f" Tracing, {frames.format_ms(measurement.tracing_ms)} more, is none of them."
     if measurement.latencies["traced"].all():
         return text
     kind = "CPU" if measurement.statistics["clock"].iloc[0] == "cpu_ns" else "wall"

@@ -83,7 +83,7 @@ _OPERATOR: Any = _row(
 )  # fmt: skip
 #: One measurement: ``latency`` is that of untraced inferences, ``e2e`` is ``Method::execute`` of
 #: the traced ones, to whose mean the categories add up, and so do the kinds: the time in delegates,
-#: in portable kernels and in overhead.
+#: in portable kernels and in overhead. One more kind, ``tracing``, is what tracing added to it.
 _MEASUREMENT: dict[str, Any] = {
     "experiment": str,
     "threads": int,

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.describe import describe_latency, identify_run
+from workbench.analysis.ledger import TRACING
 from workbench.analysis.open import open_run
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run
@@ -236,7 +237,8 @@ def _measurement(measurement: Measurement) -> Document:
         ],
         "layers": measurement.layers,
         "layer_types": measurement.layer_types,
-        "kind_totals_ms": measurement.operators.groupby("kind")["mean_ms"].sum().to_dict(),
+        "kind_totals_ms": measurement.operators.groupby("kind")["mean_ms"].sum().to_dict()
+        | ({TRACING: measurement.tracing_ms} if measurement.tracing_ms else {}),
     }
 
 

@@ -163,7 +163,8 @@ def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
         f"-L{sdk / 'lib'}",
         f"-Wl,-rpath,{rpath or sdk / 'lib'}",
         *(f"-l{library}" for library in LIBRARIES),
-        *(() if mac else ("-ldl", "-pthread")),
+        # XNNPACK's delegate finds a function of the runner (clock.h).
+        *(() if mac else ("-fvisibility-inlines-hidden", "-rdynamic", "-ldl", "-pthread")),
     ]
 
 

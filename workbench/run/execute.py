@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -58,6 +59,9 @@ MAX_SAMPLED = 2000
 #: Milliseconds between two commands to a sampled runner.
 SAMPLED_BATCH_MS = 100.0
 
+#: By experiment, and whether they are traced.
+Batches: TypeAlias = dict[tuple[str, bool], list[Batch]]
+
 
 def execute(
     plan: Plan,
@@ -71,28 +75,30 @@ def execute(
 ) -> Path:
     """Measure what a plan says on a locked device; returns the run's folder.
 
-    Each thread count is measured in several fresh processes, their experiments interleaved: first
-    untraced, for latency, then with ETDump, for the operators' shares. Then each experiment is
-    started several times for its first output, and finally sampled in a process of its own. An
+    Each thread count is measured in several fresh processes, their experiments interleaved:
+    untraced, for latency, alternating with ETDump, for the operators' shares. Then each experiment
+    is started several times for its first output, and finally sampled in a process of its own. An
     interrupted run keeps its measurements; the same plan continues it. Before each step, ``watch``
     is called with what was measured; with a budget, ``enough`` says after each restart whether that
     suffices.
     """
     with open_record(plan, programs, runner, root, progress) as recorder:
         recorder.inputs = locate_inputs(plan, recorder.run_dir)
+        # The native runner has a sampler on Linux, and can leave its tracer out.
+        linux = runner.target.platform != "mac"
+        kinds = [(False, True)] if linux else [(False,), (True,)]
         for process in restarts(recorder, enough):
-            for threads, traced in itertools.product(plan.threads, (False, True)):
+            for threads, traced in itertools.product(plan.threads, kinds):
+                steps = [(threads, process, kind) for kind in traced]
                 watch(recorder.run)
-                announce((threads, process, traced), recorder.run, progress)
-                if not recorder.has((threads, process, traced)):
-                    time_step(recorder, (threads, process, traced))
-        # The native runner has a sampler on Linux.
-        can_sample = runner.target.platform != "mac"
+                announce(steps[0], recorder.run, progress)
+                if not all(map(recorder.has, steps)):
+                    time_steps(recorder, *steps)
         for threads in plan.threads if plan.starts else ():
             progress(f"{count_threads(threads)}, started", 1.0)
             with optional("starts", progress, fatal=TargetError):
                 time_starts(recorder, threads)
-        for threads in plan.threads if plan.sampled_ms and can_sample else ():
+        for threads in plan.threads if plan.sampled_ms and linux else ():
             progress(f"{count_threads(threads)}, sampled", 1.0)
             with optional("PC samples", progress, fatal=TargetError):
                 sample_experiments(recorder, threads)
@@ -139,28 +145,29 @@ def announce(step: Step, run: RunRecord, progress: Progress) -> None:
     progress(text, fraction)
 
 
-def time_step(recorder: RunRecorder, step: Step) -> None:
+def time_steps(recorder: RunRecorder, *steps: Step) -> None:
     """Time every experiment once; records readings of the machine before and after it.
 
-    A disturbed untraced step is measured again after a pause if the plan has retries left; the less
-    disturbed attempt is kept, marked as the second.
+    Steps that differ in being traced alternate in one process. A disturbed untraced step is
+    measured again after a pause if the plan has retries left; the less disturbed attempt is kept,
+    marked as the second.
     """
-    plan, started, (_, _, traced) = recorder.run.plan, time.monotonic(), step
+    plan, started, step = recorder.run.plan, time.monotonic(), steps[0]
 
     def read(moment: str) -> None:
         state = read_environment(recorder.runner.target)
         recorder.add("readings", Reading(timestamp(), moment, *step, **state))
 
     read("before")
-    attempt_step(recorder, step)
+    attempt_steps(recorder, *steps)
     first = recorder.sessions_of(step)
     repeated = {step_of(session) for session in recorder.run.sessions if session.attempts > 1}
     # A budget is better spent on another restart.
     retries = 0 if plan.budget_s else plan.retries - len(repeated)
-    if not traced and retries > 0 and disturbance(first) > DISTURBED:
+    if not step[-1] and retries > 0 and disturbance(first) > DISTURBED:
         try:
             time.sleep(plan.cool_down_s)
-            attempt_step(recorder, step)
+            attempt_steps(recorder, step)
         except BaseException:
             recorder.add_sessions(first)
             raise
@@ -172,33 +179,33 @@ def time_step(recorder: RunRecorder, step: Step) -> None:
     recorder.update(spent_s=round(spent_s, 3))
 
 
-def attempt_step(recorder: RunRecorder, step: Step) -> None:
+def attempt_steps(recorder: RunRecorder, *steps: Step) -> None:
     """Time every experiment of the plan once; if interrupted, record it as incomplete."""
     plan, run_dir, target = recorder.run.plan, recorder.run_dir, recorder.runner.target
-    threads, process, traced = step
+    (threads, process, _), kinds = steps[0], [traced for *_, traced in steps]
     for program in recorder.programs:
         program.check_unchanged()
     experiments, core, complete = plan.experiments_at(threads), target.core(threads, process), False
     traces = {
         e.name: trace_path(run_dir, plan.program_of(e).stem, e.name, threads, process)
         for e in experiments
-        if traced
+        if True in kinds
     }
-    batches: dict[str, list[Batch]] = {e.name: [] for e in experiments}
+    batches: Batches = {(e.name, traced): [] for traced in kinds for e in experiments}
     sessions: dict[str, RunnerSession] = {}
     try:
         with contextlib.ExitStack() as stack:
             for experiment in experiments:
                 name, flags = experiment.name, list[str]()
-                if traced:
+                if name in traces:
                     flags = ["--etdump_path", target.place(traces[name])]
                 session = start_runner(recorder, experiment, threads, core, *flags)
                 sessions[name] = stack.enter_context(session)
-            time_interleaved(sessions, plan, traced, batches)
+            time_interleaved(sessions, plan, batches)
             for name, path in traces.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 sessions[name].etdump(path)
-            if process == 0 and not traced:
+            if process == 0 and False in kinds:
                 others = (a for a in recorder.run.agreements if a.threads != threads)
                 found = compare_experiments(sessions, recorder.run, threads)
                 recorder.update(agreements=(*others, *found))
@@ -210,17 +217,18 @@ def attempt_step(recorder: RunRecorder, step: Step) -> None:
                 threads,
                 process,
                 traced,
-                session.ready.masked,
-                session.ready.load_ms,
-                session.ready.startup_ms,
-                tuple(batches[name]),
-                session.ready.clock,
+                sessions[name].ready.masked,
+                sessions[name].ready.load_ms,
+                sessions[name].ready.startup_ms,
+                tuple(timed),
+                sessions[name].ready.clock,
                 core=core,
-                etdump=str(traces[name].relative_to(run_dir)) if complete and traces else "",
+                etdump=str(traces[name].relative_to(run_dir)) if complete and traced else "",
                 complete=complete,
-                operator_clock=session.ready.operator_clock,
+                operator_clock=sessions[name].ready.operator_clock if traced else "",
             )
-            for name, session in sessions.items()
+            for (name, traced), timed in batches.items()
+            if name in sessions
         )
 
 
@@ -277,28 +285,37 @@ def start_runtime(
     return RunnerSession(command, timeout_s=plan.timeout_s)
 
 
-def time_interleaved(
-    sessions: dict[str, RunnerSession], plan: Plan, traced: bool, batches: dict[str, list[Batch]]
-) -> None:
-    """Warm up every session, then time them interleaved; appends to ``batches`` as it goes."""
+def time_interleaved(sessions: dict[str, RunnerSession], plan: Plan, batches: Batches) -> None:
+    """Warm up every session, then time them interleaved; appends to ``batches`` as it goes.
+
+    Every batch that is traced stands beside one of the same session that is not, in either order.
+    """
     sizes = {name: warm_up(session, plan) for name, session in sessions.items()}
-    runs, least = plan.runs, MIN_ROUNDS if plan.batch_ms else 1
-    if traced:
-        runs, least = plan.traced_runs, 1
-        largest = max(MAX_TRACED_BATCH, math.ceil(runs / (2 * plan.processes)))
-        sizes = {name: min(size, largest) for name, size in sizes.items()}
-    rounds = max(least, math.ceil(runs / (2 * plan.processes * min(sizes.values()))))
-    # What a budget allows for one step, traced or untraced.
+    largest = max(MAX_TRACED_BATCH, math.ceil(plan.traced_runs / (2 * plan.processes)))
+    traced_sizes = {name: min(size, largest) for name, size in sizes.items()}
+    kinds = list(dict.fromkeys(traced for _, traced in batches))
+
+    def count_rounds(runs: int, sizes: dict[str, int]) -> int:
+        return math.ceil(runs / (2 * plan.processes * min(sizes.values())))
+
+    traced_rounds = max(1, count_rounds(plan.traced_runs, traced_sizes)) if True in kinds else 0
+    rounds = max(MIN_ROUNDS if plan.batch_ms else 1, count_rounds(plan.runs, sizes))
+    # What a budget allows for one step; starts and traces take the rest.
     share_s = plan.budget_s / (2 * plan.processes * len(plan.threads))
     start = time.monotonic()
-    if share_s and not traced:
+    if share_s:
         rounds = max(rounds, MAX_INFERENCES // (2 * max(sizes.values())))
+    rounds = max(rounds, traced_rounds) if False in kinds else traced_rounds
     for number, order in enumerate(interleave(list(sessions), rounds)):
-        if share_s and number >= MIN_TIMED_ROUNDS and time.monotonic() - start > share_s:
+        late = share_s and number >= max(MIN_TIMED_ROUNDS, traced_rounds)
+        if late and time.monotonic() - start > share_s:
             break
-        for position, name in enumerate(order):
-            timed = sessions[name].run(sizes[name])
-            batches[name].append(replace(timed, round=number, batch=position))
+        chosen = [traced for traced in kinds if not traced or number < traced_rounds]
+        half = list(itertools.product(order[: len(sessions)], chosen))
+        for position, (name, traced) in enumerate([*half, *half[::-1]]):
+            size = traced_sizes[name] if traced else sizes[name]
+            timed = sessions[name].run(size, traced=traced)
+            batches[name, traced].append(replace(timed, round=number, batch=position))
 
 
 def interleave(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
@@ -314,14 +331,14 @@ def interleave(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
 
 
 def warm_up(session: RunnerSession, plan: Plan) -> int:
-    """Warm up a session, untraced, for ``plan.warmup`` inferences and a batch; its batch size."""
+    """Warm up a session for ``plan.warmup`` inferences and a batch; its batch size."""
     if not (plan.warmup or plan.batch_ms):
         return 1
-    session.run(max(1, plan.warmup))
+    session.run(max(1, plan.warmup), traced=False)
     size = 1
     if plan.batch_ms:
         # The shortest iteration: equal experiments must get equal batches on a busy machine too.
-        shortest_ns = max(min(session.run(5).wall_ns), 1)
+        shortest_ns = max(min(session.run(5, traced=False).wall_ns), 1)
         size = min(MAX_BATCH, max(1, round(plan.batch_ms * 1e6 / shortest_ns)))
         session.run(size)
     session.reset()

@@ -130,9 +130,9 @@ class RunnerSession:
             self.kill()
             raise
 
-    def run(self, count: int) -> Batch:
-        """Execute the method ``count`` times in a row."""
-        answer = self._ask(f"run {count}", "run")
+    def run(self, count: int, *, traced: bool = True) -> Batch:
+        """Execute the method ``count`` times in a row; a tracer may be left out."""
+        answer = self._ask(f"{'run' if traced else 'untraced'} {count}", "run")
         timed = self._convert({**answer, "round": 0, "batch": 0}, Batch)
         if {len(timed.wall_ns), len(timed.cpu_ns), len(timed.preempted)} != {count}:
             raise self._invalid(f"not {count} iterations")

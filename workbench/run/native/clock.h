@@ -2,7 +2,8 @@
 //
 // XNNPACK reads clock_gettime after every operator and keeps whole microseconds, rounded down. On
 // Linux, it finds the runner's function below instead, which can give it nanoseconds in place of
-// microseconds; everybody else gets the true time.
+// microseconds; everybody else gets the true time. Its delegate also finds the runner's function to
+// begin a trace, which keeps it from naming and reporting operators that nobody traces.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,8 @@
 #if defined(__linux__)
 #include <link.h>
 #endif
+#include <executorch/runtime/core/error.h>
+#include <executorch/runtime/core/event_tracer.h>
 #include <executorch/runtime/platform/types.h>
 
 #include "stages.h"
@@ -25,6 +28,8 @@ enum class Unit { kNone, kMicrosecond, kNanosecond };
 inline Unit unit = Unit::kNone;            // of what XNNPACK reads; kNone costs next to nothing
 inline uintptr_t begin = 0, size = 0;      // XNNPACK's code
 inline int64_t first_ns = 0, last_ns = 0;  // what XNNPACK read first and last; 0: nothing
+
+inline bool asked = false;                 // whether XNNPACK's delegate finds the function below
 
 // How long the runtime's clock stood still while the tracer worked, and the time that it shows
 // while events are replayed; 0: it runs.
@@ -59,26 +64,47 @@ inline bool find_xnnpack() { return false; }
 }  // namespace clocks
 
 #if defined(__linux__)
-extern "C" __attribute__((visibility("default"))) int clock_gettime(clockid_t clock,
-                                                                    timespec* time) noexcept {
+namespace clocks {
+
+inline int read(clockid_t clock, timespec* time, bool xnnpack) noexcept {
   static const auto real =
       reinterpret_cast<int (*)(clockid_t, timespec*)>(dlsym(RTLD_NEXT, "clock_gettime"));
-  const auto caller = reinterpret_cast<uintptr_t>(__builtin_return_address(0));
-  const bool xnnpack = caller - clocks::begin < clocks::size;
-  if (xnnpack && clocks::unit == clocks::Unit::kNone) {
+  if (xnnpack && unit == Unit::kNone) {
     *time = {};
     return 0;
   }
   const int code = real(clock, time);
   if (!xnnpack || code != 0) return code;
   constexpr int64_t kSecond = 1'000'000'000, kScale = 1000;
-  clocks::last_ns = time->tv_sec * kSecond + time->tv_nsec;
-  if (!clocks::first_ns) clocks::first_ns = clocks::last_ns;
-  if (clocks::unit == clocks::Unit::kNanosecond) {
-    const int64_t scaled = (clocks::last_ns - clocks::first_ns) * kScale;
+  last_ns = time->tv_sec * kSecond + time->tv_nsec;
+  if (!first_ns) first_ns = last_ns;
+  if (unit == Unit::kNanosecond) {
+    const int64_t scaled = (last_ns - first_ns) * kScale;
     time->tv_sec = scaled / kSecond;
     time->tv_nsec = scaled % kSecond;
   }
   return 0;
 }
+
+}  // namespace clocks
+
+// Inlined, it would have another caller.
+extern "C" __attribute__((visibility("default"), noinline)) int clock_gettime(
+    clockid_t clock, timespec* time) noexcept {
+  const auto caller = reinterpret_cast<uintptr_t>(__builtin_return_address(0));
+  return clocks::read(clock, time, caller - clocks::begin < clocks::size);
+}
+
+#define START "_ZN10executorch8backends7xnnpack8delegate9profiling11XNNProfiler5startEPNS_7runtime11EventTracerE"
+extern "C" __attribute__((visibility("default"))) executorch::runtime::Error start_xnnpack_profiler(
+    void* profiler, executorch::runtime::EventTracer* tracer) __asm__(START);
+
+executorch::runtime::Error start_xnnpack_profiler(void* profiler,
+                                                  executorch::runtime::EventTracer* tracer) {
+  static const auto real = reinterpret_cast<decltype(&start_xnnpack_profiler)>(
+      dlsym(RTLD_NEXT, START));
+  clocks::asked = true;
+  return real(profiler, clocks::unit == clocks::Unit::kNone ? nullptr : tracer);
+}
+#undef START
 #endif

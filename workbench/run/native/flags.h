@@ -60,7 +60,8 @@ inline constexpr char kHelp[] =
   --ops FILE            a library of operators, loaded if the program needs operators that the
                         others lack; may be repeated
   --server_mode         load, answer "ready", then execute commands from standard input:
-                          run N | output BASE | etdump [FILE] | samples [FILE] | reset | quit
+                          run N | untraced N | output BASE | etdump [FILE] | samples [FILE] |
+                          reset | quit
 
 Answers are JSON, one line each, on standard output. Exit codes: 2 usage, 3 model file, 4 program,
 5 operator, backend or library missing, 6 delegate, 7 execution, 8 ISA self-check, 9 files.

@@ -182,9 +182,12 @@ void write_samples(Sampler* sampler, const std::string& path) {
   atomic_write(path, samples.data(), samples.size());
 }
 
-json::Object time_runs(Model& model, const Observers& observers, int count) {
+json::Object time_runs(Model& model, const Observers& observers, int count, bool traced = true) {
   Sampler* sampler = observers.sampler.get();
-  if (observers.tracer) observers.tracer->reserve(static_cast<size_t>(count));
+  if (observers.tracer) {
+    observers.tracer->enable(traced);
+    if (traced) observers.tracer->reserve(static_cast<size_t>(count));
+  }
   std::vector<int64_t> wall, cpu, preempted;
   for (auto* times : {&wall, &cpu, &preempted}) times->reserve(static_cast<size_t>(count));
   if (sampler) sampler->start();
@@ -210,8 +213,9 @@ json::Object execute(const std::string& line, Model& model, Observers& observers
   if (line.find('\0') != std::string::npos) {
     throw Failure(kUsage, "command", "a command with a null byte");
   }
-  if (command == "run") {
-    return time_runs(model, observers, parse_number("run", rest, 1, kMaxExecutions));
+  if (command == "run" || command == "untraced") {
+    const int count = parse_number(command, rest, 1, kMaxExecutions);
+    return time_runs(model, observers, count, command == "run");
   }
   if (command == "output" && !rest.empty()) {
     return json::Object().add("event", "output").add("files", model.write_outputs(rest));

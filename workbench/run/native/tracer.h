@@ -1,9 +1,12 @@
 // An event tracer that disturbs what it traces as little as possible: it appends events to a buffer
-// and makes the ETDump from them afterwards. Times of XNNPACK's operators are in nanoseconds.
+// and makes the ETDump from them afterwards. Times of XNNPACK's operators are in nanoseconds. What
+// its events cost is measured once, and is an event "tracing" at the end of every inference.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <utility>
 #include <vector>
 
 #include <executorch/devtools/etdump/etdump_flatcc.h>
@@ -20,7 +23,16 @@ class Tracer : public executorch::etdump::ETDumpGen {
   // With `pause`, the runtime's clock stands still while XNNPACK's operators are reported, which
   // takes longer than the shortest of them.
   explicit Tracer(bool pause) : pause_(pause) {
-    clocks::unit = clocks::find_xnnpack() ? clocks::Unit::kNanosecond : clocks::Unit::kMicrosecond;
+    set_unit(clocks::find_xnnpack() ? clocks::Unit::kNanosecond : clocks::Unit::kMicrosecond);
+    if (pause) calibrate();
+  }
+
+  // Without, an inference costs what it does in a process without a tracer.
+  void enable(bool on) {
+    if (!on && xnnpack_ && !clocks::asked) {
+      throw Failure(kExecution, "trace", "this ExecuTorch traces a process always or never");
+    }
+    clocks::unit = on ? unit_ : clocks::Unit::kNone;
   }
 
   // Ends the first traced inference: checks that the operators of every delegate take as long
@@ -28,20 +40,21 @@ class Tracer : public executorch::etdump::ETDumpGen {
   const char* check_clock() {
     inference_ = {events_.size(), bytes_.size()};
     reset();
-    if (clocks::unit == clocks::Unit::kNanosecond && adds_up_) return "ns";
-    const bool found = clocks::unit == clocks::Unit::kNanosecond;
-    clocks::unit = clocks::Unit::kMicrosecond;
+    if (unit_ == clocks::Unit::kNanosecond && adds_up_) return "ns";
+    const bool found = unit_ == clocks::Unit::kNanosecond;
+    set_unit(clocks::Unit::kMicrosecond);
     adds_up_ = true;
     return found ? "us: XNNPACK's operator times do not add up in nanoseconds"
                  : "us: XNNPACK's clock cannot be refined on this system";
   }
 
   void create_event_block(const char* name) override {
-    add(Event::kBlock, start(copy(name), IdType::kStr), 0);
+    if (is_on()) add(Event::kBlock, start(copy(name), IdType::kStr), 0);
   }
 
   Entry start_profiling(const char* name, executorch::runtime::ChainID chain,
                         executorch::runtime::DebugHandle handle) override {
+    if (!is_on()) return {};
     clocks::first_ns = 0;
     Entry entry = start(copy(name), IdType::kNone);
     if (chain != -1) entry.chain_id = chain, entry.debug_handle = handle;
@@ -49,29 +62,45 @@ class Tracer : public executorch::etdump::ETDumpGen {
   }
 
   void end_profiling(Entry entry) override {
-    add(Event::kCall, entry, clocks::ticks());
+    if (!is_on()) return;
+    et_timestamp_t end = clocks::ticks() - static_cast<et_timestamp_t>(read_ns_);
+    end = std::max(end, entry.start_time);
     if (logged_ && logged_ != (clocks::last_ns - clocks::first_ns) * kScale) adds_up_ = false;
     logged_ = 0;
+    leave_out(call_ns_);
+    if (left_out_ && std::strcmp(text(entry), "Method::execute") == 0) {
+      const et_timestamp_t begin = end;
+      end += static_cast<et_timestamp_t>(std::exchange(left_out_, 0));
+      clocks::paused_ns -= static_cast<int64_t>(end - begin);
+      add(Event::kCall, {copy("tracing"), -1, 0, begin, IdType::kNone}, end);
+    }
+    add(Event::kCall, entry, end);
   }
 
   Entry start_profiling_delegate(const char* name, Id id) override {
+    if (!is_on()) return {};
     return name ? start(copy(name), IdType::kStr) : start(id, IdType::kInt);
   }
 
   void end_profiling_delegate(Entry entry, const void* metadata, size_t size) override {
-    add(Event::kOperator, entry, clocks::ticks(), metadata, size);
+    if (is_on()) add(Event::kOperator, entry, clocks::ticks(), metadata, size);
   }
 
   void log_profiling_delegate(const char* name, Id id, et_timestamp_t start, et_timestamp_t end,
                               const void* metadata, size_t size) override {
+    if (!is_on()) return;
     Entry entry = start_profiling_delegate(name, id);
     const bool xnnpack = clocks::first_ns != 0;
-    if (xnnpack && clocks::unit == clocks::Unit::kNanosecond) {
-      // Laid end to end, each a thousand times as long as it was.
-      if (logged_ == 0) origin_ = start;
+    xnnpack_ |= xnnpack;
+    if (xnnpack && unit_ == clocks::Unit::kNanosecond) {
+      // Laid end to end, each a thousand times as long as it was, and one reading of the clock.
+      if (logged_ == 0) laid_ = start;
       logged_ += static_cast<int64_t>(end - start);
-      start = origin_ + (start - origin_) / kScale;
-      end = origin_ + (end - origin_) / kScale;
+      const int64_t took = static_cast<int64_t>(end - start) / kScale;
+      const int64_t read = std::min(took, read_ns_);
+      start = laid_;
+      end = laid_ += static_cast<et_timestamp_t>(took - read);
+      leave_out(read);
     }
     entry.start_time = start;
     add(Event::kOperator, entry, end, metadata, size);
@@ -140,6 +169,38 @@ class Tracer : public executorch::etdump::ETDumpGen {
     size_t metadata, metadata_size;
   };
 
+  static bool is_on() { return clocks::unit != clocks::Unit::kNone; }
+
+  void set_unit(clocks::Unit unit) { clocks::unit = unit_ = unit; }
+
+  // Stops the runtime's clock for what a traced inference takes longer than another.
+  void leave_out(int64_t ns) {
+    clocks::paused_ns += ns;
+    left_out_ += ns;
+  }
+
+  // Measures what a reading of XNNPACK's clock, and what a call that is traced, costs at least.
+  void calibrate() {
+#if defined(__linux__)
+    constexpr int kTries = 20, kEvents = 100;
+    const auto measure = [](auto&& act) {
+      int64_t least = INT64_MAX;
+      for (int i = 0; i < kTries; i++) {
+        const int64_t begin = now_ns(CLOCK_MONOTONIC);
+        for (int j = 0; j < kEvents; j++) act();
+        least = std::min(least, now_ns(CLOCK_MONOTONIC) - begin);
+      }
+      return least / kEvents;
+    };
+    timespec time;
+    const int64_t read = measure([&] { clocks::read(CLOCK_MONOTONIC, &time, true); });
+    call_ns_ = measure([&] { end_profiling(start_profiling("native_call_aten::add.out", -1, 0)); });
+    read_ns_ = read;
+    left_out_ = clocks::first_ns = 0;
+    reset();
+#endif
+  }
+
   Entry start(int64_t id, IdType type) {
     return {id, chain_id_, debug_handle_, clocks::ticks(), type};
   }
@@ -168,7 +229,10 @@ class Tracer : public executorch::etdump::ETDumpGen {
     size_t events, bytes;
   } inference_{};
   const bool pause_;
-  bool adds_up_ = true;
+  bool adds_up_ = true, xnnpack_ = false;
+  clocks::Unit unit_ = clocks::Unit::kNone;
+  // What a reading of the clock and a call cost, and both since the inference began, in ns.
+  int64_t read_ns_ = 0, call_ns_ = 0, left_out_ = 0;
   int64_t logged_ = 0, paused_until_ = 0;
-  et_timestamp_t origin_ = 0;
+  et_timestamp_t laid_ = 0;
 };
