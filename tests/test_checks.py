@@ -90,6 +90,15 @@ def test_restarts_that_alternate_between_a_fast_and_a_slow_core_are_explained(tm
     assert calm == ("0.3 %", "A")
 
 
+@pytest.mark.parametrize("clock", ["", "ns", "us: no reason"])
+def test_a_clock_that_rounds_is_noted_with_its_reason(tmp_path, clock):
+    run = open_made_run(tmp_path, {"on": 1.0}, processes=2, traced=2)
+    sessions = tuple(replace(s, operator_clock=clock * s.traced) for s in run.record.sessions)
+    checks = replace(run, record=replace(run.record, sessions=sessions)).checks.set_index("check")
+    noted = [*checks[checks.index == "operator clock"].itertuples(index=False, name=None)]
+    assert noted == [("note", "rounds down to whole us: no reason")] * clock.startswith("us")
+
+
 @pytest.mark.parametrize(
     ("slower", "grade", "noise"), [(0.99, "A", False), (1.01, "A", True), (1.07, "C", True)]
 )

@@ -4,10 +4,11 @@ import json
 import os
 import struct
 import subprocess
+import sys
 
 import numpy as np
 import pytest
-from devices import compile_cpp
+from devices import build, compile_cpp
 
 import workbench as wb
 
@@ -54,10 +55,10 @@ class Live:
         assert answer["event"] == event, answer
         return answer
 
-    def ask(self, command, *words):
+    def ask(self, command, *words, event=""):
         self.process.stdin.write(b" ".join(map(os.fsencode, (command, *words))) + b"\n")
         self.process.stdin.flush()
-        return self.read(command)
+        return self.read(event or command)
 
     def run(self, count):
         return self.ask("run", str(count))
@@ -369,6 +370,61 @@ def test_iterations_and_traces(live, conv_pte, tmp_path, threads):
     assert abs(len(again) - 10 * per_run) < 2 * per_run
     assert not trace.exists()
     assert not list(tmp_path.glob("*.partial"))
+
+
+def spent(trace):
+    """The ledger of a trace in ns: runs by kinds."""
+    ledger = wb.build_ledger(wb.read_etdump(trace))
+    return ledger.pivot_table("duration_ns", "run", "kind", "sum", observed=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="traced runs have processes of their own")
+def test_traced_and_untraced_runs_in_one_process(live, conv_pte, tmp_path):
+    trace = tmp_path / "x.etdump"
+    runner = live(conv_pte, "--etdump_path", trace)
+    for _ in range(3):
+        runner.ask("untraced", "7", event="run")
+        timed = runner.run(2)["wall_ns"]
+    runner.ask("etdump", trace)
+    runs = spent(trace)
+    assert len(runs) == 6
+    # What tracing costs is the same in every inference, and part of what it took.
+    assert runs["tracing"].nunique() == 1
+    assert 0 < runs["tracing"].iloc[0] < 1e4
+    assert runs.sum(axis=1).iloc[-2:].to_numpy() == pytest.approx(timed, rel=0.05, abs=20_000)
+
+
+#: XNNPACK reports the first operator a microsecond longer than it was.
+WRONG_TIMES = """
+#include <cstddef>
+#include <cstdint>
+#include <dlfcn.h>
+extern "C" int xnn_get_runtime_profiling_info(
+    void* runtime, int what, size_t size, void* value, size_t* needed) {
+  static const auto real = reinterpret_cast<int (*)(void*, int, size_t, void*, size_t*)>(
+      dlsym(RTLD_NEXT, "xnn_get_runtime_profiling_info"));
+  const int code = real(runtime, what, size, value, needed);
+  if (what == 2 && code == 0 && value) ++*static_cast<uint64_t*>(value);
+  return code;
+}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the clock is not refined")
+def test_times_that_do_not_add_up_are_left_in_microseconds(native, conv_pte, tmp_path, monkeypatch):
+    trace = tmp_path / "x.etdump"
+    flags = ["--model_path", conv_pte, "--cpu_threads", "1", "--etdump_path", trace]
+    source, preload = tmp_path / "wrong.cpp", tmp_path / "wrong.so"
+    source.write_text(WRONG_TIMES)
+    subprocess.run([*build.find_compiler(), "-shared", "-fPIC", source, "-o", preload], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(preload))
+    code, answers, _ = ask(native, *flags)
+    assert (code, answers[0]["operator_clock"]) == (
+        0, "us: XNNPACK's operator times do not add up in nanoseconds",
+    )  # fmt: skip
+    events = wb.read_etdump(trace)
+    operators = events[events["kind"] == "delegate_operator"]["duration_ns"]
+    assert len(operators) and not (operators % 1000).any()
 
 
 def test_a_trace_of_thousands_of_runs(live, pair_pte, tmp_path):

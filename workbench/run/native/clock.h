@@ -2,8 +2,8 @@
 //
 // XNNPACK reads clock_gettime after every operator and keeps whole microseconds, rounded down. On
 // Linux, it finds the runner's function below instead, which can give it nanoseconds in place of
-// microseconds; everybody else gets the true time. Its delegate also finds the runner's function to
-// begin a trace, which keeps it from naming and reporting operators that nobody traces.
+// microseconds; everybody else gets the true time. Its delegate also finds two functions that keep it
+// from naming and reporting operators that nobody traces, and that time this where somebody does.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,8 @@ inline Unit unit = Unit::kNone;            // of what XNNPACK reads; kNone costs
 inline uintptr_t begin = 0, size = 0;      // XNNPACK's code
 inline int64_t first_ns = 0, last_ns = 0;  // what XNNPACK read first and last; 0: nothing
 
-inline bool asked = false;                 // whether XNNPACK's delegate finds the function below
+inline bool asked = false;   // whether XNNPACK's delegate finds the functions below
+inline bool pauses = false;  // whether the runtime's clock stands still while it reports operators
 
 // How long the runtime's clock stood still while the tracer worked, and the time that it shows
 // while events are replayed; 0: it runs.
@@ -95,16 +96,30 @@ extern "C" __attribute__((visibility("default"), noinline)) int clock_gettime(
   return clocks::read(clock, time, caller - clocks::begin < clocks::size);
 }
 
-#define START "_ZN10executorch8backends7xnnpack8delegate9profiling11XNNProfiler5startEPNS_7runtime11EventTracerE"
-extern "C" __attribute__((visibility("default"))) executorch::runtime::Error start_xnnpack_profiler(
+// XNNPACK's delegate calls these functions of its profiler before and after an inference.
+#define PROFILER "_ZN10executorch8backends7xnnpack8delegate9profiling11XNNProfiler"
+#define START PROFILER "5startEPNS_7runtime11EventTracerE"
+#define SUBMIT PROFILER "12submit_traceEv"
+extern "C" {
+__attribute__((visibility("default"))) executorch::runtime::Error start_profiler(
     void* profiler, executorch::runtime::EventTracer* tracer) __asm__(START);
+__attribute__((visibility("default"))) void submit_trace(void* profiler) __asm__(SUBMIT);
+}
 
-executorch::runtime::Error start_xnnpack_profiler(void* profiler,
-                                                  executorch::runtime::EventTracer* tracer) {
-  static const auto real = reinterpret_cast<decltype(&start_xnnpack_profiler)>(
-      dlsym(RTLD_NEXT, START));
+executorch::runtime::Error start_profiler(void* profiler,
+                                          executorch::runtime::EventTracer* tracer) {
+  static const auto real = reinterpret_cast<decltype(&start_profiler)>(dlsym(RTLD_NEXT, START));
   clocks::asked = true;
   return real(profiler, clocks::unit == clocks::Unit::kNone ? nullptr : tracer);
 }
+
+void submit_trace(void* profiler) {
+  static const auto real = reinterpret_cast<decltype(&submit_trace)>(dlsym(RTLD_NEXT, SUBMIT));
+  const int64_t begin = now_ns(CLOCK_MONOTONIC);
+  real(profiler);
+  if (clocks::pauses) clocks::paused_ns += now_ns(CLOCK_MONOTONIC) - begin;
+}
+#undef PROFILER
 #undef START
+#undef SUBMIT
 #endif

@@ -22,7 +22,8 @@ class Tracer : public executorch::etdump::ETDumpGen {
  public:
   // With `pause`, the runtime's clock stands still while XNNPACK's operators are reported, which
   // takes longer than the shortest of them.
-  explicit Tracer(bool pause) : pause_(pause) {
+  explicit Tracer(bool pause) {
+    clocks::pauses = pause;
     set_unit(clocks::find_xnnpack() ? clocks::Unit::kNanosecond : clocks::Unit::kMicrosecond);
     if (pause) calibrate();
   }
@@ -45,7 +46,7 @@ class Tracer : public executorch::etdump::ETDumpGen {
     set_unit(clocks::Unit::kMicrosecond);
     adds_up_ = true;
     return found ? "us: XNNPACK's operator times do not add up in nanoseconds"
-                 : "us: XNNPACK's clock cannot be refined on this system";
+                 : "us: XNNPACK's clock cannot be replaced on this system";
   }
 
   void create_event_block(const char* name) override {
@@ -104,11 +105,6 @@ class Tracer : public executorch::etdump::ETDumpGen {
     }
     entry.start_time = start;
     add(Event::kOperator, entry, end, metadata, size);
-    if (xnnpack && pause_) {
-      const int64_t now = now_ns(CLOCK_MONOTONIC);
-      clocks::paused_ns += now - std::max(clocks::last_ns, paused_until_);
-      paused_until_ = now;
-    }
   }
 
   // Makes room for the events of more inferences; touches it, so that no page is missing later.
@@ -179,23 +175,30 @@ class Tracer : public executorch::etdump::ETDumpGen {
     left_out_ += ns;
   }
 
-  // Measures what a reading of XNNPACK's clock, and what a call that is traced, costs at least.
+  // Measures what a reading of XNNPACK's clock, and a call that is traced, cost in an inference:
+  // where other data has taken the place of theirs in the first cache. Medians.
   void calibrate() {
 #if defined(__linux__)
-    constexpr int kTries = 20, kEvents = 100;
-    const auto measure = [](auto&& act) {
-      int64_t least = INT64_MAX;
-      for (int i = 0; i < kTries; i++) {
+    constexpr size_t kTries = 101, kCache = 128 << 10, kLine = 64;
+    std::vector<char> others(kCache);
+    const auto measure = [&](auto&& act) {
+      std::vector<int64_t> times(kTries);
+      for (int64_t& time : times) {
+        for (size_t i = 0; i < kCache; i += kLine) static_cast<volatile char&>(others[i])++;
         const int64_t begin = now_ns(CLOCK_MONOTONIC);
-        for (int j = 0; j < kEvents; j++) act();
-        least = std::min(least, now_ns(CLOCK_MONOTONIC) - begin);
+        act();
+        time = now_ns(CLOCK_MONOTONIC) - begin;
       }
-      return least / kEvents;
+      std::nth_element(times.begin(), times.begin() + kTries / 2, times.end());
+      return times[kTries / 2];
     };
     timespec time;
-    const int64_t read = measure([&] { clocks::read(CLOCK_MONOTONIC, &time, true); });
-    call_ns_ = measure([&] { end_profiling(start_profiling("native_call_aten::add.out", -1, 0)); });
-    read_ns_ = read;
+    const int64_t nothing = measure([] {});
+    const auto more = [&](auto&& act) { return std::max(INT64_C(0), measure(act) - nothing); };
+    const int64_t call = more(
+        [&] { end_profiling(start_profiling("native_call_aten::add.out", -1, 0)); });
+    read_ns_ = more([&] { clocks::read(CLOCK_MONOTONIC, &time, true); });
+    call_ns_ = call;
     left_out_ = clocks::first_ns = 0;
     reset();
 #endif
@@ -228,11 +231,10 @@ class Tracer : public executorch::etdump::ETDumpGen {
   struct {
     size_t events, bytes;
   } inference_{};
-  const bool pause_;
   bool adds_up_ = true, xnnpack_ = false;
   clocks::Unit unit_ = clocks::Unit::kNone;
   // What a reading of the clock and a call cost, and both since the inference began, in ns.
   int64_t read_ns_ = 0, call_ns_ = 0, left_out_ = 0;
-  int64_t logged_ = 0, paused_until_ = 0;
+  int64_t logged_ = 0;
   et_timestamp_t laid_ = 0;
 };
