@@ -173,11 +173,11 @@ def test_an_interrupted_retry_keeps_the_first_attempt(plan, runner, tmp_path, mo
     bursts = []
     real = execute.attempt_steps
 
-    def count(*parts):
+    def count(*parts, **again):
         if bursts:
             interrupt_after(monkeypatch, 5, KeyboardInterrupt())
         bursts.append(parts)
-        real(*parts)
+        real(*parts, **again)
 
     monkeypatch.setattr(execute, "DISTURBED", -1.0)
     monkeypatch.setattr(execute, "attempt_steps", count)

@@ -115,7 +115,7 @@ def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_p
     monkeypatch.setattr(
         execute,
         "attempt_steps",
-        lambda recorder, *rest: (real(recorder, *rest), seen.append(rest[-1])),
+        lambda *parts, **again: (real(*parts, **again), seen.append(again)),
     )
     run_dir = run_plan(plan, find_runner(), tmp_path / "out")
     run = store.load_run(run_dir)

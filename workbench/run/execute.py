@@ -160,27 +160,25 @@ def time_steps(recorder: RunRecorder, *steps: Step) -> None:
 
     read("before")
     attempt_steps(recorder, *steps)
-    first = recorder.sessions_of(step)
     repeated = {step_of(session) for session in recorder.run.sessions if session.attempts > 1}
     # A budget is better spent on another restart.
     retries = 0 if plan.budget_s else plan.retries - len(repeated)
-    if not step[-1] and retries > 0 and disturbance(first) > DISTURBED:
-        try:
-            time.sleep(plan.cool_down_s)
-            attempt_steps(recorder, step)
-        except BaseException:
-            recorder.add_sessions(first)
-            raise
-        second = recorder.sessions_of(step)
-        better = min((first, second), key=disturbance)
-        recorder.add_sessions(replace(session, attempts=2) for session in better)
+    disturbed = disturbance(recorder.sessions_of(step)) > DISTURBED
+    if disturbed and not step[-1] and retries > 0:
+        time.sleep(plan.cool_down_s)
+        attempt_steps(recorder, *steps, again=True)
+        kept = recorder.sessions_of(step)
+        recorder.add_sessions(replace(session, attempts=2) for session in kept)
     read("after")
     spent_s = recorder.run.spent_s + time.monotonic() - started
     recorder.update(spent_s=round(spent_s, 3))
 
 
-def attempt_steps(recorder: RunRecorder, *steps: Step) -> None:
-    """Time every experiment of the plan once; if interrupted, record it as incomplete."""
+def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> None:
+    """Time every experiment of the plan once; if interrupted, record it as incomplete.
+
+    ``again``: what was recorded stays if it is complete and less disturbed.
+    """
     plan, run_dir, target = recorder.run.plan, recorder.run_dir, recorder.runner.target
     (threads, process, _), kinds = steps[0], [traced for *_, traced in steps]
     for program in recorder.programs:
@@ -193,25 +191,9 @@ def attempt_steps(recorder: RunRecorder, *steps: Step) -> None:
     }
     batches: Batches = {(e.name, traced): [] for traced in kinds for e in experiments}
     sessions: dict[str, RunnerSession] = {}
-    try:
-        with contextlib.ExitStack() as stack:
-            for experiment in experiments:
-                name, flags = experiment.name, list[str]()
-                if name in traces:
-                    flags = ["--etdump_path", target.place(traces[name])]
-                session = start_runner(recorder, experiment, threads, core, *flags)
-                sessions[name] = stack.enter_context(session)
-            time_interleaved(sessions, plan, batches)
-            for name, path in traces.items():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                sessions[name].etdump(path)
-            if process == 0 and False in kinds:
-                others = (a for a in recorder.run.agreements if a.threads != threads)
-                found = compare_experiments(sessions, recorder.run, threads)
-                recorder.update(agreements=(*others, *found))
-        complete = True
-    finally:
-        recorder.add_sessions(
+
+    def describe() -> list[Session]:
+        return [
             Session(
                 name,
                 threads,
@@ -229,7 +211,31 @@ def attempt_steps(recorder: RunRecorder, *steps: Step) -> None:
             )
             for (name, traced), timed in batches.items()
             if name in sessions
-        )
+        ]
+
+    try:
+        with contextlib.ExitStack() as stack:
+            for experiment in experiments:
+                name, flags = experiment.name, list[str]()
+                if name in traces:
+                    flags = ["--etdump_path", target.place(traces[name])]
+                session = start_runner(recorder, experiment, threads, core, *flags)
+                sessions[name] = stack.enter_context(session)
+            time_interleaved(sessions, plan, batches)
+            untraced = [session for session in describe() if not session.traced]
+            if again and disturbance(untraced) >= disturbance(recorder.sessions_of(steps[0])):
+                return
+            for name, path in traces.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                sessions[name].etdump(path)
+            if process == 0 and False in kinds:
+                others = (a for a in recorder.run.agreements if a.threads != threads)
+                found = compare_experiments(sessions, recorder.run, threads)
+                recorder.update(agreements=(*others, *found))
+        complete = True
+    finally:
+        if complete or not again:
+            recorder.add_sessions(describe())
 
 
 def start_runner(
