@@ -86,7 +86,8 @@ def execute(
         recorder.inputs = locate_inputs(plan, recorder.run_dir)
         # The native runner has a sampler on Linux, and can leave its tracer out.
         linux = runner.target.platform != "mac"
-        kinds = [(False, True)] if linux else [(False,), (True,)]
+        alternates = linux and not any(e.runner in RUNTIMES for e in plan.experiments)
+        kinds = [(False, True)] if alternates else [(False,), (True,)]
         for process in restarts(recorder, enough):
             for threads, traced in itertools.product(plan.threads, kinds):
                 steps = [(threads, process, kind) for kind in traced]

@@ -108,8 +108,9 @@ def serve(settings: Settings, answer: Callable[..., None]) -> None:
     )  # fmt: skip
     for line in sys.stdin:
         command, _, argument = line.rstrip("\n").partition(" ")
-        if command == "run":
-            times, outputs = time_runs(model, int(argument), settings.traced, recorded)
+        if command in ("run", "untraced"):
+            traced = settings.traced and command == "run"
+            times, outputs = time_runs(model, int(argument), traced, recorded)
             answer(event="run", **times)
         elif command == "output":
             answer(event="output", files=write_outputs(outputs, argument))
