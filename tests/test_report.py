@@ -289,6 +289,17 @@ def test_a_failing_cell_is_one_line_and_what_ran_is_kept(cli, run_dir, write_not
     assert "n is 7" in str(cells) and "n = 7" in str(cells)
 
 
+def test_a_failing_cell_that_may_fail_costs_its_part(cli, run_dir):
+    status, out, err = cli("report", run_dir, "-p", "top=many")
+    assert status == 0 and str(run_dir / "report.html") in out
+    failed = re.findall("warning: .*: this part failed: .*", err)
+    assert "warning: Which layers?: " in err and "Traceback" not in err
+    text = (run_dir / "report.md").read_text()
+    assert text.count("this part failed: ") == len(failed)
+    assert "## How long does one inference take?" in text and "| avx512_on |" in text
+    assert not (run_dir / "report.failed.ipynb").exists()
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [

@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 from papermill.engines import NBClientEngine, papermill_engines
 
 from workbench import errors
-from workbench.errors import UsageError, WorkbenchError, unknown_name
+from workbench.errors import UsageError, WorkbenchError, printable, unknown_name
 from workbench.options import Progress, silent
 from workbench.report.notebooks import notebooks_dir
 from workbench.store import atomic_write, cache_folder
@@ -35,6 +35,8 @@ COMMAND += ["--HistoryManager.enabled=False"]
 IGNORE_FOLDER = "--InteractiveShellApp.ignore_cwd=True"
 KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
 PARAMETERS = "parameters"  #: The tag of the cell with the parameters.
+MAY_FAIL = "raises-exception"  #: The tag of cells whose failure costs their part of a report only.
+FAILED = "this part failed"
 
 
 class Kernel(AsyncKernelManager):
@@ -61,9 +63,20 @@ class Engine(NBClientEngine):  # type: ignore[misc]  # papermill has no types
     def execute_managed_notebook(
         cls, manager: Any, kernel_name: str, *, notebooks: list[NotebookNode], **options: Any
     ) -> None:
-        """Execute the notebook that the manager holds."""
+        """Execute the notebook that the manager holds; of cells that may fail, show why."""
         notebooks.append(manager.nb)
         super().execute_managed_notebook(manager, kernel_name, **options)
+        for cell in manager.nb.cells:
+            if MAY_FAIL in cell.metadata.get("tags", []):
+                cell.outputs = [_show_failure(output) for output in cell.outputs]
+
+
+def _show_failure(output: NotebookNode) -> NotebookNode:
+    """What a page shows of an error; any other output."""
+    if output.output_type != "error":
+        return output
+    text = printable(" ".join(f"{FAILED}: {output.ename}: {output.evalue}".split()))
+    return nbformat.v4.new_output("display_data", {"text/plain": text})
 
 
 papermill_engines.register(ENGINE, Engine)
@@ -120,6 +133,13 @@ def run_notebook(
     except RuntimeError as error:
         reason = f"the kernel did not start: {error}"
     else:
+        heading = template.name
+        for cell in executed[0].cells:
+            heading = cell.source.partition("\n")[0] if cell.cell_type == "markdown" else heading
+            for output in cell.get("outputs", []):
+                text = output.get("data", {}).get("text/plain", "")
+                if MAY_FAIL in cell.metadata.get("tags", []) and text.startswith(FAILED):
+                    progress(f"warning: {heading.strip('# ')}: {text}", 1.0)
         return _finish(executed[0], template, closing)
     what, _, hint = reason.partition(" -> ")
     if packaged and kind:  # the run is at fault, and not the notebook
