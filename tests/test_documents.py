@@ -1,6 +1,7 @@
 """Schemas are those of the code, what is written fits them, and what is read is checked by them."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -209,6 +210,7 @@ def describe_keys():
             for key, value in record["properties"].items():
                 needed = " (needed)" if key in record["required"] else ""
                 meaning = value.get("description", "").replace("|", "\\|")
+                meaning = re.sub("--[a-z-]+", r"`\g<0>`", meaning)
                 text += f"| `{key}` | {kind_of(value)}{needed} | {meaning} |\n"
     return text
 

@@ -4,11 +4,13 @@
 links to each other work here as on a Git host. Reference pages are generated into ``build/``.
 """
 
+import html
 import inspect
+import json
 import os
 import re
-import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +22,7 @@ from workbench.records.documents import DOCUMENTS  # noqa: E402
 os.environ["WORKBENCH_WIDGETS"] = "0"  # figures: a page has no kernel
 
 project = html_title = "ExecuTorch performance workbench"
-root_doc = "README"
+root_doc = "data/docs/index"
 include_patterns = [
     *("*.md", "workbench/README.md", "workbench/skills/*/SKILL.md", "build/reference/*.rst"),
     *("notebooks/*.md", "notebooks/*.ipynb", "data/*.md", "data/docs/*.md"),
@@ -41,7 +43,8 @@ numpydoc_show_class_members = False
 nitpick_ignore = [("myst", name) for name in ("../schemas/v3", "schemas/v3", "case_studies")]
 html_theme = "furo"
 html_copy_source = False
-html_show_search_summary = False  # summaries are fetched, which browsers refuse for local files
+html_static_path = ["frames.js"]
+html_js_files = ["frames.js"]
 
 #: What the first page leads to.
 CONTENTS = {
@@ -60,6 +63,16 @@ listed = {page for pages in CONTENTS.values() for page in pages}
 texts = sorted(path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("data/*.md")))
 pages = [str(path.with_suffix("")) for path in texts]
 CONTENTS["Project"] = [page for page in pages if page not in {root_doc, *listed}]
+
+# Browsers refuse to fetch local files, from which Sphinx takes the excerpts of its search.
+EXCERPTS = """const texts = TEXTS, load = window.fetch;
+window.fetch = (url, ...options) => {
+  const text = texts[String(url).replace(/^[.][/]/, "").replace(/[.]html$/, "")];
+  const page = new Response(`<div role="main">${text}</div>`);
+  return text ? Promise.resolve(page) : load(url, ...options);
+};
+"""
+LONGEST_TEXT = 40_000
 
 
 def write_reference() -> None:
@@ -111,13 +124,37 @@ def complete(app, docname: str, source: list[str]) -> None:
     contents = {root_doc: CONTENTS, "notebooks/README": {"Notebooks": notebooks}}
     for title, pages in contents.get(docname, {}).items():
         options = f":hidden:\n:caption: {title}"
-        source[0] += "\n\n```{toctree}\n" + "\n".join([options, "", *pages, "```"])
+        paths = [page if docname != root_doc else f"/{page}" for page in pages]
+        source[0] += "\n\n```{toctree}\n" + "\n".join([options, "", *paths, "```"])
 
 
 def finish(app, problem: Exception | None) -> None:
-    """Name the first page as servers and browsers expect it."""
-    if problem is None and app.builder.name == "html":
-        shutil.copy(Path(app.outdir) / "README.html", Path(app.outdir) / "index.html")
+    """Lead to the first page from where browsers expect it; write what the search quotes."""
+    if problem is not None or app.builder.name != "html":
+        return
+    refresh = f'<meta http-equiv="refresh" content="0; url={root_doc}.html">'
+    link = f'<a href="{root_doc}.html">{project}</a>'
+    page = f"<!doctype html><meta charset='utf-8'><title>{project}</title>{refresh}{link}"
+    (Path(app.outdir) / "index.html").write_text(page)
+    texts = {
+        name: html.escape(" ".join(map(str, _texts(app.env.get_doctree(name)))))[:LONGEST_TEXT]
+        for name in app.env.found_docs
+    }
+    script = EXCERPTS.replace("TEXTS", json.dumps(texts))
+    (Path(app.outdir) / "_static" / "excerpts.js").write_text(script)
+
+
+def _texts(document) -> Iterator[str]:
+    """The texts of a page, without pages that are embedded in it."""
+    from docutils import nodes  # tests read this file without it
+
+    return (node for node in document.findall(nodes.Text) if not isinstance(node.parent, nodes.raw))
+
+
+def add_excerpts(app, page: str, *_: object) -> None:
+    """The search alone needs the texts of all pages."""
+    if page == "search":
+        app.add_js_file("excerpts.js")
 
 
 def setup(app) -> None:
@@ -125,3 +162,4 @@ def setup(app) -> None:
     write_reference()
     app.connect("source-read", complete)
     app.connect("build-finished", finish)
+    app.connect("html-page-context", add_excerpts)

@@ -348,6 +348,8 @@ function openPage() {
   const view = mount(root, data, { hash: location.hash.slice(1), only: root.dataset.only, changed: keep });
   addEventListener("hashchange", () => view.store.set(fromHash(location.hash.slice(1), view.model)));
   root.explorer = view;
+  // A page that holds it in a frame may make the frame as high.
+  if (parent !== window) new ResizeObserver(() => parent.postMessage({ explorerHeight: root.scrollHeight }, "*")).observe(root);
 }
 
 openPage();
