@@ -1,7 +1,7 @@
 """Several measurements side by side on one page: other platforms, or other versions of a model."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +97,8 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
     }
     latencies = [pd.DataFrame(columns=COMPARISON.names), *(p.latency for p in pairs.values())]
     latency = pd.concat(latencies[bool(pairs) :], ignore_index=True).assign(name=list(pairs))
-    answers = [pair.text for pair in pairs.values()]
+    # What the programs are is said of each of them.
+    answers = [replace(pair.verdict, programs="").text for pair in pairs.values()]
     try:
         return Combined(measurements, runs, latency, answers, _align_layers(measurements))
     except WorkbenchError as error:
