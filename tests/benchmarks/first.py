@@ -1,0 +1,139 @@
+"""From a clone to the first report, against installing the same packages and a plain export.
+
+    python tests/benchmarks/first.py [--warm 3]
+
+Both sides start with an empty home and cache. The plain side installs the pinned torch and
+executorch with uv and runs a script that exports the demo's models, one after the other; the other
+side runs `python3 dev.py demo` in a clone. Then, with everything installed, plain export and
+`workbench profile` take turns. Prints seconds and the load. Exits 1 if the first or both reports
+take more than 1.5 times as long as the plain side, a profile of mobilenet_v3_small more than 1.2
+times as long as its export, or one of toy_cnn more than 20 s.
+"""
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tabulate import tabulate
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = ("toy_cnn", "mobilenet_v3_small")
+MOST_FROM_CLONE, MOST_WARM, MOST_TOY_S = 1.5, 1.2, 20.0
+EXPORT = """
+import sys, torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from workbench.models.zoo.{0} import get_eager_model, get_example_inputs
+exported = torch.export.export(get_eager_model().eval(), get_example_inputs())
+edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+open("{0}.pte", "wb").write(edge.to_executorch().buffer)
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--warm", type=int, default=3, help="repeats with everything installed")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        plain, ours = Path(name, "plain"), Path(name, "ours")
+        plain.mkdir(), ours.mkdir()
+        stages = {"install": timed(install, plain)}
+        stages |= {f"export {model}": timed(export, plain, model) for model in MODELS}
+        first, both = clone_and_demo(ours)
+        limits = [
+            ("first report", first, sum([*stages.values()][:2]), MOST_FROM_CLONE),
+            ("both reports", both, sum(stages.values()), MOST_FROM_CLONE),
+        ]
+        times = {(side, model): [] for side in (export, profile) for model in MODELS}
+        for _ in range(options.warm):
+            for (side, model), seconds in times.items():
+                seconds.append(timed(side, plain if side is export else ours / "clone", model))
+        median = {key: statistics.median(seconds) for key, seconds in times.items()}
+        limits += [
+            (f"warm profile of {model}", median[profile, model], median[export, model], MOST_WARM)
+            for model in MODELS[1:]
+        ]  # fmt: skip
+    limits.append(("warm profile of toy_cnn", median[profile, "toy_cnn"], MOST_TOY_S, 1.0))
+    print(tabulate([*stages.items()], ["plain side", "s"], tablefmt="pipe", floatfmt=".1f"))
+    rows = [(what, took, base, took / base, most) for what, took, base, most in limits]
+    headers = ["", "s", "against s", "ratio", "at most"]
+    print(tabulate(rows, headers, tablefmt="pipe", floatfmt=("", ".1f", ".1f", ".2f", ".1f")))
+    print("load", *(f"{load:.1f}" for load in os.getloadavg()))
+    return int(any(took > most * base for _, took, base, most in limits))
+
+
+def install(folder: Path) -> None:
+    """A virtual environment with the pinned torch and executorch, by uv."""
+    python = folder / ".venv" / "bin" / "python"
+    run(folder, sys.executable, "-m", "venv", ".venv")
+    run(folder, python, "-m", "pip", "install", "--quiet", pin("uv"))
+    flags = ["--index-strategy", "unsafe-best-match", *pip_settings(folder, python)]
+    constraints = ["--constraint", ROOT / "constraints.txt"]
+    run(folder, folder / ".venv/bin/uv", "pip", "install", "--quiet", "--python", python, *flags,
+        "--torch-backend", "cpu", *constraints, "torch", "executorch")  # fmt: skip
+
+
+def pip_settings(folder: Path, python: Path) -> list[str]:
+    """Options of uv for the indexes and certificates of pip, as `dev.py` passes them."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import dev; from pathlib import Path; "
+    code += f"dev.PYTHON = Path({str(python)!r}); print(*dev._pip_settings(), sep=chr(10))"
+    return run(folder, sys.executable, "-c", code).split()
+
+
+def pin(package: str) -> str:
+    """A package with its pinned version."""
+    return re.findall(rf"^{package}==\S+", (ROOT / "constraints.txt").read_text(), re.M)[0]
+
+
+def export(folder: Path, model: str) -> None:
+    """The plain export script of a model."""
+    code = EXPORT.format(model)
+    run(folder, folder / ".venv/bin/python", "-c", code, PYTHONPATH=str(ROOT))
+
+
+def profile(folder: Path, model: str) -> None:
+    """`workbench profile`, of a model that was not exported before."""
+    with tempfile.TemporaryDirectory() as out:
+        python = folder / ".venv/bin/python"
+        run(folder, python, "-m", "workbench", "profile", model, "--out", out)
+
+
+def clone_and_demo(folder: Path) -> tuple[float, float]:
+    """Seconds to the first and to both reports."""
+    start, wall = time.monotonic(), time.time()
+    run(folder, "git", "clone", "--quiet", ROOT, "clone")
+    run(folder / "clone", sys.executable, "dev.py", "demo")
+    both = time.monotonic() - start
+    reports = [path.stat().st_mtime - wall for path in (folder / "clone").rglob("report.html")]
+    return min(reports), both
+
+
+def run(folder: Path, *command: str | Path, **variables: str) -> str:
+    """A command in a folder with a home of its own; its output."""
+    home = folder if folder.name != "clone" else folder.parent
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("VIRTUAL_ENV", "PYTHON"))}
+    own = {
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "UV_CACHE_DIR": str(home / "uv"),
+    }
+    done = subprocess.run([*map(str, command)], cwd=folder, env={**kept, **own, **variables},
+                          stdout=subprocess.PIPE, text=True, check=True)  # fmt: skip
+    return done.stdout
+
+
+def timed(stage, *arguments) -> float:
+    """Seconds that a stage takes."""
+    start = time.monotonic()
+    stage(*arguments)
+    return time.monotonic() - start
+
+
+if __name__ == "__main__":
+    sys.exit(main())
