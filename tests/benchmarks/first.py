@@ -13,6 +13,7 @@ times as long as its export, or one of toy_cnn more than 20 s.
 import argparse
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -69,11 +70,12 @@ def main() -> int:
 
 
 def install(folder: Path) -> None:
-    """A virtual environment with the pinned torch and executorch, by uv."""
+    """A virtual environment with the pinned torch and executorch, by uv; and the models' code."""
+    shutil.copytree(ROOT / "workbench/models", folder / "workbench/models")
     python = folder / ".venv" / "bin" / "python"
     run(folder, sys.executable, "-m", "venv", ".venv")
     run(folder, python, "-m", "pip", "install", "--quiet", pin("uv"))
-    flags = ["--index-strategy", "unsafe-best-match", *pip_settings(folder, python)]
+    flags = pip_settings(folder, python)
     constraints = ["--constraint", ROOT / "constraints.txt"]
     run(folder, folder / ".venv/bin/uv", "pip", "install", "--quiet", "--python", python, *flags,
         "--torch-backend", "cpu", *constraints, "torch", "executorch")  # fmt: skip
@@ -94,7 +96,7 @@ def pin(package: str) -> str:
 def export(folder: Path, model: str) -> None:
     """The plain export script of a model."""
     code = EXPORT.format(model)
-    run(folder, folder / ".venv/bin/python", "-c", code, PYTHONPATH=str(ROOT))
+    run(folder, folder / ".venv/bin/python", "-c", code)
 
 
 def profile(folder: Path, model: str) -> None:
@@ -114,7 +116,7 @@ def clone_and_demo(folder: Path) -> tuple[float, float]:
     return min(reports), both
 
 
-def run(folder: Path, *command: str | Path, **variables: str) -> str:
+def run(folder: Path, *command: str | Path) -> str:
     """A command in a folder with a home of its own; its output."""
     home = folder if folder.name != "clone" else folder.parent
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("VIRTUAL_ENV", "PYTHON"))}
@@ -123,7 +125,7 @@ def run(folder: Path, *command: str | Path, **variables: str) -> str:
         "XDG_CACHE_HOME": str(home / "cache"),
         "UV_CACHE_DIR": str(home / "uv"),
     }
-    done = subprocess.run([*map(str, command)], cwd=folder, env={**kept, **own, **variables},
+    done = subprocess.run([*map(str, command)], cwd=folder, env={**kept, **own},
                           stdout=subprocess.PIPE, text=True, check=True)  # fmt: skip
     return done.stdout
 
