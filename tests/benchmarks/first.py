@@ -12,7 +12,6 @@ times as long as its export, or one of toy_cnn more than 20 s.
 
 import argparse
 import os
-import re
 import shutil
 import statistics
 import subprocess
@@ -34,6 +33,14 @@ from workbench.models.zoo.{0} import get_eager_model, get_example_inputs
 exported = torch.export.export(get_eager_model().eval(), get_example_inputs())
 edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
 open("{0}.pte", "wb").write(edge.to_executorch().buffer)
+"""
+#: As set-up does it.
+INSTALL = """
+import sys; sys.path.insert(0, {0!r})
+import dev; from pathlib import Path
+dev.VENV, dev.PYTHON = Path({1!r}), Path({1!r}, "bin", "python")
+dev._create_venv()
+dev._install("torch", "executorch", cpu_index=dev._needs_cpu_index())
 """
 
 
@@ -72,25 +79,7 @@ def main() -> int:
 def install(folder: Path) -> None:
     """A virtual environment with the pinned torch and executorch, by uv; and the models' code."""
     shutil.copytree(ROOT / "workbench/models", folder / "workbench/models")
-    python = folder / ".venv" / "bin" / "python"
-    run(folder, sys.executable, "-m", "venv", ".venv")
-    run(folder, python, "-m", "pip", "install", "--quiet", pin("uv"))
-    flags = pip_settings(folder, python)
-    constraints = ["--constraint", ROOT / "constraints.txt"]
-    run(folder, folder / ".venv/bin/uv", "pip", "install", "--quiet", "--python", python, *flags,
-        "--torch-backend", "cpu", *constraints, "torch", "executorch")  # fmt: skip
-
-
-def pip_settings(folder: Path, python: Path) -> list[str]:
-    """Options of uv for the indexes and certificates of pip, as `dev.py` passes them."""
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import dev; from pathlib import Path; "
-    code += f"dev.PYTHON = Path({str(python)!r}); print(*dev._pip_settings(), sep=chr(10))"
-    return run(folder, sys.executable, "-c", code).split()
-
-
-def pin(package: str) -> str:
-    """A package with its pinned version."""
-    return re.findall(rf"^{package}==\S+", (ROOT / "constraints.txt").read_text(), re.M)[0]
+    run(folder, sys.executable, "-c", INSTALL.format(str(ROOT), str(folder / ".venv")))
 
 
 def export(folder: Path, model: str) -> None:
