@@ -152,9 +152,9 @@ def test_on_a_terminal_tables_are_aligned_and_lines_fit(no_color):
     report, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     program = "import sys; from workbench.cli.terminal import write; [*map(write, sys.argv[1:])]"
-    rows = f"| {'a_b ' * 30} | 9.5 | same |\n| x\\|y | 10.5 | same |\n"
-    table = f"| name | ms | unit |\n| --- | ---: | --- |\n{rows}"
-    texts = ["1. title", "   where: " + "net.py " * 20, table]
+    rows = f"| {'a_b ' * 30} | 9.5 | s | {'b ' * 40} |\n| x\\|y | 10.5 | s | {'c ' * 40} |\n"
+    table = f"| name | ms | experiment | more |\n| --- | ---: | --- | --- |\n{rows}"
+    texts = ["1. title", "   where: " + "net.py " * 20, "is " + "12.3 ms " * 30, table]
     environment = {**os.environ, "NO_COLOR": no_color}
     subprocess.run([sys.executable, "-c", program, *texts], stdout=terminal, env=environment)
     shown = os.read(report, 10**6).decode().replace("\r", "")
@@ -163,6 +163,7 @@ def test_on_a_terminal_tables_are_aligned_and_lines_fit(no_color):
     assert all(len(line) <= 80 for line in plain.splitlines())
     ends = {line.rstrip().rfind(".5") for line in plain.splitlines() if ".5" in line}
     assert len(ends) == 1 and "x|y" in plain and "\n     net.py" in plain
+    assert "ms\n" in plain and not re.search(r"\d\n|^ +ms|experimen\n", plain, re.MULTILINE)
 
 
 def test_a_server_is_announced_before_it_takes_over(cli, monkeypatch):

@@ -291,16 +291,17 @@ def compare_many(
     One run is its own first comparison. Two give a verdict, with a table of their parts if ``by``
     asks for it; more give a table, by layer by default.
     """
+    subject = " against ".join(reversed(names))
     if len(names) == 1 and not any(split_name(names[0])[1:]):
         own = open_run(names[0]).compare()
         sides = own.baseline, own.candidate
+        subject = f"{own.candidate.label} against {own.baseline.label}"
         names = [f"{names[0]}:{side.name}:{side.threads}" for side in sides]
     check_several(names)
     measurements = find_measurements(names, categories)
     verdicts: tuple[str, ...] = ()
     rows, aligned = [], None
     if len(names) == 2:
-        subject = f"{names[1]} against {names[0]}"
         pair = compare(*measurements.values(), across=across, subject=subject)
         verdicts, notes = (pair.text,), suggest_interleaving(pair)
         rows.append(pair.latency.assign(subject=subject))

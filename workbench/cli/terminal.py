@@ -23,6 +23,8 @@ _STYLES: dict[str, dict[str, Any]] = {
 }
 #: Long words are paths: in one piece, to be copied.
 _WRAP = partial(wrap, break_long_words=False, break_on_hyphens=False)
+#: Between a number and its unit, no line ends.
+_UNIT = re.compile(r"(?<=[\d%]) (?=%|CI\b|[µnm]?s\b|[KMG]B\b|G\w+/s)")
 _CELLS = re.compile(r"(?<!\\) \| ")
 
 
@@ -45,7 +47,9 @@ def _lay_out(lines: list[str], width: int) -> list[str]:
         else:
             lines[0] = re.sub(r"^\*\*(.*)\*\*$", r"\1", lines[0])
             indent = " " * (len(lines[0]) - len(lines[0].lstrip()) + 2)
-            first, *rest = _WRAP(lines[0], limit, subsequent_indent=indent) or [""]
+            whole = _UNIT.sub("\N{NO-BREAK SPACE}", lines[0])
+            wrapped = _WRAP(whole, limit, subsequent_indent=indent) or [""]
+            first, *rest = (line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped)
             titled = bool(re.match(r"\d+\. ", first))
             done += [_color(first), *(click.style(r, bold=True) if titled else r for r in rest)]
         lines = lines[max(count, 1) :]
@@ -77,8 +81,12 @@ def _align(lines: list[str], width: int) -> list[str]:
         columns = [column for column in columns if column not in constant]
     head, rule, *body = zip(*columns, strict=True)
     widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-    while sum(widths) + 2 * len(widths) - 2 > width and max(widths) > 6:
-        widths[widths.index(max(widths))] -= 1
+    least = [max(6, *map(len, re.split("[ _/-]", name))) for name in head]
+    while sum(widths) + 2 * len(widths) - 2 > width:
+        wide = [n for n, known in enumerate(widths) if known > least[n]]
+        if not wide:
+            break
+        widths[max(wide, key=widths.__getitem__)] -= 1
     done = []
     for number, row in enumerate((head, *body)):
         cells = [_fold(cell, size) for cell, size in zip(row, widths, strict=True)]
