@@ -306,6 +306,15 @@ def test_what_measures_live_takes_less_than_three_minutes(name, parameters, run_
 
 
 @pytest.mark.long
+def test_papermill_refuses_a_parameter_that_the_notebook_lacks(run_timed):
+    with pytest.raises(papermill.PapermillExecutionError) as caught:
+        run_timed("06_bottleneck_shift", rund_dir="x")
+    said = "unknown parameter 'rund_dir' -> did you mean 'run_dir'? valid: run_dir"
+    assert (caught.value.ename, caught.value.evalue) == ("UsageError", said)
+    assert len(caught.value.traceback) <= 2
+
+
+@pytest.mark.long
 @every_notebook
 @of_kinds("fresh", "emulated", "bare", "foreign", "single")
 def test_papermill_runs_it_on_every_kind_of_run(path, run_dir, run_timed):

@@ -26,4 +26,7 @@ Names are imported when they are first used; ``help(workbench.NAME)`` describes 
 
 import lazy_loader
 
+from workbench.parameters import check_parameters
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+check_parameters()

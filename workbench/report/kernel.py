@@ -1,6 +1,5 @@
 """Execute a notebook by papermill, in a kernel of this Python."""
 
-import ast
 import logging
 import os
 import subprocess
@@ -20,6 +19,7 @@ from papermill.engines import NBClientEngine, papermill_engines
 from workbench import errors
 from workbench.errors import UsageError, WorkbenchError, printable, unknown_name
 from workbench.options import Progress, silent
+from workbench.parameters import assigned_names
 from workbench.report.notebooks import notebooks_dir
 from workbench.store import atomic_write, cache_folder
 
@@ -157,7 +157,7 @@ def read_template(template: Path, parameters: Mapping[str, object]) -> NotebookN
     try:
         notebook = nbformat.v4.upgrade(nbformat.read(template, as_version=4))
         tagged = [c.source for c in notebook.cells if PARAMETERS in c.metadata.get("tags", [])]
-        nodes = list(ast.walk(ast.parse("\n".join(tagged))))
+        known = assigned_names("\n".join(tagged))
     except FileNotFoundError:
         raise UsageError("no such notebook", where=template) from None
     except (OSError, ValueError, KeyError, AttributeError, nbformat.ValidationError) as error:
@@ -167,8 +167,6 @@ def read_template(template: Path, parameters: Mapping[str, object]) -> NotebookN
     if not tagged:
         hint = f'tag the cell with `run_dir = ""` as `{PARAMETERS}`'
         raise UsageError(f"has no cell that is tagged `{PARAMETERS}`", where=template, hint=hint)
-    names = [node for node in nodes if isinstance(node, ast.Name)]
-    known = {name.id for name in names if isinstance(name.ctx, ast.Store)}
     for name in parameters:
         if name not in known:
             raise unknown_name("parameter", name, known, where=template)
