@@ -48,7 +48,7 @@ from workbench.analysis.attribution import attribute_layers
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.roofline import build_roof
 from workbench.errors import WorkbenchError
-from workbench.export.etrecord import add_etrecord
+from workbench.export.etrecord import add_etrecord, read_etrecord
 from workbench.export.layers import describe_pte
 from workbench.models import loader
 from workbench.models.inputs import choose_inputs, read_images
@@ -411,8 +411,9 @@ def read_ceilings(path: Path) -> None:
 
 
 def read_record(path: Path) -> None:
-    """Add the layers in an ETRecord to those of the program."""
+    """Add the layers in an ETRecord to those of the program, and read it alone."""
     add_etrecord(program_layers(), path)
+    read_etrecord(path)
 
 
 def read_program(path: Path) -> None:

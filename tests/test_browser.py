@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from fuzz import make_record
 
 import workbench as wb
 
@@ -105,6 +106,11 @@ def lab_files(lab_folder):
     recorded = ROOT / "tests/data/etdump"
     shutil.copy(recorded / "mobilenet_v3_small.etdump", files / "trace.etdump")
     shutil.copy(recorded / "two_methods.pte", files / "net.pte")
+    for name, model in (("before", "AsTrained"), ("after", "Ready")):
+        shutil.copytree(wb.sample_run(model), files / name)
+    (files / "other").mkdir()
+    (files / "other" / "manifest.json").write_text('{"name": "a browser extension"}')
+    (files / "net.etrecord").write_bytes(make_record(files)[0])
     (files / "bad.etdump").write_bytes(b"<img src=x onerror=alert(1)>")
 
 
@@ -425,6 +431,7 @@ def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):
         ("files/run/manifest.json", "toy_cnn"),
         ("files/trace.etdump", "Where the time goes"),
         ("files/net.pte", "aten::"),
+        ("files/net.etrecord", "aten.relu"),
         ("files/bad.etdump", "bad.etdump: "),
     ],
 )
@@ -441,6 +448,31 @@ def test_a_double_click_opens_a_file_of_ours(lab, lab_files, page, name, words):
     keep(page, f"lab-{file}")
 
 
+def open_menu(page, address, token, folder):
+    page.goto(f"{address}/lab/tree/files/{folder}?token={token}")
+    page.click(".jp-DirListing-item:has-text('manifest.json')", button="right", timeout=SHORT)
+
+
+def test_a_right_click_compares_a_run_with_another_one(lab, lab_files, page):
+    open_menu(page, *lab, "before")
+    page.click(".lm-Menu-item:has-text('Select as Baseline')")
+    page.click(".jp-BreadCrumbs-item:has-text('files')")
+    page.dblclick(".jp-DirListing-item:has-text('after')", timeout=SHORT)
+    page.click(".jp-DirListing-item:has-text('manifest.json')", button="right", timeout=SHORT)
+    page.click(".lm-Menu-item:has-text('Compare with before')")
+    frame = page.frame_locator("iframe[title=Comparison]")
+    frame.get_by_text("AsTrained_xnnpack_fp32").first.wait_for(timeout=SHORT)
+    keep(page, "lab-comparison")
+
+
+def test_a_manifest_of_another_program_opens_in_the_editor(lab, lab_files, page):
+    address, token = lab
+    page.goto(f"{address}/lab/tree/files/other?token={token}&reset")
+    page.dblclick(".jp-DirListing-item:has-text('manifest.json')", timeout=SHORT)
+    page.get_by_text("a browser extension").wait_for(timeout=SHORT)
+    assert page.locator("iframe[title=Explorer]").count() == 0
+
+
 def test_the_launcher_makes_a_notebook_that_profiles(lab, page):
     address, token = lab
     page.goto(f"{address}/lab?token={token}&reset")
@@ -450,9 +482,7 @@ def test_the_launcher_makes_a_notebook_that_profiles(lab, page):
 
 
 def test_a_right_click_makes_the_report_of_a_run(lab, lab_files, page):
-    address, token = lab
-    page.goto(f"{address}/lab/tree/files/run?token={token}&reset")
-    page.click(".jp-DirListing-item:has-text('manifest.json')", button="right", timeout=SHORT)
+    open_menu(page, *lab, "run")
     page.click(".lm-Menu-item:has-text('Report')")
     frame = page.frame_locator("iframe[title=Report]")
     frame.get_by_text("where the time goes").first.wait_for(timeout=LONG)

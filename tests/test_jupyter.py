@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from fuzz import PROGRAM
+from fuzz import PROGRAM, make_record
 
 import workbench as wb
 
@@ -27,6 +27,10 @@ def ask(tmp_path_factory):
     run = shutil.copytree(wb.sample_run("toy_cnn"), root / "run")
     shutil.copy(next(run.glob("*_on/*_t1.etdump")), root / f"{MARKUP}.etdump")
     shutil.copy(PROGRAM, root / "net.pte")
+    (root / "net.etrecord").write_bytes(make_record(root)[0])
+    (root / "bad.etrecord").write_bytes(b"PK" + MARKUP.encode())
+    shutil.copytree(wb.sample_run("mobilenet_v3_small"), root / "before")
+    shutil.copytree(wb.sample_run("mobilenet_v3_small_int8"), root / "after")
     (root / "bad.pte").write_bytes(b"\0\0\0\0ET12" + MARKUP.encode())
     (root / "bad.etdump").write_bytes(b"\0\0\0\0ED00" + MARKUP.encode())
     (root / "notes.txt").write_text("secret")
@@ -47,9 +51,10 @@ def ask(tmp_path_factory):
         assert server.poll() is None and time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
 
-    def ask(path, token=TOKEN):
+    def ask(path, token=TOKEN, other=None):
+        view, asked = "compare" if other else "explorer", {"path": path, "other": other}
         request = urllib.request.Request(
-            f"{found[0]}executorch-workbench/explorer", json.dumps({"path": path}).encode()
+            f"{found[0]}executorch-workbench/{view}", json.dumps(asked).encode()
         )
         if token:
             request.add_header("Authorization", f"token {token}")
@@ -76,6 +81,7 @@ def test_without_the_token_there_is_no_page(ask, token):
     ("path", "words"),
     [
         ("net.pte", "aten::"),
+        ("net.etrecord", "aten."),
         ("run/manifest.json", '"toy_cnn'),
         (f"{MARKUP}.etdump", "explorer-data"),
     ],
@@ -96,11 +102,12 @@ def test_a_page_is_complete_and_can_request_nothing(ask, path, words):
         ("../missing.pte", "is outside of the folder"),
         ("link.pte", "is outside of the folder"),
         ("net.pte\0", "is outside of the folder"),
-        ("notes.txt", "is no trace, program or manifest"),
-        (None, "is no trace, program or manifest"),
+        ("notes.txt", "is no trace, program, ETRecord or manifest"),
+        (None, "is no trace, program, ETRecord or manifest"),
         ("missing.pte", "no such file"),
         ("large.pte", "is larger than 1 GB"),
         ("bad.etdump", "bad.etdump"),
+        ("bad.etrecord", "bad.etrecord: not an ETRecord"),
         ("other/manifest.json", "manifest.json"),
     ],
 )
@@ -109,6 +116,15 @@ def test_other_files_are_refused_in_one_line(ask, path, words):
     assert status == 400
     assert words in answer["message"]
     assert "\n" not in answer["message"]
+    assert answer["foreign"] == (path == "other/manifest.json"), "which opens in the editor"
+
+
+def test_a_run_is_compared_with_another_one(ask):
+    status, answer = ask("after/manifest.json", other="before/manifest.json")
+    assert status == 200 and "explorer-data" in answer["page"]
+    for other, words in (("run/manifest.json", "emulated"), ("../secret.pte", "is outside of")):
+        status, answer = ask("after/manifest.json", other=other)
+        assert status == 400 and words in answer["message"] and not answer["foreign"]
 
 
 def test_a_program_that_cannot_be_read_is_harmless(ask):

@@ -53,6 +53,12 @@ def test_it_has_no_tests_and_no_pictures(wheel):
     assert wheel.stat().st_size < 5e6
 
 
+def test_the_extension_of_jupyterlab_is_in_it_and_small(wheel):
+    parts = [part for part in zipfile.ZipFile(wheel).infolist() if "/report/lab/" in part.filename]
+    assert {"package.json", "remoteEntry.js"} <= {Path(part.filename).name for part in parts}
+    assert sum(part.compress_size for part in parts) < 0.5e6
+
+
 def test_it_has_every_file_of_the_package(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     package = Path(__file__).resolve().parents[1] / "workbench"

@@ -38,6 +38,20 @@ def add_etrecord(layers: Layers, path: Path) -> Layers:
     return replace(layers, methods=methods)
 
 
+def read_etrecord(path: Path) -> dict[str, list[Origin]]:
+    """What each method of an ETRecord was made of, before anything was delegated."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = [name for name in archive.namelist() if name.startswith(_GRAPHS)]
+            methods = dict.fromkeys(name.rpartition("/")[2] for name in entries)
+            graphs = {method: _read_graph(archive, method)[1] for method in methods if method}
+    except Exception as error:  # a malformed one can lead to any
+        raise StoreError(f"not an ETRecord: {error}", where=path) from None
+    if not graphs:
+        raise StoreError("not an ETRecord: it has no graph", where=path)
+    return graphs
+
+
 def _add_to_method(method: Method, archive: zipfile.ZipFile) -> Method:
     edges, origins, modules = _read_graph(archive, method.name)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,18 @@ from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
 
+from workbench.analysis.compare_runs import compare
 from workbench.analysis.foreign import ETDUMP, LARGEST_BYTES
 from workbench.analysis.open import open_run
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.explorer.page import explorer_page
+from workbench.export.etrecord import read_etrecord
 from workbench.export.program import Program, open_program
 from workbench.plots.tables import show_note, show_table
-from workbench.records.layers import Layers, Value, XNode, XValue
+from workbench.records.layers import Layers, Origin, Value, XNode, XValue
 from workbench.report.html import Section, render_html
 from workbench.report.report import make_report
-from workbench.store import MANIFEST
+from workbench.store import MANIFEST, read_file
 
 #: Operators and parts of a program that its page lists.
 TOP = 2000
@@ -39,14 +41,20 @@ class PageHandler(APIHandler):
     @authorized
     async def post(self, view: str) -> None:
         """Make the page of a file below the server's root."""
+        paths: list[Path] = []
         root = Path(self.settings["server_root_dir"]).expanduser().resolve()
         try:
-            path = locate(root, (self.get_json_body() or {}).get("path"))
+            asked = self.get_json_body() or {}
+            names = [asked.get("path"), *([asked.get("other")] if view == "compare" else [])]
+            paths = [locate(root, name) for name in names]
             # In a thread: the server answers others meanwhile.
-            page = await asyncio.to_thread(make_page, path, view)
+            page = await asyncio.to_thread(make_page, view, *paths)
         except WorkbenchError as error:
+            # Other programs call their files manifest.json, too.
+            is_manifest = bool(paths) and paths[0].name == MANIFEST
+            foreign = is_manifest and b'"plan"' not in read_file(paths[0])
             self.set_status(400)
-            self.finish(json.dumps({"message": str(error)}))
+            self.finish(json.dumps({"message": str(error), "foreign": foreign}))
         else:
             self.finish(json.dumps({"page": page}))
 
@@ -57,8 +65,8 @@ def locate(root: Path, name: object) -> Path:
     path = (root / str(name).lstrip("/")).resolve() if "\0" not in str(name) else root.parent
     if not path.is_relative_to(root):
         raise UsageError("is outside of the folder that Jupyter serves", where=name)
-    if path.name != MANIFEST and path.suffix not in (ETDUMP, ".pte"):
-        raise UsageError("is no trace, program or manifest of a run", where=name)
+    if path.name != MANIFEST and path.suffix not in (ETDUMP, ".pte", ".etrecord"):
+        raise UsageError("is no trace, program, ETRecord or manifest of a run", where=name)
     if not path.is_file():
         raise StoreError("no such file", where=name)
     if path.stat().st_size > LARGEST_BYTES:
@@ -66,28 +74,47 @@ def locate(root: Path, name: object) -> Path:
     return path
 
 
-def make_page(path: Path, view: str) -> str:
-    """The report of a run, or the explorer of a run, a trace or a program."""
+def make_page(view: str, path: Path, *others: Path) -> str:
+    """The report of a run, its comparison with another one, or what a file contains."""
     if path.suffix == ".pte":
         return program_page(open_program(path))
-    source = path.parent if path.name == MANIFEST else path
+    if path.suffix == ".etrecord":
+        graphs = {name: list_origins(origins) for name, origins in read_etrecord(path).items()}
+        sections = [list_rows(f"Method {name}", rows) for name, rows in graphs.items()]
+        return render_html(path.name, sections)
+    source, *before = (each.parent if each.name == MANIFEST else each for each in (path, *others))
     if view == "report":
         return make_report(source)[0].read_text()
-    return explorer_page(open_run(source))
+    run = open_run(source)
+    if before:  # another device is another question, which the command line answers
+        return explorer_page(compare(open_run(before[0]), run, across=("program", "build")))
+    return explorer_page(run)
 
 
 def program_page(program: Program) -> str:
     """What a program consists of: its operators, in delegates or outside, and the file's parts."""
     sections = [Section("", items=[program])]
     if layers := program.layers:
-        for heading, rows in (("Operators", list_operators(layers)), ("File", list_parts(layers))):
-            frame = pd.DataFrame(rows)
-            frame = frame.loc[:, frame.ne("").any()]  # layers only if the program came with them
-            note = f"The first {TOP} of {len(frame)}." if len(frame) > TOP else ""
-            sections.append(Section(heading, note, [show_table(frame, top=TOP)]))
+        sections.append(list_rows("Operators", list_operators(layers)))
+        sections.append(list_rows("File", list_parts(layers)))
     else:
         sections[0].items.append(show_note("Only the runtime can read its operators."))
     return render_html(program.path.name, sections)
+
+
+def list_rows(heading: str, rows: Iterable[dict[str, Any]]) -> Section:
+    """A table of a page, of the columns that are known: layers, if the program came with them."""
+    frame = pd.DataFrame(rows)
+    frame = frame.loc[:, frame.ne("").any()]
+    note = f"The first {TOP} of {len(frame)}." if len(frame) > TOP else ""
+    return Section(heading, note, [show_table(frame, top=TOP)])
+
+
+def list_origins(origins: Iterable[Origin]) -> Iterator[dict[str, Any]]:
+    """A row for each operator of an ETRecord's graph."""
+    for origin in origins:
+        row = {"operator": origin.operator, "layer": origin.module}
+        yield row | {"class": origin.module_class, "source": origin.source}
 
 
 def list_operators(layers: Layers) -> Iterator[dict[str, Any]]:
@@ -137,5 +164,5 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 def _load_jupyter_server_extension(app: Any) -> None:
     base = app.web_app.settings["base_url"]
-    pattern = url_path_join(base, "executorch-workbench", "(explorer|report)")
+    pattern = url_path_join(base, "executorch-workbench", "(explorer|report|compare)")
     app.web_app.add_handlers(".*$", [(pattern, PageHandler)])

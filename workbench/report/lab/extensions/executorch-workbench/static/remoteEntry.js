@@ -4,6 +4,7 @@ const MODEL = "executorch-workbench";
 const KINDS = [
   { name: "executorch-trace", displayName: "ExecuTorch trace", extensions: [".etdump"] },
   { name: "executorch-program", displayName: "ExecuTorch program", extensions: [".pte"] },
+  { name: "executorch-record", displayName: "ETRecord", extensions: [".etrecord"] },
   { name: "executorch-run", displayName: "Run of the workbench", pattern: "^manifest\\.json$" },
 ];
 const CELLS = [
@@ -31,6 +32,8 @@ async function load() {
     get fileFormat() { return null; }
   }
 
+  let before;  // the run that others are compared with
+
   class Pages extends documents.ABCWidgetFactory {
     constructor(app, options, view) {
       super({ modelName: MODEL, readOnly: true, contentProviderId: MODEL, ...options });
@@ -51,12 +54,19 @@ async function load() {
       const path = contents.localPath(context.path);
       const url = URLExt.join(server.baseUrl, MODEL, this.view);
       say(`Reading ${path} ...`);
-      const sent = { method: "POST", body: JSON.stringify({ path }) };
+      const sent = { method: "POST", body: JSON.stringify({ path, other: before }) };
+      const widget = new documents.DocumentWidget({ content, context });
+      const edit = async () => {
+        const factory = "Editor";
+        await this.app.commands.execute("docmanager:open", { path: context.path, factory });
+        widget.dispose();
+      };
       ServerConnection.makeRequest(url, sent, server)
         .then(reply => reply.json())
-        .then(({ page, message }) => (page ? (frame.srcdoc = page) : say(message)))
+        .then(({ page, message, foreign }) => (
+          page ? (frame.srcdoc = page) : foreign ? edit() : say(message)))
         .catch(error => say(`${path}: ${error.message}`));
-      return new documents.DocumentWidget({ content, context });
+      return widget;
     }
   }
 
@@ -72,19 +82,27 @@ async function load() {
     registry.addModelFactory(new Model());
     const fileTypes = KINDS.map(kind => kind.name);
     const explorer = { name: "Explorer", fileTypes, defaultFor: fileTypes };
-    const report = { name: "Report", fileTypes: ["executorch-run"] };
     registry.addWidgetFactory(new Pages(app, explorer, "explorer"));
-    registry.addWidgetFactory(new Pages(app, report, "report"));
+    for (const name of ["Report", "Comparison"]) {
+      const view = name === "Report" ? "report" : "compare";
+      registry.addWidgetFactory(new Pages(app, { name, fileTypes: ["executorch-run"] }, view));
+    }
 
-    commands.addCommand(`${MODEL}:report`, {
-      label: "Report",
-      execute: () => {
-        const path = browser?.selectedItems().next().value?.path;
-        return path && commands.execute("docmanager:open", { path, factory: report.name });
-      },
-    });
+    const picked = () => browser?.selectedItems().next().value?.path;
+    const open = factory => commands.execute("docmanager:open", { path: picked(), factory });
+    const folder = path => path.split("/").slice(-2)[0];
+    const items = [
+      { label: "Report", execute: () => open("Report") },
+      { label: "Select as Baseline", execute: () => { before = contents.localPath(picked()); } },
+      { label: () => `Compare with ${folder(before ?? "")}`,
+        isVisible: () => Boolean(before) && before !== contents.localPath(picked() ?? ""),
+        execute: () => open("Comparison") },
+    ];
     const selector = '.jp-DirListing-item[data-file-type="executorch-run"]';
-    contextMenu.addItem({ command: `${MODEL}:report`, selector, rank: 1 });
+    for (const [rank, item] of items.entries()) {
+      commands.addCommand(`${MODEL}:${rank}`, item);
+      contextMenu.addItem({ command: `${MODEL}:${rank}`, selector, rank });
+    }
 
     commands.addCommand(`${MODEL}:new-profile`, {
       label: "New profile",
