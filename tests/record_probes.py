@@ -67,6 +67,21 @@ def design_probes():
     yield Probe("program", "fp32", 0, 0, 1), Negate(1), (TINY,)
 
 
+def export_probe(probe, module, shape):
+    """The program of a probe."""
+    for number, weight in enumerate(module.parameters()):
+        # Equal weights would be stored once.
+        nn.init.constant_(weight, 2.0**-number / weight.shape[1])
+    model = LoadedModel(probe.kind, module.eval(), (torch.ones(shape),))
+    with silence():
+        return lower_model(model, ExportOptions(dtype=probe.dtype)).pte
+
+
+def name_probe(probe):
+    """The name of its file."""
+    return f"{probe.kind}_{probe.dtype}_{probe.bytes}.pte"
+
+
 def record_probes(path):
     """Write the programs and ``probes.json`` into a ZIP file."""
     with zipfile.ZipFile(path, "w") as archive:
@@ -77,14 +92,8 @@ def record_probes(path):
 
         probes = []
         for probe, module, shape in design_probes():
-            for number, weight in enumerate(module.parameters()):
-                # Equal weights would be stored once.
-                nn.init.constant_(weight, 2.0**-number / weight.shape[1])
-            model = LoadedModel(probe.kind, module.eval(), (torch.ones(shape),))
-            with silence():
-                program = lower_model(model, ExportOptions(dtype=probe.dtype)).pte
-            probes.append(replace(probe, file=f"{probe.kind}_{probe.dtype}_{probe.bytes}.pte"))
-            write(probes[-1].file, program)
+            probes.append(replace(probe, file=name_probe(probe)))
+            write(probes[-1].file, export_probe(probe, module, shape))
         write("probes.json", to_json(Ceilings("", "", "", 0, "", tuple(probes))))
 
 

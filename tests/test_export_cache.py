@@ -76,7 +76,7 @@ def test_a_kept_export_needs_no_torch(files):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_command_says_what_it_did(files):
     arguments = ["export", "mine.py:Net", "--backend", "portable"]
     first, second = (CliRunner().invoke(workbench, arguments) for _ in range(2))
@@ -107,7 +107,7 @@ def test_whatever_it_was_made_from_is_noticed(files, what):
     assert [name for name in before if before[name] != after[name]] == [part]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_what_was_made_from_something_else_is_made_again(files):
     pte, _ = export()
     assert wb.open_program(pte).export.made_from == cache.identify_export(
@@ -120,14 +120,14 @@ def test_what_was_made_from_something_else_is_made_again(files):
 INT8 = {"backend": "xnnpack", "dtype": "int8"}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         ({}, {"inputs": ("random:1",)}),
         ({}, {"rewrite": False}),
         ({}, {"state_dict": "weights.pt"}),
-        (INT8, INT8 | {"module_dtypes": (("*", "int8dyn"),)}),
+        pytest.param(INT8, INT8 | {"module_dtypes": (("*", "int8dyn"),)}, marks=pytest.mark.slow),
     ],
 )
 def test_other_options_are_another_export(files, before, after):
@@ -152,11 +152,11 @@ def test_another_exporter_is_noticed(files, monkeypatch, part):
 @pytest.mark.parametrize(
     ("suffix", "harm"),
     [
-        pytest.param("", "edited", marks=pytest.mark.slow),
-        pytest.param(".etrecord", "gone", marks=pytest.mark.slow),
+        pytest.param("", "edited", marks=pytest.mark.ci),
+        pytest.param(".etrecord", "gone", marks=pytest.mark.ci),
         (".layers.json", "cut"),
-        pytest.param(".input0.bin", "edited", marks=pytest.mark.slow),
-        pytest.param(".export.json", "cut", marks=pytest.mark.slow),
+        pytest.param(".input0.bin", "edited", marks=pytest.mark.ci),
+        pytest.param(".export.json", "cut", marks=pytest.mark.ci),
     ],
 )
 def test_a_damaged_export_is_made_again(files, suffix, harm):
@@ -172,7 +172,7 @@ def test_a_damaged_export_is_made_again(files, suffix, harm):
     assert pte.exists() and path.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_kept_export_that_is_wrong_says_so_again(files):
     pte, _ = export()
     record = store.export_record_path(pte)
@@ -188,7 +188,7 @@ def test_a_kept_export_that_is_wrong_says_so_again(files):
     assert told == [f"{pte.name}: up to date", f"warning: {pte.name}: this export is wrong: wrong"]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_model_object_is_always_exported(files):
     from workbench.models.loader import load_model
 

@@ -123,7 +123,7 @@ def test_a_step_is_computed_on_the_state_that_earlier_ones_left(runner, tmp_path
     assert not np.allclose(empty, whole, atol=0.02 * np.abs(whole).max())
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_every_phase_has_its_experiments_control_and_pair(run):
     assert [m.name for m in run.measurements if m.phase.name == "decode"] == [
         f"decode_{name}" for name in ("avx512_off", "avx512_on", "control")
@@ -137,14 +137,14 @@ def test_every_phase_has_its_experiments_control_and_pair(run):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_phases_of_one_program_share_its_operators(run):
     prefill, decode = (run[phase, "avx512_on"].operators for phase in ("prefill", "decode"))
     assert set(prefill["key"]) == set(decode["key"])
     assert prefill["mean_ms"].sum() > decode["mean_ms"].sum()
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_outputs_are_compared_within_a_phase_only(run):
     pairs = {(a.baseline.split("_")[0], a.candidate.split("_")[0]) for a in run.record.agreements}
     assert pairs == {("prefill", "prefill"), ("decode", "decode")}
@@ -221,7 +221,7 @@ def test_tokens_are_refused_by_programs_that_take_none(runner, conv_pte):
         make_plan(Path(conv_pte), replace(BRIEF, phases=("a=4",)), runner)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_table_of_phases_has_their_latency_and_tokens_per_second(run):
     table = run.phases.set_index("experiment")
     assert list(table.index) == [m.name for m in run.measurements if not m.control]
@@ -233,7 +233,7 @@ def test_the_table_of_phases_has_their_latency_and_tokens_per_second(run):
     assert "token/s" in str(wb.show(run, "latencies"))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_findings_name_their_phase(run):
     titles = run.findings["title"]
     assert {title.split(":")[0] for title in titles} == {"prefill", "decode"}
@@ -250,7 +250,7 @@ def swept(tmp_path_factory):
     return wb.measure(TINY, options=options, root=tmp_path_factory.mktemp("sweep"))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_sweep_measures_one_program_at_every_size(swept):
     assert swept.phases["size"].tolist() == [1, 1, 8, 8, 31, 31]
     assert swept["tokens_8", "baseline"].phase.tokens == 8
@@ -262,7 +262,7 @@ def test_a_sweep_measures_one_program_at_every_size(swept):
     assert flops[0] < flops[1] < flops[2]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_sweep_is_drawn_and_described(swept):
     assert "latency = fixed + each * size" in str(wb.show(swept, "sweeps"))
     alt_text = wb.show(swept, "sweeps").parts[0].alt_text
@@ -338,7 +338,7 @@ def test_a_size_that_weights_have_too_is_not_guessed():
     assert resize(describe_pte(TINY.read_bytes()), [((1, 32), (1, 1))]) is None
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_lookup_reads_rows_not_the_table(run):
     rows = run["decode", "avx512_on"].operators
     (bytes_read,) = rows.loc[rows["name"].str.contains("embedding"), "bytes"]
@@ -497,7 +497,7 @@ def test_presets_have_the_sizes_that_their_names_say(name):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_language_model_is_exported_with_layers_and_measured_by_phase(tmp_path):
     params = TINY.with_name("llama_tiny.json")
     pte = wb.export_model(

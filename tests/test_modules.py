@@ -93,7 +93,7 @@ def quick(tmp_path, monkeypatch):
     return {"export": PORTABLE, "effort": "quick", "measure": wb.MeasureOptions(toggle="none")}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
     x = torch.randn(1, 256)
     before = wb.profile(nn.Sequential(nn.Linear(256, 2048), nn.ReLU()), x, name="net", **quick)
@@ -130,7 +130,7 @@ def test_every_verb_takes_a_module_a_name_a_program_and_a_run(quick):
         wb.measure(run, x)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_magics_take_names_of_the_notebook_and_cells(shell, quick):
     options = "--backend portable --toggle none --budget 1s --no-evidence --no-cold-start --no-roof"
     for code in ("import torch; from torch import nn; x = torch.ones(1, 4)", "%load_ext workbench"):

@@ -419,7 +419,7 @@ def export_quietly(model, root, **options):
     return wb.open_program(pte).export
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
     options = wb.ExportOptions(
         dtype="int8",
@@ -627,7 +627,7 @@ def test_a_program_that_crashes_the_runner_is_a_row_and_the_others_are_measured(
 
 
 @pytest.mark.parametrize(
-    "stop_at", [3, 15, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5, 7, 9, 11, 13))]
+    "stop_at", [3, 15, *(pytest.param(n, marks=pytest.mark.ci) for n in (1, 5, 7, 9, 11, 13))]
 )
 def test_an_interruption_loses_nothing_and_repeats_nothing(landscape, stop_at):
     landscape.stop_at = stop_at
