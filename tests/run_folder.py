@@ -1,5 +1,6 @@
 """Real run folders, a manifest and ETDumps, whose latencies and operators are chosen."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,14 +35,21 @@ def open_made_run(folder, latencies_ms, **options):
 
 
 def compare_known(folder, us, clock_ns, *, count=240, seed=0):
-    """Operators, and categories, of about ``us`` whose ``true`` speed-ups are known, compared."""
+    """Operators, layers of four and categories of about ``us``, with their ``true`` speed-ups."""
     times = us * np.random.default_rng(seed).uniform(0.8, 1.2, count)
     known = {category: speedup for category, (speedup, _) in TRUE_SPEEDUPS.items()}
     ab = open_made_run(
         folder, {"off": None, "on": None}, network=network_of(times), clock_ns=clock_ns, seed=seed,
         factors={"on": {category: 1 / speedup for category, speedup in known.items()}},
+        traced_restart=0.003,
     ).compare()  # fmt: skip
-    pairs = ((ab.operators, "category"), (ab.categories, "name"))
+    kept = ab.operators[ab.operators["category"].isin(known)].sort_values("category", kind="stable")
+    layers = {key: f"{row // 4}" for row, key in enumerate(kept["candidate_key"])}
+    pairs = (
+        (ab.operators, "category"),
+        (ab.compare_groups(layers), "category"),
+        (ab.categories, "name"),
+    )
     tables = (frame.assign(true=frame[column].map(known)) for frame, column in pairs)
     return [table.dropna(subset="true") for table in tables]
 
@@ -57,6 +65,7 @@ def write_run(
     power: int = 1,
     traced: int = 10,
     traced_noise: float = 0.01,
+    traced_restart: float = 0.0,
     network: Sequence[tuple[str, str, str, float]] = NETWORK,
     clock_ns: int = 1000,
     toggle: str = "avx512",
@@ -84,8 +93,8 @@ def write_run(
         ``size ** power`` values.
     traced
         Traced inferences of every process; 0 for none.
-    traced_noise
-        Log-normal scatter of every operator.
+    traced_noise, traced_restart
+        Log-normal scatter of every operator, from inference to inference and between restarts.
     network, clock_ns
         As ``synthetic.NETWORK``; the unit in which its delegate's operators are logged, rounded
         down.
@@ -126,7 +135,7 @@ def write_run(
             ],
             ignore_index=True,
         )
-    rng = np.random.default_rng(options.get("seed", 0))
+    rng, levels = (np.random.default_rng([options.get("seed", 0), *more]) for more in ((), (1,)))
     isa = {name: "native" if name == "on" else f"no{toggle}" for name in names}
     masks = {name: () if name == "on" else ("avx512",) for name in names}
     if toggle == "ladder":
@@ -140,7 +149,10 @@ def write_run(
         sessions.append(_session(name, count, process, _batches(part), is_traced, masks[name]))
         if not traced or is_traced:
             continue
-        operators = list(_operators(network, factors.get(name, {})))
+        operators = [
+            (kind, operator, ms * math.exp(levels.normal(0, traced_restart)))
+            for kind, operator, ms in _operators(network, factors.get(name, {}))
+        ]
         blocks = [_block(operators, rng, traced_noise, clock_ns) for _ in range(traced)]
         wall = tuple(block.events[-1].end - block.events[-1].start for block in blocks)
         file = f"{name}_t{count}_p{process}.etdump"
