@@ -43,7 +43,7 @@ def compare_known(folder, us, clock_ns, *, count=240, seed=0):
         factors={"on": {category: 1 / speedup for category, speedup in known.items()}},
         traced_restart=0.003,
     ).compare()  # fmt: skip
-    kept = ab.operators[ab.operators["category"].isin(known)].sort_values("category", kind="stable")
+    kept = ab.operators[ab.operators["category"].isin(known)].sort_values(["category", "key"])
     layers = {key: f"{row // 4}" for row, key in enumerate(kept["candidate_key"])}
     pairs = (
         (ab.operators, "category"),

@@ -347,7 +347,12 @@ FINDINGS = make_frame(
     ("high_ms", "float", "ms/run", "upper end of the gain"),
     ("share", "float", "", "gain, or its upper bound, as a part of what `of` names"),
     ("of", "text", "", "latency | activation memory | time to the first output"),
-    ("basis", "text", "", "measured | planned | twin | roofline | removal | bound | unknown"),
+    (
+        "basis",
+        "text",
+        "",
+        "measured | planned | twin | roofline | removal | bound | unknown | unmeasurable",
+    ),
     ("action", "text", "", "what to do"),
     ("hint", "text", "", "the same as code"),
     ("keys", "text", "", "rows of the operators frame that show it, one per line"),

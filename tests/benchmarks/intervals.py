@@ -7,8 +7,8 @@ restarts (of the machine, and of each process). The benchmark prints
 
 - how often the 95 % interval of a latency, and of a speed-up from interleaved rounds, covers the
   truth: Student's t over the restarts;
-- the same for operators, layers and categories of runs whose traces are in nanoseconds, and in whole
-  microseconds rounded down, as XNNPACK logs them: there, a row may say "below the clock" instead;
+- the same for operators, layers and categories of runs whose traces are in nanoseconds, and in
+  whole microseconds rounded down, as XNNPACK logs them: there, a row may say "below the clock";
 - among operators called faster or slower, how many differ by less than the margin (40 that differ
   truly by 0 to 30 % and 30 that are equal), with and without an A/A control; how many real changes
   are found;
@@ -16,7 +16,8 @@ restarts (of the machine, and of each process). The benchmark prints
 - how often a minimum detectable change is detected.
 
 Exits 1 if an interval covers less than 93 % or more than 97 % (only the lower limit counts in
-microseconds, where intervals include all that rounding may do), or if more than 5 % of the discoveries are false.
+microseconds, where intervals include all that rounding may do), or if more than 5 % of the
+discoveries are false.
 """
 
 import argparse
@@ -92,19 +93,15 @@ def cover_latency(rng, repeats: int) -> bool:
 def cover_operators(repeats: int) -> bool:
     """Coverage of operators, layers and categories of made runs, by true speed-up."""
     count = 4 * max(60, repeats * 3 // 5)
-    print(f"\n5 restarts of 10 traced inferences, 1 and 0.3 % scatter: % covered of {count // 4}")
-    print(f"operators, {count // 16} layers of four (below the clock), for 1, 1.05, 1.25 and 2x")
-    held, seed = True, 0
-    for clock_ns, us in itertools.product(CLOCKS_NS, TIMES_US):
-        seed += 1
+    print("\n5 restarts of 10 traced inferences, 1 and 0.3 % scatter: % covered (below the clock)")
+    print(f"of {count // 4} operators at each of 1, 1.05, 1.25, 2x, and of {count // 4} layers")
+    held = True
+    for seed, (clock_ns, us) in enumerate(itertools.product(CLOCKS_NS, TIMES_US), 1):
         operators, layers, _ = _compare_known(us, clock_ns, seed, count)
-        texts = []
-        for true, rows in operators.groupby("true"):
-            shares = [_cover(rows), _cover(layers[layers["true"] == true])]
-            held &= all(_holds(share, clock_ns) for share, _ in shares)
-            parts = (f"{100 * share:.1f} ({100 * below:.0f})" for share, below in shares)
-            texts.append(", ".join(parts))
-        print(f"{us:>6} us in {clock_ns:>4} ns: {'; '.join(texts)}")
+        shares = [_cover(rows) for _, rows in operators.groupby("true")] + [_cover(layers)]
+        held &= all(_holds(share, clock_ns) for share, _ in shares)
+        texts = (f"{100 * share:.1f} ({100 * below:.0f})" for share, below in shares)
+        print(f"{us:>6} us in {clock_ns:>4} ns: {', '.join(texts)}")
     for clock_ns in CLOCKS_NS:
         runs = range(max(1, repeats // 17))
         tables = (_compare_known(TIMES_US[n % len(TIMES_US)], clock_ns, n, 40)[2] for n in runs)

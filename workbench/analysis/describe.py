@@ -152,6 +152,8 @@ def describe_gain(row: dict[str, Any]) -> str:
     """The gain of a finding in a few words: ``at most 1.50 ms (15 %)``."""
     if row["basis"] == "unknown":
         return "unknown, the run was emulated: measure on the device"
+    if row["basis"] == "unmeasurable":
+        return "not measurable here, see the caveats of the run"
     if row["of"] != "latency":
         most = "at most " if row["basis"] == "bound" else ""
         return f"{most}{format_share(row['share'])} of the {row['of']}"

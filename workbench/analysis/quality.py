@@ -16,7 +16,9 @@ from workbench.run.plan import BY_ORDER
 GRADES = "ABCD"
 #: A tracer that costs more than this moves the shares it measures.
 TRACER_LIMIT = 0.05
-NO_REMEDY = "cannot be improved: the operators are too short to trace"
+#: A latency whose interval reaches further, or traced inferences that take longer by this, as a
+#: part of the latency, show nothing (chosen, not benchmarked).
+USELESS = (0.5, 1.0)
 
 
 #: What makes a measurement better or worse: the largest values for grades A, B and C, their unit
@@ -62,7 +64,10 @@ REMEDIES = {
     "half width of the interval": "measure longer, --budget 2m",
     "restarts": "--processes 5",
     "drift within a restart": "raise --warmup, and let the machine cool down first",
-    "tracer overhead": NO_REMEDY,
+    "tracer overhead": (
+        "trace longer operators, --size batch=4, or measure old traces again; latencies and "
+        "speed-ups hold as they are"
+    ),
     "spread of the clock frequency": (
         "fix the clock, the governor `performance`, or --power boost on Android"
     ),
@@ -126,9 +131,34 @@ def summarize_quality(quality: pd.DataFrame) -> str:
     worst = quality[quality["grade"] == grade]
     why = [f"{row.criterion} {row.value} ({row.limit} for an A)" for row in worst.itertuples()]
     remedies = dict.fromkeys(REMEDIES.get(c, "stop other programs") for c in worst["criterion"])
-    useful = [remedy for remedy in remedies if remedy != NO_REMEDY]
-    raised = f"to raise it: {'; '.join(useful)}" if useful else NO_REMEDY
-    return f"measurement quality {grade}: {', '.join(why)}" + f"; {raised}" * (grade in "CD")
+    raised = f"; to raise it: {'; '.join(remedies)}" if grade in "CD" else ""
+    return f"measurement quality {grade}: {', '.join(why)}{raised}"
+
+
+def decide_use(
+    width: float, tracer_overhead: float, traced: float, undisturbed: float
+) -> tuple[frozenset[str], str]:
+    """What may be used of a measurement, of ``latency``, ``shares`` and ``milliseconds``; and why.
+
+    ``width`` is half of the latency's interval, and ``traced`` and ``undisturbed`` by how much
+    longer its traced inferences take (all of them, and the fastest), as parts of the latency; NaN
+    where unknown. The reason is empty if all may be used.
+    """
+    limit, longest = USELESS
+    if width > limit:
+        return frozenset(), f"use none of its times: restarts differ by {format_share(width)}"
+    if tracer_overhead > TRACER_LIMIT:
+        why = f"tracing takes {format_share(tracer_overhead)} longer, and is part of all others"
+        return frozenset({"latency"}), f"use only its latency: {why}"
+    if undisturbed > longest:
+        why = "other programs took most of the time of its traces"
+        return frozenset({"latency"}), f"use only its latency: {why}"
+    if abs(traced) > TRACER_LIMIT:
+        longer = "longer" if traced > 0 else "shorter"
+        why = f"traced inferences take {format_share(abs(traced))} {longer}"
+        text = f"use its latency and shares, not the milliseconds of its parts: {why}"
+        return frozenset({"latency", "shares"}), text
+    return frozenset({"latency", "shares", "milliseconds"}), ""
 
 
 def _relative_restarts(timed: pd.DataFrame) -> pd.DataFrame:

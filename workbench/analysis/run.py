@@ -613,10 +613,24 @@ class Measurement:
         """What is wrong with its program's outputs; empty if nothing is known to be."""
         return self.export.fault if self.export else ""
 
+    @cached_property
+    def use(self) -> tuple[frozenset[str], str]:
+        """What may be used of its times, of ``latency``, ``shares``, ``milliseconds``; and why."""
+        row, latency_ms = self.statistics.iloc[0], self.latency_ms
+        overhead = self.run.tracer_overhead.get((self.name, self.threads), math.nan)
+        traced_ms = [math.nan, math.nan]
+        if self.sessions and not self.latencies["traced"].all():
+            traced_ms = [float(self.categories["mean_ms"].sum()), self.traced_ms]
+        if self.emulated or not latency_ms:
+            return frozenset(), ""
+        longer = (ms / latency_ms - 1 for ms in traced_ms)
+        uses, why = quality.decide_use(row["high"] / latency_ms - 1, overhead, *longer)
+        return uses, f"{self.label}: {why}" if why else ""
+
     @property
     def caveats(self) -> list[str]:
         """What weakens its figures: emulation, what its program lost, a measurement of grade C."""
-        caveats = [frames.EMULATED] if self.emulated else []
+        caveats = [text for text in (frames.EMULATED * self.emulated, self.use[1]) if text]
         caveats += [f"{name}: {text}" for name, status, text in self.checks if status == "note"]
         if self.run.quality["grade"].iloc[0] in "CD":
             caveats.append(quality.summarize_quality(self.run.quality))
@@ -1219,9 +1233,10 @@ class Comparison:
             subject, label = f"{subject}, ExecuTorch against {self.baseline.runtime}", ""
         elif named and not self.subject:
             subject, label = f"{self.candidate.label} against {self.baseline.label}", ""
+        shared = all("shares" in side.use[0] for side in (self.baseline, self.candidate))
         verdict = compare.reach_verdict(
-            subject, label, self.latency, self.shift, emulated=self.emulated, wrong=self.wrong,
-            programs=self.programs, unchanged=unchanged, separate=self.separation,
+            subject, label, self.latency, self.shift if shared else None, emulated=self.emulated,
+            wrong=self.wrong, programs=self.programs, unchanged=unchanged, separate=self.separation,
         )  # fmt: skip
         return replace(
             verdict, bottleneck=re.sub(r"\bOther\b", self._name_other, verdict.bottleneck)

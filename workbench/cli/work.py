@@ -157,7 +157,9 @@ def _summarize(run: Run) -> list[str]:
     ]
     dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
     texts = [ab.text for ab in run.comparisons]
-    return [*texts, *latencies, *run.size_changes, *dtypes, summarize_quality(run.quality)]
+    uses = dict.fromkeys(m.use[1] for ab in run.comparisons for m in (ab.candidate, ab.baseline))
+    quality = [*filter(None, uses), summarize_quality(run.quality)]
+    return [*texts, *latencies, *run.size_changes, *dtypes, *quality]
 
 
 def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:

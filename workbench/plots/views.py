@@ -21,7 +21,7 @@ from workbench.analysis.exports import compare_exports, count_undelegated, list_
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import drop_overhead, label_operators
-from workbench.analysis.quality import TRACER_LIMIT, summarize_quality
+from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import place_layers
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.variants import tabulate_variants
@@ -164,13 +164,7 @@ def describe_times(measurement: Measurement) -> str:
     if measurement.latencies["traced"].all():
         return text
     kind = "CPU" if measurement.statistics["clock"].iloc[0] == "cpu_ns" else "wall"
-    apart = parts / latency_ms - 1
-    text += f" The latency is {latency}: untraced, {kind} time."
-    if abs(apart) < TRACER_LIMIT:
-        return text
-    return (
-        f"{text} They differ by {frames.format_share(apart)}: use the shares, not the milliseconds."
-    )
+    return f"{text} The latency is {latency}: untraced, {kind} time."
 
 
 def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:

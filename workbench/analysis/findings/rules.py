@@ -1,7 +1,7 @@
 """The table of rules, and their findings by rank."""
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,9 @@ from workbench.frames import FINDINGS, check
 #: Smaller gains, as a fraction of E2E, are not reported.
 LEAST_SHARE = 0.01
 _NUMBERS = ("gain_ms", "low_ms", "high_ms", "share")
+#: A gain that the traces do not show.
+_UNMEASURED: dict[str, Any] = {"basis": "unmeasurable"}
+_UNMEASURED |= dict.fromkeys(("spent", *_NUMBERS), math.nan)
 #: The notebook that shows the evidence.
 NOTEBOOK = "15_report"
 
@@ -78,9 +81,10 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
 
     `rank_findings` has their order. Gains do not add up: two findings may have one cause. For an
     emulated run, only rules that need no times apply: their findings in the order of the rules,
-    those with the most operators first, without gain or share.
+    those with the most operators first, without gain or share. Where the shares of a measurement do
+    not hold, gains that follow from them are not stated; these findings come last.
     """
-    unclaimed = set(m.costs.index)
+    unclaimed, holds = set(m.costs.index), "shares" in m.use[0]
     found = []
     for name, find, heading, claims, timed in RULES:
         if m.emulated and timed:
@@ -91,6 +95,8 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
             rows.sort(key=lambda row: -len(row["keys"].splitlines()))
         else:
             rows = [row for row in rows if row["share"] >= LEAST_SHARE]
+        if not (holds or m.emulated):
+            rows = [row | _UNMEASURED if _is_traced(row) else row for row in rows]
         found += rows
         if claims:
             unclaimed -= {key for row in rows for key in row["keys"].splitlines()}
@@ -101,6 +107,11 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
         table.loc[rows, "action"] += f"; `workbench export --also-rewrite {name}` does it"
     table = table.astype({"rank": int} | dict.fromkeys(_NUMBERS, float))
     return check(variants.rank_findings(table, by_gain=not m.emulated), FINDINGS)
+
+
+def _is_traced(row: Mapping[str, Any]) -> bool:
+    """Whether a gain follows from the times of traced operators."""
+    return row["of"] == "latency" and row["keys"] != "" and row["basis"] != "measured"
 
 
 def _scales(finding: Finding, m: Measurement) -> tuple[float, float, float]:
