@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -126,10 +127,15 @@ def test_linear_drift_cancels_in_every_round(names, rounds):
         assert {sum(place) for place in places.values()} == {len(order) - 1}
 
 
-@given(names)
-def test_every_experiment_takes_every_position(names):
-    firsts = [order[0] for order in execute.interleave(names, len(names))]
-    assert sorted(firsts) == sorted(names)
+@given(names, st.integers(1, 9))
+def test_every_experiment_takes_every_position_and_follows_several(names, rounds):
+    """Squares of rounds go on across restarts, however many rounds a restart has."""
+    restarts = [execute.interleave(names, rounds, restart) for restart in range(2 * len(names))]
+    orders = [order[: len(names)] for restart in restarts for order in restart]
+    for places in zip(*orders, strict=True):
+        assert Counter(places) == dict.fromkeys(names, 2 * rounds)
+    pairs = {pair for order in orders for pair in pairwise(order)}
+    assert len(names) < 4 or len(pairs) > len(names)
 
 
 def interrupt_after(monkeypatch, calls, error):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import shutil
 import zipfile
 from dataclasses import replace
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import make_plan, record_in, run_plan
 from record_probes import SHIPPED, design_probes, export_probe, name_probe
+from run_folder import open_made_run
 
 import workbench as wb
 from workbench import store
@@ -28,7 +30,7 @@ from workbench.run import execute
 from workbench.run.execute import MIN_RESTARTS, restarts
 from workbench.run.runner import find_runner
 from workbench.run.targets.host import HOST, parse_environment, read_environment
-from workbench.workflow import is_precise
+from workbench.workflow import foresee, is_precise
 
 PHONE = """load 3.10 2.80 2.00 4/900 12345
 khz 1800000
@@ -169,6 +171,30 @@ def test_precise_is_what_the_plan_calls_so():
     run = store.load_run(sample_run())
     assert is_precise(replace(run, plan=replace(run.plan, precision=0.5)))
     assert not is_precise(replace(run, plan=replace(run.plan, precision=1e-4)))
+
+
+def test_a_run_foresees_what_it_will_find(tmp_path):
+    """By the scatter of its first restarts; the same scatter over all restarts does find it."""
+    record = open_made_run(
+        tmp_path, {"off": 3.0, "on": 3.0}, control=True, traced=1, processes=12, restart=0.01
+    ).record
+    first = replace(
+        record,
+        plan=replace(record.plan, processes=12),
+        spent_s=30.0,
+        sessions=tuple(s for s in record.sessions if s.process < 3),
+    )
+    assert foresee(replace(first, sessions=first.sessions[:6])) == ""
+    text = foresee(first)
+    (will,) = re.findall(r"^12 restarts will show changes above ([\d.]+) %$", text)
+    assert 0.3 < float(will) < 6
+    assert foresee(first, float(will) / 100 + 0.001) == text
+    ((needed, minutes),) = re.findall(
+        r"--processes (\d+), about ([\d.]+) minutes", foresee(first, float(will) / 200)
+    )
+    assert int(needed) > 12 and float(minutes) == pytest.approx(int(needed) / 6, abs=0.1)
+    assert foresee(first, 1e-6).endswith("stop other programs")
+    assert is_precise(record, find=0.1) and not is_precise(record, find=1e-4)
 
 
 @pytest.mark.parametrize(

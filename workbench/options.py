@@ -103,7 +103,8 @@ class MeasureOptions:
     """What to measure, and how long.
 
     With ``budget_s`` (seconds), restarts continue until half the width of every speed-up's interval
-    is below ``precision`` (relative) or the time is spent; otherwise ``runs`` decides.
+    is below ``precision`` (relative), or a difference of ``find`` (relative) would be found, or the
+    time is spent; otherwise ``runs`` decides.
 
     Examples
     --------
@@ -146,6 +147,12 @@ class MeasureOptions:
         "With --budget: stop when half the interval's width is below this.",
         type="percent",
         default="1%",
+    )
+    find: float = _option(
+        0.0,
+        "Difference between two sides to find, such as 2%: after three restarts the run "
+        "says what that takes; with --budget, it stops once that would be found.",
+        type="percent",
     )
     warmup: int = _option(3, "Inferences before timing.")
     processes: int = _option(5, "Restarts of every runner process.")

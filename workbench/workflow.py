@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,16 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from workbench.analysis.compare import compare_latencies
+import numpy as np
+import pandas as pd
+
+from workbench.analysis.compare import Speedup, compare_latencies
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.open import open_run
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
+from workbench.analysis.sweeps import find_control
 from workbench.errors import UsageError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model
 from workbench.export.program import Program, open_program
 from workbench.export.runtimes import check_side, open_side, reload_model
+from workbench.frames import format_share
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.progress import show_progress
 from workbench.records.runs import Experiment, RunRecord
@@ -27,7 +33,7 @@ from workbench.report.report import make_report
 from workbench.run.ceilings import find_peaks, list_roofs, measure_roof, save_peaks
 from workbench.run.config import output_place, plan_config, read_config, select_experiments
 from workbench.run.custom_runner import run_processes
-from workbench.run.execute import execute, optional
+from workbench.run.execute import MIN_RESTARTS, execute, optional
 from workbench.run.plan import check_toggle, make_plan, read_sweep
 from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
@@ -40,6 +46,8 @@ if TYPE_CHECKING:  # these import PyTorch
 
     Subject: TypeAlias = str | Path | nn.Module | LoadedModel | Program | Run
 
+#: More restarts than this are not suggested.
+MOST_RESTARTS = 200
 #: What `profile` measures, by how long it may take.
 EFFORTS: dict[str, dict[str, Any]] = {
     "full": {},
@@ -286,9 +294,18 @@ def measure_programs(
     """Plan and execute a run of opened programs; it has the machine's peaks if these are known."""
     plan = make_plan(programs, options, runner)
     run_dir = None if again else find_run(plan, runner, root, "complete")
+    told = list[str]()
+
+    def look(record: RunRecord) -> None:
+        watch(record)
+        if not told and (options.find or plan.programs) and (text := foresee(record, options.find)):
+            told.append(text)
+            progress(text, 0.0)
+
     run_dir = run_dir or execute(
-        plan, programs, runner, root, progress=progress, watch=watch, enough=is_precise
-    )
+        plan, programs, runner, root,
+        progress=progress, watch=look, enough=partial(is_precise, find=options.find),
+    )  # fmt: skip
     run = open_run(run_dir)
     with optional("names of machine code", progress):
         keep_functions(run.path, run.record, [runner.libraries])
@@ -299,15 +316,50 @@ def measure_programs(
     return run
 
 
-def is_precise(record: RunRecord) -> bool:
-    """Whether the interval of every speed-up is as narrow as the plan wants it."""
-    latencies = tabulate_latencies(record)
-    rows = [
-        compare_latencies(latencies, p.baseline, p.candidate, threads=threads).iloc[0]
-        for p in record.plan.pairs
-        for threads in record.plan.threads
-    ]
-    return all(math.log(row["high"] / row["low"]) / 2 <= record.plan.precision for row in rows)
+def _compare_pairs(record: RunRecord) -> pd.DataFrame:
+    """The E2E latencies of all pairs of a run that goes on: ``frames.COMPARISON``."""
+    latencies, rows = tabulate_latencies(record), []
+    for pair, threads in itertools.product(record.plan.pairs, record.plan.threads):
+        repeated, control = find_control(record.plan, pair.baseline)
+        rows.append(
+            compare_latencies(
+                latencies, pair.baseline, pair.candidate,
+                control=control, control_of=repeated, threads=threads,
+            )
+        )  # fmt: skip
+    return pd.concat(rows)
+
+
+def is_precise(record: RunRecord, find: float = 0.0) -> bool:
+    """Whether every speed-up is as precise as the plan wants it, or would show a change."""
+    rows = _compare_pairs(record)
+    if find:
+        return bool((rows["detectable"] <= find).all())
+    return bool((np.log(rows["high"] / rows["low"]) / 2 <= record.plan.precision).all())
+
+
+def foresee(record: RunRecord, find: float = 0.0) -> str:
+    """Which changes a run will find, and what it takes to ``find`` smaller ones.
+
+    Empty before the first restarts are complete, and where nothing is compared.
+    """
+    plan, sessions = record.plan, [s for s in record.sessions if s.complete and not s.traced]
+    done = min((sum(s.experiment == e.name and s.threads == n for s in sessions)
+                for n in plan.threads for e in plan.experiments_at(n)), default=0)  # fmt: skip
+    if done < MIN_RESTARTS or not plan.pairs:
+        return ""
+    least = float(_compare_pairs(record)["detectable"].max())
+    step_s = record.spent_s / done
+    planned = max(done, int(plan.budget_s / step_s)) if plan.budget_s else plan.processes
+    found = Speedup.project(least, done, planned)
+    text = f"{planned} restarts will show changes above {format_share(found, 1)}"
+    if found <= find or not find:
+        return text
+    counts = range(planned, MOST_RESTARTS + 1)
+    needed = next((n for n in counts if Speedup.project(least, done, n) <= find), 0)
+    more = f"--budget {math.ceil(step_s * needed)}s" if plan.budget_s else f"--processes {needed}"
+    hint = f"{more}, about {step_s * needed / 60:.1f} minutes" if needed else "stop other programs"
+    return f"warning: {text}; for {format_share(find, 1)}: {hint}"
 
 
 def run_config(

@@ -620,7 +620,7 @@ class Measurement:
         overhead = self.run.tracer_overhead.get((self.name, self.threads), math.nan)
         traced_ms = [math.nan, math.nan]
         if self.sessions and not self.latencies["traced"].all():
-            traced_ms = [float(self.categories["mean_ms"].sum()), self.traced_ms]
+            traced_ms = [float(self.operators["mean_ms"].sum()), self.traced_ms]
         if self.emulated or not latency_ms:
             return frozenset(), ""
         longer = (ms / latency_ms - 1 for ms in traced_ms)

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import math
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -216,13 +217,15 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
 
     try:
         with contextlib.ExitStack() as stack:
-            for experiment in experiments:
+            # Which is started first, and warmed up first, changes with the restart.
+            for experiment in random.Random(process).sample(experiments, len(experiments)):
                 name, flags = experiment.name, list[str]()
                 if name in traces:
                     flags = ["--etdump_path", target.place(traces[name])]
                 session = start_runner(recorder, experiment, threads, core, *flags)
                 sessions[name] = stack.enter_context(session)
-            time_interleaved(sessions, plan, batches)
+            sessions = {e.name: sessions[e.name] for e in experiments}
+            time_interleaved(sessions, plan, batches, process)
             untraced = [session for session in describe() if not session.traced]
             if again and disturbance(untraced) >= disturbance(recorder.sessions_of(steps[0])):
                 return
@@ -292,7 +295,9 @@ def start_runtime(
     return RunnerSession(command, timeout_s=plan.timeout_s)
 
 
-def time_interleaved(sessions: dict[str, RunnerSession], plan: Plan, batches: Batches) -> None:
+def time_interleaved(
+    sessions: dict[str, RunnerSession], plan: Plan, batches: Batches, restart: int = 0
+) -> None:
     """Warm up every session, then time them interleaved; appends to ``batches`` as it goes.
 
     Every batch that is traced stands beside one of the same session that is not, in either order.
@@ -313,7 +318,7 @@ def time_interleaved(sessions: dict[str, RunnerSession], plan: Plan, batches: Ba
     if share_s:
         rounds = max(rounds, MAX_INFERENCES // (2 * max(sizes.values())))
     rounds = max(rounds, traced_rounds) if False in kinds else traced_rounds
-    for number, order in enumerate(interleave(list(sessions), rounds)):
+    for number, order in enumerate(interleave(list(sessions), rounds, restart)):
         late = share_s and number >= max(MIN_TIMED_ROUNDS, traced_rounds)
         if late and time.monotonic() - start > share_s:
             break
@@ -325,15 +330,18 @@ def time_interleaved(sessions: dict[str, RunnerSession], plan: Plan, batches: Ba
             batches[name, traced].append(replace(timed, round=number, batch=position))
 
 
-def interleave(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
-    """The order of the batches in each round, such as A B B A, B A A B.
+def interleave(names: Sequence[str], rounds: int, restart: int = 0) -> Iterator[list[str]]:
+    """The order of the batches in each round of a restart, such as A B B A, B A A B.
 
     A palindrome gives every experiment the same mean time of measurement within the round, which
-    cancels linear drift; the rotation gives every experiment every position.
+    cancels linear drift. As many rounds as experiments are a Latin square: each takes every place
+    once. Every square is shuffled, so that none follows the same one all the time; the squares of
+    all restarts follow one another.
     """
-    for number in range(rounds):
-        first = number % len(names)
-        order = [*names[first:], *names[:first]]
+    for number in range(restart * rounds, (restart + 1) * rounds):
+        square, first = divmod(number, len(names))
+        shuffled = random.Random(square).sample(names, len(names))
+        order = [*shuffled[first:], *shuffled[:first]]
         yield order + order[::-1]
 
 
