@@ -240,7 +240,8 @@ def changed(measurement, **facts):
     vars(made).update(
         facts=facts, operators=operators, undisturbed=runs, sessions=("traced",),
         flow=Dataflow(method or Method("", (), {}, ())),
-        statistics=pd.DataFrame({"latency": [latency_ms]}), roof=facts.get("roof"),
+        statistics=pd.DataFrame({"latency": [latency_ms], "high": latency_ms}),
+        roof=facts.get("roof"),
         kernels=pd.DataFrame({"function": pd.Series(kernels, dtype=object)}),
         cold_start=facts.get("cold_start"),
     )  # fmt: skip

@@ -412,7 +412,7 @@ SHIFT = make_frame(
     ("share_before", "float", "", "share of E2E in the baseline"),
     ("share_after", "float", "", "share of E2E in the candidate"),
     ("delta_ms", "float", "ms/run", "candidate - baseline; the deltas sum to the E2E change"),
-    ("contribution", "float", "", "delta / E2E change"),
+    ("contribution", "float", "", "delta / E2E change; NaN where that may be noise"),
     ("rank_before", "int", "", "1 is the largest category of the baseline"),
     ("rank_after", "int", "", "1 is the largest category of the candidate"),
 )

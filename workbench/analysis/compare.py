@@ -227,6 +227,23 @@ def judge(speedup: Speedup, bounds: Sequence[Speedup]) -> tuple[np.ndarray, np.n
     return np.select(list(kinds.values()), list(kinds), "inconclusive"), q
 
 
+def explain_outcomes(table: pd.DataFrame) -> list[str]:
+    """The outcomes of ``frames.COMPARISON``; why those whose interval excludes 1 show nothing."""
+    texts = []
+    for row in table.itertuples():
+        away = max(row.low - 1, 1 / row.high - 1)  # of the nearer end, as a ratio - 1
+        ratio = max(row.speedup, 1 / row.speedup) - 1
+        least = row.margin if row.floor else UNCONTROLLED_MARGIN
+        why = f"q {row.q:.2g}"
+        if ratio <= row.floor:
+            why = f"within the noise floor of {format_share(row.floor)}"
+        elif away <= least:
+            why = f"within the margin of {format_share(least)}"
+        shown = row.outcome == "inconclusive" and away > 0
+        texts.append(f"{row.outcome} ({why})" if shown else str(row.outcome))
+    return texts
+
+
 def adjust_for_many(p: np.ndarray) -> np.ndarray:
     """P-values adjusted so that 5 % of those below 0.05 are false discoveries; NaN stays.
 
@@ -357,17 +374,16 @@ def compare_parts(
 
     Categories keep their usual order; operators and layers are sorted by change of time. Operators
     also have ``key``, ``category`` (the baseline's) and ``candidate_name``; one that only one side
-    has gets NaN on the other and is inconclusive. The times are typical ones (midmeans of the runs,
-    averaged over the restarts), which outliers do not affect; those of `summarize_categories` are
-    means, which add up. A row that is `BELOW_CLOCK` has no speed-up.
+    has gets NaN on the other and is inconclusive. The times are means, as in the tables of each
+    side; speed-ups are of typical times (midmeans of the runs, averaged over the restarts), which
+    outliers do not affect. A row that is `BELOW_CLOCK` has no speed-up.
     """
     by = "key" if level == "operator" else level
     names = pd.Index([*baseline[by].unique(), *candidate[by].unique()], dtype=object).unique()
-    sides, speedup = _speedup(baseline, candidate, by, names, apart)
+    sides, speedup, times = _speedup(baseline, candidate, by, names, apart)
     noise = None
     if control is not None and control_of is not None:
-        _, noise = _speedup(control_of, control, by, names)
-    times = sides[0].mean().to_numpy(), sides[1].mean().to_numpy()
+        _, noise, _ = _speedup(control_of, control, by, names)
     restarts = min(map(len, sides))
     below = speedup.bias > np.maximum(np.abs(np.nan_to_num(speedup.log)), np.log1p(MARGIN))
     speedup = replace(speedup, log=np.where(below, np.nan, speedup.log))
@@ -390,8 +406,8 @@ def compare_parts(
 
 def _speedup(
     baseline: pd.DataFrame, candidate: pd.DataFrame, by: str, names: pd.Index, apart: bool = False
-) -> tuple[tuple[pd.DataFrame, pd.DataFrame], Speedup]:
-    """Typical times in ms of each side (restarts by names), and the speed-up."""
+) -> tuple[tuple[pd.DataFrame, pd.DataFrame], Speedup, tuple[np.ndarray, np.ndarray]]:
+    """Typical times in ms of each side (restarts by names), the speed-up, and mean times."""
     totals = [total_runs(ledger, by).reindex(columns=names) for ledger in (baseline, candidate)]
     ledgers = zip((baseline, candidate), totals, strict=True)
     bounds = [_rounding_bound(ledger, by, runs) for ledger, runs in ledgers]
@@ -400,7 +416,8 @@ def _speedup(
         before, after = shared_restarts(before, after)
     with np.errstate(divide="ignore", invalid="ignore"):
         bias = np.maximum(bounds[0] / before.mean(), bounds[1] / after.mean()).to_numpy()
-    return (before, after), speedup_of_restarts(before, after, separate=apart, bias=bias)
+    speedup = speedup_of_restarts(before, after, separate=apart, bias=bias)
+    return (before, after), speedup, (totals[0].mean().to_numpy(), totals[1].mean().to_numpy())
 
 
 def _rounding_bound(ledger: pd.DataFrame, by: str, runs: pd.DataFrame) -> np.ndarray:
@@ -428,7 +445,8 @@ class Verdict:
     ``bottleneck`` is the largest category of both sides, if traced; ``unchanged`` the reason if the
     same machine code ran on both sides; ``wrong`` why no speed-up can be claimed; ``programs`` what
     differs between the two programs beside their speed; ``separate`` says how the sides were
-    measured apart, if they were.
+    measured apart, if they were. ``paired``: the intervals of the two latencies overlap, and only
+    their restarts one by one show a difference.
     """
 
     subject: str
@@ -446,6 +464,7 @@ class Verdict:
     baseline_ms: float = math.nan
     candidate_ms: float = math.nan
     separate: str = ""
+    paired: bool = False
 
     @property
     def text(self) -> str:
@@ -480,6 +499,7 @@ class Verdict:
             if self.outcome == "slower":
                 value, low, high = 1 / value, 1 / high, 1 / low
             interval = f"95 % CI {low:.2f}-{high:.2f}"
+            interval += ", paired restarts" if self.paired else ""
             return f"{value:.2f}x {self.outcome}{change} ({interval}{caveats})"
         bounds = self._describe_change()
         if self.outcome == "equivalent":

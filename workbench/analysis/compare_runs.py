@@ -11,14 +11,13 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.compare import (
-    compare_parts,
     compare_restarts,
     describe_faults,
     reach_verdict,
 )
 from workbench.analysis.describe import identify_run
 from workbench.analysis.dtypes import summarize_program
-from workbench.analysis.layers import align_layers, rename
+from workbench.analysis.layers import align_layers
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
@@ -404,12 +403,10 @@ def align_parts(measurements: Mapping[str, Measurement], by: str) -> pd.DataFram
         raise WorkbenchError("its layers are unknown", where=lacking[0], hint=hint)
     traced = {name: (m.ledger, m.operators) for name, m in measurements.items()}
     order, names = align_layers(traced)
-    ledgers = {name: rename(m.ledger, "layer", names[name]) for name, m in measurements.items()}
-    baseline, *_ = ledgers.values()
-    separate = len({m.run.path.resolve() for m in measurements.values()}) > 1
+    ours = names[next(iter(measurements))]
     parts = {
-        name: compare_parts("layer", baseline, ledger, apart=separate and ledger is not baseline)
-        for name, ledger in ledgers.items()
+        name: Comparison(first, m).compare_by("layer", ours, names[name])
+        for name, m in measurements.items()
     }
     return tabulate_runs(parts, order, names)
 

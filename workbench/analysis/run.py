@@ -640,7 +640,8 @@ class Measurement:
     def checks(self) -> list[Row]:
         """Whether its program computes what the model does: rows of the run's checks."""
         subject = self.program.stem if self.run.record.plan.programs else "the program"
-        return [*quality.check_program(subject, self.export, self.dtypes)]
+        starts = memory.check_starts(self.starts)
+        return [*quality.check_program(subject, self.export, self.dtypes), *starts]
 
     @property
     def label(self) -> str:
@@ -1104,7 +1105,7 @@ class Comparison:
     @frame_property
     def categories(self) -> pd.DataFrame:
         """Time of every category: ``frames.COMPARISON``."""
-        return self._compare("category")
+        return self.compare_by("category")
 
     @frame_property
     def operators(self) -> pd.DataFrame:
@@ -1114,19 +1115,19 @@ class Comparison:
         execution; ``candidate_key`` is the candidate's.
         """
         if self.same_program:
-            compared = self._compare("operator")
+            compared = self.compare_by("operator")
             return compared.assign(
                 candidate_key=compared["key"].where(compared["candidate_ms"].notna())
             )
         theirs = {key: self._key(key) for key in self.candidate.operators["key"]}
-        compared = self._compare("operator", after=theirs)
+        compared = self.compare_by("operator", after=theirs)
         own = {key: theirs for theirs, key in theirs.items()}
         return compared.assign(candidate_key=compared["key"].map(own))
 
     def compare_groups(self, groups: Mapping[str, Any]) -> pd.DataFrame:
         """Time of groups of operators, which are given by the candidate's keys: ``COMPARISON``."""
         before = {self.keys.get(key, key): group for key, group in groups.items()}
-        compared = self._compare("operator", before, groups).set_index("key")
+        compared = self.compare_by("operator", before, groups).set_index("key")
         return compared[compared.index.isin(set(groups.values()))]
 
     @frame_property
@@ -1138,9 +1139,9 @@ class Comparison:
         if not (self.baseline.has_layers and self.candidate.has_layers):
             return None
         if self.same_program:
-            return self._compare("layer")
+            return self.compare_by("layer")
         _, names = layers.align_layers(dict(zip(("before", "after"), self._traced, strict=True)))
-        compared = self._compare("layer", **names)
+        compared = self.compare_by("layer", **names)
         if not self.baseline.runtime:
             return compared
         return compared.assign(differs=compared["name"].map(self._list_differences(**names)))
@@ -1173,7 +1174,7 @@ class Comparison:
     @frame_property
     def kinds(self) -> pd.DataFrame:
         """Time in the delegate, in portable kernels and in overhead: ``frames.COMPARISON``."""
-        return self._compare("kind")
+        return self.compare_by("kind")
 
     @property
     def speedups(self) -> pd.DataFrame:
@@ -1233,10 +1234,14 @@ class Comparison:
             subject, label = f"{subject}, ExecuTorch against {self.baseline.runtime}", ""
         elif named and not self.subject:
             subject, label = f"{self.candidate.label} against {self.baseline.label}", ""
+        ends = pd.concat(
+            [side.statistics[["low", "high"]] for side in (self.baseline, self.candidate)]
+        )
         shared = all("shares" in side.use[0] for side in (self.baseline, self.candidate))
         verdict = compare.reach_verdict(
             subject, label, self.latency, self.shift if shared else None, emulated=self.emulated,
             wrong=self.wrong, programs=self.programs, unchanged=unchanged, separate=self.separation,
+            paired=not self.apart and bool(ends["low"].max() <= ends["high"].min()),
         )  # fmt: skip
         return replace(
             verdict, bottleneck=re.sub(r"\bOther\b", self._name_other, verdict.bottleneck)
@@ -1308,7 +1313,7 @@ class Comparison:
         """A candidate's key where the two sides are paired; marked if the baseline lacks it."""
         return self.keys.get(key) or f"{key} ({self.candidate.name})"
 
-    def _compare(
+    def compare_by(
         self, level: str, before: Mapping[str, str] = {}, after: Mapping[str, str] = {}
     ) -> pd.DataFrame:
         """Compare the parts of both sides, by other names if given."""

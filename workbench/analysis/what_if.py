@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.compare import MARGIN
 from workbench.analysis.operators import CATEGORIES, add_categories, total_runs
 from workbench.analysis.statistics import blocks_of, half_width
 from workbench.errors import UsageError, unknown_name
@@ -131,7 +132,8 @@ def bottleneck_shift(
     ``frames.SHIFT`` from ``frames.CATEGORIES`` of both sides, in the order of the baseline; a
     category that one of them lacks took no time there. From the ``ledgers`` of both, ``low_ms`` and
     ``high_ms`` are Student's 95 % interval of every ``delta_ms`` over the restarts that both have;
-    NaN if there are fewer than two.
+    NaN if there are fewer than two. Parts of a change that may be noise are unknown: one of at most
+    2 %, or whose own interval holds 0.
     """
     before, after = (side.set_index("category")["mean_ms"] for side in (baseline, candidate))
     names = before.index.union(after.index, sort=False)
@@ -139,7 +141,8 @@ def bottleneck_shift(
     table = pd.DataFrame({"baseline_ms": before, "candidate_ms": after})
     table["delta_ms"] = after - before
     change = table["delta_ms"].sum()
-    table["contribution"] = table["delta_ms"] / change if change else np.nan
+    shown = abs(change) > MARGIN * before.sum()
+    table["contribution"] = table["delta_ms"] / change if shown else np.nan
     for when, side in (("before", before), ("after", after)):
         table[f"share_{when}"] = side / side.sum()
         table[f"rank_{when}"] = side.rank(ascending=False, method="first").astype(int)
@@ -152,7 +155,9 @@ def bottleneck_shift(
     )
     shared = before.index.intersection(after.index)
     changes = after.loc[shared].sub(before.loc[shared], fill_value=0.0)
-    half = half_width(changes.reindex(columns=names, fill_value=0.0).to_numpy())
+    changes = changes.reindex(columns=names, fill_value=0.0)
+    *half, whole = half_width(np.column_stack([changes, changes.sum(axis=1)]))
+    table["contribution"] = table["contribution"].mask(abs(change) <= whole)
     place = table.columns.get_loc("delta_ms") + 1
     table.insert(place, "low_ms", table["delta_ms"] - half)
     table.insert(place + 1, "high_ms", table["delta_ms"] + half)

@@ -22,7 +22,6 @@ from workbench.records.optimize import Study
 from workbench.records.runs import count_threads
 
 _MAP = LinearSegmentedColormap.from_list("change", [style.SLOWER, "#F2F2F2", style.FASTER])
-_SMALL = 0.02  #: A smaller change of E2E is not divided into parts.
 #: Latencies that differ by more than this factor are drawn on a logarithmic axis.
 _LOG_ABOVE = 4
 
@@ -211,7 +210,7 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
         right = level + np.nanmax([0.0, entry.delta_ms, entry.high_ms])
         level += entry.delta_ms
         text = f"{format_number(entry.delta_ms, decimals, '+')} ms"
-        if abs(after - before) > _SMALL * before and math.isfinite(entry.contribution):
+        if math.isfinite(entry.contribution):
             text += f" · {format_share(entry.contribution)}"
         style.write_after(axis, right, row, text)
     axis.vlines(after, len(shift), len(shift) + 1, color=style.LINE, linewidth=0.8, zorder=0)

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from workbench import frames
-from workbench.analysis.compare import FALSE_DISCOVERIES
+from workbench.analysis.compare import FALSE_DISCOVERIES, explain_outcomes
 from workbench.analysis.describe import (
     NO_PROGRAM,
     describe_gain,
@@ -243,6 +243,7 @@ def _speedups(ab: Comparison, top: int) -> Iterator[Part]:
     what, parts = [*tables.items()][-1]
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
     columns += ["q", "detectable", "floor"]
+    parts = parts.assign(outcome=explain_outcomes(parts))
     yield plot_speedups(ab)
     yield show_note(*(count_outcomes(frame, name) for name, frame in tables.items()))
     yield show_table(parts, columns, top=top, caption=f"{what.capitalize()}, largest change first")
