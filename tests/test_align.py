@@ -66,6 +66,17 @@ def renamed(tmp_path_factory):
     return wb.open_run(folder)
 
 
+@pytest.mark.parametrize("by", ["layer", "category", "operator"])
+def test_the_verdict_on_a_part_is_that_of_the_comparison(by):
+    """One correction and one control for both, whichever way the sides are put together."""
+    ab = recorded().compare()
+    aligned = wb.align_measurements({m.name: m for m in (ab.baseline, ab.candidate)}, by=by)
+    rows = aligned[(aligned["run"] == ab.candidate.name) & (aligned["level"] == by)]
+    parts = {"layer": ab.layers, "category": ab.categories, "operator": ab.operators}[by]
+    wanted = parts.set_index("key" if by == "operator" else "name")["outcome"]
+    assert rows.set_index("name")["outcome"].to_dict() == wanted.to_dict()
+
+
 def test_renamed_layers_keep_their_rows(renamed):
     pair = {"old": recorded()["avx512_on"], "new": renamed["avx512_on"]}
     aligned = wb.align_measurements(pair)

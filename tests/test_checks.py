@@ -109,6 +109,30 @@ def test_a_negative_tracer_overhead_is_noise(tmp_path, slower, grade, noise):
     assert ("noise exceeds it" in row["value"]) == noise
 
 
+@pytest.mark.parametrize(
+    ("slower", "uses", "why"),
+    [
+        (1.0, {"latency", "shares", "milliseconds"}, ""),
+        (1.09, {"latency"}, "use only its latency: tracing takes 10 % longer"),
+        (
+            0.85,
+            {"latency", "shares"},
+            "not the milliseconds of its parts: traced inferences take 1",
+        ),
+    ],
+)
+def test_what_may_be_used_is_said_once_and_followed(tmp_path, slower, uses, why):
+    """The untraced latency stays, and the traced inferences take so many times as long."""
+    ms, factors = 6.713, dict.fromkeys(("Convolution", "GEMM", "Data Movement"), slower**1.13)
+    run = open_made_run(
+        tmp_path, {"off": ms, "on": ms}, factors={"off": factors, "on": factors}, traced=4, **CALM
+    )
+    on = run.subject
+    assert on.use[0] == uses and why in on.use[1]
+    assert str(wb.show(run)).count(why or "use only") == bool(why)
+    assert bool(run.compare().verdict.bottleneck) == ("shares" in uses)
+
+
 def test_throttling_frequency_and_emulation_count(tmp_path):
     reading = {"time": "t", "threads": 1, "process": 0, "traced": False}
     readings = [

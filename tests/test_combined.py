@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import workbench as wb
+from workbench.frames import format_ms
+from workbench.portfolio.combined import describe_combined
 
 READY, TRAINED = str(wb.sample_run("Ready")), str(wb.sample_run("AsTrained"))
 
@@ -53,6 +55,14 @@ def test_latencies_are_against_the_first_silicon(combined):
     assert row["outcome"] == "slower"
     medians = combined.runs.set_index("run")["latency_ms"]
     assert row["speedup"] == pytest.approx(medians.iloc[0] / medians.iloc[1], rel=0.05)
+
+
+def test_bars_are_as_long_as_the_latencies(combined):
+    """The traced inferences of both runs take more than twice as long."""
+    (section,) = (s for s in describe_combined(combined) if s.heading == "Time by category")
+    bars = [re.search(r": ([\d.]+ ms),", line)[1] for line in section.items[0].rows_text]
+    latencies = combined.runs["latency_ms"].dropna()
+    assert bars == [format_ms(ms) for ms in latencies]
 
 
 def test_a_layer_has_one_row_per_run(combined):

@@ -168,7 +168,7 @@ def test_an_operator_of_one_side_only_is_inconclusive(tmp_path):
 )  # fmt: skip
 def test_intervals_cover_however_short_the_operators(clock_ns, us, tmp_path):
     """Many short operators are no better than one: rounding moves all in the same direction."""
-    least_covered = (0.9, 0.9, 0.75)  # of 240 operators, 60 layers and 4 categories
+    least_covered = (0.9, 0.85, 0.75)  # of 240 operators, 60 layers and 4 categories
     for table, least in zip(compare_known(tmp_path, us, clock_ns), least_covered, strict=True):
         below = table["outcome"] == "below the clock"
         assert table.loc[below, ["speedup", "low", "high", "q"]].isna().all(axis=None)
@@ -187,7 +187,7 @@ def test_what_rounding_hides_has_no_speedup(tmp_path):
         return run.compare()
 
     row = compare("short", 4.5, 3.5).operators.set_index("name").loc["Multiply (ND)"]
-    assert (row["outcome"], row["baseline_ms"]) == ("below the clock", 0.004)
+    assert (row["outcome"], row["baseline_ms"]) == ("below the clock", pytest.approx(0.004))
     row = compare("long", 400.5, 300.5).operators.set_index("name").loc["Multiply (ND)"]
     assert row["outcome"] == "faster" and row["low"] < 400 / 301 < 401 / 300 < row["high"]
     kinds = compare("zero", 4.5, 0.5).kinds.set_index("name")["outcome"]
@@ -199,10 +199,10 @@ def test_what_rounding_hides_has_no_speedup(tmp_path):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """The verdict on a run that is twice as fast, with its bottleneck."""
+    """The verdict on a run that is several times as fast, with its bottleneck."""
     factors = {"on": {"Convolution": 1 / 40, "GEMM": 1 / 40}}
-    folder = tmp_path_factory.mktemp("verdict")
-    return open_made_run(folder, TWICE, control=True, factors=factors).compare().verdict
+    folder, times = tmp_path_factory.mktemp("verdict"), dict.fromkeys(TWICE)
+    return open_made_run(folder, times, control=True, factors=factors).compare().verdict
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def verdict(measured):
 
 def test_a_verdict_from_measurements(measured):
     start, _, bottleneck = measured.text.partition(", bottleneck ")
-    assert start.startswith("net: ") and "x faster with avx512 (95 % CI 1." in start
+    assert start.startswith("net: ") and "x faster with avx512 (95 % CI 7." in start
     assert bottleneck == "Convolution 63 % -> Data Movement 38 %"
 
 

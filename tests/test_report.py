@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from changed_runs import change_manifest
+from explored import read_data
 from recorded import recorded, report_text
 
 import workbench as wb
+from workbench.frames import format_range
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -56,6 +58,69 @@ def test_layers_and_lines_are_in_the_artifacts(reported):
     report = (reported.path / "report.md").read_text()
     assert "| classifier.3 | Linear |" in report
     assert "workbench/models/mobilenet_v3_small.py:" in report
+
+
+def test_ten_figures_are_the_same_on_every_surface(reported, cli):
+    """In the notebook's objects, the JSON, the explorer, the report and on the terminal."""
+    run, folder = reported, reported.path
+    ab, on = run.compare(), run.subject
+    summary = json.loads((folder / "analysis_summary.json").read_text())
+    explorer, compared = read_data(run), summary["comparisons"][0]
+    pair = explorer["comparisons"][0]
+    side = explorer["measurements"][pair["candidate"]]
+    report = (folder / "report.md").read_text()
+    sides = (f"{folder}:{m.name}" for m in (ab.baseline, ab.candidate))
+    terminal = cli("compare", *sides, "--by", "operator", "--categories", "workbench")[1]
+    terminal += cli("findings", folder)[1]
+
+    key = on.operators["key"].iloc[0]
+    place = explorer["programs"][side["program"]]["keys"].index(key)
+    operator = ab.operators.set_index("key").loc[key]
+    (judged,) = (row for row in compared["operators"] if row["key"] == key)
+    (detail,) = (row for row in summary["operator_details"] if row["key"] == key)
+    gemm = on.categories.set_index("category").loc["GEMM"]
+    (drawn,) = (row for row in side["categories"] if row["category"] == "GEMM")
+    finding, outcomes = run.findings.iloc[0], pair["outcomes"]
+    latency = ab.latency.iloc[0]
+    figures = {
+        "latency of A": (latency["baseline_ms"], ab.baseline.latency_ms,
+                         compared["latency"]["baseline_ms"], pair["latency"]["baseline_ms"]),
+        "latency of B": (latency["candidate_ms"], on.latency_ms, summary["latency"]["latency"],
+                         side["latency"]["latency"]),
+        "speed-up": (latency["speedup"], compared["latency"]["speedup"], ab.verdict.speedup,
+                     pair["latency"]["speedup"]),
+        "share": (gemm["share"], drawn["share"]),
+        "category": (gemm["mean_ms"], summary["category_totals_ms"]["GEMM"], drawn["mean_ms"],
+                     ab.categories.set_index("name").at["GEMM", "candidate_ms"]),
+        "operator": (on.operators["mean_ms"].iloc[0], operator["candidate_ms"],
+                     judged["candidate_ms"], detail["total_ms"], side["mean_ms"][place],
+                     pair["operators"]["candidate_ms"][place]),
+        "its speed-up": (operator["speedup"], judged["speedup"],
+                         pair["operators"]["speedup"][place]),
+        "gain": (finding["gain_ms"], summary["findings"][0]["gain_ms"],
+                 side["findings"][0]["gain_ms"]),
+    }  # fmt: skip
+    for name, values in figures.items():
+        assert values == pytest.approx([values[0]] * len(values), rel=1e-3, abs=1e-6), name
+    assert operator["outcome"] == judged["outcome"]
+    assert operator["outcome"] == outcomes["values"][outcomes["codes"][place]]
+    assert run.quality["grade"].iloc[0] == summary["quality"]["grade"] == explorer["head"]["grade"]
+
+    value = {name: values[0] for name, values in figures.items()}
+    ratio = f" ({value['its speed-up']:.2f}x)" * (operator["outcome"] in ("faster", "slower"))
+    both = format_range(operator["candidate_ms"], operator["candidate_ms"])[0]
+    gain = side["findings"][0]["gain"]
+    for text in (f"{value['latency of A']:.2f} ms", f"{value['latency of B']:.2f} ms", gain):
+        assert text in to_plain(report) and text in to_plain(terminal), text
+    assert f"{both}{ratio} |" in terminal
+    assert f"{value['operator']:.3f} | {100 * detail['share']:.1f} |" in report
+    assert f"| {100 * value['share']:.1f} |" in report or f"{100 * value['share']:.0f} %" in report
+    assert f"quality {run.quality['grade'].iloc[0]}" in report
+    assert pair["verdict"] == compared["verdict"] == ab.text and ab.text in to_plain(report)
+
+
+def to_plain(markdown):
+    return markdown.replace("&gt;", ">").replace("**", "")
 
 
 def test_without_a_sidecar_no_layer_is_named(run_dir, cli):

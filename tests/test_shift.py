@@ -37,6 +37,12 @@ def test_a_change_has_its_interval_over_the_restarts(run):
     assert bounded.at["Convolution", "delta_ms"] == bounded["delta_ms"].min()
 
 
+def test_parts_of_a_change_that_may_be_noise_are_not_stated(tmp_path):
+    run = open_made_run(tmp_path, {"off": None, "on": None}, traced=4)
+    shift = run.compare().shift
+    assert shift["contribution"].isna().all() and shift["delta_ms"].notna().all()
+
+
 def test_contributions_sum_to_the_change(run):
     shift = run.compare().shift
     change = shift["candidate_ms"].sum() - shift["baseline_ms"].sum()

@@ -593,7 +593,7 @@ ALIGNED = make_frame(
     ("name", "text", "", "what is compared, as the first run calls it"),
     ("run", "text", "", "which run"),
     ("known_as", "text", "", "what this run calls it; none where it has nothing of it"),
-    ("time_ms", "float", "ms", "typical time in this run"),
+    ("time_ms", "float", "ms", "mean time in this run; E2E: the latency"),
     ("speedup", "float", "", "time of the first run / time of this one"),
     "low high",
     ("outcome", "text", "", f"{_OUTCOMES}; first for the first run"),

@@ -228,7 +228,7 @@ def judge(speedup: Speedup, bounds: Sequence[Speedup]) -> tuple[np.ndarray, np.n
 
 
 def explain_outcomes(table: pd.DataFrame) -> list[str]:
-    """The outcomes of ``frames.COMPARISON``; why those whose interval excludes 1 show nothing."""
+    """Why inconclusive rows of ``frames.COMPARISON`` whose interval excludes 1 show nothing."""
     texts = []
     for row in table.itertuples():
         away = max(row.low - 1, 1 / row.high - 1)  # of the nearer end, as a ratio - 1
@@ -240,7 +240,7 @@ def explain_outcomes(table: pd.DataFrame) -> list[str]:
         elif away <= least:
             why = f"within the margin of {format_share(least)}"
         shown = row.outcome == "inconclusive" and away > 0
-        texts.append(f"{row.outcome} ({why})" if shown else str(row.outcome))
+        texts.append(why if shown else "")
     return texts
 
 

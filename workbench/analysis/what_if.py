@@ -156,8 +156,9 @@ def bottleneck_shift(
     shared = before.index.intersection(after.index)
     changes = after.loc[shared].sub(before.loc[shared], fill_value=0.0)
     changes = changes.reindex(columns=names, fill_value=0.0)
-    *half, whole = half_width(np.column_stack([changes, changes.sum(axis=1)]))
-    table["contribution"] = table["contribution"].mask(abs(change) <= whole)
+    half = half_width(changes.to_numpy())
+    if abs(change) <= half_width(changes.sum(axis=1).to_numpy()):
+        table["contribution"] = np.nan
     place = table.columns.get_loc("delta_ms") + 1
     table.insert(place, "low_ms", table["delta_ms"] - half)
     table.insert(place + 1, "high_ms", table["delta_ms"] + half)

@@ -13,6 +13,7 @@ from scipy.special import stdtrit
 
 import workbench
 from workbench.analysis.attribution import find_method
+from workbench.analysis.compare import explain_outcomes
 from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
 from workbench.analysis.describe import describe_gain, describe_place
@@ -354,6 +355,7 @@ def _comparison(
         "categories": tuple(ab.categories.to_dict("records")),
         "operators": {n: _numbers(operators[n]) for n in _JUDGED},
         "outcomes": encode(operators["outcome"]),
+        "reasons": encode(_align(judged.assign(reason=explain_outcomes(judged)), table)["reason"]),
         "changes": None if kernels is None else encode(_align(kernels, table)["change"]),
         "partners": partners,
     }

@@ -128,7 +128,7 @@ def plot_heatmap(
     axis.xaxis.tick_top()
     axis.tick_params(axis="x", labelcolor=style.INK)
     axis.spines["bottom"].set_visible(False)
-    note = "typical time per inference, and speed-up over the first column, with its 95 % interval "
+    note = "mean time per inference, and speed-up over the first column, with its 95 % interval "
     note += "if there is room; blue: faster, orange: slower, pale: no difference shown"
     figure.text(0.5, 0.1 / figure.get_figheight(), note, ha="center", fontsize=8, color=style.FAINT)
     return figure

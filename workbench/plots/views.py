@@ -243,7 +243,8 @@ def _speedups(ab: Comparison, top: int) -> Iterator[Part]:
     what, parts = [*tables.items()][-1]
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
     columns += ["q", "detectable", "floor"]
-    parts = parts.assign(outcome=explain_outcomes(parts))
+    reasons = pd.Series(explain_outcomes(parts), parts.index, dtype=object)
+    parts = parts.assign(outcome=parts["outcome"] + reasons.map(lambda why: why and f" ({why})"))
     yield plot_speedups(ab)
     yield show_note(*(count_outcomes(frame, name) for name, frame in tables.items()))
     yield show_table(parts, columns, top=top, caption=f"{what.capitalize()}, largest change first")

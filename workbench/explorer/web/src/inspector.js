@@ -67,9 +67,9 @@ export class Inspector {
         [texts.category[i], texts.family[i], texts.kind[i] === "delegated" ? "delegated" : texts.kind[i].replace("_", " ")].filter(Boolean).join(" · ")),
       h("section", null, h("h3", null, "Time"),
         same && sides.outcomes[i] !== "emulated" ? h("p", null, known(sides.speedup[i]) ? h("strong", { class: `v-${sides.outcomes[i]}` }, `${ratio(sides.speedup[i], sides.low[i], sides.high[i])} `) : null, sides.outcomes[i],
+          sides.reasons[i] ? `, ${sides.reasons[i]}` : "",
           sides.outcomes[i] === "inconclusive" && known(sides.detectable[i]) && sides.detectable[i] < 10 ? `; only a change above ${share(sides.detectable[i])} was detectable` : "") : null,
         facts([
-          ...(same ? [["typical, A", ms(sides.msA[i])], ["typical, B", ms(sides.msB[i])]] : []),
           ["mean", (a && mean(a) ? `A ${mean(a)}` : ""), a && mean(a) ? h("br") : "", a ? `B ${mean(b)}` : mean(b)],
           ["std. deviation", a && known(a.std_ms[i]) ? `A ${ms(a.std_ms[i])}, B ${ms(b.std_ms[i])}` : ms(b.std_ms[i])],
           ["calls", known(cost("calls")) ? `${fixed(cost("calls"), Number.isInteger(cost("calls")) ? 0 : 1)} per inference` : ""],

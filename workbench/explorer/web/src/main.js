@@ -177,7 +177,7 @@ class View {
 
   describe(i) {
     const { sides } = this, { texts, labels } = sides.program;
-    const times = sides.paired ? `typical: A ${ms(sides.msA[i])}, B ${ms(sides.msB[i])}` : `mean ${ms(sides.msB[i])}`;
+    const times = sides.paired ? `A ${ms(sides.msA[i])}, B ${ms(sides.msB[i])}` : `mean ${ms(sides.msB[i])}`;
     const judged = sides.paired && sides.outcomes[i] !== "emulated" ? `${ratio(sides.speedup[i], sides.low[i], sides.high[i])}, ${sides.outcomes[i]}` : "";
     const roof = sides.b.roofline?.roof_share[i];
     return [labels[i], texts.category[i], times, judged, roof ? `${share(roof)} of the roof` : "", texts.shapes[i]];

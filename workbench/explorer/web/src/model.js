@@ -49,10 +49,11 @@ export class Model {
     const timed = judged && !this.head.emulated;  // an emulator's times do not show speed
     return {
       a, b, program, pair, latency, paired: Boolean(judged), outcomes, twins,
+      // Why an interval without 1 shows nothing.
+      reasons: judged ? turned(decode(pair.reasons)) : none,
       rows: twins && invertRows(twins, this.programs[other.program].count),
       outcome: a ? (swap ? FLIPPED[pair.outcome] ?? pair.outcome : pair.outcome) : "",
       categories: a ? pair.categories.map(row => turnRow(row, swap)) : null,
-      // Typical times, which the speed-ups compare; of a single measurement, means.
       msA: judged ? judged.baseline_ms : none, msB: judged ? judged.candidate_ms : b.mean_ms,
       speedup: timed ? judged.speedup : none, low: timed ? judged.low : none, high: timed ? judged.high : none,
       detectable: timed ? judged.detectable : none, changes: pair.changes ? turned(decode(pair.changes)) : none,

@@ -161,7 +161,7 @@ export class Table {
       label, number("a", sides.msA[i]), number("b", sides.msB[i]), cell("bars", bar(sides.msA[i], "a"), bar(sides.msB[i], "b")),
       number("delta", known(sides.msA[i]) && known(sides.msB[i]) ? sides.msB[i] - sides.msA[i] : null),
       cell("speedup", this.#whisker(i), h("span", null, ratio(sides.speedup[i], sides.low[i], sides.high[i]))),
-      cell("outcome", h("span", { class: `v-${sides.outcomes[i]}` }, sides.outcomes[i])),
+      cell("outcome", h("span", { class: `v-${sides.outcomes[i]}`, title: sides.reasons[i] ?? "" }, sides.outcomes[i])),
     ] : [
       label, cell("category", category[i]), number("b", sides.msB[i]), cell("bars", bar(sides.msB[i], "b")),
       cell("share", share(sides.msB[i] / sides.tree.get(sides.program.tree.root).b)), cell("run", String(i + 1)),
