@@ -1,23 +1,30 @@
 """Power to find a slower program: measured side by side in one run, and in separate runs.
 
-Networks of 100 equal blocks are compared with those of 100, 102, 105 and 110 blocks, which by
-their arithmetic are 0, 2, 5 and 10 % slower. *Side by side* is ``workbench run A.pte --against
+Networks of 100 equal blocks are compared with those of 100, 101, 102, 105 and 110 blocks, which by
+their arithmetic are 0, 1, 2, 5 and 10 % slower. *Side by side* is ``workbench run A.pte --against
 B.pte``; *separate* is ``workbench run`` of each program, then ``workbench compare``, both with as
 many restarts and inferences. Both take the untraced half of a run, with a shorter plan.
 
 Run ``python tests/benchmarks/power.py --folder DIR --trials 20`` on an idle machine; a second call
-continues in the same folder, and ``--minutes`` ends one early (0 only exports). Exits 1 if side by
-side finds fewer than 9 of 10 programs that are 10 % slower, fewer of any size than separate runs,
-or if more than 5 % of its verdicts on equal programs are wrong.
+continues in the same folder, and ``--minutes`` ends one early (0 only exports). ``--together``
+leaves out separate runs. The load is printed, ``--processes`` and ``--batch-ms`` say how long.
+Exits 1 if side by side finds fewer than 9 of 10 programs that are 10 % slower, fewer of any size
+than separate runs, or if more than 5 % of its verdicts on equal programs are wrong.
+
+``--position`` instead measures 40 copies of one program side by side, each of which is first
+equally often, and exits 1 if the first place, or the program that is named first, differs from the
+others by more than 1 %, and by more than its 95 % interval.
 """
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -27,9 +34,11 @@ from planned import make_plan
 
 import workbench as wb
 from workbench.analysis.compare import compare_latencies, compare_restarts
-from workbench.analysis.statistics import restart_latencies
+from workbench.analysis.statistics import half_width, restart_latencies
+from workbench.run import execute
 
-BLOCKS = {0: 100, 2: 102, 5: 105, 10: 110}
+BLOCKS = {0: 100, 1: 101, 2: 102, 5: 105, 10: 110}
+COPIES = 40
 WAYS = ("side by side", "separate")
 RESULTS = "results.jsonl"
 
@@ -54,17 +63,21 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--batch-ms", type=float, default=5.0)
+    parser.add_argument("--together", action="store_true")
+    parser.add_argument("--position", action="store_true")
     options = parser.parse_args()
 
     end = time.monotonic() + 60 * options.minutes
     place = options.folder or Path(tempfile.mkdtemp(prefix="power-"))
     programs, results = export_programs(place / "programs"), place / RESULTS
+    if options.position:
+        return compare_places(programs[-1], options, place / "copies")
     results.touch()
     for _ in range(len(results.read_text().splitlines()), options.trials):
         if time.monotonic() > end:
             break
         with tempfile.TemporaryDirectory() as folder:
-            found = run_trial(programs, options, Path(folder))
+            found = run_trial(programs, options, Path(folder)) | {"load": os.getloadavg()[0]}
         with open(results, "a") as file:
             file.write(json.dumps(found) + "\n")
     trials = [json.loads(line) for line in results.read_text().splitlines()]
@@ -115,6 +128,8 @@ def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
     for slowdown, pair in zip(BLOCKS, plan.pairs, strict=True):
         row = compare_latencies(together, pair.baseline, pair.candidate, control=control).iloc[0]
         side_by_side[slowdown] = [row["outcome"], float(row["speedup"])]
+    if options.together:
+        return {WAYS[0]: side_by_side}
     alone = {
         slowdown: restart_latencies(time_plan(f"alone{slowdown}", pte)[1]).to_list()
         for slowdown, pte in programs.items()
@@ -125,28 +140,60 @@ def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
 def report(trials: list[dict]) -> int:
     """Print the table; the exit code."""
     rows, found = [], {}
+    separate = [trial for trial in trials if WAYS[1] in trial]
+    loads = [trial["load"] for trial in trials]
+    print(f"{len(trials)} trials, load {min(loads):.1f} to {max(loads):.1f}")
     for slowdown, blocks in BLOCKS.items():
         row = {"blocks": f"{BLOCKS[0]} against {blocks}", "true": f"{blocks / BLOCKS[0]:.2f}x"}
-        apart = [[trial[WAYS[1]][key] for trial in trials] for key in ("-1", str(slowdown))]
-        judged = [compare_restarts([""], [a], [b]).iloc[0] for a, b in zip(*apart, strict=True)]
-        verdicts = {
-            WAYS[0]: [trial[WAYS[0]][str(slowdown)] for trial in trials],
-            WAYS[1]: [(row["outcome"], row["speedup"]) for row in judged],
-        }
+        verdicts = {WAYS[0]: [trial[WAYS[0]][str(slowdown)] for trial in trials]}
+        if separate:
+            apart = [[trial[WAYS[1]][key] for trial in separate] for key in ("-1", str(slowdown))]
+            judged = [compare_restarts([""], [a], [b]).iloc[0] for a, b in zip(*apart, strict=True)]
+            verdicts[WAYS[1]] = [(row["outcome"], row["speedup"]) for row in judged]
         wanted = ("slower",) if slowdown else ("faster", "slower")
         for way, each in verdicts.items():
             found[way, slowdown] = sum(outcome in wanted for outcome, _ in each)
             estimates = [1 / speedup for _, speedup in each]
             row |= {
-                f"{way}: found": f"{found[way, slowdown]} of {len(trials)}",
+                f"{way}: found": f"{found[way, slowdown]} of {len(each)}",
                 f"{way}: estimates": f"{np.median(estimates):.3f}x "
                 f"({min(estimates):.3f} to {max(estimates):.3f})",
             }
         rows.append(row)
     print(pd.DataFrame(rows).to_markdown(index=False))
-    together, apart = ([found[way, s] for s in BLOCKS] for way in WAYS)
+    together, apart = ([found.get((way, s), 0) for s in BLOCKS] for way in WAYS)
     enough = together[-1] >= 0.9 * len(trials) and together[0] <= 0.05 * len(trials)
     return 0 if enough and all(a >= b for a, b in zip(together[1:], apart[1:], strict=True)) else 1
+
+
+def compare_places(pte: Path, options, folder: Path) -> int:
+    """Whether the first place of a round, or being the baseline, changes the time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copies = [folder / f"copy{number}.pte" for number in range(COPIES - 1)]
+    for copy in copies:
+        copy.write_bytes(pte.read_bytes())
+    runner = wb.find_runner()
+    asked = wb.MeasureOptions(
+        toggle="none", runs=1, processes=options.processes, against=tuple(map(str, copies[:-1]))
+    )
+    plan = replace(make_plan(pte, asked, runner), batch_ms=options.batch_ms)
+    # Forty rounds in all: each experiment is first once.
+    rounds = COPIES // options.processes
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as root, mock.patch.object(execute, "MIN_ROUNDS", rounds):
+        times = measure(plan, runner, Path(root) / "run")
+    batches = times.groupby(["process", "round", "batch", "experiment"])["cpu_ns"].median()
+    relative = (batches / batches.groupby(["process", "round"]).transform("mean")).reset_index()
+    firsts = relative[relative["batch"] == 0]
+    print(f"first once each: {sorted(firsts['experiment'].value_counts().unique())}")
+    named = relative[relative["experiment"] == plan.experiments[0].name]
+    held = True
+    for what, part in (("the first place", firsts), ("the first program", named)):
+        restarts = part.groupby("process")["cpu_ns"].mean().to_numpy() - 1
+        mean, half = restarts.mean(), float(half_width(restarts))
+        held &= abs(mean) <= max(0.01, half)
+        print(f"{what}: {100 * mean:+.2f} % ± {100 * half:.2f} %, load {load:.1f}")
+    return 0 if held else 1
 
 
 if __name__ == "__main__":
