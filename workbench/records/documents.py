@@ -84,6 +84,7 @@ _OPERATOR: Any = _row(
 #: One measurement: ``latency`` is that of untraced inferences, ``e2e`` is ``Method::execute`` of
 #: the traced ones, to whose mean the categories add up, and so do the kinds: the time in delegates,
 #: in portable kernels and in overhead. One more kind, ``tracing``, is what tracing added to it.
+#: ``use`` has which of its times may be used.
 _MEASUREMENT: dict[str, Any] = {
     "experiment": str,
     "threads": int,
@@ -95,6 +96,7 @@ _MEASUREMENT: dict[str, Any] = {
     "layers": _rows(frames.LAYERS) | None,
     "layer_types": NotRequired[_rows(frames.LAYER_TYPES) | None],
     "kind_totals_ms": NotRequired[dict[str, float]],
+    "use": NotRequired[tuple[Literal["latency", "milliseconds", "shares"], ...]],
 }
 _TRACE = _object(
     "TraceSummary", "One ETDump.",

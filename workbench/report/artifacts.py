@@ -237,6 +237,7 @@ def _measurement(measurement: Measurement) -> Document:
         ],
         "layers": measurement.layers,
         "layer_types": measurement.layer_types,
+        "use": sorted(measurement.use[0]),
         "kind_totals_ms": measurement.operators.groupby("kind")["mean_ms"].sum().to_dict()
         | ({TRACING: measurement.tracing_ms} if measurement.tracing_ms else {}),
     }
