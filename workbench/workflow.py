@@ -20,7 +20,7 @@ from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.analysis.sweeps import find_control
-from workbench.errors import UsageError, unknown_name
+from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model
 from workbench.export.program import Program, open_program
 from workbench.export.runtimes import check_side, open_side, reload_model
@@ -298,9 +298,12 @@ def measure_programs(
 
     def look(record: RunRecord) -> None:
         watch(record)
-        if not told and (options.find or plan.programs) and (text := foresee(record, options.find)):
-            told.append(text)
-            progress(text, 0.0)
+        if told or not (options.find or plan.programs):
+            return
+        with contextlib.suppress(WorkbenchError):  # times that cannot be compared
+            if text := foresee(record, options.find):
+                told.append(text)
+                progress(text, min(1.0, MIN_RESTARTS / plan.processes))
 
     run_dir = run_dir or execute(
         plan, programs, runner, root,

@@ -16,6 +16,8 @@ from workbench.run.plan import BY_ORDER
 GRADES = "ABCD"
 #: A tracer that costs more than this moves the shares it measures.
 TRACER_LIMIT = 0.05
+#: What the times of a measurement may be used as: those of parts in ms, or as parts of the whole.
+USES = ("latency", "shares", "milliseconds")
 #: A latency whose interval reaches further, or traced inferences that take longer by this, as a
 #: part of the latency, show nothing (chosen, not benchmarked).
 USELESS = (0.5, 1.0)
@@ -144,21 +146,20 @@ def decide_use(
     longer its traced inferences take (all of them, and the fastest), as parts of the latency; NaN
     where unknown. The reason is empty if all may be used.
     """
-    limit, longest = USELESS
-    if width > limit:
-        return frozenset(), f"use none of its times: restarts differ by {format_share(width)}"
+    (limit, longest), lost, why = USELESS, set[str](), ""
     if tracer_overhead > TRACER_LIMIT:
-        why = f"tracing takes {format_share(tracer_overhead)} longer, and is part of all others"
-        return frozenset({"latency"}), f"use only its latency: {why}"
-    if undisturbed > longest:
-        why = "other programs took most of the time of its traces"
-        return frozenset({"latency"}), f"use only its latency: {why}"
-    if abs(traced) > TRACER_LIMIT:
+        lost, why = {"shares", "milliseconds"}, f"tracing adds {format_share(tracer_overhead)}"
+    elif undisturbed > longest:
+        lost, why = {"shares", "milliseconds"}, "other programs took most of the traced time"
+    elif abs(traced) > TRACER_LIMIT:
         longer = "longer" if traced > 0 else "shorter"
-        why = f"traced inferences take {format_share(abs(traced))} {longer}"
-        text = f"use its latency and shares, not the milliseconds of its parts: {why}"
-        return frozenset({"latency", "shares"}), text
-    return frozenset({"latency", "shares", "milliseconds"}), ""
+        lost, why = {"milliseconds"}, f"traced inferences take {format_share(abs(traced))} {longer}"
+    if width > limit:
+        lost, why = lost | {"latency", "milliseconds"}, f"the latency is ± {format_share(width)}"
+    use = [name for name in USES if name not in lost]
+    text = f"use its {' and '.join(use)}" if use else "use none of its times"
+    but = " and ".join(name for name in USES if name in lost and use)
+    return frozenset(use), f"{text}{but and f', not its {but}'}: {why}" if lost else ""
 
 
 def _relative_restarts(timed: pd.DataFrame) -> pd.DataFrame:
