@@ -617,13 +617,15 @@ class Measurement:
     def use(self) -> tuple[frozenset[str], str]:
         """What may be used of its times, of ``latency``, ``shares``, ``milliseconds``; and why."""
         row, latency_ms = self.statistics.iloc[0], self.latency_ms
-        overhead = self.run.tracer_overhead.get((self.name, self.threads), math.nan)
-        traced_ms = [math.nan, math.nan]
-        if self.sessions and not self.latencies["traced"].all():
-            traced_ms = [float(self.operators["mean_ms"].sum()), self.traced_ms]
         if self.emulated or not latency_ms:
             return frozenset(), ""
-        longer = (ms / latency_ms - 1 for ms in traced_ms)
+        overhead, longer = math.nan, [math.nan, math.nan]
+        if self.sessions and not self.latencies["traced"].all():
+            # What tracing is known to add is in no part.
+            overhead = self.run.tracer_overhead.get((self.name, self.threads), math.nan)
+            overhead -= self.tracing_ms / latency_ms
+            times = float(self.operators["mean_ms"].sum()), self.traced_ms
+            longer = [ms / latency_ms - 1 for ms in times]
         uses, why = quality.decide_use(row["high"] / latency_ms - 1, overhead, *longer)
         return uses, f"{self.label}: {why}" if why else ""
 
@@ -725,7 +727,7 @@ class Measurement:
         """The nanoseconds of every traced inference after the warm-up, by ``frames.SOURCE``."""
         return pd.concat([times for *_, times, _ in self._parts], ignore_index=True)
 
-    @property
+    @cached_property
     def tracing_ms(self) -> float:
         """What tracing added to an inference, which is in no other time; 0 if unknown."""
         return float(np.concatenate([spent for *_, spent in self._parts]).mean() / 1e6)
