@@ -1,0 +1,185 @@
+"""Other runtimes: their clocks against their own, against themselves, and against ExecuTorch.
+
+1. CPU times are within 3 % of `torch.utils.benchmark` (eager) and of `timeit`, which ONNX Runtime's
+   own benchmarks use; interleaved on one core. ``module`` is the model with the Python code of its
+   modules, which the side leaves out.
+2. Copies of one model in one run, in pairs: none is called faster or slower.
+3. ``--zoo``: ten models in eager PyTorch and in ExecuTorch (a table; it claims nothing).
+
+    python3 dev.py bench runtimes [--copies N] [--zoo]
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+import workbench as wb
+from workbench.records.runs import Tensor
+from workbench.run.other_runtime import Settings
+from workbench.run.other_runtime import __name__ as worker
+
+MODEL, RESTARTS, ROUNDS, TOLERANCE = "mobilenet_v3_small", 5, 12, 0.03
+ZOO = (
+    "toy_cnn", "mobilenet_v3_small", "squeezesam", "vit_tiny", "unet_small", "efficient_sam",
+    "edgetam_image_encoder", "executorch:mv2", "executorch:resnet18", "executorch:ds_cnn",
+)  # fmt: skip
+BRIEF = wb.MeasureOptions(runs=10, processes=3, evidence=False, cold_start=False, roof=False)
+
+_OPEN = """
+import sys, time, msgspec, timeit
+from workbench.run.other_runtime import RUNTIMES, Settings, read_input
+settings = msgspec.json.decode(sys.argv[1], type=Settings)
+arrays = [read_input(tensor) for tensor in settings.inputs]
+"""
+_TIMER = """
+from torch.utils.benchmark import Timer
+timer = Timer("f()", globals={"f": run}, timer=time.process_time)
+timer.timeit(5)
+print("ready", flush=True)
+for line in sys.stdin:
+    print(timer.timeit(int(line)).mean * 1e9, flush=True)
+"""
+#: Prints the mean CPU time in ns of as many inferences as each line of standard input says.
+THEIR_CLOCK = {
+    "eager": f"{_OPEN}\nrun = RUNTIMES['eager'](settings, arrays).run\n{_TIMER}",
+    "module": f"""{_OPEN}
+import torch, workbench as wb
+torch.set_num_threads(1)
+module = wb.load_model("{MODEL}").module
+inputs = [torch.from_numpy(array.copy()) for array in arrays]
+def run():
+    with torch.inference_mode():
+        module(*inputs)
+{_TIMER}""",
+    "onnx": _OPEN
+    + """
+import onnxruntime
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = options.inter_op_num_threads = 1
+session = onnxruntime.InferenceSession(
+    settings.path, options, providers=["CPUExecutionProvider"]
+)
+feeds = dict(zip([taken.name for taken in session.get_inputs()], arrays))
+timer = timeit.Timer(lambda: session.run(None, feeds), timer=time.process_time)
+timer.timeit(5)
+print("ready", flush=True)
+for line in sys.stdin:
+    print(timer.timeit(int(line)) / int(line) * 1e9, flush=True)
+""",
+}
+
+
+class Process:
+    """A process that answers a line with a line, on the first core."""
+
+    def __init__(self, *command):
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [sys.executable, *command], stdin=pipe, stdout=pipe, text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+        )  # fmt: skip
+        self.read()
+
+    def read(self):
+        return self.process.stdout.readline()
+
+    def ask(self, text):
+        self.process.stdin.write(f"{text}\n")
+        self.process.stdin.flush()
+        return self.read()
+
+
+def compare_clocks(runtime, program, side):
+    """Our CPU time over that of another clock, and the half width of its 95 % interval."""
+    own = "eager" if runtime == "module" else runtime
+    (tensor,) = program.inputs
+    file = str(program.path.parent / tensor.file)
+    settings = Settings(own, str(side), 1, (Tensor(tensor.dtype, tensor.shape, file),))
+    text = msgspec.json.encode(settings).decode()
+    count, logs = 10, []
+    for _ in range(RESTARTS):  # two processes of one program differ
+        ours, theirs = Process("-m", worker, text), Process("-c", THEIR_CLOCK[runtime], text)
+        ours.ask("run 5")
+        ratios = []
+        for number in range(ROUNDS):
+            before = theirs.ask(count) if number % 2 else None
+            mean_ns = np.mean(json.loads(ours.ask(f"run {count}"))["cpu_ns"])
+            ratios.append(mean_ns / float(before or theirs.ask(count)))
+        for process in (ours, theirs):
+            process.process.kill()
+        logs.append(np.sort(np.log(ratios))[ROUNDS // 4 : -ROUNDS // 4].mean())
+    return float(np.exp(np.mean(logs))), 2 * float(np.std(logs, ddof=1) / np.sqrt(RESTARTS))
+
+
+def count_false(program, runtime, copies, root):
+    """How many of ``copies // 2`` comparisons of a runtime with itself show a difference."""
+    run = wb.measure(program, options=replace(BRIEF, against=(runtime,)), root=root / "first")
+    made = Path(run.record.plan.programs[0].pte)
+    files = [made]
+    for number in range(1, copies):
+        file = made.with_name(f"copy{number}.{runtime}{made.suffix}")
+        shutil.copy(made, file)
+        files.append(file)
+    options = replace(BRIEF, against=tuple(map(str, files)))
+    run = wb.measure(program, options=options, root=root / runtime)
+    names = [p.name for p in run.record.plan.programs]
+    pairs = [run.compare(a, b) for a, b in zip(names[::2], names[1::2], strict=False)]
+    outcomes = [ab.verdict.outcome for ab in pairs]
+    speedups = np.log([ab.verdict.speedup for ab in pairs])
+    false = sum(outcome in ("faster", "slower") for outcome in outcomes)
+    return false, len(pairs), float(speedups.std())
+
+
+def main() -> int:
+    """Run it; 1 if a claim does not hold."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--copies", type=int, default=8)
+    parser.add_argument("--only", nargs="*", default=["eager", "onnx", "openvino"])
+    parser.add_argument("--zoo", action="store_true")
+    parser.add_argument("--model", default=MODEL, help="of the pairs")
+    options = parser.parse_args()
+    failed = False
+    print(f"load {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        program = wb.export_model(MODEL, root=root)
+        for runtime in options.only if not options.zoo else ():
+            brief = replace(BRIEF, runs=2, processes=1, against=(runtime,))
+            run = wb.measure(program, options=brief, root=root)
+            side = run.record.plan.programs[0].pte
+            clocks = {"eager": ("eager", "module"), "onnx": ("onnx",)}.get(runtime, ())
+            for clock in clocks:
+                ratio, half = compare_clocks(clock, program, side)
+                failed |= clock != "module" and abs(ratio - 1) > TOLERANCE
+                print(f"{runtime}: {ratio:.3f} of {clock}'s clock (+- {half:.3f})", flush=True)
+        for runtime in options.only if options.copies and not options.zoo else ():
+            model = wb.export_model(options.model, root=root)
+            false, pairs, scatter = count_false(model, runtime, options.copies, root)
+            failed |= false > 0
+            text = f"{false} of {pairs} pairs called different, scatter {scatter:.1%}"
+            print(f"{runtime} against itself: {text}", flush=True)
+        for model in ZOO if options.zoo else ():
+            try:
+                run = wb.profile(model, measure=BRIEF, against=["eager"], root=root / "zoo")
+            except wb.WorkbenchError as error:
+                print(f"| {model} | {error} |", flush=True)
+                continue
+            verdict = run.compare().verdict
+            times = f"{verdict.baseline_ms:.3g} | {verdict.candidate_ms:.3g}"
+            interval = f"{verdict.speedup:.2f}x [{verdict.low:.2f}, {verdict.high:.2f}]"
+            print(f"| {model} | {times} | {interval} | {run.compare().programs} |", flush=True)
+    print(f"load {os.getloadavg()[0]:.1f}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
