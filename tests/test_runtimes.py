@@ -78,6 +78,59 @@ def test_a_layer_says_what_executorch_does_otherwise(run, name):
     assert "not delegated: mean" in " ".join(differs)
 
 
+class Products(torch.nn.Module):
+    """A product of two activations, as attention has, which XNNPACK takes with three dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.query = torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        return torch.mm(self.query(x), x.t())
+
+
+class Embeddings(torch.nn.Module):
+    """Looks up tokens, and pools them."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(1000, 256)
+        self.pool = torch.nn.Linear(256, 256)
+
+    def forward(self, tokens):
+        return self.pool(self.table(tokens).mean(1))
+
+
+class Dense(torch.nn.Module):
+    """Layers that XNNPACK takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(64, 256)
+        self.down = torch.nn.Linear(256, 64)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("net", "x", "export", "cause"),
+    [
+        (Products(), torch.randn(64, 64), {}, "not delegated: mm"),
+        (Embeddings(), torch.ones(1, 128, dtype=torch.int64), {}, "not delegated: embedding"),
+        (Dense(), torch.randn(64, 64), {"backend": "portable"}, r"not delegated: .*mm"),
+        (Dense(), torch.randn(64, 64), {"dtype": "int8"}, "int8 instead of fp32"),
+    ],
+    ids=["one product", "embeddings", "nothing delegated", "int8"],
+)
+def test_users_who_ask_why_pytorch_is_faster_are_told_the_cause(net, x, export, cause, tmp_path):
+    options = wb.ExportOptions(**export)
+    run = wb.profile(net, x, options, BRIEF, against=["eager"], root=tmp_path)
+    assert "ExecuTorch against eager PyTorch" in run.compare().text
+    assert run.compare().layers["differs"].dropna().str.contains(cause).any()
+
+
 @pytest.mark.slow
 def test_the_threads_are_those_asked_for_and_the_program_is_found_again(run, cli):
     pte = run.subject.program.pte
@@ -97,6 +150,8 @@ def test_a_file_of_onnx_is_a_side(run, tmp_path):
     options = replace(BRIEF, processes=1, against=(str(file),))
     theirs = wb.measure(run.subject.program.pte, options=options, root=tmp_path)
     assert "ExecuTorch against ONNX Runtime" in theirs.compare().text
+    assert not theirs.compare().operators.empty
+    assert (theirs.path / "analysis_summary.json").is_file()
     file.write_bytes(b"no model")
     with pytest.raises(wb.WorkbenchError, match=r"onnx|ONNX|Protobuf"):
         wb.measure(run.subject.program.pte, options=options, root=tmp_path)

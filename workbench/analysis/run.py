@@ -1073,7 +1073,8 @@ class Comparison:
     @cached_property
     def keys(self) -> dict[str, str]:
         """The baseline's keys of the candidate's operators, where these are of another program."""
-        return {} if self.same_program else layers.match_operators(*self._traced)
+        known = self.baseline.sidecar and self.candidate.sidecar
+        return {} if self.same_program or not known else layers.match_operators(*self._traced)
 
     @property
     def candidate_operators(self) -> pd.DataFrame:
