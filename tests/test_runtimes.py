@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from html import escape
 
 import pytest
 import torch
@@ -56,6 +57,14 @@ def test_every_runtime_is_compared_with_the_same_outputs(run):
         assert status == "ok", evidence
     assert run.subject.runtime == "", "the report is about ExecuTorch"
     assert not (run.checks["status"] == "fail").any(), run.checks
+
+
+@pytest.mark.slow
+def test_the_report_and_the_explorer_have_every_runtime(run):
+    page, *_ = wb.make_report(run)
+    assert all(escape(ab.text) in page.read_text() for ab in run.comparisons)
+    assert wb.explore(run) is not None
+    assert all(run[name].findings.empty for name in ("eager", *INSTALLED))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from workbench.errors import StoreError
+from workbench.options import RUNTIMES
 
 SCHEMA_VERSION = 3  #: Version of all JSON files; adding a field with a default does not change it.
 
@@ -231,7 +232,7 @@ class Experiment:
     @property
     def has_roof(self) -> bool:
         """Whether its ISA level says all about what it may use: peaks are measured by level."""
-        return not self.isa_off and not self.control
+        return not (self.isa_off or self.control or self.runner in RUNTIMES)
 
 
 @dataclass(frozen=True)

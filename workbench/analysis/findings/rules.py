@@ -87,7 +87,7 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
     unclaimed, holds = set(m.costs.index), "shares" in m.use[0]
     found = []
     for name, find, heading, claims, timed in RULES:
-        if m.emulated and timed:
+        if m.runtime or (m.emulated and timed):  # the rules are about ExecuTorch
             continue
         about = {"rule": name, "notebook": NOTEBOOK, "heading": heading}
         rows = [about | _row(finding, m) for finding in find(m, unclaimed)]
