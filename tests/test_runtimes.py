@@ -195,3 +195,13 @@ def test_no_runtime_is_imported_by_the_core():
     code = "import sys, workbench as wb; wb.profile; print(json.dumps([*sys.modules]))"
     done = subprocess.run([sys.executable, "-c", f"import json; {code}"], capture_output=True)
     assert not {"onnx", "onnxruntime", "openvino", "torch"} & set(json.loads(done.stdout))
+
+
+def test_a_matrix_names_runtimes_and_files(cli, tmp_path):
+    matrix = tmp_path / "matrix.yaml"
+    matrix.write_text("models: [toy_cnn]\nagainst: [eager, nowhere.pte]\n")
+    code, _, err = cli("batch", matrix, "--dry-run")
+    assert code == 1 and f"{tmp_path / 'nowhere.pte'}: No such file" in err
+    matrix.write_text("models: [toy_cnn]\nagainst: [eager]\n")
+    code, out, _ = cli("batch", matrix, "--dry-run")
+    assert (code, "toy_cnn" in out) == (0, True)

@@ -580,6 +580,11 @@ class Measurement:
         return RUNTIMES.get(self.experiment.runner, "")
 
     @property
+    def opaque(self) -> bool:
+        """Whether its runtime tells no operators, as ``torch.compile``."""
+        return bool(self.runtime) and "delegate_overhead" not in set(self.operators["kind"])
+
+    @property
     def emulated(self) -> bool:
         """Whether its times mean nothing."""
         return self.run.emulated
@@ -606,7 +611,8 @@ class Measurement:
     @property
     def has_layers(self) -> bool:
         """Whether the layers of its program are known."""
-        return self.sidecar is not None and self.sidecar.has_modules
+        known = self.sidecar is not None and self.sidecar.has_modules
+        return known and not self.opaque
 
     @property
     def wrong(self) -> str:
@@ -1240,7 +1246,9 @@ class Comparison:
         ends = pd.concat(
             [side.statistics[["low", "high"]] for side in (self.baseline, self.candidate)]
         )
-        shared = all("shares" in side.use[0] for side in (self.baseline, self.candidate))
+        shared = not self.baseline.opaque and all(
+            "shares" in side.use[0] for side in (self.baseline, self.candidate)
+        )
         verdict = compare.reach_verdict(
             subject, label, self.latency, self.shift if shared else None, emulated=self.emulated,
             wrong=self.wrong, programs=self.programs, unchanged=unchanged, separate=self.separation,
