@@ -113,20 +113,20 @@ def test_a_refused_setting_is_an_error(phone, measure):
 
 def test_unplugged_during_a_run(phone, measure, tmp_path):
     def unplug(text, fraction):
-        if text.endswith(", traced"):
+        if "process 2" in text:
             phone.unplug()
 
     with pytest.raises(wb.WorkbenchError, match="connection lost during a run"):
-        measure(progress=unplug)
+        measure(progress=unplug, processes=2)
     manifest = find_interrupted(tmp_path / "out")
     assert phone.settings() == {**OWN, **BOOST}
     assert (lost := leftovers(phone))
     with pytest.raises(wb.WorkbenchError, match="android"):
-        measure()
+        measure(processes=2)
 
     phone.plug()
     settings = []
-    run = measure(progress=lambda text, fraction: settings.append(phone.settings()))
+    run = measure(progress=lambda text, fraction: settings.append(phone.settings()), processes=2)
     assert run.path == manifest.parent
     assert run.record.state == "complete"
     assert phone.settings() == OWN

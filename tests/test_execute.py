@@ -83,6 +83,10 @@ def test_everything_is_measured_and_recorded(plan, runner, tmp_path):
         assert {s.traced: s.operator_clock for s in run.sessions} == {False: "", True: "ns"}
         times = wb.open_run(run_dir).measurements[0].ledger.query("kind == 'delegated'")
         assert (times["duration_ns"] % 1000 > 0).mean() > 0.5
+        measured = wb.open_run(run_dir).measurements[0]
+        assert 0 < measured.tracing_ms < 0.01
+        assert "tracing" not in {*measured.ledger["kind"], *measured.operators["name"]}
+        assert "Tracing, " in wb.explore(measured)._repr_html_()
     assert run.state == "complete"
     assert run_dir.parent == tmp_path / "out" / "runs"
     assert re.fullmatch(rf"conv-{run.platform}-\d{{8}}-\d{{4}}", run_dir.name)

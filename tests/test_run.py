@@ -143,8 +143,8 @@ def test_a_ledger_that_does_not_close_is_a_failed_check():
     checks = run.checks.set_index("check")["status"]
     assert checks["ledger closes"] == "ok"
     first = run.traced[0]
-    rows, closed, times = first._parts[0]
-    lost = changed(first, _parts=[(rows, closed & False, times), *first._parts[1:]])
+    rows, closed, *rest = first._parts[0]
+    lost = changed(first, _parts=[(rows, closed & False, *rest), *first._parts[1:]])
     spoilt = changed(run, traced=(lost, *run.traced[1:]))
     vars(spoilt).pop("checks")
     row = spoilt.checks.set_index("check").loc["ledger closes"]
