@@ -324,7 +324,8 @@ def test_papermill_runs_it_on_every_kind_of_run(path, run_dir, run_timed):
 
 
 def test_terms_are_explained_in_notebooks_that_exist():
-    report, source = NOTEBOOKS[-1].read_text(), ROOT / "workbench/explorer/web/src/main.js"
+    (report,) = (path.read_text() for path in NOTEBOOKS if path.stem == "15_report")
+    source = ROOT / "workbench/explorer/web/src/main.js"
     numbers = re.findall(r"\((\d\d)\)\\n|notebook (\d\d)\"", report + source.read_text())
     assert len(numbers) > 15
     assert {"".join(pair) for pair in numbers} <= {path.name[:2] for path in NOTEBOOKS}
