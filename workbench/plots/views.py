@@ -182,8 +182,9 @@ def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
 def _phases(run: Run) -> Iterator[Part]:
     if run.phases is not None:
         caption = "Phases; the latency at position 0 is the time to the first token"
-        known = run.phases.columns[run.phases.notna().any()].tolist()
-        yield show_table(run.phases, known, caption=caption)
+        repeated = ["latency_low_ms", "latency_high_ms", "rate_low", "rate_high", "bound_share"]
+        known = run.phases.columns[run.phases.notna().any()].difference(repeated, sort=False)
+        yield show_table(run.phases, known.tolist(), caption=caption)
 
 
 def _operators(m: Measurement, top: int) -> Iterator[Part]:
@@ -419,10 +420,8 @@ def _quality(run: Run, top: int) -> Iterator[Part]:
 
 
 _TRIED = (
-    *("name", "change", "parent", "latency_ms", "threads", "speedup", "speedup_low"),
-    *("speedup_high", "sqnr_db", "score", "size_mb", "planned_mb", "peak_mb", "load_ms"),
-    "extension_share",
-    "note",
+    *("name", "change", "latency_ms", "threads", "speedup", "speedup_low", "speedup_high"),
+    *("sqnr_db", "score", "size_mb", "peak_mb", "extension_share", "note"),
 )
 _GRADED = (
     *("name", "change", "parent", "basis", "predicted_ms", "predicted_low_ms"),
