@@ -31,7 +31,6 @@ from workbench.trace.etdump import read_etdump
 
 RUNS = 20
 
-FAST = ["residual"]
 SLOW = [
     "residual-fp16", "residual-fp16w", "residual-int8", "separable",
     "separable-fp16", "separable-int8", "unet", "unet-fp16", "unet-int8", "transformer",
@@ -40,7 +39,11 @@ SLOW = [
 ]  # fmt: skip
 
 programs = pytest.mark.parametrize(
-    "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+    "name",
+    [
+        pytest.param("residual", marks=pytest.mark.ci),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+    ],
 )
 levels = pytest.mark.parametrize("level", ["native", "least"])
 
@@ -150,7 +153,6 @@ def results(shapes):
 
 @programs
 @levels
-@pytest.mark.ci
 def test_every_event_is_of_the_layer_that_xnnpack_says(trace, truth, name, level):
     found = attribute_layers(*trace(name, level)).set_index("key")
     nodes, modules = truth(name, level)
@@ -211,6 +213,7 @@ def test_every_row_is_attributed_once_and_for_sure(trace, name, level):
     assert rest["flops"].isna().all()
 
 
+@pytest.mark.ci
 def test_a_sidecar_without_layers_still_tells_shapes_and_costs(trace, program):
     ledger, layers = trace("residual", "native")
     bare = describe_pte((program("residual") / "residual.pte").read_bytes())
@@ -231,6 +234,7 @@ def test_a_sidecar_of_another_program_attributes_nothing(trace):
     assert set(table["confidence"]) == {"unattributed"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "logged", "packed"),
     [
