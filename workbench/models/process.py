@@ -62,9 +62,9 @@ def silent_stderr() -> Iterator[io.StringIO]:
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Replace an attribute of a library, or add it."""
     with PROCESS_LOCK:
-        original = getattr(owner, name, None)
+        known, original = hasattr(owner, name), getattr(owner, name, None)
         setattr(owner, name, value)
         try:
             yield
         finally:
-            setattr(owner, name, original) if original else delattr(owner, name)
+            setattr(owner, name, original) if known else delattr(owner, name)
