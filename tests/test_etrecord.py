@@ -268,7 +268,7 @@ def test_layers_of_a_foreign_program_come_after_its_run_too(exported, tmp_path, 
     pte = tmp_path / "net.pte"
     pte.write_bytes(program.buffer)
     brief = wb.MeasureOptions("none", runs=1, processes=1, evidence=False, cold_start=False)
-    run = wb.measure(pte, brief, root=tmp_path / "out")
+    run = wb.measure(pte, options=brief, root=tmp_path / "out")
     assert run.layers is None
     beside = run.path / "etrecord.bin"
     shutil.copy(etrecord, beside)

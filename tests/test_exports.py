@@ -17,7 +17,7 @@ def test_every_recorded_export_is_a_row(exports):
     lines = str(wb.show(exports)).splitlines()
     for export in exports:
         (line,) = [line for line in lines if f"| {export.model} | {export.dtype} |" in line]
-        assert f"| {export.sqnr_db:.1f}"[:5] in line
+        assert f"| {export.sqnr_db:.3g}" in line
 
 
 def test_what_was_left_behind_has_its_reason_and_line(exports):
