@@ -52,6 +52,7 @@ from workbench.export.etrecord import add_etrecord, read_etrecord
 from workbench.export.layers import describe_pte
 from workbench.models import loader
 from workbench.models.inputs import choose_inputs, read_images
+from workbench.models.llm import LanguageModel
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
 from workbench.portfolio.matrix import read_matrix
@@ -59,12 +60,13 @@ from workbench.portfolio.state import read_outcome, write_csv
 from workbench.records.codec import to_json
 from workbench.records.documents import DOCUMENTS
 from workbench.records.layers import Layers
+from workbench.records.optimize import Recipe
 from workbench.records.portfolio import Cell, CellStage, Outcome, Row
 from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
 from workbench.run.config import plan_config, read_config
-from workbench.store import load_record, load_run, read_layers
+from workbench.store import load_recipe, load_record, load_run, read_layers, save_recipe
 from workbench.trace.samples import read_functions, read_samples
 
 TESTS = Path(__file__).parent
@@ -345,6 +347,24 @@ def make_outcome(folder: Path) -> list[bytes]:
     return [to_json(outcome).encode()]
 
 
+def take_study(folder: Path) -> list[bytes]:
+    """A recorded study."""
+    return [next(wb.sample_file("out_Tiny").rglob("optimize.json")).read_bytes()]
+
+
+def make_recipe(folder: Path) -> list[bytes]:
+    """A recipe with options that are lists and pairs."""
+    options = ExportOptions("int8", sizes=(("batch", 2),), module_dtypes=(("head", "fp32"),))
+    recipe = Recipe("toy_cnn", options, 2, ("mean kept",), "ab" * 32, {"torch": "1"})
+    return [save_recipe(recipe, folder / "seed.yaml").read_bytes()]
+
+
+def make_params(folder: Path) -> list[bytes]:
+    """A small language model."""
+    params = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 128}
+    return [json.dumps({**params, "hidden_dim": 96, "norm_eps": 1e-5, "rope_theta": 1e4}).encode()]
+
+
 def make_samples(folder: Path) -> list[bytes]:
     """PC samples of two threads."""
     arrays = {"time_ns": [5, 9, 7], "cpu_ns": [1, 4, 2], "thread": [1, 1, 2], "module": [0, -1, 1],
@@ -442,6 +462,9 @@ KINDS = {
     ),
     "outcome": Kind("o.json", make_outcome, load_outcome),
     "ceilings": Kind("c.json", make_ceilings, read_ceilings),
+    "study": Kind("optimize.json", take_study, wb.read_study),
+    "recipe": Kind("recipe.yaml", make_recipe, load_recipe),
+    "params": Kind("params.json", make_params, lambda path: LanguageModel(str(path))),
     "config": Kind("c.json", make_configs, lambda p: plan_config(read_config(p), p.parent)),
     "matrix": Kind("m.yaml", lambda _: [MATRIX.read_bytes()], read_matrix),
     "categories": Kind("c.yaml", make_scheme, load_scheme),
