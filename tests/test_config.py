@@ -146,7 +146,7 @@ def test_chosen_experiments_that_only_log_kernels_run_alone(kit, cli):
     assert "trace_on against trace_off: 1 of 1 kinds of microkernel differ" in out
     run_dir = Path(out.splitlines()[-1])
     run = wb.open_run(run_dir)
-    assert [s.experiment for s in run.record.sessions] == ["trace_on", "trace_off"]
+    assert {s.experiment for s in run.record.sessions} == {"trace_on", "trace_off"}
     tables = [
         f"trace_{side}/conv_xnnpack_fp32_trace_{side}_t1_kernels.csv" for side in ("off", "on")
     ]
