@@ -218,6 +218,29 @@ def test_a_crash_keeps_earlier_measurements(plan, runner, tmp_path, monkeypatch)
     assert any(s.complete for s in run.sessions)
 
 
+def test_a_crash_at_one_isa_level_names_the_level_that_works(runner, conv_pte, tmp_path):
+    plan = make_plan(conv_pte, MeasureOptions(toggle="auto", runs=4, processes=1), runner)
+    off, on = (plan.experiments[number].isa for number in (0, 1))
+    run = RunnerSession.run
+
+    def crash(self, count):
+        if f"--isa {on}" in " ".join(self.command):
+            raise RunnerError("killed by SIGILL", kind="crash", hint="anything")
+        return run(self, count)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunnerSession, "run", crash)
+        with pytest.raises(RunnerError, match=f"SIGILL; at the level {off} it runs") as caught:
+            run_plan(plan, runner, tmp_path / "out")
+    assert caught.value.hint.startswith("use the level below: --toggle ")
+    with pytest.MonkeyPatch.context() as patch:
+        on = ""
+        patch.setattr(RunnerSession, "run", crash)
+        with pytest.raises(RunnerError, match="SIGILL") as caught:
+            run_plan(plan, runner, tmp_path / "other")
+    assert caught.value.hint == "anything", "it crashes at every level"
+
+
 def test_a_program_that_changes_during_the_run_is_detected(plan, runner, tmp_path):
     programs = [wb.open_program(plan.pte)]
     with open(plan.pte, "ab") as file:

@@ -44,6 +44,8 @@ def rewrite_operators(exported: ExportedProgram, options: ExportOptions) -> Coun
       in single precision, between two casts.
     - Attention without a mask becomes two matrix products and a softmax: PyTorch's decomposition
       guards against fully masked rows with five operators that XNNPACK lacks.
+    - Softmax over the last of an image's four dimensions gets two: ExecuTorch 1.5.1's delegate
+      keeps the image channels last and applies it to the channels (errors above 0.05).
     """
     rules: dict[Any, Rule] = {}
     if options.rewrite:
@@ -173,6 +175,31 @@ def _attention(node: Node) -> Callable[..., Any] | None:
     return replacement
 
 
+def _softmax(node: Node) -> Callable[..., Any] | None:
+    shape, axis = _static_shape(node), int(str(node.args[1]))
+    if shape is None or len(shape) != 4 or axis % 4 != 3 or not _is_of_image(node.args[0]):
+        return None
+    rows = [math.prod(shape[:3]), shape[3]]
+    return lambda x: aten.reshape.default(aten.softmax.int(aten.reshape.default(x, rows), 1), shape)
+
+
+def _is_of_image(node: Any) -> bool:
+    """Whether a tensor of four dimensions comes from operators that compute channels last."""
+    seen, left = set[Any](), [node]
+    while left:
+        node = left.pop()
+        tensor = node.meta.get("val")
+        if node in seen or not isinstance(tensor, torch.Tensor) or tensor.ndim != 4:
+            continue
+        seen.add(node)
+        name = str(node.target)
+        if any(word in name for word in ("conv", "pool", "upsample")):
+            return True
+        if not any(word in name for word in ("matmul", "view", "reshape", "linear")):
+            left += node.all_input_nodes
+    return False
+
+
 def _select(node: Any) -> Callable[..., Any] | None:
     """One part of a tensor along an axis, or all of them, without that axis."""
     shape, axis = _static_shape(node), node.args[1] if len(node.args) > 1 else 0
@@ -258,6 +285,7 @@ _XNNPACK_RULES: dict[Any, Rule] = {
     aten.hardsigmoid.default: _hard_sigmoid,
     aten.gelu.default: lambda node: _gelu(node) if _is_half(node) else None,
     aten.silu.default: _silu,
+    aten.softmax.int: _softmax,
     aten.silu_.default: _silu,
     aten.scaled_dot_product_attention.default: _attention,
 }

@@ -29,6 +29,7 @@ from workbench.records.runs import (
     count_threads,
 )
 from workbench.run import other_runtime
+from workbench.run.isa import TOGGLES
 from workbench.run.other_runtime import Settings
 from workbench.run.recorder import RunRecorder, Step, open_record, step_of, timestamp
 from workbench.run.runner import Runner, open_runner
@@ -218,14 +219,17 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
     try:
         with contextlib.ExitStack() as stack:
             # Which is started first, and warmed up first, changes with the restart.
-            for experiment in random.Random(process).sample(experiments, len(experiments)):
-                name, flags = experiment.name, list[str]()
-                if name in traces:
-                    flags = ["--etdump_path", target.place(traces[name])]
-                session = start_runner(recorder, experiment, threads, core, *flags)
-                sessions[name] = stack.enter_context(session)
-            sessions = {e.name: sessions[e.name] for e in experiments}
-            time_interleaved(sessions, plan, batches, process)
+            try:
+                for experiment in random.Random(process).sample(experiments, len(experiments)):
+                    name, flags = experiment.name, list[str]()
+                    if name in traces:
+                        flags = ["--etdump_path", target.place(traces[name])]
+                    session = start_runner(recorder, experiment, threads, core, *flags)
+                    sessions[name] = stack.enter_context(session)
+                sessions = {e.name: sessions[e.name] for e in experiments}
+                time_interleaved(sessions, plan, batches, process)
+            except RunnerError as error:
+                raise _explain_crash(error, sessions, experiments) from error
             untraced = [session for session in describe() if not session.traced]
             if again and disturbance(untraced) >= disturbance(recorder.sessions_of(steps[0])):
                 return
@@ -240,6 +244,25 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
     finally:
         if complete or not again:
             recorder.add_sessions(describe())
+
+
+def _explain_crash(
+    error: RunnerError, sessions: dict[str, RunnerSession], experiments: Sequence[Experiment]
+) -> RunnerError:
+    """The error of a runner; with the ISA level below if the program runs there, and crashed."""
+    runs = dict.fromkeys([each.name for each in experiments], False)
+    for name in runs if error.kind == "crash" else ():
+        with contextlib.suppress(WorkbenchError, KeyError):
+            runs[name] = bool(sessions[name].run(1))
+    crashed = next((each for each in experiments if not runs[each.name]), None)
+    for below in (each for each in experiments if crashed and runs[each.name]):
+        if crashed and below.program == crashed.program and below.isa != crashed.isa:
+            all_toggles = itertools.chain(*TOGGLES.values())
+            toggles = (toggle.name for toggle in all_toggles if toggle.on == below.isa)
+            hint = f"use the level below: --toggle {next(toggles, 'none')} starts there"
+            what = f"{error.what}; at the level {below.isa} it runs"
+            return RunnerError(what, where=error.where, hint=hint, kind="crash")
+    return error
 
 
 def start_runner(

@@ -157,13 +157,15 @@ class Trace:
 LEAST_BYTES = 28
 _SMALL = 1 << 16  #: Bytes of references up to which events may be shared.
 
+_UNTRACED = "build its runner with -DEXECUTORCH_ENABLE_EVENT_TRACER=ON (ET_EVENT_TRACER_ENABLED)"
+
 
 def _map_file(path: Path) -> tuple[np.ndarray, int]:
     """The bytes of a mapped file, and where the reference to its root table is stored."""
     try:
         with open_file(path) as file:
             if not file.seek(0, os.SEEK_END):
-                raise TraceError("is empty", where=path, hint="was the run traced?")
+                raise TraceError("is empty", where=path, hint=_UNTRACED)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise TraceError(error.strerror or str(error), where=path) from None

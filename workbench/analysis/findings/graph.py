@@ -73,7 +73,8 @@ ADVICE: dict[str, Advice] = {
     ),
     "_softmax": (
         "apply the softmax to the last dimension, the only one that XNNPACK supports",
-        "x.transpose(dim, -1).softmax(-1).transpose(dim, -1)",
+        "x.flatten(2).transpose(1, 2).softmax(-1).transpose(1, 2).reshape(x.shape)  # in four "
+        "dimensions, upstream's delegate normalises the channels of an image instead",
     ),
     "index": (
         "slice or concatenate instead of indexing with a tensor",
@@ -174,7 +175,9 @@ def find_rewrites(m: Measurement, unclaimed: Collection[str]) -> Iterator[Findin
         spent, around, kept = time_spent(m, keys), time_spent(m, extra), rewrite.kept
         most = spent.high + around.high + _joined_calls_ms(m, keys)
         low = max(0.0, spent.low - 2 * kept * spent.ms)
-        gain = Gain((1 - kept) * spent.ms, low, most - kept / 2 * spent.ms, "twin")
+        # A function of a number joins the delegates and layouts around it.
+        joined = around.ms if rewrite.name == "functions" else 0.0
+        gain = Gain((1 - kept) * spent.ms + joined, low, most - kept / 2 * spent.ms, "twin")
         yield Finding(
             f"less work computes the same: {rewrite.text}",
             gain,

@@ -1,0 +1,370 @@
+"""Known performance problems of ExecuTorch on CPUs, as users describe them: a small network each.
+
+``before`` has the cause. The fix is a network (``after``), or options of the export (``fix``);
+``rule`` and ``word`` name the finding that must be among the first three. ``thread`` is where users
+asked, in pytorch/executorch unless another repository is named.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as fn
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem: what users see, a network with its cause, and what must be found."""
+
+    name: str
+    issue: str
+    thread: str
+    before: Any
+    rule: str
+    word: str = ""
+    after: Any = None
+    fix: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    threads: tuple[int, int] = (1, 1)
+
+
+class Net(nn.Module):
+    """A function of inputs, with layers."""
+
+    def __init__(self, function, *layers):
+        super().__init__()
+        self.function, self.layers = function, nn.ModuleList(layers)
+
+    def forward(self, *x):
+        return self.function(self.layers, *x)
+
+
+def image(function, *layers, size=64, channels=32):
+    """A network on an image between two convolutions."""
+    stem, head = nn.Conv2d(3, channels, 3, padding=1), nn.Conv2d(channels, 8, 3, padding=1)
+    return Net(lambda m, x: m[1](function(m[2:], m[0](x))), stem, head, *layers), (
+        torch.randn(1, 3, size, size),
+    )
+
+
+def tokens(function, *layers, count=128, width=192):
+    """A network on tokens between two linear layers."""
+    return Net(
+        lambda m, x: m[1](function(m[2:], m[0](x))),
+        nn.Linear(64, width),
+        nn.Linear(width, 64),
+        *layers,
+    ), (torch.randn(1, count, 64),)
+
+
+def activation(function, make=image):
+    """Six layers, each with an activation."""
+    make_layer = (lambda: nn.Conv2d(32, 32, 1)) if make is image else (lambda: nn.Linear(192, 192))
+
+    def run(layers, x):
+        for layer in layers:
+            x = function(layer(x))
+        return x
+
+    return make(run, *(make_layer() for _ in range(6)))
+
+
+def norm_by_hand(x):
+    mean = x.mean(-1, keepdim=True)
+    return (x - mean) / torch.sqrt(((x - mean) ** 2).mean(-1, keepdim=True) + 1e-5)
+
+
+def softmax_by_hand(x):
+    e = torch.exp(x - x.amax(-1, keepdim=True))
+    return e / e.sum(-1, keepdim=True)
+
+
+def attend(x, bias=None, mask=None):
+    scores = x @ x.transpose(-2, -1) * 0.1
+    scores = scores if bias is None else scores + bias
+    return (
+        fn.scaled_dot_product_attention(x, x, x, mask)
+        if mask is not None
+        else scores.softmax(-1) @ x
+    )
+
+
+def chunked(m, x):
+    for layer in m:
+        left, right = x.chunk(2, 1)
+        x = torch.cat((left, layer(right)), 1)
+    return x
+
+
+def gathered(m, x):
+    ids = (torch.arange(128)[:, None] - torch.arange(128)[None]).abs()
+    return attend(x, m[0].weight[ids].squeeze(-1))
+
+
+def computed_weight(m, x):
+    return x @ (m[0].weight.t() * 0.5 * m[1].weight.sigmoid()[0])
+
+
+CASES = (
+    Case(
+        "mm",
+        "one matmul of two activations is not delegated",
+        "#10297",
+        lambda: tokens(lambda m, x: torch.mm(torch.mm(x[0], x[0].t()), x[0])[None], count=256),
+        "undelegated",
+        "mm",
+        lambda: tokens(lambda m, x: torch.bmm(torch.bmm(x, x.transpose(1, 2)), x), count=256),
+    ),
+    Case(
+        "computed weight",
+        "Whisper: a matmul with a computed weight is slow",
+        "#15914",
+        lambda: tokens(computed_weight, nn.Linear(192, 192), nn.Linear(192, 1)),
+        "fixed work",
+        fix={"also_rewrite": ("constants",)},
+    ),
+    Case(
+        "layer norm",
+        "layer norms run outside the delegate",
+        "#10297",
+        lambda: activation(nn.LayerNorm(192), tokens),
+        "undelegated",
+        "native_layer_norm",
+        fix={"also_rewrite": ("norms",)},
+    ),
+    Case(
+        "batch norm",
+        "a batch norm without a convolution before it",
+        "#1340",
+        lambda: image(lambda m, x: m[1](m[0](x)), nn.BatchNorm2d(32).eval(), nn.Conv2d(32, 32, 1)),
+        "batch norm",
+        "",
+        lambda: image(lambda m, x: m[0](x), nn.Conv2d(32, 32, 1)),
+    ),
+    Case(
+        "chunk",
+        "splits break the graph into delegates",
+        "#8763",
+        lambda: image(chunked, *(nn.Conv2d(16, 16, 1) for _ in range(6))),
+        "undelegated",
+        "split",
+        fix={"also_rewrite": ("slices",)},
+    ),
+    Case(
+        "power",
+        "square roots as powers are not delegated",
+        "#10297",
+        lambda: activation(lambda x: (x.relu() + 1) ** 0.5),
+        "undelegated",
+        "pow",
+        fix={"also_rewrite": ("powers",)},
+    ),
+    Case(
+        "hard swish",
+        "hard swish is spelled out",
+        "#4005",
+        lambda: activation(lambda x: x * torch.clamp(x + 3, 0, 6) / 6),
+        "rewrite",
+        "hard swish",
+        fix={"also_rewrite": ("functions",)},
+    ),
+    Case(
+        "gelu by tanh",
+        "GELU is spelled out",
+        "#6961",
+        lambda: activation(
+            lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3))), tokens
+        ),
+        "rewrite",
+        "GELU",
+        fix={"also_rewrite": ("functions",)},
+    ),
+    Case(
+        "silu",
+        "SiLU by an exponential",
+        "#7880",
+        lambda: activation(lambda x: x / (1 + torch.exp(-x))),
+        "rewrite",
+        "SiLU",
+        fix={"also_rewrite": ("functions",)},
+    ),
+    Case(
+        "relu6",
+        "ReLU6 by minimum and maximum",
+        "#4005",
+        lambda: activation(lambda x: torch.minimum(x.relu(), x.new_full((1,), 6.0))),
+        "rewrite",
+        "clamp",
+        fix={"also_rewrite": ("functions",)},
+    ),
+    Case(
+        "norm by hand",
+        "layer norm is spelled out",
+        "#10297",
+        lambda: activation(norm_by_hand, tokens),
+        "rewrite",
+        "layer norm",
+        fix={"also_rewrite": ("functions",)},
+    ),
+    Case(
+        "softmax by hand",
+        "softmax is spelled out",
+        "#15914",
+        lambda: tokens(lambda m, x: softmax_by_hand(x @ x.transpose(1, 2) * 0.1) @ x, count=256),
+        "rewrite",
+        "softmax",
+        fix={"also_rewrite": ("functions",)},
+    ),
+    Case(
+        "upsampling",
+        "a 1x1 convolution after an upsampling",
+        "#8763",
+        lambda: image(lambda m, x: m[0](fn.interpolate(x, scale_factor=2)), nn.Conv2d(32, 32, 1)),
+        "rewrite",
+        "before",
+        fix={"also_rewrite": ("order",)},
+    ),
+    Case(
+        "pooling",
+        "a 1x1 convolution before an average pooling",
+        "#8763",
+        lambda: image(lambda m, x: fn.avg_pool2d(m[0](x), 2), nn.Conv2d(32, 32, 1)),
+        "rewrite",
+        "after",
+        fix={"also_rewrite": ("order",)},
+    ),
+    Case(
+        "one token",
+        "a layer for all tokens, of which one is used",
+        "RNE#403",
+        lambda: tokens(lambda m, x: m[0](x)[:, :1], nn.Linear(192, 192)),
+        "rewrite",
+        "after",
+        fix={"also_rewrite": ("order",)},
+    ),
+    Case(
+        "one-hot",
+        "an embedding as a product with one-hot vectors",
+        "RNE#403",
+        lambda: (
+            Net(
+                lambda m, i: m[1](m[0](fn.one_hot(i, 2000).float())),
+                nn.Linear(2000, 128),
+                nn.Linear(128, 64),
+            ),
+            (torch.randint(0, 2000, (1, 64)),),
+        ),
+        "rewrite",
+        "rows of a table",
+        fix={"also_rewrite": ("lookups",)},
+    ),
+    Case(
+        "gathered bias",
+        "a table is gathered at every inference",
+        "#10297",
+        lambda: tokens(gathered, nn.Embedding(128, 1)),
+        "fixed work",
+        fix={"also_rewrite": ("constants",)},
+    ),
+    Case(
+        "mask",
+        "the guard of masked attention is not delegated",
+        "#10297",
+        lambda: tokens(lambda m, x: attend(x[None], mask=torch.zeros(128, 128))[0]),
+        "safe softmax",
+        "",
+        lambda: tokens(lambda m, x: (x * 192**-0.5 @ x.transpose(1, 2)).softmax(-1) @ x),
+    ),
+    Case(
+        "transposes",
+        "transposes that cancel out",
+        "#7880",
+        lambda: activation(lambda x: x.permute(0, 2, 3, 1).exp().permute(0, 3, 1, 2)),
+        "rewrite",
+        "exp",
+        fix={"also_rewrite": ("functions",)},
+    ),
+    Case(
+        "edges",
+        "inputs are converted to channels last",
+        "#7880",
+        lambda: (nn.Conv2d(3, 16, 3, 2, 1), (torch.randn(1, 3, 512, 512),)),
+        "layout",
+        "inputs and outputs",
+        fix={"channels_last": True},
+    ),
+    Case(
+        "reflect",
+        "reflect padding is slow",
+        "#10297",
+        lambda: image(lambda m, x: fn.pad(x, (2, 2, 2, 2), "reflect")),
+        "undelegated",
+        "index",
+        lambda: image(lambda m, x: fn.pad(x, (2, 2, 2, 2))),
+    ),
+    Case(
+        "groups",
+        "grouped convolutions are slow",
+        "#8763",
+        lambda: image(lambda m, x: m[0](x), nn.Conv2d(32, 32, 3, padding=1, groups=8)),
+        "grouped convolution",
+        "groups of",
+        lambda: image(lambda m, x: m[0](x[:, :4]), nn.Conv2d(4, 32, 3, padding=1)),
+    ),
+    Case(
+        "large filters",
+        "depthwise 7x7 filters are slow",
+        "#8763",
+        lambda: image(lambda m, x: m[0](x), nn.Conv2d(32, 32, 7, padding=3, groups=32)),
+        "grouped convolution",
+        "taps",
+        lambda: image(lambda m, x: m[0](x), nn.Conv2d(32, 32, 5, padding=2, groups=32)),
+    ),
+    Case(
+        "weights",
+        "decoding waits for weights",
+        "#10297",
+        lambda: (
+            nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(12))),
+            (torch.randn(1, 1024),),
+        ),
+        "memory-bound",
+        "",
+        fix={"dtype": "int8dyn"},
+    ),
+    Case(
+        "arithmetic",
+        "convolutions at the peak in fp32",
+        "#4005",
+        lambda: image(
+            lambda m, x: m[1](m[0](x)),
+            nn.Conv2d(32, 128, 3, padding=1),
+            nn.Conv2d(128, 32, 3, padding=1),
+        ),
+        "compute-bound",
+        "",
+        fix={"dtype": "int8"},
+    ),
+    Case(
+        "threads",
+        "a small model is slower with more threads",
+        "#8763, #10549",
+        lambda: image(lambda m, x: x, size=8),
+        "threads",
+        threads=(2, 1),
+        after=lambda: image(lambda m, x: x, size=8),
+    ),
+    Case(
+        "mean",
+        "a mean over an image is not delegated",
+        "#10297",
+        lambda: image(
+            lambda m, x: x * torch.sigmoid(m[0](x.mean((2, 3))))[:, :, None, None],
+            nn.Linear(32, 32),
+        ),
+        "undelegated",
+        "mean",
+        fix={"also_rewrite": ("mean",)},
+    ),
+)

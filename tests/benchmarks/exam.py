@@ -1,0 +1,107 @@
+"""Are the known performance problems of ExecuTorch found, and do their fixes gain what is promised?
+
+Every case of ``_exam.py`` is exported with its cause and with its fix; both are measured
+interleaved in one run. The table has the rank of the finding, the gain that it promises with its
+interval, and what the fix brought, with Student's 95 % interval over the restarts.
+
+    python tests/benchmarks/exam.py [--folder FOLDER] [--processes 3] [--runs 10] [NAME...]
+
+With ``--folder``, exports and runs stay there, and the next call resumes. Exits with 1 if fewer
+than 90 % are found in the first three, or fewer than 80 % of the intervals overlap.
+"""
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import torch
+from _exam import CASES
+
+import workbench as wb
+from workbench.store import find_runs
+
+LEAST_FOUND, LEAST_INSIDE = 0.9, 0.8
+
+
+def export(case, fixed, folder):
+    """The program of a case, with its cause or with its fix."""
+    torch.manual_seed(0)
+    network = case.after if fixed and case.after else case.before
+    module, inputs = network()
+    name = "".join(c if c.isalnum() else "_" for c in case.name) + ("_fixed" if fixed else "")
+    options = wb.ExportOptions(**case.options | (case.fix if fixed else {}))
+    quiet = lambda text, fraction: None  # noqa: E731
+    return wb.export_model(module.eval(), inputs, options, name=name, root=folder, progress=quiet)
+
+
+def measure(case, folder, options):
+    """The measurements of both sides of a case."""
+    before, after = (export(case, fixed, folder) for fixed in (False, True))
+    one, other = case.threads
+    programs = [before] if one != other else [before, after]
+    known = find_runs(folder)
+    options = replace(options, threads=tuple(sorted({one, other})))
+    run = wb.open_run(known[0]) if known else wb.measure(programs, options=options, root=folder)
+    names = [experiment.name for experiment in run.record.plan.experiments]
+    return run[names[0], one], run[names[one == other], other]
+
+
+def judge(case, before, after):
+    """One row of the table: what was promised, and what came of it."""
+    row = wb.compare(before, after, across=["program", "threads"]).latency.iloc[0]
+    ms = float(row["baseline_ms"])
+    gain, low, high = (ms * (1 - 1 / float(row[end])) for end in ("speedup", "low", "high"))
+    found = before.findings
+    said = found["title"] + found["action"]
+    rows = found[
+        said.str.contains(case.word, regex=False)
+        & ((found["rule"] == case.rule) | found["action"].str.contains("also explains"))
+    ]
+    result = {
+        "issue": case.issue,
+        "thread": case.thread,
+        "fix": ", ".join(f"`{name}={value}`" for name, value in case.fix.items()) or "the model",
+        "latency ms": f"{ms:.3g}",
+        "measured ms": f"{gain:.3g} [{low:.3g}, {high:.3g}]",
+    }
+    if rows.empty:
+        return result | {"rank": "not found", "first": str(found["title"].head(1).squeeze())[:60]}
+    first = rows.iloc[0]
+    return result | {
+        "rank": int(first["rank"]),
+        "promised ms": f"{first['gain_ms']:.3g} [{first['low_ms']:.3g}, {first['high_ms']:.3g}]",
+        "overlap": "yes" if low <= first["high_ms"] and high >= first["low_ms"] else "no",
+        "where": first["place"],
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("names", nargs="*")
+    given = parser.parse_args()
+    options = wb.MeasureOptions(
+        toggle="none", runs=given.runs, processes=given.processes, evidence=False
+    )
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for case in CASES:
+            if given.names and case.name not in given.names:
+                continue
+            folder = (given.folder or Path(scratch)) / case.name.replace(" ", "_")
+            rows.append(judge(case, *measure(case, folder, options)))
+            print(case.name, rows[-1], flush=True)
+    table = pd.DataFrame(rows)
+    print(table.to_markdown(index=False))
+    first = table["rank"].isin([1, 2, 3]).mean()
+    inside = (table.get("overlap") == "yes").mean()
+    print(f"{100 * first:.0f} % in the first three, {100 * inside:.0f} % of the intervals overlap")
+    raise SystemExit(int(first < LEAST_FOUND or inside < LEAST_INSIDE))
+
+
+if __name__ == "__main__":
+    main()
