@@ -243,7 +243,7 @@ def changed(measurement, **facts):
         statistics=pd.DataFrame({"latency": [latency_ms], "high": latency_ms}),
         roof=facts.get("roof"),
         kernels=pd.DataFrame({"function": pd.Series(kernels, dtype=object)}),
-        cold_start=facts.get("cold_start"), tracing_ms=0.0,
+        cold_start=facts.get("cold_start"), memory=facts.get("memory"), tracing_ms=0.0,
     )  # fmt: skip
     return made
 

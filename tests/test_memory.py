@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from junitparser import JUnitXml
 from program_builder import Delegate, Node, measured
@@ -328,6 +329,18 @@ def test_a_start_that_mostly_packs_weights_is_found(tmp_path, scale, found):
     rows = find(facts, "slow start")
     assert len(rows) == found  # at half the time, the set-up takes 3 ms: too short to matter
     assert all("6.0 of 10.1 ms" in title for title in rows["title"])
+
+
+@pytest.mark.parametrize(("read", "found"), [(40, 1), (4, 0)])
+def test_weights_that_are_resident_twice_are_found(read, found):
+    sizes = {"delegate": 50, "program file": read, "libraries": 50 - read}
+    rows = [(part, "", size * 10**6, size / 100) for part, size in sizes.items()]
+    memory = pd.DataFrame(rows, columns=["part", "meaning", "size_bytes", "share"])
+    rows = find(measured(CONCATENATION, shapes=SHAPES, memory=memory), "weights twice")
+    assert len(rows) == found
+    if found:
+        assert "50.0 MB as the delegate packed them, and 40.0 MB as pages" in rows["title"].iloc[0]
+        assert rows["share"].iloc[0] == pytest.approx(0.4) and rows["of"].iloc[0] == "peak memory"
 
 
 # --- the gate ------------------------------------------------------------------------------------

@@ -44,6 +44,10 @@ from workbench.options import OPTIONAL_REWRITES, dtype_of_module
 from workbench.records.optimize import Recipe, Study, Variant, VariantGain
 from workbench.store import load_recipe, save_recipe, sha256_of
 
+sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+
+from _exam import CASES
+
 MODEL = """
 import torch
 from torch import nn
@@ -277,6 +281,39 @@ def test_what_computes_the_same_is_found_in_any_spelling(text, function, x):
     assert [each[: len(text)] for each in offered] == [text] * bool(text), offered
     assert [*counts] == offered
     torch.testing.assert_close(result, module(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.rule == "rewrite"], ids=lambda c: c.name)
+def test_known_problems_are_offered_a_rewrite(case):
+    torch.manual_seed(0)
+    module, inputs = case.before()
+    with silence():
+        exported = torch.export.export(module.eval(), inputs)
+        offered = [each for each in offer_rewrites(exported) if case.word in each.text]
+    assert offered and {each.name for each in offered} == {*case.fix["also_rewrite"]}
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.after], ids=lambda c: c.name)
+def test_networks_in_which_a_problem_is_fixed_are_offered_none(case):
+    module, inputs = case.after()
+    with silence():
+        assert offer_rewrites(torch.export.export(module.eval(), inputs)) == []
+
+
+@pytest.mark.parametrize(("axis", "rewritten"), [(-1, 1), (3, 1), (1, 0)])
+def test_softmax_of_an_image_is_kept_off_its_channels(axis, rewritten):
+    """ExecuTorch 1.5.1's delegate normalises the channels instead of the last dimension."""
+    module = Spelled(lambda x: NARROW(x).permute(0, 2, 3, 1).softmax(axis)).eval()
+    with silence():
+        exported = torch.export.export(module, (IMAGE,))
+        assert rewrite_operators(exported, wb.ExportOptions())["softmax"] == rewritten
+        torch.testing.assert_close(exported.module()(IMAGE), module(IMAGE))
+
+
+@pytest.mark.slow
+def test_the_program_of_a_softmax_of_an_image_is_right(tmp_path):
+    module = Spelled(lambda x: NARROW(x).permute(0, 2, 3, 1).softmax(-1))
+    assert not wb.export_model(module, (IMAGE,), root=tmp_path).export.problem
 
 
 def finding(rule, title, ms, low, high, basis="removal"):

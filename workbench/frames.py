@@ -346,7 +346,7 @@ FINDINGS = make_frame(
     ("low_ms", "float", "ms/run", "lower end of the gain"),
     ("high_ms", "float", "ms/run", "upper end of the gain"),
     ("share", "float", "", "gain, or its upper bound, as a part of what `of` names"),
-    ("of", "text", "", "latency | activation memory | time to the first output"),
+    ("of", "text", "", "latency | (activation | peak) memory | time to the first output"),
     (
         "basis",
         "text",

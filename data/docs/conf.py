@@ -50,6 +50,7 @@ html_js_files = ["frames.js"]
 CONTENTS = {
     "Use it": [
         *("data/docs/how_do_i", "data/docs/commands", "data/docs/keys"),
+        "data/docs/issues",
         "data/docs/troubleshooting",
         "notebooks/README",
     ],

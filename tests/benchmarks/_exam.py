@@ -137,10 +137,12 @@ CASES = (
         "batch norm",
         "a batch norm without a convolution before it",
         "#1340",
-        lambda: image(lambda m, x: m[1](m[0](x)), nn.BatchNorm2d(32).eval(), nn.Conv2d(32, 32, 1)),
+        lambda: image(
+            lambda m, x: m[1](m[0](x.tanh())), nn.BatchNorm2d(32).eval(), nn.Conv2d(32, 32, 1)
+        ),
         "batch norm",
         "",
-        lambda: image(lambda m, x: m[0](x), nn.Conv2d(32, 32, 1)),
+        lambda: image(lambda m, x: m[0](x.tanh()), nn.Conv2d(32, 32, 1)),
     ),
     Case(
         "chunk",
@@ -368,3 +370,31 @@ CASES = (
         fix={"also_rewrite": ("mean",)},
     ),
 )
+
+#: What users ask that no network shows: the question, its threads, the command, and the answer.
+ANSWERS = (
+    ("slower than PyTorch, torch.compile or ONNX Runtime", "#10297, #7880, #4005, #6961, RNE#403",
+     "workbench profile MODEL --against eager,onnx", "both runtimes interleaved, on the same core"),
+    ("slow on a phone with many cores", "#8763, #10549, PR#5811, PR#14090",
+     "workbench run MODEL.pte --threads 1,2,4,8", "where more threads stop helping"),
+    ("resnet18 takes minutes", "#1231", "workbench export MODEL",
+     "operators that were not delegated, with reason and line"),
+    ("operators add up to less than the delegate's call", "#4504", "workbench analyze RUN_DIR",
+     "a ledger in which every nanosecond has one row"),
+    ("which kernel ran under this layer?", "#9034", "workbench profile MODEL",
+     "the microkernel of each operator, from samples of the program counter"),
+    ("the ETDump is empty", "PR#16214", "workbench report FILE.etdump",
+     "the build option that the runner lacks"),
+    ("how is a program analysed at all?", "#2293", "workbench profile MODEL.pte",
+     "a report with findings"),
+    ("how much memory, and whose?", "#8911, #14474", "workbench profile MODEL",
+     "a ledger of the resident set; weights that are held twice"),
+    ("the first call takes seconds", "RNE#1393, PR#2408", "workbench profile MODEL",
+     "cold starts by stage; set-up that packs weights"),
+    ("it crashes with SME2", "XNNPACK#9898, #16241, #17482", "workbench run MODEL.pte",
+     "the level that works, if one does"),
+    ("SME2 is slower, or never runs", "XNNPACK#10719", "workbench run MODEL.pte --toggle sme2",
+     "off and on interleaved, with the kernels that ran"),
+    ("a softmax has wrong values after a convolution", "", "workbench export MODEL",
+     "rewritten; without `--rewrite`, the outputs that differ from the model's"),
+)  # fmt: skip

@@ -4,7 +4,7 @@ Every case of ``_exam.py`` is exported with its cause and with its fix; both are
 interleaved in one run. The table has the rank of the finding, the gain that it promises with its
 interval, and what the fix brought, with Student's 95 % interval over the restarts.
 
-    python tests/benchmarks/exam.py [--folder FOLDER] [--processes 3] [--runs 10] [NAME...]
+    python tests/benchmarks/exam.py [--folder FOLDER] [--write PAGE] [NAME...]
 
 With ``--folder``, exports and runs stay there, and the next call resumes. Exits with 1 if fewer
 than 90 % are found in the first three, or fewer than 80 % of the intervals overlap.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from _exam import CASES
+from _exam import ANSWERS, CASES
 
 import workbench as wb
 from workbench.store import find_runs
@@ -82,6 +82,7 @@ def main():
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--write", type=Path, help="the page whose tables are replaced")
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     options = wb.MeasureOptions(
@@ -100,6 +101,14 @@ def main():
     first = table["rank"].isin([1, 2, 3]).mean()
     inside = (table.get("overlap") == "yes").mean()
     print(f"{100 * first:.0f} % in the first three, {100 * inside:.0f} % of the intervals overlap")
+    if given.write:
+        columns = ["issue", "thread", "command", "answer"]
+        answers = [(*a[:2], f"`{a[2]}`", a[3]) for a in ANSWERS]
+        asked = pd.DataFrame(answers, columns=columns).to_markdown(index=False)
+        kept = table.drop(columns=["first", "where"], errors="ignore").fillna("")
+        head = given.write.read_text().partition("\n| ")[0]
+        text = f"{head}\n{kept.to_markdown(index=False)}\n\n## Other questions\n\n{asked}\n"
+        given.write.write_text(text)
     raise SystemExit(int(first < LEAST_FOUND or inside < LEAST_INSIDE))
 
 

@@ -216,12 +216,13 @@ class Finder:
             return None
         numbers = [v for n in nodes for v in tree_leaves(n.args) if isinstance(v, float)]
         least = _LEAST_DB[x.element_size()]
-        rows = any(_elements(node) < _elements(source) for node in nodes)
         few = [x.flatten()[:_SCREENED], result.flatten()[:_SCREENED]]
-        functions = _list_row_functions(x, numbers) if rows else _list_functions(*few)
-        for text, cost, build in functions:
+        functions = [(*each, True) for each in _list_functions(*few)]
+        if any(_elements(node) < _elements(source) for node in nodes):  # it may reduce rows
+            functions += [(*each, False) for each in _list_row_functions(x, numbers)]
+        for text, cost, build, of_numbers in functions:
             with contextlib.suppress(RuntimeError):
-                if not rows and _sqnr(build(few[0].clone()), few[1]) < least:
+                if of_numbers and _sqnr(build(few[0].clone()), few[1]) < least:
                     continue
                 values = build(x.clone())
                 if _sqnr(values.flatten()[:_SCREENED], few[1]) < 0:

@@ -72,6 +72,7 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
     ("float layers", times.find_float_layers, _DTYPES, False, False),
     ("far from the roof", times.find_far_from_roof, _OPERATORS, False, True),
     ("memory peak", graph.find_memory_peak, _MEMORY, False, False),
+    ("weights twice", times.find_weights_twice, _MEMORY, False, True),
     ("slow start", times.find_slow_start, _MEMORY, False, True),
 )
 

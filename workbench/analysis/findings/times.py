@@ -489,6 +489,8 @@ def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         )
 
 
+#: A smaller part of the peak memory is no finding.
+_LEAST_TWICE = 0.1
 #: Smaller parts of the time to the first output, and times in ms, are no finding.
 _LEAST_START, _LEAST_MS = 0.4, 5.0
 
@@ -510,6 +512,28 @@ def find_slow_start(m: Measurement, unclaimed: Collection[str]) -> Iterator[Find
         "keep the method loaded between inferences, or load it before it is needed; if starts "
         "matter, measure those of a program with fewer bytes of weights",
         "workbench profile MODEL --dtype int8  # its report has the starts, too",
+    )
+
+
+def find_weights_twice(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Weights that are resident as the delegate packed them, and as pages of the file."""
+    if m.memory is None:
+        return
+    parts = m.memory.set_index("part")
+    if not {"delegate", "program file"} <= {*parts.index}:
+        return
+    packed, read = (int(parts.at[part, "size_bytes"]) for part in ("delegate", "program file"))
+    share = float(parts.loc[["delegate", "program file"], "share"].min())
+    if share < _LEAST_TWICE:
+        return
+    yield Finding(
+        f"weights are held twice: {format_size(packed)} as the delegate packed them, and "
+        f"{format_size(read)} as pages of the program's file",
+        Gain(basis="bound", share=share, of="peak memory"),
+        (),
+        "map the file without locking it, so that the system can drop these pages; fewer bytes of "
+        "weights make both smaller",
+        "Module(path, Module::LoadMode::Mmap)  # not MmapUseMlock; int8 needs a quarter",
     )
 
 
