@@ -223,10 +223,10 @@ def test_a_crash_at_one_isa_level_names_the_level_that_works(runner, conv_pte, t
     off, on = (plan.experiments[number].isa for number in (0, 1))
     run = RunnerSession.run
 
-    def crash(self, count):
+    def crash(self, count, **options):
         if f"--isa {on}" in " ".join(self.command):
             raise RunnerError("killed by SIGILL", kind="crash", hint="anything")
-        return run(self, count)
+        return run(self, count, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunnerSession, "run", crash)

@@ -229,7 +229,7 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
                 sessions = {e.name: sessions[e.name] for e in experiments}
                 time_interleaved(sessions, plan, batches, process)
             except RunnerError as error:
-                raise _explain_crash(error, sessions, experiments) from error
+                raise _explain_crash(error, recorder, experiments, threads, core) from error
             untraced = [session for session in describe() if not session.traced]
             if again and disturbance(untraced) >= disturbance(recorder.sessions_of(steps[0])):
                 return
@@ -247,14 +247,22 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
 
 
 def _explain_crash(
-    error: RunnerError, sessions: dict[str, RunnerSession], experiments: Sequence[Experiment]
+    error: RunnerError,
+    recorder: RunRecorder,
+    experiments: Sequence[Experiment],
+    threads: int,
+    core: int | None,
 ) -> RunnerError:
-    """The error of a runner; with the ISA level below if the program runs there, and crashed."""
-    runs = dict.fromkeys([each.name for each in experiments], False)
-    for name in runs if error.kind == "crash" else ():
-        with contextlib.suppress(WorkbenchError, KeyError):
-            runs[name] = bool(sessions[name].run(1))
-    crashed = next((each for each in experiments if not runs[each.name]), None)
+    """The error of a runner; if it crashed, with an ISA level at which the program runs."""
+    runs = dict[str, bool]()
+    for each in experiments if error.kind == "crash" else ():
+        runs[each.name] = False
+        with (
+            contextlib.suppress(WorkbenchError),
+            start_runner(recorder, each, threads, core) as session,
+        ):
+            runs[each.name] = bool(session.run(1))
+    crashed = next((each for each in experiments if not runs.get(each.name, True)), None)
     for below in (each for each in experiments if crashed and runs[each.name]):
         if crashed and below.program == crashed.program and below.isa != crashed.isa:
             all_toggles = itertools.chain(*TOGGLES.values())
