@@ -215,13 +215,12 @@ def test_a_long_path_is_cut_in_an_error(cli):
 
 @pytest.mark.ci
 def test_the_same_config_continues_and_never_overwrites(copies, cli):
-    """Its processes are interleaved: every second one backwards, every third one rotated."""
+    """Its processes are interleaved: every second one backwards, each pair another way."""
     first = wb.run_config(copies("a", "b", "c"))
     orders = [
         [s.experiment for s in first.record.sessions if s.process == process]
         for process in range(5)
     ]
-    assert orders[0] == ["a", "b", "c", "control"]
     assert (orders[1], orders[3]) == (orders[0][::-1], orders[2][::-1])
     assert orders[0] != orders[2] != orders[4]
     assert {tuple(sorted(order)) for order in orders} == {("a", "b", "c", "control")}

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,16 +124,17 @@ def test_an_ab_run(server, pte, tmp_path):
 
 def test_disconnected_during_a_run(server, pte, tmp_path):
     def kill(text, fraction):
-        if text.endswith(", traced"):
+        if "process 2" in text:
             server.kill()
 
+    options = replace(OPTIONS, processes=2)
     with pytest.raises(wb.WorkbenchError, match="ssh:board: connection lost during a run"):
-        wb.measure(pte, options=OPTIONS, root=tmp_path / "out", progress=kill)
+        wb.measure(pte, options=options, root=tmp_path / "out", progress=kill)
     manifest = find_interrupted(tmp_path / "out")
     (left,) = runs_there(server)
 
     server.start()
-    run = wb.measure(pte, options=OPTIONS, root=tmp_path / "out")
+    run = wb.measure(pte, options=options, root=tmp_path / "out")
     assert run.path == manifest.parent
     assert run.record.state == "complete"
     assert runs_there(server) == [left], "deleted after two days"

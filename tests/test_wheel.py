@@ -107,5 +107,6 @@ def test_the_notebooks_are_copied_and_kept(run, tmp_path):
     copies.mkdir()
     (copies / "01_first_profile.ipynb").write_text("edited")
     assert run("-c", code, command="python") == [str(copies)]
-    assert len(list(copies.glob("*.ipynb"))) == 16
+    ours = Path(__file__).parents[1] / "notebooks"
+    assert {file.name for file in copies.iterdir()} >= {file.name for file in ours.glob("*.ipynb")}
     assert (copies / "01_first_profile.ipynb").read_text() == "edited"

@@ -51,7 +51,8 @@ CRITERIA = {
         "others took more than half",
     ),
     "tracer overhead": (
-        (0.02, TRACER_LIMIT, 0.10), "%", "tracing inflates shares, not latencies",
+        (0.02, TRACER_LIMIT, 0.10), "%",
+        "beyond its calibrated cost; tracing inflates shares, not latencies",
     ),
     "spread of the clock frequency": (
         (0.05, 0.10, 0.20), "%", "interleaving cancels what all experiments share",
@@ -67,7 +68,7 @@ REMEDIES = {
     "restarts": "--processes 5",
     "drift within a restart": "raise --warmup, and let the machine cool down first",
     "tracer overhead": (
-        "trace longer operators, --size batch=4, or measure old traces again; latencies and "
+        "measure a larger input, such as --size batch=4, and old runs again; latencies and "
         "speed-ups hold as they are"
     ),
     "spread of the clock frequency": (
@@ -148,7 +149,10 @@ def decide_use(
     """
     (limit, longest), lost, why = USELESS, set[str](), ""
     if tracer_overhead > TRACER_LIMIT:
-        lost, why = {"shares", "milliseconds"}, f"tracing adds {format_share(tracer_overhead)}"
+        lost, why = (
+            {"shares", "milliseconds"},
+            (f"tracing adds {format_share(tracer_overhead)} that is not accounted for"),
+        )
     elif undisturbed > longest:
         lost, why = {"shares", "milliseconds"}, "other programs took most of the traced time"
     elif abs(traced) > TRACER_LIMIT:

@@ -421,7 +421,8 @@ class Run:
         """How good the measurement is: ``frames.QUALITY``; the first row's grade is the run's."""
         none = [pd.DataFrame(columns=frames.COMPARISON.names, dtype=float)]
         comparisons = pd.concat([c.latency for c in self.comparisons] or none, ignore_index=True)
-        overhead = max(self.tracer_overhead.values(), key=abs, default=math.nan)
+        excess = [m.tracer_excess for m in self.measurements if not math.isnan(m.tracer_excess)]
+        overhead = max(excess, key=abs, default=math.nan)
         return quality.grade_run(self.record, self.latencies, comparisons, overhead)
 
     @cached_property
@@ -625,15 +626,18 @@ class Measurement:
         row, latency_ms = self.statistics.iloc[0], self.latency_ms
         if self.emulated or not latency_ms:
             return frozenset(), ""
-        overhead, longer = math.nan, [math.nan, math.nan]
+        longer = [math.nan, math.nan]
         if self.sessions and not self.latencies["traced"].all():
-            # What tracing is known to add is in no part.
-            overhead = self.run.tracer_overhead.get((self.name, self.threads), math.nan)
-            overhead -= self.tracing_ms / latency_ms
             times = float(self.operators["mean_ms"].sum()), self.traced_ms
             longer = [ms / latency_ms - 1 for ms in times]
-        uses, why = quality.decide_use(row["high"] / latency_ms - 1, overhead, *longer)
+        uses, why = quality.decide_use(row["high"] / latency_ms - 1, self.tracer_excess, *longer)
         return uses, f"{self.label}: {why}" if why else ""
+
+    @property
+    def tracer_excess(self) -> float:
+        """What tracing adds beyond its calibrated cost, which is in no part, over the latency."""
+        overhead = self.run.tracer_overhead.get((self.name, self.threads), math.nan)
+        return overhead - (self.tracing_ms / self.latency_ms if overhead == overhead else 0.0)
 
     @property
     def caveats(self) -> list[str]:

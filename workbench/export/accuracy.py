@@ -61,23 +61,25 @@ def explain_log(log: str, layers: Layers | None = None) -> str:
     if node := re.search(
         r"Failed to create (.+) node (\d+),? with code: (?:xnn_status_)?(\w+)", log
     ):
-        place = _place_of_node(int(node[2]), layers)
+        place = _place_of(layers, handle=int(node[2]))
         return f"XNNPACK rejects a {node[1]} node{place} ({node[3]})"
     stopped = r"([A-Z][\w ]+?) [Ff]ailed with code: (?:xnn_status_)?(\w+)"
     if stage := re.search(stopped, log):
         return f"XNNPACK rejects a delegate: {stage[1]} failed ({stage[2]})"
     kernel = re.search(r"KernelCall failed at .* in operator (\S+):", log)
     check = re.search(r"Check failed \(.*\): (\S.*)", log)
-    return f"{kernel[1]} fails: {check[1]}" if kernel and check else ""
+    place = _place_of(layers, name=kernel[1]) if kernel else ""
+    return f"{kernel[1]} fails{place}: {check[1]}" if kernel and check else ""
 
 
-def _place_of_node(handle: int, layers: Layers | None) -> str:
-    """`` in features.3 (model.py:12)`` for an operator of an XNNPACK delegate; empty if unknown."""
+def _place_of(layers: Layers | None, *, name: str = "", handle: int = -1) -> str:
+    """`` in features.3 (model.py:12)``, of the first kernel of a name, or of an XNNPACK node."""
     for method in layers.methods if layers else ():
-        nodes = (node for instruction in method.instructions for node in instruction.xnodes)
-        for node in nodes:
-            if node.handle == handle and node.origins:
-                origin = method.origins[node.origins[0]]
+        for step in method.instructions:
+            nodes = [node.origins for node in step.xnodes if node.handle == handle]
+            kernels = [(step.origin,)] if step.name == name and step.origin is not None else []
+            for origins in filter(None, [*nodes, *kernels]):
+                origin = method.origins[origins[0]]
                 return f" in {origin.module or 'the model'} ({origin.source})"
     return ""
 

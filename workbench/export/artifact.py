@@ -292,8 +292,10 @@ def list_problems(export: Export) -> list[str]:
 def _report_problems(program: Program, report: Progress) -> None:
     pte, export = program.path, program.export
     if export and not export.runs:
-        hint = "the program is kept; in another dtype, or with --module-dtype, it may run"
-        raise ExportError(export.problem, where=pte, hint=hint)
+        does = "replace the operator, or compute it outside the model"
+        if "XNNPACK rejects" in export.problem:
+            does = "in another dtype, or with --module-dtype, it may run"
+        raise ExportError(export.problem, where=pte, hint=f"the program is kept; {does}")
     for problem in list_problems(export) if export else ():
         report(f"warning: {pte.name}: {problem}", 0.0)
 

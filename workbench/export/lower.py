@@ -70,6 +70,7 @@ class Lowered:
 
 def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress = silent) -> Lowered:
     """Export a model and lower it to a backend; the model itself is not modified."""
+    progress("importing ExecuTorch", 0.15)
     from executorch.extension.pybindings.portable_lib import _get_operator_names
 
     dtype, backend = options.dtype, options.backend

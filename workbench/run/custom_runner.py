@@ -82,7 +82,7 @@ def run_processes(
 
 
 def order_experiments(experiments: Sequence[Experiment], processes: int) -> list[list[Experiment]]:
-    """The order of the experiments in every restart: forwards, then backwards, rotated."""
+    """The order of the experiments in every restart: shuffled, backwards, rotated, ..."""
     count, by_name = len(experiments), {e.name: e for e in experiments}
     palindromes = interleave(list(by_name), math.ceil(processes / 2))
     orders = [half for order in palindromes for half in (order[:count], order[count:])]
