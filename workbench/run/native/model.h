@@ -25,6 +25,7 @@
 #include "program_file.h"
 #include "stages.h"
 #include "tensors.h"
+#include "weight_cache.h"
 
 namespace et = executorch::runtime;
 using et::Error;
@@ -45,10 +46,12 @@ inline int64_t preemptions() {
 class Model {
  public:
   Model(const std::string& path, const std::string& data_path, std::string method,
-        et::EventTracer* tracer, const std::function<bool()>& load_operators)
+        et::EventTracer* tracer, const std::function<bool()>& load_operators,
+        WeightCache weights)
       : file_(open_program(path)),
         loader_(std::make_unique<executorch::extension::BufferDataLoader>(file_.data(),
-                                                                          file_.size())) {
+                                                                          file_.size())),
+        weights_(std::move(weights)) {
     if (!data_path.empty()) data_.emplace(data_path);
     stages.program = file_.data();
     stages.end("file");
@@ -185,7 +188,8 @@ class Model {
         .add("backends", backends)
         .add("inputs", inputs)
         .add("outputs", outputs)
-        .add("load_ms", load_ms_);
+        .add("load_ms", load_ms_)
+        .add("weights", weights_.state());
   }
 
  private:
@@ -325,12 +329,13 @@ class Model {
     }
     arena_.emplace(et::Span<et::Span<uint8_t>>(planned_spans_.data(), planned_spans_.size()));
     memory_.emplace(&method_allocator_, &*arena_, &temporary_allocator_);
+    weights_.choose_file(file_.size(), !stages.on());
     stages.end("arenas", arena_bytes);
     int64_t start = 0;
     const auto load = [&] {
       start = now_ns(CLOCK_MONOTONIC);
       return program_->load_method(method_name_.c_str(), &*memory_, tracer,
-                                   data_ ? &*data_->map : nullptr);
+                                   data_ ? &*data_->map : nullptr, &weights_.options());
     };
     auto first = load();
     const bool again = first.error() == Error::OperatorMissing && load_operators();
@@ -345,6 +350,7 @@ class Model {
     stages.end("method", method_allocator_.bytes + temporary_allocator_.bytes);
     if (method.ok()) {
       method_.emplace(std::move(*method));
+      weights_.finish();
     } else if (method.error() == Error::OperatorMissing) {
       throw Failure(kMissing, "operator", "the program needs operators that this runner lacks",
                     method.error());
@@ -388,6 +394,7 @@ class Model {
   MappedFile file_;
   std::optional<Data> data_;
   StageLoader loader_;
+  WeightCache weights_;
   std::optional<et::Program> program_;
   std::string method_name_;
   std::vector<Memory> planned_;

@@ -87,9 +87,9 @@ class Stages {
 
   bool on() const { return on_; }
 
-  // Starts this process again, which gives the time of its exec; drops the program's file from the
-  // page cache first if asked to. `mode` is empty (no stages), "time", "cold" or "memory".
-  void start(const std::string& mode, const std::string& path) {
+  // Starts this process again, which gives the time of its exec; drops the files that it maps from
+  // the page cache first if asked to. `mode` is empty (no stages), "time", "cold" or "memory".
+  void start(const std::string& mode, const std::vector<std::string>& paths) {
     if (mode.empty()) return;
     on_ = true;
     memory_ = mode == "memory";
@@ -105,7 +105,9 @@ class Stages {
     std::vector<char*> words;
     for (size_t at = 0; at < text.size(); at = text.find('\0', at) + 1) words.push_back(&text[at]);
     words.push_back(nullptr);
-    cached_ = share_cached(path, mode == "cold");
+    for (const std::string& path : paths) {
+      cached_ = std::max(cached_, share_cached(path, mode == "cold"));
+    }
     last_ = now_ns(CLOCK_MONOTONIC);
     setenv(kStart, (std::to_string(last_) + ' ' + std::to_string(cached_)).c_str(), 1);
     if (words[0]) execv(words[0], words.data());
