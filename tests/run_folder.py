@@ -255,6 +255,8 @@ def make_start(experiment="a", number=0, mode="time", scale=1.0, heap=True):
         resident += kb * 1000
         given = resident if heap else -1
         ns = round(ms * 1e6 * scale)
-        stages.append(Stage(resident, 0, 0, resident, resident, name, ns, counted, given))
-    memory = ProcessMemory(resident, 0, 0, resident, round(resident * scale))
+        memory = {"anonymous": resident, "pss": resident, "peak": resident}
+        counts = {"name": name, "ns": ns, "cpu_ns": ns, "bytes": counted, "heap": given}
+        stages.append(Stage(**memory, **counts))
+    memory = ProcessMemory(anonymous=resident, pss=resident, peak=round(resident * scale))
     return Start(experiment, 1, number, mode, tuple(stages), memory)

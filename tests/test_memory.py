@@ -77,7 +77,7 @@ def test_a_cold_start_finds_the_file_out_of_the_page_cache(conv_pte, tmp_path):
 
 def test_an_unknown_mode_is_refused(conv_pte):
     ready, _ = start_runner(conv_pte, "hot")
-    assert "takes one of time, cold, memory" in ready["message"]
+    assert "takes one of time, cold, write, memory" in ready["message"]
 
 
 def test_every_byte_of_the_resident_set_is_in_one_row(run):
@@ -137,6 +137,136 @@ def test_without_starts_nothing_is_claimed(conv_pte, tmp_path):
         assert resources["resource"].tolist() == ["latency"]
 
 
+# --- packed weights in a file ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def weights_run(conv_pte, tmp_path_factory):
+    """A program whose weights are packed at every start, or cached; each with two workspaces."""
+    sides = {"weights": ("packed", "cached"), "workspace": ("process", "delegate")}
+    options = replace(BRIEF, **sides)
+    return wb.measure(conv_pte, options=options, root=tmp_path_factory.mktemp("out"))
+
+
+def test_cached_weights_are_mapped_and_compute_the_same(weights_run):
+    sides = ["packed_process", "packed_delegate", "cached_process", "cached_delegate"]
+    assert [e.name for e in weights_run.record.plan.experiments] == [*sides, "control"]
+    assert {agreement.max_abs for agreement in weights_run.record.agreements} == {0}
+    packed, _, cached, _ = (weights_run[side] for side in sides)
+    used = Counter((s.mode, s.weights) for s in cached.starts)
+    assert used == {("time", "mapped"): 2, ("cold", "mapped"): 2, ("write", "written"): 2} | {
+        ("memory", "mapped"): 1
+    }
+    assert {start.weights for start in packed.starts} == {""}
+    assert "written" in set(cached.cold_start["cache"])
+    assert not (weights_run.path / ".packed").exists()
+
+
+def test_memory_that_cached_weights_save_has_rows(weights_run):
+    packed, cached = (
+        weights_run[side].memory.set_index("part")["size_bytes"]
+        for side in ("packed_process", "cached_process")
+    )
+    weights = 4 * (3 * 32 + 32 * 64) * 9
+    assert cached["packed weights"] >= weights
+    assert packed["delegate 1"] - cached["delegate 1"] > weights / 2
+    assert "packed weights" not in packed
+    for side in (packed, cached):
+        assert abs(side["not accounted for"]) < 0.03 * side.sum()
+    changes = weights_run.compare("packed_process", "cached_process").resources
+    assert changes.set_index("resource").at["anonymous memory", "outcome"] == "less"
+
+
+def run_cached(pte, cache, *flags):
+    """The outputs of a runner with a weight cache, and what it did with the file."""
+    out = cache.with_suffix(".out")
+    flags = ["--model_path", pte, "--weight_cache", cache, "--output_file", out, *flags]
+    done = subprocess.run([*wb.find_runner().command, *flags], capture_output=True, timeout=60)
+    ready = json.loads(done.stdout.splitlines()[0])
+    outputs = [path.read_bytes() for path in sorted(out.parent.glob(f"{out.name}-*"))]
+    return ready.get("weights") or ready["message"], outputs
+
+
+DAMAGE = {
+    "truncated": lambda path, data: path.write_bytes(data[: len(data) // 2]),
+    "a damaged byte": lambda path, data: path.write_bytes(data[:9] + b"\xff" + data[10:]),
+    "without its checksum": lambda path, data: path.with_name(path.name + ".sum").unlink(),
+    "of zeros": lambda path, data: path.write_bytes(bytes(len(data))),
+    "left by a killed process": lambda path, data: path.rename(f"{path}.1.partial"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_weight_cache_is_replaced(conv_pte, tmp_path, damage):
+    cache = tmp_path / "weights"
+    state, expected = run_cached(conv_pte, cache)
+    assert (state, run_cached(conv_pte, cache)) == ("written", ("mapped", expected))
+    DAMAGE[damage](cache, cache.read_bytes())
+    assert run_cached(conv_pte, cache) == ("written", expected)
+    assert run_cached(conv_pte, cache) == ("mapped", expected)
+    assert not [*tmp_path.glob("*.partial")]
+
+
+def test_a_process_beside_the_one_that_has_the_weight_cache_packs(conv_pte, tmp_path):
+    cache = tmp_path / "weights"
+    state, expected = run_cached(conv_pte, cache)
+    command = [*wb.find_runner().command, "--server_mode", "--model_path", conv_pte]
+    with subprocess.Popen([*command, "--weight_cache", cache], stdin=-1, stdout=-1) as process:
+        assert json.loads(process.stdout.readline())["weights"] == "mapped"
+        assert run_cached(conv_pte, cache) == ("packed", expected)
+        process.communicate(b"quit\n", timeout=60)
+    assert run_cached(conv_pte, cache) == ("mapped", expected)
+
+
+def test_a_start_that_is_killed_while_it_writes_weights_leaves_nothing(conv_pte, tmp_path):
+    cache, writing = tmp_path / "weights", []
+    command = [*wb.find_runner().command, "--model_path", conv_pte, "--weight_cache", cache]
+    for _ in range(50):
+        with subprocess.Popen(command, stdout=-3) as process:
+            while process.poll() is None and not (writing := [*tmp_path.glob("*.partial")]):
+                pass
+            process.kill()
+        if writing := [path for path in writing if path.exists()]:
+            break
+        cache.unlink(missing_ok=True)
+    assert writing
+    assert run_cached(conv_pte, cache)[0] == "written"
+    assert not [*tmp_path.glob("*.partial")]
+
+
+@pytest.mark.parametrize(
+    ("shell", "says"),
+    [
+        ("unshare -rm sh -c 'mount -t tmpfs -o size=64k none {0} && {1}'", "no space for packed"),
+        ("bash -c 'ulimit -f 4; {1}'", "or their file would be too large"),
+    ],
+)
+def test_a_full_disk_is_said_and_the_next_start_works(conv_pte, tmp_path, shell, says):
+    if "unshare" in shell and subprocess.run(["unshare", "-rm", "true"]).returncode:
+        pytest.skip("this system mounts nothing for its users")
+    cache = tmp_path / "weights"
+    flags = ["--model_path", conv_pte, "--weight_cache", cache]
+    words = " ".join(map(str, [*wb.find_runner().command, *flags]))
+    done = subprocess.run(shell.format(tmp_path, words), shell=True, capture_output=True)
+    assert done.returncode == 9
+    assert says in json.loads(done.stdout)["message"]
+    assert run_cached(conv_pte, cache)[0] == "written"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--weights", "packd"], "unknown weights 'packd'"),
+        (["--workspace", "none"], "unknown workspace 'none'"),
+        (["--weights", "packed,cached", "--isa-ladder"], "one program at one ISA level"),
+        (["--workspace", "method,process", "--toggle", "avx2"], "one program at one ISA level"),
+    ],
+)
+def test_sides_of_starts_that_cannot_be_measured_are_refused(conv_pte, cli, flags, says):
+    code, _, err = cli("run", conv_pte, *flags)
+    assert (code, says in err) == (2, True), err
+
+
 # --- accounting on made-up starts ----------------------------------------------------------------
 
 
@@ -194,7 +324,7 @@ def test_systems_without_proc_have_times_alone(tmp_path):
     assert needs.memory is None
     assert needs.cold_start["mean_ms"].sum() == pytest.approx(10.1)
     resources = wb.compare(needs, needs).resources["resource"].tolist()
-    assert resources == ["latency", "first output"]
+    assert resources == ["latency", "first output", "CPU time of a start"]
 
 
 def test_times_of_starts_that_others_decided_are_not_stated(tmp_path):

@@ -527,7 +527,7 @@ KERNEL_EVIDENCE = make_frame(
 
 COLD_START = make_frame(
     "cold start",
-    ("cache", "text", "", "warm | cold: whether the program's file was in the page cache"),
+    ("cache", "text", "", "warm | cold: were mapped files in the page cache; written: packed weights"),
     ("stage", "text", "", "part of the time from exec to the first output, in order"),
     ("meaning", "text", "", "what happens in it"),
     ("mean_ms", "float", "ms", "over the starts; the rows of a cache sum to the whole"),
@@ -567,7 +567,11 @@ FILE_PARTS = make_frame(
 RESOURCES = make_frame(
     "resources",
     "experiment threads",
-    ("resource", "text", "", "latency | (cold) first output | peak memory | PSS | size"),
+    (
+        "resource", "text", "",
+        "latency | (cold, writing) first output | CPU time of a start | peak memory | "
+        "anonymous memory | PSS | size",
+    ),
     ("unit", "text", "", "ms or MB"),
     ("value", "float", "", "mean over restarts; the size is that of the program's file"),
     *_interval("its"),

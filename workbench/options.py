@@ -25,6 +25,10 @@ OPTIONAL_REWRITES = {
 }
 
 
+#: Where a start gets XNNPACK's packed weights from.
+WEIGHTS = {"packed": "packed at every start", "cached": "mapped from a file that a start wrote"}
+#: What shares one XNNPACK workspace.
+WORKSPACES = ("delegate", "method", "process")
 #: Other runtimes that a program can be measured against.
 RUNTIMES = {
     "eager": "eager PyTorch",
@@ -162,6 +166,19 @@ class MeasureOptions:
     )
     cold_start: bool = _option(
         True, "Also measure memory, and the time from the start of a process to its first output."
+    )
+    weights: tuple[str, ...] = _option(
+        (),
+        "XNNPACK's packed weights: packed at every start, or cached in a file that later starts "
+        "map. packed,cached measures both, and --toggle is off; so do several --workspace.",
+        type="words",
+        metavar="NAMES",
+    )
+    workspace: tuple[str, ...] = _option(
+        (),
+        "What shares one XNNPACK workspace: delegate, method or process [default: as built].",
+        type="words",
+        metavar="NAMES",
     )
     ops: tuple[str, ...] = _option(
         (), "A shared library that registers operators which the program needs.", metavar="FILE"

@@ -63,6 +63,10 @@ _NUMBERS = Parsed(
     "x,x...", "a list of numbers", r" *-?\d*\.?\d{1,15} *(, *-?\d*\.?\d{1,15} *)*",
     lambda match: tuple(map(float, match[0].split(","))),
 )  # fmt: skip
+_NAMES = Parsed(
+    "name,name...", "a list of names", r"\w{1,20}(,\w{1,20}){,9}",
+    lambda match: tuple(match[0].split(",")),
+)  # fmt: skip
 
 
 def read_value(text: str) -> str | int | float | bool:
@@ -80,6 +84,7 @@ _SETTINGS: dict[Any, dict[str, Any]] = {
     tuple[float, ...]: {"type": _NUMBERS},
     tuple[str, ...]: {"multiple": True},
     tuple[tuple[str, int], ...]: {"type": _SIZE, "multiple": True},
+    "words": {"type": _NAMES},
     "assignment": {"type": ASSIGNMENT, "multiple": True},
     "duration": {"type": _DURATION},
     "percent": {"type": PERCENT},

@@ -209,7 +209,8 @@ class Phase:
 class Experiment:
     """One way to run a program, of the plan's the one named ``program``, in the one ``phase``.
 
-    ``isa`` is an ISA level, ``isa_off`` further features to hide; ``runner`` is ``wheel`` (the
+    ``isa`` is an ISA level, ``isa_off`` further features to hide; ``weights`` says where starts get
+    packed weights from, ``workspace`` what shares one (empty: as XNNPACK was built); ``runner`` is ``wheel`` (the
     native runner; old runs also have ``python``) or the path of an ``executor_runner``. The fields
     after ``control`` are for the latter: ``mode`` is ``timing`` or ``xnntrace`` (a build whose
     XNNPACK logs its kernels); ``threads``, ``runs`` and ``warmup`` replace the plan's.
@@ -228,6 +229,8 @@ class Experiment:
     cpu_affinity: tuple[int, ...] = ()
     program: str = ""
     phase: str = ""
+    weights: str = "packed"
+    workspace: str = ""
 
     @property
     def has_roof(self) -> bool:
@@ -408,14 +411,16 @@ class Sampling:
 class ProcessMemory:
     """Resident memory of a process in bytes, as Linux counts it; all 0 where it is unknown.
 
-    ``anonymous`` (heap, stacks, changed data of libraries), ``files`` (mapped files but the
-    program's) and ``program`` (pages of the ``.pte``) add up to the resident set; ``pss`` divides
-    shared pages among processes; ``peak`` is the largest resident set so far.
+    ``anonymous`` (heap, stacks, changed data of libraries), ``files`` (other mapped files),
+    ``program`` (pages of the ``.pte``) and ``weights`` (those of packed weights in a file) add up
+    to the resident set; ``pss`` divides shared pages among processes; ``peak`` is the largest
+    resident set so far.
     """
 
     anonymous: int = 0
     files: int = 0
     program: int = 0
+    weights: int = 0
     pss: int = 0
     peak: int = 0
 
@@ -425,14 +430,16 @@ class Stage(ProcessMemory):
     """A part of a start, in order, and the memory at its end if that was read.
 
     ``name`` is ``process``, ``libraries``, ``threads``, ``file``, ``program``, ``arenas``,
-    ``method``, ``delegate``, ``operators``, ``inputs``, ``first inference`` or ``later inference``;
-    ``bytes`` is what it allocated, where the runner counts it, ``heap`` what malloc has given out,
+    ``method``, ``delegate``, ``operators``, ``weight cache``, ``inputs``, ``first inference`` or
+    ``later inference``; ``cpu_ns`` is the CPU time in it, of all threads (-1 where unknown), ``bytes`` what it
+    allocated, where the runner counts it, ``heap`` what malloc has given out,
     ``unwritten`` the pages of it that were never written, and ``kept`` what malloc holds back for
     later (``heap`` and ``kept`` are -1 where unknown).
     """
 
     name: str = ""
     ns: int = 0
+    cpu_ns: int = -1
     bytes: int = 0
     heap: int = -1
     kept: int = -1
@@ -443,9 +450,11 @@ class Stage(ProcessMemory):
 class Start:
     """A process from its exec to its first output.
 
-    ``mode`` is ``time``; ``cold``, with the program's file dropped from the page cache before;
-    or ``memory``, with its memory read after every stage; old runs also have starts that read the
-    file instead of mapping it. ``cached`` is how much of the file was in the page cache.
+    ``mode`` is ``time``; ``cold``, with the files that it maps dropped from the page cache before;
+    ``write``, with its file of packed weights written anew; or ``memory``, with its memory read
+    after every stage; old runs also have starts that read the program instead of mapping it.
+    ``cached`` is how much of the program's file was in the page cache. ``weights`` says what became
+    of the file of packed weights: ``mapped``, ``written``, or ``packed`` if it was not used.
     """
 
     experiment: str
@@ -455,6 +464,7 @@ class Start:
     stages: tuple[Stage, ...]
     memory: ProcessMemory = field(default_factory=ProcessMemory)
     cached: float | None = None
+    weights: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """Execute a plan: interleaved live runners, then starts, then sampled ones; all recorded."""
 
 import contextlib
+import hashlib
 import itertools
 import math
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +60,8 @@ COLD_STARTS = 3
 STARTS_S, LEAST_STARTS = 2.0, 2
 #: Most inferences of a sampled process: its trace grows with each; the fastest models need these.
 MAX_SAMPLED = 2000
+#: The folder of packed weights in that of a run that goes on.
+PACKED = ".packed"
 #: Milliseconds between two commands to a sampled runner.
 SAMPLED_BATCH_MS = 100.0
 
@@ -105,6 +109,7 @@ def execute(
             progress(f"{count_threads(threads)}, sampled", 1.0)
             with optional("PC samples", progress, fatal=TargetError):
                 sample_experiments(recorder, threads)
+        shutil.rmtree(recorder.run_dir / PACKED, ignore_errors=True)
     progress("analysing", 1.0)
     return recorder.run_dir
 
@@ -297,8 +302,30 @@ def start_runner(
                 flags += ["--input_shape", "x".join(map(str, tensor.shape))]
     if cores := experiment.cpu_affinity or (() if core is None else (core,)):
         flags += ["--cpus", ",".join(map(str, cores))]
+    if experiment.weights == "cached":
+        flags += ["--weight_cache", place_weights(recorder, experiment)]
+    if experiment.workspace:
+        flags += ["--workspace", experiment.workspace]
     flags += [*experiment.extra_args, *more]
     return open_runner(runner, flags, timeout_s=plan.timeout_s)
+
+
+def place_weights(recorder: RunRecorder, experiment: Experiment) -> str:
+    """Where on the target an experiment keeps its packed weights, of which it alone has a file.
+
+    XNNPACK lets only one process at a time map a file. The name has a hash of all that decides what
+    is in it: an interrupted run may continue on another CPU, or with another XNNPACK.
+    """
+    plan, runner = recorder.run.plan, recorder.runner
+    if experiment.name not in recorder.weights:
+        code = [runner.description, runner.isa.features, experiment.isa, experiment.isa_off]
+        method = plan.phase_of(experiment).method
+        content = [plan.program_of(experiment).sha256, method, experiment.phase, *code]
+        key = hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
+        path = recorder.run_dir.resolve() / PACKED / f"{experiment.name}-{key}"
+        path.parent.mkdir(exist_ok=True)
+        recorder.weights[experiment.name] = runner.target.place(path)
+    return recorder.weights[experiment.name]
 
 
 def start_runtime(
@@ -416,17 +443,21 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
     ]
     cold = ["cold"] * min(plan.starts, COLD_STARTS)
     modes = ["memory", *["time"] * plan.starts, *cold]
+    # Where starts are what is compared, none is saved.
+    compared = any(experiment.weights == "cached" for experiment in chosen)
+    if compared:
+        modes = ["memory", *["time", "cold", "write"] * plan.starts]
     for number, mode in enumerate(modes):
         spent_s = (time.monotonic() - began) / max(1, len(chosen))
         enough = spent_s > STARTS_S and modes[:number].count(mode) >= LEAST_STARTS
-        if enough or (threads, number) in known:
+        if (enough and not compared) or (threads, number) in known:
             continue
         core = recorder.runner.target.core(threads, number)
         first, starts = number % len(chosen), []
         for experiment in [*chosen[first:], *chosen[:first]]:
             with start_runner(recorder, experiment, threads, core, "--stages", mode) as session:
                 ready = session.ready
-            measured = (ready.stages, ready.memory, ready.cached)
+            measured = (ready.stages, ready.memory, ready.cached, ready.weights)
             starts.append(Start(experiment.name, threads, number, mode, *measured))
         recorder.add("starts", *starts)
 

@@ -4,14 +4,14 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import chain, count, pairwise
+from itertools import chain, count, pairwise, product
 from pathlib import Path
 
 import numpy as np
 
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.program import Program
-from workbench.options import RUNTIMES, MeasureOptions
+from workbench.options import RUNTIMES, WEIGHTS, WORKSPACES, MeasureOptions
 from workbench.records.runs import (
     LADDER_TOGGLE,
     Experiment,
@@ -61,6 +61,8 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         what = "other runtimes are measured on this machine only"
         raise UsageError(what, where=f"--target {runner.target.name}")
     toggle, experiments, pairs = choose_experiments(options, runner.isa, compared, runtimes)
+    if (options.weights or options.workspace) and runner.target.platform == "mac":
+        raise UsageError("needs Linux or Android", where="--weights")
     load = program_loader(runner, options.timeout_s)
     plan = begin_plan(
         programs, experiments, pairs, load=load, phases=options.phases, sweep=options.sweep
@@ -379,6 +381,44 @@ def choose_experiments(
     ``programs`` are the names of several that are compared, the baseline first; ``runtimes`` are
     those of the ones that ExecuTorch does not run.
     """
+    for name, words, known in (
+        ("weights", options.weights, WEIGHTS), ("workspace", options.workspace, WORKSPACES),
+    ):  # fmt: skip
+        if wrong := [word for word in words if word not in known]:
+            raise unknown_name(name, wrong[0], known, where=f"--{name}")
+    kinds = list(product(options.weights or ("packed",), options.workspace or ("",)))
+    if len(kinds) > 1:
+        if options.isa_ladder or len(programs) > 1 or options.toggle not in ("auto", "none"):
+            what = "several are the sides of a run: one program at one ISA level"
+            raise UsageError(what, where="--weights" if len(options.weights) > 1 else "--workspace")
+        return "none", *plan_starts(kinds)
+    name, experiments, pairs = _choose_code(options, isa, programs, runtimes)
+    weights, workspace = kinds[0]
+    alike = (replace(e, weights=weights, workspace=workspace) for e in experiments)
+    return name, tuple(alike), pairs
+
+
+def plan_starts(
+    kinds: Sequence[tuple[str, str]],
+) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
+    """Each kind of weights and workspace, a control like the first; pairs of it with the others."""
+    differs = [len(set(words)) > 1 for words in zip(*kinds, strict=True)]
+    named = {
+        "_".join(word for word, other in zip(kind, differs, strict=True) if other): kind
+        for kind in kinds
+    }
+    sides = [
+        Experiment(name, weights=weights, workspace=workspace)
+        for name, (weights, workspace) in named.items()
+    ]
+    control = replace(sides[0], name=CONTROL, control=True)
+    first, *others = named
+    return (*sides, control), tuple(Pair(first, it, f"with {it}") for it in others)
+
+
+def _choose_code(
+    options: MeasureOptions, isa: Isa, programs: Sequence[str], runtimes: Mapping[str, str]
+) -> tuple[str, tuple[Experiment, ...], tuple[Pair, ...]]:
     if len(programs) > 1:
         if options.isa_ladder:
             raise UsageError("--isa-ladder measures one program", where="--against")

@@ -55,6 +55,8 @@ class RunRecorder:
     programs: Sequence[Program]
     runner: Runner
     inputs: Inputs = field(default_factory=dict)
+    #: By experiment, the file there with its packed weights.
+    weights: dict[str, str] = field(default_factory=dict)
 
     def update(self, **fields: Any) -> None:
         """Replace fields of the manifest, on disk too."""

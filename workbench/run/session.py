@@ -67,8 +67,8 @@ class Ready:
 
     ``masked`` CPU features are hidden from XNNPACK, ``features`` visible; ``clock`` is what an
     iteration's time includes; ``startup_ms`` counts from the start of the process;
-    ``operator_clock`` is that of `workbench.records.runs.Session`. With ``--stages``, the last
-    three are those of `workbench.records.runs.Start`.
+    ``operator_clock`` is that of `workbench.records.runs.Session`, the last one that of
+    `workbench.records.runs.Start`; with ``--stages``, so are the three before it.
     """
 
     runner: str
@@ -90,6 +90,7 @@ class Ready:
     stages: tuple[Stage, ...] = ()
     memory: ProcessMemory = field(default_factory=ProcessMemory)
     cached: float | None = None
+    weights: str = ""
 
 
 class RunnerSession:

@@ -58,8 +58,9 @@ inline constexpr char kHelp[] =
   --workspace SCOPE     XNNPACK's workspace: one for each delegate, method or process (default: as
                         XNNPACK was built)
   --stages MODE         execute once or twice before "ready", which then lists the stages since the
-                        process was started: time, cold (the same, with the program's file dropped
-                        from the page cache first) or memory (also the memory after every stage)
+                        process was started: time, cold (the same, with the files that it maps
+                        dropped from the page cache first), write (with a new weight cache) or
+                        memory (also the memory after every stage)
   --version             print how this runner was built, and exit
   --lib_dir DIR         the folder of ExecuTorch's libraries
   --ops FILE            a library of operators, loaded if the program needs operators that the
@@ -149,7 +150,7 @@ inline Flags parse_flags(int argc, char** argv) {
     } else if (flag == "--print_output") {
       flags.print_output = one_of(flag, value(), {"none", "summary", "all"});
     } else if (flag == "--stages") {
-      flags.stages = one_of(flag, value(), {"time", "cold", "memory"});
+      flags.stages = one_of(flag, value(), {"time", "cold", "write", "memory"});
     } else if (flag == "--weight_cache") {
       flags.weight_cache = value();
     } else if (flag == "--workspace") {

@@ -290,7 +290,7 @@ void run(int argc, char** argv) {
   // Nothing may disturb the next measurement once the process that reads the answers has ended.
   if (flags.server_mode) prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
-  stages.start(flags.stages, {flags.model_path, flags.weight_cache});
+  stages.start(flags.stages, flags.model_path, flags.weight_cache);
   set_up_platform();
   if (!cpuinfo_initialize()) throw Failure(kIsa, "isa", "cpuinfo does not know this CPU");
   if (flags.print_isa) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -29,11 +30,18 @@ inline int64_t now_ns(clockid_t clock) {
   return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
 }
 
+// Whether a line of /proc/self/maps or smaps is of a mapping of this file.
+inline bool is_file_of(const std::string& line, const std::string& path) {
+  const size_t at = path.empty() ? std::string::npos : line.rfind(' ' + path);
+  return at != std::string::npos && at + 1 + path.size() == line.size();
+}
+
 // The resident memory of this process in bytes, by /proc/self/smaps; empty where there is none.
-// `program` is the mapping that starts at this address. With `heap`, also what malloc has given out
+// `program` is the mapping that starts at this address, `weights` those of this file. With `heap`, also what malloc has given out
 // (`heap`), the pages of it that were never written (`unwritten`), and the resident bytes that it
 // keeps for later (`kept`); malloc counts in glibc 2.33 and newer.
-inline json::Object read_memory(const void* program, bool heap = false) {
+inline json::Object read_memory(const void* program, const std::string& weights,
+                                bool heap = false) {
   struct Info {
     size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks, fordblks, keepcost;
   };
@@ -43,13 +51,14 @@ inline json::Object read_memory(const void* program, bool heap = false) {
   std::ifstream smaps("/proc/self/smaps"), status("/proc/self/status");
   int64_t rss = 0, pss = 0, anonymous = 0, mapped = 0, peak = -1, size = 0;
   int64_t unwritten = 0, unwritten_heap = 0, elsewhere = 0;
-  int64_t* place = &elsewhere;
-  bool inside = false;
+  int64_t packed = 0, *place = &elsewhere, *resident = &rss;
   for (std::string line; std::getline(smaps, line);) {
     const size_t colon = line.find(':');
     const std::string key = line.substr(0, colon);
     if (colon == std::string::npos || key.find(' ') != std::string::npos) {
-      inside = std::strtoull(line.c_str(), nullptr, 16) == reinterpret_cast<uintptr_t>(program);
+      const bool first = std::strtoull(line.c_str(), nullptr, 16) ==
+                         reinterpret_cast<uintptr_t>(program);
+      resident = first ? &mapped : is_file_of(line, weights) ? &packed : &rss;
       const bool writable = line.find(" rw-p 00000000 00:00 0") != std::string::npos;
       const bool named = line.find('[') != std::string::npos;
       place = writable && !named ? &unwritten : &elsewhere;
@@ -58,10 +67,10 @@ inline json::Object read_memory(const void* program, bool heap = false) {
     }
     const int64_t bytes = std::strtoll(line.c_str() + colon + 1, nullptr, 10) * 1024;
     if (key == "Size") size = bytes;
-    if (key == "Rss") (inside ? mapped : rss) += bytes;
+    if (key == "Rss") *resident += bytes;
     if (key == "Rss") *place += size - bytes;
     if (key == "Pss") pss += bytes;
-    if (key == "Anonymous" && !inside) anonymous += bytes;
+    if (key == "Anonymous" && resident == &rss) anonymous += bytes;
   }
   if (heap && mallinfo) {
     // Of the heap, what is free was not written before what was given out.
@@ -76,6 +85,7 @@ inline json::Object read_memory(const void* program, bool heap = false) {
   if (peak < 0 || pss == 0) return found;
   return found.add("anonymous", anonymous)
       .add("program", mapped)
+      .add("weights", packed)
       .add("files", rss - anonymous)
       .add("pss", pss)
       .add("peak", peak);
@@ -84,12 +94,13 @@ inline json::Object read_memory(const void* program, bool heap = false) {
 class Stages {
  public:
   const void* program = nullptr;  // where its file is mapped
+  std::string weights;            // the file of packed weights
 
   bool on() const { return on_; }
 
   // Starts this process again, which gives the time of its exec; drops the files that it maps from
-  // the page cache first if asked to. `mode` is empty (no stages), "time", "cold" or "memory".
-  void start(const std::string& mode, const std::vector<std::string>& paths) {
+  // the page cache first if asked to. `mode` is empty (no stages), "time", "cold", "write" or "memory".
+  void start(const std::string& mode, const std::string& path, const std::string& weight_cache) {
     if (mode.empty()) return;
     on_ = true;
     memory_ = mode == "memory";
@@ -97,7 +108,8 @@ class Stages {
     if (const char* start = std::getenv(kStart)) {
       char* end = nullptr;
       last_ = std::strtoll(start, &end, 10);
-      cached_ = std::strtod(end, nullptr);
+      cached_ = std::strtod(end, &end);
+      last_cpu_ = std::strtoll(end, nullptr, 10);
       return this->end("process");
     }
     std::ifstream file("/proc/self/cmdline");
@@ -105,22 +117,25 @@ class Stages {
     std::vector<char*> words;
     for (size_t at = 0; at < text.size(); at = text.find('\0', at) + 1) words.push_back(&text[at]);
     words.push_back(nullptr);
-    for (const std::string& path : paths) {
-      cached_ = std::max(cached_, share_cached(path, mode == "cold"));
-    }
+    cached_ = share_cached(path, mode == "cold");
+    if (mode == "cold") share_cached(weight_cache, true);
+    if (mode == "write") std::remove((weight_cache + ".sum").c_str());
     last_ = now_ns(CLOCK_MONOTONIC);
-    setenv(kStart, (std::to_string(last_) + ' ' + std::to_string(cached_)).c_str(), 1);
+    last_cpu_ = now_ns(CLOCK_PROCESS_CPUTIME_ID);
+    std::string said = std::to_string(last_) + ' ' + std::to_string(cached_);
+    setenv(kStart, (said += ' ' + std::to_string(last_cpu_)).c_str(), 1);
     if (words[0]) execv(words[0], words.data());
   }
 
   // Ends a stage; `bytes` are those that it allocated, where that is known exactly.
   void end(const char* name, size_t bytes = 0) {
     if (!on_) return;
-    const int64_t now = now_ns(CLOCK_MONOTONIC);
+    const int64_t now = now_ns(CLOCK_MONOTONIC), cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
     json::Object stage;
-    stage.add("ns", now - last_).add("bytes", bytes);
-    if (memory_) stage.extend(read_memory(program, true));
+    stage.add("ns", now - last_).add("cpu_ns", cpu - last_cpu_).add("bytes", bytes);
+    if (memory_) stage.extend(read_memory(program, weights, true));
     stages_.emplace_back(std::exchange(in_delegate_, false) ? "delegate" : name, stage);
+    last_cpu_ = now_ns(CLOCK_PROCESS_CPUTIME_ID);
     last_ = now_ns(CLOCK_MONOTONIC);
   }
 
@@ -145,7 +160,7 @@ class Stages {
     return json::Object()
         .add("stages", listed)
         .add("cached", json::Number{cached_})
-        .add("memory", read_memory(program));
+        .add("memory", read_memory(program, weights));
   }
 
  private:
@@ -173,7 +188,7 @@ class Stages {
   }
 
   bool on_ = false, memory_ = false, in_delegate_ = false;
-  int64_t last_ = 0;
+  int64_t last_ = 0, last_cpu_ = 0;
   double cached_ = -1;
   std::vector<std::pair<std::string, json::Object>> stages_;
 };

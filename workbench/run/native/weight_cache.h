@@ -21,6 +21,7 @@
 
 #include "failure.h"
 #include "files.h"
+#include "stages.h"
 
 // XNNPACK trusts a file with its trailer at the end, writes in place, and dies of SIGBUS on a full
 // disk. So a file is used only with its size, and where time allows its checksum, as in FILE.sum;
@@ -28,8 +29,8 @@
 class WeightCache {
  public:
   // No file: every start packs. No workspace: as XNNPACK was built.
-  explicit WeightCache(std::string path = "", const std::string& workspace = "")
-      : path_(std::move(path)) {
+  explicit WeightCache(const std::string& path = "", const std::string& workspace = "")
+      : path_(path.empty() ? "" : std::filesystem::weakly_canonical(path).string()) {
     const std::array<const char*, 3> scopes = {"delegate", "method", "process"};
     for (size_t mode = 0; mode < scopes.size(); mode++) {
       if (workspace != scopes[mode]) continue;
@@ -40,6 +41,7 @@ class WeightCache {
   // Chooses the file; `thorough` reads all of it, which a timed start must not.
   void choose_file(size_t program_bytes, bool thorough) {
     if (!path_.empty()) {
+      stages.weights = path_;
       used_ = is_whole(thorough) ? path_ : begin_writing(program_bytes);
       if (used_.size() >= executorch::runtime::kMaxOptionValueLength) {
         throw Failure(kUsage, "usage", "--weight_cache: the path is longer than XNNPACK takes");
@@ -54,21 +56,23 @@ class WeightCache {
 
   // What became of the file: "mapped", "written", or "packed" if another process has it open, or no
   // weight of the program has a name. Empty without a file.
-  const std::string& state() const { return state_; }
+  std::string state() const {
+    if (path_.empty()) return "";
+    return written_ ? "written" : is_mapped(path_) ? "mapped" : "packed";
+  }
 
   // To call once the method is loaded.
   void finish() {
-    if (path_.empty()) return;
-    std::signal(SIGBUS, SIG_DFL);
-    state_ = is_mapped() ? "mapped" : "packed";
     if (used_ == path_) return;
-    const std::string sum = describe(used_, true);
-    if (state_ == "packed") {
+    for (const int signal : {SIGBUS, SIGXFSZ}) std::signal(signal, SIG_DFL);
+    if (!is_mapped(used_)) {
       std::remove(used_.c_str());
-    } else if (std::rename(used_.c_str(), path_.c_str()) == 0) {
-      atomic_write(path_ + ".sum", sum.data(), sum.size());
-      state_ = "written";
+      return;
     }
+    const std::string sum = describe(used_, true);
+    written_ = std::rename(used_.c_str(), path_.c_str()) == 0;
+    if (written_) atomic_write(path_ + ".sum", sum.data(), sum.size());
+    stages.end("weight cache");
   }
 
  private:
@@ -91,11 +95,10 @@ class WeightCache {
     return std::to_string(file.size()) + ' ' + (thorough ? std::to_string(hash) : "");
   }
 
-  bool is_mapped() const {
+  static bool is_mapped(const std::string& path) {
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
-      const size_t at = line.rfind(used_);
-      if (at != std::string::npos && at + used_.size() == line.size()) return true;
+      if (is_file_of(line, path)) return true;
     }
     return false;
   }
@@ -114,7 +117,8 @@ class WeightCache {
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
       const std::string other = entry.path();
-      if (other.find(path_ + '.') == std::string::npos || entry.path().extension() != ".partial") continue;
+      const bool ours = other.find(path_ + '.') != std::string::npos;
+      if (!ours || entry.path().extension() != ".partial") continue;
       const int file = open(other.c_str(), O_RDONLY | O_CLOEXEC);
       if (file >= 0 && flock(file, LOCK_EX | LOCK_NB) == 0) std::remove(other.c_str());
       if (file >= 0) close(file);
@@ -123,20 +127,22 @@ class WeightCache {
     // Packing pads: twice the program, and a page for each weight, is more than it takes.
     const uint64_t needed = 2 * static_cast<uint64_t>(program_bytes) + (1 << 20);
     if (statvfs(folder.c_str(), &disk) == 0 && uint64_t{disk.f_bavail} * disk.f_frsize < needed) {
-      throw Failure(kIo, "io", "no space for a weight cache of up to " +
+      throw Failure(kIo, "io", "no space for packed weights of up to " +
                                    std::to_string(needed >> 20) + " MB in " + folder.string());
     }
-    std::signal(SIGBUS, [](int) {
+    const auto give_up = [](int) {
       constexpr char kAnswer[] =
-          "{\"error\":\"io\",\"message\":\"the disk became full while packed weights were "
-          "written\",\"et_error\":\"\",\"log\":[]}\n";
+          "{\"error\":\"io\",\"message\":\"no space is left for packed weights, or their file "
+          "would be too large\",\"et_error\":\"\",\"log\":[]}\n";
       static_cast<void>(!write(STDOUT_FILENO, kAnswer, sizeof kAnswer - 1));
       _exit(kIo);
-    });
+    };
+    for (const int signal : {SIGBUS, SIGXFSZ}) std::signal(signal, give_up);
     return path_ + '.' + std::to_string(getpid()) + ".partial";
   }
 
-  std::string path_, used_, state_;
+  std::string path_, used_;
+  bool written_ = false;
   executorch::runtime::BackendOptions<3> options_;
   executorch::runtime::LoadBackendOptionsMap map_;
 };
