@@ -211,7 +211,7 @@ def test_a_damaged_weight_cache_is_replaced(conv_pte, tmp_path, damage):
 
 def test_a_process_beside_the_one_that_has_the_weight_cache_packs(conv_pte, tmp_path):
     cache = tmp_path / "weights"
-    state, expected = run_cached(conv_pte, cache)
+    expected = run_cached(conv_pte, cache)[1]
     command = [*wb.find_runner().command, "--server_mode", "--model_path", conv_pte]
     with subprocess.Popen([*command, "--weight_cache", cache], stdin=-1, stdout=-1) as process:
         assert json.loads(process.stdout.readline())["weights"] == "mapped"

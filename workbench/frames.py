@@ -527,7 +527,7 @@ KERNEL_EVIDENCE = make_frame(
 
 COLD_START = make_frame(
     "cold start",
-    ("cache", "text", "", "warm | cold: were mapped files in the page cache; written: packed weights"),
+    ("cache", "text", "", "warm | cold: are files in the page cache; written: packed weights are"),
     ("stage", "text", "", "part of the time from exec to the first output, in order"),
     ("meaning", "text", "", "what happens in it"),
     ("mean_ms", "float", "ms", "over the starts; the rows of a cache sum to the whole"),
@@ -568,7 +568,9 @@ RESOURCES = make_frame(
     "resources",
     "experiment threads",
     (
-        "resource", "text", "",
+        "resource",
+        "text",
+        "",
         "latency | (cold, writing) first output | CPU time of a start | peak memory | "
         "anonymous memory | PSS | size",
     ),

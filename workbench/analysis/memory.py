@@ -53,7 +53,9 @@ def first_outputs(starts: Iterable[Start], clock: str = "ns") -> pd.DataFrame:
     rows = {}
     for start in starts:
         names = name_stages(start.stages)
-        times = pd.Series([getattr(stage, clock) / 1e6 for stage in start.stages[: len(names)]], index=names)
+        times = pd.Series(
+            [getattr(stage, clock) / 1e6 for stage in start.stages[: len(names)]], index=names
+        )
         rows[start.number] = times.groupby(level=0, sort=False).sum()
     return pd.DataFrame.from_dict(rows, orient="index")
 
@@ -87,13 +89,11 @@ def _in_mode(starts: Iterable[Start], mode: str) -> list[Start]:
 
 def check_starts(starts: Sequence[Start]) -> Iterator[tuple[str, str, str]]:
     """Times of starts that other programs decided, which are not stated: rows of checks."""
-    warm, cold = (
-        first_outputs(_in_mode(starts, mode)).sum(axis=1) for mode in ("time", "cold")
-    )
+    warm, cold = (first_outputs(_in_mode(starts, mode)).sum(axis=1) for mode in ("time", "cold"))
     used = [s.weights for s in starts if s.weights and s.mode in ("time", "cold")]
     if lacking := len(used) - used.count("mapped"):
-        text = f"{lacking} of {len(used)} starts packed their weights: no weight of XNNPACK has a "
-        yield "packed weights", "note", f"{text}name in the program, or another process had the file"
+        text = f"{lacking} of {len(used)} starts packed their weights: XNNPACK has none in this "
+        yield "packed weights", "note", f"{text}program, or another process had their file"
     remedy = "stop other programs, and measure again with --processes 5"
     if len(cold) and len(warm) and cold.mean() < warm.mean():
         times = " against ".join(frames.format_range(cold.mean(), warm.mean()))
@@ -287,9 +287,7 @@ def measure_resources(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series
         "cold first output": ("ms", outputs[1]),
         "writing first output": ("ms", outputs[2]),
         "peak memory": ("MB", pd.Series([s.memory.peak / MB for s in known], numbers)),
-        "anonymous memory": (
-            "MB", pd.Series([s.memory.anonymous / MB for s in known], numbers)
-        ),
+        "anonymous memory": ("MB", pd.Series([s.memory.anonymous / MB for s in known], numbers)),
         "PSS": ("MB", pd.Series([s.memory.pss / MB for s in known], numbers)),
     }
     return {name: (unit, values) for name, (unit, values) in found.items() if len(values)}

@@ -210,10 +210,11 @@ class Experiment:
     """One way to run a program, of the plan's the one named ``program``, in the one ``phase``.
 
     ``isa`` is an ISA level, ``isa_off`` further features to hide; ``weights`` says where starts get
-    packed weights from, ``workspace`` what shares one (empty: as XNNPACK was built); ``runner`` is ``wheel`` (the
-    native runner; old runs also have ``python``) or the path of an ``executor_runner``. The fields
-    after ``control`` are for the latter: ``mode`` is ``timing`` or ``xnntrace`` (a build whose
-    XNNPACK logs its kernels); ``threads``, ``runs`` and ``warmup`` replace the plan's.
+    packed weights from, ``workspace`` what shares one (empty: as XNNPACK was built); ``runner`` is
+    ``wheel`` (the native runner; old runs also have ``python``) or the path of an
+    ``executor_runner``. The fields after ``control`` are for the latter: ``mode`` is ``timing`` or
+    ``xnntrace`` (a build whose XNNPACK logs its kernels); ``threads``, ``runs`` and ``warmup``
+    replace the plan's.
     """
 
     name: str
@@ -431,8 +432,8 @@ class Stage(ProcessMemory):
 
     ``name`` is ``process``, ``libraries``, ``threads``, ``file``, ``program``, ``arenas``,
     ``method``, ``delegate``, ``operators``, ``weight cache``, ``inputs``, ``first inference`` or
-    ``later inference``; ``cpu_ns`` is the CPU time in it, of all threads (-1 where unknown), ``bytes`` what it
-    allocated, where the runner counts it, ``heap`` what malloc has given out,
+    ``later inference``; ``cpu_ns`` is the CPU time in it, of all threads (-1 where unknown),
+    ``bytes`` what it allocated, where the runner counts it, ``heap`` what malloc has given out,
     ``unwritten`` the pages of it that were never written, and ``kept`` what malloc holds back for
     later (``heap`` and ``kept`` are -1 where unknown).
     """
