@@ -432,6 +432,25 @@ LADDER = make_frame(
     ("floor", "float", "", "noise floor of the speed-up, as a ratio - 1"),
 )
 
+#: Percentiles of inferences at a rate, and of those without a pause.
+PACED_RANKS = (50, 90, 99)
+
+PACED = make_frame(
+    "paced",
+    "experiment threads",
+    ("loop", "text", "", "every ... | without pauses"),
+    ("inferences", "int", "", "number of values"),
+    *(
+        column
+        for rank in PACED_RANKS
+        for column in [
+            (f"p{rank}", "float", "ms", f"{rank}th percentile of the wall times"),
+            *_interval("its", "ms", prefix=f"p{rank}_"),
+        ]
+    ),
+    ("missed", "float", "", "inferences that ended after the next one was due"),
+)
+
 SCALING = make_frame(
     "scaling",
     "experiment threads",

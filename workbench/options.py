@@ -146,6 +146,13 @@ class MeasureOptions:
     budget_s: float = _option(
         0.0, "Time to measure for, such as 30s, instead of --runs.", name="budget", type="duration"
     )
+    every_s: float = _option(
+        0.0,
+        "Also time inferences at a rate, as an application runs them: the time from one to the "
+        "next, such as 33ms.",
+        name="every",
+        type="duration",
+    )
     precision: float = _option(
         0.01,
         "With --budget: stop when half the interval's width is below this.",

@@ -7,6 +7,7 @@ import pandas as pd
 
 from workbench.analysis.quality import is_foreign
 from workbench.frames import (
+    PACED_RANKS,
     format_figure,
     format_ms,
     format_range,
@@ -74,6 +75,17 @@ def describe_latency(statistics: pd.DataFrame) -> str:
     if restarts == 1:
         return f"{text} (1 restart: no interval)"
     return f"{text} (95 % CI, n = {restarts} restarts)"
+
+
+def describe_paced(paced: pd.DataFrame) -> list[str]:
+    """The wall times of a measurement at a rate and without pauses; rows of ``frames.PACED``."""
+    texts = []
+    for row in paced.to_dict("records"):
+        known = format_range(*(row[f"p{rank}"] for rank in PACED_RANKS))
+        times = ", ".join(f"p{r} {text}" for r, text in zip(PACED_RANKS, known, strict=True))
+        missed = f"{row['missed']:.0f} of {row['inferences']} ended after the next was due"
+        texts.append(f"{row['loop']}: {times}{'' if pd.isna(row['missed']) else f', {missed}'}")
+    return texts
 
 
 def describe_rate(phase: Phase, latency_ms: float) -> str:

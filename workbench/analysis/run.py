@@ -310,6 +310,11 @@ class Run:
         return sweeps.list_isa_levels(self.latencies, self.record)
 
     @frame_property
+    def paced(self) -> pd.DataFrame | None:
+        """Wall times at the rate of an application, and without pauses: ``frames.PACED``."""
+        return statistics.describe_paced(self.latencies, self.record)
+
+    @frame_property
     def scaling(self) -> pd.DataFrame | None:
         """Latency over the number of threads: ``frames.SCALING``."""
         swept = sweeps.list_swept(self.latencies, self.experiments)
@@ -798,6 +803,12 @@ class Measurement:
         """The processes that were timed from their start."""
         key = (self.name, self.threads)
         return tuple(s for s in self.run.record.starts if (s.experiment, s.threads) == key)
+
+    @property
+    def paced(self) -> pd.DataFrame | None:
+        """Wall times at the rate of an application, and without pauses: ``frames.PACED``."""
+        rows = None if self.run.paced is None else self._select(self.run.paced)
+        return None if rows is None or rows.empty else rows
 
     @frame_property
     def cold_start(self) -> pd.DataFrame | None:

@@ -48,8 +48,8 @@ ASSIGNMENT = Parsed(
     "name=value", "an assignment such as head=fp32", r"(.+)=([^=]+)", lambda match: match.groups()
 )
 _DURATION = Parsed(
-    "duration", "a duration such as 30s or 2m", r"(?=.*[1-9])(\d{1,6}(?:\.\d{1,3})?)([smh]?)",
-    lambda match: float(match[1]) * {"m": 60, "h": 3600}.get(match[2], 1),
+    "duration", "a duration such as 30s or 2m", r"(?=.*[1-9])(\d{1,6}(?:\.\d{1,3})?)(ms|[smh]?)",
+    lambda match: float(match[1]) * {"ms": 1e-3, "m": 60, "h": 3600}.get(match[2], 1),
 )  # fmt: skip
 _SIZE = Parsed(
     "dim=n", "a size such as batch=4", r"([^=]+)=(0*[1-9]\d{0,8})",

@@ -146,7 +146,7 @@ def run(
 
 def _summarize(run: Run) -> list[str]:
     """The verdicts and latencies of a run, what ran in its dtype, and the measurement's grade."""
-    from workbench.analysis.describe import describe_latency, describe_rate
+    from workbench.analysis.describe import describe_latency, describe_paced, describe_rate
     from workbench.analysis.dtypes import describe_dtypes
     from workbench.analysis.quality import summarize_quality
 
@@ -155,11 +155,16 @@ def _summarize(run: Run) -> list[str]:
         for m in run.measurements
         if not (m.control or run.emulated)
     ]
+    paced = [
+        f"{m.label}, wall time, {'; '.join(describe_paced(m.paced))}"
+        for m in run.measurements
+        if m.paced is not None
+    ]
     dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
     texts = [ab.text for ab in run.comparisons]
     uses = dict.fromkeys(m.use[1] for ab in run.comparisons for m in (ab.candidate, ab.baseline))
     quality = [*filter(None, uses), summarize_quality(run.quality)]
-    return [*texts, *latencies, *run.size_changes, *dtypes, *quality]
+    return [*texts, *latencies, *paced, *run.size_changes, *dtypes, *quality]
 
 
 def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:

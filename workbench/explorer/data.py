@@ -16,7 +16,7 @@ from workbench.analysis.attribution import find_method
 from workbench.analysis.compare import explain_outcomes
 from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
-from workbench.analysis.describe import describe_gain, describe_place
+from workbench.analysis.describe import describe_gain, describe_paced, describe_place
 from workbench.analysis.ledger import Key
 from workbench.analysis.memory import track_live
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
@@ -267,6 +267,7 @@ def _measurement(
         "note": describe_times(m),
         "memory": () if m.memory is None else tuple(m.memory.to_dict("records")),
         "start": () if m.cold_start is None else tuple(m.cold_start.to_dict("records")),
+        "paced": () if m.paced is None else tuple(describe_paced(m.paced)),
         "loops": {} if kernels is None else dict(_list_loops(m, set(kernels["function"]))),
     }
 

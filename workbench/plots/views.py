@@ -177,6 +177,10 @@ def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
     if isinstance(source, Run) and not source.record.plan.sweep:
         yield from _phases(source)
     yield show_table(source.statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
+    if isinstance(source, Run) and source.paced is not None:
+        caption = "wall time at a rate and without pauses; low, high: 95 % intervals, which cover "
+        caption += "further restarts in this run; missed: ended after the next was due"
+        yield show_table(source.paced, caption=caption)
 
 
 def _phases(run: Run) -> Iterator[Part]:

@@ -133,6 +133,7 @@ _ANALYSIS = _object(
     checks=_several(_CHECK), quality=_QUALITY,
     categories=NotRequired[str],  # the rules that placed the operators
     phases=NotRequired[_rows(frames.PHASES) | None],
+    paced=NotRequired[_rows(frames.PACED) | None],
     size_fits=NotRequired[_rows(frames.SIZE_FITS) | None],
 )  # fmt: skip
 

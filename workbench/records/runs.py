@@ -263,7 +263,8 @@ class Plan:
     gets an equal share. At most ``retries`` disturbed steps are measured again, after a pause of
     ``cool_down_s``. ``direction`` says which experiments are baselines and why, where no toggle
     does. ``sweep`` is the dimension whose size every phase changes. ``starts`` is how often every
-    experiment is started to time its first output.
+    experiment is started to time its first output. With ``every_s``, inferences are also timed at
+    that period, in seconds.
     """
 
     pte: str
@@ -293,6 +294,7 @@ class Plan:
     phases: tuple[Phase, ...] = ()
     sweep: str = ""
     starts: int = 0
+    every_s: float = 0.0
 
     @property
     def all_programs(self) -> tuple[PlannedProgram, ...]:
@@ -332,7 +334,8 @@ def count_threads(threads: int) -> str:
 class Batch:
     """Consecutive timed inferences, in the order of measurement.
 
-    Old runs may have the energy that the CPU's packages used meanwhile, in microjoules.
+    At a rate, ``late_ns`` says how long after it was due each one started. Old runs may have the
+    energy that the CPU's packages used meanwhile, in microjoules.
     """
 
     round: int
@@ -341,6 +344,7 @@ class Batch:
     cpu_ns: tuple[int, ...]
     preempted: tuple[int, ...]
     energy_uj: int | None = None
+    late_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -522,8 +526,9 @@ class RunRecord:
 
     ``state`` is ``incomplete`` until everything is measured, then ``complete``; or ``failed``.
     ``export`` is that of the first program, None if its origin is unknown; ``exports`` has those of
-    further programs by name. ``model``, ``executorch`` and ``results`` are for the scripts of Arm's
-    profiling kit: the first program, the build of ExecuTorch, and the experiments.
+    further programs by name. ``paced`` has inferences at the plan's rate. ``model``, ``executorch``
+    and ``results`` are for the scripts of Arm's profiling kit: the first program, the build of
+    ExecuTorch, and the experiments.
     """
 
     plan: Plan
@@ -541,6 +546,7 @@ class RunRecord:
     spent_s: float = 0.0
     samplings: tuple[Sampling, ...] = ()
     starts: tuple[Start, ...] = ()
+    paced: tuple[Session, ...] = ()
     export: Export | None = None
     exports: dict[str, Export] = field(default_factory=dict)
     model: str = ""

@@ -175,6 +175,7 @@ def summarize_analysis(run: Run) -> Document:
         "comparisons": list(map(_comparison, run.comparisons)),
         "ladder": run.isa_levels,
         "scaling": run.scaling,
+        "paced": run.paced,
         "phases": run.phases,
         "size_fits": run.size_fits,
         "crossovers": run.crossovers,

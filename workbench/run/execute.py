@@ -58,6 +58,9 @@ DISTURBED = 0.5
 COLD_STARTS = 3
 #: After so many seconds for each experiment, every mode gets only so many starts.
 STARTS_S, LEAST_STARTS = 2.0, 2
+#: At a rate, every experiment runs for so long, but takes no more inferences than this; the other
+#: ones wait meanwhile.
+PACED_S, MAX_PACED, PACED_BATCH_S = 30.0, 1000, 2.0
 #: Most inferences of a sampled process: its trace grows with each; the fastest models need these.
 MAX_SAMPLED = 2000
 #: The folder of packed weights in that of a run that goes on.
@@ -82,7 +85,8 @@ def execute(
     """Measure what a plan says on a locked device; returns the run's folder.
 
     Each thread count is measured in several fresh processes, their experiments interleaved:
-    untraced, for latency, alternating with ETDump, for the operators' shares. Then each experiment
+    untraced, for latency, alternating with ETDump, for the operators' shares; then, if the plan has
+    a rate, at that. Then each experiment
     is started several times for its first output, and finally sampled in a process of its own. An
     interrupted run keeps its measurements; the same plan continues it. Before each step, ``watch``
     is called with what was measured; with a budget, ``enough`` says after each restart whether that
@@ -101,6 +105,8 @@ def execute(
                 announce(steps[0], recorder.run, progress)
                 if not all(map(recorder.has, steps)):
                     time_steps(recorder, *steps)
+        for threads in plan.threads if plan.every_s else ():
+            time_paced(recorder, threads, progress)
         for threads in plan.threads if plan.starts else ():
             progress(f"{count_threads(threads)}, started", 1.0)
             with optional("starts", progress, fatal=TargetError):
@@ -416,6 +422,47 @@ def warm_up(session: RunnerSession, plan: Plan) -> int:
         session.run(size)
     session.reset()
     return size
+
+
+def time_paced(recorder: RunRecorder, threads: int, progress: Progress) -> None:
+    """Time every experiment but controls at the plan's rate, in processes of their own.
+
+    One runs at a time, for some seconds, while the others wait: A B B A.
+    """
+    plan, known = recorder.run.plan, {(s.threads, s.process) for s in recorder.run.paced}
+    experiments = [e for e in plan.experiments_at(threads) if not e.control]
+    least, most_s = (1, plan.budget_s) if plan.budget_s else (plan.runs, PACED_S)
+    for process in range(plan.processes):
+        if (threads, process) in known:
+            continue
+        progress(f"{count_threads(threads)}, paced", process / plan.processes)
+        core, sessions = recorder.runner.target.core(threads, process), dict[str, RunnerSession]()
+        batches: dict[str, list[Batch]] = {e.name: [] for e in experiments}
+        with contextlib.ExitStack() as stack:
+            taken_s = plan.every_s  # at least, from one inference to the next
+            for experiment in experiments:
+                session = start_runner(recorder, experiment, threads, core)
+                sessions[experiment.name] = stack.enter_context(session)
+                warmup = session.run(max(1, plan.warmup), traced=False)
+                taken_s = max(taken_s, min(warmup.wall_ns) / 1e9)
+            total = max(least, min(MAX_PACED, round(min(most_s, PACED_S) / taken_s)))
+            count = math.ceil(total / plan.processes)
+            largest = max(1, round(PACED_BATCH_S / taken_s))
+            for order in interleave(list(sessions), math.ceil(count / (2 * largest)), process):
+                for name in order:
+                    done = sum(len(batch.wall_ns) for batch in batches[name])
+                    if size := min(largest, count - done):
+                        batches[name].append(sessions[name].pace(size, plan.every_s))
+        recorder.add(
+            "paced",
+            *(
+                Session(
+                    name, threads, process, False, session.ready.masked, session.ready.load_ms,
+                    session.ready.startup_ms, tuple(batches[name]), session.ready.clock, core=core,
+                )
+                for name, session in sessions.items()
+            ),
+        )  # fmt: skip
 
 
 def disturbance(sessions: Sequence[Session]) -> float:

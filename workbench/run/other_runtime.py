@@ -108,9 +108,10 @@ def serve(settings: Settings, answer: Callable[..., None]) -> None:
     )  # fmt: skip
     for line in sys.stdin:
         command, _, argument = line.rstrip("\n").partition(" ")
-        if command in ("run", "untraced"):
+        if command in ("run", "untraced", "paced"):
             traced = settings.traced and command == "run"
-            times, outputs = time_runs(model, int(argument), traced, recorded)
+            count, period_us = map(int, f"{argument} 0".split()[:2])
+            times, outputs = time_runs(model, count, traced, recorded, 1000 * period_us)
             answer(event="run", **times)
         elif command == "output":
             answer(event="output", files=write_outputs(outputs, argument))
@@ -157,12 +158,21 @@ def write_outputs(outputs: Sequence[Any], base: str) -> list[dict[str, Any]]:
 
 
 def time_runs(
-    model: Model, count: int, traced: bool, recorded: list[tuple[Span, list[Span]]]
+    model: Model,
+    count: int,
+    traced: bool,
+    recorded: list[tuple[Span, list[Span]]],
+    period_ns: int,
 ) -> tuple[dict[str, list[int]], Sequence[Any]]:
     """Wall and CPU times of ``count`` inferences, as the native runner takes them."""
-    wall, cpu, preempted = [], [], []
+    wall, cpu, preempted, late = [], [], [], []
     outputs: Sequence[Any] = ()
-    for _ in range(count):
+    began = time.perf_counter_ns()
+    for number in range(count):
+        if period_ns:
+            due = began + (number + 1) * period_ns
+            time.sleep(max(0, due - time.perf_counter_ns()) / 1e9)
+            late.append(time.perf_counter_ns() - due)
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         cpu_start, start = time.process_time_ns(), time.perf_counter_ns()
         outputs = model.run()
@@ -172,7 +182,7 @@ def time_runs(
         preempted.append(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches)
         if traced:
             recorded.append((Span("", start, end), model.spans()))
-    return {"wall_ns": wall, "cpu_ns": cpu, "preempted": preempted}, outputs
+    return {"wall_ns": wall, "cpu_ns": cpu, "preempted": preempted, "late_ns": late}, outputs
 
 
 def open_eager(settings: Settings, arrays: Sequence[np.ndarray], compiled: bool = False) -> Model:

@@ -34,6 +34,8 @@ EMULATED_RUNS = 2
 SAMPLED_MS = 2000.0
 #: Processes of every experiment that are timed from their start, at most.
 MAX_STARTS = 5
+#: The time from one inference to the next at a rate, in seconds.
+LEAST_PERIOD_S, MAX_PERIOD_S = 1e-3, 60.0
 #: The longest wait for one answer, in seconds: a week.
 MAX_TIMEOUT_S = 7 * 24 * 3600
 
@@ -52,6 +54,11 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
     ):
         if value < least:
             raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
+    if options.every_s and not LEAST_PERIOD_S <= options.every_s <= MAX_PERIOD_S:
+        what = f"must be from {1e3 * LEAST_PERIOD_S:g} ms to {MAX_PERIOD_S:g} s"
+        raise UsageError(what, where="--every")
+    if options.every_s and runner.target.emulated:
+        raise UsageError("an emulated CPU has no times", where="--every")
     if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
         raise UsageError(f"timeout must be above 0 and at most {MAX_TIMEOUT_S}", where="--timeout")
     names = name_programs(programs)
@@ -80,6 +87,7 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         timeout_s=options.timeout_s,
         budget_s=options.budget_s,
         precision=options.precision,
+        every_s=options.every_s,
     )
     return shorten_plan(plan) if runner.target.emulated else plan
 

@@ -81,8 +81,8 @@ class RunRecorder:
         others = tuple(s for s in self.run.sessions if step_of(s) not in steps)
         self.update(sessions=others + new)
 
-    def add(self, name: str, *records: Reading | Sampling | Start) -> None:
-        """Add records to ``readings``, ``samplings`` or ``starts``."""
+    def add(self, name: str, *records: Reading | Sampling | Session | Start) -> None:
+        """Add records to ``readings``, ``samplings``, ``starts`` or ``paced``."""
         self.update(**{name: (*getattr(self.run, name), *records)})
 
 

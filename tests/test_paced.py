@@ -1,0 +1,68 @@
+"""Inferences at the rate of an application, beside those without pauses."""
+
+import pytest
+from explored import read_data
+from run_folder import open_made_run
+
+import workbench as wb
+from workbench.records.runs import Batch, Session
+
+MS = 1_000_000
+
+
+def open_paced_run(folder, every_ms, times_ms, late_ms):
+    """A run in which each of three restarts of one experiment has these times at a rate."""
+    made = open_made_run(folder / "made", {"off": 2.0, "on": 1.0}, processes=3)
+    wall, late = (tuple(int(MS * ms) for ms in each) for each in (times_ms, late_ms))
+    zero = (0,) * len(wall)
+    batch = Batch(0, 0, wall, wall, zero, late_ns=late)
+    paced = tuple(Session("on", 1, n, False, (), 1.0, 1.0, (batch,)) for n in range(3))
+    plan = wb.records.runs.Plan(**vars(made.record.plan) | {"every_s": every_ms / 1e3})
+    changes = {"paced": paced, "plan": plan}
+    return open_made_run(folder / "run", {"off": 2.0, "on": 1.0}, processes=3, changes=changes)
+
+
+def test_percentiles_and_deadlines_at_a_rate(tmp_path):
+    times, late = [*[2.0] * 97, 4.0, 9.0, 11.0], [0.1] * 100
+    run = open_paced_run(tmp_path, 10, times, [*late[:97], 7.0, 1.5, 0.0])
+    paced, tight = run["on"].paced.to_dict("records")
+    assert (paced["loop"], paced["inferences"], tight["loop"]) == (
+        "every 10 ms", 300, "without pauses",
+    )  # fmt: skip
+    assert (paced["p50"], paced["p90"], paced["p99"]) == (2, 2, pytest.approx(9, abs=0.1))
+    assert paced["missed"] == 9, "4 + 7, 9 + 1.5 and 11 ms, in each of three restarts"
+    assert tight["p50"] == pytest.approx(1, rel=0.05)
+    assert run["off"].paced is None
+    assert "9 of 300 ended after the next was due" in str(read_data(run))
+    assert "every 10 ms" in wb.show(run, "latencies").markdown
+
+
+@pytest.mark.parametrize("side", ["native", pytest.param("eager", marks=pytest.mark.slow)])
+def test_a_rate_is_measured_beside_the_tight_loop(side, cli, conv_pte, tmp_path):
+    brief = ["--every", "2ms", "--budget", "0.2s", "--no-evidence", "--no-cold-start", "--json"]
+    if side == "eager":
+        code, out, _ = cli("export", "toy_cnn", "--out", tmp_path / "out")
+        conv_pte, brief = out.strip(), [*brief, "--against", "eager"]
+    code, out, err = cli("run", conv_pte, *brief, "--out", tmp_path / "out")
+    assert code == 0, err
+    run = wb.open_run(next((tmp_path / "out/runs").iterdir()))
+    assert not {m.name for m in run.measurements if m.paced is not None} & {"control"}
+    for name in run.experiments:
+        paced, tight = run[name].paced.to_dict("records")
+        sessions = [s for s in run.record.paced if s.experiment == name]
+        assert len(sessions) == run.record.plan.processes
+        late = [ns for s in sessions for batch in s.batches for ns in batch.late_ns]
+        assert min(late) >= 0 and paced["inferences"] == len(late) >= len(sessions)
+        assert 0 < paced["p50"] <= paced["p90"] <= paced["p99"]
+        assert tight["inferences"] == (~run[name].latencies["traced"]).sum()
+
+
+@pytest.mark.parametrize("every_s", [0.0001, 61, -1.0, float("nan")])
+def test_a_rate_out_of_range_is_one_line(conv_pte, every_s):
+    with pytest.raises(wb.WorkbenchError, match="--every: must be from 1 ms to 60 s"):
+        wb.measure(conv_pte, options=wb.MeasureOptions(every_s=every_s))
+
+
+def test_an_emulated_cpu_has_no_rate(cli, conv_pte):
+    code, _, err = cli("run", conv_pte, "--every", "33ms", "--target", "qemu")
+    assert code == 2 and err == "error: --every: an emulated CPU has no times\n"
