@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from junitparser import JUnitXml
 from program_builder import Delegate, Node, measured
-from run_folder import make_start, open_made_run
+from run_folder import make_start, open_made_run, write_run
 
 import workbench as wb
 
@@ -473,6 +473,23 @@ def test_weights_that_are_resident_twice_are_found(read, found):
     if found:
         assert "50.0 MB as the delegate packed them, and 40.0 MB as pages" in rows["title"].iloc[0]
         assert rows["share"].iloc[0] == pytest.approx(0.4) and rows["of"].iloc[0] == "peak memory"
+
+
+@pytest.mark.parametrize(
+    ("unused", "most", "found"), [(300_000, 512, 1), (300_000, 64, 0), (9, 512, 0)]
+)
+def test_arenas_that_are_planned_for_larger_inputs_are_found(tmp_path, unused, most, found):
+    probe = make_start(mode="memory")
+    last = replace(probe.stages[-1], unused=unused)
+    start = replace(probe, stages=(*probe.stages[:-1], last))
+    folder = write_run(tmp_path, {"a": 6.0}, traced=1, processes=1, changes={"starts": (start,)})
+    manifest = json.loads((folder / "manifest.json").read_text())
+    shapes = {"shape": [1, 64], "most": [1, most], "dims": ["", "tokens"]}
+    manifest["plan"]["inputs"] = [{"dtype": "int64", **shapes}]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    titles = find(wb.open_run(folder)["a"], "wide arenas")["title"].tolist()
+    assert len(titles) == found
+    assert all("are unused at tokens 64 of 512" in title for title in titles)
 
 
 # --- the gate ------------------------------------------------------------------------------------

@@ -168,7 +168,9 @@ def describe_gain(row: dict[str, Any]) -> str:
         return "not measurable here, see the caveats of the run"
     if row["of"] != "latency":
         most = "at most " if row["basis"] == "bound" else ""
-        return f"{most}{format_share(row['share'])} of the {row['of']}"
+        text = f"{most}{format_share(row['share'])} of the {row['of']}"
+        ends = format_range(row["low_ms"], row["high_ms"]) if row["high_ms"] > 0 else ()
+        return f"{text}, between {' and '.join(ends)}" if ends else text
     if row["basis"] == "bound":
         return f"at most {_format_gain(row, 'high_ms')[0]} ({format_share(row['share'])})"
     gain, low, high = _format_gain(row, "gain_ms", "low_ms", "high_ms")

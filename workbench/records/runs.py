@@ -439,7 +439,8 @@ class Stage(ProcessMemory):
     ``later inference``; ``cpu_ns`` is the CPU time in it, of all threads (-1 where unknown),
     ``bytes`` what it allocated, where the runner counts it, ``heap`` what malloc has given out,
     ``unwritten`` the pages of it that were never written, and ``kept`` what malloc holds back for
-    later (``heap`` and ``kept`` are -1 where unknown).
+    later (``heap`` and ``kept`` are -1 where unknown). ``unused`` are pages of the arenas
+    that are still zero (-1 where that was not read).
     """
 
     name: str = ""
@@ -449,6 +450,7 @@ class Stage(ProcessMemory):
     heap: int = -1
     kept: int = -1
     unwritten: int = 0
+    unused: int = -1
 
 
 @dataclass(frozen=True)

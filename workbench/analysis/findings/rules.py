@@ -74,6 +74,7 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
     ("memory peak", graph.find_memory_peak, _MEMORY, False, False),
     ("weights twice", times.find_weights_twice, _MEMORY, False, True),
     ("slow start", times.find_slow_start, _MEMORY, False, True),
+    ("wide arenas", times.find_wide_arenas, _MEMORY, False, False),
 )
 
 
@@ -141,7 +142,9 @@ def _row(finding: Finding, m: Measurement) -> dict[str, Any]:
     scale, least, most = _scales(finding, m)
     if gain.basis == "bound":
         most = scale
-    typical, high = scale * gain.ms, min(most * gain.high, latency)
+    typical, high = scale * gain.ms, most * gain.high
+    if gain.of == "latency":
+        high = min(high, latency)
     share = (high if gain.basis == "bound" else typical) / latency if latency else math.nan
     return {
         "rank": 0,

@@ -490,50 +490,94 @@ def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
 
 
 #: A smaller part of the peak memory is no finding.
-_LEAST_TWICE = 0.1
+_LEAST_PEAK = 0.1
 #: Smaller parts of the time to the first output, and times in ms, are no finding.
-_LEAST_START, _LEAST_MS = 0.4, 5.0
+_LEAST_START, _LEAST_MS = 0.2, 5.0
+#: What mapped weights save of the set-up of delegates, at least: reading pages of a file takes time
+#: as well, and the graph is compiled anyway (`tests/benchmarks/starts.py`).
+_LEAST_SAVED = 0.5
+_MEASURE_WEIGHTS = "`workbench run FILE.pte --weights packed,cached` measures it"
+_MAP_WEIGHTS = """\
+executorch::runtime::BackendOptions<2> options;  // C++
+options.set_option("weight_cache_enabled", true);
+options.set_option("packed_cache_path", path);  // named by the hashes of program and library
+executorch::runtime::LoadBackendOptionsMap map;
+map.set_options("XnnpackBackend", options.view());
+module.load(map);
+// Swift: BackendOption("packed_cache_path", path); Kotlin's BackendOptionsMap has setInt only"""
+
+
+def _packs(m: Measurement) -> bool:
+    """Whether XNNPACK's weights are packed at every start."""
+    return m.experiment.weights == "packed" and not m.runtime
 
 
 def find_slow_start(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Delegates whose set-up, which packs weights, dominates the time to the first output."""
-    if m.cold_start is None:
+    if m.cold_start is None or not _packs(m):
         return
     warm = m.cold_start[m.cold_start["cache"] == "warm"]
     setup = warm[warm["stage"].str.startswith("delegate")]
     share, ms = float(setup["share"].sum()), float(setup["mean_ms"].sum())
     if share < _LEAST_START or ms < _LEAST_MS:
         return
+    low, high = (float(setup[end].fillna(setup["mean_ms"]).sum()) for end in ("low_ms", "high_ms"))
     yield Finding(
         f"setting up the delegates, which packs their weights, takes {ms:.1f} of "
         f"{float(warm['mean_ms'].sum()):.1f} ms from the start to the first output",
-        Gain(basis="bound", share=share, of="time to the first output"),
+        Gain(math.nan, _LEAST_SAVED * low, high, "bound", share, "time to the first output"),
         (),
-        "keep the method loaded between inferences, or load it before it is needed; if starts "
-        "matter, measure those of a program with fewer bytes of weights",
-        "workbench profile MODEL --dtype int8  # its report has the starts, too",
+        "map packed weights from a file that the first start writes, under another name that it "
+        f"renames; {_MEASURE_WEIGHTS}",
+        _MAP_WEIGHTS,
     )
 
 
 def find_weights_twice(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Weights that are resident as the delegate packed them, and as pages of the file."""
-    if m.memory is None:
+    """Packed weights beside the pages of the program that they were packed from."""
+    if m.memory is None or not _packs(m):
         return
-    parts = m.memory.set_index("part")
-    if not {"delegate", "program file"} <= {*parts.index}:
-        return
-    packed, read = (int(parts.at[part, "size_bytes"]) for part in ("delegate", "program file"))
-    share = float(parts.loc[["delegate", "program file"], "share"].min())
-    if share < _LEAST_TWICE:
+    sizes = m.memory.set_index("part")["size_bytes"]
+    packed = int(sizes[sizes.index.str.startswith("delegate")].sum())
+    originals = int(sizes["program file"])
+    both = min(packed, originals)
+    if both < _LEAST_PEAK * sizes.sum():
         return
     yield Finding(
         f"weights are held twice: {format_size(packed)} as the delegate packed them, and "
-        f"{format_size(read)} as pages of the program's file",
-        Gain(basis="bound", share=share, of="peak memory"),
+        f"{format_size(originals)} as pages of the program's file",
+        Gain(basis="bound", share=both / sizes.sum(), of="peak memory"),
         (),
-        "map the file without locking it, so that the system can drop these pages; fewer bytes of "
-        "weights make both smaller",
-        "Module(path, Module::LoadMode::Mmap)  # not MmapUseMlock; int8 needs a quarter",
+        "map packed weights from a file: the originals are then not read, and no copy is anonymous "
+        f"memory; {_MEASURE_WEIGHTS}; or map the program without locking it, so that the "
+        "system can drop its pages",
+        _MAP_WEIGHTS,
+    )
+
+
+def find_wide_arenas(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Arenas that the exporter planned for the largest size, most of which this size leaves."""
+    unused = max((s.stages[-1].unused for s in m.starts if s.stages), default=-1)
+    dims = {
+        dim: f"{size} of {most}"
+        for tensor in m.run.record.plan.phase_of(m.experiment).inputs or m.program.inputs
+        for dim, size, most in zip(tensor.dims, tensor.shape, tensor.most, strict=False)
+        if dim and size < most
+    }
+    if m.memory is None or not dims:
+        return
+    sizes = m.memory.set_index("part")["size_bytes"]
+    if unused < _LEAST_PEAK * sizes.sum():
+        return
+    name = next(iter(dims))
+    yield Finding(
+        f"arenas are sized for the maximum of {', '.join(dims)}: {format_size(unused)} of "
+        f"{format_size(int(sizes['arenas']))} are unused at "
+        + ", ".join(f"{dim} {text}" for dim, text in dims.items()),
+        Gain(basis="bound", share=unused / sizes.sum(), of="peak memory"),
+        (),
+        f"export with a smaller maximum of {name}, or a program for each range of it",
+        f'torch.export.Dim("{name}", max=...)',
     )
 
 

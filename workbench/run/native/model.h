@@ -97,6 +97,19 @@ class Model {
     }
   }
 
+  // The bytes of pages of the arenas that are still zero; -1 where memory is not read.
+  int64_t unused_arena_bytes() const {
+    if (!stages.reads_memory()) return -1;
+    constexpr int64_t kPage = 4096;
+    int64_t bytes = 0;
+    for (const auto& arena : planned_spans_) {
+      for (const uint8_t* page = arena.data(); page + kPage <= arena.end(); page += kPage) {
+        if (std::count(page, page + kPage, 0) == kPage) bytes += kPage;
+      }
+    }
+    return bytes;
+  }
+
   // The bytes of inputs, and of outputs outside of the arenas.
   size_t external_bytes() const {
     size_t bytes = output_bytes_;

@@ -337,7 +337,7 @@ void run(int argc, char** argv) {
     abort_code = kExecution;
     stages.end("inputs", model.external_bytes());
     if (stages.on()) model.run();
-    stages.end(i == 0 ? "first inference" : "later inference");
+    stages.end(i == 0 ? "first inference" : "later inference", 0, model.unused_arena_bytes());
   }
   std::string operator_clock;
   observers.reset();

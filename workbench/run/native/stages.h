@@ -97,6 +97,7 @@ class Stages {
   std::string weights;            // the file of packed weights
 
   bool on() const { return on_; }
+  bool reads_memory() const { return memory_; }
 
   // Starts this process again, which gives the time of its exec; drops the files that it maps from
   // the page cache first if asked to. `mode` is empty (no stages), "time", "cold", "write" or "memory".
@@ -128,12 +129,12 @@ class Stages {
   }
 
   // Ends a stage; `bytes` are those that it allocated, where that is known exactly.
-  void end(const char* name, size_t bytes = 0) {
+  void end(const char* name, size_t bytes = 0, int64_t unused = -1) {
     if (!on_) return;
     const int64_t now = now_ns(CLOCK_MONOTONIC), cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
     json::Object stage;
     stage.add("ns", now - last_).add("cpu_ns", cpu - last_cpu_).add("bytes", bytes);
-    if (memory_) stage.extend(read_memory(program, weights, true));
+    if (memory_) stage.add("unused", unused).extend(read_memory(program, weights, true));
     stages_.emplace_back(std::exchange(in_delegate_, false) ? "delegate" : name, stage);
     last_cpu_ = now_ns(CLOCK_PROCESS_CPUTIME_ID);
     last_ = now_ns(CLOCK_MONOTONIC);
