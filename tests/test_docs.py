@@ -1,8 +1,12 @@
 """The documentation's own pages: their commands exist, and the site leads to every page."""
 
 import importlib.util
+import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -76,3 +80,101 @@ def test_reference_pages_have_every_public_name_and_playbook(conf, monkeypatch, 
     assert pages["playbooks.rst"].count("SKILL") == 9
     schemas = {path.name for path in (ROOT / "data/schemas/v3").iterdir()}
     assert set(re.findall(r"`([\w.]+) <", pages["files.rst"])) == schemas
+
+
+HOW_DO_I = ROOT / "data" / "docs" / "how_do_i.md"
+#: What no test machine has, or what does not end by itself.
+ELSEWHERE = {
+    "--target android": "needs a phone",
+    "--target ssh": "needs a board",
+    "--toggle sme2": "needs an Arm CPU",
+    "timm:": "needs timm",
+    "torchvision:": "needs torchvision",
+    "--against onnx": "needs an extra",
+    "openvino": "needs an extra",
+    "workbench lab": "does not end",
+    "workbench mcp": "does not end",
+    "configs/mac.json": "needs the kit; see test_config.py",
+    "speaks.pte": "needs three models; see test_language_models.py",
+    "--dask": "needs dask",
+}
+#: Options that shorten a command; the last one counts.
+SHORTER = {"workbench optimize": " --budget 2m"}
+MODEL = """
+import torch
+from torch import nn
+class MyNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layers = (nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
+        self.features = nn.Sequential(*layers, nn.Linear(128, 10))
+    def forward(self, x):
+        return self.features(x)
+def get_example_inputs():
+    return (torch.randn(1, 3, 64, 64),)
+"""
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder with the files that the page names; runs the commands there."""
+    import matplotlib.image
+    import numpy as np
+    import torch
+
+    folder = tmp_path_factory.mktemp("how_do_i")
+
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    told = {"env": {**os.environ, "PATH": path}, "capture_output": True, "text": True}
+
+    def run(line):
+        return subprocess.run(line, shell=True, cwd=folder, timeout=600, **told)
+
+    def export(name, words):
+        assert run(f"workbench export {words}").returncode == 0
+        made = max(folder.glob("out_*/artifacts/*.pte"), key=lambda path: path.stat().st_mtime)
+        for path in made.parent.glob(f"{made.name}*"):
+            shutil.copy(path, folder / path.name.replace(made.name, name))
+        shutil.copytree(made.parent, folder, dirs_exist_ok=True)
+
+    (folder / "my.py").write_text(MODEL)
+    namespace = {}
+    exec(MODEL, namespace)
+    torch.save(namespace["MyNet"]().state_dict(), folder / "weights.pt")
+    (folder / "photos").mkdir()
+    matplotlib.image.imsave(folder / "photos" / "1.png", np.zeros((64, 64, 3)))
+    sizes = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 128}
+    sizes |= {"hidden_dim": 96, "norm_eps": 1e-5, "rope_theta": 1e4}
+    (folder / "params.json").write_text(json.dumps(sizes))
+    for name, words in {
+        "new.pte": "my.py:MyNet --dtype fp16",
+        "old.pte": "my.py:MyNet",
+        "model.pte": "my.py:MyNet",
+        "llama.pte": "llm:params.json",
+    }.items():
+        export(name, words)
+    sample = ROOT / "data" / "samples"
+    for name, model in {
+        "RUN": "mobilenet_v3_small", "RUN_A": "toy_cnn", "RUN_B": "toy_cnn", "RUN_C": "toy_cnn",
+        "archive/a": "toy_cnn", "archive/b": "toy_cnn", "main": "mobilenet_v3_small",
+    }.items():  # fmt: skip
+        shutil.copytree(next((sample / f"out_{model}" / "runs").iterdir()), folder / name)
+    trace = next((folder / "RUN" / "avx512_on").glob("*.etdump"))
+    (folder / "traces").mkdir()
+    for target in ("traces/mine.etdump", "RUN/avx512_on/trace.etdump"):
+        shutil.copy(trace, folder / target)
+    (folder / "matrix.yaml").write_text("models: [my.py:MyNet]\ndtypes: [fp32]\ntargets: host\n")
+    assert run("workbench analyze main").returncode == 0
+    return run
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("line", calls_of(HOW_DO_I))
+def test_the_commands_of_how_do_i_run(workplace, line):
+    for words, reason in ELSEWHERE.items():
+        if words in line:
+            pytest.skip(reason)
+    shorter = next((more for words, more in SHORTER.items() if line.startswith(words)), "")
+    done = workplace(line + shorter)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr[-2000:]
