@@ -18,7 +18,7 @@ SIDE = str(wb.sample_run("toy_cnn"))
         (["export", "mobilnet_v3_small"], "did you mean 'mobilenet_v3_small'?"),
         (
             ["export", "toy_cnn", "--dtype", "fp8"],
-            "valid: 8da4w, bf16, fp16, fp16w, fp32, int8, int8dyn",
+            "valid: 8da4c, 8da4w, bf16, fp16, fp16w, fp32, int8, int8dyn",
         ),
         (["export", "toy_cnn", "--backend", "vulkan"], "valid: portable, xnnpack"),
         (["export", "nothing.py:Net"], "nothing.py"),

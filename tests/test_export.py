@@ -265,7 +265,10 @@ def test_inputs_of_a_file_are_run_and_calibrate(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"dtype": "int3"}, "valid: 8da4w, bf16"), ({"backend": "vulcan"}, "portable, xnnpack")],
+    [
+        ({"dtype": "int3"}, "valid: 8da4c, 8da4w, bf16"),
+        ({"backend": "vulcan"}, "portable, xnnpack"),
+    ],
 )
 def test_unknown_names_are_refused(options, words, tmp_path):
     line = problem(wb.export_model, "toy_cnn", options=wb.ExportOptions(**options), root=tmp_path)

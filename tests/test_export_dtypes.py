@@ -91,6 +91,7 @@ def slow(*values):
         ("int8", 20, "4 of 4"),
         slow("int8dyn", 30, "2 of 4"),
         slow("8da4w", 12, "2 of 4"),
+        slow("8da4c", 12, "2 of 4"),
     ],
 )
 def test_each_dtype_computes_what_the_model_does(record_of, dtype, least, quantized):

@@ -4,8 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from devices import runner_on
 from isa_table import load_table
+from torch import nn
 
 import workbench as wb
 
@@ -77,6 +79,54 @@ def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
     }
     assert any("sme2_mopa" in function for function in ran["sme2_on"])
     assert not any("_sme" in function for function in ran["sme2_off"])
+
+
+class Cells(nn.Module):
+    """Products of 1, 4 and 64 rows, and convolutions, each on an input of its own."""
+
+    def __init__(self, convolutions):
+        super().__init__()
+        linear, conv, turned = nn.Linear, nn.Conv2d, nn.ConvTranspose2d
+        self.layers = nn.ModuleList([linear(512, 512), linear(256, 256), linear(64, 64)])
+        self.inputs = [torch.randn(shape) for shape in ((1, 512), (4, 256), (64, 64))]
+        self.products = [(torch.randn(8, rows, 64), torch.randn(8, 64, 64)) for rows in (1, 4, 64)]
+        cells = [
+            (conv(256, 256, 1), 1), (conv(128, 128, 1), 2), (conv(64, 64, 1), 8),
+            (conv(64, 64, 3), 3), (conv(64, 64, 3, padding=1), 2), (conv(16, 32, 3, padding=1), 8),
+            (conv(64, 128, 1, stride=2), 8), (conv(32, 32, 3, padding=1, groups=2), 8),
+            (conv(16, 32, 3, padding=2, dilation=2), 8),
+            (conv(128, 128, 3, padding=1, groups=128), 8),
+            (turned(16, 32, 3), 8), (turned(16, 32, 2, stride=2), 8),
+        ]  # fmt: skip
+        for layer, side in cells if convolutions else []:
+            self.layers.append(layer)
+            self.inputs.append(torch.randn(1, layer.in_channels, side, side))
+
+    def forward(self, *tensors):
+        singles, pairs = tensors[: len(self.layers)], tensors[len(self.layers) :]
+        outputs = [layer(tensor) for layer, tensor in zip(self.layers, singles, strict=True)]
+        return (*outputs, *(a @ b for a, b in zip(pairs[::2], pairs[1::2], strict=True)))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "fp16w", "int8", "int8dyn", "8da4w", "8da4c"])
+def test_the_predicted_kernels_are_those_that_run(runner, tmp_path, dtype):
+    """36 cells for each dtype, 12 for int4: 204 in all."""
+    torch.manual_seed(0)
+    net = Cells(convolutions="4" not in dtype).eval()
+    tensors = (*net.inputs, *(tensor for pair in net.products for tensor in pair))
+    program = wb.export_model(net, tensors, options=wb.ExportOptions(dtype), root=tmp_path)
+    assert program.export.sqnr_db > 10
+    options = wb.MeasureOptions(
+        target="qemu", toggle="sme2", runs=2, processes=1, warmup=1, timeout_s=600, cold_start=False
+    )
+    table = wb.measure(program, options=options, root=tmp_path).compare().sme2
+    products = table[table["m"].notna()]
+    assert len(products) == (6 if "4" in dtype else 18)
+    for state in ("off", "on"):
+        wrong = products[products[f"kernel_{state}"] != products[f"executed_{state}"]]
+        assert wrong.empty, wrong[["operator", "dtype", "m", "n", "k", f"executed_{state}"]]
+    others = table[table["m"].isna()]
+    assert not others["executed_on"].str.startswith("sme").any()
 
 
 #: Functions of matrix products by dtype: of the prefill, then of the decode; with SME2 off, and on.

@@ -60,7 +60,7 @@ class ExportOptions:
     'xnnpack'
     """
 
-    dtype: str = _option("fp32", "fp32, fp16, fp16w, bf16, int8, int8dyn or 8da4w.")
+    dtype: str = _option("fp32", "fp32, fp16, fp16w, bf16, int8, int8dyn, 8da4w or 8da4c.")
     backend: str = _option("xnnpack", "xnnpack or portable.")
     state_dict: str = _option(
         "", "Weights: a file of torch.save(state_dict), or .safetensors.", metavar="FILE"
@@ -81,8 +81,8 @@ class ExportOptions:
     std: tuple[float, ...] = _option((), "Standard deviation of image channels.")
     module_dtypes: tuple[tuple[str, str], ...] = _option(
         (),
-        "Another dtype for modules whose path matches, such as head=fp32: fp32, int8, int8dyn or "
-        "8da4w, in a quantised program. The longest path decides.",
+        "Another dtype for modules whose path matches, such as head=fp32: fp32, int8, int8dyn, "
+        "8da4w or 8da4c, in a quantised program. The longest path decides.",
         name="module-dtype",
         type="assignment",
         metavar="PATTERN=DTYPE",

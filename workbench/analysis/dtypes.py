@@ -14,7 +14,7 @@ from workbench.records.runs import Export
 
 #: Families of operators that a dtype is asked for; all others follow their operands.
 PRODUCTS = ("convolution", "deconvolution", "gemm", "bmm")
-_LINEAR_ONLY = ("int8dyn", "8da4w")
+_LINEAR_ONLY = ("int8dyn", "8da4w", "8da4c")
 _QUANTIZED = ("int8", *_LINEAR_ONLY)
 
 

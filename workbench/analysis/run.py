@@ -27,6 +27,7 @@ from workbench.analysis import (
     operators,
     quality,
     roofline,
+    sme2,
     statistics,
     sweeps,
     variants,
@@ -798,6 +799,11 @@ class Measurement:
         located = samples.locate_samples(sampled, self.run._functions)
         return machine_code.gather_evidence(read_etdump(etdump), located, self.run.scheme)
 
+    @frame_property
+    def sme2(self) -> pd.DataFrame | None:
+        """The kernels that its program would run with SME2 and without: ``frames.SME2``."""
+        return sme2.predict_kernels(self.sidecar) if self.sidecar else None
+
     @cached_property
     def starts(self) -> tuple[Start, ...]:
         """The processes that were timed from their start."""
@@ -1235,6 +1241,20 @@ class Comparison:
         if before is None or after is None:
             return None
         return machine_code.compare_evidence(before, self._rekey(after))
+
+    @frame_property
+    def sme2(self) -> pd.DataFrame | None:
+        """The kernels that the program would run with SME2 and without: ``frames.SME2``.
+
+        If the sides differ in SME2, and both were sampled, ``executed_off`` and ``executed_on``
+        name those that did run.
+        """
+        table, sides = self.candidate.sme2, (self.baseline, self.candidate)
+        evidence = [side.machine_code for side in sides]
+        if table is None or self.toggle != "sme2" or any(each is None for each in evidence):
+            return table
+        operators = [side.operators for side in sides]
+        return sme2.add_executed(table, list(zip(operators, evidence, strict=True)))
 
     @cached_property
     def proof(self) -> Proof | None:

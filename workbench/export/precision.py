@@ -31,6 +31,7 @@ PRECISIONS = {
     "int8": Precision("float32", "int8 weights and activations", 10, "graph", calibrated=True),
     "int8dyn": Precision("float32", "linear layers in int8, ranges found at run time", 10, "graph"),
     "8da4w": Precision("float32", "linear layers with int4 weights in groups of 32", 5, "weights"),
+    "8da4c": Precision("float32", "linear layers with int4 weights per channel", 5, "graph"),
 }
 
 #: What ``--dtype`` takes, and PyTorch's name of the dtype of a program's inputs.

@@ -16,6 +16,7 @@ from workbench.options import ModuleDtypes, dtype_of_module
 
 _SUMS = ("aten::add", "aten::add_")
 _ACTIVATIONS = ("aten::relu", "aten::relu_", "aten::hardtanh", "aten::hardtanh_", "aten::clamp")
+_DYNAMIC = ("int8dyn", "8da4c")
 _LAYERS = ("aten::conv1d", "aten::conv2d", "aten::linear", "aten::conv_transpose2d")
 
 
@@ -46,8 +47,11 @@ def quantize_activations(
     from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
     def make_quantizer(wanted: str) -> Any:
-        is_dynamic = wanted == "int8dyn"
-        config = get_symmetric_quantization_config(is_per_channel=True, is_dynamic=is_dynamic)
+        is_dynamic = wanted in _DYNAMIC
+        weights = {"weight_qmin": -8, "weight_qmax": 7} if wanted == "8da4c" else {}
+        config = get_symmetric_quantization_config(
+            is_per_channel=True, is_dynamic=is_dynamic, **weights
+        )
         chosen = _may_be_quantized(wanted, dtype, module_dtypes)
         quantizer = XNNPACKQuantizer().set_filter_function(chosen)
         if is_dynamic:
@@ -60,7 +64,7 @@ def quantize_activations(
     for node in graph.graph.nodes:
         if _operator(node) == "aten::cat" and not is_static(node):
             node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(_annotated=True)
-    wanted = {dtype, *dict(module_dtypes).values()} & {"int8", "int8dyn"}
+    wanted = {dtype, *dict(module_dtypes).values()} & {"int8", *_DYNAMIC}
     quantizer = ComposableQuantizer([*map(make_quantizer, sorted(wanted))])
     prepared = quantize_pt2e.prepare_pt2e(graph, quantizer)
     with torch.no_grad():

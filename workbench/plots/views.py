@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from workbench import frames
+from workbench.analysis import sme2
 from workbench.analysis.compare import FALSE_DISCOVERIES, explain_outcomes
 from workbench.analysis.describe import (
     NO_PROGRAM,
@@ -26,6 +27,7 @@ from workbench.analysis.roofline import place_layers
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.variants import tabulate_variants
 from workbench.errors import unknown_name
+from workbench.export.program import Program
 from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
 from workbench.plots.changes import plot_isa_levels, plot_sizes, plot_speedups, plot_threads
 from workbench.plots.style import Chart, convert
@@ -298,6 +300,27 @@ def _dtypes(m: Measurement, top: int) -> Iterator[Part]:
         yield show_table(noise, top=top, caption=caption)
 
 
+def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterator[Part]:
+    """The kernels of every operator with Arm SME2 and without, as predicted, and as executed."""
+    if isinstance(source, Program):
+        named = sme2.predict_program(source)
+    else:
+        if isinstance(source, Run):
+            source = next(iter(source.comparisons), source.subject)
+        if source.sme2 is None:
+            yield NO_PROGRAM
+            return
+        named = {"": source.sme2}
+    for name, table in named.items():
+        text = sme2.describe_kernels(table)
+        yield f"{name}: {text}." if name else f"{text[:1].upper()}{text[1:]}."
+        yield show_table(sme2.group_kernels(table), top=top, caption="By type of operator")
+        columns = ["module", "operator", "shapes", "m", "n", "k", "kernel_off", "kernel_on"]
+        products = table[table["m"].notna()].sort_values("flops", ascending=False, kind="stable")
+        yield fold_table("Single products", show_table(products, [*columns, "reason"], top=3 * top))
+    yield show_note(sme2.LIMITS)
+
+
 def _sweeps(run: Run, top: int) -> Iterator[Part]:
     """Figures and tables of what ISA levels, threads and sizes bring, and what is not covered."""
     parts = list(_isa_levels(run))
@@ -516,6 +539,7 @@ VIEWS: dict[str, tuple[tuple[type, ...], Callable[[Any, int], Iterable[Part]]]] 
     "code": ((Comparison,), _code),
     "kernels": ((Comparison,), _kernels),
     "sweeps": ((Run,), _sweeps),
+    "sme2": ((Comparison, Run, Measurement, Program), _sme2),
     "undelegated": ((Run,), _undelegated),
     "quality": ((Run,), _quality),
     "checks": ((Run,), lambda run, top: [show_table(run.checks)]),

@@ -163,7 +163,8 @@ class Export:
     @property
     def computed_dtype(self) -> str:
         """In which dtype it computes matrix products."""
-        return {"fp16w": "fp16", "int8dyn": "int8", "8da4w": "int8"}.get(self.dtype, self.dtype)
+        half, integer = {"fp16w": "fp16"}, dict.fromkeys(("int8dyn", "8da4w", "8da4c"), "int8")
+        return (half | integer).get(self.dtype, self.dtype)
 
     @property
     def fault(self) -> str:

@@ -219,7 +219,7 @@ def _define(graph: Graph, number: int, xnode: XNode) -> None:
             node.kind = "convert"
     elif xnode.type in _BINARY:
         node.kind, node.operator = "binary", _BINARY[xnode.type]
-    elif xnode.type == "Conv2d" and _is_pointwise(xnode):
+    elif xnode.type == "Conv2d" and is_pointwise(xnode):
         node.kind = "fc"
         node.parameters["flags"] = 0
     else:
@@ -241,7 +241,7 @@ def _append_unary(graph: Graph, node: Node, operator: str, dtype: str) -> None:
     graph.nodes.append(last)
 
 
-def _is_pointwise(xnode: XNode) -> bool:
+def is_pointwise(xnode: XNode) -> bool:
     """Whether XNNPACK runs a convolution as a matrix product."""
     get = xnode.attributes.get
     padding = any(get(f"padding_{side}") for side in ("top", "left", "bottom", "right"))
