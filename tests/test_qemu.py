@@ -123,7 +123,10 @@ def test_the_predicted_kernels_are_those_that_run(runner, tmp_path, dtype):
     products = table[table["m"].notna()]
     assert len(products) == (6 if "4" in dtype else 18)
     for state in ("off", "on"):
-        wrong = products[products[f"kernel_{state}"] != products[f"executed_{state}"]]
+        sampled = products[products[f"executed_{state}"] != ""]
+        print(f"{dtype}, SME2 {state}: {len(sampled)} of {len(products)} cells were sampled")
+        assert len(sampled) >= 0.7 * len(products), "too few samples: is the machine busy?"
+        wrong = sampled[sampled[f"kernel_{state}"] != sampled[f"executed_{state}"]]
         assert wrong.empty, wrong[["operator", "dtype", "m", "n", "k", f"executed_{state}"]]
     others = table[table["m"].isna()]
     assert not others["executed_on"].str.startswith("sme").any()
