@@ -196,6 +196,49 @@ def test_two_models_of_one_name_are_refused(matrix, tmp_path):
         plan_cells(read_matrix(matrix("models: [a.py:Net, b.py:Net]")))
 
 
+def test_programs_are_cells_of_their_own(cli, matrix, conv_pte, tmp_path, ran):
+    release = tmp_path / "release"
+    release.mkdir()
+    for name in ("b", "a"):
+        shutil.copyfile(conv_pte, release / f"{name}.pte")
+    path = matrix("programs: release/*.pte\nmodels: toy_cnn\ndtypes: [fp32, int8]\nisa: none")
+    code, out, _ = cli("batch", path, "--dry-run")
+    names = [line.split()[0] for line in out.splitlines()[:-1]]
+    assert code == 0
+    assert names == [
+        *("toy_cnn/fp32/host/none", "toy_cnn/int8/host/none"),
+        *("a/pte/host/none", "b/pte/host/none"),
+    ]
+    keys = {cell.label: cell.cache_key for cell in plan_cells(read_matrix(path))}
+    (release / "a.pte").write_bytes(conv_pte.read_bytes() + b"x")
+    changed = {cell.label: cell.cache_key for cell in plan_cells(read_matrix(path))}
+    assert (keys["a"] != changed["a"], keys["b"] == changed["b"]) == (True, True)
+    for text, says in (
+        ("programs: none/*.pte", "no .pte file matches 'none/*.pte'"),
+        ("programs: [release/a.pte, a.pte]", "would both be called a"),
+    ):
+        shutil.copyfile(conv_pte, tmp_path / "a.pte")
+        code, _, err = cli("batch", matrix(text), "--dry-run")
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert says in err
+
+
+@pytest.mark.slow
+def test_a_batch_of_programs_is_one_page(conv_pte, matrix, tmp_path):
+    for name in ("first", "second"):
+        for path in conv_pte.parent.glob(f"{conv_pte.name}*"):
+            shutil.copyfile(path, tmp_path / path.name.replace(conv_pte.stem, name))
+    settings = "isa: none\nruns: 2\nprocesses: 1\nevidence: false\nroof: false"
+    portfolio = wb.batch(matrix(f"programs: '*.pte'\n{settings}"), out=tmp_path / "out")
+    assert [(o.cell.label, o.state) for o in portfolio.outcomes] == [
+        ("first", "done"),
+        ("second", "done"),
+    ]
+    assert all(row.peak_mb for outcome in portfolio.outcomes for row in outcome.rows)
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "first" in page and "second" in page
+
+
 def test_the_address_tells_what_the_result_depends_upon(matrix, monkeypatch):
     monkeypatch.setattr(matrices, "identify_export", lambda model: {"model": model})
     changes = ["", "runs: 51", "threads: 2", "processes: 4", "evidence: false"]

@@ -1,10 +1,11 @@
 """The matrix of a batch: models, dtypes, targets and CPU extensions, and the cells they form."""
 
 import fnmatch
+import glob
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from workbench.errors import UsageError, unknown_name
 from workbench.export.artifact import identify_export
 from workbench.export.precision import BACKENDS, DTYPES
+from workbench.export.program import open_program
 from workbench.models.registry import list_models, parse_name
 from workbench.options import RUNTIMES, ExportOptions, MeasureOptions
 from workbench.records.codec import structure
@@ -38,13 +40,15 @@ LEAST |= dict.fromkeys(("precision", "timeout_s", "export_limit_s"), 1e-9)
 class Matrix:
     """The content of ``MATRIX.yaml``.
 
+    ``programs`` are finished ones, measured as they are; ``dtypes`` are those of ``models``.
     ``isa`` has CPU extensions to switch off and on, as ``--toggle`` does, or ``ladder`` for every
     ISA level. Cells with all values of an entry of ``exclude`` are left out. ``notebook`` is the
     template of the reports. An export that takes longer than ``export_limit_s`` seconds is killed.
     The file has all options in one mapping.
     """
 
-    models: tuple[str, ...]
+    models: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("fp32",)
     targets: tuple[str, ...] = (HOST,)
     isa: tuple[str, ...] = ("auto",)
@@ -79,6 +83,7 @@ def read_matrix(path: Path) -> Matrix:
     matrix = replace(
         matrix,
         models=tuple(find_model_file(name, folder) for name in matrix.models),
+        programs=find_programs(matrix.programs, folder, f"{path}: programs"),
         exclude=tuple(
             {k: find_model_file(v, folder) if k == "model" else v for k, v in exclusion.items()}
             for exclusion in matrix.exclude
@@ -92,7 +97,12 @@ def read_matrix(path: Path) -> Matrix:
 
 
 def find_model_file(name: str, folder: Path) -> str:
-    """The name; if it is ``path/to/file.py:NAME`` of an existing file, with an absolute path."""
+    """The name; if it is ``path/to/file.py:NAME`` of an existing file, with an absolute path.
+
+    So is that of a program.
+    """
+    if name.endswith(".pte"):
+        return str((folder / name).resolve())
     file, colon, inner = name.rpartition(":")
     for place in (Path(file), folder / file):
         if colon and place.suffix == ".py" and place.is_file():
@@ -100,9 +110,23 @@ def find_model_file(name: str, folder: Path) -> str:
     return name
 
 
+def find_programs(patterns: Iterable[str], folder: Path, where: str) -> tuple[str, ...]:
+    """The absolute paths of the ``.pte`` files that match, each once, in order."""
+    found = dict[str, None]()
+    for pattern in patterns:
+        # Path.glob takes no absolute pattern.
+        files = glob.iglob(str(folder / pattern), recursive=True)  # noqa: PTH207
+        named = sorted(str(Path(file).resolve()) for file in files if file.endswith(".pte"))
+        if not named:
+            raise UsageError(f"no .pte file matches {pattern!r:.80}", where=where)
+        found |= dict.fromkeys(named)
+    return tuple(found)
+
+
 def _check(matrix: Matrix, path: Path) -> None:
     measure = matrix.measure
-    axes = (matrix.models, matrix.dtypes, matrix.targets, matrix.isa)
+    names = (*matrix.models, *matrix.programs)
+    axes = (names, matrix.dtypes, matrix.targets, matrix.isa)
     for key, values in zip(LISTS, (*axes, measure.threads), strict=False):
         if not values:
             raise UsageError("is empty", where=f"{path}: {key}")
@@ -150,13 +174,16 @@ def plan_cells(matrix: Matrix) -> list[Cell]:
     against = [sha256_of(Path(file)) for file in files]
     runners = {target: identify_runner(target) for target in matrix.targets}
     cells, seen = [], dict[str, str]()
-    for model in matrix.models:
-        label = parse_name(model).label
-        if (other := seen.setdefault(safe_name(label), model)) != model:
-            reason = f"{model} and {other} would both be called {safe_name(label)}"
-            raise UsageError(reason, where="models", hint="rename one, or write two matrices")
-        source = identify_export(model) | {"settings": ""}
-        for dtype, target, isa in product(matrix.dtypes, matrix.targets, matrix.isa):
+    for model in (*matrix.models, *matrix.programs):
+        label, dtypes, source = _identify(model, matrix)
+        stems = {d: stem_of(safe_name(label), d, matrix.export.backend) for d in dtypes}
+        if model in matrix.programs:
+            stems = dict.fromkeys(dtypes, label)
+        for name in {safe_name(label), *stems.values()}:
+            if (other := seen.setdefault(name, model)) != model:
+                reason = f"{model} and {other} would both be called {name}"
+                raise UsageError(reason, where="models", hint="rename one, or write two matrices")
+        for dtype, target, isa in product(dtypes, matrix.targets, matrix.isa):
             axes = dict(zip(AXES, (model, dtype, target, isa), strict=True))
             if any(exclusion.items() <= axes.items() for exclusion in matrix.exclude):
                 continue
@@ -166,11 +193,22 @@ def plan_cells(matrix: Matrix) -> list[Cell]:
             cpu = THIS_MACHINE.describe()["cpu"] if target == HOST else ""
             inputs = json.dumps([source, export, measure, against, runners[target], cpu])
             cache_key = hashlib.sha256(inputs.encode()).hexdigest()[:16]
-            stem = stem_of(safe_name(label), dtype, matrix.export.backend)
-            cells.append(Cell(model, label, dtype, target, isa, stem, cache_key))
+            cells.append(Cell(model, label, dtype, target, isa, stems[dtype], cache_key))
     if not cells:
         raise UsageError("every cell is excluded", where="exclude")
     return cells
+
+
+def _identify(model: str, matrix: Matrix) -> tuple[str, Sequence[str], dict[str, str]]:
+    """The name of a model or program, its dtypes, and what its cells depend on."""
+    if model not in matrix.programs:
+        return parse_name(model).label, matrix.dtypes, identify_export(model) | {"settings": ""}
+    program = open_program(model)
+    if program.path.stem != safe_name(program.path.stem):
+        hint = "rename it: letters, digits, '.', '_' and '-'"
+        raise UsageError("cannot name a folder of results", where=model, hint=hint)
+    dtype = program.export.dtype if program.export else "pte"
+    return program.path.stem, (dtype,), {"sha256": program.sha256}
 
 
 def select_cells(cells: list[Cell], pattern: str) -> list[Cell]:

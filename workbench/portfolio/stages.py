@@ -1,8 +1,11 @@
 """The stages of a cell: export, measure, report. Any worker process can run them."""
 
 import contextlib
+import glob
+import math
 import os
 import platform
+import shutil
 import time
 import traceback
 import uuid
@@ -15,6 +18,7 @@ from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement
 from workbench.errors import ExportError, WorkbenchError
 from workbench.export.artifact import export_model, find_cached_export, versions
+from workbench.export.program import Program, open_program
 from workbench.frames import WRONG
 from workbench.options import Progress
 from workbench.portfolio.executor import limit_time
@@ -100,6 +104,8 @@ def adopt_export(outcome: Outcome, other: Outcome) -> Outcome:
 def export_cell(job: Job, progress: Progress) -> tuple[Outcome, bool]:
     """Export the program of a cell, unless that was done before."""
     cell, options = job.cell, replace(job.matrix.export, dtype=job.cell.dtype)
+    if cell.model in job.matrix.programs:
+        return keep_program(job)
     job.storage.fetch(f"{cell.folder}/artifacts")
     program = find_cached_export(cell.model, options, root=job.root)
     cached = program is not None
@@ -113,14 +119,31 @@ def export_cell(job: Job, progress: Progress) -> tuple[Outcome, bool]:
         raise ExportError(export.problem, where=program.path)
     how = "cached" if cached else "exported"
     progress(f"{program.path.name}: {how}. {export.problem}", 1.0)
-    outcome = replace(
-        job.outcome,
+    return _describe_program(job.outcome, program), cached
+
+
+def keep_program(job: Job) -> tuple[Outcome, bool]:
+    """Copy a finished program, and what lies beside it under its name, to its cell."""
+    source, folder = Path(job.cell.model), artifacts_dir(job.root)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in source.parent.glob(f"{glob.escape(source.name)}*"):
+        if path.is_file():
+            shutil.copyfile(path, folder / path.name)
+    program = open_program(folder / source.name)
+    job.storage.send(f"{job.cell.folder}/artifacts")
+    return _describe_program(job.outcome, program), False
+
+
+def _describe_program(outcome: Outcome, program: Program) -> Outcome:
+    if (export := program.export) is None:
+        return replace(outcome, size_bytes=program.size_bytes)
+    return replace(
+        outcome,
         size_bytes=export.size_bytes,
         sqnr_db=export.sqnr_db,
         undelegated=sum(left.count for left in export.undelegated),
         problem=export.problem,
     )
-    return outcome, cached
 
 
 def measure_cell(job: Job, progress: Progress) -> tuple[Outcome, bool]:
@@ -201,8 +224,8 @@ def tabulate_row(m: Measurement) -> Row:
         restarts=int(found["restarts"]),
         latency_ms=float(found["latency"]),
         median_ms=float(found["median"]),
-        low_ms=float(found["low"]),
-        high_ms=float(found["high"]),
+        low_ms=_finite(found["low"]),
+        high_ms=_finite(found["high"]),
         bottleneck=str(largest["category"]),
         share=float(largest["share"]),
         first_output_ms=resources.get("first output"),
@@ -218,10 +241,15 @@ def tabulate_row(m: Measurement) -> Row:
         row,
         against=ab.baseline.name,
         speedup=float(latency["speedup"]),
-        speedup_low=float(latency["low"]),
-        speedup_high=float(latency["high"]),
+        speedup_low=_finite(latency["low"]),
+        speedup_high=_finite(latency["high"]),
         outcome=ab.verdict.outcome,
     )
+
+
+def _finite(end: float) -> float | None:
+    """The end of an interval; a single restart has none."""
+    return float(end) if math.isfinite(end) else None
 
 
 STAGE_FUNCTIONS = {"export": export_cell, "measure": measure_cell, "report": report_cell}

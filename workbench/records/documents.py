@@ -219,7 +219,7 @@ CONFIG.__doc__ = "The config of `workbench run`: that of Arm's profiling kit, an
 #: Keys of a matrix whose value may be written without brackets if it is a single one.
 LISTS = (
     *("models", "dtypes", "targets", "isa", "threads", "also_rewrite", "against", "weights"),
-    "workspace",
+    *("workspace", "programs"),
 )
 
 
@@ -243,7 +243,8 @@ EXPORT_KEYS = _options(ExportOptions, "dtype", "state_dict", "inputs", "recipe",
 MEASURE_KEYS = _options(MeasureOptions, "toggle", "isa_ladder", "target", "ops")
 _MATRIX = _object(
     "Matrix", "The matrix of `workbench batch`, in YAML.",
-    models=Annotated[_WORDS, Meta(description="models, as of `workbench profile`")],
+    models=_key(_WORDS, "models, as of `workbench profile`"),
+    programs=_key(_WORDS, "finished programs, such as release/*.pte, beside or instead of models"),
     dtypes=_key(_WORDS, "dtypes to export in; fp32 by default"),
     targets=_key(_WORDS, "host, qemu[:CPU], android[:SERIAL] or ssh:HOST; host by default"),
     isa=_key(_WORDS, "a CPU extension to switch off and on, auto, none, or ladder for every level"),
@@ -282,6 +283,8 @@ def describe_document(name: str) -> dict[str, Any]:
             first = cleandoc(record["description"]).split("\n\n")[0]
             record["description"] = first.replace("\n", " ")
             record["additionalProperties"] = title == CONFIG.__name__
+        if title == "Matrix":
+            record["anyOf"] = [{"required": ["models"]}, {"required": ["programs"]}]
         if "schema_version" in record["properties"]:
             record["properties"]["schema_version"] = {"const": runs.SCHEMA_VERSION}
     head = {
