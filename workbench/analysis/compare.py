@@ -475,7 +475,8 @@ class Verdict:
         says so first, and states no speed-up.
         """
         bottleneck = f", bottleneck {self.bottleneck}" if self.bottleneck else ""
-        parts = [f"{self.subject}: {self._describe_outcome()}{bottleneck}", self.programs]
+        subject = f"{self.subject}: " if self.subject else ""
+        parts = [f"{subject}{self._describe_outcome()}{bottleneck}", self.programs]
         return "; ".join(filter(None, parts))
 
     def _describe_outcome(self) -> str:

@@ -405,7 +405,7 @@ class Run:
 
     @property
     def findings(self) -> pd.DataFrame:
-        """Optimisation opportunities, largest gain first: ``frames.FINDINGS``.
+        """Optimisation opportunities, the most promising first: ``frames.FINDINGS``.
 
         With several phases, those of each, the largest part of the phase's latency first; of a
         sweep, those of the ends.
@@ -923,7 +923,7 @@ class Measurement:
 
     @frame_property
     def findings(self) -> pd.DataFrame:
-        """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
+        """Optimisation opportunities, the most promising first: ``frames.FINDINGS``."""
         findings = self.run.rules(self)
         if self.export and not self.emulated:
             with contextlib.suppress(UsageError, StoreError):  # without a study that can be read

@@ -97,7 +97,7 @@ def report(
 @click.option("--threads", type=int, help="At which thread count [default: the first].")
 @BASELINE
 def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str) -> Output:
-    """List optimisation opportunities, largest gain first."""
+    """List optimisation opportunities, the most promising first."""
     from workbench.analysis.describe import NO_PROGRAM, list_findings
     from workbench.analysis.open import open_run
 

@@ -482,7 +482,7 @@ def _exports(exports: Sequence[Export], top: int) -> Iterator[Part]:
 
 
 def _findings(source: Run | Measurement, top: int) -> Iterator[Part]:
-    """The findings, largest gain first: the gain of each, what to do, and where to look."""
+    """The findings, most promising first: the gain of each, what to do, and where to look."""
     subject = source.subject if isinstance(source, Run) else source
     if isinstance(source, Run) and source.record.plan.programs and len(source.findings):
         yield f"About {subject.label}, the first program after the baseline."

@@ -213,7 +213,7 @@ export class Findings {
   constructor(view) {
     this.view = view;
     this.list = h("div", { class: "cards" });
-    this.root = h("section", { class: "findings", "aria-label": "Findings" }, h("h2", null, "Findings, largest gain first"), this.list);
+    this.root = h("section", { class: "findings", "aria-label": "Findings" }, h("h2", null, "Findings, most promising first"), this.list);
   }
 
   redraw() {
