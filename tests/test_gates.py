@@ -192,7 +192,7 @@ def test_the_command_gates_and_says_what_is_next(cli, baseline, tmp_path):
     code, _, err = cli("compare", SAMPLE, "--baseline", baseline, "--junit", "x.xml")
     assert code == 2 and "needs --fail-above" in err
     code, _, err = cli("compare", SAMPLE, SAMPLE, "--baseline", baseline)
-    assert code == 2 and "E2E latency of one run" in err
+    assert code == 2 and "the whole of one run" in err
 
 
 def test_one_run_compares_its_own_pair(cli, gate):

@@ -18,11 +18,12 @@ from workbench.analysis.compare import (
 from workbench.analysis.describe import identify_run
 from workbench.analysis.dtypes import summarize_program
 from workbench.analysis.layers import align_layers
+from workbench.analysis.memory import compare_measured, measure_resources
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
 from workbench.errors import UsageError, WorkbenchError, unknown_name
-from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, WRONG, check
+from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, RESOURCE_CHANGES, WRONG, check
 from workbench.options import MeasureOptions
 from workbench.records.documents import METRICS
 from workbench.records.runs import count_threads
@@ -36,7 +37,8 @@ class Compared:
     ``rows`` are ``frames.GATE_ROWS``; ``verdicts`` are sentences; ``aligned`` (``frames.ALIGNED``)
     has the parts if they were asked for; ``notes`` are caveats; ``resources`` has memory and starts
     if both sides were measured. ``fail_above`` is the limit as a fraction of the baseline's time,
-    ``fail_memory_above`` of its peak memory; None without one.
+    ``fail_memory_above`` of its peak memory, ``fail_start_above`` of the time to its first output;
+    None without one.
     """
 
     rows: pd.DataFrame
@@ -46,6 +48,7 @@ class Compared:
     fail_above: float | None = None
     resources: pd.DataFrame | None = None
     fail_memory_above: float | None = None
+    fail_start_above: float | None = None
 
     @property
     def passed(self) -> bool:
@@ -57,6 +60,7 @@ class Compared:
     def limits(self) -> str:
         """What may be worse, and by how much: ``at most 5 % slower``; empty without a limit."""
         limits = {"slower": self.fail_above, "more peak memory": self.fail_memory_above}
+        limits["later first output"] = self.fail_start_above
         known = ((what, 100 * limit) for what, limit in limits.items() if limit is not None)
         return ", ".join(f"at most {percent:g} % {what}" for what, percent in known)
 
@@ -283,6 +287,7 @@ def compare_many(
     by: str | None = None,
     fail_above: float | None = None,
     fail_memory_above: float | None = None,
+    fail_start_above: float | None = None,
     categories: str | Path = "",
 ) -> Compared:
     """Compare measurements with the first of them, as the command line does.
@@ -318,8 +323,9 @@ def compare_many(
         verdicts=verdicts,
         aligned=aligned,
         notes=notes,
-        resources=judge_resources(measurements, fail_above, fail_memory_above),
+        resources=judge_resources(measurements, fail_above, fail_memory_above, fail_start_above),
         fail_memory_above=fail_memory_above,
+        fail_start_above=fail_start_above,
     )
 
 
@@ -327,22 +333,42 @@ def judge_resources(
     measurements: Mapping[str, Measurement],
     fail_above: float | None = None,
     fail_memory_above: float | None = None,
+    fail_start_above: float | None = None,
 ) -> pd.DataFrame | None:
-    """What others need against the first one, their latency and peak memory held to limits."""
+    """What others need against the first one: latency, memory and starts held to limits."""
     (_, first), *others = measurements.items()
     frames = {name: Comparison(first, m).resources for name, m in others}
-    if fail_memory_above is not None and not all(
-        "peak memory" in [*f["resource"]] for f in frames.values()
-    ):
-        text, hint = "the memory of a side was not measured", "measure both again: workbench run"
-        raise WorkbenchError(text, where="--fail-memory-above", hint=hint)
+    for frame in frames.values():
+        _check_measured(frame["resource"], fail_memory_above, fail_start_above)
     table = pd.concat(frames, names=["subject"]).reset_index("subject").reset_index(drop=True)
     if table["resource"].isin(["latency"]).all():
         return None
-    limits = table["resource"].map({"latency": fail_above, "peak memory": fail_memory_above})
-    shown = (table["outcome"] == "more") | (table["resource"] == "peak memory")
-    table = table.assign(gate=judge_limit(table, limits, shown))
+    table = _judge_table(table, fail_above, fail_memory_above, fail_start_above)
     return table if len(others) > 1 else table.drop(columns="subject")
+
+
+def _check_measured(
+    resources: pd.Series, fail_memory_above: float | None, fail_start_above: float | None
+) -> None:
+    known, hint = [*resources], "measure both again: workbench run"
+    if fail_memory_above is not None and "peak memory" not in known:
+        text = "the memory of a side was not measured"
+        raise WorkbenchError(text, where="--fail-memory-above", hint=hint)
+    if fail_start_above is not None and "first output" not in known:
+        text = "the starts of a side were not measured"
+        raise WorkbenchError(text, where="--fail-start-above", hint=hint)
+
+
+def _judge_table(
+    table: pd.DataFrame,
+    fail_above: float | None,
+    fail_memory_above: float | None,
+    fail_start_above: float | None,
+) -> pd.DataFrame:
+    limits = {"latency": fail_above, "peak memory": fail_memory_above}
+    limits["first output"] = fail_start_above
+    shown = (table["outcome"] == "more") | (table["resource"] == "peak memory")
+    return table.assign(gate=judge_limit(table, table["resource"].map(limits), shown))
 
 
 def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
@@ -448,6 +474,8 @@ def compare_with_metrics(
     *,
     across: Collection[str] = (),
     fail_above: float | None = None,
+    fail_memory_above: float | None = None,
+    fail_start_above: float | None = None,
 ) -> Compared:
     """Compare a run with a saved baseline: the ``metrics.json`` of an earlier run.
 
@@ -470,7 +498,7 @@ def compare_with_metrics(
         raise unknown_name("measurement", f"{experiment}:{threads}", known, where=metrics_json)
     measured = {(m.name, m.threads): m for m in run.measurements}
     programs = metrics.get("programs", {})
-    subjects, sides = [], []
+    subjects, sides, changes = [], [], []
     for row in wanted:
         count = count_threads(row["threads"])
         if (row["experiment"], row["threads"]) not in measured:
@@ -486,6 +514,14 @@ def compare_with_metrics(
             raise WorkbenchError(problem, where=run.path, hint="measure both with the same runner")
         subjects.append(f"{metrics['model']}, {m.name}, {count}")
         sides.append((row["restarts_ms"], restart_latencies(latencies).to_list()))
+        earlier = {
+            each["resource"]: (each["unit"], pd.Series(each["values"], dtype=float))
+            for each in row.get("resources", ())
+        }
+        rows = compare_measured(earlier, measure_resources(m.starts), separate=True)
+        table = pd.DataFrame(rows, columns=RESOURCE_CHANGES.names[:-1])
+        _check_measured(table["resource"], fail_memory_above, fail_start_above)
+        changes.append(table.assign(subject=subjects[-1]))
     table = compare_restarts(subjects, *zip(*sides, strict=True))
     wrong = describe_faults(run.wrong, metrics.get("problem", ""))
     if wrong:
@@ -497,7 +533,16 @@ def compare_with_metrics(
     started = run.record.started
     apart = f"measured apart: the baseline at {metrics['started']}, this run at {started}"
     rows = table.rename(columns={"name": "subject"})
-    return judge_rows(rows, fail_above, verdicts=verdicts, notes=(apart,))
+    resources = _judge_table(
+        pd.concat(changes, ignore_index=True), fail_above, fail_memory_above, fail_start_above
+    )
+    if len(changes) == 1:
+        resources = resources.drop(columns="subject")
+    return judge_rows(
+        rows, fail_above, verdicts=verdicts, notes=(apart,),
+        resources=None if resources.empty else resources,
+        fail_memory_above=fail_memory_above, fail_start_above=fail_start_above,
+    )  # fmt: skip
 
 
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:

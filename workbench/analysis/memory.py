@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -340,18 +340,28 @@ def compare_resources(
         before, after = (size / MB for size in sizes)
         ratio = after / before
         rows.append(("size", "MB", before, after, *[ratio] * 3, judge_ratio(ratio, ratio)))
-    measured = measure_resources(candidate)
-    for resource, (unit, ours) in measure_resources(baseline).items():
-        if resource not in measured:
-            continue
-        ours, theirs = ours.align(measured[resource][1], join="inner")
+    rows += compare_measured(measure_resources(baseline), measure_resources(candidate))
+    table = pd.DataFrame(rows, columns=frames.RESOURCE_CHANGES.names[:-1])
+    return frames.check(table.assign(control=math.nan), frames.RESOURCE_CHANGES)
+
+
+def compare_measured(
+    baseline: Mapping[str, tuple[str, pd.Series]],
+    candidate: Mapping[str, tuple[str, pd.Series]],
+    separate: bool = False,
+) -> list[tuple[Any, ...]]:
+    """Rows of ``frames.RESOURCE_CHANGES`` for what both sides measured, by `measure_resources`."""
+    rows = []
+    for resource in (name for name in baseline if name in candidate):
+        (unit, ours), (_, theirs) = baseline[resource], candidate[resource]
+        if not separate:
+            ours, theirs = ours.align(theirs, join="inner")
         if len(ours):
-            found = speedup_of_restarts(theirs, ours)
+            found = speedup_of_restarts(theirs, ours, separate=separate)
             low, ratio, high = (float(end[0]) for end in (found.low, found.value, found.high))
             outcome = judge_ratio(low, high)
             rows.append((resource, unit, ours.mean(), theirs.mean(), ratio, low, high, outcome))
-    table = pd.DataFrame(rows, columns=frames.RESOURCE_CHANGES.names[:-1])
-    return frames.check(table.assign(control=math.nan), frames.RESOURCE_CHANGES)
+    return rows
 
 
 def judge_ratio(low: float, high: float) -> str:

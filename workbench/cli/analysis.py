@@ -209,6 +209,9 @@ def kernels(log: Path, baseline: Path | None) -> Output:
 @click.option(
     "--fail-memory-above", type=PERCENT, help="Exit 1 if the peak memory grew by more than this."
 )
+@click.option(
+    "--fail-start-above", type=PERCENT, help="Exit 1 if the first output came later by more."
+)
 @click.option("--junit", type=PATH, help="Also write JUnit XML; with --fail-above.")
 @click.option("--markdown", type=PATH, help="Also write Markdown.")
 def compare(
@@ -219,6 +222,7 @@ def compare(
     categories: str,
     fail_above: float | None,
     fail_memory_above: float | None,
+    fail_start_above: float | None,
     junit: Path | None,
     markdown: Path | None,
 ) -> Output:
@@ -231,17 +235,19 @@ def compare(
     from workbench.analysis.compare_runs import compare_many, compare_with_metrics
     from workbench.report.gate import describe_compared, write_gate_summary, write_junit
 
-    if junit and fail_above is None and fail_memory_above is None:
+    limits = {
+        "fail_above": fail_above,
+        "fail_memory_above": fail_memory_above,
+        "fail_start_above": fail_start_above,
+    }
+    if junit and not any(limit is not None for limit in limits.values()):
         raise UsageError("needs --fail-above", where="--junit")
     if baseline is None:
-        found = compare_many(
-            names, across=across, by=by, fail_above=fail_above, categories=categories,
-            fail_memory_above=fail_memory_above,
-        )  # fmt: skip
-    elif len(names) > 1 or by or categories or fail_memory_above is not None:
-        raise UsageError("compares the E2E latency of one run", where="--baseline")
+        found = compare_many(names, across=across, by=by, categories=categories, **limits)
+    elif len(names) > 1 or by or categories:
+        raise UsageError("compares the whole of one run", where="--baseline")
     else:
-        found = compare_with_metrics(baseline, names[0], across=across, fail_above=fail_above)
+        found = compare_with_metrics(baseline, names[0], across=across, **limits)
     if junit:
         write_junit(found, junit)
     if markdown:

@@ -52,11 +52,16 @@ def _object(title: str, meaning: str, /, **fields: Any) -> Any:
 
 
 _STATISTICS = _row(frames.STATISTICS)
+_RESOURCE = _object(
+    "MeasuredResource", "What a process needs, in every start that was measured.",
+    resource=str, unit=str, values=tuple[Annotated[float, Meta(ge=0)], ...],
+)  # fmt: skip
 _LATENCY: Any = _row(
     frames.STATISTICS, "measured latency", experiment=str, threads=int,
     clock=Literal["cpu_ns", "wall_ns"], control=bool,
     restarts_ms=Annotated[tuple[Annotated[float, Meta(ge=0)], ...], Meta(min_length=1)],
     tracer_overhead=float | None, load_ms=tuple[float, ...], startup_ms=tuple[float, ...],
+    resources=NotRequired[_several(_RESOURCE)],
 )  # fmt: skip
 
 
@@ -66,7 +71,7 @@ _VERSION = {"schema_version": NotRequired[int]}
 #: scripts of Arm's profiling kit.
 METRICS = _object(
     "Metrics",
-    "``metrics.json``: the latencies of a run, from which a later run is compared with it.",
+    "``metrics.json``: latencies, starts and memory of a run, to compare later ones with.",
     model=str, program=str, device=str, build=str, emulated=bool, started=str, floor=float | None,
     latencies=_several(_LATENCY), unit=NotRequired[Literal["ms"]], problem=NotRequired[str],
     results=NotRequired[tuple[dict[str, Any], ...]], programs=NotRequired[dict[str, str]],

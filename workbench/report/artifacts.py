@@ -10,6 +10,7 @@ import pandas as pd
 
 from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.ledger import TRACING
+from workbench.analysis.memory import measure_resources
 from workbench.analysis.open import open_run
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run
@@ -135,6 +136,10 @@ def _latency(measurement: Measurement) -> Document:
         "tracer_overhead": measurement.run.tracer_overhead.get(key),
         "load_ms": [s.load_ms for s in sessions if s.load_ms],
         "startup_ms": [s.startup_ms for s in sessions if s.startup_ms],
+        "resources": [
+            {"resource": resource, "unit": unit, "values": values.to_list()}
+            for resource, (unit, values) in measure_resources(measurement.starts).items()
+        ],
     }
 
 
