@@ -50,7 +50,7 @@ def test_a_rate_is_measured_beside_the_tight_loop(side, cli, conv_pte, tmp_path)
     for name in run.experiments:
         paced, tight = run[name].paced.to_dict("records")
         sessions = [s for s in run.record.paced if s.experiment == name]
-        assert len(sessions) == run.record.plan.processes
+        assert len(sessions) == 3, "restarts of a short budget"
         late = [ns for s in sessions for batch in s.batches for ns in batch.late_ns]
         assert min(late) >= 0 and paced["inferences"] == len(late) >= len(sessions)
         assert 0 < paced["p50"] <= paced["p90"] <= paced["p99"]

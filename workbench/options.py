@@ -141,7 +141,11 @@ class MeasureOptions:
         "of each program. `profile` exports a model with fixed shapes once for each batch or size.",
         metavar="NAME=SIZES",
     )
-    threads: tuple[int, ...] = _option((1,), "CPU threads, separated by commas.")
+    threads: tuple[int, ...] = _option(
+        (1,),
+        "CPU threads, separated by commas; auto (0): those that ExecuTorch's Android and iOS code "
+        "would choose.",
+    )
     runs: int = _option(50, "Minimum timed inferences per experiment.")
     budget_s: float = _option(
         0.0, "Time to measure for, such as 30s, instead of --runs.", name="budget", type="duration"

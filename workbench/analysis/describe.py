@@ -34,6 +34,7 @@ def describe_run(record: RunRecord, categories: str, recorder: str = "") -> pd.D
     plan, host = record.plan, record.host
     machine = [host.get("cpu"), f"{host.get('cores_usable')} cores", host.get("system")]
     machine += ["virtual"] if host.get("virtual") else []
+    machine += [host["clusters"]] if host.get("clusters") else []
     facts = {}
     for program in plan.all_programs:
         ending = f" {program.name}" if program.name else ""

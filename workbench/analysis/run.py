@@ -327,8 +327,10 @@ class Run:
         if self.emulated:
             return ()
         phases = sweeps.experiments_by_phase(self.record.plan)
+        priced = sweeps.price_threads(self.latencies, self.record.plan, self.experiments)
         swept = (sweeps.list_swept(self.latencies, names) for names in phases)
-        return tuple(t for names in swept for t in sweeps.find_crossovers(self.latencies, names))
+        found = (t for names in swept for t in sweeps.find_crossovers(self.latencies, names))
+        return *priced, *found
 
     @frame_property
     def phases(self) -> pd.DataFrame | None:

@@ -174,6 +174,29 @@ def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list
     return found
 
 
+def price_threads(latencies: pd.DataFrame, plan: Plan, experiments: Sequence[str]) -> list[str]:
+    """Sentences on the thread counts that ExecuTorch would choose: the best, and what others cost.
+
+    The ratios and their intervals are those of `sweep_threads`, against the fastest count.
+    """
+    restarts = _split_restarts(pick_timed(latencies))
+    rules = dict(zip(plan.threads, plan.thread_rules, strict=False))
+    sentences = []
+    for name in experiments:
+        times = {n: restarts[name, n].mean() for n in rules if (name, n) in restarts}
+        if not times:
+            continue
+        best = min(times, key=lambda count: times[count])
+        texts = [f"{count_threads(best)} fastest here ({rules[best]})"]
+        for count in times.keys() - {best}:
+            ratio, low, high, outcome = _compare_setups(restarts, (name, count), (name, best))
+            cost = f"{ratio:.2f}x [{low:.2f}, {high:.2f}] as long"
+            cost += "" if outcome == "faster" else f" ({outcome})"
+            texts.append(f"{count_threads(count)} ({rules[count]}) {cost}")
+        sentences.append(f"{name}, wall time: {'; '.join(texts)}")
+    return sentences
+
+
 def _split_restarts(timed: pd.DataFrame, clock: str | None = _CLOCK) -> dict[_Setup, pd.Series]:
     """The latency of every restart by experiment and thread count."""
     return {

@@ -56,8 +56,9 @@ _SIZE = Parsed(
     lambda match: (match[1], int(match[2])),
 )  # fmt: skip
 _COUNTS = Parsed(
-    "n,n...", "a list of whole numbers", r" *-?\d{1,9} *(, *-?\d{1,9} *)*",
-    lambda match: tuple(map(int, match[0].split(","))),
+    "n,n...", "a list of whole numbers",
+    r" *(-?\d{1,9}|auto) *(, *(-?\d{1,9}|auto) *)*",
+    lambda match: tuple(map(int, match[0].replace("auto", "0").split(","))),
 )  # fmt: skip
 _NUMBERS = Parsed(
     "x,x...", "a list of numbers", r" *-?\d*\.?\d{1,15} *(, *-?\d*\.?\d{1,15} *)*",

@@ -166,7 +166,7 @@ def _summarize(run: Run) -> list[str]:
     texts = [ab.text for ab in run.comparisons]
     uses = dict.fromkeys(m.use[1] for ab in run.comparisons for m in (ab.candidate, ab.baseline))
     quality = [*filter(None, uses), summarize_quality(run.quality)]
-    return [*texts, *latencies, *paced, *run.size_changes, *dtypes, *quality]
+    return [*texts, *latencies, *run.crossovers, *paced, *run.size_changes, *dtypes, *quality]
 
 
 def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def _check(matrix: Matrix, path: Path) -> None:
     for key, least in LEAST.items():
         if not least <= numbers[key] <= MAX_NUMBER:
             raise UsageError("is out of range", where=f"{path}: {key}")
-    if not all(1 <= count <= 1024 for count in measure.threads):
+    if not all(0 <= count <= 1024 for count in measure.threads):
         raise UsageError("is out of range", where=f"{path}: threads")
     for exclusion in matrix.exclude:
         if not exclusion:

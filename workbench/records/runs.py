@@ -265,7 +265,8 @@ class Plan:
     ``cool_down_s``. ``direction`` says which experiments are baselines and why, where no toggle
     does. ``sweep`` is the dimension whose size every phase changes. ``starts`` is how often every
     experiment is started to time its first output. With ``every_s``, inferences are also timed at
-    that period, in seconds.
+    that period, in seconds. ``thread_rules`` has the reason for each of ``threads``, if they were
+    chosen by rules.
     """
 
     pte: str
@@ -296,6 +297,7 @@ class Plan:
     sweep: str = ""
     starts: int = 0
     every_s: float = 0.0
+    thread_rules: tuple[str, ...] = ()
 
     @property
     def all_programs(self) -> tuple[PlannedProgram, ...]:

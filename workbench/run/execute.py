@@ -8,7 +8,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -58,8 +58,7 @@ DISTURBED = 0.5
 COLD_STARTS = 3
 #: After so many seconds for each experiment, every mode gets only so many starts.
 STARTS_S, LEAST_STARTS = 2.0, 2
-#: At a rate, every experiment runs for so long, but takes no more inferences than this; the other
-#: ones wait meanwhile.
+#: At a rate, every experiment is run for so long, at most so often, and so long at a time.
 PACED_S, MAX_PACED, PACED_BATCH_S = 30.0, 1000, 2.0
 #: Most inferences of a sampled process: its trace grows with each; the fastest models need these.
 MAX_SAMPLED = 2000
@@ -85,8 +84,8 @@ def execute(
     """Measure what a plan says on a locked device; returns the run's folder.
 
     Each thread count is measured in several fresh processes, their experiments interleaved:
-    untraced, for latency, alternating with ETDump, for the operators' shares; then, if the plan has
-    a rate, at that. Then each experiment
+    untraced, for latency, alternating with ETDump, for the operators' shares; if the plan has a
+    rate, at that too. Then each experiment
     is started several times for its first output, and finally sampled in a process of its own. An
     interrupted run keeps its measurements; the same plan continues it. Before each step, ``watch``
     is called with what was measured; with a budget, ``enough`` says after each restart whether that
@@ -105,8 +104,6 @@ def execute(
                 announce(steps[0], recorder.run, progress)
                 if not all(map(recorder.has, steps)):
                     time_steps(recorder, *steps)
-        for threads in plan.threads if plan.every_s else ():
-            time_paced(recorder, threads, progress)
         for threads in plan.threads if plan.starts else ():
             progress(f"{count_threads(threads)}, started", 1.0)
             with optional("starts", progress, fatal=TargetError):
@@ -205,6 +202,7 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
     }
     batches: Batches = {(e.name, traced): [] for traced in kinds for e in experiments}
     sessions: dict[str, RunnerSession] = {}
+    paced: dict[str, list[Batch]] = {}
 
     def describe() -> list[Session]:
         return [
@@ -244,6 +242,9 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
             untraced = [session for session in describe() if not session.traced]
             if again and disturbance(untraced) >= disturbance(recorder.sessions_of(steps[0])):
                 return
+            if plan.every_s and False in kinds and not again:
+                compared = {e.name: sessions[e.name] for e in experiments if not e.control}
+                paced = pace_in_turn(compared, plan, process)
             for name, path in traces.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 sessions[name].etdump(path)
@@ -254,7 +255,11 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
         complete = True
     finally:
         if complete or not again:
-            recorder.add_sessions(describe())
+            recorder.add_sessions(described := describe())
+            untraced = [s for s in described if s.experiment in paced and not s.traced]
+            if complete and untraced:
+                at_rate = (replace(s, batches=tuple(paced[s.experiment])) for s in untraced)
+                recorder.add("paced", *at_rate)
 
 
 def _explain_crash(
@@ -424,45 +429,21 @@ def warm_up(session: RunnerSession, plan: Plan) -> int:
     return size
 
 
-def time_paced(recorder: RunRecorder, threads: int, progress: Progress) -> None:
-    """Time every experiment but controls at the plan's rate, in processes of their own.
-
-    One runs at a time, for some seconds, while the others wait: A B B A.
-    """
-    plan, known = recorder.run.plan, {(s.threads, s.process) for s in recorder.run.paced}
-    experiments = [e for e in plan.experiments_at(threads) if not e.control]
-    least, most_s = (1, plan.budget_s) if plan.budget_s else (plan.runs, PACED_S)
-    for process in range(plan.processes):
-        if (threads, process) in known:
-            continue
-        progress(f"{count_threads(threads)}, paced", process / plan.processes)
-        core, sessions = recorder.runner.target.core(threads, process), dict[str, RunnerSession]()
-        batches: dict[str, list[Batch]] = {e.name: [] for e in experiments}
-        with contextlib.ExitStack() as stack:
-            taken_s = plan.every_s  # at least, from one inference to the next
-            for experiment in experiments:
-                session = start_runner(recorder, experiment, threads, core)
-                sessions[experiment.name] = stack.enter_context(session)
-                warmup = session.run(max(1, plan.warmup), traced=False)
-                taken_s = max(taken_s, min(warmup.wall_ns) / 1e9)
-            total = max(least, min(MAX_PACED, round(min(most_s, PACED_S) / taken_s)))
-            count = math.ceil(total / plan.processes)
-            largest = max(1, round(PACED_BATCH_S / taken_s))
-            for order in interleave(list(sessions), math.ceil(count / (2 * largest)), process):
-                for name in order:
-                    done = sum(len(batch.wall_ns) for batch in batches[name])
-                    if size := min(largest, count - done):
-                        batches[name].append(sessions[name].pace(size, plan.every_s))
-        recorder.add(
-            "paced",
-            *(
-                Session(
-                    name, threads, process, False, session.ready.masked, session.ready.load_ms,
-                    session.ready.startup_ms, tuple(batches[name]), session.ready.clock, core=core,
-                )
-                for name, session in sessions.items()
-            ),
-        )  # fmt: skip
+def pace_in_turn(
+    sessions: Mapping[str, RunnerSession], plan: Plan, restart: int
+) -> dict[str, list[Batch]]:
+    """Run sessions at the plan's rate, one after the other for some seconds: A B B A."""
+    batches: dict[str, list[Batch]] = {name: [] for name in sessions}
+    shortest_ns = [min(session.run(2, traced=False).wall_ns) for session in sessions.values()]
+    taken_s = max(plan.every_s, *(ns / 1e9 for ns in shortest_ns))
+    least, most_s = (1, min(plan.budget_s, PACED_S)) if plan.budget_s else (plan.runs, PACED_S)
+    total = max(least, min(MAX_PACED, round(most_s / taken_s)))
+    count, largest = math.ceil(total / plan.processes), max(1, round(PACED_BATCH_S / taken_s))
+    for order in interleave(list(sessions), math.ceil(count / (2 * largest)), restart):
+        for name in order:
+            if size := min(largest, count - sum(len(batch.wall_ns) for batch in batches[name])):
+                batches[name].append(sessions[name].pace(size, plan.every_s))
+    return batches
 
 
 def disturbance(sessions: Sequence[Session]) -> float:

@@ -9,15 +9,24 @@ from dataclasses import dataclass, replace
 from workbench.errors import RunnerError, UsageError, WorkbenchError, unknown_name
 from workbench.run.build import ask_runner
 
+#: Of what a runner tells; so many threads it takes.
+MAX_CORES = 1024
+
 
 @dataclass(frozen=True)
 class Isa:
-    """A CPU's features, those that each level hides, and ``ok`` or why none can be hidden."""
+    """A CPU's features, those that each level hides, and ``ok`` or why none can be hidden.
+
+    ``cores`` is 0 if the runner does not tell; ``performance_cores`` are those that ExecuTorch
+    counts as such, 0 if it cannot.
+    """
 
     arch: str
     features: tuple[str, ...]
     levels: dict[str, tuple[str, ...]]
     self_check: str
+    cores: int = 0
+    performance_cores: int = 0
 
     def hidden_by(self, level: str) -> frozenset[str]:
         """The features of this CPU that a level hides."""
@@ -78,6 +87,9 @@ def read_isa(command: Sequence[str]) -> Isa:
     try:
         features = {feature["name"]: feature for feature in answer["features"]}
         names = [level["name"] for level in answer["levels"]]
+        cores = [int(answer.get(key, 0)) for key in ("cores", "performance_cores")]
+        if not 0 <= min(cores) <= max(cores) <= MAX_CORES:
+            raise ValueError
         return Isa(
             arch=answer["arch"],
             features=tuple(name for name, feature in features.items() if feature["on"]),
@@ -86,8 +98,10 @@ def read_isa(command: Sequence[str]) -> Isa:
                 for count, level in enumerate(names, 1)
             },
             self_check=answer["self_check"],
+            cores=cores[0],
+            performance_cores=cores[1],
         )
-    except (TypeError, KeyError):
+    except (TypeError, KeyError, ValueError):
         raise RunnerError("no answer to --print_isa", where=command[0], kind="protocol") from None
 
 

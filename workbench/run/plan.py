@@ -21,7 +21,7 @@ from workbench.records.runs import (
     PlannedProgram,
     Tensor,
 )
-from workbench.run.isa import Isa, Toggle, find_levels, resolve_toggle
+from workbench.run.isa import MAX_CORES, Isa, Toggle, find_levels, resolve_toggle
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Ready
 from workbench.run.targets.host import HOST
@@ -46,7 +46,7 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
     Loads every program once, so that a broken one fails before anything is measured.
     """
     for name, least, value in (
-        ("threads", 1, min(options.threads, default=0)),
+        ("threads", 1, min((n or 1 for n in options.threads), default=0)),
         ("runs", 1, options.runs),
         ("warmup", 0, options.warmup),
         ("processes", 1, options.processes),
@@ -67,6 +67,7 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
     if runtimes and runner.target is not HOST:
         what = "other runtimes are measured on this machine only"
         raise UsageError(what, where=f"--target {runner.target.name}")
+    threads = choose_threads(options.threads, runner)
     toggle, experiments, pairs = choose_experiments(options, runner.isa, compared, runtimes)
     if (options.weights or options.workspace) and runner.target.platform == "mac":
         raise UsageError("needs Linux or Android", where="--weights")
@@ -78,7 +79,8 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         plan,
         toggle=toggle,
         target=runner.target.name,
-        threads=tuple(dict.fromkeys(options.threads)),
+        threads=tuple(threads),
+        thread_rules=tuple(threads.values()) if any(threads.values()) else (),
         runs=options.runs,
         warmup=options.warmup,
         processes=options.processes,
@@ -90,6 +92,35 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         every_s=options.every_s,
     )
     return shorten_plan(plan) if runner.target.emulated else plan
+
+
+def choose_threads(counts: Sequence[int], runner: Runner) -> dict[int, str]:
+    """The thread counts to measure, and the rule behind each; 0 stands for all rules.
+
+    The rules are those of pytorch/executorch (cff6f4d, 2026-08-22): the thread pool has as many
+    threads as the device has performance cores (``extension/threadpool``), and nothing in
+    ``extension/apple`` changes that; Android's Module takes half of the cores, its LlmModule the
+    performance cores but one (``extension/android/jni``). ExecuTorch itself counts the cores; where
+    it cannot tell performance cores, as on x86, both take all.
+    """
+    if 0 not in counts:
+        return dict.fromkeys(counts, "")
+    cores, fast = runner.isa.cores, runner.isa.performance_cores
+    if runner.target.emulated or not cores:
+        problem = "an emulated CPU has no times" if cores else "the runner does not count its cores"
+        raise UsageError(problem, where="--threads auto", hint="name counts, such as 1,2,4")
+    clusters = runner.target.clusters
+    rules = [
+        (1, "one thread"),
+        (fast - 1, "performance cores but one, Android's LlmModule"),
+        (cores // 2, "half of the cores, Android's Module"),
+        (fast, "performance cores, iOS and others"),
+        (0 if fast else cores, "all cores, iOS and others"),
+        *((n, "cores with the highest clock") for n, _ in clusters[:1] if clusters[1:]),
+        *((count, "as asked for") for count in counts),
+    ]
+    known = sorted({count for count, _ in rules if 0 < count <= MAX_CORES})
+    return {n: "; ".join(text for count, text in rules if count == n) for n in known}
 
 
 #: The control's name. It has no part of the name that it repeats: the tools of Arm's profiling kit

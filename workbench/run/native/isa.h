@@ -24,7 +24,9 @@
 #include <sys/sysctl.h>
 #endif
 
-extern "C" bool cpuinfo_initialize(void);  // the wheel exports it but has no header for it
+// The wheel exports these but has no header for them.
+extern "C" bool cpuinfo_initialize(void);
+extern "C" uint32_t cpuinfo_get_processors_count(void);
 
 namespace isa {
 

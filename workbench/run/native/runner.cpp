@@ -80,6 +80,9 @@ void print_isa() {
                    .add("event", "isa")
                    .add("arch", isa::kArch)
                    .add("self_check", verdict)
+                   .add("cores", static_cast<int>(cpuinfo_get_processors_count()))
+                   .add("performance_cores",
+                        static_cast<int>(executorch::extension::cpuinfo::get_num_performant_cores()))
                    .add("levels", levels)
                    .add("features", features));
 }

@@ -8,6 +8,7 @@ import selectors
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -89,6 +90,7 @@ echo @load; cat /proc/loadavg || sysctl -n vm.loadavg
 echo @allowed; grep Cpus_allowed_list /proc/self/status
 echo @governor; cat /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor
 echo @capacity; grep . /sys/devices/system/cpu/cpu[0-9]*/cpu_capacity
+echo @frequency; grep . /sys/devices/system/cpu/cpu[0-9]*/cpufreq/cpuinfo_max_freq
 """
 
 
@@ -150,6 +152,7 @@ class Host:
             "system": facts["system"][:LONGEST_FACT],
             "virtual": "hypervisor" in flags[1].split() if flags else None,
             "governor": facts["governor"][:LONGEST_FACT],
+            "clusters": ", ".join(f"{n} x {mhz} MHz" for n, mhz in self.clusters)[:LONGEST_FACT],
             "load_average": [float(x) for x in re.findall(r"\d+\.\d+", facts["load"][:99])[:3]],
         }
 
@@ -174,10 +177,19 @@ class Host:
 
     def cores(self) -> list[int]:
         """The cores to pin measurements to, without a mixed CPU's slow ones; [] if unknown."""
-        rows = re.findall(r"/cpu(\d{1,4})/cpu_capacity:(\d{1,9})\b", self.facts["capacity"])
-        capacity = {int(core): int(value) for core, value in rows}
+        capacity = _by_core(self.facts["capacity"])
         best = max((capacity.get(core, 0) for core in self._allowed()), default=0)
         return [core for core in self._allowed() if capacity.get(core, 0) == best]
+
+    @property
+    def clusters(self) -> list[tuple[int, int]]:
+        """How many cores share a largest clock, and that in MHz, the fastest first; [] if unknown.
+
+        Cores of one clock may differ in their capacity, which decides then.
+        """
+        capacity, khz = (_by_core(self.facts[name]) for name in ("capacity", "frequency"))
+        kinds = Counter((capacity.get(core, 0), clock) for core, clock in khz.items())
+        return [(count, clock // 1000) for (_, clock), count in sorted(kinds.items())[::-1]]
 
     def _allowed(self) -> list[int]:
         """The cores of a list such as ``0-3,8``; [] if it is none."""
@@ -209,6 +221,12 @@ class Host:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _by_core(text: str) -> dict[int, int]:
+    """The numbers in files of cores, as ``grep`` prints them."""
+    rows = re.findall(r"/cpu(\d{1,4})/[a-z_/]{1,40}:(\d{1,9})$", text, re.MULTILINE)
+    return {int(core): int(value) for core, value in rows}
 
 
 HOST = Host()
