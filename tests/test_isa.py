@@ -227,6 +227,11 @@ def test_reading_the_isa_of_another_program_fails(tmp_path):
         read_isa([str(tmp_path / "none")])
     with pytest.raises(RunnerError, match="--print_isa"):
         read_isa(["true"])
+    answer = '{"arch": "x", "self_check": "ok", "levels": [], "features": [], "cores": %s}'
+    for cores in ("-1", "5000", '"many"', "[1]"):
+        with pytest.raises(RunnerError, match="--print_isa"):
+            read_isa(["sh", "-c", f"echo '{answer % cores}'"])
+    assert read_isa(["sh", "-c", f"echo '{answer % 8}'"]).cores == 8
 
 
 @pytest.fixture

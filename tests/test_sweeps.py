@@ -1,5 +1,6 @@
 """Sweeps over ISA levels, thread counts and sizes, as an opened run shows them."""
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -59,6 +60,19 @@ def test_the_sweep_is_in_wall_time_and_says_what_threads_bring(tmp_path):
         "from 4 threads on, low is faster than high",
         "low with 4 threads is faster than high with 1",
     )
+
+
+def test_chosen_thread_counts_are_priced_with_intervals(tmp_path):
+    times = {"off": {1: 8.0, 2: 4.0, 4: 4.4}, "on": {1: 4.0, 2: 2.0, 4: 2.2}}
+    made = open_made_run(tmp_path / "made", times, **BRIEF)
+    plan = wb.records.runs.Plan(
+        **vars(made.record.plan) | {"thread_rules": ("one thread", "half", "all")}
+    )
+    first, second, *_ = open_made_run(tmp_path, times, changes={"plan": plan}, **BRIEF).crossovers
+    assert first.startswith("off, wall time: 2 threads fastest here (half); 1 thread (one thread) ")
+    ratio, low, high = (float(x) for x in re.findall(r"[0-9.]+(?=x| *,|\])", first.split("; ")[1]))
+    assert low <= ratio <= high and ratio == pytest.approx(2, rel=0.05)
+    assert "4 threads (all) 1.1" in second
 
 
 def test_threads_that_share_a_unit_are_said_to_be_slower(tmp_path):

@@ -176,6 +176,54 @@ def test_facts_that_no_machine_has_are_unknown(board, config, tmp_path):
     assert host["cores_usable"] == host["cores"]
 
 
+def pretend_clusters(board, khz):
+    """Let the board state the largest clock of each core."""
+    name = "/sys/devices/system/cpu/cpu{}/cpufreq/cpuinfo_max_freq:{}"
+    lines = "\\n".join(name.format(core, clock) for core, clock in enumerate(khz))
+    script = (board.tools.folder / "ssh").read_text()
+    edit = f"/cpu_capacity:/d; s|^@frequency|&\\n{lines}|"
+    script = script.replace('exec sh -c "$*"', f"sh -c \"$*\" | sed '{edit}'")
+    board.tools.write("ssh", script, log=False)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_threads_are_those_that_executorch_would_choose_on_the_device(
+    board, install, conv_pte, tmp_path
+):
+    (native,) = wb.find_runner().command
+    edit = 's/"cores":[0-9]*/"cores":8/; s/"performance_cores":[0-9]*/"performance_cores":4/'
+    body = (
+        f'case "$*" in *--print_isa*) {native} "$@" | sed \'{edit}\';; *) exec {native} "$@";; esac'
+    )
+    runner = board.tools.write("board-runner", body, log=False)
+    board.tools.write_packages(platform.machine(), str(runner))
+    options = replace(BRIEF, threads=(0,), runs=2, processes=2, roof=False)
+    run = wb.measure(conv_pte, options=options, root=tmp_path / "out")
+    plan = run.record.plan
+    assert plan.threads == (1, 3, 4)
+    assert "LlmModule" in plan.thread_rules[1] and "Android's Module" in plan.thread_rules[2]
+    first, *_ = run.crossovers
+    assert "fastest here (" in first and first.count("as long") == 2
+
+
+@pytest.mark.parametrize(
+    ("khz", "says"),
+    [
+        ([1_800_000] * 4 + [2_400_000] * 3 + [2_800_000],
+         "1 x 2800 MHz, 3 x 2400 MHz, 4 x 1800 MHz"),
+        (["9" * 5000, "x", "-1"], ""),
+        (range(1000, 2_000_000, 1000), "1 x 1999 MHz, 1 x 1998 MHz, "),
+    ],
+    ids=["clusters", "no numbers", "many"],
+)  # fmt: skip
+def test_the_clusters_of_a_device_are_stated_and_bounded(board, config, tmp_path, khz, says):
+    pretend_clusters(board, khz)
+    stated = wb.run_config(config, root=tmp_path / "out").record.host["clusters"]
+    assert stated.startswith(says) if says else stated == ""
+    assert len(stated) <= 200
+
+
 @needs_compiler
 def test_a_run_on_a_target(board, install, conv_pte, tmp_path):
     pte = Path(shutil.copy(conv_pte, tmp_path / "it's a $model.pte"))
