@@ -150,7 +150,7 @@ def test_the_command_ends_as_the_batch_did(cli, matrix, ran, monkeypatch, tmp_pa
         ("models: toy_cnn\nisa: avx51", "did you mean 'avx512'?"),
         ("models: toy_cnn\ntargets: qenu", "valid: android[:SERIAL], host, qemu[:CPU], ssh:HOST"),
         ("models: toy_cnn\nbackend: vulkan", "valid: portable, xnnpack"),
-        ("models: toy_cnn\nthreads: [0]", "out of range"),
+        ("models: toy_cnn\nthreads: [-1]", "out of range"),
         ("models: toy_cnn\nruns: 1.5", "$.runs: expected int"),
         ("models: toy_cnn\nprecision: .nan", "out of range"),
         ("models: toy_cnn\nmodels: vit_tiny", "duplicate key 'models'"),
