@@ -15,6 +15,7 @@ GROUP_SIZE = 32
 OPTIONAL_REWRITES = {
     "slices": "slices and reshapes instead of splits, selections and unbinding",
     "mean": "means that keep their dimensions, reshaped afterwards",
+    "products": "products of two activations as a batch of one, which XNNPACK has",
     "powers": "products and square roots instead of powers",
     "norms": "layer norms as matrix products and elementwise operators",
     "constants": "what depends on no input is computed by the export",

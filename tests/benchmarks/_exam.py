@@ -114,7 +114,7 @@ CASES = (
         lambda: tokens(lambda m, x: torch.mm(torch.mm(x[0], x[0].t()), x[0])[None], count=256),
         "undelegated",
         "mm",
-        lambda: tokens(lambda m, x: torch.bmm(torch.bmm(x, x.transpose(1, 2)), x), count=256),
+        fix={"also_rewrite": ("products",)},
     ),
     Case(
         "computed weight",

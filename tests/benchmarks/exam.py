@@ -20,7 +20,7 @@ import torch
 from _exam import ANSWERS, CASES
 
 import workbench as wb
-from workbench.store import find_runs
+from workbench.store import find_runs, load_run
 
 LEAST_FOUND, LEAST_INSIDE = 0.9, 0.8
 
@@ -43,7 +43,8 @@ def measure(case, folder, options):
     programs = [before] if one != other else [before, after]
     known = find_runs(folder)
     options = replace(options, threads=tuple(sorted({one, other})))
-    run = wb.open_run(known[0]) if known else wb.measure(programs, options=options, root=folder)
+    complete = known and load_run(known[0]).state == "complete"
+    run = wb.open_run(known[0]) if complete else wb.measure(programs, options=options, root=folder)
     names = [experiment.name for experiment in run.record.plan.experiments]
     return run[names[0], one], run[names[one == other], other]
 

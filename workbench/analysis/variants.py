@@ -17,6 +17,7 @@ CURES = {
     "slices": ("undelegated", ("split_with_sizes", "squeeze_copy", "select_copy", "alias_copy")),
     "mean": ("undelegated", ("mean ",)),
     "powers": ("undelegated", ("pow ",)),
+    "products": ("undelegated", ("mm ", "addmm ")),
     "norms": ("undelegated", ("native_layer_norm ",)),
     "gelu_tanh": ("undelegated", ("gelu ",)),
     "constants": ("fixed work", ("",)),

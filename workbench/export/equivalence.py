@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import Node, Proxy
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
@@ -276,9 +276,9 @@ class Finder:
             path.append(before[0])
         if not all(_is_pure(node) and _is_float(node) for node in path):
             return None
+        found = None
         for end, node in enumerate(path[1:], 1):
             chain, source = path[:end][::-1], self.varying(node)
-            found = None
             if len(source) != 1 or not _is_float(source[0]):
                 break
             if not all(map(self.is_pointwise, path[: end + 1])):
@@ -286,7 +286,8 @@ class Finder:
             if last.target not in _PRODUCTS and node.target in _PRODUCTS:
                 # The last one drops positions, as a pooling does.
                 kept, chain = _elements(last) / _elements(path[1]), path[1 : end + 1][::-1]
-                found = self._swap(source[0], chain, [last], kept, "drops")
+                longer = self._swap(source[0], chain, [last], kept, "drops")
+                found = longer or found
             elif (
                 node.target not in _PRODUCTS
                 and last.target in _PRODUCTS
@@ -294,10 +295,9 @@ class Finder:
             ):
                 # The first of the path adds positions, as an upsampling does.
                 kept = _elements(source[0]) / _elements(node)
-                found = self._swap(source[0], [node], chain, kept, "adds")
-            if found:
-                return found
-        return None
+                if swapped := self._swap(source[0], [node], chain, kept, "adds"):
+                    return swapped
+        return found
 
     def _swap(
         self, source: Node, first: list[Node], then: list[Node], kept: float, verb: str
@@ -388,11 +388,20 @@ def _list_row_functions(x: torch.Tensor, numbers: list[float]) -> Iterator[tuple
     width = x.shape[-1]
     for epsilon in dict.fromkeys([*numbers, 1e-5, 0.0]):
         if 0 <= epsilon < 0.1:
-            yield (
-                f"layer norm (epsilon {epsilon:g})",
-                2,
-                lambda x, epsilon=epsilon: aten.layer_norm.default(x, [width], None, None, epsilon),
-            )
+            build = partial(_normalise, width, epsilon, x.dtype)
+            yield f"layer norm (epsilon {epsilon:g}) with means as products", 5, build
+
+
+def _normalise(width: int, epsilon: float, dtype: torch.dtype, x: Any) -> Any:
+    """Layer norm in operators that XNNPACK has: the mean of a row is a product with a constant."""
+    call = (aten.full.default, ([1, width], 1 / width), {"dtype": dtype})
+    if isinstance(x, Proxy):  # no operand makes the call a part of the graph
+        part = x.tracer.create_proxy("call_function", *call)
+    else:
+        part = call[0](*call[1], **call[2])
+    x = aten.sub.Tensor(x, aten.linear.default(x, part))
+    power = aten.linear.default(aten.mul.Tensor(x, x), part)
+    return aten.mul.Tensor(x, aten.rsqrt.default(aten.add.Tensor(power, epsilon)))
 
 
 def _look_up(turned: bool, x: Any, weights: Any, *bias: Any) -> Any:

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ aten: Any = torch.ops.aten
 Rule = Callable[[Node], Callable[..., Any] | None]
 # Of GELU's approximation by tanh (Hendrycks and Gimpel 2016, section 2).
 _GELU_CUBIC = 0.044715
+#: Rewrites that compute with constants, which the export then folds.
+_FOLDING = {"constants", "norms", "lookups", "functions"}
 #: Rewrites that make others possible end after so many rounds.
 _MOST_ROUNDS = 10
 
@@ -54,6 +57,8 @@ def rewrite_operators(exported: ExportedProgram, options: ExportOptions) -> Coun
         rules |= _XNNPACK_RULES
     for name in options.also_rewrite:
         rules |= _OPTIONAL_RULES.get(name, {})
+    if "products" in options.also_rewrite:
+        rules |= dict.fromkeys(_PRODUCTS, partial(_product, _list_fixed(exported)))
     counts = _replace_equivalents(exported, {*options.also_rewrite} & {*EQUIVALENTS})
     for node in list(exported.graph.nodes):
         rule = rules.get(node.target)
@@ -82,7 +87,7 @@ def transform_passes(options: ExportOptions, see: Callable[[ExportedProgram], No
     class Fold(ExportedProgramPassBase):
         def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
             targets = {node.target for node in exported_program.graph.nodes}
-            folds_all = not {"constants", "norms", "lookups"}.isdisjoint(options.also_rewrite)
+            folds_all = not _FOLDING.isdisjoint(options.also_rewrite)
             folds = options.rewrite and (folds_all or cast in targets)
             if folds:
                 skipped = {t for t in targets if "dequantize" in str(t)} if folds_all else targets
@@ -198,6 +203,39 @@ def _is_of_image(node: Any) -> bool:
         if not any(word in name for word in ("matmul", "view", "reshape", "linear")):
             left += node.all_input_nodes
     return False
+
+
+#: Products with a matrix; of a linear layer, it is transposed.
+_PRODUCTS = (aten.mm.default, aten.matmul.default, aten.linear.default)
+
+
+def _product(fixed: Collection[Node], node: Any) -> Callable[..., Any] | None:
+    """A product of two matrices that both depend on inputs, as a batch of one."""
+    left, right = (list(_tensor(argument).shape) for argument in node.args[:2])
+    if node.args[1] in fixed or len(right) != 2 or len(left) < 2 or len(node.all_input_nodes) < 2:
+        return None
+    shape = list(_tensor(node).shape)
+    if not all(isinstance(size, int) for size in left + right):
+        return None
+
+    def replacement(x: Any, weights: Any, *bias: Any) -> Any:
+        x = aten.reshape.default(x, [1, math.prod(left[:-1]), left[-1]])
+        weights = aten.reshape.default(weights, [1, *right])
+        if node.target is aten.linear.default:
+            weights = aten.transpose.int(weights, 1, 2)
+        result = aten.reshape.default(aten.bmm.default(x, weights), shape)
+        return aten.add.Tensor(result, bias[0]) if bias else result
+
+    return replacement
+
+
+def _list_fixed(exported: ExportedProgram) -> set[Node]:
+    """The nodes that depend on no input."""
+    inputs, fixed = set(exported.graph_signature.user_inputs), set[Node]()
+    for node in exported.graph.nodes:
+        if node.name not in inputs and fixed.issuperset(node.all_input_nodes):
+            fixed.add(node)
+    return fixed
 
 
 def _select(node: Any) -> Callable[..., Any] | None:
@@ -357,10 +395,11 @@ def _replace(node: Node, build_replacement: Callable[..., Any], sources: Sequenc
     tracer = GraphAppendingTracer(graph)
     with graph.inserting_before(node):
         result = build_replacement(*(Proxy(source, tracer) for source in sources))
-    for new in graph.nodes:
-        if new not in known:
-            args = map_arg(new.args, lambda source: source.meta["val"])
-            new.meta = {**node.meta, "val": new.target(*args, **new.kwargs)}
+    with _tensor(sources[0]).fake_mode:  # type: ignore[attr-defined]
+        for new in graph.nodes:
+            if new not in known:
+                args = map_arg(new.args, lambda source: source.meta["val"])
+                new.meta = {**node.meta, "val": new.target(*args, **new.kwargs)}
     if isinstance(result, list):  # its readers are calls of ``getitem``
         for reader in list(node.users):
             reader.replace_all_uses_with(result[int(str(reader.args[1]))].node)

@@ -35,7 +35,9 @@ ADVICE: dict[str, Advice] = {
         "keep the dimensions and drop them afterwards",
         "x.mean((2, 3), keepdim=True).flatten(1)",
     ),
-    "mm": ("multiply as a batch of one", "torch.bmm(a[None], b[None])[0]"),
+    **dict.fromkeys(
+        ("mm", "addmm"), ("multiply as a batch of one", "torch.bmm(a[None], b[None])[0]")
+    ),
     "select_copy": ("slice and reshape instead of selecting", "x[:, :1].flatten(1)  # for x[:, 0]"),
     "split_with_sizes_copy": (
         "slice instead of splitting",
@@ -98,9 +100,9 @@ ADVICE: dict[str, Advice] = {
 
 #: How many operators of the delegate replace a kernel; of others, the gain has only an upper bound.
 _PASSES = {
-    "alias_copy": 0, "_to_dim_order_copy": 0, "mean": 1, "mm": 1, "pow": 1, "select_copy": 1,
-    "split_with_sizes_copy": 1, "squeeze_copy": 1, "expand_copy": 1, "hardsigmoid": 3,
-    "_softmax": 3, "where": 3, "elu": 5, "gelu": 9,
+    "addmm": 1, "alias_copy": 0, "_to_dim_order_copy": 0, "mean": 1, "mm": 1, "pow": 1,
+    "select_copy": 1, "split_with_sizes_copy": 1, "squeeze_copy": 1, "expand_copy": 1,
+    "hardsigmoid": 3, "_softmax": 3, "where": 3, "elu": 5, "gelu": 9,
 }  # fmt: skip
 _REASONS = {
     "dynamic": ("make its shape static", "example inputs of the size that is deployed"),
@@ -152,10 +154,18 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     keys += gains.call_keys(m, keys)
     gain = time_spent(m, keys)
     rows = m.costs.loc[keys]
+    # Once their weights are constants, these products are delegated.
+    steps = (s for s in m.flow.steps if s.is_kernel and s.type in ("mm", "addmm"))
+    late = (s for s in steps if any(b.id in m.flow.fixed for b in m.flow.before(s)))
+    waiting, outside = keys_of(m, late, unclaimed), ""
+    if waiting := [key for key in waiting if key not in keys]:
+        saved = gains.gain_of_replacing(m, waiting, 1)
+        gain = Gain(gain.ms + saved.ms, gain.low + saved.low, gain.high + saved.high, saved.basis)
+        outside = f", and keeps {_names(m.costs.loc[waiting])} outside the delegate"
     yield Finding(
-        f"input-independent work is recomputed on every inference: {_names(rows)}",
-        replace(gain, high=gain.high + _joined_calls_ms(m, keys)),
-        keys,
+        f"input-independent work is recomputed on every inference: {_names(rows)}{outside}",
+        replace(gain, high=gain.high + _joined_calls_ms(m, keys + waiting)),
+        keys + waiting,
         "compute it once, when the model is built, and keep the result as a buffer",
         'self.register_buffer("table", compute_table(...))  # in __init__; forward() only reads it',
     )
@@ -174,10 +184,18 @@ def find_rewrites(m: Measurement, unclaimed: Collection[str]) -> Iterator[Findin
         extra += gains.call_keys(m, keys)
         spent, around, kept = time_spent(m, keys), time_spent(m, extra), rewrite.kept
         most = spent.high + around.high + _joined_calls_ms(m, keys)
-        low = max(0.0, spent.low - 2 * kept * spent.ms)
-        # A function of a number joins the delegates and layouts around it.
-        joined = around.ms if rewrite.name == "functions" else 0.0
-        gain = Gain((1 - kept) * spent.ms + joined, low, most - kept / 2 * spent.ms, "twin")
+        least, typical, worst = kept / 2 * spent.ms, kept * spent.ms, 2 * kept * spent.ms
+        joined = 0.0
+        if rewrite.name == "functions":
+            # The delegates and layouts around it are joined, and its operators run like these.
+            # XNNPACK computes some with the operator before, at no cost.
+            joined, rows = around.ms, m.costs.loc[keys]
+            rows = rows[(rows["kind"] == "delegated") & (rows["bytes"] > rows["bytes"].max() / 2)]
+            if len(rows):
+                pace = kept * len(nodes) * rows["mean_ms"] / rows["calls"]
+                least, typical, worst = 0.0, pace.median(), 2 * pace.max()
+        low = max(0.0, spent.low - worst)
+        gain = Gain(max(low, spent.ms + joined - typical), low, most - least, "twin")
         yield Finding(
             f"less work computes the same: {rewrite.text}",
             gain,

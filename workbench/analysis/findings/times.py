@@ -76,7 +76,10 @@ def find_grouped(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
         keys = [key for key in rows[kind] if key in unclaimed and runs_in_groups[key]]
         if not keys:
             continue
-        gain = gains.gain_of_replacing(m, keys, 1, pace=gains.find_pace(m, rows[twins], usual))
+        (worst, typical, best), basis = gains.find_pace(m, rows[twins], usual)
+        if kind == "large":  # smaller filters, the other advice, also do less
+            best *= max(math.prod(_taps(step)) for step in sizes[kind]) / _MOST_TAPS
+        gain = gains.gain_of_replacing(m, keys, 1, pace=((worst, typical, best), basis))
         part = m.costs.loc[keys]
         now = (part["flops"] * part["calls"]).sum() / part["mean_ms"].sum() / 1e6
         if kind == "large":
@@ -432,7 +435,7 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     products = {key: step for key, step in _products(m).items() if key in unclaimed}
     rows = table[near & table["key"].isin(products) & (table["dtype"] == "fp32")]
     ratio = m.roof.peak("int8") / m.roof.peak("fp32")
-    if rows.empty or not ratio > 1:
+    if rows.empty or ratio <= 1:
         return
     linear = rows["key"].map(lambda key: products[key].type == "FullyConnected")
     dtype = "int8dyn" if rows["mean_ms"][linear].sum() > rows["mean_ms"].sum() / 2 else "int8"
@@ -440,13 +443,18 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     # Ceilings vary between processes.
     best = 1 + m.roof.spread
     slow, typical, fast = (spent.ms / ratio / part for part in (0.5, 0.75, best))
+    gain = Gain(spent.ms - typical, max(0.0, spent.low - slow), spent.high - fast)
+    faster = f"{ratio:.1f} times as fast"
+    if math.isnan(ratio):  # the peak of int8 was not measured
+        gain, faster = Gain.at_most(0.75 * spent.ms), "at most four times as fast"
     yield Finding(
         f"arithmetic limits {count(len(rows), 'operator')} at "
         f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of this core's fp32 peak "
-        f"({m.roof.peak('fp32'):.0f} GFLOP/s)",
-        Gain(spent.ms - typical, max(0.0, spent.low - slow), spent.high - fast),
+        f"({m.roof.peak('fp32'):.0f} GFLOP/s), which leaves at most "
+        f"{rows['mean_ms'].sum() - rows['least_ms'].sum():.3g} ms in fp32",
+        gain,
         list(rows["key"]),
-        f"reduce the arithmetic, or use int8, which this core computes {ratio:.1f} times as fast",
+        f"reduce the arithmetic, or use int8, which this core computes {faster}",
         f"workbench profile MODEL --dtype {dtype}",
     )
 
@@ -600,7 +608,12 @@ def _grouping(step: FlowStep) -> str:
         return "dense"
     if step.type == "Conv2d":
         return "grouped"
-    return "large" if shape["kernel_height"] * shape["kernel_width"] > _MOST_TAPS else "depthwise"
+    return "large" if math.prod(_taps(step)) > _MOST_TAPS else "depthwise"
+
+
+def _taps(step: FlowStep) -> tuple[int, int]:
+    shape = step.xnode.attributes if step.xnode else {}
+    return shape["kernel_height"], shape["kernel_width"]
 
 
 def _memory_bound(m: Measurement) -> list[str]:
