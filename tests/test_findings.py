@@ -655,6 +655,13 @@ def test_a_run_on_portable_kernels_is_not_told_to_delegate():
     assert len(found(measured(*program, export=exported(backend="xnnpack")), "undelegated")) == 1
 
 
+def test_a_program_without_a_delegate_is_one_finding():
+    kernels = [Kernel("convolution", "x", "a", 2.0), Kernel("relu", "a", "b", 1.0)]
+    rows = found(measured(*kernels, export=exported(backend="portable")), "undelegated")
+    assert rows["title"].to_list() == ["nothing is delegated: 2 operators run in portable kernels"]
+    assert rows["high_ms"].iloc[0] == pytest.approx(3.0, rel=0.1)
+
+
 def test_work_inside_a_recurrent_layer_of_pytorch_is_no_advice_to_register_a_buffer():
     lstm = {"module": "lstm", "module_class": "LSTM"}
     program = (

@@ -58,7 +58,7 @@ def tokens(function, *layers, count=128, width=192):
     ), (torch.randn(1, count, 64),)
 
 
-def activation(function, make=image):
+def activation(function, make=image, **sizes):
     """Six layers, each with an activation."""
     make_layer = (lambda: nn.Conv2d(32, 32, 1)) if make is image else (lambda: nn.Linear(192, 192))
 
@@ -67,7 +67,7 @@ def activation(function, make=image):
             x = function(layer(x))
         return x
 
-    return make(run, *(make_layer() for _ in range(6)))
+    return make(run, *(make_layer() for _ in range(6)), **sizes)
 
 
 def norm_by_hand(x):
@@ -104,6 +104,27 @@ def gathered(m, x):
 
 def computed_weight(m, x):
     return x @ (m[0].weight.t() * 0.5 * m[1].weight.sigmoid()[0])
+
+
+class Cell(nn.Module):
+    """An LSTM whose layers are the model's own."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+        self.input, self.hidden = nn.Linear(size, 4 * size), nn.Linear(size, 4 * size)
+
+    def forward(self, x):
+        hidden = state = torch.zeros(1, self.size)
+        rows = self.input(x)
+        results = []
+        for step in range(x.shape[1]):
+            gates = rows[:, step : step + 1].reshape(1, -1) + self.hidden(hidden)
+            i, f, g, o = (gates[:, k * self.size : (k + 1) * self.size] for k in range(4))
+            state = f.sigmoid() * state + i.sigmoid() * g.tanh()
+            hidden = o.sigmoid() * state.tanh()
+            results.append(hidden)
+        return torch.cat(results)[None]
 
 
 CASES = (
@@ -352,10 +373,9 @@ CASES = (
         "threads",
         "a small model is slower with more threads",
         "#8763, #10549",
-        lambda: image(lambda m, x: x, size=8),
+        lambda: activation(lambda x: x.relu(), size=12),
         "threads",
         threads=(2, 1),
-        after=lambda: image(lambda m, x: x, size=8),
     ),
     Case(
         "mean",
@@ -368,6 +388,64 @@ CASES = (
         "undelegated",
         "mean",
         fix={"also_rewrite": ("mean",)},
+    ),
+    Case(
+        "bf16",
+        "bfloat16 is not delegated",
+        "#10188",
+        lambda: image(
+            lambda m, x: m[1](m[0](x).relu()), nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3)
+        ),
+        "undelegated",
+        "convolution",
+        options={"dtype": "bf16"},
+        fix={"dtype": "fp32"},
+    ),
+    Case(
+        "portable",
+        "resnet18 takes minutes",
+        "#1231",
+        lambda: image(lambda m, x: m[0](x).relu(), nn.Conv2d(16, 16, 3), size=32, channels=16),
+        "undelegated",
+        "nothing is delegated",
+        options={"backend": "portable"},
+        fix={"backend": "xnnpack"},
+    ),
+    Case(
+        "top k",
+        "topk is not delegated",
+        "#8700",
+        lambda: (
+            Net(lambda m, x: m[0](x).topk(32)[0], nn.Linear(64, 512)),
+            (torch.randn(1, 128, 64),),
+        ),
+        "undelegated",
+        "topk",
+        lambda: (
+            Net(lambda m, x: m[0](x)[..., :32], nn.Linear(64, 512)),
+            (torch.randn(1, 128, 64),),
+        ),
+    ),
+    Case(
+        "unfold",
+        "unfold gathers patches by index",
+        "#5381",
+        lambda: image(
+            lambda m, x: m[0](fn.unfold(x, 3, padding=1).reshape(1, -1, 64, 64)),
+            nn.Conv2d(288, 32, 1),
+        ),
+        "undelegated",
+        "index",
+        lambda: image(lambda m, x: m[0](x), nn.Conv2d(32, 32, 3, padding=1)),
+    ),
+    Case(
+        "LSTM",
+        "a recurrent layer is slow",
+        "#18487",
+        lambda: tokens(lambda m, x: m[0](x)[0], nn.LSTM(192, 192, batch_first=True), count=16),
+        "undelegated",
+        "",
+        lambda: tokens(lambda m, x: m[0](x), Cell(192), count=16),
     ),
 )
 

@@ -49,6 +49,22 @@ def measure(case, folder, options):
     return run[names[0], one], run[names[one == other], other]
 
 
+def describe_fix(case):
+    """The options that fix a case; who applies them, if not the user."""
+    if not case.fix:
+        return "fewer threads" if case.threads[0] > case.threads[1] else "change the model"
+    (name, value), *_ = case.fix.items()
+    words = " ".join(value) if isinstance(value, tuple) else "" if value is True else str(value)
+    return f"`--{name.replace('_', '-')} {words}".rstrip() + "`"
+
+
+def describe_promise(finding):
+    """The gain of a finding in words, with its interval or its bound."""
+    if finding["basis"] == "bound":
+        return f"at most {finding['high_ms']:.3g}"
+    return f"{finding['gain_ms']:.3g} [{finding['low_ms']:.3g}, {finding['high_ms']:.3g}]"
+
+
 def judge(case, before, after):
     """One row of the table: what was promised, and what came of it."""
     row = wb.compare(before, after, across=["program", "threads"]).latency.iloc[0]
@@ -63,7 +79,7 @@ def judge(case, before, after):
     result = {
         "issue": case.issue,
         "thread": case.thread,
-        "fix": ", ".join(f"`{name}={value}`" for name, value in case.fix.items()) or "the model",
+        "fix": describe_fix(case),
         "latency ms": f"{ms:.3g}",
         "measured ms": f"{gain:.3g} [{low:.3g}, {high:.3g}]",
     }
@@ -72,7 +88,7 @@ def judge(case, before, after):
     first = rows.iloc[0]
     return result | {
         "rank": int(first["rank"]),
-        "promised ms": f"{first['gain_ms']:.3g} [{first['low_ms']:.3g}, {first['high_ms']:.3g}]",
+        "promised ms": describe_promise(first),
         "overlap": "yes" if low <= first["high_ms"] and high >= first["low_ms"] else "no",
         "where": first["place"],
     }
@@ -106,7 +122,7 @@ def main():
         columns = ["issue", "thread", "command", "answer"]
         answers = [(*a[:2], f"`{a[2]}`", a[3]) for a in ANSWERS]
         asked = pd.DataFrame(answers, columns=columns).to_markdown(index=False)
-        kept = table.drop(columns=["first", "where"], errors="ignore").fillna("")
+        kept = table.drop(columns=["first", "where", "overlap"], errors="ignore").fillna("")
         head = given.write.read_text().partition("\n| ")[0]
         text = f"{head}\n{kept.to_markdown(index=False)}\n\n## Other questions\n\n{asked}\n"
         given.write.write_text(text)

@@ -301,11 +301,18 @@ def find_safe_softmax(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
 
 def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Kernels outside the delegate, one finding for each operator, with what they split."""
-    if m.export and m.export.backend == "portable":
-        return
-    casts = _casts_of_norms(m)
     rows = m.costs[m.costs["kind"] == "portable"]
     rows = rows[rows.index.isin(unclaimed)]
+    portable = m.export is None or m.export.backend == "portable"
+    if portable and len(rows) and not (m.costs["kind"] == "delegated").any():
+        keys = list(rows.index)
+        title = f"nothing is delegated: {count(len(rows), 'operator')} run in portable kernels"
+        gain = Gain.at_most(time_spent(m, keys).ms)
+        yield Finding(title, gain, keys, "export the model for XNNPACK", _PARTITION)
+        return
+    if m.export and portable:
+        return
+    casts = _casts_of_norms(m)
     names = rows["operator"].map(_kernel_name)
     for name, part in rows.groupby(names, sort=False):
         if name == "OPERATOR_CALL":
@@ -322,12 +329,13 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             advice, passes = _UNSEAL, None
         layouts = [key for key in _layouts_around(m, keys) if key in unclaimed]
         # Only an operator that works in any layout can join the delegates around it.
-        joins = layouts if name in POINTWISE | _SLICES or not passes else []
+        joins = layouts if name in POINTWISE | _SLICES | {"mean"} or not passes else []
         calls = gains.call_keys(m, keys)
         if passes is None or m.costs["bytes"].isna().all():
             gain = Gain.at_most(time_spent(m, keys + layouts + calls).ms)
         else:
             gain = gains.gain_of_replacing(m, keys, passes, [*joins, *calls])
+        if gain.basis != "bound" or advice == _UNSEAL:
             gain = replace(gain, high=gain.high + _joined_calls_ms(m, keys))
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {count(len(layouts), 'layout conversion')}" if layouts else ""
@@ -527,9 +535,20 @@ def _joined_calls_ms(m: Measurement, keys: Collection[str]) -> float:
 
 
 def _layouts_around(m: Measurement, keys: Collection[str]) -> list[str]:
-    """The rows of layout conversions that the exporter inserted around some kernels."""
-    around = (step for kernel in gains.steps_of(m, keys) for step in m.flow.neighbours(kernel))
-    return keys_of(m, (step for step in around if step.made_up))
+    """The rows of layout conversions that the exporter inserted around some kernels.
+
+    Also those of what a kernel reads, as it is or after pointwise operators: the kernel ends the
+    delegate, and values leave it in PyTorch's layout.
+    """
+    kernels, flow = gains.steps_of(m, keys), m.flow
+    around = {step.id: step for kernel in kernels for step in flow.neighbours(kernel)}
+    left = [u for kernel in kernels for tensor in kernel.reads for u in flow.users[tensor]]
+    while left:
+        step = left.pop()
+        if step.id not in around and (step.made_up or step.type in POINTWISE):
+            around[step.id] = step
+            left += [] if step.made_up else flow.after(step)
+    return keys_of(m, (step for step in around.values() if step.made_up))
 
 
 def _folds(m: Measurement, key: str) -> bool:
