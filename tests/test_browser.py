@@ -406,6 +406,15 @@ def test_the_documentation_opens_from_a_file_and_is_searched_without_a_network(p
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
 
 
+@pytest.mark.parametrize("name", ["data/docs/index", "data/docs/how_do_i", "notebooks/01_first_profile"])
+def test_axe_finds_nothing_in_the_documentation(page, check_axe, name):
+    site = ROOT / "build" / "docs"
+    if not (site / "index.html").is_file():
+        pytest.skip("not built: python3 dev.py docs")
+    page.goto((site / f"{name}.html").as_uri())
+    check_axe(page)
+
+
 def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):
     run_dir = shutil.copytree(wb.sample_run(), tmp_path / "run")
     report, *_ = (path for path in wb.make_report(run_dir) if path.suffix == ".html")

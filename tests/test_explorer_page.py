@@ -698,7 +698,7 @@ def test_without_measured_memory_only_activations_are_shown(open_page):
 def test_the_site_makes_an_embedded_explorer_as_high_as_it_is_but_no_higher_than_the_window(
     open_file, tmp_path
 ):
-    script = (ROOT / "data" / "docs" / "frames.js").read_text()
+    script = (ROOT / "data" / "docs" / "site.js").read_text()
     page = tmp_path / "site.html"
     frame = wb.explore(recorded())._repr_html_()
     page.write_text(f"<body style='width:700px'>{frame}<script>{script}</script></body>")

@@ -43,8 +43,8 @@ numpydoc_show_class_members = False
 nitpick_ignore = [("myst", name) for name in ("../schemas/v3", "schemas/v3", "case_studies")]
 html_theme = "furo"
 html_copy_source = False
-html_static_path = ["frames.js"]
-html_js_files = ["frames.js"]
+html_static_path = ["site.js"]
+html_js_files = ["site.js"]
 
 #: What the first page leads to.
 CONTENTS = {

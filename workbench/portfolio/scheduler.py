@@ -180,6 +180,7 @@ class Scheduler:
         return replace(
             outcome,
             state="failed",
+            doing="",
             failed_stage=job.stage,
             error=" ".join(f"{error}".split()) or type(error).__name__,
             log=job.log,

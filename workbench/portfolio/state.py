@@ -238,7 +238,9 @@ def _summarize_speedups(rows: Iterable[Row]) -> str:
     gains = [row.speedup for row in judged if row.speedup and row.outcome == "faster"]
     text = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     if gains:
-        text += f"; faster by {min(gains):.2f}x to {max(gains):.2f}x, median {median(gains):.2f}x"
+        least, most = f"{min(gains):.2f}x", f"{max(gains):.2f}x"
+        text += f"; faster by {most}" if least == most else f"; faster by {least} to {most}"
+        text += f", median {median(gains):.2f}x" if len(gains) > 2 else ""
     return f"Speed-ups over the baselines: {text}." if judged else ""
 
 
