@@ -406,7 +406,9 @@ def test_the_documentation_opens_from_a_file_and_is_searched_without_a_network(p
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
 
 
-@pytest.mark.parametrize("name", ["data/docs/index", "data/docs/how_do_i", "notebooks/01_first_profile"])
+@pytest.mark.parametrize(
+    "name", ["data/docs/index", "data/docs/how_do_i", "notebooks/01_first_profile"]
+)
 def test_axe_finds_nothing_in_the_documentation(page, check_axe, name):
     site = ROOT / "build" / "docs"
     if not (site / "index.html").is_file():

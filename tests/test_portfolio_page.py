@@ -52,10 +52,6 @@ def page(open_file, portfolio):
     return open_file(portfolio / "index.html")
 
 
-def test_axe_finds_nothing(page, check_axe):
-    check_axe(page)
-
-
 def column(page, name):
     """What the visible rows of the measurements say in a column."""
     heads = page.locator("#measurements th").all_inner_texts()
