@@ -373,6 +373,11 @@ def test_differences_of_needs_are_found_and_equal_ones_are_not(made):
     assert compare("off", "once")["outcome"].unique() == ["inconclusive"]
 
 
+def test_what_two_sides_need_is_a_figure(made):
+    text = wb.plot_speedups(made.compare("off", "more").resources).alt_text
+    assert "first output: 0.9" in text and ", more" in text
+
+
 def test_a_gate_fails_if_the_peak_memory_grew_beyond_the_limit(made, cli):
     sides = [f"{made.path}:{name}" for name in ("off", "more")]
     for limit, code, gate in (("5%", 1, "failed"), ("30%", 0, "passed"), ("10%", 0, "undecided")):

@@ -775,6 +775,12 @@ def test_memory_is_judged_by_the_measured_peak():
     assert [v.name for v in pick_best(study)] == ["least", "less", "noise", "base"]
     assert [search.is_better(v, base, "memory") for v in study.variants] == [False, True] * 2
     assert "peak memory" in search.describe_variant(less)
+    quick = replace(base, name="quick", start_ms=5.0, earlier=True)
+    slow, options = replace(base, start_ms=9.0), wb.OptimizeOptions(objective="start")
+    started = replace(study, options=options, variants=(slow, quick))
+    assert [v.name for v in pick_best(started)] == ["quick", "base"]
+    assert search.is_better(quick, slow, "start") and not search.is_better(slow, slow, "start")
+    assert "start 5.00 ms" in search.describe_variant(quick)
     table = tabulate_variants(study).set_index("name")
     assert table.loc["least", "peak_mb"] == 70e-6
 

@@ -394,6 +394,7 @@ VARIANTS = make_frame(
     ("planned_mb", "float", "MB", "memory planned for tensors outside of delegates"),
     ("peak_mb", "float", "MB", "largest resident set of a process, mean"),
     ("load_ms", "float", "ms", "median time to load the program"),
+    ("start_ms", "float", "ms", "to the first output, mean; with one thread, its CPU time"),
     ("predicted_ms", "float", "ms", "gain over its parent, as predicted; none: only bounds"),
     ("predicted_low_ms", "float", "ms", "lower end of the predicted gain"),
     ("predicted_high_ms", "float", "ms", "upper end of the predicted gain"),

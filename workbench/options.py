@@ -211,7 +211,7 @@ def dtype_of_module(path: str, default: str, module_dtypes: ModuleDtypes) -> str
     return default
 
 
-OBJECTIVES = ("latency", "size", "memory")
+OBJECTIVES = ("latency", "size", "memory", "start")
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class OptimizeOptions:
     budget_s: float = _option(
         600.0, "Time to take, waiting included.", name="budget", type="duration", default="10m"
     )
-    objective: str = _option("latency", "What to improve: latency, size or memory.")
+    objective: str = _option("latency", "What to improve: latency, size, memory or start.")
     min_sqnr_db: float = _option(
         20.0, "Signal to noise ratio that the outputs need, in dB.", name="min-sqnr"
     )

@@ -25,7 +25,7 @@ CURES = {
 #: Rules whose findings only another dtype helps against.
 _FLOORS = ("compute-bound", "dtype")
 #: What an objective other than latency makes small.
-SIZES = {"size": "size_bytes", "memory": "peak_bytes"}
+SIZES = {"size": "size_bytes", "memory": "peak_bytes", "start": "start_ms"}
 
 
 def read_study(path: str | Path) -> Study:

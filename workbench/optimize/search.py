@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import math
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.analysis.compare import MARGIN
-from workbench.analysis.memory import MB, summarize_resources
+from workbench.analysis.memory import MB, measure_resources
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.variants import SIZES, STUDY, pick_best, read_study
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, identify_export, versions
 from workbench.export.program import Program, open_program
-from workbench.frames import WRONG, format_size
+from workbench.frames import WRONG, format_ms, format_size
 from workbench.models.registry import parse_name
 from workbench.optimize import proposals as propose
 from workbench.optimize.score import score_program
@@ -427,7 +428,31 @@ class Search:
             known = (self.study.model, best.options, best.threads, tuple(changes))
             save_recipe(Recipe(*known, best.sha256, versions()), self.place / RECIPE)
         text += f"; {NOT_TRIED}: {', '.join(untried)}" if untried else ""
+        text += self.compare_weights(better[0] if better else base)
         self.save(best=better[0].name if better else "", whole=self.whole, conclusion=text)
+
+    def compare_weights(self, variant: Variant) -> str:
+        """What mapped weights bring to starts and memory, if these are the objective."""
+        mac = self.options.target == "host" and sys.platform == "darwin"
+        if self.options.objective not in ("memory", "start") or self.emulated or mac:
+            return ""
+        how = MeasureOptions(
+            weights=("packed", "cached"), threads=(variant.threads,), evidence=False, roof=False,
+            ops=self.options.ops, target=self.options.target, timeout_s=self.options.timeout_s,
+        )  # fmt: skip
+        self.report(f"measuring packed weights of {variant.name} in a file")
+        run = measure(
+            variant.pte, None, how, root=self.place, again=False, artifacts=False,
+            progress=self.report,
+        )  # fmt: skip
+        rows = run.compare().resources.set_index("resource")
+        names = [start_of(variant.threads), "peak memory", "anonymous memory"]
+        found = [
+            f"{name} {rows.at[name, 'ratio']:.2f}x [{low:.2f}, {high:.2f}]"
+            for name, low, high in rows[["low", "high"]].itertuples()
+            if name in names
+        ]
+        return f"; with its weights mapped from a file: {', '.join(found)}" if found else ""
 
 
 def export_variant(
@@ -487,11 +512,14 @@ def judge_variants(
         else:
             facts |= {"latency_ms": on.latency_ms, "load_ms": sorted(loads)[len(loads) // 2]}
             facts |= {"low_ms": float(row["low"]), "high_ms": float(row["high"])}
-            peak_mb = summarize_resources(on.starts, on.export)["peak_mb"]
-            facts["peak_bytes"] = None if math.isnan(peak_mb) else round(peak_mb * MB)
+            needs = measure_resources(on.starts).items()
+            measured = {name: values.mean() for name, (_, values) in needs}
+            facts["peak_bytes"] = round(measured.get("peak memory", 0) * MB) or None
+            facts["start_ms"] = measured.get(start_of(on.threads))
         if name != names[0] and not run.emulated:
             resources = Comparison(found[names[0]], on).resources.set_index("resource")["outcome"]
             facts["less_memory"] = resources.get("peak memory") == "less"
+            facts["earlier"] = resources.get(start_of(on.threads)) == "less"
             row = Comparison(found[names[0]], on).latency.iloc[0]
             facts |= {"speedup": float(row["speedup"]), "outcome": str(row["outcome"])}
             facts |= {"speedup_low": float(row["low"]), "speedup_high": float(row["high"])}
@@ -500,6 +528,11 @@ def judge_variants(
         known: dict[str, Any] = {key: None if v != v else v for key, v in facts.items()}
         judged[name] = replace(judged[name], **known)
     return tuple(judged.values())
+
+
+def start_of(threads: int) -> str:
+    """The resource that a start is judged by: other programs do not decide CPU time."""
+    return "CPU time of a start" if threads == 1 else "first output"
 
 
 def fastest(run: Run, place: int) -> Measurement:
@@ -536,8 +569,8 @@ def is_better(variant: Variant, base: Variant, objective: str) -> bool:
     if objective == "latency":
         scored = variant.outcome == WRONG and variant.score is not None  # the score decides
         return variant.outcome == "faster" or (scored and (variant.speedup_low or 0) > 1 + MARGIN)
-    if objective == "memory":
-        return variant.less_memory
+    if objective in ("memory", "start"):
+        return variant.less_memory if objective == "memory" else variant.earlier
     ours, theirs = (getattr(each, SIZES[objective]) for each in (variant, base))
     return None not in (ours, theirs) and ours < theirs
 
@@ -556,4 +589,5 @@ def describe_variant(variant: Variant) -> str:
     parts.append(format_size(variant.size_bytes or 0))
     if variant.peak_bytes:
         parts.append(f"peak memory {format_size(variant.peak_bytes)}")
+    parts += [f"start {format_ms(variant.start_ms)}"] if variant.start_ms else []
     return ", ".join(parts)

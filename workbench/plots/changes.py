@@ -31,8 +31,9 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
     """One dot per compared part with its 95 % interval, on a logarithmic axis.
 
     ``source`` is a comparison, of which E2E and the categories are shown, or a frame of
-    ``frames.COMPARISON``. Ratios of baseline to candidate: blue is faster, orange slower, hollow
-    equivalent or inconclusive. A grey band is the noise ``floor``, where the frame has one.
+    ``frames.COMPARISON`` or ``frames.RESOURCE_CHANGES``, such as its ``resources``. Ratios of
+    baseline to candidate: blue is faster or less, orange slower or more, hollow equivalent or
+    inconclusive. A grey band is the noise ``floor``, where the frame has one.
 
     Examples
     --------
@@ -40,11 +41,16 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
     True
     """
     parts = source if isinstance(source, pd.DataFrame) else source.speedups
+    title, what = "What became faster", "speed-up: baseline / candidate"
+    if "resource" in parts:
+        title, what = "What needs less", "baseline / candidate"
+        ratios = {"speedup": 1 / parts["ratio"], "low": 1 / parts["high"], "high": 1 / parts["low"]}
+        parts = parts.assign(level="resource", name=parts["resource"], **ratios)
     labels = [
         "E2E" if level == "e2e" else style.shorten(name, 40)
         for level, name in zip(parts["level"], parts["name"], strict=True)
     ]
-    figure, axis = style.new_rows("What became faster", labels, 0.36, right=3.15)
+    figure, axis = style.new_rows(title, labels, 0.36, right=3.15)
     ends = parts[["speedup", "low", "high"]].to_numpy(dtype=float).ravel()
     ends = np.append(ends[np.isfinite(ends) & (ends > 0)], 1.0)
     reach = max(0.05, 1.08 * np.abs(np.log(ends)).max())
@@ -59,7 +65,7 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
     noise = "; grey: noise floor" if "floor" in parts and (parts["floor"] > 0).any() else ""
-    axis.set_xlabel(f"speed-up: baseline / candidate, with 95 % interval{noise}")
+    axis.set_xlabel(f"{what}, with 95 % interval{noise}")
     return figure
 
 

@@ -269,8 +269,8 @@ def draw_speedup(axis: Axes, row: int, entry: Any) -> None:
     if 0 < floor < math.inf:
         axis.fill_betweenx([row - 0.36, row + 0.36], 1 / (1 + floor), 1 + floor, color="#E4E4E4",
                            linewidth=0)  # fmt: skip
-    color = {"faster": FASTER, "slower": SLOWER}.get(entry.outcome, INK)
-    shown = entry.outcome in ("faster", "slower")
+    colors = dict.fromkeys(("faster", "less"), FASTER) | dict.fromkeys(("slower", "more"), SLOWER)
+    color, shown = colors.get(entry.outcome, INK), entry.outcome in colors
     if math.isfinite(entry.low):
         draw_interval(axis, row, entry.low, entry.high, color=color, width=2.2)
     axis.plot(entry.speedup, row, "o", markersize=8, markeredgewidth=1.8, color=color,

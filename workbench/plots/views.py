@@ -448,7 +448,7 @@ def _quality(run: Run, top: int) -> Iterator[Part]:
 
 _TRIED = (
     *("name", "change", "latency_ms", "threads", "speedup", "speedup_low", "speedup_high"),
-    *("sqnr_db", "score", "size_mb", "peak_mb", "extension_share", "note"),
+    *("sqnr_db", "score", "size_mb", "peak_mb", "start_ms", "extension_share", "note"),
 )
 _GRADED = (
     *("name", "change", "parent", "basis", "predicted_ms", "predicted_low_ms"),

@@ -48,7 +48,8 @@ class Variant:
     ``speedup`` is against the baseline in that round. ``extension_share`` is the part of the
     arithmetic in kernels of the strongest CPU extension. ``gain`` is against the parent.
     ``peak_bytes`` is the largest resident set, ``less_memory`` whether it was shown to be smaller
-    than the baseline's.
+    than the baseline's. ``start_ms`` is the time to the first output (with one thread, the CPU time
+    of it), ``earlier`` whether it was shown to be shorter.
     """
 
     change: str
@@ -76,6 +77,8 @@ class Variant:
     load_ms: float | None = None
     peak_bytes: int | None = None
     less_memory: bool = False
+    start_ms: float | None = None
+    earlier: bool = False
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
