@@ -260,3 +260,15 @@ def make_start(experiment="a", number=0, mode="time", scale=1.0, heap=True):
         stages.append(Stage(**memory, **counts))
     memory = ProcessMemory(anonymous=resident, pss=resident, peak=round(resident * scale))
     return Start(experiment, 1, number, mode, tuple(stages), memory)
+
+
+def open_paced_run(folder, every_ms, times_ms, late_ms):
+    """A run in which each of three restarts of one experiment has these times at a rate."""
+    made = open_made_run(folder / "made", {"off": 2.0, "on": 1.0}, processes=3)
+    wall, late = (tuple(int(1e6 * ms) for ms in each) for each in (times_ms, late_ms))
+    zero = (0,) * len(wall)
+    batch = Batch(0, 0, wall, wall, zero, late_ns=late)
+    paced = tuple(Session("on", 1, n, False, (), 1.0, 1.0, (batch,)) for n in range(3))
+    plan = Plan(**vars(made.record.plan) | {"every_s": every_ms / 1e3})
+    changes = {"paced": paced, "plan": plan}
+    return open_made_run(folder / "run", {"off": 2.0, "on": 1.0}, processes=3, changes=changes)

@@ -139,6 +139,13 @@ def test_on_a_terminal_the_time_of_a_stage_runs(monkeypatch):
     assert "00:01<? lowering" in terminal.getvalue()
 
 
+def test_progress_prints_no_control_characters(capsys):
+    with show_progress() as progress:
+        progress("\x1b]0;t\x07 \u202eabc", 0.5)
+    printed = capsys.readouterr().err
+    assert "]0;t" in printed and not {"\x1b", "\u202e"} & set(printed)
+
+
 def test_the_help_of_many_options_has_groups_and_examples_that_parse(cli):
     _, out, _ = cli("profile", "--help")
     titles = re.findall(r"^ *(\w+(?: \w+)?):$", out, re.MULTILINE)

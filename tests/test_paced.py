@@ -2,24 +2,9 @@
 
 import pytest
 from explored import read_data
-from run_folder import open_made_run
+from run_folder import open_paced_run
 
 import workbench as wb
-from workbench.records.runs import Batch, Session
-
-MS = 1_000_000
-
-
-def open_paced_run(folder, every_ms, times_ms, late_ms):
-    """A run in which each of three restarts of one experiment has these times at a rate."""
-    made = open_made_run(folder / "made", {"off": 2.0, "on": 1.0}, processes=3)
-    wall, late = (tuple(int(MS * ms) for ms in each) for each in (times_ms, late_ms))
-    zero = (0,) * len(wall)
-    batch = Batch(0, 0, wall, wall, zero, late_ns=late)
-    paced = tuple(Session("on", 1, n, False, (), 1.0, 1.0, (batch,)) for n in range(3))
-    plan = wb.records.runs.Plan(**vars(made.record.plan) | {"every_s": every_ms / 1e3})
-    changes = {"paced": paced, "plan": plan}
-    return open_made_run(folder / "run", {"off": 2.0, "on": 1.0}, processes=3, changes=changes)
 
 
 def test_percentiles_and_deadlines_at_a_rate(tmp_path):
