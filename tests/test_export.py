@@ -345,6 +345,7 @@ def test_a_model_that_fails_in_half_precision_only_says_where(write):
 STAGES = {
     "loading mine.py:Net",
     "importing torch",
+    "importing ExecuTorch",
     "running the PyTorch model",
     "exporting in fp32",
     "lowering to xnnpack",
