@@ -33,6 +33,8 @@ SHOWN = (
     *("anonymous memory", "peak memory"),
 )
 OPEN, OVERLAPS = 0.02, 5 / 6
+#: What a finding promises of the set-up of delegates, at least.
+LEAST_SAVED = 0.25
 
 
 def measure(pte, root):
@@ -66,22 +68,38 @@ def measure(pte, root):
 
 
 def judge_start(packed, changes):
-    """Whether the gain that a finding promised overlaps with the measured one."""
+    """Whether what a finding promised of the first output, and of its CPU time, was measured.
+
+    The promise is in wall time, of which other programs decide most on a busy machine: the same
+    part of the CPU time of the set-up is held against the CPU time of a start.
+    """
     found = packed.findings.query("rule == 'slow start'")
     for promise in found[["low_ms", "high_ms"]].itertuples(index=False):
-        row = changes.loc["first output"]
-        low, high = (row["baseline"] * (1 - row[end]) for end in ("high", "low"))
-        print(f"  start: promised {promise.low_ms:.1f} to {promise.high_ms:.1f} ms, "
-              f"measured {low:.1f} to {high:.1f} ms")  # fmt: skip
-        yield low <= promise.high_ms and promise.low_ms <= high
+        setup = [
+            sum(stage.cpu_ns for stage in start.stages if stage.name == "delegate") / 1e6
+            for start in packed.starts
+            if start.mode == "time"
+        ]
+        cpu = sum(setup) / len(setup)
+        for name, least, most in (
+            ("first output", *promise),
+            ("CPU time of a start", LEAST_SAVED * cpu, cpu),
+        ):
+            row = changes.loc[name]
+            low, high = (row["baseline"] * (1 - row[end]) for end in ("high", "low"))
+            print(
+                f"  {name}: promised {least:.1f} to {most:.1f} ms less, "
+                f"measured {low:.1f} to {high:.1f}"
+            )
+            yield low <= most and least <= high
 
 
 def judge_memory(packed, changes):
-    """Whether the peak fell by what a finding promised at most, and by half of it at least."""
+    """Whether the peak fell, by what a finding promised at most."""
     for share in packed.findings.query("rule == 'weights twice'")["share"]:
         row = changes.loc["peak memory"]
-        print(f"  peak memory: promised at most {share:.0%}, measured {1 - row['ratio']:.0%}")
-        yield share / 2 <= 1 - row["ratio"] <= share + OPEN
+        print(f"  peak memory: promised at most {share:.0%} less, measured {1 - row['ratio']:.0%}")
+        yield row["high"] < 1 and 1 - row["ratio"] <= share + OPEN
 
 
 def main():

@@ -469,12 +469,12 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
     chosen = [
         e for e in plan.experiments_at(threads) if e.phase in phases and e.runner not in RUNTIMES
     ]
-    cold = ["cold"] * min(plan.starts, COLD_STARTS)
-    modes = ["memory", *["time"] * plan.starts, *cold]
     # Where starts are what is compared, none is saved.
     compared = any(experiment.weights == "cached" for experiment in chosen)
+    counts = {"memory": 1, "time": plan.starts, "cold": min(plan.starts, COLD_STARTS)}
     if compared:
-        modes = ["memory", *["time", "cold", "write"] * plan.starts]
+        counts |= {"cold": plan.starts, "write": plan.starts}
+    modes = [mode for mode, count in counts.items() for _ in range(count)]
     for number, mode in enumerate(modes):
         spent_s = (time.monotonic() - began) / max(1, len(chosen))
         enough = spent_s > STARTS_S and modes[:number].count(mode) >= LEAST_STARTS
