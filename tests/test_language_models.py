@@ -58,6 +58,14 @@ def test_operators_of_the_wheel_are_loaded_for_programs_that_need_them(runner):
     assert "libpython" not in maps
 
 
+def test_memory_of_libraries_of_operators_is_accounted_for(run):
+    memory = run.subject.memory.set_index("part")
+    assert abs(memory.at["not accounted for", "share"]) < 0.02
+    # Loaded once, before the method: nothing of a first attempt stays.
+    stages = run.subject.starts[0].stages
+    assert "operators" not in [stage.name for stage in stages]
+
+
 def test_other_programs_load_none(runner, conv_pte):
     with open_runner(runner, ["--model_path", str(conv_pte)], timeout_s=60) as session:
         assert "libtorch" not in Path(f"/proc/{session._process.pid}/maps").read_text()

@@ -19,7 +19,7 @@ MB = 1e6
 #: What happens in each stage of a start, in words.
 STAGES = {
     "process": "the system starts the process and links the runner",
-    "libraries": "kernels and backends are loaded",
+    "libraries": "kernels, backends and operators are loaded",
     "threads": "the thread pool is made",
     "file": "the program's file is opened and mapped",
     "program": "the program is parsed and checked",

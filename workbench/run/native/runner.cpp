@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -124,8 +125,16 @@ void load_libraries(const std::string& directory) {
   }
 }
 
-// Loads libraries that register further operators; whether there are any.
-bool load_operators(const std::vector<std::string>& files) {
+constexpr const char* kOperators = "WORKBENCH_RUNNER_OPERATORS";
+
+// Loads libraries that register further operators; whether there are any. A process that learns
+// late that it needs them starts again: a method that was loaded in part is not freed.
+bool load_operators(const std::vector<std::string>& files, bool late) {
+  if (late && !files.empty() && !std::getenv(kOperators)) {
+    setenv(kOperators, "1", 1);
+    unsetenv(Stages::kStart);
+    restart();
+  }
   for (const std::string& file : files) {
     if (!dlopen(file.c_str(), RTLD_NOW)) throw Failure(kMissing, "library", dlerror());
   }
@@ -326,13 +335,14 @@ void run(int argc, char** argv) {
   set_cpus(flags.cpus);
   const json::Object isa = hide_features(flags);
   load_libraries(flags.lib_dir);
+  if (std::getenv(kOperators)) load_operators(flags.operators, false);
   stages.end("libraries");
   set_threads(flags.cpu_threads);
   stages.end("threads");
 
   Observers observers(flags);
   Model model(flags.model_path, flags.data_path, flags.method_name, observers.tracer.get(),
-              [&] { return load_operators(flags.operators); },
+              [&] { return load_operators(flags.operators, true); },
               WeightCache(flags.weight_cache, flags.workspace));
   for (size_t i = 0; i < flags.inputs.size(); i++) {
     if (i > 0 && !stages.on()) model.run();

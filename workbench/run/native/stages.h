@@ -91,8 +91,22 @@ inline json::Object read_memory(const void* program, const std::string& weights,
       .add("peak", peak);
 }
 
+// Starts this process again with its arguments; returns where that is not possible.
+inline void restart() {
+  std::ifstream cmdline("/proc/self/cmdline");
+  std::string text{std::istreambuf_iterator<char>(cmdline), {}};
+  std::vector<char*> words;
+  for (size_t at = 0; at < text.size(); at = text.find('\0', at) + 1) words.push_back(&text[at]);
+  words.push_back(nullptr);
+  // XNNPACK leaves its files, and the locks on them, to the next program.
+  constexpr int kFirst = 3, kMost = 1024;
+  for (int file = kFirst; file < kMost; file++) fcntl(file, F_SETFD, FD_CLOEXEC);
+  if (words[0]) execv(words[0], words.data());
+}
+
 class Stages {
  public:
+  static constexpr const char* kStart = "WORKBENCH_RUNNER_START";
   const void* program = nullptr;  // where its file is mapped
   std::string weights;            // the file of packed weights
 
@@ -105,7 +119,6 @@ class Stages {
     if (mode.empty()) return;
     on_ = true;
     memory_ = mode == "memory";
-    constexpr const char* kStart = "WORKBENCH_RUNNER_START";
     if (const char* start = std::getenv(kStart)) {
       char* end = nullptr;
       last_ = std::strtoll(start, &end, 10);
@@ -113,11 +126,6 @@ class Stages {
       last_cpu_ = std::strtoll(end, nullptr, 10);
       return this->end("process");
     }
-    std::ifstream file("/proc/self/cmdline");
-    std::string text{std::istreambuf_iterator<char>(file), {}};
-    std::vector<char*> words;
-    for (size_t at = 0; at < text.size(); at = text.find('\0', at) + 1) words.push_back(&text[at]);
-    words.push_back(nullptr);
     cached_ = share_cached(path, mode == "cold");
     if (mode == "cold") share_cached(weight_cache, true);
     if (mode == "write") std::remove((weight_cache + ".sum").c_str());
@@ -125,7 +133,7 @@ class Stages {
     last_cpu_ = now_ns(CLOCK_PROCESS_CPUTIME_ID);
     std::string said = std::to_string(last_) + ' ' + std::to_string(cached_);
     setenv(kStart, (said += ' ' + std::to_string(last_cpu_)).c_str(), 1);
-    if (words[0]) execv(words[0], words.data());
+    restart();
   }
 
   // Ends a stage; `bytes` are those that it allocated, where that is known exactly.
