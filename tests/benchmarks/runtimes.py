@@ -4,14 +4,17 @@
    own benchmarks use; interleaved on one core. ``module`` is the model with the Python code of its
    modules, which the side leaves out.
 2. Copies of one model in one run, in pairs: none is called faster or slower.
-3. ``--zoo``: ten models in eager PyTorch and in ExecuTorch (a table; it claims nothing).
+3. ``zoo``: ten models in eager PyTorch and in ExecuTorch (a table; it claims nothing).
+4. ``users``: why users found ExecuTorch slower, rebuilt in small: the ratio, the layer with the
+   largest loss and what differs in it, and the same with the cause fixed, all of one run.
 
-    python3 dev.py bench runtimes [--copies N] [--zoo]
+    python3 dev.py bench runtimes [clocks|pairs|zoo|users...] [--copies N] [--only NAME...]
 """
 
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import torch
 
 import workbench as wb
 from workbench.records.runs import Tensor
@@ -32,6 +36,14 @@ ZOO = (
     "toy_cnn", "mobilenet_v3_small", "squeezesam", "vit_tiny", "unet_small", "efficient_sam",
     "edgetam_image_encoder", "executorch:mv2", "executorch:resnet18", "executorch:ds_cnn",
 )  # fmt: skip
+#: Threads of users, and what has to be named as the cause.
+USERS = {
+    "executorch#10297": "not delegated: .*mm",
+    "executorch#7880": "not delegated: .*convolution",
+    "executorch#4005": "threads?",
+    "executorch#6961": "int8|not delegated",
+    "react-native-executorch#403": "not delegated: .*mean",
+}
 BRIEF = wb.MeasureOptions(runs=10, processes=3, evidence=False, cold_start=False, roof=False)
 
 _OPEN = """
@@ -139,20 +151,82 @@ def count_false(program, runtime, copies, root):
     return false, len(pairs), float(speedups.std())
 
 
+class Products(torch.nn.Module):
+    """Scores of attention as a product of two activations; XNNPACK takes it only in batches."""
+
+    def __init__(self, batched):
+        super().__init__()
+        self.query, self.batched = torch.nn.Linear(256, 256), batched
+
+    def forward(self, x):
+        if self.batched:
+            return torch.bmm(self.query(x)[None], x.t()[None])[0]
+        return torch.mm(self.query(x), x.t())
+
+
+class Sentences(torch.nn.Module):
+    """The mean of a sentence's tokens, which XNNPACK takes only as a matrix product."""
+
+    def __init__(self, as_product):
+        super().__init__()
+        self.as_product, self.layer = as_product, torch.nn.Linear(384, 384)
+        self.register_buffer("weights", torch.full((1, 1, 256), 1 / 256))
+
+    def forward(self, x):
+        x = torch.relu(self.layer(x))
+        return torch.bmm(self.weights, x)[:, 0] if self.as_product else x.mean(1)
+
+
+def measure_case(name, against, root):
+    """The run of a case: as the user had it, fixed, and in another runtime."""
+    options = replace(BRIEF, against=(against,), runs=20, processes=5)
+    if name.endswith("#10297"):
+        nets, x = [Products(False), Products(True)], torch.randn(256, 256)
+    elif name.endswith("#403"):
+        nets, x = [Sentences(False), Sentences(True)], torch.randn(1, 256, 384)
+    elif name.endswith("#4005"):
+        nets, x, options = MODEL, None, replace(options, threads=(1, 2))
+    else:
+        model = MODEL if name.endswith("#7880") else "vit_tiny"
+        had = {"backend": "portable"} if model == MODEL else {"dtype": "int8"}
+        exports = (wb.ExportOptions(**had), wb.ExportOptions())
+        nets, x = [wb.export_model(model, options=o, root=root) for o in exports], None
+    return wb.profile(nets, x, measure=options, root=root)
+
+
+def answer_user(name, against, root):
+    """Print a row on a case; whether its cause was named, and its fix shown."""
+    run = measure_case(name, against, root)
+    first, *others = run.comparisons
+    losses = first.layers.assign(loss=lambda f: f["candidate_ms"] - f["baseline_ms"])
+    worst = losses.dropna(subset="differs").nlargest(1, "loss").iloc[0]
+    cause, fix = f"{worst['name']}: {worst['differs']}", others[0].verdict
+    if name.endswith("#4005"):
+        scaling = run.scaling[run.scaling["threads"] == 2].set_index("experiment")
+        fix = scaling.loc[first.candidate.name]
+        cause = run.crossovers[0] if run.crossovers else "1 thread"
+    shown = [f"{v.speedup:.2f}x [{v.low:.2f}, {v.high:.2f}]" for v in (first.verdict, fix)]
+    print(f"| {name} | {against} | {shown[0]} | {cause} | {shown[1]} |", flush=True)
+    return bool(re.search(USERS[name], cause)) and bool(fix.low > 1)
+
+
 def main() -> int:
     """Run it; 1 if a claim does not hold."""
     parser = argparse.ArgumentParser()
+    kinds = ["clocks", "pairs", "zoo", "users"]
+    parser.add_argument("kinds", nargs="*", metavar="KIND", choices=[*kinds, []])
     parser.add_argument("--copies", type=int, default=8)
     parser.add_argument("--only", nargs="*", default=["eager", "onnx", "openvino"])
-    parser.add_argument("--zoo", action="store_true")
+    parser.add_argument("--cases", nargs="*", default=USERS, help="of users")
+    parser.add_argument("--models", nargs="*", default=ZOO, help="of the zoo")
     parser.add_argument("--model", default=MODEL, help="of the pairs")
     options = parser.parse_args()
-    failed = False
+    failed, kinds = False, options.kinds or kinds[:2]
     print(f"load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        program = wb.export_model(MODEL, root=root)
-        for runtime in options.only if not options.zoo else ():
+        program = wb.export_model(MODEL, root=root) if "clocks" in kinds else None
+        for runtime in options.only if "clocks" in kinds else ():
             brief = replace(BRIEF, runs=2, processes=1, against=(runtime,))
             run = wb.measure(program, options=brief, root=root)
             side = run.record.plan.programs[0].pte
@@ -161,13 +235,15 @@ def main() -> int:
                 ratio, half = compare_clocks(clock, program, side)
                 failed |= clock != "module" and abs(ratio - 1) > TOLERANCE
                 print(f"{runtime}: {ratio:.3f} of {clock}'s clock (+- {half:.3f})", flush=True)
-        for runtime in options.only if options.copies and not options.zoo else ():
+        for runtime in options.only if "pairs" in kinds else ():
             model = wb.export_model(options.model, root=root)
             false, pairs, scatter = count_false(model, runtime, options.copies, root)
             failed |= false > 0
             text = f"{false} of {pairs} pairs called different, scatter {scatter:.1%}"
             print(f"{runtime} against itself: {text}", flush=True)
-        for model in ZOO if options.zoo else ():
+        for case in options.cases if "users" in kinds else ():
+            failed |= not answer_user(case, options.only[0], root / case)
+        for model in options.models if "zoo" in kinds else ():
             try:
                 run = wb.profile(model, measure=BRIEF, against=["eager"], root=root / "zoo")
             except wb.WorkbenchError as error:
