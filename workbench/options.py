@@ -127,6 +127,11 @@ class MeasureOptions:
         f"another runtime ({', '.join(RUNTIMES)}). --toggle is then off unless it is given.",
         metavar="FILE|RUNTIME",
     )
+    runtime: tuple[str, ...] = _option(
+        (),
+        "Another version of ExecuTorch to measure beside the installed one, such as 1.5.0.",
+        metavar="VERSION",
+    )
     phases: tuple[str, ...] = _option(
         (),
         "Inputs to measure with, by name. Of a language model: tokens at once, and the position "

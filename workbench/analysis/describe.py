@@ -15,6 +15,7 @@ from workbench.frames import (
     format_size,
     format_time,
 )
+from workbench.options import RUNTIMES
 from workbench.records.runs import Experiment, Export, Phase, PlannedProgram, RunRecord
 
 #: What a gain was concluded from.
@@ -99,6 +100,8 @@ def _describe_experiment(experiment: Experiment) -> str:
     """What was run; which CPU features a custom runner uses is unknown."""
     custom = "/" in experiment.runner or not experiment.runner
     how = experiment.runner if custom else f"ISA level {experiment.isa}"
+    if not custom and experiment.runner not in (Experiment.runner, "python"):
+        how = RUNTIMES.get(experiment.runner, f"ExecuTorch {experiment.runner}")
     named = f"{experiment.name}: {how}" if how else experiment.name
     return f"{named}{', control' if experiment.control else ''}"
 

@@ -168,9 +168,19 @@ def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
     ]
 
 
-def build_runner() -> Path:
-    """The native runner's binary in the cache; compiled on first use."""
-    sdk, compiler = find_sdk(), find_compiler()
+def list_versions() -> list[str]:
+    """The versions of ExecuTorch whose wheels have known hashes."""
+    return re.findall(r"^executorch==(\S+)", WHEELS.read_text(), re.MULTILINE)
+
+
+def find_version(version: str) -> Path:
+    """The executorch package of another version, downloaded on first use; as `find_sdk`."""
+    return fetch_wheel("executorch", version) / "executorch"
+
+
+def build_runner(version: str = "") -> Path:
+    """The native runner's binary in the cache, for a version; compiled on first use."""
+    sdk, compiler = find_version(version) if version else find_sdk(), find_compiler()
     return cached(f"runner-{fingerprint(sdk, compiler)}", partial(compile_runner, sdk, compiler))
 
 

@@ -34,7 +34,7 @@ from workbench.run import other_runtime
 from workbench.run.isa import TOGGLES
 from workbench.run.other_runtime import Settings
 from workbench.run.recorder import RunRecorder, Step, open_record, step_of, timestamp
-from workbench.run.runner import Runner, open_runner
+from workbench.run.runner import Runner, open_runner, version_runner
 from workbench.run.session import RunnerSession
 from workbench.run.targets.host import read_environment
 from workbench.run.tensor_files import compare_experiments, locate_inputs
@@ -296,6 +296,8 @@ def start_runner(
     plan, runner, target = recorder.run.plan, recorder.runner, recorder.runner.target
     if experiment.runner in RUNTIMES:
         return start_runtime(recorder, experiment, threads, core, traced=bool(more))
+    if experiment.runner != Experiment.runner:
+        runner = version_runner(experiment.runner)
     program, phase = plan.program_of(experiment), plan.phase_of(experiment)
     flags = ["--model_path", target.push(Path(program.pte)), "--cpu_threads", str(threads)]
     flags += ["--isa", experiment.isa]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from importlib import metadata
 from itertools import chain, count, pairwise, product
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from workbench.records.runs import (
     PlannedProgram,
     Tensor,
 )
+from workbench.run.build import list_versions
 from workbench.run.isa import MAX_CORES, Isa, Toggle, find_levels, resolve_toggle
-from workbench.run.runner import Runner, open_runner
+from workbench.run.runner import Runner, open_runner, version_runner
 from workbench.run.session import Ready
 from workbench.run.targets.host import HOST
 from workbench.run.tensor_files import RANDOM_SOURCE
@@ -64,13 +66,15 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
     names = name_programs(programs)
     compared = names[:1] if options.sweep else names
     runtimes = {name: p.runtime for name, p in zip(names, programs, strict=True) if p.runtime}
-    if runtimes and runner.target is not HOST:
+    if (runtimes or options.runtime) and runner.target is not HOST:
         what = "other runtimes are measured on this machine only"
         raise UsageError(what, where=f"--target {runner.target.name}")
     threads = choose_threads(options.threads, runner)
     toggle, experiments, pairs = choose_experiments(options, runner.isa, compared, runtimes)
     if (options.weights or options.workspace) and runner.target.platform == "mac":
         raise UsageError("needs Linux or Android", where="--weights")
+    for version in options.runtime:
+        version_runner(version)
     load = program_loader(runner, options.timeout_s)
     plan = begin_plan(
         programs, experiments, pairs, load=load, phases=options.phases, sweep=options.sweep
@@ -458,6 +462,11 @@ def plan_starts(
 def _choose_code(
     options: MeasureOptions, isa: Isa, programs: Sequence[str], runtimes: Mapping[str, str]
 ) -> tuple[str, tuple[Experiment, ...], tuple[Pair, ...]]:
+    if options.runtime:
+        if len(programs) > 1 or options.isa_ladder or options.toggle not in ("auto", "none"):
+            hint = "without --against, --isa-ladder and --toggle"
+            raise UsageError("compares one program", where="--runtime", hint=hint)
+        return "none", *plan_versions(options.runtime)
     if len(programs) > 1:
         if options.isa_ladder:
             raise UsageError("--isa-ladder measures one program", where="--against")
@@ -479,6 +488,24 @@ def plan_levels(levels: Sequence[str]) -> tuple[tuple[Experiment, ...], tuple[Pa
     steps = dict.fromkeys([(levels[0], levels[-1]), *pairwise(levels)])
     pairs = tuple(Pair(below, above, f"from {below} to {above}") for below, above in steps)
     return (*experiments, control), pairs
+
+
+def plan_versions(
+    versions: Sequence[str],
+) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
+    """The installed version of ExecuTorch, compared with each of the others."""
+    installed = metadata.version("executorch")
+    others = dict.fromkeys(versions)
+    for version in others:
+        known = [each for each in list_versions() if each != installed]
+        if version not in known:
+            raise unknown_name("other version of ExecuTorch", version, known, where="--runtime")
+    names = {v: f"executorch_{v}".replace(".", "_") for v in (installed, *others)}
+    experiments = [Experiment(names[v], runner=v) for v in others]
+    experiments += [Experiment(names[installed]), Experiment(CONTROL, control=True)]
+    label = f"with ExecuTorch {installed} instead of"
+    pairs = [Pair(names[v], names[installed], f"{label} {v}") for v in others]
+    return tuple(experiments), tuple(pairs)
 
 
 def plan_programs(
