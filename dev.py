@@ -124,7 +124,8 @@ def test(arguments: list[str]) -> int:
 
 def slow(arguments: list[str]) -> int:
     """Run the slow tests, and all property tests with four times the examples."""
-    return _pytest("-m", "slow or ci or hypothesis", "--hypothesis-profile=thorough", *arguments)
+    chosen = ("-m", "slow or ci or hypothesis", "--hypothesis-profile=thorough")
+    return _pytest(*chosen, "-rs", *arguments)  # such as other runtimes, which are extras
 
 
 def long(arguments: list[str]) -> int:
