@@ -185,7 +185,10 @@ def run_cached(pte, cache, *flags):
     flags = ["--model_path", pte, "--weight_cache", cache, "--output_file", out, *flags]
     done = subprocess.run([*wb.find_runner().command, *flags], capture_output=True, timeout=60)
     ready = json.loads(done.stdout.splitlines()[0])
-    outputs = [path.read_bytes() for path in sorted(out.parent.glob(f"{out.name}-*"))]
+    files = sorted(out.parent.glob(f"{out.name}-*"))
+    outputs = [path.read_bytes() for path in files]
+    for path in files:
+        path.unlink()
     return ready.get("weights") or ready["message"], outputs
 
 
@@ -207,6 +210,14 @@ def test_a_damaged_weight_cache_is_replaced(conv_pte, tmp_path, damage):
     assert run_cached(conv_pte, cache) == ("written", expected)
     assert run_cached(conv_pte, cache) == ("mapped", expected)
     assert not [*tmp_path.glob("*.partial")]
+
+
+def test_a_weight_cache_of_another_cpu_or_program_changes_no_output(conv_pte, pair_pte, tmp_path):
+    lowest = ("--isa", list(wb.find_runner().isa.levels)[-1])
+    cases = [(conv_pte, ()), (conv_pte, lowest), (pair_pte, ()), (conv_pte, ())]
+    for number, (pte, flags) in enumerate(cases):
+        _, expected = run_cached(pte, tmp_path / f"own-{number}", *flags)
+        assert expected and run_cached(pte, tmp_path / "shared", *flags)[1] == expected
 
 
 def test_a_process_beside_the_one_that_has_the_weight_cache_packs(conv_pte, tmp_path):
