@@ -293,6 +293,28 @@ def test_known_problems_are_offered_a_rewrite(case):
     assert offered and {each.name for each in offered} == {*case.fix["also_rewrite"]}
 
 
+@pytest.mark.parametrize(("function", "rewritten"), [
+    (lambda x: torch.mm(x[0], x[0].T), 1), (lambda x: x @ (x[0].T * 2), 1),
+    (lambda x: nn.functional.linear(x, x[0] + 1, x[0, :, 0]), 1),
+    (lambda x: HEAD(x) @ HEAD.weight, 0),
+])  # fmt: skip
+def test_products_of_two_activations_become_batches_of_one(function, rewritten):
+    x, module = torch.randn(2, 5, 6), Spelled(function).eval()
+    with silence():
+        exported = torch.export.export(module, (x,))
+        counts = rewrite_operators(exported, wb.ExportOptions(also_rewrite=("products",)))
+        torch.testing.assert_close(exported.module()(x), module(x))
+    assert sum(counts.values()) == rewritten
+
+
+@pytest.mark.slow
+def test_lines_are_those_of_functions_that_forward_calls(tmp_path):
+    program = wb.export_model(Spelled(norm_by_hand), (torch.randn(2, 3, 6),), root=tmp_path)
+    lines = {o.source.rpartition(":")[2] for m in program.layers.methods for o in m.origins}
+    start = norm_by_hand.__code__.co_firstlineno
+    assert lines == {str(start + 1), str(start + 2)}
+
+
 @pytest.mark.parametrize("case", [c for c in CASES if c.after], ids=lambda c: c.name)
 def test_networks_in_which_a_problem_is_fixed_are_offered_none(case):
     module, inputs = case.after()

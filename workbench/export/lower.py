@@ -36,7 +36,7 @@ from workbench.export.rewrite import (
 )
 from workbench.export.shortcuts import take_shortcuts
 from workbench.models.process import PROCESS_LOCK, collect_stderr, replaced, silence
-from workbench.models.sources import user_line_of_stack
+from workbench.models.sources import UserFrames, user_line_of_stack
 from workbench.options import Progress, silent
 from workbench.records.runs import LayerNoise, Partition, Rewrite, Tensor
 
@@ -203,8 +203,12 @@ def _trace(
     shapes: Any,
     strict: bool = False,
 ) -> ExportedProgram:
-    """``torch.export``, without the graph that it prints to stderr when it fails."""
-    with collect_stderr() as printed, torch.no_grad():
+    """``torch.export``, without the graph that it prints to stderr when it fails.
+
+    It keeps the lines of functions that ``forward`` calls, not only those of ``forward`` itself.
+    """
+    anchors = replaced(torch.fx.proxy, "_STACK_TRACE_ANCHORS", UserFrames())
+    with collect_stderr() as printed, torch.no_grad(), anchors:
         exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
     sys.stderr.write(printed.getvalue())
     return exported

@@ -94,7 +94,7 @@ def installed_version(package: str) -> str:
         return ""
 
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?')
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|\n\n|\nFor more information")
 _MODELS = Path(__file__).parent / "zoo"
 _WORKBENCH = Path(__file__).parents[1]
@@ -110,8 +110,10 @@ def user_line(error: BaseException) -> str:
 
 
 def user_line_of_stack(stack: str | None) -> str:
-    """The same for the text of a graph node's stack trace."""
-    return _innermost([(file, int(line)) for file, line in _FRAME.findall(stack or "")])
+    """The same for the text of a graph node's stack trace, from the model's ``forward`` on."""
+    frames = _FRAME.findall(stack or "")
+    start = next((at for at, (*_, name) in enumerate(frames) if name == "forward"), 0)
+    return _innermost([(file, int(line)) for file, line, _ in frames[start:]])
 
 
 def forward_line(module: nn.Module) -> str:
@@ -146,12 +148,23 @@ def _cell_number(file: str) -> int | None:
     return getattr(shell.compile, "_filename_map", {}).get(file) if shell else None
 
 
+class UserFrames(set[tuple[str, str]]):
+    """The frames, as pairs of file and function, of the user's code."""
+
+    def __contains__(self, frame: object) -> bool:
+        return isinstance(frame, tuple) and _is_in_users_code(frame[0])
+
+
 def _innermost(frames: list[tuple[str, int]]) -> str:
     for file, line in reversed(frames):
-        is_file = not file.startswith("<") and _is_users(Path(file))
-        if is_file or _cell_number(file):
+        if _is_in_users_code(file):
             return f"{shown_path(Path(file))}:{line}"
     return ""
+
+
+@functools.cache
+def _is_in_users_code(file: str) -> bool:
+    return bool(_cell_number(file)) or (not file.startswith("<") and _is_users(Path(file)))
 
 
 def _is_users(file: Path) -> bool:
