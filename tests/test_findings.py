@@ -655,6 +655,18 @@ def test_a_run_on_portable_kernels_is_not_told_to_delegate():
     assert len(found(measured(*program, export=exported(backend="xnnpack")), "undelegated")) == 1
 
 
+def test_a_product_that_waits_for_computed_weights_belongs_to_their_computation():
+    program = (
+        Kernel("index", "TABLE", "t", 1.0),
+        Delegate([conv("x", "a", 2.0)]),
+        Kernel("mm", "a t", "b", 5.0),
+    )
+    row = only(measured(*program), "fixed work")
+    assert row["title"].endswith("index, and keeps mm outside the delegate")
+    assert "2/native_call_mm.out/0" in row["keys"].splitlines() and row["high_ms"] > 5
+    assert found(measured(*program), "undelegated").empty
+
+
 def test_a_program_without_a_delegate_is_one_finding():
     kernels = [Kernel("convolution", "x", "a", 2.0), Kernel("relu", "a", "b", 1.0)]
     rows = found(measured(*kernels, export=exported(backend="portable")), "undelegated")

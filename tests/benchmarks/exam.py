@@ -123,8 +123,10 @@ def main():
         answers = [(*a[:2], f"`{a[2]}`", a[3]) for a in ANSWERS]
         asked = pd.DataFrame(answers, columns=columns).to_markdown(index=False)
         kept = table.drop(columns=["first", "where", "overlap"], errors="ignore").fillna("")
-        head = given.write.read_text().partition("\n| ")[0]
+        page = given.write.read_text()
+        head, rest = page.partition("\n| ")[0], "".join(page.partition("\n## Good networks")[1:])
         text = f"{head}\n{kept.to_markdown(index=False)}\n\n## Other questions\n\n{asked}\n"
+        text += rest
         given.write.write_text(text)
     raise SystemExit(int(first < LEAST_FOUND or inside < LEAST_INSIDE))
 
