@@ -1,6 +1,7 @@
 """Memory and starts: every byte and every millisecond in one row, and what limits the peak."""
 
 import json
+import re
 import subprocess
 import time
 from collections import Counter
@@ -177,6 +178,14 @@ def test_memory_that_cached_weights_save_has_rows(weights_run):
         assert abs(side["not accounted for"]) < 0.03 * side.sum()
     changes = weights_run.compare("packed_process", "cached_process").resources
     assert changes.set_index("resource").at["anonymous memory", "outcome"] == "less"
+
+
+@pytest.mark.ci
+def test_the_terminal_says_what_starts_and_memory_gain(conv_pte, cli):
+    flags = ["--runs", "2", "--processes", "2", "--no-evidence", "--no-roof"]
+    code, out, err = cli("run", conv_pte, "--weights", "packed,cached", *flags)
+    assert code == 0, err
+    assert re.search(r"^cached: .*anonymous memory [\d.]+ -> [\d.]+ MB \(0\.", out, re.MULTILINE)
 
 
 def run_cached(pte, cache, *flags):

@@ -79,6 +79,16 @@ def describe_latency(statistics: pd.DataFrame) -> str:
     return f"{text} (95 % CI, n = {restarts} restarts)"
 
 
+def describe_resources(resources: pd.DataFrame) -> str:
+    """What a comparison showed of starts and memory, in one line: ``frames.RESOURCE_CHANGES``."""
+    texts = [
+        f"{row.resource} {format_figure(row.baseline)} -> {format_figure(row.candidate)} "
+        f"{row.unit} ({row.ratio:.2f}x, 95 % CI {row.low:.2f}-{row.high:.2f})"
+        for row in resources[resources["outcome"].isin(["less", "more"])].itertuples()
+    ]
+    return ", ".join(texts) or "no difference of starts or memory was shown"
+
+
 def describe_paced(paced: pd.DataFrame) -> list[str]:
     """The wall times of a measurement at a rate and without pauses; rows of ``frames.PACED``."""
     texts = []

@@ -148,7 +148,12 @@ def run(
 
 def _summarize(run: Run) -> list[str]:
     """The verdicts and latencies of a run, what ran in its dtype, and the measurement's grade."""
-    from workbench.analysis.describe import describe_latency, describe_paced, describe_rate
+    from workbench.analysis.describe import (
+        describe_latency,
+        describe_paced,
+        describe_rate,
+        describe_resources,
+    )
     from workbench.analysis.dtypes import describe_dtypes
     from workbench.analysis.quality import summarize_quality
 
@@ -162,11 +167,26 @@ def _summarize(run: Run) -> list[str]:
         for m in run.measurements
         if m.paced is not None
     ]
+    starts = {(e.weights, e.workspace) for e in run.record.plan.experiments}
+    needs = [
+        f"{ab.candidate.label}: {describe_resources(ab.resources)}"
+        for ab in run.comparisons
+        if len(starts) > 1 and ab.resources is not None
+    ]
     dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
     texts = [ab.text for ab in run.comparisons]
     uses = dict.fromkeys(m.use[1] for ab in run.comparisons for m in (ab.candidate, ab.baseline))
     quality = [*filter(None, uses), summarize_quality(run.quality)]
-    return [*texts, *latencies, *run.crossovers, *paced, *run.size_changes, *dtypes, *quality]
+    return [
+        *texts,
+        *needs,
+        *latencies,
+        *run.crossovers,
+        *paced,
+        *run.size_changes,
+        *dtypes,
+        *quality,
+    ]
 
 
 def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:
