@@ -561,6 +561,18 @@ SME2 = make_frame(
     ("remedy", "text", "", "what would bring it onto SME2"),
 )
 
+PROJECTION = make_frame(
+    "projection",
+    "key name",
+    ("kind", "text", "", "operator and the dtype it computes in"),
+    ("module", "text", "", "path of its layer in the model"),
+    ("measured_ms", "float", "ms/run", "mean time in the run, undisturbed"),
+    ("projected_ms", "float", "ms/run", "projected, not measured; NaN: no basis in the atlas"),
+    ("low_ms", "float", "ms/run", "lower end of the projection's 90 % interval"),
+    ("high_ms", "float", "ms/run", "upper end of the projection's 90 % interval"),
+    ("basis", "text", "", "what it follows from"),
+)
+
 # --- memory and starts ---------------------------------------------------------------------------
 
 COLD_START = make_frame(

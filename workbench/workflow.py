@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.atlas import Atlas, atlas_path, build_atlas
 from workbench.analysis.compare import Speedup, compare_latencies
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.open import open_run
@@ -28,10 +30,11 @@ from workbench.export.runtimes import check_side, open_side, reload_model
 from workbench.frames import format_share
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.progress import show_progress
+from workbench.records.codec import to_json
 from workbench.records.runs import Experiment, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report
-from workbench.run.ceilings import find_peaks, list_roofs, measure_roof, save_peaks
+from workbench.run.ceilings import device_of, find_peaks, list_roofs, measure_roof, save_peaks
 from workbench.run.config import output_place, plan_config, read_config, select_experiments
 from workbench.run.custom_runner import run_processes
 from workbench.run.execute import MIN_RESTARTS, execute, optional
@@ -39,6 +42,7 @@ from workbench.run.plan import check_toggle, make_plan, read_sweep
 from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
 from workbench.run.targets import open_target
+from workbench.store import atomic_write, cached, sha256_of
 
 if TYPE_CHECKING:  # these import PyTorch
     from torch import nn
@@ -47,6 +51,8 @@ if TYPE_CHECKING:  # these import PyTorch
 
     Subject: TypeAlias = str | Path | nn.Module | LoadedModel | Program | Run
 
+#: Made by ``tests/record_atlas.py``; in a checkout, ``workbench/data`` is a link.
+ATLAS_PROGRAMS = Path(__file__).parent / "data" / "atlas.zip"
 #: More restarts than this are not suggested.
 MOST_RESTARTS = 200
 #: What `profile` measures, by how long it may take.
@@ -429,3 +435,32 @@ def run_config(
     with optional("CSV and JSON files", progress):
         write_artifacts(run)
     return run
+
+
+def measure_atlas(
+    target: str = "host", *, root: str | Path = "out_atlas", again: bool = False,
+    progress: Progress = silent,
+) -> tuple[Path, Atlas]:  # fmt: skip
+    """Measure the operators of the atlas on a device: its file, which others can use, and itself.
+
+    What an interrupted call has measured is not measured ``again``.
+    """
+    programs = sha256_of(ATLAS_PROGRAMS)[:16]
+
+    def unpack(folder: Path) -> None:
+        with zipfile.ZipFile(ATLAS_PROGRAMS) as archive:
+            archive.extractall(folder)
+
+    options = MeasureOptions(
+        target=target, runs=20, processes=3, warmup=2, evidence=False, cold_start=False, roof=False
+    )
+    runs = [
+        measure(path, options=options, root=root, again=again, artifacts=False, progress=progress)
+        for path in sorted(cached(f"atlas/{programs}", unpack).glob("*.pte"))
+    ]
+    if runs[0].emulated:
+        raise UsageError("an emulated CPU has no times", where=f"--target {target}")
+    device = device_of(runs[0].record.host, runs[0].record.runner)
+    atlas = build_atlas(runs, device, programs)
+    atomic_write(atlas_path(device), to_json(atlas))
+    return atomic_write(Path(root) / "atlas.json", to_json(atlas)), atlas

@@ -18,6 +18,7 @@ import pandas as pd
 
 from workbench import frames
 from workbench.analysis import (
+    atlas,
     compare,
     dtypes,
     layers,
@@ -62,6 +63,7 @@ from workbench.records.runs import (
     Start,
     count_threads,
 )
+from workbench.run.ceilings import device_of
 from workbench.run.plan import pair_experiments
 from workbench.store import (
     ETRECORD,
@@ -805,6 +807,23 @@ class Measurement:
     def sme2(self) -> pd.DataFrame | None:
         """The kernels that its program would run with SME2 and without: ``frames.SME2``."""
         return sme2.predict_kernels(self.sidecar) if self.sidecar else None
+
+    def project(self, level: str = "", device: str | Path = "") -> pd.DataFrame:
+        """Project it to another ISA level or device: ``frames.PROJECTION``, not measured.
+
+        ``device`` is the file of an atlas (`workbench atlas`), of its own device by default;
+        ``level`` the highest of that device by default.
+        """
+        if self.emulated:
+            why, hint = "emulated runs have no times to project", "measure on a device"
+            raise UsageError(why, where=self.run.path, hint=hint)
+        own = atlas.atlas_path(device_of(self.run.record.host, self.run.record.runner))
+        if not own.is_file():
+            why, hint = "its device has no atlas", "there: workbench atlas"
+            raise UsageError(why, where=self.run.path, hint=hint)
+        here = atlas.load_atlas(own)
+        there = atlas.load_atlas(Path(device)) if device else here
+        return atlas.project(self, here, there, level or [*there.ms][-1])
 
     @cached_property
     def starts(self) -> tuple[Start, ...]:

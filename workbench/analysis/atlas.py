@@ -1,0 +1,290 @@
+"""Projections of a run: what it would take at another ISA level or on another device.
+
+An atlas has the times of a few hundred operators on one device, at each of its ISA levels. The
+ratio of two of its columns, at the sizes of an operator, projects that operator from a run at hand.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis.dataflow import instruction_of
+from workbench.analysis.roofline import dtype_of
+from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
+from workbench.frames import PROJECTION, check
+from workbench.records.runs import SCHEMA_VERSION
+from workbench.store import cache_folder, load_record
+
+if TYPE_CHECKING:
+    from workbench.analysis.run import Measurement, Run
+
+#: Sizes are weighted by a normal distribution of their distance, in powers of two.
+_NEAR = 1.0
+#: Operators further than this from all of their kind in the atlas have no basis, in powers of two.
+_FAR = 4.0
+#: Fewer operators of a kind than this are no basis.
+_LEAST = 3
+#: Smallest standard deviation of the logarithm of a ratio: restarts of one run differ as much.
+_SCATTER = 0.03
+#: A normal distribution has 90 % within so many standard deviations.
+_Z90 = 1.645
+#: A model is refused if more of its time than this has no basis.
+_MOST_UNKNOWN = 0.1
+#: Size of a file in bytes.
+_LARGEST = 2**20
+PROJECTED = "projected, not measured"
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """What the operators of the atlas took on one device, with one thread.
+
+    ``kinds`` and ``sizes`` (m, n, k, operations and bytes; 0 for none) describe the operators;
+    ``ms`` has their times by ISA level, the lowest first, 0 where unknown; ``programs`` is the hash
+    of what was run.
+    """
+
+    device: str
+    runner: str
+    measured: str
+    programs: str
+    kinds: tuple[str, ...]
+    sizes: tuple[tuple[float, ...], ...]
+    ms: dict[str, tuple[float, ...]]
+    schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.sizes), *map(len, self.ms.values())}
+        values = [v for times in (*self.ms.values(), *self.sizes) for v in times]
+        good = all(math.isfinite(v) and v >= 0 for v in values)
+        if lengths != {len(self.kinds)} or {*map(len, self.sizes)} != {5} or not good:
+            raise StoreError("an atlas whose columns do not fit", hint="measure it again")
+
+    def times(self, level: str) -> np.ndarray:
+        """The times at an ISA level, in ms."""
+        if level not in self.ms:
+            raise unknown_name("ISA level", level, self.ms, where=self.device)
+        return np.array(self.ms[level])
+
+
+def build_atlas(runs: Sequence["Run"], device: dict[str, str], programs: str) -> Atlas:
+    """The atlas from runs of its programs, all on one device and at the same ISA levels."""
+    parts = []
+    for run in runs:
+        sides = [m for m in run.measurements if not m.control]
+        tables = [describe_operators(m).set_index("key") for m in sides]
+        keys = [key for key in tables[0].index if all(key in table.index for table in tables)]
+        part = tables[0].loc[keys].drop(columns="ms")
+        parts.append(part.assign(**{
+            m.experiment.isa: table.loc[keys, "ms"] for m, table in zip(sides, tables, strict=True)
+        }))  # fmt: skip
+    table = pd.concat(parts).fillna(0.0)
+    sizes = table[["m", "n", "k", "flops", "bytes"]].astype(int).to_numpy()
+    levels = [name for name in table if name not in ("kind", "m", "n", "k", "flops", "bytes")]
+    ms = {name: tuple(float(f"{value:.4g}") for value in table[name]) for name in levels}
+    return Atlas(
+        device["cpu"], device["runner"], runs[0].record.started[:10], programs,
+        tuple(table["kind"]), tuple(tuple(map(float, row)) for row in sizes), ms,
+    )  # fmt: skip
+
+
+def describe_operators(measurement: "Measurement") -> pd.DataFrame:
+    """Kind, sizes and undisturbed time of the operators of a measurement, by ``key``."""
+    rows = measurement.costs.reset_index()
+    rows = rows[rows["kind"].isin(["delegated", "portable"])].reset_index(drop=True)
+    known = measurement.sme2
+    if known is None:
+        hint = "export the model with the workbench"
+        raise UsageError(
+            "the sizes of its operators are unknown", where=measurement.run.path, hint=hint
+        )
+    sizes = known.set_index(["instruction", "xnodes"])[["m", "n", "k"]]
+    sizes = sizes[~sizes.index.duplicated()]
+    places = list(zip(map(instruction_of, rows["key"]), rows["xnodes"].fillna(""), strict=True))
+    rows[["m", "n", "k"]] = sizes.reindex(pd.MultiIndex.from_tuples(places)).to_numpy()
+    dtype = measurement.export.dtype if measurement.export else "fp32"
+    rows["kind"] = [name_kind(name, dtype) for name in rows["operator"]]
+    # Several calls of one operator, in a loop, each take their part.
+    rows["ms"] = rows["mean_ms"]
+    return rows[["key", "kind", "m", "n", "k", "flops", "bytes", "ms"]]
+
+
+def name_kind(operator: str, dtype: str) -> str:
+    """``Convolution IGEMM fp32``: the kind of a logged operator, with the dtype it computes in."""
+    base = re.sub(r" \([^)]*\)", "", operator)
+    weights = re.search(r"Q([BC])4W", operator)
+    int4 = {"B": " int4 in groups", "C": " int4 per channel"}[weights[1]] if weights else ""
+    return f"{base} {dtype_of(operator, dtype)}{int4}"
+
+
+def project(measurement: "Measurement", here: Atlas, there: Atlas, level: str) -> pd.DataFrame:
+    """The operators of a measurement as they would be elsewhere: ``frames.PROJECTION``.
+
+    ``here`` is the atlas of its own device, ``there`` that of another one or the same.
+
+    Raises
+    ------
+    UsageError
+        The measurement is emulated, or has several threads; the atlases do not fit.
+    """
+    run = measurement.run
+    if measurement.emulated or measurement.threads != 1:
+        why = "emulated runs have no times" if measurement.emulated else "has several threads"
+        raise UsageError(f"{why}: cannot be projected", where=run.path, hint="measure one thread")
+    if here.programs != there.programs:
+        hint = "measure both with one version: workbench atlas"
+        raise UsageError("the atlases have different operators", where=there.device, hint=hint)
+    before, after = here.times(measurement.experiment.isa), there.times(level)
+    rows = describe_operators(measurement)
+    names = measurement.costs.reindex(rows["key"])
+    table = rows[["key", "kind"]].assign(
+        name=names["name"].to_numpy(), module=names["module"].to_numpy(), measured_ms=rows["ms"]
+    )
+    known = (before > 0) & (after > 0)
+    ratios = np.log(after, where=known, out=np.zeros_like(after))
+    ratios -= np.log(before, where=known, out=np.zeros_like(before))
+    kinds, points = np.array(here.kinds), _place(pd.DataFrame(here.sizes, columns=_SIZES))
+    spots = _place(rows)
+    logs, errors, bases = [], [], []
+    for kind, spot in zip(rows["kind"], spots, strict=True):
+        log, error, basis = _estimate(kind, spot, kinds, points, ratios, known, here is there)
+        logs.append(log)
+        errors.append(_Z90 * error)
+        bases.append(basis)
+    middle, half = np.array(logs), np.array(errors)
+    least = _least_ms(rows, there, level)
+    for name, value in (
+        ("projected_ms", middle),
+        ("low_ms", middle - half),
+        ("high_ms", middle + half),
+    ):
+        table[name] = np.fmax(rows["ms"] * np.exp(value), least)
+    table["basis"] = bases
+    model = pd.DataFrame([_sum_up(table, measurement.latency_ms, run.path)])
+    table = pd.concat([model, table.sort_values("measured_ms", ascending=False)])
+    return check(table[PROJECTION.names].reset_index(drop=True), PROJECTION)
+
+
+_SIZES = ["m", "n", "k", "flops", "bytes"]
+
+
+def _place(rows: pd.DataFrame) -> np.ndarray:
+    """Where operators lie: the logarithms of their sizes; of no product, that of its bytes."""
+    sizes = rows[_SIZES].fillna(0.0).to_numpy(float)
+    products = sizes[:, :1] > 0
+    places = np.where(
+        products, sizes[:, :3], np.column_stack([sizes[:, 4], *[0 * sizes[:, 4]] * 2])
+    )
+    # Depthwise convolutions have one column: their channels are in the bytes.
+    single = products[:, 0] & (sizes[:, 1] == 1)
+    places[single, 1] = sizes[single, 4] / np.maximum(sizes[single, 0], 1)
+    return np.log2(np.maximum(places, 1.0))
+
+
+def _estimate(
+    kind: str,
+    spot: np.ndarray,
+    kinds: np.ndarray,
+    points: np.ndarray,
+    ratios: np.ndarray,
+    known: np.ndarray,
+    same: bool,
+) -> tuple[float, float, str]:
+    """The logarithm of a ratio, its standard deviation, and what it follows from."""
+    rows = np.flatnonzero((kinds == kind) & known)
+    basis = f"{len(rows)} of its kind"
+    if kind.startswith("native_call_") and same:
+        return 0.0, 2 * _SCATTER, "portable: no other code"
+    if len(rows) < _LEAST:  # what is no product is like others of its size
+        is_product = re.match("Convolution|Deconv|Fully|Batch Matrix|Dynamic", kind)
+        rows = np.flatnonzero(known & (points[:, 1] == 0)) if not is_product else rows[:0]
+        basis = f"{len(rows)} of other kinds"
+    if not len(rows):
+        return math.nan, math.nan, ""
+    values, places = ratios[rows], points[rows]
+    near = _weigh(places, spot[None])[0]
+    if np.sqrt(((places - spot) ** 2).sum(axis=1)).min() > _FAR:
+        return math.nan, math.nan, ""
+    others = _weigh(places, places, leave=True)
+    left_out = values - others @ values
+    scatter = max(_SCATTER, float(np.sqrt(near @ left_out**2)))
+    return float(near @ values), scatter, basis
+
+
+def _weigh(places: np.ndarray, spots: np.ndarray, leave: bool = False) -> np.ndarray:
+    """The weight of each place for each spot; with ``leave``, of all places but itself."""
+    squares = ((spots[:, None] - places[None]) ** 2).sum(axis=2)
+    if leave:
+        np.fill_diagonal(squares, np.inf)
+    squares -= squares.min(axis=1, keepdims=True)
+    weights = np.exp(-squares / (2 * _NEAR**2))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _least_ms(rows: pd.DataFrame, there: Atlas, level: str) -> pd.Series:
+    """The time at the highest rate of operations in the atlas in its dtype.
+
+    Bytes are no bound: those of the atlas come from memory, those of a model often from a cache.
+    """
+    times, flops = there.times(level), np.array(there.sizes)[:, 3]
+    rates = np.divide(flops, times, where=times > 0, out=np.zeros_like(times))
+    dtypes = np.array([_dtype_of_kind(kind) for kind in there.kinds])
+    peaks = {dtype: rates[dtypes == dtype].max() or np.nan for dtype in set(dtypes)}
+    return rows["flops"] / rows["kind"].map(_dtype_of_kind).map(peaks)
+
+
+def _dtype_of_kind(kind: str) -> str:
+    return kind.partition(" int4")[0].rpartition(" ")[2]
+
+
+def _sum_up(table: pd.DataFrame, latency_ms: float, where: Path) -> dict[str, Any]:
+    """The row of the model: operators, and what is in none of them as it is.
+
+    Errors of operators of one kind are taken as equal, those of different kinds as independent.
+    """
+    total, lost = table["measured_ms"].sum(), table[table["projected_ms"].isna()]
+    if (share := lost["measured_ms"].sum() / max(total, 1e-9)) > _MOST_UNKNOWN:
+        kinds = ", ".join(lost.groupby("kind")["measured_ms"].sum().nlargest(3).index)
+        text = f"{100 * share:.0f} % of the time has no basis in the atlas: {kinds}"
+        raise UsageError(text, where=where, hint="measure on the device")
+    fallback = {"projected_ms": 1.0, "low_ms": 1 / 3, "high_ms": 3.0}
+    filled = table.assign(**{
+        name: table[name].fillna(table["measured_ms"] * factor) for name, factor in fallback.items()
+    })  # fmt: skip
+    sums = filled.groupby("kind")[list(fallback)].sum()
+    middle, rest = sums["projected_ms"].sum(), max(latency_ms - total, 0.0)
+    ends = {name: np.sqrt(((sums[name] - sums["projected_ms"]) ** 2).sum()) for name in fallback}
+    row = {"key": "", "name": "E2E", "kind": "E2E", "module": "", "measured_ms": latency_ms}
+    row |= {"projected_ms": middle + rest, "low_ms": middle - ends["low_ms"] + rest}
+    return row | {"high_ms": middle + ends["high_ms"] + rest, "basis": "the sum of all"}
+
+
+def atlas_path(device: dict[str, str]) -> Path:
+    """Where the atlas of a device is kept on this machine."""
+    digest = hashlib.sha256(f"{device['cpu']} {device['runner']}".encode()).hexdigest()[:16]
+    return cache_folder() / "atlases" / f"{digest}.json"
+
+
+def list_atlases() -> dict[Path, Atlas | str]:
+    """The atlases that this machine knows, or what is wrong with one."""
+    found: dict[Path, Atlas | str] = {}
+    for path in sorted((cache_folder() / "atlases").glob("*.json")):
+        try:
+            found[path] = load_atlas(path)
+        except WorkbenchError as error:
+            found[path] = str(error)
+    return found
+
+
+def load_atlas(path: Path) -> Atlas:
+    """An atlas from its file, which may come from anybody."""
+    if path.is_file() and path.stat().st_size > _LARGEST:
+        raise StoreError("is too large for an atlas", where=path, hint="workbench atlas makes one")
+    return load_record(Atlas, path)
