@@ -1,13 +1,19 @@
-"""What Arm SME2 would change: predicted from a program alone, and compared with what ran."""
+"""What Arm SME2 would change, predicted from a program; and projections from an atlas."""
 
 import json
+import math
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 from exporting import LoadedModel
 from recorded import recorded
 from torch import nn, randn
 
 import workbench as wb
+from workbench.analysis.atlas import Atlas, atlas_path, describe_operators
+from workbench.records.codec import to_json
+from workbench.run.ceilings import device_of
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +98,92 @@ def test_a_program_of_unknown_operators_is_refused_in_one_line(cli, tmp_path):
     path.write_bytes(b"no program")
     code, _, err = cli("sme2", path)
     assert code == 1 and err.count("\n") == 1 and "broken.pte" in err
+
+
+@pytest.fixture
+def atlas(tmp_path, monkeypatch):
+    """An atlas of the sample's own operators: those with AVX-512 take half of the time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    run = recorded()
+    rows = pd.concat([describe_operators(run["avx512_off"])] * 3).fillna(0.0)
+    columns = ["m", "n", "k", "flops", "bytes"]
+    sizes = tuple(tuple(row) for row in rows[columns].to_numpy(float).tolist())
+    before = tuple(rows["ms"])
+    device = device_of(run.record.host, run.record.runner)
+    ms = {"avx2": before, "native": tuple(time / 2 for time in before)}
+    known = Atlas(device["cpu"], device["runner"], "", "", tuple(rows["kind"]), sizes, ms)
+    path = atlas_path(device)
+    path.parent.mkdir(parents=True)
+    path.write_text(to_json(known))
+    return path, known
+
+
+def test_a_projection_is_that_of_the_atlas_bounded_and_marked(cli, atlas):
+    run = recorded()
+    table = run["avx512_off"].project()
+    model, operators = table.iloc[0], table[1:]
+    known = operators[operators["projected_ms"].notna() & (operators["measured_ms"] > 0)]
+    assert len(known) > 60
+    delegated = known[~known["kind"].str.startswith("native_call_")]
+    ratio = delegated["projected_ms"] / delegated["measured_ms"]
+    assert ratio.between(0.5 - 1e-9, 0.5 + 1e-9).mean() > 0.9
+    assert (delegated["low_ms"] < delegated["projected_ms"]).mean() > 0.9
+    portable = known[known["kind"].str.startswith("native_call_")]
+    assert (portable["projected_ms"] == portable["measured_ms"]).all()
+    assert model["low_ms"] < model["projected_ms"] < model["high_ms"] < model["measured_ms"]
+    code, out, _ = cli("project", run.path, "--json")
+    record = json.loads(out)
+    assert code == 0 and record["projected"] is True
+    assert not {"passed", "comparisons", "latency_ms"} & record.keys()
+    assert "projected, not measured" in cli("project", run.path)[1]
+
+
+def test_no_gate_takes_a_projection(cli, atlas, tmp_path):
+    path = tmp_path / "projection.json"
+    path.write_text(cli("project", recorded().path, "--json")[1])
+    code, _, err = cli("compare", recorded().path, "--baseline", path, "--fail-above", "5%")
+    assert code not in (0, 1) or "error" in err
+    assert err.count("error:") == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (None, "its device has no atlas -> there: workbench atlas"),
+        (lambda known: replace(known, kinds=("other",) * len(known.kinds)), "has no basis"),
+        (lambda known: '{"kinds": 1}', "atlas"),
+        (lambda known: to_json(known).replace("native", "sme2"), "unknown ISA level 'native'"),
+        (lambda known: to_json(known).replace('"kinds": [', '"kinds": ["x", ', 1), "do not fit"),
+    ],
+    ids=["none", "other kinds", "malformed", "no such level", "columns"],
+)
+def test_what_an_atlas_does_not_cover_is_refused_in_one_line(cli, atlas, change, words):
+    path, known = atlas
+    if change is None:
+        path.unlink()
+    else:
+        changed = change(known)
+        path.write_text(changed if isinstance(changed, str) else to_json(changed))
+    code, _, err = cli("project", recorded().path, "--level", "native")
+    assert code != 0 and err.count("\n") == 1 and words in err, err
+    if change is not None:
+        assert path.name in cli("atlas", "--list")[1]
+
+
+def test_emulated_times_are_not_projected(sample):
+    with pytest.raises(wb.WorkbenchError, match="emulated runs have no times"):
+        sample.subject.project()
+
+
+def test_a_ratio_of_another_device_is_used_if_its_operators_are_the_same(atlas, tmp_path):
+    _, known = atlas
+    other = tmp_path / "phone.json"
+    ms = {"native": tuple(3 * time for time in known.ms["avx2"])}
+    other.write_text(to_json(replace(known, device="phone", ms=ms)))
+    table = recorded()["avx512_off"].project(device=other)
+    assert math.isclose(
+        (table["projected_ms"] / table["measured_ms"])[1:].median(), 3, rel_tol=0.01
+    )
+    other.write_text(to_json(replace(known, programs="others", ms=ms)))
+    with pytest.raises(wb.WorkbenchError, match="different operators"):
+        recorded()["avx512_off"].project(device=other)

@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 
 #: Sizes are weighted by a normal distribution of their distance, in powers of two.
 _NEAR = 1.0
+#: Columns that fill the widest vectors in fp32, and the distance between even and uneven ones.
+_VECTOR, _APART = 16, 2.0
+#: The fastest operator of the atlas may be so far below the peak.
+_BELOW_PEAK = 0.8
 #: Operators further than this from all of their kind in the atlas have no basis, in powers of two.
 _FAR = 4.0
 #: Fewer operators of a kind than this are no basis.
 _LEAST = 3
-#: Smallest standard deviation of the logarithm of a ratio: restarts of one run differ as much.
-_SCATTER = 0.03
+#: Smallest standard deviation of the logarithm of a ratio: of two runs on a busy machine.
+_SCATTER = 0.08
 #: A normal distribution has 90 % within so many standard deviations.
 _Z90 = 1.645
 #: A model is refused if more of its time than this has no basis.
@@ -152,21 +156,20 @@ def project(measurement: "Measurement", here: Atlas, there: Atlas, level: str) -
     ratios -= np.log(before, where=known, out=np.zeros_like(before))
     kinds, points = np.array(here.kinds), _place(pd.DataFrame(here.sizes, columns=_SIZES))
     spots = _place(rows)
-    logs, errors, bases = [], [], []
-    for kind, spot in zip(rows["kind"], spots, strict=True):
-        log, error, basis = _estimate(kind, spot, kinds, points, ratios, known, here is there)
-        logs.append(log)
-        errors.append(_Z90 * error)
-        bases.append(basis)
-    middle, half = np.array(logs), np.array(errors)
+    estimates = [
+        _estimate(kind, spot, kinds, points, ratios, known, here is there)
+        for kind, spot in zip(rows["kind"], spots, strict=True)
+    ]
+    middle, scatter = np.array([each[:2] for each in estimates]).reshape(-1, 2).T
+    half = _Z90 * scatter
     least = _least_ms(rows, there, level)
     for name, value in (
         ("projected_ms", middle),
         ("low_ms", middle - half),
         ("high_ms", middle + half),
     ):
-        table[name] = np.fmax(rows["ms"] * np.exp(value), least)
-    table["basis"] = bases
+        table[name] = np.maximum(rows["ms"] * np.exp(value), least)
+    table["basis"] = [basis for *_, basis in estimates]
     model = pd.DataFrame([_sum_up(table, measurement.latency_ms, run.path)])
     table = pd.concat([model, table.sort_values("measured_ms", ascending=False)])
     return check(table[PROJECTION.names].reset_index(drop=True), PROJECTION)
@@ -176,7 +179,10 @@ _SIZES = ["m", "n", "k", "flops", "bytes"]
 
 
 def _place(rows: pd.DataFrame) -> np.ndarray:
-    """Where operators lie: the logarithms of their sizes; of no product, that of its bytes."""
+    """Where operators lie: the logarithms of their sizes; of no product, that of its bytes.
+
+    Kernels treat columns that do not fill a vector apart: such products lie further away.
+    """
     sizes = rows[_SIZES].fillna(0.0).to_numpy(float)
     products = sizes[:, :1] > 0
     places = np.where(
@@ -185,7 +191,8 @@ def _place(rows: pd.DataFrame) -> np.ndarray:
     # Depthwise convolutions have one column: their channels are in the bytes.
     single = products[:, 0] & (sizes[:, 1] == 1)
     places[single, 1] = sizes[single, 4] / np.maximum(sizes[single, 0], 1)
-    return np.log2(np.maximum(places, 1.0))
+    uneven = products[:, 0] & (sizes[:, 1] % _VECTOR > 0) & ~single
+    return np.column_stack([np.log2(np.maximum(places, 1.0)), _APART * uneven])
 
 
 def _estimate(
@@ -201,7 +208,7 @@ def _estimate(
     rows = np.flatnonzero((kinds == kind) & known)
     basis = f"{len(rows)} of its kind"
     if kind.startswith("native_call_") and same:
-        return 0.0, 2 * _SCATTER, "portable: no other code"
+        return 0.0, _SCATTER, "portable: no other code"
     if len(rows) < _LEAST:  # what is no product is like others of its size
         is_product = re.match("Convolution|Deconv|Fully|Batch Matrix|Dynamic", kind)
         rows = np.flatnonzero(known & (points[:, 1] == 0)) if not is_product else rows[:0]
@@ -214,8 +221,8 @@ def _estimate(
         return math.nan, math.nan, ""
     others = _weigh(places, places, leave=True)
     left_out = values - others @ values
-    scatter = max(_SCATTER, float(np.sqrt(near @ left_out**2)))
-    return float(near @ values), scatter, basis
+    scatter = max(_SCATTER, np.sqrt(max(near @ left_out**2, (left_out**2).mean())))
+    return float(near @ values), float(scatter), basis
 
 
 def _weigh(places: np.ndarray, spots: np.ndarray, leave: bool = False) -> np.ndarray:
@@ -237,7 +244,8 @@ def _least_ms(rows: pd.DataFrame, there: Atlas, level: str) -> pd.Series:
     rates = np.divide(flops, times, where=times > 0, out=np.zeros_like(times))
     dtypes = np.array([_dtype_of_kind(kind) for kind in there.kinds])
     peaks = {dtype: rates[dtypes == dtype].max() or np.nan for dtype in set(dtypes)}
-    return rows["flops"] / rows["kind"].map(_dtype_of_kind).map(peaks)
+    rate = rows["kind"].map(_dtype_of_kind).map(peaks) / _BELOW_PEAK
+    return (rows["flops"] / rate).fillna(0.0)
 
 
 def _dtype_of_kind(kind: str) -> str:
