@@ -181,4 +181,4 @@ def test_completion_names_commands(cli, monkeypatch):
     monkeypatch.setenv("_WORKBENCH_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", "workbench pro")
     monkeypatch.setenv("COMP_CWORD", "1")
-    assert cli()[1] == "plain,profile\n"
+    assert cli()[1] == "plain,profile\nplain,project\n"

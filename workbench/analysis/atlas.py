@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -22,8 +22,9 @@ from workbench.frames import PROJECTION, check
 from workbench.records.runs import SCHEMA_VERSION
 from workbench.store import cache_folder, load_record
 
-if TYPE_CHECKING:
-    from workbench.analysis.run import Measurement, Run
+#: Those of ``analysis.run``, which imports this module.
+Measurement: TypeAlias = Any
+Run: TypeAlias = Any
 
 #: Sizes are weighted by a normal distribution of their distance, in powers of two.
 _NEAR = 1.0
@@ -78,7 +79,7 @@ class Atlas:
         return np.array(self.ms[level])
 
 
-def build_atlas(runs: Sequence["Run"], device: dict[str, str], programs: str) -> Atlas:
+def build_atlas(runs: Sequence[Run], device: dict[str, str], programs: str) -> Atlas:
     """The atlas from runs of its programs, all on one device and at the same ISA levels."""
     parts = []
     for run in runs:
@@ -99,7 +100,7 @@ def build_atlas(runs: Sequence["Run"], device: dict[str, str], programs: str) ->
     )  # fmt: skip
 
 
-def describe_operators(measurement: "Measurement") -> pd.DataFrame:
+def describe_operators(measurement: Measurement) -> pd.DataFrame:
     """Kind, sizes and undisturbed time of the operators of a measurement, by ``key``."""
     rows = measurement.costs.reset_index()
     rows = rows[rows["kind"].isin(["delegated", "portable"])].reset_index(drop=True)
@@ -128,7 +129,7 @@ def name_kind(operator: str, dtype: str) -> str:
     return f"{base} {dtype_of(operator, dtype)}{int4}"
 
 
-def project(measurement: "Measurement", here: Atlas, there: Atlas, level: str) -> pd.DataFrame:
+def project(measurement: Measurement, here: Atlas, there: Atlas, level: str) -> pd.DataFrame:
     """The operators of a measurement as they would be elsewhere: ``frames.PROJECTION``.
 
     ``here`` is the atlas of its own device, ``there`` that of another one or the same.

@@ -1,0 +1,64 @@
+"""Is latency with AVX-512 on predicted from the run with it off and an atlas?
+
+Networks that are not in the zoo, with random weights, are measured with AVX-512 off and on; the
+first is projected by the atlas of this machine (``workbench atlas``), which has none of their
+operators. Prints the table, and exits 1 unless four of five are within 10 %.
+
+    python tests/benchmarks/projection.py [NAME...]
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import workbench as wb
+from workbench.analysis.atlas import describe_operators
+
+NAMES = (
+    "torchvision:resnet18", "torchvision:squeezenet1_1", "torchvision:shufflenet_v2_x1_0",
+    "timm:lcnet_050", "timm:tinynet_e", "timm:resnet10t", "timm:ghostnet_100",
+    "timm:mixer_s32_224", "torchvision:mnasnet0_5", "torchvision:mobilenet_v2",
+    "torchvision:regnet_y_400mf", "torchvision:googlenet", "timm:mobilenetv4_conv_small",
+    "timm:convnext_atto", "timm:deit_tiny_patch16_224", "timm:levit_128s", "timm:mobilevit_xxs",
+    "timm:poolformer_s12", "timm:edgenext_xx_small", "timm:repvgg_a0", "timm:ese_vovnet19b_dw",
+)  # fmt: skip
+OPTIONS = wb.MeasureOptions(runs=10, processes=3, cold_start=False, evidence=False)
+
+
+def check_network(name, folder):
+    """A row of the model, and its operators with projected and measured times."""
+    run = wb.measure(name, options=OPTIONS, root=folder / name.replace(":", "_"), artifacts=False)
+    off, on = run.compare().baseline, run.compare().candidate
+    table = off.project(on.experiment.isa)
+    model, measured = table.iloc[0], on.latency_ms
+    row = {
+        "network": name, "off_ms": off.latency_ms, "on_ms": measured,
+        "projected_ms": model["projected_ms"], "low_ms": model["low_ms"],
+        "high_ms": model["high_ms"], "error": model["projected_ms"] / measured - 1,
+        "covered": model["low_ms"] <= measured <= model["high_ms"],
+    }  # fmt: skip
+    return row, table[1:].merge(describe_operators(on)[["key", "ms"]], on="key")
+
+
+def main(names):
+    """Check the networks, and print what was found."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows, operators = zip(*(check_network(n, Path(folder)) for n in names), strict=True)
+    table, parts = pd.DataFrame(rows), pd.concat(operators)
+    parts = parts[parts["ms"] >= 0.01]
+    error = (parts["projected_ms"] / parts["ms"] - 1).abs().median()
+    covered = parts["ms"].between(parts["low_ms"], parts["high_ms"]).mean()
+    near = (table["error"].abs() <= 0.1).mean()
+    print(table.round(3).to_string(index=False))
+    print(f"{near:.0%} of {len(table)} networks within 10 %, {table['covered'].mean():.0%} covered")
+    print(
+        f"{len(parts)} operators of 10 us or more: median error {error:.1%}, {covered:.0%} covered"
+    )
+    return int(np.isnan(error) or near < 0.8)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or NAMES))
