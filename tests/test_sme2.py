@@ -2,6 +2,7 @@
 
 import json
 import math
+import zipfile
 from dataclasses import replace
 
 import pandas as pd
@@ -187,3 +188,22 @@ def test_a_ratio_of_another_device_is_used_if_its_operators_are_the_same(atlas, 
     other.write_text(to_json(replace(known, programs="others", ms=ms)))
     with pytest.raises(wb.WorkbenchError, match="different operators"):
         recorded()["avx512_off"].project(device=other)
+
+
+@pytest.mark.slow
+def test_an_atlas_is_measured_resumed_listed_and_projects(cli, monkeypatch, tmp_path, conv_pte):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    programs = tmp_path / "atlas.zip"
+    with zipfile.ZipFile(programs, "w") as archive:
+        archive.write(conv_pte, "conv.pte")
+    monkeypatch.setattr("workbench.workflow.ATLAS_PROGRAMS", programs)
+    code, out, err = cli("atlas", "--out", tmp_path)
+    assert code == 0, err
+    path = tmp_path / "atlas.json"
+    assert str(path) in out and path.stat().st_size < 100_000
+    (run,) = (tmp_path / "runs").iterdir()
+    assert cli("atlas", "--out", tmp_path)[0] == 0
+    assert [*(tmp_path / "runs").iterdir()] == [run], "measured again"
+    assert "operators" in cli("atlas", "--list")[1]
+    code, _, err = cli("project", run)
+    assert code == 0 or "no basis" in err
