@@ -452,7 +452,8 @@ CASES = (
 #: What users ask that no network shows: the question, its threads, the command, and the answer.
 ANSWERS = (
     ("slower than PyTorch, torch.compile or ONNX Runtime", "#10297, #7880, #4005, #6961, RNE#403",
-     "workbench profile MODEL --against eager,onnx", "both runtimes interleaved, on the same core"),
+     "workbench profile MODEL --against eager --against onnx",
+     "both runtimes interleaved, on the same core"),
     ("slow on a phone with many cores", "#8763, #10549, PR#5811, PR#14090",
      "workbench run MODEL.pte --threads 1,2,4,8", "where more threads stop helping"),
     ("resnet18 takes minutes", "#1231", "workbench export MODEL",
