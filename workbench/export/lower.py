@@ -118,7 +118,8 @@ def identify_graph(model: LoadedModel) -> str:
         exported = trace_model(model)
     digest = hashlib.sha256(str(exported.graph).encode())
     for node in exported.graph.nodes:
-        digest.update(f"{node.meta.get('stack_trace')} {node.meta.get('nn_module_stack')}".encode())
+        line = user_line_of_stack(node.meta.get("stack_trace"))
+        digest.update(f"{line} {node.meta.get('nn_module_stack')}".encode())
     values = tree_leaves((exported.state_dict, exported.constants, run, model.calibration))
     for value in values:
         is_tensor = isinstance(value, torch.Tensor)
