@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from changed_runs import write_record
-from run_folder import write_run
+from run_folder import make_start, write_run
 from synthetic import resample_run
 
 import workbench as wb
@@ -56,8 +56,8 @@ def test_only_a_change_that_lasts_and_exceeds_the_margin_is_one(made):
         ("three levels", "run-16"): "faster",
     }
     twice = made.changes[made.changes["runs"] == 2].iloc[0]
-    assert twice["speedup"] == pytest.approx(10 / 10.8, rel=0.02)
-    assert twice["low"] < twice["speedup"] < twice["high"]
+    assert twice["ratio"] == pytest.approx(1.08, rel=0.02)
+    assert twice["low"] < twice["ratio"] < twice["high"]
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +119,42 @@ def test_what_cannot_be_read_is_named(history):
 def test_changes_of_real_runs_are_found(history):
     assert len(history.changes) == 2
     assert history.changes["run_dir"].str.contains("out_6").all()
-    assert len(history.slower_by(0.05)) == 2
-    assert history.slower_by(0.5).empty
+    assert len(history.exceeding({"latency": 0.05})) == 2
+    assert history.exceeding({"latency": 0.5}).empty
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory):
+    """Ten runs, of which the last three start later and need more memory, all to the same page."""
+    root = tmp_path_factory.mktemp("grown")
+    for number in range(10):
+        started = (START + timedelta(days=number)).isoformat()
+        starts = (make_start("avx512_on", scale=1.0 if number < 7 else 1.3),)
+        write_record(replace(SMALL, started=started, starts=starts), root / str(number))
+    return root
+
+
+def test_starts_and_memory_have_changes(grown):
+    history = wb.read_history([grown])
+    changes = history.changes.set_index("resource")
+    assert changes["outcome"].to_dict() == {"first output": "slower", "peak memory": "more"}
+    assert changes["ratio"].tolist() == pytest.approx([1.3, 1.3])
+    assert "first output: slower, peak memory: more" in str(history.tables[0])
+    assert not wb.plot_history(history.rows, history.changes).axes[0].texts
+
+
+@pytest.mark.parametrize(
+    ("flag", "limit", "code"),
+    [
+        ("--fail-start-above", "20%", 1),
+        ("--fail-memory-above", "20%", 1),
+        ("--fail-memory-above", "40%", 0),
+        ("--fail-above", "20%", 0),
+    ],
+)
+def test_starts_and_memory_are_held_to_limits(cli, grown, flag, limit, code):
+    found = cli("history", grown, flag, limit, "--json")
+    assert (found[0], json.loads(found[1])["passed"]) == (code, code == 0)
 
 
 def test_a_program_with_wrong_outputs_becomes_no_faster(tmp_path):

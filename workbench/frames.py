@@ -95,6 +95,7 @@ _SHARED: dict[str, Column] = {
         ("outcome", "text", "", _OUTCOMES),
         ("first_output_ms", "float", "ms", "from the start of a process to its first output, mean"),
         ("peak_mb", "float", "MB", "largest resident set of a process, mean"),
+        ("anonymous_mb", "float", "MB", "memory of a process that no file backs, mean"),
         ("size_mb", "float", "MB", "size of the program's file"),
     )
 }
@@ -678,7 +679,7 @@ RUNS = make_frame(
     "model program device build experiment threads emulated",
     ("latency_ms", "float", "ms", "untraced E2E, as in the statistics"),
     *_interval("its", "ms", suffix="_ms"),
-    "first_output_ms peak_mb size_mb",
+    "first_output_ms peak_mb anonymous_mb size_mb",
     ("grade", "text", "", "quality of the measurement, A to D"),
     ("verdict", "text", "", "what the run itself says, against its own baseline"),
 )
@@ -694,20 +695,22 @@ HISTORY = make_frame(
     ("restarts", "int", "", "process restarts"),
     ("latency_ms", "float", "ms", "untraced E2E, as in the statistics"),
     *_interval("its", "ms", suffix="_ms"),
-    "first_output_ms peak_mb size_mb",
+    "first_output_ms peak_mb anonymous_mb size_mb",
 )
 
 CHANGES = make_frame(
     "changes",
     ("line", "text", "", "as in the history"),
+    ("resource", "text", "", "latency | first output | peak memory | anonymous memory"),
+    ("unit", "text", "", "ms or MB"),
     ("run_dir", "text", "", "the first run that has it"),
     ("started", "text", "", "when that began, UTC"),
     ("runs", "int", "", "runs that have it, until the next change"),
-    ("baseline_ms", "float", "ms", "typical time of the runs since the change before"),
-    ("candidate_ms", "float", "ms", "typical time of the runs that have it"),
-    ("speedup", "float", "", "baseline / candidate: below 1, it became slower"),
-    "low high",
-    ("outcome", "text", "", "faster | slower"),
+    ("baseline", "float", "", "typical value of the runs since the change before"),
+    ("candidate", "float", "", "typical value of the runs that have it"),
+    ("ratio", "float", "", "candidate / baseline: above 1, it needs more"),
+    *_interval("its"),
+    ("outcome", "text", "", "faster | slower; of memory, less | more"),
 )
 
 #: Every frame, in the order above.

@@ -316,6 +316,7 @@ def summarize_resources(starts: Sequence[Start], export: Export | None) -> dict[
     return {
         "first_output_ms": float(means.get("first output", math.nan)),
         "peak_mb": float(means.get("peak memory", math.nan)),
+        "anonymous_mb": float(means.get("anonymous memory", math.nan)),
         "size_mb": export.size_bytes / MB if export else math.nan,
     }
 

@@ -11,12 +11,12 @@ from workbench.cli.options import (
     BASELINE,
     CATEGORIES,
     PATH,
-    PERCENT,
     TARGET,
     Output,
     call,
     command,
     read_value,
+    with_limits,
 )
 from workbench.errors import UsageError
 from workbench.options import MeasureOptions
@@ -233,13 +233,7 @@ def kernels(log: Path, baseline: Path | None) -> Output:
 @click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
 @click.option("--by", help="Also compare by layer, category or operator.")
 @CATEGORIES
-@click.option("--fail-above", type=PERCENT, help="Exit 1 if slower by more than this.")
-@click.option(
-    "--fail-memory-above", type=PERCENT, help="Exit 1 if the peak memory grew by more than this."
-)
-@click.option(
-    "--fail-start-above", type=PERCENT, help="Exit 1 if the first output came later by more."
-)
+@with_limits
 @click.option("--junit", type=PATH, help="Also write JUnit XML; with --fail-above.")
 @click.option("--markdown", type=PATH, help="Also write Markdown.")
 def compare(
@@ -248,11 +242,9 @@ def compare(
     across: tuple[str, ...],
     by: str | None,
     categories: str,
-    fail_above: float | None,
-    fail_memory_above: float | None,
-    fail_start_above: float | None,
     junit: Path | None,
     markdown: Path | None,
+    **limits: float | None,
 ) -> Output:
     """Compare measurements, each RUN_DIR[:EXPERIMENT[:THREADS]], with the first one.
 
@@ -263,11 +255,6 @@ def compare(
     from workbench.analysis.compare_runs import compare_many, compare_with_metrics
     from workbench.report.gate import describe_compared, write_gate_summary, write_junit
 
-    limits = {
-        "fail_above": fail_above,
-        "fail_memory_above": fail_memory_above,
-        "fail_start_above": fail_start_above,
-    }
     if junit and not any(limit is not None for limit in limits.values()):
         raise UsageError("needs --fail-above", where="--junit")
     if baseline is None:
@@ -305,15 +292,15 @@ def validate(run_dir: Path) -> Output:
 @click.option("--across", multiple=True, help="What may differ within a line: program.")
 @click.option("--figure", type=PATH, help="Plot latency over time into this file (.png, .svg).")
 @click.option("--csv", type=PATH, help="Also write all runs into this file.")
-@click.option("--fail-above", type=PERCENT, help="Exit 1 if it became slower by more than this.")
+@with_limits
 def history(
     roots: tuple[Path, ...],
     across: tuple[str, ...],
     figure: Path | None,
     csv: Path | None,
-    fail_above: float | None,
+    **limits: float | None,
 ) -> Output:
-    """List the runs below FOLDERs [default: here], and when they became faster or slower.
+    """List the runs below FOLDERs [default: here], and when latency, starts and memory changed.
 
     A line has the comparable runs of a program. Two successive runs must show a change.
     """
@@ -331,13 +318,16 @@ def history(
         write_figure(plot_history(found.rows, found.changes), figure)
     if csv:
         atomic_write(csv, defuse(found.rows).to_csv(index=False, lineterminator="\n"))
-    slower = fail_above is not None and not found.slower_by(fail_above).empty
+    memory = limits["fail_memory_above"]
+    held = {"latency": limits["fail_above"], "first output": limits["fail_start_above"]}
+    held |= {"peak memory": memory, "anonymous memory": memory}
+    grown = found.exceeding({name: limit for name, limit in held.items() if limit is not None})
     record = {"runs": found.rows, "changes": found.changes, "problems": found.problems}
     lines = [text for table in found.tables for text in (table, "")]
     step = f"open {figure}" if figure else "--figure history.svg plots these runs"
     notes = tuple(f"skipped: {problem}" for problem in found.problems)
-    record = {"passed": not slower, **record}
-    return Output(lines, record, exit_code=slower, step=step, notes=notes)
+    record = {"passed": grown.empty, **record}
+    return Output(lines, record, exit_code=not grown.empty, step=step, notes=notes)
 
 
 @command()

@@ -130,6 +130,17 @@ BASELINE = click.option(
 TARGET = click.option(
     "--target", default="", help="Where to run [default: where the run was made, if here]."
 )
+
+
+def with_limits(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that hold latency, memory and starts to limits."""
+    texts = {"start-": "the first output came later", "memory-": "memory grew", "": "slower"}
+    for what, text in texts.items():
+        help_text = f"Exit 1 if {text} by more than this."
+        command = click.option(f"--fail-{what}above", type=PERCENT, help=help_text)(command)
+    return command
+
+
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
 CATEGORIES = click.option(
     "--categories",

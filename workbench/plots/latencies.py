@@ -111,7 +111,7 @@ def plot_iterations(source: Run | pd.DataFrame) -> Chart:
 def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
     """Every run as a dot with its interval, the level between changes, and the changes.
 
-    From ``frames.HISTORY`` and ``frames.CHANGES``; latencies in ms, one panel per line of
+    From ``frames.HISTORY`` and ``frames.CHANGES``; latencies in ms only, one panel per line of
     comparable runs. A cross marks a program whose outputs are wrong. Emulated runs are left out.
 
     Examples
@@ -121,6 +121,7 @@ def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
     2
     """
     timed = history.dropna(subset="latency_ms")
+    changes = changes[changes["resource"] == "latency"]
     runs = timed["line"].value_counts()
     changed = runs.index.isin(changes["line"])
     lines = [*runs.index[changed], *runs.index[~changed]][:MOST_PANELS]
@@ -159,7 +160,7 @@ def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
     for change in changes.itertuples():
         (at,) = _dates(pd.Series([change.started]))
         axis.axvline(at, color=style.HIGHLIGHT, linewidth=1.2)
-        text = f" {change.outcome}: {style.write_ms(change.candidate_ms)}"
+        text = f" {change.outcome}: {style.write_ms(change.candidate)}"
         axis.annotate(text, (at, 1), xycoords=("data", "axes fraction"), fontsize=8,
                       color=style.HIGHLIGHT, va="top", annotation_clip=False)  # fmt: skip
     axis.set_ylabel("ms")

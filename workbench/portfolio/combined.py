@@ -198,7 +198,11 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     yield Section("", items=[Table(large, note.markdown)], brief=True)
     columns = ["run", "latency_ms", "low_ms", "high_ms", "speedup", "low", "high", "outcome"]
     columns = columns if combined.answers else columns[:4]
-    columns += [n for n in ("first_output_ms", "peak_mb", "size_mb") if runs[n].notna().any()]
+    columns += [
+        n
+        for n in ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
+        if runs[n].notna().any()
+    ]
     about = ["device", "program", "build"]
     shared = [runs[name].iloc[0] for name in about if runs[name].nunique() == 1]
     columns += ["grade", *(name for name in about if runs[name].nunique() > 1)]

@@ -1,9 +1,9 @@
-"""The runs below some folders over time, and where they became faster or slower."""
+"""The runs below some folders over time, and where latency, starts and memory changed."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,8 +41,11 @@ class History:
     def tables(self) -> tuple[Table, Table]:
         """The lines with their latest latency, and the changes."""
         last = self.rows.drop_duplicates("line", keep="last").set_index("line")
-        changes = self.changes.drop_duplicates("line", keep="last").set_index("line")
-        outcome = changes["outcome"].reindex(last.index)
+        changes = self._last_changes
+        texts = changes["outcome"].where(
+            changes["resource"] == "latency", changes["resource"] + ": " + changes["outcome"]
+        )
+        outcome = texts.groupby(changes["line"]).agg(", ".join).reindex(last.index)
         lines = last.assign(
             line=range(1, len(last) + 1),
             runs=self.rows["line"].value_counts().reindex(last.index),
@@ -50,21 +53,26 @@ class History:
             change=outcome.fillna("none").mask(last["problem"] != "", WRONG),
         )
         columns = ["line", "program", "experiment", "threads", "device", "runs", "latest"]
-        resources = [n for n in ("first_output_ms", "peak_mb", "size_mb") if lines[n].notna().any()]
+        resources = ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
+        resources = [name for name in resources if lines[name].notna().any()]
         numbered = self.changes.assign(line=self.changes["line"].map(lines["line"]))
         return (
             show_table(lines, [*columns, "latency_ms", *resources, "change"]),
             show_table(numbered, caption="What changed") if len(numbered) else Table("", ""),
         )
 
-    def slower_by(self, fraction: float) -> pd.DataFrame:
-        """The lines whose last change is a slowdown by more than a fraction."""
-        last = self.changes.drop_duplicates("line", keep="last")
-        return last[(last["outcome"] == "slower") & (last["high"] < 1 / (1 + fraction))]
+    @property
+    def _last_changes(self) -> pd.DataFrame:
+        return self.changes.drop_duplicates(["line", "resource"], keep="last")
+
+    def exceeding(self, limits: Mapping[str, float]) -> pd.DataFrame:
+        """The last changes by which a resource of a line grew by more than its limit."""
+        last = self._last_changes
+        return last[last["low"] > 1 + last["resource"].map(limits).astype(float)]
 
 
 def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str] = ()) -> History:
-    """Find all runs below some folders, and where they became faster or slower.
+    """Find all runs below some folders, and where latency, starts and memory changed.
 
     A line has the runs of one program with the same inputs, experiment, threads, device and kind of
     runner; builds may differ. Emulated runs have lines without times.

@@ -35,8 +35,9 @@ export class Memory {
   redraw() {
     const { sides, model } = this.view;
     const groups = [["Largest resident set", "MB", m => merge(m.memory.map(row => ({ ...row, mb: row.size_bytes / 1e6 })), "part", "mb")]];
-    for (const cache of model.head.emulated ? [] : ["warm", "cold"]) {
-      groups.push([`From exec to the first output${cache === "cold" ? ", file not cached" : ""}`, "ms",
+    const caches = { warm: "", cold: ", files not cached", written: ", writing the packed weights" };
+    for (const [cache, text] of model.head.emulated ? [] : Object.entries(caches)) {
+      groups.push([`From exec to the first output${text}`, "ms",
         m => merge(m.start.filter(row => row.cache === cache), "stage", "mean_ms")]);
     }
     const columns = Math.max(1, Math.min(groups.length, Math.floor((this.bars.clientWidth + 24) / 324)));
