@@ -36,8 +36,7 @@ from workbench.analysis.statistics import (
     undisturbed_times,
 )
 from workbench.errors import WorkbenchError
-from workbench.frames import HISTORY
-from workbench.frames import MISSING, STATISTICS, format_range
+from workbench.frames import HISTORY, MISSING, STATISTICS, format_range
 
 times = st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60)
 
