@@ -667,8 +667,8 @@ def add_needs(document):
         stage = {"cache": "warm", "meaning": "text", "low_ms": 1, "high_ms": 2, "share": 0.5}
         m["start"] = [{**stage, "stage": name, "mean_ms": 2 - number, "starts": 5}
                       for name in ("process", "first inference")]  # fmt: skip
-    document["measurements"][1]["start"].append({**stage, "cache": "written", "stage": "weight cache",
-                                                 "mean_ms": 8, "starts": 5})  # fmt: skip
+    written = {**stage, "cache": "written", "stage": "weight cache", "mean_ms": 8, "starts": 5}
+    document["measurements"][1]["start"].append(written)
 
 
 def test_memory_and_start_of_both_sides(open_page):

@@ -27,13 +27,9 @@ SET_ON = (
     *("unet_small fp32", "squeezesam fp32", "llm:smollm2_135m,layers=4 8da4w"),
 )
 FURTHER = (
-    *(
-        "torchvision:resnet18 fp32",
-        "torchvision:densenet121 fp32",
-        "torchvision:regnet_y_400mf fp32",
-    ),
-    *("timm:mobilevit_s fp32", "timm:deit_tiny_patch16_224 int8dyn"),
-    "llm:smollm2_135m,layers=12,embedding=8 8da4w",
+    *("torchvision:resnet18 fp32", "torchvision:densenet121 fp32"),
+    *("torchvision:regnet_y_400mf fp32", "timm:mobilevit_s fp32"),
+    *("timm:deit_tiny_patch16_224 int8dyn", "llm:smollm2_135m,layers=12,embedding=8 8da4w"),
 )
 SIDES = wb.MeasureOptions(
     weights=("packed", "cached"), runs=2, warmup=1, processes=5, evidence=False, roof=False

@@ -310,15 +310,16 @@ def tabulate_resources(
     return pd.DataFrame(rows, columns=frames.RESOURCES.names[2:])
 
 
+#: Columns of what a measurement needs besides time, as one row.
+SUMMARY = ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
+
+
 def summarize_resources(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
-    """The first output, the memory and the size as one row; NaN where unknown."""
+    """The first output, the memory and the size as one row, `SUMMARY`; NaN where unknown."""
     means = {resource: values.mean() for resource, (_, values) in measure_resources(starts).items()}
-    return {
-        "first_output_ms": float(means.get("first output", math.nan)),
-        "peak_mb": float(means.get("peak memory", math.nan)),
-        "anonymous_mb": float(means.get("anonymous memory", math.nan)),
-        "size_mb": export.size_bytes / MB if export else math.nan,
-    }
+    names = ("first output", "peak memory", "anonymous memory")
+    size = export.size_bytes / MB if export else math.nan
+    return dict(zip(SUMMARY, [*(float(means.get(n, math.nan)) for n in names), size], strict=True))
 
 
 def compare_resources(

@@ -10,7 +10,7 @@ import pandas as pd
 from workbench.analysis import compare_runs
 from workbench.analysis.describe import identify_run
 from workbench.analysis.layers import name_layer
-from workbench.analysis.memory import summarize_resources
+from workbench.analysis.memory import SUMMARY, summarize_resources
 from workbench.analysis.run import Comparison, Measurement
 from workbench.errors import WorkbenchError
 from workbench.frames import COMPARISON, EMULATED, LAYER_CODE, RUNS, check
@@ -198,11 +198,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     yield Section("", items=[Table(large, note.markdown)], brief=True)
     columns = ["run", "latency_ms", "low_ms", "high_ms", "speedup", "low", "high", "outcome"]
     columns = columns if combined.answers else columns[:4]
-    columns += [
-        n
-        for n in ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
-        if runs[n].notna().any()
-    ]
+    columns += [name for name in SUMMARY if runs[name].notna().any()]
     about = ["device", "program", "build"]
     shared = [runs[name].iloc[0] for name in about if runs[name].nunique() == 1]
     columns += ["grade", *(name for name in about if runs[name].nunique() > 1)]

@@ -15,7 +15,7 @@ import pandas as pd
 from workbench.analysis import statistics
 from workbench.analysis.change_points import find_changes
 from workbench.analysis.describe import identify_run
-from workbench.analysis.memory import summarize_resources
+from workbench.analysis.memory import SUMMARY, summarize_resources
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import HISTORY, WRONG, check
 from workbench.plots.tables import Table, show_table
@@ -53,8 +53,7 @@ class History:
             change=outcome.fillna("none").mask(last["problem"] != "", WRONG),
         )
         columns = ["line", "program", "experiment", "threads", "device", "runs", "latest"]
-        resources = ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
-        resources = [name for name in resources if lines[name].notna().any()]
+        resources = [name for name in SUMMARY if lines[name].notna().any()]
         numbered = self.changes.assign(line=self.changes["line"].map(lines["line"]))
         return (
             show_table(lines, [*columns, "latency_ms", *resources, "change"]),
