@@ -315,7 +315,7 @@ class Run:
     @frame_property
     def paced(self) -> pd.DataFrame | None:
         """Wall times at the rate of an application, and without pauses: ``frames.PACED``."""
-        return statistics.describe_paced(self.latencies, self.record)
+        return statistics.sum_up_paced(self.latencies, self.record)
 
     @frame_property
     def scaling(self) -> pd.DataFrame | None:

@@ -118,7 +118,7 @@ def percentile_of(restarts: Sequence[np.ndarray], rank: float) -> tuple[float, f
     return float(value), float(low), float(high)
 
 
-def describe_paced(latencies: pd.DataFrame, record: RunRecord) -> pd.DataFrame | None:
+def sum_up_paced(latencies: pd.DataFrame, record: RunRecord) -> pd.DataFrame | None:
     """Percentiles of wall times in ms at a rate, and without pauses: ``frames.PACED``."""
     due_ns, rows = 1e9 * record.plan.every_s, []
     for key in dict.fromkeys((s.experiment, s.threads) for s in record.paced):

@@ -236,7 +236,7 @@ def _measurement(measurement: Measurement) -> Document:
                 "avg_ms": row["mean_ms"] / row["calls"],
                 "count": row["calls"],
                 "total_ms": row["mean_ms"],
-                **describe_kernel(row, measurement.kernels),
+                **find_evidence(row, measurement.kernels),
                 "layer": row.get("module"),
             }
             for row in to_plain(measurement.operators)
@@ -249,7 +249,7 @@ def _measurement(measurement: Measurement) -> Document:
     }
 
 
-def describe_kernel(row: Document, kernels: pd.DataFrame) -> Document:
+def find_evidence(row: Document, kernels: pd.DataFrame) -> Document:
     """The microkernel of an operator with its share of the samples, or what its name tells."""
     if row["key"] not in kernels.index:
         # Layout, types and microkernel of an operator such as ``Convolution (NHWC, PF32) IGEMM``.

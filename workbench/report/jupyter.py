@@ -96,7 +96,7 @@ def program_page(program: Program) -> str:
     sections = [Section("", items=[program])]
     if layers := program.layers:
         sections.append(list_rows("Operators", list_operators(layers)))
-        sections.append(list_rows("File", list_parts(layers)))
+        sections.append(list_rows("File", tabulate_file(layers)))
     else:
         sections[0].items.append(show_note("Only the runtime can read its operators."))
     return render_html(program.path.name, sections)
@@ -146,7 +146,7 @@ def _describe(tensor: Value | XValue | None) -> str:
     return f"{tensor.dtype} {'x'.join(map(str, tensor.shape))}" if tensor else ""
 
 
-def list_parts(layers: Layers) -> Iterator[dict[str, Any]]:
+def tabulate_file(layers: Layers) -> Iterator[dict[str, Any]]:
     """A row for each part of the program's file, with the instruction that uses it first."""
     for part in layers.file:
         method = layers.methods[part.method].name if part.method is not None else ""
