@@ -565,6 +565,20 @@ def test_every_heading_that_a_finding_names_is_in_the_notebook(name):
         assert f"## {heading}\\n" in notebook.read_text()
 
 
+def test_a_fix_that_is_an_export_says_that_nobody_made_it():
+    names = ("mobilenet_v3_small", "toy_cnn", "smollm2", "vit_tiny")
+    findings = pd.concat([recorded(name).findings for name in names])
+    promised = findings[findings["basis"] != "measured"]
+    exports = promised["hint"].str.contains("--dtype|--also-rewrite")
+    assert exports.sum() >= 3
+    assert promised["action"][exports].str.contains("not checked: no such export").all()
+    assert (
+        not promised["action"][promised["rule"] == "far from the roof"]
+        .str.contains("not chec")
+        .any()
+    )
+
+
 def test_gains_are_those_of_untraced_latency():
     slow = measured(*broken_by_gelu())
     fast = changed(slow, latency_ms=slow.traced_ms / 2)

@@ -122,6 +122,30 @@ def test_a_single_etdump_is_a_run(tmp_path):
         wb.compare(run["net_on", 2], other["x"], across="threads")
 
 
+@pytest.mark.parametrize(
+    ("metadata", "text"),
+    [
+        (b'{"preferredComputeUnit": "GPU", "estimatedCost": 0.5}',  # Core ML
+         "preferredComputeUnit=GPU, estimatedCost=0.5"),
+        (b"xnn_f32_gemm_ukernel\x0012", "xnn_f32_gemm_ukernel 12"),
+        (b"\xff\x01\x00\x00", "ff 01 00 00"),
+        (b"[" * 5000, "[" * 4096),
+        (b"<b>\x1b[31m", "<b>?[31m"),
+        (b"", None),
+    ],
+)  # fmt: skip
+def test_what_a_delegate_logged_with_an_operator_is_a_column(tmp_path, metadata, text):
+    inner = Profile(None, 0, 0, delegate_str="conv", metadata=metadata, start=1, end=8)
+    call = Profile("DELEGATE_CALL", 0, 0, start=0, end=9)
+    whole = Profile("Method::execute", -1, start=0, end=9)
+    blocks = [Block("Execute", [inner, call, whole])]
+    (tmp_path / "x.etdump").write_bytes(build_etdump(blocks))
+    run = wb.open_run(tmp_path / "x.etdump")
+    operators = run.operators.set_index("operator")
+    assert operators.get("metadata", {}).get("conv") == text
+    assert ("metadata" in str(wb.show(run, "operators"))) == (text is not None)
+
+
 def test_traces_of_different_programs_are_not_compared(tmp_path):
     files = {
         f"{n}_{s}.etdump": f(s) for n, f in (("a", toy), ("b", mobilenet)) for s in ("on", "off")

@@ -21,7 +21,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import workbench as wb
-from workbench.analysis.variants import add_measured, pick_best, read_study, tabulate_variants
+from workbench.analysis.variants import (
+    UNCHECKED,
+    add_measured,
+    pick_best,
+    read_study,
+    tabulate_variants,
+)
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError
 from workbench.export.lower import measure_layer_noise
 from workbench.export.rewrite import offer_rewrites, rewrite_operators
@@ -371,7 +377,7 @@ def test_a_measured_gain_replaces_the_bound_of_the_finding_that_suggested_the_ch
             finding("undelegated", "mean runs outside the delegate: once", 1.0, 0.5, 2.0),
             finding("fragments", "the graph is split by pow, mean", 0.5, 0.1, 1.0),
         ]
-    ).assign(rank=[1, 2, 3], action="do it", share=0.1)
+    ).assign(rank=[1, 2, 3], action=f"do it{UNCHECKED}", share=0.1)
     found.loc[0, "hint"] = "workbench profile x --dtype int8  # one byte per weight"
     base = replace(BASE, sha256="a", latency_ms=10.0)
     mean = wb.ExportOptions(also_rewrite=("mean",))
@@ -388,6 +394,7 @@ def test_a_measured_gain_replaces_the_bound_of_the_finding_that_suggested_the_ch
     assert list(known["rule"]) == ["memory-bound", "fragments", "undelegated"]
     assert list(known["basis"]) == ["measured", "removal", "measured"]
     assert list(known["gain_ms"]) == [4.0, 0.5, 0.2] and list(known["share"]) == [0.4, 0.1, 0.02]
+    assert UNCHECKED not in "".join(known["action"])
     assert known["action"][0].endswith("01-int8 of `workbench optimize` saved 4 ms [3.5, 4.5], "
                                        "but SQNR 5 dB")  # fmt: skip
     assert "03-fp32" in known["action"][1] and "02-fp32" in known["action"][2]

@@ -48,6 +48,50 @@ def run(programs, tmp_path_factory):
     return wb.measure(programs, options=BRIEF, root=tmp_path_factory.mktemp("run"))
 
 
+@pytest.fixture(scope="module")
+def bundles(conv_pte, tmp_path_factory):
+    """A program bundled with an input and its output, and with another output."""
+    import torch
+    from executorch.devtools import BundledProgram
+    from executorch.devtools.bundled_program.config import MethodTestCase, MethodTestSuite
+    from executorch.devtools.bundled_program.serialize import (
+        serialize_from_bundled_program_to_flatbuffer,
+    )
+    from executorch.extension.pybindings.portable_lib import _load_for_executorch
+
+    image, folder = torch.rand(1, 3, 64, 64), tmp_path_factory.mktemp("bundles")
+    (output,) = _load_for_executorch(str(conv_pte)).run_method("forward", (image,))
+    for name, expected in (("right", output), ("wrong", -output)):
+        case = MethodTestCase([image], [expected])
+        bundle = BundledProgram(None, [MethodTestSuite("forward", [case])], str(conv_pte))
+        content = serialize_from_bundled_program_to_flatbuffer(bundle)
+        (folder / f"{name}.bp").write_bytes(content)
+    return folder
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("name", "status"), [("right", "ok"), ("wrong", "fail")])
+def test_a_bundled_program_runs_on_its_inputs_and_gives_its_outputs(
+    bundles, conv_pte, tmp_path, name, status
+):
+    options = replace(BRIEF, runs=1, processes=1, toggle="none", cold_start=False)
+    run = wb.measure(str(bundles / f"{name}.bp"), options=options, root=tmp_path)
+    plan = run.record.plan
+    assert plan.sha256 == store.sha256_of(conv_pte)
+    assert (plan.model, plan.input_source) == (name, "the first case of the bundled program")
+    checks = run.checks.set_index("check")["status"]
+    assert checks["outputs of the bundled program"] == status
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("size", [0, 4, 100, 5000, -40])
+def test_a_damaged_bundle_is_one_line(bundles, tmp_path, size):
+    damaged = tmp_path / "net.bp"
+    damaged.write_bytes((bundles / "right.bp").read_bytes()[:size])
+    with pytest.raises(WorkbenchError, match=r"net\.bp: .*bundle it again, or run the \.pte"):
+        wb.open_program(damaged)
+
+
 def test_programs_of_other_layouts_get_the_same_values(tmp_path):
     import torch
 

@@ -25,7 +25,7 @@ from workbench.analysis.statistics import tabulate_latencies
 from workbench.analysis.sweeps import find_control
 from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model
-from workbench.export.program import Program, open_program
+from workbench.export.program import SUFFIXES, Program, open_program
 from workbench.export.runtimes import check_side, open_side, reload_model
 from workbench.frames import format_share
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
@@ -160,7 +160,7 @@ def profile(
 def label_subject(subject: Any) -> str:
     """What progress calls a model or program."""
     if isinstance(subject, str | Path | Program):
-        return Path(subject).name if Path(subject).suffix == ".pte" else str(subject)
+        return Path(subject).name if Path(subject).suffix in SUFFIXES else str(subject)
     return str(getattr(subject, "name", type(subject).__name__))
 
 
@@ -173,7 +173,7 @@ def list_subjects(
         if isinstance(subject, Run):
             subject = subject.subject.program.pte
         if isinstance(subject, str | Path):
-            is_program = Path(subject).suffix == ".pte"
+            is_program = Path(subject).suffix in SUFFIXES
             return open_program(subject) if is_program else str(subject)
         return subject
 

@@ -474,6 +474,10 @@ ANSWERS = (
      "the level that works, if one does"),
     ("SME2 is slower, or never runs", "XNNPACK#10719", "workbench run MODEL.pte --toggle sme2",
      "off and on interleaved, with the kernels that ran"),
+    ("a bundled program (.bp)", "", "workbench run MODEL.bp",
+     "run on its own inputs; its outputs are compared with those that it expects"),
+    ("the trace of Core ML, Vulkan or another delegate", "", "workbench report FILE.etdump",
+     "a ledger of its operators, with what the delegate logged as `metadata`"),
     ("a softmax has wrong values after a convolution", "", "workbench export MODEL",
      "rewritten; without `--rewrite`, the outputs that differ from the model's"),
 )  # fmt: skip

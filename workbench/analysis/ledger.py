@@ -18,6 +18,7 @@ from workbench.trace.etdump import (
     METHOD,
     OPERATOR_CALL,
     OTHER,
+    describe_metadata,
     map_names,
     strip_ordinal,
 )
@@ -163,7 +164,8 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``frames.LEDGER`` in the order of the events, and ``method``, the number of the method.
+        ``frames.LEDGER`` in the order of the events, and ``method``, the number of the method;
+        where delegates logged any, ``metadata`` as text.
         Events outside any run, or in a last run that was cut off, have no row.
 
     Examples
@@ -208,6 +210,9 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
             "method": method,
         }
     )
+    metadata = pd.Categorical(events.get("metadata", ())).remove_unused_categories()
+    if any(metadata.categories):
+        ledger["metadata"] = map_names(metadata, describe_metadata)
     return check(ledger, LEDGER)
 
 

@@ -224,7 +224,8 @@ def summarize_operators(ledger: pd.DataFrame) -> pd.DataFrame:
         share=_time_shares(runs.mean()),
     )
     table = table.sort_values("mean_ms", ascending=False, kind="stable").reset_index()
-    return check(table[OPERATORS.names], OPERATORS)
+    columns = [*OPERATORS.names, *(name for name in ("metadata",) if name in table)]
+    return check(table[columns], OPERATORS)
 
 
 def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
@@ -261,6 +262,7 @@ def first_rows(ledger: pd.DataFrame) -> pd.DataFrame:
     """Name, operator, kind, category, family and rule of every operator, by ``key``."""
     first = add_categories(ledger.drop_duplicates("key"))
     columns = ["key", "name", "operator", "kind", *_PLACED]
+    columns += [name for name in ("metadata",) if name in ledger]
     return first[columns].astype(dict.fromkeys(columns[:4], object)).set_index("key")
 
 

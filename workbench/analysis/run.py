@@ -439,8 +439,11 @@ class Run:
     def checks(self) -> pd.DataFrame:
         """Whether the numbers can be trusted: ``check``, ``status``, ``evidence``."""
         subjects = {m.program.name: m for m in self.measurements}.values()
+        bundled = [a for a in self.record.agreements if a.baseline == a.candidate]
+        expected = quality.check_outputs(bundled, same_model=True) if bundled else ()
         rows = [
             *quality.check_state(self.record, self.recording),
+            *([("outputs of the bundled program", *expected)] if bundled else []),
             *(row for m in subjects for row in m.checks),
             *(row for ab in self.comparisons for row in ab.checks),
             quality.check_ledger(self.ledger, [m.closed for m in self.traced]),

@@ -24,6 +24,8 @@ CURES = {
 }
 #: Rules whose findings only another dtype helps against.
 _FLOORS = ("compute-bound", "dtype")
+#: What a finding says if nobody made the export that would fix it.
+UNCHECKED = "; not checked: no such export was made"
 #: What an objective other than latency makes small.
 SIZES = {"size": "size_bytes", "memory": "peak_bytes", "start": "start_ms"}
 
@@ -94,7 +96,9 @@ def add_measured(findings: pd.DataFrame, study: Study, sha256: str) -> pd.DataFr
             continue
         interval = ", ".join(f"{end:.3g}" for end in (gain.low_ms, gain.high_ms))
         text = f"; {variant.name} of `workbench optimize` saved {gain.ms:.3g} ms [{interval}]"
-        findings.loc[found.index, "action"] += text + f", but {variant.flaw}" * bool(variant.flaw)
+        text += f", but {variant.flaw}" * bool(variant.flaw)
+        actions = findings.loc[found.index, "action"].str.replace(UNCHECKED, "", regex=False)
+        findings.loc[found.index, "action"] = actions + text
         if len(found) == 1 and found["rule"].iloc[0] != "fragments":  # which have several causes
             values = [gain.ms, gain.low_ms, gain.high_ms, gain.ms / parent.latency_ms, "measured"]
             columns = ["gain_ms", "low_ms", "high_ms", "share", "basis"]

@@ -338,10 +338,10 @@ def sme2(model: str, out: Path | None, export: ExportOptions, target: str) -> Ou
     from workbench import workflow
     from workbench.analysis.sme2 import describe_kernels, list_dtypes, predict_program
     from workbench.export.artifact import export_model
-    from workbench.export.program import open_program
+    from workbench.export.program import SUFFIXES, open_program
     from workbench.plots.views import show
 
-    is_model, lines = not model.endswith(".pte"), list[object]()
+    is_model, lines = not model.endswith(SUFFIXES), list[object]()
     with show_progress() as progress:
         make = partial(export_model, model, root=out, progress=progress)
         program = make(options=export) if is_model else open_program(model)

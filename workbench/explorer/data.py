@@ -30,7 +30,7 @@ _INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spa
 _DEEPEST = 4  #: Deeper spans are not drawn.
 _TENSORS = 12  #: Activations listed of a program.
 _TEXTS = ("name", "category", "family", "kind", "dtype", "module", "module_class", "source", "also",
-          "shapes", "role", "confidence")  # fmt: skip
+          "shapes", "role", "confidence", "metadata")  # fmt: skip
 _COSTS = ("calls", "flops", "bytes")
 _ABOVE, _BELOW = 4, 6  #: Lines of a source excerpt around the layer's own.
 _ROOFLINE = ("intensity", "gflops", "gbps", "roof_gflops", "roof_gbps", "roof_share")

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 Sized = TypeVar("Sized", Value, XValue)
 
-_WIDTHS = {
+WIDTHS = {
     "BYTE": 1, "CHAR": 1, "SHORT": 2, "INT": 4, "LONG": 8, "HALF": 2, "FLOAT": 4, "DOUBLE": 8,
     "BOOL": 1, "QINT8": 1, "QUINT8": 1, "QINT32": 4, "BFLOAT16": 2, "BITS16": 2, "FLOAT8E5M2": 1,
     "FLOAT8E4M3FN": 1, "FLOAT8E5M2FNUZ": 1, "FLOAT8E4M3FNUZ": 1, "UINT16": 2, "UINT32": 4,
     "UINT64": 8,
 }  # fmt: skip
-_DTYPES = {
+DTYPES = {
     "BYTE": "uint8", "CHAR": "int8", "SHORT": "int16", "INT": "int32", "LONG": "int64",
     "HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64",
 }  # fmt: skip
@@ -305,9 +305,9 @@ def _tensor(tensor: dict[str, Any]) -> Value:
     scalar, place = str(tensor["scalar_type"]), tensor["allocation_info"]
     shape = tuple(tensor["sizes"])
     return Value(
-        dtype=_DTYPES.get(scalar, scalar.lower()),
+        dtype=DTYPES.get(scalar, scalar.lower()),
         shape=shape,
-        size_bytes=math.prod(shape) * _WIDTHS.get(scalar, 4),
+        size_bytes=math.prod(shape) * WIDTHS.get(scalar, 4),
         constant=place is None and bool(tensor["data_buffer_idx"]),
         arena=place["memory_id"] if place else None,
         offset=place["memory_offset_low"] | place["memory_offset_high"] << 32 if place else None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import store
 from workbench.errors import StoreError, WorkbenchError
+from workbench.export.bundled import unpack
 from workbench.export.layers import describe_pte
 from workbench.frames import format_size
 from workbench.options import RUNTIMES
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+#: Endings of the files of programs, bare and bundled.
+SUFFIXES = (".pte", ".bp", ".bpte")
+
+
 @dataclass(frozen=True)
 class Program:
     """An opened ``.pte``, from `export_model` or `open_program`, or a side of another runtime.
 
     ``export`` is the record of its export, None for a program of unknown origin; ``sha256`` is
-    computed once for each state of the file.
+    computed once for each state of the file. A bundled program has inputs, and outputs that are
+    ``expected``.
 
     Examples
     --------
@@ -41,6 +47,8 @@ class Program:
     sha256: str
     export: Export | None = None
     state: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    bundled: tuple[Tensor, ...] = ()
+    expected: tuple[Tensor, ...] = ()
 
     @property
     def model(self) -> str:
@@ -79,7 +87,7 @@ class Program:
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """The inputs that were saved with it."""
-        return self.export.inputs if self.export else ()
+        return self.export.inputs if self.export else self.bundled
 
     @cached_property
     def layers(self) -> Layers | None:
@@ -141,7 +149,7 @@ class Program:
 
 
 def open_program(pte: Program | str | os.PathLike[str]) -> Program:
-    """Open a ``.pte``, with the record of its export if that is beside it.
+    """Open a ``.pte``, with the record of its export if that is beside it, or a bundled program.
 
     Raises
     ------
@@ -158,6 +166,9 @@ def open_program(pte: Program | str | os.PathLike[str]) -> Program:
     path = Path(pte)
     if not path.is_file():
         raise StoreError("no such file", where=path, hint="workbench export MODEL makes one")
+    case: list[tuple[Tensor, ...]] = []
+    if path.suffix in SUFFIXES[1:]:
+        path, *case = unpack(path)
     record = store.export_record_path(path)
     export = store.load_record(Export, record) if record.is_file() else None
     state, sha256 = store.file_state(path), store.sha256_of(path)
@@ -167,7 +178,7 @@ def open_program(pte: Program | str | os.PathLike[str]) -> Program:
             where=path,
             hint="export it again, or delete the record to run it as a foreign program",
         )
-    return Program(path, sha256, export, state)
+    return Program(path, sha256, export, state, *case)
 
 
 def cast_floats(values: Any, dtype: torch.dtype) -> Any:

@@ -206,6 +206,7 @@ def _operators(m: Measurement, top: int) -> Iterator[Part]:
         layers = operators.assign(layer=operators["module"].map(name_layer))
         yield fold_table("By layer", show_table(_add_up(layers, ["layer"]), top=top))
         columns += ["module_class", "source", "confidence"]
+    columns += ["metadata"] if "metadata" in operators else []
     single = show_table(operators, [*columns, "calls", *times], top=top)
     yield fold_table("Single operators", single)
 

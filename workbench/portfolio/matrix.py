@@ -13,7 +13,7 @@ from pathlib import Path
 from workbench.errors import UsageError, unknown_name
 from workbench.export.artifact import identify_export
 from workbench.export.precision import BACKENDS, DTYPES
-from workbench.export.program import open_program
+from workbench.export.program import SUFFIXES, open_program
 from workbench.models.registry import list_models, parse_name
 from workbench.options import RUNTIMES, ExportOptions, MeasureOptions
 from workbench.records.codec import structure
@@ -101,7 +101,7 @@ def find_model_file(name: str, folder: Path) -> str:
 
     So is that of a program.
     """
-    if name.endswith(".pte"):
+    if name.endswith(SUFFIXES):
         return str((folder / name).resolve())
     file, colon, inner = name.rpartition(":")
     for place in (Path(file), folder / file):
@@ -116,7 +116,7 @@ def find_programs(patterns: Iterable[str], folder: Path, where: str) -> tuple[st
     for pattern in patterns:
         # Path.glob takes no absolute pattern.
         files = glob.iglob(str(folder / pattern), recursive=True)  # noqa: PTH207
-        named = sorted(str(Path(file).resolve()) for file in files if file.endswith(".pte"))
+        named = sorted(str(Path(file).resolve()) for file in files if file.endswith(SUFFIXES))
         if not named:
             raise UsageError(f"no .pte file matches {pattern!r:.80}", where=where)
         found |= dict.fromkeys(named)

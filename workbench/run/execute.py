@@ -250,7 +250,9 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
                 sessions[name].etdump(path)
             if process == 0 and False in kinds:
                 others = (a for a in recorder.run.agreements if a.threads != threads)
-                found = compare_experiments(sessions, recorder.run, threads)
+                programs = zip(plan.all_programs, recorder.programs, strict=True)
+                expected = {planned.name: program for planned, program in programs}
+                found = compare_experiments(sessions, recorder.run, threads, expected)
                 recorder.update(agreements=(*others, *found))
         complete = True
     finally:

@@ -198,6 +198,8 @@ def plan_program(
     inputs, source = program.inputs, RANDOM_SOURCE
     if program.export:
         source = program.export.input_source
+    elif inputs:
+        source = "the first case of the bundled program"
     else:
         inputs = tuple(Tensor(tensor.dtype, tensor.shape) for tensor in taken)
     if program.runtime:

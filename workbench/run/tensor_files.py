@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from workbench.errors import RunnerError, StoreError
+from workbench.export.program import Program
 from workbench.records.runs import Agreement, Plan, PlannedProgram, RunRecord, Tensor
 from workbench.run.session import RunnerSession
 from workbench.store import atomic_write, sha256_of
@@ -130,12 +131,21 @@ def _special(values: np.ndarray) -> np.ndarray:
 #: What outputs of one quantised program keep at any ISA level. If every value of 8 bits is rounded
 #: to the next step, about 36 dB are left (values of a quarter of the range, root mean square).
 ROUNDED_SQNR_DB = 30.0
+#: What outputs of a bundled program keep of those that it expects, which may be of an unquantised
+#: model: what exports in int8 are held to.
+BUNDLED_SQNR_DB = 10.0
 
 
 def compare_experiments(
-    sessions: dict[str, RunnerSession], run: RunRecord, threads: int
+    sessions: dict[str, RunnerSession],
+    run: RunRecord,
+    threads: int,
+    programs: Mapping[str, Program] = {},
 ) -> list[Agreement]:
-    """Compare the outputs of every pair, and those of the first experiment with all others."""
+    """Compare the outputs of every pair, and those of the first experiment with all others.
+
+    Those of a bundled program are compared with what it expects: both sides have one name.
+    """
     plan = run.plan
     with tempfile.TemporaryDirectory() as folder:
         outputs = {
@@ -151,6 +161,17 @@ def compare_experiments(
     pairs = [(p.baseline, p.candidate) for p in plan.pairs]
     pairs += [(first.setdefault(experiments[name].phase, name), name) for name in sessions]
     agreements = []
+    for name in sessions:
+        bundled = programs.get(experiments[name].program)
+        expected = bundled.expected if bundled and not experiments[name].phase else ()
+        for number, (tensor, given) in enumerate(zip(expected, values[name], strict=False)):
+            assert bundled
+            wanted = read_output(bundled.path.parent / tensor.file, tensor.dtype)
+            found = compare_output_bytes(
+                wanted, given, names=(name, name), threads=threads, output=number,
+                dtype=tensor.dtype, least_sqnr_db=BUNDLED_SQNR_DB,
+            )  # fmt: skip
+            agreements.append(found)
     for pair in dict.fromkeys(pairs):
         if not sessions.keys() >= set(pair) or pair[0] == pair[1]:
             continue

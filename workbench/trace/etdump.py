@@ -14,6 +14,8 @@ and a delegate's times are synthetic: spans nest by order and instruction ids. W
 
 from __future__ import annotations
 
+import contextlib
+import json
 import mmap
 import os
 import re
@@ -21,11 +23,12 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from workbench.errors import TraceError
+from workbench.errors import TraceError, printable
 from workbench.frames import EVENTS, check
 from workbench.store import open_file
 from workbench.trace.flatbuffer import LONGEST, Contents, FlatBuffer, Tables
@@ -43,6 +46,8 @@ Profile = IntEnum(
 _HEADER = 12
 # Events processed at a time: the arrays then stay in the processor's cache.
 _CHUNK = 1 << 14
+# The most bytes of metadata that are shown, as text and in hexadecimal.
+_MOST_METADATA, _MOST_HEX = 1 << 12, 32
 # Beyond this, sums of durations would no longer fit 64 bits.
 _LONGEST_NS = 2**62
 
@@ -265,7 +270,23 @@ def strip_ordinal(name: str) -> str:
     return _ORDINAL.sub("", name)
 
 
-def map_names(names: pd.Categorical, rename: Callable[[str], str]) -> pd.Categorical:
+def describe_metadata(data: bytes) -> str:
+    """What a delegate added to an event as text: fields of JSON as Core ML has them, or texts.
+
+    Other bytes are hexadecimal.
+    """
+    data = data[:_MOST_METADATA]
+    try:
+        text = data.rstrip(b"\0").decode().replace("\0", " ")
+    except UnicodeDecodeError:
+        return data[:_MOST_HEX].hex(" ")
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(content := json.loads(text), dict):
+            text = ", ".join(f"{name}={value}" for name, value in content.items())
+    return printable(text)
+
+
+def map_names(names: pd.Categorical, rename: Callable[[Any], str]) -> pd.Categorical:
     """Names with each distinct one renamed; several may get one name."""
     texts = np.array([rename(text) for text in names.categories], object)
     codes, distinct = pd.factorize(texts)

@@ -79,7 +79,7 @@ export class Inspector {
           ["class", texts.module_class[i]], ["also does work of", texts.also[i]], ["attribution", texts.confidence[i]]])
         : h("p", { class: "soft" }, "No layer is known for this operator.")),
       h("section", null, h("h3", null, "Work"), facts([
-        ["logged as", texts.name[i]], ["in A", sides.twins?.[i] >= 0 ? view.programOf(0).labels[sides.twins[i]] : ""], ["shapes", texts.shapes[i]], ["computes in", known(cost("flops")) ? texts.dtype[i] : ""],
+        ["logged as", texts.name[i]], ["logged with", texts.metadata?.[i]], ["in A", sides.twins?.[i] >= 0 ? view.programOf(0).labels[sides.twins[i]] : ""], ["shapes", texts.shapes[i]], ["computes in", known(cost("flops")) ? texts.dtype[i] : ""],
         ["operations", known(cost("flops")) ? `${mega(cost("flops"), "FLOP")} per call` : ""],
         ["bytes", known(cost("bytes")) ? `${mega(cost("bytes"), "B")} per call` : ""],
       ])),
