@@ -384,6 +384,32 @@ def test_a_program_that_computes_something_else_is_told(tmp_path):
     assert export.problem == "output 0 is not the model's: SQNR 9.5 dB, at least 60 expected"
 
 
+@pytest.mark.ci
+def test_the_smallest_part_that_the_delegate_computes_wrongly_is_bundled(tmp_path):
+    """ExecuTorch 1.5.1's delegate normalises the channels of an image, not its last dimension."""
+
+    class Shares(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before, self.after = nn.Conv2d(3, 8, 3), nn.Linear(6, 4)
+
+        def forward(self, x):
+            return self.after(self.before(x.exp()).softmax(-1)).relu()
+
+    torch.manual_seed(0)
+    model = LoadedModel("shares", Shares(), (torch.randn(1, 3, 8, 8),))
+    export = export_quietly(model, tmp_path, rewrite=False)
+    text = "conv2d, softmax: attach shares_xnnpack_fp32.wrong.bp to an issue of pytorch/executorch"
+    assert export.options["smallest wrong part"] == text
+    (bundle,) = tmp_path.rglob("*.wrong.bp")
+    options = wb.MeasureOptions(
+        toggle="none", runs=1, processes=1, evidence=False, cold_start=False, roof=False
+    )
+    run = wb.measure(bundle, options=options, root=tmp_path)
+    row = run.checks.set_index("check").loc["outputs of the bundled program"]
+    assert row["status"] == "fail"
+
+
 def compared(program, eager, least=20):
     (output,) = compare_with_model([program], [eager], least)
     return output, describe_problem((output,))

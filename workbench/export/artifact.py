@@ -146,7 +146,7 @@ def _export_model(
             expected = accuracy.run_eagerly(model.module, model.example_inputs, model.kwargs)
         lowered = lower_model(model, options, report)
         report("comparing the outputs with the PyTorch model's", 0.8)
-        checked = _check(lowered, expected, options.dtype, report)
+        checked = _check(lowered, expected, options.dtype, pte, report)
     seconds = time.perf_counter() - started
 
     asked = {
@@ -300,7 +300,9 @@ def _report_problems(program: Program, report: Progress) -> None:
         report(f"warning: {pte.name}: {problem}", 0.0)
 
 
-def _check(lowered: Lowered, expected: list[Any], dtype: str, progress: Progress) -> dict[str, Any]:
+def _check(
+    lowered: Lowered, expected: list[Any], dtype: str, pte: Path, progress: Progress
+) -> dict[str, Any]:
     """What a comparison of the program with the PyTorch model adds to the record."""
     from workbench.export import accuracy
 
@@ -323,6 +325,13 @@ def _check(lowered: Lowered, expected: list[Any], dtype: str, progress: Progress
     if not problem:
         return found
     cause = accuracy.coarse_kernels(DTYPES[dtype], count_calls(lowered.layers, "kernel"))
+    if lowered.find_wrong_part and not cause:
+        progress("looking for the smallest part that is wrong", 0.9)
+        number = next(each.output for each in fidelity if each.faithful is False)
+        if wrong := lowered.find_wrong_part(number):
+            path = store.atomic_write(pte.with_suffix(".wrong.bp"), wrong[1])
+            text = f"{wrong[0]}: attach {path.name} to an issue of pytorch/executorch"
+            lowered.notes["smallest wrong part"] = text
     return found | {"problem": f"{problem}; likely cause: {cause}" if cause else problem}
 
 

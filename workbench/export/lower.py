@@ -66,6 +66,8 @@ class Lowered:
     partition: tuple[Partition, ...]
     rewrites: tuple[Rewrite, ...] = ()
     measure_noise: Callable[[], tuple[LayerNoise, ...]] | None = None
+    #: Of the number of an output that is wrong, the smallest part that is, and its operators.
+    find_wrong_part: Callable[[int], tuple[str, bytes] | None] | None = None
 
 
 def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress = silent) -> Lowered:
@@ -106,9 +108,19 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
     if PRECISIONS[dtype].quantizes:
         quantized, products = count_quantized(layers)
         notes["quantized"] = f"{quantized} of {products} convolutions and matrix products"
+
+    def reduce(output: int) -> tuple[str, bytes] | None:
+        from workbench.export.reduce import find_wrong_part
+
+        least_db = PRECISIONS[dtype].least_sqnr_db
+        return find_wrong_part(
+            exported, inputs, output, lambda part: _lower(part, options, {})[0], least_db
+        )
+
     return Lowered(
-        pte, etrecord, inputs, arguments, outputs, layers, notes, partition, rewrites, noise
-    )
+        pte, etrecord, inputs, arguments, outputs, layers, notes, partition, rewrites, noise,
+        None if PRECISIONS[dtype].quantizes else reduce,
+    )  # fmt: skip
 
 
 def identify_graph(model: LoadedModel) -> str:
