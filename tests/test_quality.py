@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import make_plan, record_in, run_plan
-from record_probes import SHIPPED, design_probes, export_probe, name_probe
+from record_programs import SHIPPED, design_probes, export_probe, name_probe
 from run_folder import open_made_run
 
 import workbench as wb

@@ -193,10 +193,11 @@ def test_a_ratio_of_another_device_is_used_if_its_operators_are_the_same(atlas, 
 @pytest.mark.slow
 def test_an_atlas_is_measured_resumed_listed_and_projects(cli, monkeypatch, tmp_path, conv_pte):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    programs = tmp_path / "atlas.zip"
+    programs = tmp_path / "programs.zip"
     with zipfile.ZipFile(programs, "w") as archive:
-        archive.write(conv_pte, "conv.pte")
-    monkeypatch.setattr("workbench.workflow.ATLAS_PROGRAMS", programs)
+        archive.write(conv_pte, "atlas_conv.pte")
+    for module in ("workflow", "run.ceilings"):
+        monkeypatch.setattr(f"workbench.{module}.SHIPPED", programs)
     code, out, err = cli("atlas", "--out", tmp_path)
     assert code == 0, err
     path = tmp_path / "atlas.json"

@@ -723,6 +723,8 @@ WRONG = "wrong outputs"
 
 #: What every figure, table and sentence about emulated times says.
 EMULATED = "emulated: which code runs, not how fast"
+#: The same of projections.
+PROJECTED = "projected, not measured"
 
 
 def mark_emulated(frame: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,7 +33,15 @@ from workbench.records.codec import to_json
 from workbench.records.runs import Experiment, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report
-from workbench.run.ceilings import device_of, find_peaks, list_roofs, measure_roof, save_peaks
+from workbench.run.ceilings import (
+    SHIPPED,
+    device_of,
+    find_peaks,
+    list_roofs,
+    measure_roof,
+    save_peaks,
+    unpack_atlas,
+)
 from workbench.run.config import output_place, plan_config, read_config, select_experiments
 from workbench.run.custom_runner import run_processes
 from workbench.run.execute import MIN_RESTARTS, execute, optional
@@ -42,7 +49,7 @@ from workbench.run.plan import check_toggle, make_plan, read_sweep
 from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
 from workbench.run.targets import open_target
-from workbench.store import atomic_write, cached, sha256_of
+from workbench.store import atomic_write, sha256_of
 
 if TYPE_CHECKING:  # these import PyTorch
     from torch import nn
@@ -50,9 +57,6 @@ if TYPE_CHECKING:  # these import PyTorch
     from workbench.models.loader import LoadedModel
 
     Subject: TypeAlias = str | Path | nn.Module | LoadedModel | Program | Run
-
-#: Made by ``tests/record_atlas.py``; in a checkout, ``workbench/data`` is a link.
-ATLAS_PROGRAMS = Path(__file__).parent / "data" / "atlas.zip"
 #: More restarts than this are not suggested.
 MOST_RESTARTS = 200
 #: What `profile` measures, by how long it may take.
@@ -445,22 +449,16 @@ def measure_atlas(
 
     What an interrupted call has measured is not measured ``again``.
     """
-    programs = sha256_of(ATLAS_PROGRAMS)[:16]
-
-    def unpack(folder: Path) -> None:
-        with zipfile.ZipFile(ATLAS_PROGRAMS) as archive:
-            archive.extractall(folder)
-
     options = MeasureOptions(
         target=target, runs=20, processes=3, warmup=2, evidence=False, cold_start=False, roof=False
     )
     runs = [
         measure(path, options=options, root=root, again=again, artifacts=False, progress=progress)
-        for path in sorted(cached(f"atlas/{programs}", unpack).glob("*.pte"))
+        for path in unpack_atlas()
     ]
     if runs[0].emulated:
         raise UsageError("an emulated CPU has no times", where=f"--target {target}")
     device = device_of(runs[0].record.host, runs[0].record.runner)
-    atlas = build_atlas(runs, device, programs)
+    atlas = build_atlas(runs, device, sha256_of(SHIPPED)[:16])
     atomic_write(atlas_path(device), to_json(atlas))
     return atomic_write(Path(root) / "atlas.json", to_json(atlas)), atlas

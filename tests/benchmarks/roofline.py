@@ -25,7 +25,7 @@ from torch.utils.mkldnn import to_mkldnn
 
 from workbench.export.artifact import export_model
 from workbench.options import MeasureOptions
-from workbench.run.ceilings import load_probes, measure_roof, unpack_probes
+from workbench.run.ceilings import load_probes, measure_roof, unpack_program
 from workbench.run.runner import find_runner, open_runner
 from workbench.workflow import measure
 
@@ -97,11 +97,10 @@ def main():
 def compare_peaks(counts, attempts):
     """The measured peak, relative to PyTorch's best rate, for each thread count."""
     ratios = []
-    folder = unpack_probes()
     probe = next(p for p in load_probes() if (p.kind, p.dtype) == ("gemm", "fp32"))
     for threads in counts:
         torch.set_num_threads(threads)
-        flags = ["--model_path", str(folder / probe.file), "--cpu_threads", str(threads)]
+        flags = ["--model_path", str(unpack_program(probe.file)), "--cpu_threads", str(threads)]
         ours, theirs = [], []
         with open_runner(find_runner(), flags, timeout_s=120) as session:
             session.run(2)

@@ -15,11 +15,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from workbench.analysis import published
 from workbench.analysis.dataflow import instruction_of
+from workbench.analysis.published import PROFILES, Z90
 from workbench.analysis.roofline import dtype_of
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.frames import PROJECTION, check
+from workbench.frames import PROJECTED, PROJECTION, check, format_ms
 from workbench.records.runs import SCHEMA_VERSION
+from workbench.run.ceilings import device_of
 from workbench.store import cache_folder, load_record
 
 #: Those of ``analysis.run``, which imports this module.
@@ -38,13 +41,11 @@ _FAR = 4.0
 _LEAST = 3
 #: Smallest standard deviation of the logarithm of a ratio: of two runs on a busy machine.
 _SCATTER = 0.08
-#: A normal distribution has 90 % within so many standard deviations.
-_Z90 = 1.645
 #: A model is refused if more of its time than this has no basis.
 _MOST_UNKNOWN = 0.1
-#: Size of a file in bytes.
-_LARGEST = 2**20
-PROJECTED = "projected, not measured"
+#: Size of a file in bytes, and operators: weights of all pairs take memory.
+_LARGEST, _MOST_OPERATORS = 2**20, 2000
+_SIZES = ["m", "n", "k", "flops", "bytes"]
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,16 @@ class Atlas:
     def __post_init__(self) -> None:
         lengths = {len(self.sizes), *map(len, self.ms.values())}
         values = [v for times in (*self.ms.values(), *self.sizes) for v in times]
-        good = all(math.isfinite(v) and v >= 0 for v in values)
-        if lengths != {len(self.kinds)} or {*map(len, self.sizes)} != {5} or not good:
+        good = all(v == 0 or 1e-7 < v < 1e15 for v in values) and self.ms
+        if lengths != {len(self.kinds)} or {*map(len, self.sizes)} != {len(_SIZES)} or not good:
             raise StoreError("an atlas whose columns do not fit", hint="measure it again")
+        if len(self.kinds) > _MOST_OPERATORS:
+            raise StoreError("an atlas of too many operators", hint="workbench atlas makes one")
+
+    @property
+    def facts(self) -> str:
+        """Where, how much and when it was measured."""
+        return f"{self.device}, {', '.join(self.ms)}, {len(self.kinds)} operators, {self.measured}"
 
     def times(self, level: str) -> np.ndarray:
         """The times at an ISA level, in ms."""
@@ -86,13 +94,13 @@ def build_atlas(runs: Sequence[Run], device: dict[str, str], programs: str) -> A
         sides = [m for m in run.measurements if not m.control]
         tables = [describe_operators(m).set_index("key") for m in sides]
         keys = [key for key in tables[0].index if all(key in table.index for table in tables)]
-        part = tables[0].loc[keys].drop(columns="ms")
+        part = tables[0].loc[keys, ["kind", *_SIZES]]
         parts.append(part.assign(**{
             m.experiment.isa: table.loc[keys, "ms"] for m, table in zip(sides, tables, strict=True)
         }))  # fmt: skip
     table = pd.concat(parts).fillna(0.0)
-    sizes = table[["m", "n", "k", "flops", "bytes"]].astype(int).to_numpy()
-    levels = [name for name in table if name not in ("kind", "m", "n", "k", "flops", "bytes")]
+    sizes = table[_SIZES].astype(int).to_numpy()
+    levels = table.columns.drop(["kind", *_SIZES])
     ms = {name: tuple(float(f"{value:.4g}") for value in table[name]) for name in levels}
     return Atlas(
         device["cpu"], device["runner"], runs[0].record.started[:10], programs,
@@ -110,15 +118,18 @@ def describe_operators(measurement: Measurement) -> pd.DataFrame:
         raise UsageError(
             "the sizes of its operators are unknown", where=measurement.run.path, hint=hint
         )
-    sizes = known.set_index(["instruction", "xnodes"])[["m", "n", "k"]]
+    columns = ["m", "n", "k", "kernel_on"]
+    sizes = known.set_index(["instruction", "xnodes"])[columns]
     sizes = sizes[~sizes.index.duplicated()]
     places = list(zip(map(instruction_of, rows["key"]), rows["xnodes"].fillna(""), strict=True))
-    rows[["m", "n", "k"]] = sizes.reindex(pd.MultiIndex.from_tuples(places)).to_numpy()
+    rows[columns] = sizes.reindex(pd.MultiIndex.from_tuples(places)).to_numpy()
     dtype = measurement.export.dtype if measurement.export else "fp32"
     rows["kind"] = [name_kind(name, dtype) for name in rows["operator"]]
     # Several calls of one operator, in a loop, each take their part.
     rows["ms"] = rows["mean_ms"]
-    return rows[["key", "kind", "m", "n", "k", "flops", "bytes", "ms"]]
+    rows[columns[:3]] = rows[columns[:3]].astype(float)
+    rows["dtype"] = rows["kind"].map(_dtype_of_kind)
+    return rows[["key", "kind", *columns, "dtype", "flops", "bytes", "ms"]]
 
 
 def name_kind(operator: str, dtype: str) -> str:
@@ -129,54 +140,68 @@ def name_kind(operator: str, dtype: str) -> str:
     return f"{base} {dtype_of(operator, dtype)}{int4}"
 
 
-def project(measurement: Measurement, here: Atlas, there: Atlas, level: str) -> pd.DataFrame:
+def project(measurement: Measurement, level: str = "", device: str | Path = "") -> pd.DataFrame:
     """The operators of a measurement as they would be elsewhere: ``frames.PROJECTION``.
 
-    ``here`` is the atlas of its own device, ``there`` that of another one or the same.
+    ``device`` is one of `published.PROFILES`, or the file of an atlas, of its own device by
+    default; ``level`` is the highest there by default.
 
     Raises
     ------
     UsageError
-        The measurement is emulated, or has several threads; the atlases do not fit.
+        The measurement is emulated, or has several threads; its device has no atlas; the atlases do
+        not fit; the figures do not carry a projection.
     """
     run = measurement.run
     if measurement.emulated or measurement.threads != 1:
         why = "emulated runs have no times" if measurement.emulated else "has several threads"
         raise UsageError(f"{why}: cannot be projected", where=run.path, hint="measure one thread")
-    if here.programs != there.programs:
-        hint = "measure both with one version: workbench atlas"
-        raise UsageError("the atlases have different operators", where=there.device, hint=hint)
-    before, after = here.times(measurement.experiment.isa), there.times(level)
     rows = describe_operators(measurement)
+    if (profile := str(device)) in PROFILES:
+        level = level or PROFILES[profile][-1]
+        ends, basis = published.estimate(rows, profile, level, run.record.host)
+    else:
+        own = atlas_path(device_of(run.record.host, run.record.runner))
+        if not own.is_file():
+            hint = f"there: workbench atlas; or --device {' or '.join(PROFILES)}"
+            raise UsageError("its device has no atlas", where=run.path, hint=hint)
+        here = load_atlas(own)
+        there = load_atlas(Path(device)) if device else here
+        level = level or [*there.ms][-1]
+        ends, basis = _scale(rows, here, there, measurement.experiment.isa, level)
     names = measurement.costs.reindex(rows["key"])
     table = rows[["key", "kind"]].assign(
-        name=names["name"].to_numpy(), module=names["module"].to_numpy(), measured_ms=rows["ms"]
-    )
-    known = (before > 0) & (after > 0)
-    ratios = np.log(after, where=known, out=np.zeros_like(after))
-    ratios -= np.log(before, where=known, out=np.zeros_like(before))
-    kinds, points = np.array(here.kinds), _place(pd.DataFrame(here.sizes, columns=_SIZES))
-    spots = _place(rows)
-    estimates = [
-        _estimate(kind, spot, kinds, points, ratios, known, here is there)
-        for kind, spot in zip(rows["kind"], spots, strict=True)
-    ]
-    middle, scatter = np.array([each[:2] for each in estimates]).reshape(-1, 2).T
-    half = _Z90 * scatter
-    least = _least_ms(rows, there, level)
-    for name, value in (
-        ("projected_ms", middle),
-        ("low_ms", middle - half),
-        ("high_ms", middle + half),
-    ):
-        table[name] = np.maximum(rows["ms"] * np.exp(value), least)
-    table["basis"] = [basis for *_, basis in estimates]
+        name=names["name"].to_numpy(), module=names["module"].to_numpy(), measured_ms=rows["ms"],
+        **ends, basis=basis,
+    )  # fmt: skip
     model = pd.DataFrame([_sum_up(table, measurement.latency_ms, run.path)])
     table = pd.concat([model, table.sort_values("measured_ms", ascending=False)])
     return check(table[PROJECTION.names].reset_index(drop=True), PROJECTION)
 
 
-_SIZES = ["m", "n", "k", "flops", "bytes"]
+def _scale(
+    rows: pd.DataFrame, here: Atlas, there: Atlas, before: str, after: str
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The times of operators at another ISA level, or on another device, and what they follow from.
+
+    ``here`` is the atlas of their own device, ``there`` that of another one or the same.
+    """
+    if here.programs != there.programs:
+        hint = "measure both with one version: workbench atlas"
+        raise UsageError("the atlases have different operators", where=there.device, hint=hint)
+    times = np.array([here.times(before), there.times(after)])
+    known = (times > 0).all(axis=0)
+    ratios = np.subtract(*np.log(times, where=times > 0, out=np.zeros_like(times))[::-1])
+    kinds, points = np.array(here.kinds), _place(pd.DataFrame(here.sizes, columns=_SIZES))
+    estimates = [
+        _estimate(kind, spot, kinds, points, ratios, known, here is there)
+        for kind, spot in zip(rows["kind"], _place(rows), strict=True)
+    ]
+    middle, scatter = np.array([each[:2] for each in estimates]).reshape(-1, 2).T
+    half, least = Z90 * scatter, _least_ms(rows, there, after)
+    values = {"projected_ms": middle, "low_ms": middle - half, "high_ms": middle + half}
+    ends = {name: np.maximum(rows["ms"] * np.exp(value), least) for name, value in values.items()}
+    return ends, [basis for *_, basis in estimates]
 
 
 def _place(rows: pd.DataFrame) -> np.ndarray:
@@ -245,12 +270,25 @@ def _least_ms(rows: pd.DataFrame, there: Atlas, level: str) -> pd.Series:
     rates = np.divide(flops, times, where=times > 0, out=np.zeros_like(times))
     dtypes = np.array([_dtype_of_kind(kind) for kind in there.kinds])
     peaks = {dtype: rates[dtypes == dtype].max() or np.nan for dtype in set(dtypes)}
-    rate = rows["kind"].map(_dtype_of_kind).map(peaks) / _BELOW_PEAK
+    rate = rows["dtype"].map(peaks) / _BELOW_PEAK
     return (rows["flops"] / rate).fillna(0.0)
 
 
 def _dtype_of_kind(kind: str) -> str:
     return kind.partition(" int4")[0].rpartition(" ")[2]
+
+
+def describe_projection(measurement: Measurement, level: str = "", device: str | Path = "") -> str:
+    """The latency of a measurement as projected, by each level of a published profile."""
+    levels = [level] if level or str(device) not in PROFILES else PROFILES[str(device)]
+    rows = [project(measurement, each, device).iloc[0] for each in levels]
+    texts = [
+        f"{format_ms(row['projected_ms'])} [{format_ms(row['low_ms'])}, {format_ms(row['high_ms'])}]"
+        f"{f' at {name}' if name else ''}{f' on {device}' if device else ''}"
+        for name, row in zip(levels, rows, strict=True)
+    ]
+    measured = format_ms(rows[0]["measured_ms"])
+    return f"{PROJECTED}: {', '.join(texts)}; measured as {measurement.label}: {measured}"
 
 
 def _sum_up(table: pd.DataFrame, latency_ms: float, where: Path) -> dict[str, Any]:
@@ -281,14 +319,14 @@ def atlas_path(device: dict[str, str]) -> Path:
     return cache_folder() / "atlases" / f"{digest}.json"
 
 
-def list_atlases() -> dict[Path, Atlas | str]:
-    """The atlases that this machine knows, or what is wrong with one."""
-    found: dict[Path, Atlas | str] = {}
+def list_atlases() -> dict[Path, str]:
+    """The atlases that this machine knows: their facts, or what is wrong with one."""
+    found = {}
     for path in sorted((cache_folder() / "atlases").glob("*.json")):
         try:
-            found[path] = load_atlas(path)
+            found[path] = load_atlas(path).facts
         except WorkbenchError as error:
-            found[path] = str(error)
+            found[path] = f"invalid: {error}"
     return found
 
 

@@ -63,7 +63,6 @@ from workbench.records.runs import (
     Start,
     count_threads,
 )
-from workbench.run.ceilings import device_of
 from workbench.run.plan import pair_experiments
 from workbench.store import (
     ETRECORD,
@@ -814,19 +813,11 @@ class Measurement:
     def project(self, level: str = "", device: str | Path = "") -> pd.DataFrame:
         """Project it to another ISA level or device: ``frames.PROJECTION``, not measured.
 
-        ``device`` is the file of an atlas (`workbench atlas`), of its own device by default;
-        ``level`` the highest of that device by default.
+        ``device`` is the file of an atlas (`workbench atlas`), of its own device by default, or
+        ``m4-like`` or ``c1-like``, of which there are published figures; ``level`` is the highest
+        of that device by default, without SME2 ``nosme``.
         """
-        if self.emulated:
-            why, hint = "emulated runs have no times to project", "measure on a device"
-            raise UsageError(why, where=self.run.path, hint=hint)
-        own = atlas.atlas_path(device_of(self.run.record.host, self.run.record.runner))
-        if not own.is_file():
-            why, hint = "its device has no atlas", "there: workbench atlas"
-            raise UsageError(why, where=self.run.path, hint=hint)
-        here = atlas.load_atlas(own)
-        there = atlas.load_atlas(Path(device)) if device else here
-        return atlas.project(self, here, there, level or [*there.ms][-1])
+        return atlas.project(self, level, device)
 
     @cached_property
     def starts(self) -> tuple[Start, ...]:

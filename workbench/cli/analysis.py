@@ -136,28 +136,27 @@ def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
 
 @command()
 @click.argument("run_dir", type=PATH)
-@click.option("--device", type=PATH, help="Atlas of another device [default: the run's own].")
+@click.option(
+    "--device", type=PATH, help="Atlas of another device, m4-like or c1-like [default: the run's own]."
+)
 @click.option("--level", default="", help="ISA level there [default: the highest].")
 @click.option("--experiment", default="", help="Which one [default: the baseline].")
 @click.option("--top", default=12, show_default=True, help="Operators to list.")
 def project(run_dir: Path, device: Path | None, level: str, experiment: str, top: int) -> Output:
     """Project a run to another ISA level or device, with an interval: not measured.
 
-    Needs an atlas of the run's own device (`workbench atlas`); refuses what that does not cover.
+    Needs an atlas of the run's own device (`workbench atlas`), or a device of published figures;
+    refuses what these do not cover.
     """
-    from workbench.analysis.atlas import PROJECTED
+    from workbench.analysis.atlas import describe_projection
     from workbench.analysis.open import open_run
-    from workbench.frames import format_ms
     from workbench.plots.views import show
 
     run = open_run(run_dir)
     source = next(iter(run.comparisons)).baseline if run.comparisons else run.subject
     source = run[experiment] if experiment else source
     table = source.project(level, device or "")
-    model = table.iloc[0]
-    low, middle, high = (format_ms(model[f"{end}_ms"]) for end in ("low", "projected", "high"))
-    text = f"{PROJECTED}: {middle} [{low}, {high}], measured as {source.label}: "
-    lines = [text + format_ms(model["measured_ms"]), show(table[1:], top=top, caption=PROJECTED)]
+    lines = [describe_projection(source, level, device or ""), show(table[1:], top=top)]
     record = {"run_dir": run_dir, "projected": True, "experiment": source.name, "level": level}
     return Output(lines, record | {"projection": table}, step="measure on the device to be sure")
 
@@ -275,7 +274,10 @@ def compare(
 @command(cached=True)
 @click.argument("run_dir", type=PATH)
 def validate(run_dir: Path) -> Output:
-    """Check that a run is complete and its files agree; exit 1 if not."""
+    """Check that a run is complete and its files agree; exit 1 if not.
+
+    RUN_DIR may also be the file of an atlas.
+    """
     from workbench.report.gate import validate_run
 
     table = validate_run(run_dir)

@@ -373,23 +373,18 @@ def atlas(listing: bool, again: bool, target: str, out: Path | None) -> Output:
     is for everybody: `workbench project RUN --device FILE`.
     """
     from workbench import workflow
-    from workbench.analysis.atlas import Atlas, list_atlases
+    from workbench.analysis.atlas import list_atlases
 
     if listing:
         found = list_atlases()
-        lines = [
-            f"{path}  {each.device}, {', '.join(each.ms)}, {len(each.kinds)} operators, "
-            f"{each.measured}" if isinstance(each, Atlas) else f"{path}  invalid: {each}"
-            for path, each in found.items()
-        ]  # fmt: skip
+        lines = [f"{path}  {text}" for path, text in found.items()]
         step = call("project", "RUN") if found else call("atlas")
         return Output(lines or ["no atlas here"], {"atlases": [*found]}, step=step)
     with show_progress() as progress:
         path, made = workflow.measure_atlas(
             target, root=out or "out_atlas", again=again, progress=progress
         )
-    text = f"{made.device}: {len(made.kinds)} operators at {', '.join(made.ms)}"
-    return Output([text, path], {"atlas": path, "device": made.device}, step=call("project", "RUN"))
+    return Output([made.facts, path], {"atlas": path, "device": made.device}, step=call("project", "RUN"))
 
 
 COMMANDS = (doctor, models, export, run, profile, optimize, sme2, atlas, batch)

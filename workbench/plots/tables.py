@@ -14,6 +14,7 @@ from workbench.frames import (
     EMULATED,
     FRAMES,
     MISSING,
+    PROJECTED,
     format_figure,
     format_number,
     format_share,
@@ -145,8 +146,9 @@ def show_table(
         if name not in frame:
             raise unknown_name("column", name, map(str, frame.columns))
     shown = (frame if columns is None else frame[list(columns)]).iloc[:top]
-    if is_emulated(frame):
-        caption = f"{caption} ({EMULATED})" if caption else EMULATED
+    marks = {EMULATED: is_emulated(frame), PROJECTED: "projected_ms" in frame}
+    for mark in (text for text, applies in marks.items() if applies):
+        caption = f"{caption} ({mark})" if caption else mark
     # Units are those of the largest of the known frames that this one contains.
     contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
     largest = max(contained, key=lambda schema: len(schema.columns), default=None)

@@ -30,8 +30,8 @@ from workbench.store import (
     sha256_of,
 )
 
-#: Made by ``tests/record_probes.py``; in a checkout, ``workbench/data`` is a link.
-SHIPPED = Path(__file__).parents[1] / "data" / "probes.zip"
+#: Made by ``tests/record_programs.py``; in a checkout, ``workbench/data`` is a link.
+SHIPPED = Path(__file__).parents[1] / "data" / "programs.zip"
 #: Fresh processes for each probe, each on another core; the best one counts.
 PROCESSES = 2
 #: How long each process runs after its first iteration, in seconds; at least ``ITERATIONS``.
@@ -168,14 +168,21 @@ def load_probes() -> tuple[Probe, ...]:
         return structure(Ceilings, parse_json(archive.read("probes.json"), SHIPPED), SHIPPED).probes
 
 
-def unpack_probes() -> Path:
-    """The folder with their programs, in the cache."""
+def unpack_program(name: str) -> Path:
+    """A program that is shipped, in the cache."""
 
-    def unpack(folder: Path) -> None:
+    def unpack(path: Path) -> None:
         with zipfile.ZipFile(SHIPPED) as archive:
-            archive.extractall(folder)
+            path.write_bytes(archive.read(name))
 
-    return cached(f"probes/{sha256_of(SHIPPED)[:16]}", unpack)
+    return cached(f"programs/{sha256_of(SHIPPED)[:16]}/{name}", unpack)
+
+
+def unpack_atlas() -> list[Path]:
+    """The programs of the atlas, in the cache."""
+    with zipfile.ZipFile(SHIPPED) as archive:
+        names = [name for name in archive.namelist() if name.startswith("atlas_")]
+    return [unpack_program(name) for name in names]
 
 
 def _cache_path(run: RunRecord, isa: str, threads: int) -> Path:
@@ -197,12 +204,11 @@ def measure_ceilings(
     Times are CPU time with one thread and wall time with several.
     """
     peaks = {probe.file: probe for probe in known.probes} if known else {}
-    folder = unpack_probes()
     with lock_device(device_behind(runner.target.name), progress):
         for number, probe in enumerate(probes):
             text = f"machine peaks, {isa}, {count_threads(threads)}: {probe.kind} {probe.dtype}"
             progress(text, number / len(probes))
-            times = [_run(probe, folder, runner, isa, threads, n) for n in range(PROCESSES)]
+            times = [_run(probe, runner, isa, threads, n) for n in range(PROCESSES)]
             before = peaks.get(probe.file)
             if before and replace(before, ms=0.0, spread=0.0) == probe:
                 times += [before.ms, before.ms * (1 + before.spread)]
@@ -221,9 +227,9 @@ def device_of(host: dict[str, Any], runner: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _run(probe: Probe, folder: Path, runner: Runner, isa: str, threads: int, process: int) -> float:
+def _run(probe: Probe, runner: Runner, isa: str, threads: int, process: int) -> float:
     """The shortest iteration in one process, in ms."""
-    path = runner.target.push(folder / probe.file)
+    path = runner.target.push(unpack_program(probe.file))
     flags = ["--model_path", path, "--cpu_threads", str(threads), "--isa", isa]
     core = runner.target.core(threads, process)
     flags += [] if core is None else ["--cpus", str(core)]
