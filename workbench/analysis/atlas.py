@@ -190,7 +190,7 @@ def _scale(
         hint = "measure both with one version: workbench atlas"
         raise UsageError("the atlases have different operators", where=there.device, hint=hint)
     times = np.array([here.times(before), there.times(after)])
-    known = (times > 0).all(axis=0)
+    known: np.ndarray = np.all(times > 0, axis=0)
     ratios = np.subtract(*np.log(times, where=times > 0, out=np.zeros_like(times))[::-1])
     kinds, points = np.array(here.kinds), _place(pd.DataFrame(here.sizes, columns=_SIZES))
     estimates = [
@@ -282,13 +282,12 @@ def describe_projection(measurement: Measurement, level: str = "", device: str |
     """The latency of a measurement as projected, by each level of a published profile."""
     levels = [level] if level or str(device) not in PROFILES else PROFILES[str(device)]
     rows = [project(measurement, each, device).iloc[0] for each in levels]
-    texts = [
-        f"{format_ms(row['projected_ms'])} [{format_ms(row['low_ms'])}, {format_ms(row['high_ms'])}]"
-        f"{f' at {name}' if name else ''}{f' on {device}' if device else ''}"
-        for name, row in zip(levels, rows, strict=True)
-    ]
-    measured = format_ms(rows[0]["measured_ms"])
-    return f"{PROJECTED}: {', '.join(texts)}; measured as {measurement.label}: {measured}"
+    texts = []
+    for name, row in zip(levels, rows, strict=True):
+        middle, low, high = map(format_ms, row[["projected_ms", "low_ms", "high_ms"]])
+        texts.append(f"{middle} [{low}, {high}]{f' at {name}' if name else ''}")
+    where, measured = f" on {device}" if device else "", format_ms(rows[0]["measured_ms"])
+    return f"{PROJECTED}: {', '.join(texts)}{where}; measured as {measurement.label}: {measured}"
 
 
 def _sum_up(table: pd.DataFrame, latency_ms: float, where: Path) -> dict[str, Any]:

@@ -136,9 +136,7 @@ def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
 
 @command()
 @click.argument("run_dir", type=PATH)
-@click.option(
-    "--device", type=PATH, help="Atlas of another device, m4-like or c1-like [default: the run's own]."
-)
+@click.option("--device", type=PATH, help="Its atlas, m4-like or c1-like [default: the run's own].")
 @click.option("--level", default="", help="ISA level there [default: the highest].")
 @click.option("--experiment", default="", help="Which one [default: the baseline].")
 @click.option("--top", default=12, show_default=True, help="Operators to list.")

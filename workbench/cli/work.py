@@ -384,7 +384,8 @@ def atlas(listing: bool, again: bool, target: str, out: Path | None) -> Output:
         path, made = workflow.measure_atlas(
             target, root=out or "out_atlas", again=again, progress=progress
         )
-    return Output([made.facts, path], {"atlas": path, "device": made.device}, step=call("project", "RUN"))
+    record = {"atlas": path, "device": made.device}
+    return Output([made.facts, path], record, step=call("project", "RUN"))
 
 
 COMMANDS = (doctor, models, export, run, profile, optimize, sme2, atlas, batch)
