@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import zipfile
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from torch import nn, randn
 
 import workbench as wb
 from workbench.analysis.atlas import Atlas, atlas_path, describe_operators
+from workbench.analysis.published import cross_validate, estimate, read_figures
 from workbench.records.codec import to_json
 from workbench.run.ceilings import device_of
 
@@ -147,16 +149,34 @@ def test_no_gate_takes_a_projection(cli, atlas, tmp_path):
     assert err.count("error:") == 1 and "Traceback" not in err
 
 
+def edit(known, **changes):
+    return json.dumps({**json.loads(to_json(known)), **changes})
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (None, "its device has no atlas -> there: workbench atlas"),
+        (None, "its device has no atlas -> there: workbench atlas; or --device m4-like or c1-like"),
         (lambda known: replace(known, kinds=("other",) * len(known.kinds)), "has no basis"),
         (lambda known: '{"kinds": 1}', "atlas"),
         (lambda known: to_json(known).replace("native", "sme2"), "unknown ISA level 'native'"),
         (lambda known: to_json(known).replace('"kinds": [', '"kinds": ["x", ', 1), "do not fit"),
+        (lambda known: edit(known, kinds=[], sizes=[], ms={}), "do not fit"),
+        (lambda known: edit(known, ms={"native": [1e-300] * len(known.kinds)}), "do not fit"),
+        (lambda known: edit(known, device=1), "expected str"),
+        (lambda known: "[" * 10**5, "not JSON"),
+        (lambda known: " " * 2**21, "too large"),
+        (
+            lambda known: edit(
+                known, kinds=["x"] * 3000, sizes=[[1] * 5] * 3000, ms={"native": [1] * 3000}
+            ),
+            "too many operators",
+        ),
     ],
-    ids=["none", "other kinds", "malformed", "no such level", "columns"],
+    ids=[
+        *("none", "other kinds", "malformed", "no such level", "columns", "no level", "times"),
+        *("type", "nested", "large", "many"),
+    ],
 )
 def test_what_an_atlas_does_not_cover_is_refused_in_one_line(cli, atlas, change, words):
     path, known = atlas
@@ -169,6 +189,61 @@ def test_what_an_atlas_does_not_cover_is_refused_in_one_line(cli, atlas, change,
     assert code != 0 and err.count("\n") == 1 and words in err, err
     if change is not None:
         assert path.name in cli("atlas", "--list")[1]
+        valid = words in ("has no basis", "unknown ISA level 'native'")
+        code, out, err = cli("validate", path)
+        assert code == (0 if valid else 1) and valid == out.startswith("ok"), (out, err)
+
+
+def test_published_products_are_projected_from_those_of_other_shapes():
+    table = cross_validate(read_figures("m4-like"))
+    shapes = table[["m", "n", "k"]].drop_duplicates()
+    assert len(shapes) >= 12 and table["source"].notna().all()
+    assert table["error"].abs().median() <= 0.25
+    single = table[(table["m"] == 1) & (table["dtype"] == "fp32")].iloc[0]
+    assert math.isclose(single["projected"], 4 * 4096**2 / 109e6), "as memory is read"
+
+
+@pytest.mark.parametrize("experiment", ["FP16", "INT8"])
+def test_published_times_of_squeezesam_are_within_20_percent(experiment):
+    published = pd.read_csv(wb.sample_file("squeezesam.csv"))
+    off, on = (
+        published[published["experiment"] == f"{experiment}, SME2 {s}"] for s in ("off", "on")
+    )
+    matrix = off["category"].isin(["Convolution", "GEMM"])
+    kernels = matrix.map({True: "sme2_mopa", False: "no product"})
+    rows = off.assign(kernel_on=kernels, dtype=experiment.lower(), ms=off["mean_ms"])
+    ends, _ = estimate(rows, "c1-like", "sme2", {"machine": "aarch64"})
+    assert abs(ends["projected_ms"].sum() / on["mean_ms"].sum() - 1) <= 0.2
+    assert ends["low_ms"].sum() < on["mean_ms"].sum() < ends["high_ms"].sum()
+
+
+def test_a_run_is_projected_to_published_figures_with_wide_intervals(cli, tmp_path):
+    run = recorded()
+    tables = [run["avx512_off"].project(level, "m4-like") for level in ("nosme", "sme2")]
+    off, on = (table[1:].set_index("key") for table in tables)
+    gains = (off["projected_ms"] / on["projected_ms"])[on["basis"] == "published products"]
+    assert len(gains) > 20 and gains.between(0.5, 15.2).all() and gains.max() > 3
+    assert (on["high_ms"] / on["low_ms"]).min() >= 4
+    depthwise = on["kind"].str.contains("DWConv")
+    assert (on.loc[depthwise, "basis"] == "as here").all()
+    text = cli("project", run.path, "--device", "m4-like")[1]
+    assert "at nosme" in text and "at sme2 on m4-like" in text and "projected, not" in text
+    assert "projected, not measured" in str(wb.show(on.reset_index())).lower()
+    assert "projected, not measured" in str(wb.show(run, "sme2")).lower()
+    code, _, err = cli("project", run.path, "--device", "c1-like")
+    assert code != 0 and err.count("\n") == 1 and "x86_64" in err
+
+
+def test_gains_are_projected_from_a_run_of_an_arm_cpu(cli, tmp_path):
+    folder = shutil.copytree(recorded().path, tmp_path / "arm")
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"x86_64"', '"aarch64"'))
+    table = wb.open_run(folder)["avx512_off"].project(device="c1-like")[1:]
+    ratio = (table["measured_ms"] / table["projected_ms"]).groupby(table["basis"]).mean()
+    assert math.isclose(ratio["published gain"], 9.27)
+    assert 0.33 < ratio["published loss"] < 0.72 and ratio["as measured"] == 1
+    code, _, err = cli("project", folder, "--device", "c1-like", "--level", "nosme")
+    assert code != 0 and err.count("\n") == 1 and "unknown ISA level 'nosme'" in err
 
 
 def test_emulated_times_are_not_projected(sample):
