@@ -78,7 +78,8 @@ class Atlas:
     @property
     def facts(self) -> str:
         """Where, how much and when it was measured."""
-        return f"{self.device}, {', '.join(self.ms)}, {len(self.kinds)} operators, {self.measured}"
+        levels, count = ", ".join(self.ms), len(self.kinds)
+        return " ".join(f"{self.device}, {levels}, {count} operators, {self.measured}".split())
 
     def times(self, level: str) -> np.ndarray:
         """The times at an ISA level, in ms."""

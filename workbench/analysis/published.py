@@ -80,32 +80,47 @@ def estimate(
     """
     if level not in PROFILES[profile]:
         raise unknown_name("ISA level", level, PROFILES[profile], where=profile)
-    figures, ms = read_figures(profile), rows["ms"].to_numpy()
     on = rows["kernel_on"].fillna("").astype(str)
     tiled, single = (on == "sme2_mopa").to_numpy(), on.str.match("sme2_(?!mopa)").to_numpy()
-    if profile == "c1-like":
-        if host.get("machine") not in ("aarch64", "arm64"):
-            what = "only what SME2 gains is published of C1 cores"
-            hint = "project a run of an Arm CPU without SME2, or to m4-like"
-            raise UsageError(what, where=f"{profile}, {host.get('machine')}", hint=hint)
-        known = figures.set_index("figure")["on"]
-        others = read_figures("m4-like").query("figure == 'gain'").set_index("dtype")["on"]
-        gains = np.where(rows["dtype"] == "int8", others["int8"] / others["float"], 1.0)
-        slowest, fastest = known["slowest row"], known["fastest row"]
-        rate = np.select([tiled, single], [known["gain"] * gains, np.sqrt(slowest * fastest)], 1.0)
-        half = np.select([tiled, single], [_ELSEWHERE, np.sqrt(fastest / slowest)], _HERE)
-        times = ms / rate
-        basis = np.select([tiled, single], ["published gain", "published loss"], "as measured")
-    else:
-        error = np.log(1 + cross_validate(figures)["error"])
-        peaks = figures[figures["figure"] == "peak"].set_index("dtype")["off"]
-        product = (rows["m"].notna() & (rows["n"] > 1)).to_numpy()
-        neon = (rows["flops"] / rows["dtype"].map(peaks) / 1e6).to_numpy()
-        with_sme2 = time_products(rows.assign(packed=1), figures)
-        used = [single, product & (tiled & (level == "sme2")), product]
-        times = np.select(used, [with_sme2, with_sme2, neon], ms)
-        spread = float(np.exp(Z90 * np.sqrt((error**2).mean())))
-        half = np.where(product | single, spread, _ELSEWHERE)
-        basis = np.select(used, ["one row: memory", "published products", "NEON's peak"], "as here")
+    if profile == "m4-like":
+        return _estimate_times(rows, tiled & (level == "sme2"), single)
+    if host.get("machine") not in ("aarch64", "arm64"):
+        what = "only what SME2 gains is published of C1 cores"
+        hint = "project a run of an Arm CPU without SME2, or to m4-like"
+        raise UsageError(what, where=f"{profile}, {host.get('machine')}", hint=hint)
+    return _estimate_gains(rows, tiled, single)
+
+
+def _estimate_gains(
+    rows: pd.DataFrame, tiled: np.ndarray, single: np.ndarray
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The measured times over published gains; that of int8 is to that of fp32 as on an M4."""
+    known = read_figures("c1-like").set_index("figure")["on"]
+    gains = read_figures("m4-like").query("figure == 'gain'").set_index("dtype")["on"]
+    gain = known["gain"] * np.where(rows["dtype"] == "int8", gains["int8"] / gains["float"], 1.0)
+    row = np.sqrt(known["slowest row"] * known["fastest row"])
+    times = rows["ms"].to_numpy() / np.select([tiled, single], [gain, row], 1.0)
+    half = np.select([tiled, single], [_ELSEWHERE, known["fastest row"] / row], _HERE)
+    basis = np.select([tiled, single], ["published gain", "published loss"], "as measured")
     ends = {"projected_ms": times, "low_ms": times / half, "high_ms": times * half}
     return ends, basis.tolist()
+
+
+def _estimate_times(
+    rows: pd.DataFrame, tiled: np.ndarray, single: np.ndarray
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The times of products by published ones, or by NEON's peak; others take their own time."""
+    figures = read_figures("m4-like")
+    error = np.log(1 + cross_validate(figures)["error"])
+    spread = float(np.exp(Z90 * np.sqrt((error**2).mean())))
+    peaks = figures[figures["figure"] == "peak"].set_index("dtype")["off"]
+    product = (rows["m"].notna() & (rows["n"] > 1)).to_numpy()
+    used = [single, product & tiled, product]
+    neon = rows["flops"] / rows["dtype"].map(peaks) / 1e6
+    # XNNPACK's published gains leave no time for packing at the rate of these libraries.
+    with_sme2, packing = (time_products(rows.assign(packed=n), figures) for n in (0, 1))
+    times = np.select(used, [with_sme2, with_sme2, neon], rows["ms"])
+    half = np.where(product | single, spread, _ELSEWHERE)
+    high = np.maximum(times * half, np.where(used[1], packing, 0.0))
+    basis = np.select(used, ["one row: memory", "published products", "NEON's peak"], "as here")
+    return {"projected_ms": times, "low_ms": times / half, "high_ms": high}, basis.tolist()

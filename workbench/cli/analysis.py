@@ -282,7 +282,8 @@ def validate(run_dir: Path) -> Output:
     rows = table.itertuples(index=False, name=None)
     lines = [f"{status:4}  {check}: {evidence}" for check, status, evidence in rows]
     failed = bool((table["status"] == "fail").any())
-    step = "measure again, or restore the files" if failed else call("report", run_dir)
+    next_call = call("project", "RUN") if run_dir.suffix == ".json" else call("report", run_dir)
+    step = "measure again, or restore the files" if failed else next_call
     record = {"run_dir": run_dir, "ok": not failed, "checks": table}
     return Output(lines, record, exit_code=failed, step=step)
 

@@ -1,0 +1,83 @@
+"""What does the SME2 adviser say of ten networks and a language model in each dtype?
+
+Exports them with random weights, and writes the page ``data/docs/sme2_adviser.md``.
+
+    python tests/benchmarks/adviser.py [--keep FOLDER] [--dtypes 8da4w,8da4c,int8] [MODEL...]
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import workbench as wb
+from workbench.analysis.published import estimate
+from workbench.analysis.sme2 import ONE_ROW, predict_program
+from workbench.errors import WorkbenchError
+from workbench.frames import format_number, format_share
+
+PAGE = Path(__file__).parents[2] / "data" / "docs" / "sme2_adviser.md"
+MODELS = (
+    "toy_cnn", "mobilenet_v3_small", "squeezesam", "unet_small", "vit_tiny",
+    "timm:resnet18", "timm:lcnet_050", "timm:mixer_s32_224", "timm:deit_tiny_patch16_224",
+    "timm:mobilevit_xxs", "llm:smollm2_135m",
+)  # fmt: skip
+DTYPES = "8da4w,8da4c,int8"
+BITS = {"fp32": "fp32", "fp16": "fp16"}
+
+
+def project_products(products, level):
+    """The time of products on an M4, from published figures, in ms."""
+    dtypes = [BITS.get(text.partition(" ")[0], "int8") for text in products["dtype"]]
+    rows = products.assign(dtype=dtypes, bytes=products["n"] * products["k"], ms=float("nan"))
+    return estimate(rows, "m4-like", level, {})[0]["projected_ms"]
+
+
+def describe(name, table):
+    """A row of the page, of one program."""
+    products = table[table["m"].notna()]
+    on, one = products["kernel_on"].str.startswith("sme2"), products["reason"] == ONE_ROW
+    work = products["flops"] / products["flops"].sum()
+    reasons = products[~on & ~one].assign(work=work).groupby("reason")["work"].sum()
+    dense = products[products["n"] > 1]
+    gain = project_products(dense, "nosme").sum() / project_products(dense, "sme2").sum()
+    cells = [
+        *name.split(", ", 1), format_share(work[on & ~one].sum()), format_share(work[one].sum()),
+        format_share(work[~on].sum()), str((table["kernel_on"] == "portable").sum()),
+        f"{format_number(gain, 1)}x", ", ".join(reasons[reasons > 0.01].index) or "-",
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def main():
+    """Export, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--dtypes", default=DTYPES)
+    parser.add_argument("--keep", type=Path)
+    options = parser.parse_args()
+    folder = options.keep or Path(tempfile.mkdtemp())
+    lines, refused = [], []
+    for model in options.models:
+        for dtype in options.dtypes.split(","):
+            try:
+                export = wb.ExportOptions(dtype)
+                root = folder / model.replace(":", "_")
+                tables = predict_program(wb.export_model(model, options=export, root=root))
+            except WorkbenchError as error:
+                refused.append(f"- {model}, {dtype}: {error.what}.")
+                print(refused[-1], flush=True)
+                continue
+            lines += [describe(name, table) for name, table in tables.items()]
+            print(*lines[-len(tables) :], sep="\n", flush=True)
+    text = PAGE.read_text()
+    head, _, rest = text.partition("<!-- table -->\n")
+    tail = rest.partition("<!-- end -->\n")[2]
+    body = [*text.partition("<!-- head\n")[2].partition("-->")[0].splitlines(), *lines]
+    refusals = ["", "Not exported:", "", *refused] if refused else []
+    PAGE.write_text("\n".join([f"{head}<!-- table -->", *body, *refusals, f"<!-- end -->\n{tail}"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
