@@ -274,7 +274,7 @@ def test_every_document_and_page_is_written(run):
 @pytest.mark.slow
 def test_the_gate_takes_programs_of_one_run(run):
     names = [f"{run.path}:net", f"{run.path}:pair"]
-    compared = compare_many(names, by="operator", fail_above=0.05)
+    compared = compare_many(names, by="operator", limits={"latency": 0.05})
     assert compared.passed
     assert set(compared.aligned["level"]) == {"e2e", "operator"}
 
@@ -428,7 +428,7 @@ def test_separate_runs_of_two_programs_name_the_command_that_interleaves_them():
 def test_a_saved_baseline_knows_each_program(run, tmp_path):
     write_artifacts(run)
     metrics = run.path / store.METRICS
-    assert compare_with_metrics(metrics, str(run.path), fail_above=0.1).passed
+    assert compare_with_metrics(metrics, str(run.path), limits={"latency": 0.1}).passed
     content = json.loads(metrics.read_text())
     content["programs"]["pair"] = "another 123456789012"
     (tmp_path / "metrics.json").write_text(json.dumps(content))

@@ -199,7 +199,7 @@ def test_a_gate_fails_only_where_the_whole_interval_is_beyond(ratio, down, up, l
         "high": ratio * (1 + up),
         "outcome": ("faster", "slower", "equivalent", "inconclusive")[outcome],
     }
-    gate = judge_rows(pd.DataFrame([row]), limit).rows["gate"].iloc[0]
+    gate = judge_rows(pd.DataFrame([row]), {"latency": limit}).rows["gate"].iloc[0]
     least, most = 1 / row["high"] - 1, 1 / row["low"] - 1
     if gate == "failed":
         assert least > limit - 1e-9
@@ -215,7 +215,7 @@ def test_the_false_alarms_of_a_gate_are_rare_where_nothing_changed():
     for _ in range(200):
         sides = [[list(rng.lognormal(0, 0.02, 5))] for _ in range(2)]
         table = compare_restarts(["x"], *sides).rename(columns={"name": "subject"})
-        failed += not judge_rows(table, 0.0).passed
+        failed += not judge_rows(table, {"latency": 0.0}).passed
     assert failed / 200 < 0.05
 
 

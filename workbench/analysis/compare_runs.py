@@ -2,10 +2,10 @@
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,18 @@ from workbench.records.documents import METRICS
 from workbench.records.runs import count_threads
 from workbench.store import MANIFEST, load_record
 
+#: By resource, the most that it may grow, as a fraction.
+Limits: TypeAlias = Mapping[str, float]
+_WORSE = {
+    "latency": "slower",
+    "peak memory": "more peak memory",
+    "first output": "later first output",
+}
+_UNMEASURED = {
+    "peak memory": ("the memory of a side was not measured", "--fail-memory-above"),
+    "first output": ("the starts of a side were not measured", "--fail-start-above"),
+}
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -36,19 +48,16 @@ class Compared:
 
     ``rows`` are ``frames.GATE_ROWS``; ``verdicts`` are sentences; ``aligned`` (``frames.ALIGNED``)
     has the parts if they were asked for; ``notes`` are caveats; ``resources`` has memory and starts
-    if both sides were measured. ``fail_above`` is the limit as a fraction of the baseline's time,
-    ``fail_memory_above`` of its peak memory, ``fail_start_above`` of the time to its first output;
-    None without one.
+    if both sides were measured. ``limits`` are fractions of what the baseline needs: of its
+    ``latency``, ``peak memory`` and ``first output``.
     """
 
     rows: pd.DataFrame
     verdicts: tuple[str, ...] = ()
     aligned: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
-    fail_above: float | None = None
     resources: pd.DataFrame | None = None
-    fail_memory_above: float | None = None
-    fail_start_above: float | None = None
+    limits: Limits = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -57,12 +66,9 @@ class Compared:
         return not any((table["gate"] == "failed").any() for table in tables)
 
     @property
-    def limits(self) -> str:
+    def allowed(self) -> str:
         """What may be worse, and by how much: ``at most 5 % slower``; empty without a limit."""
-        limits = {"slower": self.fail_above, "more peak memory": self.fail_memory_above}
-        limits["later first output"] = self.fail_start_above
-        known = ((what, 100 * limit) for what, limit in limits.items() if limit is not None)
-        return ", ".join(f"at most {percent:g} % {what}" for what, percent in known)
+        return ", ".join(f"at most {100 * n:g} % {_WORSE[what]}" for what, n in self.limits.items())
 
     @property
     def record(self) -> dict[str, Any]:
@@ -86,12 +92,12 @@ def judge_limit(
     return pd.Series(gate, ratios.index, dtype="str")
 
 
-def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Compared:
-    """Hold comparisons to a limit; a row fails only if it was shown to be slower."""
+def judge_rows(rows: pd.DataFrame, limits: Limits, **facts: Any) -> Compared:
+    """Hold comparisons to limits; a row fails only if it was shown to be slower."""
     ratios = rows.assign(low=1 / rows["high"], high=1 / rows["low"])
-    gate = judge_limit(ratios, fail_above, rows["outcome"] == "slower")
+    gate = judge_limit(ratios, limits.get("latency"), rows["outcome"] == "slower")
     judged = check(rows.assign(gate=gate)[GATE_ROWS.names].reset_index(drop=True), GATE_ROWS)
-    return Compared(judged, fail_above=fail_above, **facts)
+    return Compared(judged, limits=limits, **facts)
 
 
 #: Properties of two measurements that must match unless listed in ``across``.
@@ -285,9 +291,7 @@ def compare_many(
     *,
     across: Collection[str] = (),
     by: str | None = None,
-    fail_above: float | None = None,
-    fail_memory_above: float | None = None,
-    fail_start_above: float | None = None,
+    limits: Mapping[str, float] = {},
     categories: str | Path = "",
 ) -> Compared:
     """Compare measurements with the first of them, as the command line does.
@@ -319,54 +323,34 @@ def compare_many(
         notes += (f"device and build are unknown, and not compared: {unknown}",)
     return judge_rows(
         pd.concat(rows, ignore_index=True),
-        fail_above,
+        limits,
         verdicts=verdicts,
         aligned=aligned,
         notes=notes,
-        resources=judge_resources(measurements, fail_above, fail_memory_above, fail_start_above),
-        fail_memory_above=fail_memory_above,
-        fail_start_above=fail_start_above,
+        resources=judge_resources(measurements, limits),
     )
 
 
-def judge_resources(
-    measurements: Mapping[str, Measurement],
-    fail_above: float | None = None,
-    fail_memory_above: float | None = None,
-    fail_start_above: float | None = None,
-) -> pd.DataFrame | None:
+def judge_resources(measurements: Mapping[str, Measurement], limits: Limits) -> pd.DataFrame | None:
     """What others need against the first one: latency, memory and starts held to limits."""
     (_, first), *others = measurements.items()
     frames = {name: Comparison(first, m).resources for name, m in others}
     for frame in frames.values():
-        _check_measured(frame["resource"], fail_memory_above, fail_start_above)
+        _check_measured(frame["resource"], limits)
     table = pd.concat(frames, names=["subject"]).reset_index("subject").reset_index(drop=True)
     if table["resource"].isin(["latency"]).all():
         return None
-    table = _judge_table(table, fail_above, fail_memory_above, fail_start_above)
+    table = _judge_table(table, limits)
     return table if len(others) > 1 else table.drop(columns="subject")
 
 
-def _check_measured(
-    resources: pd.Series, fail_memory_above: float | None, fail_start_above: float | None
-) -> None:
-    known, hint = [*resources], "measure both again: workbench run"
-    if fail_memory_above is not None and "peak memory" not in known:
-        text = "the memory of a side was not measured"
-        raise WorkbenchError(text, where="--fail-memory-above", hint=hint)
-    if fail_start_above is not None and "first output" not in known:
-        text = "the starts of a side were not measured"
-        raise WorkbenchError(text, where="--fail-start-above", hint=hint)
+def _check_measured(resources: pd.Series, limits: Limits) -> None:
+    for resource, (text, option) in _UNMEASURED.items():
+        if resource in limits and resource not in [*resources]:
+            raise WorkbenchError(text, where=option, hint="measure both again: workbench run")
 
 
-def _judge_table(
-    table: pd.DataFrame,
-    fail_above: float | None,
-    fail_memory_above: float | None,
-    fail_start_above: float | None,
-) -> pd.DataFrame:
-    limits = {"latency": fail_above, "peak memory": fail_memory_above}
-    limits["first output"] = fail_start_above
+def _judge_table(table: pd.DataFrame, limits: Limits) -> pd.DataFrame:
     shown = (table["outcome"] == "more") | (table["resource"] == "peak memory")
     return table.assign(gate=judge_limit(table, table["resource"].map(limits), shown))
 
@@ -473,9 +457,7 @@ def compare_with_metrics(
     name: str,
     *,
     across: Collection[str] = (),
-    fail_above: float | None = None,
-    fail_memory_above: float | None = None,
-    fail_start_above: float | None = None,
+    limits: Mapping[str, float] = {},
 ) -> Compared:
     """Compare a run with a saved baseline: the ``metrics.json`` of an earlier run.
 
@@ -520,7 +502,7 @@ def compare_with_metrics(
         }
         rows = compare_measured(earlier, measure_resources(m.starts), separate=True)
         table = pd.DataFrame(rows, columns=RESOURCE_CHANGES.names[:-1])
-        _check_measured(table["resource"], fail_memory_above, fail_start_above)
+        _check_measured(table["resource"], limits)
         changes.append(table.assign(subject=subjects[-1]))
     table = compare_restarts(subjects, *zip(*sides, strict=True))
     wrong = describe_faults(run.wrong, metrics.get("problem", ""))
@@ -533,15 +515,12 @@ def compare_with_metrics(
     started = run.record.started
     apart = f"measured apart: the baseline at {metrics['started']}, this run at {started}"
     rows = table.rename(columns={"name": "subject"})
-    resources = _judge_table(
-        pd.concat(changes, ignore_index=True), fail_above, fail_memory_above, fail_start_above
-    )
+    resources = _judge_table(pd.concat(changes, ignore_index=True), limits)
     if len(changes) == 1:
         resources = resources.drop(columns="subject")
     return judge_rows(
-        rows, fail_above, verdicts=verdicts, notes=(apart,),
+        rows, limits, verdicts=verdicts, notes=(apart,),
         resources=None if resources.empty else resources,
-        fail_memory_above=fail_memory_above, fail_start_above=fail_start_above,
     )  # fmt: skip
 
 

@@ -241,7 +241,7 @@ def compare(
     categories: str,
     junit: Path | None,
     markdown: Path | None,
-    **limits: float | None,
+    limits: dict[str, float],
 ) -> Output:
     """Compare measurements, each RUN_DIR[:EXPERIMENT[:THREADS]], with the first one.
 
@@ -252,14 +252,14 @@ def compare(
     from workbench.analysis.compare_runs import compare_many, compare_with_metrics
     from workbench.report.gate import describe_compared, write_gate_summary, write_junit
 
-    if junit and not any(limit is not None for limit in limits.values()):
+    if junit and not limits:
         raise UsageError("needs --fail-above", where="--junit")
     if baseline is None:
-        found = compare_many(names, across=across, by=by, categories=categories, **limits)
+        found = compare_many(names, across=across, by=by, categories=categories, limits=limits)
     elif len(names) > 1 or by or categories:
         raise UsageError("compares the whole of one run", where="--baseline")
     else:
-        found = compare_with_metrics(baseline, names[0], across=across, **limits)
+        found = compare_with_metrics(baseline, names[0], across=across, limits=limits)
     if junit:
         write_junit(found, junit)
     if markdown:
@@ -299,7 +299,7 @@ def history(
     across: tuple[str, ...],
     figure: Path | None,
     csv: Path | None,
-    **limits: float | None,
+    limits: dict[str, float],
 ) -> Output:
     """List the runs below FOLDERs [default: here], and when latency, starts and memory changed.
 
@@ -319,10 +319,9 @@ def history(
         write_figure(plot_history(found.rows, found.changes), figure)
     if csv:
         atomic_write(csv, defuse(found.rows).to_csv(index=False, lineterminator="\n"))
-    memory = limits["fail_memory_above"]
-    held = {"latency": limits["fail_above"], "first output": limits["fail_start_above"]}
-    held |= {"peak memory": memory, "anonymous memory": memory}
-    grown = found.exceeding({name: limit for name, limit in held.items() if limit is not None})
+    if "peak memory" in limits:
+        limits["anonymous memory"] = limits["peak memory"]
+    grown = found.exceeding(limits)
     record = {"runs": found.rows, "changes": found.changes, "problems": found.problems}
     lines = [text for table in found.tables for text in (table, "")]
     step = f"open {figure}" if figure else "--figure history.svg plots these runs"

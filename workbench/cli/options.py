@@ -132,13 +132,27 @@ TARGET = click.option(
 )
 
 
+#: By option, the resource that it holds to a limit, and what exits with 1.
+_LIMITS = {
+    "fail_start_above": ("first output", "the first output came later"),
+    "fail_memory_above": ("peak memory", "memory grew"),
+    "fail_above": ("latency", "slower"),
+}
+
+
 def with_limits(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that hold latency, memory and starts to limits."""
-    texts = {"start-": "the first output came later", "memory-": "memory grew", "": "slower"}
-    for what, text in texts.items():
-        help_text = f"Exit 1 if {text} by more than this."
-        command = click.option(f"--fail-{what}above", type=PERCENT, help=help_text)(command)
-    return command
+    """Options whose values are the command's ``limits``, by resource."""
+
+    @functools.wraps(command)
+    def limited(**given: Any) -> Any:
+        values = {resource: given.pop(name) for name, (resource, _) in _LIMITS.items()}
+        known = {resource: value for resource, value in values.items() if value is not None}
+        return command(**given, limits=known)
+
+    for name, (_, text) in _LIMITS.items():
+        flag, help_text = f"--{name.replace('_', '-')}", f"Exit 1 if {text} by more than this."
+        limited = click.option(flag, type=PERCENT, help=help_text)(limited)
+    return limited
 
 
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")

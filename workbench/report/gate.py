@@ -34,7 +34,7 @@ def write_junit(compared: Compared, path: Path) -> Path:
     """Write a gate as JUnit XML, undecided rows as skipped; returns the path."""
     from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-    suite = TestSuite(compared.limits)
+    suite = TestSuite(compared.allowed)
     rows = compared.rows.to_dict("records")
     cases = [(row["subject"], row["level"], row, describe_row(row)) for row in rows]
     if compared.resources is not None:  # their latencies are among the rows
@@ -63,7 +63,7 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
     order = {"failed": 0, "undecided": 1, "open": 2, "passed": 3}
     rows = compared.rows.sort_values("gate", key=lambda gate: gate.map(order), kind="stable")
     counts = compared.rows["gate"].value_counts()
-    title = compared.limits.capitalize() or "Comparison"
+    title = compared.allowed.capitalize() or "Comparison"
     found = ", ".join(f"{count} {gate}" for gate, count in counts.items() if gate != "open")
     hidden = len(rows) - MOST_ROWS
     parts = [
