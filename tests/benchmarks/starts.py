@@ -29,7 +29,7 @@ SET_ON = (
 FURTHER = (
     *("torchvision:resnet18 fp32", "torchvision:densenet121 fp32"),
     *("torchvision:regnet_y_400mf fp32", "timm:mobilevit_s fp32"),
-    *("timm:deit_tiny_patch16_224 int8dyn", "llm:smollm2_135m,layers=12,embedding=8 8da4w"),
+    *("timm:deit_tiny_patch16_224 int8dyn", "llm:smollm2_135m,layers=6 fp32"),
 )
 SIDES = wb.MeasureOptions(
     weights=("packed", "cached"), runs=2, warmup=1, processes=5, evidence=False, roof=False
