@@ -697,8 +697,9 @@ def test_work_inside_a_recurrent_layer_of_pytorch_is_no_advice_to_register_a_buf
     )
     facts = measured(*program)
     assert found(facts, "fixed work").empty
-    actions = found(facts, "undelegated")["action"]
-    assert actions.str.contains("recurrence").all()
+    rows = found(facts, "undelegated")
+    assert rows["action"].str.contains("--also-rewrite slices").to_list() == [True]
+    assert rows["title"].iloc[0].startswith("full, split_with_sizes_copy run outside the delegate")
 
 
 def test_casts_around_a_norm_in_half_precision_belong_to_the_norm():

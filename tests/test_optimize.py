@@ -225,6 +225,27 @@ def test_optional_rewrites_compute_the_same(name, gone):
         torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        kinds = (nn.GRU, nn.LSTM, nn.RNN)
+        self.layers = nn.ModuleList(kind(6, 6, batch_first=True) for kind in kinds)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x, _ = layer(x)
+        return x
+
+
+def test_slices_unroll_recurrent_layers_into_the_delegate(tmp_path):
+    x = torch.randn(1, 3, 6)
+    sliced = wb.ExportOptions(also_rewrite=("slices",))
+    program = wb.export_model(Recurrent(), x, options=sliced, root=tmp_path)
+    outside = {row.operator.partition(".")[0] for row in program.export.undelegated}
+    assert not outside & {"aten::split_with_sizes_copy", "aten::squeeze_copy"}
+    assert program.export.fidelity[0].faithful and "-slices" in program.path.name
+
+
 def softmax_by_hand(x):
     e = torch.exp(x - x.amax(-1, keepdim=True))
     return e / e.sum(-1, keepdim=True)

@@ -68,8 +68,8 @@ REMEDIES = {
     "restarts": "--processes 5",
     "drift within a restart": "raise --warmup, and let the machine cool down first",
     "tracer overhead": (
-        "measure a larger input, such as --size batch=4, and old runs again; latencies and "
-        "speed-ups hold as they are"
+        "measure a larger input, such as --size batch=4, and measure again what an older version "
+        "recorded; latencies and speed-ups hold as they are"
     ),
     "spread of the clock frequency": (
         "fix the clock, the governor `performance`, or --power boost on Android"

@@ -58,10 +58,11 @@ def read_study(path: str | Path) -> Study:
 
 def match_findings(findings: pd.DataFrame, rewrite: str) -> pd.DataFrame:
     """The findings whose cause a rewrite removes, at least in part."""
+    named = findings["hint"].str.endswith(f"--also-rewrite {rewrite}")
     if rewrite not in CURES:
-        return findings[findings["hint"].str.endswith(f"--also-rewrite {rewrite}")]
+        return findings[named]
     rule, starts = CURES[rewrite]
-    found = findings[(findings["rule"] == rule) & findings["title"].str.startswith(starts)]
+    found = findings[named | (findings["rule"] == rule) & findings["title"].str.startswith(starts)]
     if len(found) or rule == "fixed work":
         return found
     named = "|".join(re.escape(start.strip()) for start in starts)

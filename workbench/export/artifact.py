@@ -247,6 +247,8 @@ def apply_recipe(options: ExportOptions) -> ExportOptions:
 
 def _pte_path(name: str, options: ExportOptions, root: str | os.PathLike[str] | None) -> Path:
     folder = store.artifacts_dir(Path(root) if root else store.default_root(name))
+    # What findings advise is exported beside the program that it is compared with.
+    name = "-".join([name, *options.also_rewrite, *["channels_last"] * options.channels_last])
     return folder / f"{store.stem_of(store.safe_name(name), options.dtype, options.backend)}.pte"
 
 

@@ -33,6 +33,7 @@ from workbench.export.rewrite import (
     offer_rewrites,
     rewrite_operators,
     transform_passes,
+    unroll_recurrences,
 )
 from workbench.export.shortcuts import take_shortcuts
 from workbench.models.process import PROCESS_LOCK, collect_stderr, replaced, silence
@@ -84,6 +85,8 @@ def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress =
         traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
     exported, notes, noise = _quantize(module, (args, kwargs), traced, model, options)
     failure.check_operands(exported, dtype, model.origin)
+    if "slices" in options.also_rewrite:
+        exported = unroll_recurrences(exported)
     if options.rewrite or options.also_rewrite:
         counts = sorted(rewrite_operators(exported, options).items())
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch.export import ExportedProgram
 from torch.fx import Node, Proxy
 from torch.fx.node import map_arg
@@ -25,6 +26,7 @@ aten: Any = torch.ops.aten
 Rule = Callable[[Node], Callable[..., Any] | None]
 # Of GELU's approximation by tanh (Hendrycks and Gimpel 2016, section 2).
 _GELU_CUBIC = 0.044715
+_RECURRENT = {aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input}
 #: Rewrites that compute with constants, which the export then folds.
 _FOLDING = {"constants", "norms", "lookups", "functions"}
 #: Rewrites that make others possible end after so many rounds.
@@ -68,6 +70,14 @@ def rewrite_operators(exported: ExportedProgram, options: ExportOptions) -> Coun
     exported.graph.lint()
     exported.graph_module.recompile()
     return counts
+
+
+def unroll_recurrences(exported: ExportedProgram) -> ExportedProgram:
+    """Replace PyTorch's recurrent operators by their steps, so that rewrites see these."""
+    targets = {node.target for node in exported.graph.nodes}
+    return exported.run_decompositions(
+        {each: decomposition_table[each] for each in _RECURRENT & targets}
+    )
 
 
 def transform_passes(options: ExportOptions, see: Callable[[ExportedProgram], None]) -> Any:

@@ -122,9 +122,8 @@ def advise(operator: str, reason: str) -> Advice:
 
 
 _UNSEAL = (
-    "write the recurrence out in the model's own code, with slices for the gates: the operators of "
-    "PyTorch's layer cannot be changed",
-    "i, f, g, o = (gates[:, k * n : (k + 1) * n] for k in range(4))  # of an LSTM",
+    "unroll the recurrence, with slices for the gates",
+    "workbench export MODEL --also-rewrite slices",
 )
 _SAFE_SOFTMAX = {"eq", "logical_not", "any", "where"}
 #: Operators of a delegate that compute channels last: the exporter converts the layout around them.
@@ -314,13 +313,16 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         return
     casts = _casts_of_norms(m)
     names = rows["operator"].map(_kernel_name)
+    sealed = rows["module_class"].isin(dataflow.SEALED)
+    # The operators of a recurrence have one cause.
+    names = names.mask(sealed, ", ".join(names[sealed].value_counts().index))
     for name, part in rows.groupby(names, sort=False):
         if name == "OPERATOR_CALL":
             continue
         keys = [key for key in part.index if key not in casts]
         if not keys:
             continue
-        reason, source = _reason(m, name)
+        reason, source = _reason(m, name.partition(",")[0])
         part, advice = part.loc[keys], advise(name, reason)
         passes = _PASSES.get(name)
         if name == "native_layer_norm":
@@ -340,7 +342,8 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {count(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""
-        title = f"{name} runs outside the delegate{because}: {times}{around}"
+        verb = "run" if ", " in name else "runs"
+        title = f"{name} {verb} outside the delegate{because}: {times}{around}"
         keys += [*layouts, *calls]
         place = gains.layers_of(part) or source
         yield Finding(title, gain, keys, *advice, place)

@@ -536,8 +536,8 @@ def find_slow_start(m: Measurement, unclaimed: Collection[str]) -> Iterator[Find
         f"{float(warm['mean_ms'].sum()):.1f} ms from the start to the first output",
         Gain(math.nan, _LEAST_SAVED * low, high, "bound", share, "time to the first output"),
         (),
-        "map packed weights from a file that the first start writes, under another name that it "
-        f"renames; {_MEASURE_WEIGHTS}",
+        "keep packed weights in a file: the first start writes it, under a temporary name, and later "
+        f"starts map it; {_MEASURE_WEIGHTS}",
         _MAP_WEIGHTS,
     )
 
@@ -557,7 +557,7 @@ def find_weights_twice(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         f"{format_size(originals)} as pages of the program's file",
         Gain(basis="bound", share=both / sizes.sum(), of="peak memory"),
         (),
-        "map packed weights from a file: the originals are then not read, and no copy is anonymous "
+        "keep packed weights in a file: the originals are then not read, and no copy is anonymous "
         f"memory; {_MEASURE_WEIGHTS}; or map the program without locking it, so that the "
         "system can drop its pages",
         _MAP_WEIGHTS,
