@@ -536,8 +536,8 @@ def find_slow_start(m: Measurement, unclaimed: Collection[str]) -> Iterator[Find
         f"{float(warm['mean_ms'].sum()):.1f} ms from the start to the first output",
         Gain(math.nan, _LEAST_SAVED * low, high, "bound", share, "time to the first output"),
         (),
-        "keep packed weights in a file: the first start writes it, under a temporary name, and later "
-        f"starts map it; {_MEASURE_WEIGHTS}",
+        "keep packed weights in a file: the first start writes it, under a temporary name, and "
+        f"later starts map it; {_MEASURE_WEIGHTS}",
         _MAP_WEIGHTS,
     )
 
