@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -308,6 +309,8 @@ def _check(
     """What a comparison of the program with the PyTorch model adds to the record."""
     from workbench.export import accuracy
 
+    bundle = pte.with_suffix(".wrong.bp")
+    bundle.unlink(missing_ok=True)
     try:
         outputs = accuracy.run_program(lowered.pte, lowered.inputs, lowered.layers)
     except RuntimeError as error:
@@ -330,10 +333,11 @@ def _check(
     if lowered.find_wrong_part and not cause:
         progress("looking for the smallest part that is wrong", 0.9)
         number = next(each.output for each in fidelity if each.faithful is False)
-        if wrong := lowered.find_wrong_part(number):
-            path = store.atomic_write(pte.with_suffix(".wrong.bp"), wrong[1])
-            text = f"{wrong[0]}: attach {path.name} to an issue of pytorch/executorch"
-            lowered.notes["smallest wrong part"] = text
+        with contextlib.suppress(Exception):  # as above; a failure costs this part only
+            if wrong := lowered.find_wrong_part(number):
+                store.atomic_write(bundle, wrong[1])
+                text = f"{wrong[0]}: attach {bundle.name} to an issue of pytorch/executorch"
+                lowered.notes["smallest wrong part"] = text
     return found | {"problem": f"{problem}; likely cause: {cause}" if cause else problem}
 
 

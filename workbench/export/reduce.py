@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_map_only
 
 from workbench.export import accuracy
 
@@ -32,8 +33,9 @@ class _Reducer:
 
         class Recorder(Interpreter):
             def run_node(self, n: Node) -> Any:
-                values[n] = super().run_node(n)
-                return values[n]
+                result = super().run_node(n)
+                values[n] = tree_map_only(torch.Tensor, torch.clone, result)  # may be written into
+                return result
 
         with torch.no_grad():
             Recorder(module).run(*inputs, enable_io_processing=False)
@@ -48,7 +50,8 @@ class _Reducer:
 
     def is_wrong(self, first: int, last: int) -> bool:
         """Whether the program of a part gives other values than PyTorch; False if it has none."""
-        part, inside = self.take(first, last), {*self.take(first, last)}
+        part = self.take(first, last)
+        inside = {*part}
         graph, copies, given = Graph(), dict[Node, Node](), list[Any]()
         for source in dict.fromkeys(s for n in part for s in n.all_input_nodes if s not in inside):
             if source.op == "get_attr":
