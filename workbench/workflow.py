@@ -222,14 +222,13 @@ def _load(
     """The model that a program was exported from, with the inputs of the export."""
     if isinstance(subject, Program):
         return reload_model(program)
-    from workbench.models.inputs import choose_inputs, lay_out_channels_last
+    from workbench.models.inputs import choose_inputs
     from workbench.models.loader import LoadedModel, load_model
 
     options, model = apply_recipe(options), subject
     if not isinstance(model, LoadedModel):
         model = load_model(model, inputs, name=name, state_dict=options.state_dict or None)
-    model = choose_inputs(model, options)
-    return lay_out_channels_last(model) if options.channels_last else model
+    return choose_inputs(model, options)
 
 
 def measure(

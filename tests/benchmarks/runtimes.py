@@ -7,8 +7,9 @@
 3. ``zoo``: ten models in eager PyTorch and in ExecuTorch (a table; it claims nothing).
 4. ``users``: why users found ExecuTorch slower, rebuilt in small: the ratio, the layer with the
    largest loss and what differs in it, and the same with the cause fixed, all of one run.
+5. ``versions``: the installed ExecuTorch against another: no difference, or the same one in all.
 
-    python3 dev.py bench runtimes [clocks|pairs|zoo|users...] [--copies N] [--only NAME...]
+    python3 dev.py bench runtimes [clocks|pairs|zoo|users|versions...] [--copies N] [--only NAME...]
 """
 
 import argparse
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pandas as pd
 import torch
 
 import workbench as wb
@@ -36,14 +38,16 @@ ZOO = (
     "toy_cnn", "mobilenet_v3_small", "squeezesam", "vit_tiny", "unet_small", "efficient_sam",
     "edgetam_image_encoder", "executorch:mv2", "executorch:resnet18", "executorch:ds_cnn",
 )  # fmt: skip
-#: Threads of users, and what has to be named as the cause.
+#: Threads of users: the other runtime, and what has to be named as the cause.
 USERS = {
-    "executorch#10297": "not delegated: .*mm",
-    "executorch#7880": "not delegated: .*convolution",
-    "executorch#4005": "threads?",
-    "executorch#6961": "int8|not delegated",
-    "react-native-executorch#403": "not delegated: .*mean",
+    "executorch#10297": ("eager", "not delegated: mm"),
+    "executorch#7880": ("eager", "not delegated: .*convolution"),
+    "executorch#4005": ("eager", "8 threads are slower than"),
+    "executorch#6961": ("onnx", "int8 instead of fp32; not delegated: .*mm"),
+    "react-native-executorch#403": ("onnx", "not delegated: .*mean"),
 }
+#: More than the machine has cores, as on phones with slow cores.
+THREADS = 8
 BRIEF = wb.MeasureOptions(runs=10, processes=3, evidence=False, cold_start=False, roof=False)
 
 _OPEN = """
@@ -177,49 +181,67 @@ class Sentences(torch.nn.Module):
         return torch.bmm(self.weights, x)[:, 0] if self.as_product else x.mean(1)
 
 
-def measure_case(name, against, root):
+def measure_case(name, root):
     """The run of a case: as the user had it, fixed, and in another runtime."""
-    options = replace(BRIEF, against=(against,), runs=20, processes=5)
-    if name.endswith("#10297"):
-        nets, x = [Products(False), Products(True)], torch.randn(256, 256)
+    options, export = replace(BRIEF, against=USERS[name][:1], processes=5), wb.ExportOptions()
+    nets, x = [Products(False), Products(True)], torch.randn(256, 256)
+    if name.endswith("#6961"):
+        export = replace(export, dtype="int8")
     elif name.endswith("#403"):
         nets, x = [Sentences(False), Sentences(True)], torch.randn(1, 256, 384)
     elif name.endswith("#4005"):
-        nets, x, options = MODEL, None, replace(options, threads=(1, 2))
-    else:
-        model = MODEL if name.endswith("#7880") else "vit_tiny"
-        had = {"backend": "portable"} if model == MODEL else {"dtype": "int8"}
-        exports = (wb.ExportOptions(**had), wb.ExportOptions())
-        nets, x = [wb.export_model(model, options=o, root=root) for o in exports], None
-    return wb.profile(nets, x, measure=options, root=root)
+        nets, x, options = "toy_cnn", None, replace(options, threads=(1, THREADS))
+    elif name.endswith("#7880"):
+        exports = (replace(export, backend="portable"), export)
+        nets, x = [wb.export_model("toy_cnn", options=o, root=root) for o in exports], None
+    return wb.profile(nets, x, export, options, root=root)
 
 
-def answer_user(name, against, root):
+def answer_user(name, root):
     """Print a row on a case; whether its cause was named, and its fix shown."""
-    run = measure_case(name, against, root)
-    first, *others = run.comparisons
-    losses = first.layers.assign(loss=lambda f: f["candidate_ms"] - f["baseline_ms"])
+    run = measure_case(name, root)
+    against, pattern = USERS[name]
+    ab = run.compare(threads=max(run.record.plan.threads))
+    losses = ab.layers.assign(loss=lambda f: f["candidate_ms"] - f["baseline_ms"])
     worst = losses.dropna(subset="differs").nlargest(1, "loss").iloc[0]
-    cause, fix = f"{worst['name']}: {worst['differs']}", others[0].verdict
+    cause, fix = f"{worst['name']}: {worst['differs']}", run.comparisons[-1].verdict
     if name.endswith("#4005"):
-        scaling = run.scaling[run.scaling["threads"] == 2].set_index("experiment")
-        fix = scaling.loc[first.candidate.name]
-        cause = run.crossovers[0] if run.crossovers else "1 thread"
-    shown = [f"{v.speedup:.2f}x [{v.low:.2f}, {v.high:.2f}]" for v in (first.verdict, fix)]
+        findings = run[ab.candidate.name, THREADS].findings
+        cause = findings.loc[findings["rule"] == "threads", "finding"].iloc[0]
+        sides = (run[ab.candidate.name, count] for count in (THREADS, 1))
+        fix = wb.compare(*sides, across="threads").verdict
+    shown = [f"{v.speedup:.2f}x [{v.low:.2f}, {v.high:.2f}]" for v in (ab.verdict, fix)]
     print(f"| {name} | {against} | {shown[0]} | {cause} | {shown[1]} |", flush=True)
-    return bool(re.search(USERS[name], cause)) and bool(fix.low > 1)
+    return bool(re.search(pattern, cause)) and bool(fix.low > 1)
+
+
+def count_version_changes(program, version, runs, root):
+    """How often each resource was called different, and the median of its ratios."""
+    options = replace(BRIEF, runtime=(version,), cold_start=True)
+    tables = []
+    for number in range(runs):
+        run = wb.measure(program, options=options, root=root / f"{number}")
+        tables.append(run.compare().resources)
+    for resource, rows in pd.concat(tables).groupby("resource", sort=False):
+        less, more = ((rows["outcome"] == outcome).sum() for outcome in ("less", "more"))
+        ratio, (low, high) = rows["ratio"].median(), rows["ratio"].quantile([0.05, 0.95])
+        ends = f"{ratio:.3f} | {low:.3f} to {high:.3f}"
+        print(f"| {resource} | {ends} | {less} | {more} | {len(rows)} |", flush=True)
+        yield bool(0 < max(less, more) < 0.9 * len(rows))
 
 
 def main() -> int:
     """Run it; 1 if a claim does not hold."""
     parser = argparse.ArgumentParser()
-    kinds = ["clocks", "pairs", "zoo", "users"]
+    kinds = ["clocks", "pairs", "zoo", "users", "versions"]
     parser.add_argument("kinds", nargs="*", metavar="KIND", choices=[*kinds, []])
     parser.add_argument("--copies", type=int, default=8)
     parser.add_argument("--only", nargs="*", default=["eager", "onnx", "openvino"])
     parser.add_argument("--cases", nargs="*", default=USERS, help="of users")
     parser.add_argument("--models", nargs="*", default=ZOO, help="of the zoo")
-    parser.add_argument("--model", default=MODEL, help="of the pairs")
+    parser.add_argument("--model", default=MODEL, help="of the pairs and versions")
+    parser.add_argument("--version", default="1.5.0", help="the other one")
+    parser.add_argument("--runs", type=int, default=20, help="of versions")
     options = parser.parse_args()
     failed, kinds = False, options.kinds or kinds[:2]
     print(f"load {os.getloadavg()[0]:.1f}")
@@ -242,7 +264,10 @@ def main() -> int:
             text = f"{false} of {pairs} pairs called different, scatter {scatter:.1%}"
             print(f"{runtime} against itself: {text}", flush=True)
         for case in options.cases if "users" in kinds else ():
-            failed |= not answer_user(case, options.only[0], root / case)
+            failed |= not answer_user(case, root / case)
+        if "versions" in kinds:
+            model = wb.export_model(options.model, root=root)
+            failed |= any([*count_version_changes(model, options.version, options.runs, root)])
         for model in options.models if "zoo" in kinds else ():
             try:
                 run = wb.profile(model, measure=BRIEF, against=["eager"], root=root / "zoo")

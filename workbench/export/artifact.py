@@ -116,7 +116,7 @@ def _export_model(
     report("importing torch", 0.0)  # only now: an export that is reused needs no PyTorch
     from workbench.export import accuracy, failure
     from workbench.export.lower import lower_model
-    from workbench.models.inputs import choose_inputs, lay_out_channels_last, name_dimensions
+    from workbench.models.inputs import choose_inputs, name_dimensions
     from workbench.models.loader import SEED, LoadedModel, load_model
 
     given = model
@@ -125,7 +125,6 @@ def _export_model(
     with silence():
         model = load_model(model, inputs, name=name, state_dict=options.state_dict or None)
     model = choose_inputs(model, options)
-    model = lay_out_channels_last(model) if options.channels_last else model
     pte = _pte_path(model.name, options, root)
     made_from: dict[str, str] = {}
     if plain:

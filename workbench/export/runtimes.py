@@ -37,17 +37,30 @@ def open_side(
 ) -> Program:
     """A side to measure against a program: a file, or its model for another runtime.
 
-    The model, which ``load`` returns, is traced as it is, in its own dtype, and kept beside the
-    program.
+    The model, which ``load`` returns, is traced as it is, in its own dtype, without casts and
+    rewrites, and kept beside the program; the files of other runtimes are made of that graph.
     """
     if text not in RUNTIMES:
         return open_program(text)
-    make = _MAKERS[text]
-    path = _side_path(program, text)
+    import torch
+
+    suffix = ".pt2" if text in ("eager", "compile") else ".onnx"
+    path = program.path.with_name(f"{program.stem}-{program.sha256[:8]}.{text}{suffix}")
     if not store.export_record_path(path).is_file():
+        traced = path if text == "eager" else open_side("eager", program, load, progress).path
         progress(f"preparing {program.model} for {RUNTIMES[text]}", 0.0)
         with silence():
-            make(path, program, load)
+            if text == "eager":
+                _save_graph(path, load())
+            graph = torch.export.load(traced)
+            if suffix == ".onnx":
+                described = _export_onnx(path, graph, program.model)
+            else:
+                described = _describe_graph(graph)
+            if text == "compile":
+                path.unlink(missing_ok=True)
+                os.link(traced, path)
+            _save_record(path, program, graph, *described)
     return open_program(path)
 
 
@@ -62,7 +75,7 @@ def check_side(text: str) -> None:
 
 def reload_model(program: Program) -> LoadedModel:
     """The model that a program was exported from, with the inputs of the export."""
-    from workbench.models.inputs import choose_inputs, lay_out_channels_last
+    from workbench.models.inputs import choose_inputs
     from workbench.models.loader import load_model
 
     export = program.export
@@ -74,8 +87,7 @@ def reload_model(program: Program) -> LoadedModel:
     settings |= {"sizes": tuple(settings["sizes"].items())}
     sources = tuple(export.made_from["inputs"].split()[:-1])  # the last word is a hash
     options = ExportOptions(**settings, inputs=sources)
-    model = choose_inputs(load_model(export.spec), options)
-    return lay_out_channels_last(model) if options.channels_last else model
+    return choose_inputs(load_model(export.spec), options)
 
 
 def label_node(node: Any) -> str:
@@ -84,65 +96,49 @@ def label_node(node: Any) -> str:
     return f"{getattr(target, '_opname', getattr(target, '__name__', target))} ({node.name})"
 
 
-def _side_path(program: Program, runtime: str) -> Path:
-    suffix = ".pt2" if runtime in ("eager", "compile") else ".onnx"
-    return program.path.with_name(f"{program.stem}-{program.sha256[:8]}.{runtime}{suffix}")
-
-
-def _make_graph(path: Path, program: Program, load: Callable[[], LoadedModel]) -> None:
-    """Write the model's own graph, without casts and rewrites, or link the one that there is."""
+def _save_graph(path: Path, model: LoadedModel) -> None:
     import torch
 
     from workbench.export import failure
     from workbench.export.lower import trace_model
 
-    kept = next((p for p in map(_side_path, [program] * 2, _GRAPHS) if p.is_file()), None)
-    if kept and kept != path:
-        path.unlink(missing_ok=True)
-        os.link(kept, path)
-        graph = torch.export.load(path)
-    else:
-        model = load()
-        with failure.explain(failure.TRACING, model.origin):
-            graph = trace_model(model)
-        partial = path.with_name(f".{path.stem}.{os.getpid():08}{store.PARTIAL}.pt2")
-        try:
-            torch.export.save(graph, partial)
-            partial.replace(path)
-        except Exception as error:  # PyTorch's serialiser may raise anything
-            what = f"PyTorch cannot save its graph: {reason(error)}"
-            raise ExportError(what, where=model.origin) from None
-        finally:
-            partial.unlink(missing_ok=True)
-    _save_record(path, program, graph, *_describe_graph(graph))
+    with failure.explain(failure.TRACING, model.origin):
+        graph = trace_model(model)
+    partial = path.with_name(f".{path.stem}.{os.getpid():08}{store.PARTIAL}.pt2")
+    try:
+        torch.export.save(graph, partial)
+        partial.replace(path)
+    except Exception as error:  # PyTorch's serialiser may raise anything
+        what = f"PyTorch cannot save its graph: {reason(error)}"
+        raise ExportError(what, where=model.origin) from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
-def _make_onnx(path: Path, program: Program, load: Callable[[], LoadedModel]) -> None:
-    """Export the model's own graph to ONNX."""
+def _export_onnx(
+    path: Path, graph: ExportedProgram, model: str
+) -> tuple[list[Origin], dict[str, tuple[int, ...]], dict[str, str]]:
+    """Write a graph as ONNX; the origins, their numbers by operator, and the modules."""
     import onnx
     import torch
 
-    graph_path = _side_path(program, "eager")
-    if not store.export_record_path(graph_path).is_file():
-        _make_graph(graph_path, program, load)
-    graph = torch.export.load(graph_path)
     try:
         made = torch.onnx.export(graph, dynamo=True, verbose=False)
         assert made
         made.save(path)
     except Exception as error:  # PyTorch's exporter may raise anything
-        what = f"PyTorch cannot export it to ONNX: {reason(error)}"
-        raise ExportError(what, where=program.model) from None
-    model = onnx.load(path, load_external_data=False)
-    origins, numbers, modules = _describe_onnx(model.graph)
-    if path.suffixes[-2] == ".onnx":
-        events = _describe_fusion(path, model.graph.node, numbers)
-    else:
-        events = _describe_openvino(path, model.graph.node, numbers)
-    _save_record(path, program, graph, origins, events, modules)
+        raise ExportError(
+            f"PyTorch cannot export it to ONNX: {reason(error)}", where=model
+        ) from None
+    nodes = onnx.load(path, load_external_data=False).graph.node
+    origins, numbers, modules = _describe_onnx(nodes)
+    describe = _describe_fusion if path.suffixes[-2] == ".onnx" else _describe_openvino
+    return origins, describe(path, nodes, numbers), modules
 
 
-def _describe_onnx(graph: Any) -> tuple[list[Origin], list[tuple[int, ...]], dict[str, str]]:
+def _describe_onnx(
+    nodes: Sequence[Any],
+) -> tuple[list[Origin], list[tuple[int, ...]], dict[str, str]]:
     """The origins, their numbers by the position of a node, and the modules of an ONNX graph.
 
     A convolution that has absorbed a batch norm carries its metadata; its weight has the name of
@@ -150,7 +146,7 @@ def _describe_onnx(graph: Any) -> tuple[list[Origin], list[tuple[int, ...]], dic
     """
     origins: list[Origin] = []
     numbers, modules = [], dict[str, str]()
-    for node in graph.node:
+    for node in nodes:
         known = {entry.key: entry.value for entry in node.metadata_props}
         scopes, kinds = (
             ast.literal_eval(known.get(f"pkg.torch.onnx.{key}", "['']"))[:-1]
@@ -265,14 +261,6 @@ def _type_of(label: str) -> str:
 _PACKAGES = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "openvino": ("onnx", "onnxscript", "openvino"),
-}
-_GRAPHS = ("eager", "compile")
-#: What makes the file that a runtime opens.
-_MAKERS = {
-    "eager": _make_graph,
-    "compile": _make_graph,
-    "onnx": _make_onnx,
-    "openvino": _make_onnx,
 }
 
 

@@ -32,7 +32,7 @@ _DECODERS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
 
 
 def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
-    """The model with the inputs of ``options``; unchanged if there are none.
+    """The model with the inputs of ``options``, if there are any, in their memory layout.
 
     ``options.inputs`` has a source for each tensor of ``forward``, in order: an array file, an
     image, a folder of either, or ``random:SEED``. A file of several tensors serves several inputs;
@@ -44,8 +44,6 @@ def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
     sizes = dict(options.sizes)
     if (options.mean or options.std) and not options.inputs:
         raise UsageError("are for images, and there are none", where="--mean, --std")
-    if not sizes and not options.inputs:
-        return model
     if sizes:
         model = _resize(model, sizes)
     if options.inputs:
@@ -53,11 +51,12 @@ def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
     if sizes:
         text = ", ".join(f"{name}={size}" for name, size in sorted(sizes.items()))
         model = replace(model, input_source=f"{model.input_source}, at {text}")
-    try_forward(model)
-    return model
+    if sizes or options.inputs:
+        try_forward(model)
+    return _lay_out_channels_last(model) if options.channels_last else model
 
 
-def lay_out_channels_last(model: LoadedModel) -> LoadedModel:
+def _lay_out_channels_last(model: LoadedModel) -> LoadedModel:
     """The model with inputs of four dimensions that are channels last in memory."""
 
     def lay_out(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from workbench.errors import UsageError, WorkbenchError
 from workbench.export import accuracy
 from workbench.export.precision import DTYPES
 from workbench.export.program import Program, bind_constants, cast_floats
-from workbench.models.inputs import choose_inputs, lay_out_channels_last
+from workbench.models.inputs import choose_inputs
 from workbench.models.loader import LoadedModel, load_model, run_file
 from workbench.models.sources import reason
 from workbench.options import ExportOptions
@@ -33,7 +33,6 @@ def score_program(
     if not export.runs or not (metric or options.inputs):
         return export.sqnr_db, None
     loaded = choose_inputs(load_model(model, state_dict=options.state_dict or None), options)
-    loaded = lay_out_channels_last(loaded) if options.channels_last else loaded
     calls = [(loaded.example_inputs, loaded.kwargs), *loaded.calibration]
     calls = calls[:: math.ceil(len(calls) / MOST_JUDGED)]
     names = inspect.signature(loaded.module.forward).parameters

@@ -27,6 +27,8 @@ from workbench.run.tensor_files import read_output
 
 #: What an iteration's time includes.
 CLOCK = "one call with the inputs in memory"
+#: For how long threads are watched: Linux updates their CPU times at every tick of some ms.
+BUSY_S = 0.05
 _PR_SET_PDEATHSIG = 1
 
 
@@ -54,14 +56,12 @@ class Model(NamedTuple):
     """An opened model.
 
     ``run`` computes its outputs; ``threads`` are those that the runtime says it uses. Of a traced
-    one, ``spans`` are the operators of the last inference, or ``all_spans`` those of every
-    inference so far, for a runtime that tells them only once.
+    one, ``spans`` are the operators of every inference so far; a runtime may tell them only once.
     """
 
     run: Callable[[], Sequence[Any]]
     threads: int
-    spans: Callable[[], list[Span]] = list
-    all_spans: Callable[[], list[list[Span]]] | None = None
+    spans: Callable[[], list[list[Span]]] = list
 
 
 def main(text: str) -> None:
@@ -93,11 +93,11 @@ def serve(settings: Settings, answer: Callable[..., None]) -> None:
     model = RUNTIMES[settings.runtime](settings, arrays)
     outputs = model.run()
     load_ms = 1e3 * (time.perf_counter() - opened)
-    if model.threads != settings.threads:
-        text = f"it uses {model.threads} threads instead of {settings.threads}"
-        raise RuntimeError(text)
+    used = max(count_busy_threads(model.run), model.threads)
+    if used != settings.threads:
+        raise RuntimeError(f"it uses {used} threads instead of {settings.threads}")
     gc.disable()
-    recorded: list[tuple[Span, list[Span]]] = []
+    traced: list[Span] = []
     answer(
         event="ready", runner=settings.runtime, clock=CLOCK, traced=settings.traced, isa="native",
         masked=[], features=[], self_check="", threads=model.threads, load_ms=load_ms,
@@ -109,27 +109,41 @@ def serve(settings: Settings, answer: Callable[..., None]) -> None:
     for line in sys.stdin:
         command, _, argument = line.rstrip("\n").partition(" ")
         if command in ("run", "untraced", "paced"):
-            traced = settings.traced and command == "run"
             count, period_us = map(int, f"{argument} 0".split()[:2])
-            times, outputs = time_runs(model, count, traced, recorded, 1000 * period_us)
+            spans, times, outputs = time_runs(model.run, count, 1000 * period_us)
+            traced += spans if settings.traced else ()
             answer(event="run", **times)
         elif command == "output":
             answer(event="output", files=write_outputs(outputs, argument))
         elif command == "reset":
-            recorded.clear()
+            traced.clear()
             answer(event="reset")
         elif command == "etdump":
-            if model.all_spans:
-                operators = model.all_spans()[-len(recorded) :]
-                wholes = (whole for whole, _ in recorded)
-                recorded = list(zip(wholes, operators, strict=True))
-            Path(argument).write_bytes(build_etdump(settings.runtime, recorded))
-            recorded = []
+            operators = model.spans() or [[] for _ in traced]
+            runs = list(zip(traced, operators[-len(traced) :], strict=True))
+            Path(argument).write_bytes(build_etdump(settings.runtime, runs))
             answer(event="etdump", file=argument)
         elif command == "quit":
             return
         else:
             answer(error="command", message=f"unknown command {command!r:.40}")
+
+
+def count_busy_threads(run: Callable[[], object]) -> int:
+    """How many threads compute, by what Linux says of their CPU times; elsewhere 0.
+
+    Those below a third of the busiest one wait or administer.
+    """
+
+    def read_times() -> dict[Path, int]:
+        tasks = Path("/proc/self/task").glob("*/schedstat")
+        return {task: int(task.read_text().split()[0]) for task in tasks}
+
+    before, end = read_times(), time.process_time() + BUSY_S
+    while time.process_time() < end:
+        run()
+    spent = [after - before.get(task, 0) for task, after in read_times().items()]
+    return sum(each > max(spent) / 3 for each in spent)
 
 
 def read_input(tensor: Tensor) -> np.ndarray:
@@ -158,14 +172,10 @@ def write_outputs(outputs: Sequence[Any], base: str) -> list[dict[str, Any]]:
 
 
 def time_runs(
-    model: Model,
-    count: int,
-    traced: bool,
-    recorded: list[tuple[Span, list[Span]]],
-    period_ns: int,
-) -> tuple[dict[str, list[int]], Sequence[Any]]:
-    """Wall and CPU times of ``count`` inferences, as the native runner takes them."""
-    wall, cpu, preempted, late = [], [], [], []
+    run: Callable[[], Sequence[Any]], count: int, period_ns: int
+) -> tuple[list[Span], dict[str, list[int]], Sequence[Any]]:
+    """Inferences, their wall and CPU times as the native runner takes them, the last outputs."""
+    spans, cpu, preempted, late = list[Span](), [], [], []
     outputs: Sequence[Any] = ()
     began = time.perf_counter_ns()
     for number in range(count):
@@ -175,18 +185,21 @@ def time_runs(
             late.append(time.perf_counter_ns() - due)
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         cpu_start, start = time.process_time_ns(), time.perf_counter_ns()
-        outputs = model.run()
+        outputs = run()
         end, cpu_end = time.perf_counter_ns(), time.process_time_ns()
-        wall.append(end - start)
+        spans.append(Span("", start, end))
         cpu.append(cpu_end - cpu_start)
         preempted.append(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches)
-        if traced:
-            recorded.append((Span("", start, end), model.spans()))
-    return {"wall_ns": wall, "cpu_ns": cpu, "preempted": preempted, "late_ns": late}, outputs
+    wall = [span.end - span.start for span in spans]
+    times = {"wall_ns": wall, "cpu_ns": cpu, "preempted": preempted, "late_ns": late}
+    return spans, times, outputs
 
 
-def open_eager(settings: Settings, arrays: Sequence[np.ndarray], compiled: bool = False) -> Model:
-    """A program of ``torch.export``, its operators called one after the other, or compiled."""
+def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
+    """A program of ``torch.export``, its operators called one after the other, or compiled.
+
+    Kernels of ``torch.compile`` do not map to operators.
+    """
     import torch
     from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -203,6 +216,7 @@ def open_eager(settings: Settings, arrays: Sequence[np.ndarray], compiled: bool 
     ]
     args, kwargs = tree_unflatten(leaves, structure)
     names = {node.name: label_node(node) for node in module.graph.nodes}
+    compiled = settings.runtime == "compile"
     if not compiled:
         _call_directly(module)
     call = torch.compile(module) if compiled else module
@@ -217,32 +231,28 @@ def open_eager(settings: Settings, arrays: Sequence[np.ndarray], compiled: bool 
     if compiled or not settings.traced:
         return Model(run, torch.get_num_threads())
 
+    spans: list[list[Span]] = []
+
     class Timer(torch.fx.Interpreter):
         """Executes the graph as its code does, and times each operator."""
 
-        spans: list[Span]
-
         def run_node(self, n: torch.fx.Node) -> Any:
-            self.name = n.name
-            return super().run_node(n)
-
-        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if n.op != "call_function":
+                return super().run_node(n)
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
             start = time.perf_counter_ns()
-            result = target(*args, **kwargs)
-            self.spans.append(Span(self.name, start, time.perf_counter_ns()))
+            result = n.target(*args, **kwargs)  # type: ignore[operator]
+            spans[-1].append(Span(names[n.name], start, time.perf_counter_ns()))
             return result
 
     timer = Timer(module)
 
     def run_timed() -> list[Any]:
-        timer.spans = []
+        spans.append([])
         with torch.inference_mode():
             return flatten(timer.run(*leaves, enable_io_processing=False))
 
-    def name_spans() -> list[Span]:
-        return [span._replace(name=names[span.name]) for span in timer.spans]
-
-    return Model(run_timed, torch.get_num_threads(), name_spans)
+    return Model(run_timed, torch.get_num_threads(), lambda: spans)
 
 
 def _call_directly(module: Any) -> None:
@@ -256,11 +266,6 @@ def _call_directly(module: Any) -> None:
             found = (getattr(owner, name, None) for owner in owners)
             node.target = next(filter(None, found), node.target)
     module.recompile()
-
-
-def open_compiled(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
-    """The same program, compiled by ``torch.compile``, whose kernels do not map to operators."""
-    return open_eager(settings, arrays, compiled=True)
 
 
 def open_onnx(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
@@ -287,9 +292,7 @@ def open_onnx(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
             events = json.loads(Path(session.end_profiling()).read_bytes())
         return split_profile(events)
 
-    return Model(
-        lambda: session.run(None, feeds), options.intra_op_num_threads, all_spans=read_profile
-    )
+    return Model(lambda: session.run(None, feeds), options.intra_op_num_threads, read_profile)
 
 
 #: NumPy's names of ONNX's types, where they differ.
@@ -357,13 +360,13 @@ def open_openvino(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
             for wall in walls
         ]
 
-    return Model(run, compiled.get_property(threads), all_spans=share_spans)
+    return Model(run, compiled.get_property(threads), share_spans)
 
 
 #: How each runtime opens a model.
 RUNTIMES: dict[str, Callable[[Settings, Sequence[np.ndarray]], Model]] = {
-    "eager": open_eager,
-    "compile": open_compiled,
+    "eager": open_torch,
+    "compile": open_torch,
     "onnx": open_onnx,
     "openvino": open_openvino,
 }
