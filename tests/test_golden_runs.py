@@ -79,12 +79,14 @@ def describe(folder):
 
 
 def describe_comparison(ab):
+    layers = None if ab.layers is None else ab.layers.nlargest(TOP, "baseline_ms")
+    differs = ["differs"] if ab.baseline.runtime else []
     return {
         "sides": [(m.name, m.threads) for m in (ab.baseline, ab.candidate)],
         "latency": columns(ab.latency, SPEEDUP),
         "categories": columns(ab.categories, SPEEDUP),
         "operators": columns(ab.operators.nlargest(TOP, "baseline_ms"), SPEEDUP),
-        "layers": columns(ab.layers.nlargest(TOP, "baseline_ms"), SPEEDUP),
+        "layers": columns(layers, SPEEDUP + differs),
         "shift": columns(ab.shift),
         "outcome": ab.verdict.outcome,
         "kernels": columns(ab.kernels),
