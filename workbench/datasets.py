@@ -37,7 +37,8 @@ def sample_file(name: str) -> Path:
 
     ``exports``: export records of one model in several dtypes; ``out_Tiny``: the output of a
     search; ``my_segmenter.py``: one model as trained, and as prepared for a device;
-    ``squeezesam.csv``: published times of SqueezeSAM on a phone, by category.
+    ``sentences.py``: a network that XNNPACK does not take whole; ``squeezesam.csv``: published
+    times of SqueezeSAM on a phone, by category.
 
     Raises
     ------
