@@ -2,11 +2,13 @@
 
 Networks that are not in the zoo, with random weights, are measured with AVX-512 off and on; the
 first is projected by the atlas of this machine (``workbench atlas``), which has none of their
-operators. Prints the table, and exits 1 unless four of five are within 10 %.
+operators. Prints the table, and exits 1 unless four of five are within 10 %. With ``--keep``,
+programs and runs stay, and are not made again.
 
-    python tests/benchmarks/projection.py [NAME...]
+    python tests/benchmarks/projection.py [--keep FOLDER] [NAME...]
 """
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +26,8 @@ NAMES = (
     "torchvision:regnet_y_400mf", "torchvision:googlenet", "timm:mobilenetv4_conv_small",
     "timm:convnext_atto", "timm:deit_tiny_patch16_224", "timm:levit_128s", "timm:mobilevit_xxs",
     "timm:poolformer_s12", "timm:edgenext_xx_small", "timm:repvgg_a0", "timm:ese_vovnet19b_dw",
+    "timm:regnetx_002", "timm:regnety_002", "torchvision:shufflenet_v2_x0_5",
+    "timm:semnasnet_050", "timm:mobileone_s0",
 )  # fmt: skip
 OPTIONS = wb.MeasureOptions(runs=10, processes=3, cold_start=False, evidence=False)
 
@@ -43,11 +47,25 @@ def check_network(name, folder):
     return row, table[1:].merge(describe_operators(on)[["key", "ms"]], on="key")
 
 
-def main(names):
+def main():
     """Check the networks, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--keep", type=Path)
+    options = parser.parse_args()
+    rows, operators = [], []
     with tempfile.TemporaryDirectory() as folder:
-        rows, operators = zip(*(check_network(n, Path(folder)) for n in names), strict=True)
+        for name in options.names:
+            try:
+                row, parts = check_network(name, options.keep or Path(folder))
+            except wb.WorkbenchError as error:
+                print(f"{name}: {error}", flush=True)
+                continue
+            rows.append(row)
+            operators.append(parts.assign(network=name))
     table, parts = pd.DataFrame(rows), pd.concat(operators)
+    if options.keep:
+        parts.to_csv(options.keep / "operators.csv", index=False)
     parts = parts[parts["ms"] >= 0.01]
     error = (parts["projected_ms"] / parts["ms"] - 1).abs().median()
     covered = parts["ms"].between(parts["low_ms"], parts["high_ms"]).mean()
@@ -61,4 +79,4 @@ def main(names):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or NAMES))
+    sys.exit(main())
