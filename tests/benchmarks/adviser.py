@@ -20,9 +20,16 @@ PAGE = Path(__file__).parents[2] / "data" / "docs" / "sme2_adviser.md"
 MODELS = (
     "toy_cnn", "mobilenet_v3_small", "squeezesam", "unet_small", "vit_tiny",
     "timm:resnet18", "timm:lcnet_050", "timm:mixer_s32_224", "timm:deit_tiny_patch16_224",
-    "timm:mobilevit_xxs", "llm:smollm2_135m",
+    "timm:mobilevit_xxs", "llm:smollm2_135m,layers=2",
 )  # fmt: skip
 DTYPES = "8da4w,8da4c,int8"
+#: The page's table stands between these lines.
+BEGIN, END = "<!-- table -->", "<!-- end -->"
+HEAD = (
+    "| network | dtype and SQNR | several rows | one row | none | portable | M4-like | "
+    "why none: 1 % or more |",
+    "|---|---|---:|---:|---:|---:|---:|---|",
+)
 BITS = {"fp32": "fp32", "fp16": "fp16"}
 
 
@@ -70,12 +77,10 @@ def main():
                 continue
             lines += [describe(name, table) for name, table in tables.items()]
             print(*lines[-len(tables) :], sep="\n", flush=True)
-    text = PAGE.read_text()
-    head, _, rest = text.partition("<!-- table -->\n")
-    tail = rest.partition("<!-- end -->\n")[2]
-    body = [*text.partition("<!-- head\n")[2].partition("-->")[0].splitlines(), *lines]
     refusals = ["", "Not exported:", "", *refused] if refused else []
-    PAGE.write_text("\n".join([f"{head}<!-- table -->", *body, *refusals, f"<!-- end -->\n{tail}"]))
+    head, _, rest = PAGE.read_text().partition(BEGIN)
+    body = "\n".join([BEGIN, "", *HEAD, *lines, *refusals, "", END])
+    PAGE.write_text(head + body + rest.partition(END)[2])
     return 0
 
 

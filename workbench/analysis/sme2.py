@@ -106,17 +106,13 @@ def _choose_kernels(node: XNode, values: Mapping[int, XValue]) -> dict[str, Any]
     m = left.shape[-2] if kind == "BatchMatrixMultiply" else math.prod(result.shape[:-1])
     if kind == "FullyConnected":
         name = "1x1 convolution" if node.type == "Conv2d" else "linear"
-        off, on = _PRODUCTS.get(types, ((_UNKNOWN,) * 2,) * 2)
-        kernels = off[m > 1], on[m > 1]
-    elif kind == "BatchMatrixMultiply":
+    if kind in ("FullyConnected", "BatchMatrixMultiply"):
         off, on = _PRODUCTS.get(types, ((_UNKNOWN,) * 2,) * 2)
         kernels = off[m > 1], on[m > 1]
     else:
         kernels = _CONVOLUTIONS.get((kind, left.dtype), (_UNKNOWN,) * 2)
-        n, k = (
-            n // groups,
-            math.prod(right.shape[1:]) // (result.shape[-1] if kind == "DepthwiseConv2d" else 1),
-        )
+        n, k = n // groups, math.prod(right.shape[1:])
+        k //= result.shape[-1] if kind == "DepthwiseConv2d" else 1
     sizes = {"m": float(m), "n": float(n), "k": float(k)}
     row = {"operator": name, "dtype": f"{types[0]} x {types[1]}", **sizes}
     row |= dict(zip(("kernel_off", "kernel_on"), kernels, strict=True))
