@@ -6,8 +6,8 @@ itself. A promise is false if its interval lies above the measured one.
 
     python tests/benchmarks/good.py [--folder FOLDER] [--write PAGE] [NAME...]
 
-With ``--folder``, exports and runs stay there, and the next call resumes. Exits with 1 if a promise
-was false.
+With ``--folder``, exports and runs stay there, and the next call resumes. ``--write`` keeps the
+rows of other networks. Exits with 1 if a promise was false.
 """
 
 import argparse
@@ -132,7 +132,7 @@ def judge(name, folder, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--write", type=Path, help="the page whose table is replaced")
+    parser.add_argument("--write", type=Path, help="the page whose table gets these rows")
     parser.add_argument("names", nargs="*", default=[*TIMM, *TORCHVISION, *TRANSFORMERS])
     given = parser.parse_args()
     options = wb.MeasureOptions(toggle="none", runs=5, processes=3, evidence=False)
@@ -146,7 +146,11 @@ def main():
     false = int((table["kept"] == "no").sum())
     print(f"{false} of {len(table)} promises were false")
     if given.write:
-        rest, *_ = given.write.read_text().partition(MARK)
+        rest, _, old = given.write.read_text().partition(MARK)
+        cells = (line.strip("|").split("|") for line in old.splitlines() if line.startswith("| "))
+        head, *others = ([cell.strip() for cell in line] for line in cells)
+        kept = [dict(zip(head, row, strict=True)) for row in others if row[0] not in given.names]
+        table = pd.DataFrame([*kept, *rows]).fillna("")
         given.write.write_text(
             f"{rest.rstrip()}\n\n{MARK}{ABOUT}\n{table.to_markdown(index=False)}\n"
         )
