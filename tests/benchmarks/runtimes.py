@@ -168,32 +168,22 @@ class Products(torch.nn.Module):
         return torch.mm(self.query(x), x.t())
 
 
-class Sentences(torch.nn.Module):
-    """The mean of a sentence's tokens, which XNNPACK takes only as a matrix product."""
-
-    def __init__(self, as_product):
-        super().__init__()
-        self.as_product, self.layer = as_product, torch.nn.Linear(384, 384)
-        self.register_buffer("weights", torch.full((1, 1, 256), 1 / 256))
-
-    def forward(self, x):
-        x = torch.relu(self.layer(x))
-        return torch.bmm(self.weights, x)[:, 0] if self.as_product else x.mean(1)
-
-
 def measure_case(name, root):
     """The run of a case: as the user had it, fixed, and in another runtime."""
     options, export = replace(BRIEF, against=USERS[name][:1], processes=5), wb.ExportOptions()
     nets, x = [Products(False), Products(True)], torch.randn(256, 256)
     if name.endswith("#6961"):
         export = replace(export, dtype="int8")
-    elif name.endswith("#403"):
-        nets, x = [Sentences(False), Sentences(True)], torch.randn(1, 256, 384)
     elif name.endswith("#4005"):
         nets, x, options = "toy_cnn", None, replace(options, threads=(1, THREADS))
-    elif name.endswith("#7880"):
-        exports = (replace(export, backend="portable"), export)
-        nets, x = [wb.export_model("toy_cnn", options=o, root=root) for o in exports], None
+    elif name.endswith(("#7880", "#403")):
+        model, exports = "executorch:ds_cnn", (replace(export, backend="portable"), export)
+        if name.endswith("#403"):
+            model = f"{wb.sample_file('sentences.py')}:Sentences"
+            exports = (export, replace(export, also_rewrite=("products",)))
+        folders = (root / "had", root / "fixed")
+        pairs = zip(exports, folders, strict=True)
+        nets, x = [wb.export_model(model, options=o, root=folder) for o, folder in pairs], None
     return wb.profile(nets, x, export, options, root=root)
 
 
