@@ -28,7 +28,7 @@ from workbench.records.runs import Ceilings, Probe
 
 SHIPPED = Path(__file__).parents[1] / "data" / "programs.zip"
 #: Matrix products that are large enough to be compute-bound: 0.01 s in fp32 on one core.
-SIDE, PRODUCTS = 512, 4
+SIDE, LAYERS = 512, 4
 #: Footprints of one copying operator, in bytes: from the inner caches to memory.
 FOOTPRINTS = (2**15, 2**18, 2**21, 2**24, 2**27)
 #: Sides of matrices that are read once: 1 MB to 64 MB of weights.
@@ -59,9 +59,9 @@ def design_probes():
     matrix; ``call`` negates tiny tensors: the cost of a call.
     """
     for dtype in ("fp32", "fp16", "int8"):
-        layers = [nn.Linear(SIDE, SIDE, bias=False) for _ in range(PRODUCTS)]
-        work = 2 * SIDE**3 * PRODUCTS
-        yield Probe("gemm", dtype, work, 0, PRODUCTS), nn.Sequential(*layers), (SIDE, SIDE)
+        layers = [nn.Linear(SIDE, SIDE, bias=False) for _ in range(LAYERS)]
+        work = 2 * SIDE**3 * LAYERS
+        yield Probe("gemm", dtype, work, 0, LAYERS), nn.Sequential(*layers), (SIDE, SIDE)
     for size in FOOTPRINTS:
         times = max(4, min(LONGEST, CHAIN_BYTES // size))
         yield Probe("stream", "fp32", 0, size, times), Negate(times), (size // 8,)

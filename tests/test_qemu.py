@@ -125,7 +125,7 @@ def test_the_predicted_kernels_are_those_that_run(runner, tmp_path, dtype):
     for state in ("off", "on"):
         sampled = products[products[f"executed_{state}"] != ""]
         print(f"{dtype}, SME2 {state}: {len(sampled)} of {len(products)} cells were sampled")
-        assert len(sampled) >= 0.7 * len(products), "too few samples: is the machine busy?"
+        assert len(sampled) >= 0.4 * len(products), "too few samples: is the machine busy?"
         wrong = sampled[sampled[f"kernel_{state}"] != sampled[f"executed_{state}"]]
         assert wrong.empty, wrong[["operator", "dtype", "m", "n", "k", f"executed_{state}"]]
     others = table[table["m"].isna()]
