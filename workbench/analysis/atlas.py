@@ -126,7 +126,6 @@ def describe_operators(measurement: Measurement) -> pd.DataFrame:
     rows[columns] = sizes.reindex(pd.MultiIndex.from_tuples(places)).to_numpy()
     dtype = measurement.export.dtype if measurement.export else "fp32"
     rows["kind"] = [name_kind(name, dtype) for name in rows["operator"]]
-    # Several calls of one operator, in a loop, each take their part.
     rows["ms"] = rows["mean_ms"]
     rows[columns[:3]] = rows[columns[:3]].astype(float)
     rows["dtype"] = rows["kind"].map(_dtype_of_kind)

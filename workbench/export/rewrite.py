@@ -74,10 +74,10 @@ def rewrite_operators(exported: ExportedProgram, options: ExportOptions) -> Coun
 
 def unroll_recurrences(exported: ExportedProgram) -> ExportedProgram:
     """Replace PyTorch's recurrent operators by their steps, so that rewrites see these."""
-    targets = {node.target for node in exported.graph.nodes}
-    return exported.run_decompositions(
-        {each: decomposition_table[each] for each in _RECURRENT & targets}
-    )
+    recurrent = _RECURRENT & {node.target for node in exported.graph.nodes}
+    if not recurrent:  # nothing is retraced
+        return exported
+    return exported.run_decompositions({each: decomposition_table[each] for each in recurrent})
 
 
 def transform_passes(options: ExportOptions, see: Callable[[ExportedProgram], None]) -> Any:
