@@ -1,4 +1,4 @@
-"""Writes ETDump files field by field with the FlatBuffers library, for tests of the reader."""
+"""Writes ETDump files field by field with the FlatBuffers library, and checks what is read."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,15 +6,11 @@ from dataclasses import dataclass
 
 import flatbuffers
 import numpy as np
-from flatbuffers.number_types import (
-    Float32Flags,
-    Float64Flags,
-    Int8Flags,
-    Int32Flags,
-    Int64Flags,
-    Uint32Flags,
-    Uint64Flags,
-)
+import pandas as pd
+from flatbuffers.number_types import Int32Flags, Uint32Flags, Uint64Flags
+
+from workbench.analysis.ledger import build_ledger
+from workbench.frames import EVENTS, check
 
 
 @dataclass(frozen=True)
@@ -32,37 +28,13 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Allocation:
-    """One allocation event."""
+class Other:
+    """An event of another kind: an allocation (1) or a debug value (2), which no reader reads."""
 
-    allocator: int
-    size: int
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor whose elements are elsewhere."""
-
-    dtype: int
-    shape: Sequence[int]
-    strides: Sequence[int]
-    offset: int = 0
+    slot: int
 
 
-@dataclass(frozen=True)
-class Debug:
-    """One debug event; a float is a double, or else a ``np.float32``."""
-
-    name: str | None
-    value: int | float | bool | np.float32 | Tensor | Sequence[Tensor] | None
-    chain: int = 0
-    instruction: int = 7
-    delegate_int: int = -1
-    delegate_str: str | None = None
-    output: bool | None = None
-
-
-Event = Profile | Allocation | Debug | None
+Event = Profile | Other | None
 
 
 @dataclass(frozen=True)
@@ -72,7 +44,6 @@ class Block:
     name: str | None
     events: Sequence[Event]
     bundled_input: int = -1
-    allocators: Sequence[str | None] | None = None
 
 
 def build_etdump(
@@ -83,15 +54,13 @@ def build_etdump(
     share_strings: bool = False,
     repeat: int = 1,
     unknown_fields: int = 0,
-    known_fields: int | None = None,
 ) -> bytes:
     """The bytes of an ETDump.
 
     ``repeat`` lists every block that often without writing it again, which no runtime does.
-    ``unknown_fields`` are appended to every table, as a newer schema would; those beyond the first
-    ``known_fields`` are unheard of, as in an older one.
+    ``unknown_fields`` are appended to every table, as a newer schema would.
     """
-    writer = _Writer(share_strings, unknown_fields, known_fields)
+    writer = _Writer(share_strings, unknown_fields)
     runs = [writer.block(block) for block in blocks] * repeat
     root = writer.table([("u32", version, 0), ("ref", writer.vector(runs), 0)])
     finish = writer.builder.FinishSizePrefixed if size_prefixed else writer.builder.Finish
@@ -100,25 +69,17 @@ def build_etdump(
 
 
 class _Writer:
-    def __init__(
-        self, share_strings: bool = False, unknown_fields: int = 0, known_fields: int | None = None
-    ):
+    def __init__(self, share_strings: bool = False, unknown_fields: int = 0):
         self.builder = flatbuffers.Builder(1024)
         self.string = (
             self.builder.CreateSharedString if share_strings else self.builder.CreateString
         )
         self.unknown_fields = unknown_fields
-        self.known_fields = known_fields
 
     def table(self, fields: Sequence[tuple[str, int | None, int]]) -> int:
         builder = self.builder
-        fields = fields[: self.known_fields]
         prepend = {
-            "i8": lambda *field: builder.PrependSlot(Int8Flags, *field),
-            "f32": lambda *field: builder.PrependSlot(Float32Flags, *field),
-            "f64": lambda *field: builder.PrependSlot(Float64Flags, *field),
             "i32": lambda *field: builder.PrependSlot(Int32Flags, *field),
-            "i64": lambda *field: builder.PrependSlot(Int64Flags, *field),
             "u32": lambda *field: builder.PrependSlot(Uint32Flags, *field),
             "u64": lambda *field: builder.PrependSlot(Uint64Flags, *field),
             "ref": builder.PrependUOffsetTRelativeSlot,
@@ -145,21 +106,17 @@ class _Writer:
             [
                 ("ref", self.text(block.name), 0),
                 ("i32", block.bundled_input, -1),
-                ("ref", self.allocators(block.allocators), 0),
+                ("ref", None, 0),
                 ("ref", events, 0),
             ]
         )
 
-    def allocators(self, names: Sequence[str | None] | None) -> int | None:
-        if names is None:
-            return None
-        return self.vector([self.table([("ref", self.text(name), 0)]) for name in names])
-
     def event(self, event: Event) -> int:
-        writers = {Profile: self.profile, Allocation: self.allocation, Debug: self.debug}
         slots = [("ref", None, 0)] * 3
-        if event is not None:
-            slots[list(writers).index(type(event))] = ("ref", writers[type(event)](event), 0)
+        if isinstance(event, Other):
+            slots[event.slot] = ("ref", self.table([("i32", 1, 0)]), 0)
+        elif event:
+            slots[0] = ("ref", self.profile(event), 0)
         return self.table(slots)
 
     def profile(self, event: Profile) -> int:
@@ -180,44 +137,13 @@ class _Writer:
             ]
         )
 
-    def allocation(self, event: Allocation) -> int:
-        return self.table([("i32", event.allocator, 0), ("u64", event.size, 0)])
 
-    def debug(self, event: Debug) -> int:
-        return self.table(
-            [
-                ("u64", event.chain % 2**64, 0),
-                ("i32", event.instruction, -1),
-                ("ref", self.value(event), 0),
-                ("i32", event.delegate_int, -1),
-                ("ref", self.text(event.delegate_str), 0),
-                ("ref", self.text(event.name), 0),
-            ]
-        )
-
-    def value(self, event: Debug) -> int:
-        kinds = {bool: ("i8", 6), int: ("i64", 3), float: ("f64", 5), np.float32: ("f32", 4)}
-        slots = [("i8", 0, 0)] + [("ref", None, 0)] * 7
-        value = event.value
-        if isinstance(value, Tensor):
-            slots[1] = ("ref", self.tensor(value), 0)
-        elif type(value) in kinds:
-            kind, slot = kinds[type(value)]
-            slots[slot] = ("ref", self.table([(kind, value, 0)]), 0)
-        elif value is not None:
-            tensors = self.vector([self.tensor(tensor) for tensor in value])
-            slots[2] = ("ref", self.table([("ref", tensors, 0)]), 0)
-        if event.output is not None:
-            slots[7] = ("ref", self.table([("i8", event.output, 0)]), 0)
-        return self.table(slots)
-
-    def tensor(self, tensor: Tensor) -> int:
-        shape, strides = (
-            self.builder.CreateNumpyVector(np.array(numbers, "<i8"))
-            for numbers in (tensor.shape, tensor.strides)
-        )
-        fields = [("i8", tensor.dtype, 0), ("ref", shape, 0), ("ref", strides, 0)]
-        return self.table([*fields, ("i64", tensor.offset, 0)])
+def check_events(events: pd.DataFrame) -> None:
+    """Fail unless a frame is well formed, and its ledger sums to every ``Method::execute``."""
+    check(events, EVENTS)
+    methods = events[events["kind"] == "method"].set_index("run")["duration_ns"]
+    sums = build_ledger(events).groupby("run")["duration_ns"].sum()
+    assert sums.to_dict() == methods.to_dict(), "does not close"
 
 
 def repeat_block(block: Block, times: int) -> bytes:

@@ -5,7 +5,7 @@
 A kind is a file that comes from elsewhere, with valid and hostile examples and its reader. A mutant
 fails if anything but the package's own error comes out, or an error of several or very long lines;
 if it takes more than a second of CPU time, more memory than 300 MB and 10 times its size, or hangs.
-ETDumps are examined further: see ``fuzz_etdump.py``. Mutant n of a seed is always the same.
+Mutant n of a seed is always the same.
 """
 
 import argparse
@@ -34,11 +34,11 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
-import fuzz_etdump
 import numpy as np
 import pandas as pd
 import torch
 import yaml
+from etdump_builder import Block, Other, Profile, build_etdump, check_events
 from PIL import Image
 from recorded import report_text
 from safetensors.torch import save as save_tensors
@@ -259,6 +259,42 @@ def program_layers() -> Layers:
     return describe_pte(PROGRAM.read_bytes())
 
 
+def make_traces(folder: Path) -> list[bytes]:
+    """Small real traces, and built ones of what these lack."""
+    run = [
+        Profile(None, 0, 0, delegate_int=3, metadata=b"ab", start=3, end=5),
+        Profile("DELEGATE_CALL", 0, 0, start=2, end=6),
+        Profile("native_call_add.out", 0, 1, start=7, end=8),
+        Profile("OPERATOR_CALL", 0, 1, start=6, end=9),
+        Profile("own", -1, 0, start=9, end=10),
+        Profile("Method::execute", -1, 0, start=1, end=12),
+    ]
+    built = [
+        [Block("Execute", run, bundled_input=1)] * 6,
+        [Block("Default", [Other(1), Other(2)]), Block("Execute", [*run[:-1], Other(2)])],
+        [Block("Execute", run[:3]), Block("Execute", [None, *run, run[0]]), Block(None, [])],
+    ]
+    real = [path.read_bytes() for path in sorted((TESTS / "data" / "etdump").glob("*.etdump"))]
+    return [*(data for data in real if len(data) <= 5000), *map(build_etdump, built)]
+
+
+def mutate_trace(random: Random, seeds: list[bytes]) -> bytes:
+    """A seed with its bytes changed, mostly with its own size as the size that it states."""
+    data = mutate_bytes(random, seeds)
+    return (
+        (len(data) - 4).to_bytes(4, "little", signed=True) + data[4:]
+        if random.random() < 0.5
+        else data
+    )
+
+
+def read_trace(path: Path) -> None:
+    """Read a trace, whose ledger closes if it is read at all."""
+    events = wb.read_etdump(path)
+    assert 4 * len(events) <= path.stat().st_size, f"{len(events)} events"
+    check_events(events)
+
+
 def read_tensors(path: Path) -> None:
     """Read an array file for an input of two rows."""
     model = LoadedModel("net", torch.nn.Identity(), (torch.zeros(2, 3),))
@@ -449,6 +485,7 @@ def load_outcome(path: Path) -> None:
 
 IMAGES = {"png": "PNG", "jpg": "JPEG", "bmp": "BMP", "ppm": "PPM", "webp": "WEBP"}
 KINDS = {
+    "etdump": Kind("x.etdump", make_traces, read_trace, mutate_trace),
     "manifest": Kind("manifest.json", take("manifest.json"), lambda p: load_run(p.parent)),
     "layers": Kind("layers.json", take("layers.json"), use_layers),
     "run": Kind("manifest.json", take("manifest.json"), use_run, seconds=SECONDS_RUN),
@@ -494,7 +531,7 @@ def fuzz(kind: Kind, seed: int, numbers: Iterable[int], folder: Path) -> tuple[C
         path.write_bytes(data)
         ends[read(kind, path)] += 1
     assert ends["read"], "no example can be read"
-    before, limit = fuzz_etdump.peak_mb(), 300 + max(map(len, seeds)) / 1e5
+    before, limit = peak_mb(), 300 + max(map(len, seeds)) / 1e5
     ends.clear()
     failures: dict[str, str] = {}
     for n in numbers:
@@ -506,9 +543,7 @@ def fuzz(kind: Kind, seed: int, numbers: Iterable[int], folder: Path) -> tuple[C
             end = read(kind, path)
             spent = time.process_time() - begin
             assert spent < kind.seconds, f"took {spent:.1f} s"
-            assert fuzz_etdump.peak_mb() - before < limit, (
-                f"took {fuzz_etdump.peak_mb() - before:.0f} MB"
-            )
+            assert peak_mb() - before < limit, f"took {peak_mb() - before:.0f} MB"
         except Exception as error:
             end = "failed"
             frames = traceback.extract_tb(error.__traceback__)
@@ -517,10 +552,16 @@ def fuzz(kind: Kind, seed: int, numbers: Iterable[int], folder: Path) -> tuple[C
             if name not in failures:
                 kept = shutil.copy(path, folder.parent / f"{path.stem}_{seed}_{n}{path.suffix}")
                 failures[name] = f"mutant {n} of seed {seed}, {kept}: {name}: {error!s:.300}"
-            before = max(before, fuzz_etdump.peak_mb() - limit)
+            before = max(before, peak_mb() - limit)
         ends[end] += 1
     faulthandler.cancel_dump_traceback_later()
     return ends, failures
+
+
+def peak_mb() -> float:
+    """The most memory that this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
 
 
 def read(kind: Kind, path: Path) -> str:
@@ -536,14 +577,14 @@ def read(kind: Kind, path: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(["etdump", *KINDS]))
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
     parser.add_argument("--count", type=int, help="how many mutants of each kind")
     parser.add_argument("--seconds", type=float, default=10, help="how long each, without --count")
     options = parser.parse_args()
-    if unknown := {*options.kinds} - {"etdump", *KINDS}:
-        parser.error(f"unknown kind {', '.join(unknown)}; known: {', '.join(['etdump', *KINDS])}")
+    if unknown := {*options.kinds} - {*KINDS}:
+        parser.error(f"unknown kind {', '.join(unknown)}; known: {', '.join(KINDS)}")
     # Stays if a mutant fails: it is in there. In memory, if there is such a folder.
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None))
@@ -551,7 +592,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (address_space + 2**33, resource.RLIM_INFINITY))
     print("| kind | mutants | read | refused | failed | seconds |\n|---|---:|---:|---:|---:|---:|")
     failed = 0
-    for name in options.kinds or ["etdump", *KINDS]:
+    for name in options.kinds or KINDS:
         begin = time.monotonic()
         last = options.first + options.count if options.count else sys.maxsize
         numbers: Iterable[int] = range(options.first, last)
@@ -560,10 +601,7 @@ def main() -> int:
             numbers = itertools.takewhile(lambda _, end=end: time.monotonic() < end, numbers)
         place = folder / name / "mutant"
         place.mkdir(parents=True)
-        if name == "etdump":
-            ends, failures = fuzz_etdump.fuzz(options.seed, numbers, place), {}
-        else:
-            ends, failures = fuzz(KINDS[name], options.seed, numbers, place)
+        ends, failures = fuzz(KINDS[name], options.seed, numbers, place)
         counts = " | ".join(str(ends[end]) for end in ("read", "refused", "failed"))
         spent = time.monotonic() - begin
         print(f"| {name} | {ends.total()} | {counts} | {spent:.0f} |", flush=True)

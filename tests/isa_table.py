@@ -1,10 +1,7 @@
 """The tables of ISA levels, and a second implementation of what ``native/isa.h`` does with them."""
 
-from __future__ import annotations
-
 import csv
 import re
-from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 
 from workbench.errors import UsageError, unknown_name
@@ -26,74 +23,48 @@ class Feature:
     bit: int
     condition: str
     os_name: str
-    meaning: str
+    meaning: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
     """Where cpuinfo keeps its flags: ``size`` bytes, of which ``numbers`` are no flags."""
 
-    arch: str
     size: int
     numbers: range
     levels: dict[str, str]
     features: tuple[Feature, ...]
 
-    def rank(self, level: str) -> int:
+    def rank(self, level):
         """The index of a level, 0 for the one that hides nothing."""
-        if level not in self.levels:
-            raise unknown_name("ISA level", level, self.levels)
-        return list(self.levels).index(level)
+        return [*self.levels].index(level)
 
     @property
-    def hideable(self) -> dict[str, Feature]:
+    def hideable(self):
         """The features that some level hides, by name."""
         return {feature.name: feature for feature in self.features if feature.level}
 
 
-def load_table(arch: str) -> Table:
-    """The table of an architecture (``x86_64`` or ``aarch64``).
-
-    Raises
-    ------
-    UsageError
-        There is none for this architecture.
-    """
+def load_table(arch):
+    """The table of an architecture."""
     arch = {"AMD64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
-    path = NATIVE / f"isa_{arch}.def"
-    if not path.is_file():
-        valid = [file.stem.removeprefix("isa_") for file in NATIVE.glob("isa_*.def")]
-        raise unknown_name("architecture", arch, valid)
-    rows: dict[str, list[list[str]]] = {"NUMBERS": [["0", "0"]]}
-    for kind, text in re.findall(r"^(\w+)\((.*)\)$", path.read_text(), re.MULTILINE):
-        rows.setdefault(kind, []).append(next(csv.reader([text], skipinitialspace=True)))
+    rows = {"NUMBERS": [["0", "0"]]}
+    text = (NATIVE / f"isa_{arch}.def").read_text()
+    for kind, cells in re.findall(r"^(\w+)\((.*)\)$", text, re.MULTILINE):
+        rows.setdefault(kind, []).append(next(csv.reader([cells], skipinitialspace=True)))
+    pins = [[name, byte, "", *rest] for name, byte, *rest in rows["PIN"]]
     features = [
-        Feature(name, int(byte), level, word, int(bit), condition, os_name, meaning)
-        for name, byte, level, word, bit, condition, os_name, meaning in rows["FEATURE"]
+        Feature(name, int(byte), level, word, int(bit), *rest)
+        for name, byte, level, word, bit, *rest in (*rows["FEATURE"], *pins)
     ]
-    pins = [
-        Feature(name, int(byte), "", word, int(bit), condition, os_name, "")
-        for name, byte, word, bit, condition, os_name in rows["PIN"]
-    ]
-    first, last = rows["NUMBERS"][-1]
-    return Table(
-        arch=arch,
-        size=int(rows["SIZE"][0][0]),
-        numbers=range(int(first), int(last)),
-        levels=dict(rows["LEVEL"]),
-        features=(*features, *pins),
-    )
+    size, numbers = int(rows["SIZE"][0][0]), range(*map(int, rows["NUMBERS"][-1]))
+    return Table(size, numbers, dict(rows["LEVEL"]), tuple(features))
 
 
-def self_check(table: Table, flags: Sequence[int], system: Mapping[str, bool]) -> str:
-    """Whether ``flags`` is laid out as the table says: ``ok``, or the first thing that is not so.
+def self_check(table, flags, system):
+    """``ok``, or the first thing in the bytes of ``cpuinfo_isa`` that is not as the table says.
 
-    Parameters
-    ----------
-    flags
-        The bytes of ``cpuinfo_isa``.
-    system
-        What the system says of the features, by name, as far as it says anything.
+    ``system`` is what the system says of the features, by name, as far as it says anything.
     """
     if len(flags) != table.size:
         return f"cpuinfo_isa has {len(flags)} bytes, not {table.size}"
@@ -109,16 +80,8 @@ def self_check(table: Table, flags: Sequence[int], system: Mapping[str, bool]) -
     return "ok"
 
 
-def hide(
-    table: Table, flags: MutableSequence[int], level: str, extra: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Clear the flags of a level, and of ``extra`` features; returns the names of those cleared.
-
-    Raises
-    ------
-    UsageError
-        An unknown level or feature, or an extra one that a stronger one, still on, builds upon.
-    """
+def hide(table, flags, level, extra=()):
+    """Clear the flags of a level, and of ``extra`` features; returns the names of those cleared."""
     hidden = table.rank(level)
     names = {f.name for f in table.hideable.values() if table.rank(f.level) <= hidden}
     for name in extra:

@@ -1,10 +1,6 @@
-"""Networks in which every layer makes a tensor of a shape of its own, and their sidecars.
-
-So the shape of an operator's result tells which layer it is of, whatever its name and place.
-"""
+"""Networks of many kinds of layers, and their sidecars."""
 
 import contextlib
-import json
 import warnings
 from itertools import pairwise
 
@@ -148,19 +144,17 @@ PROGRAMS = {
 
 
 def export_layers(name, folder):
-    """Write a program, its ETRecord, sidecar, inputs, and the shapes that its layers make."""
+    """Write a program, its ETRecord, sidecar and inputs."""
     module, inputs, dtype, how = PROGRAMS[name]()
     torch.manual_seed(0)
     dtype = getattr(torch, dtype)
     module, inputs = module.eval().to(dtype), tuple(tensor.to(dtype) for tensor in inputs)
-    shapes = {path: list(shape) for path, shape in _observe(module, inputs).items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = _lower(module, inputs, how)
     (folder / f"{name}.pte").write_bytes(program.buffer)
     program.get_etrecord().save(folder / f"{name}.etrecord")
     (folder / f"{name}.layers.json").write_text(to_json(describe_program(program)))
-    (folder / f"{name}.shapes.json").write_text(json.dumps(shapes))
     raw = inputs[0].contiguous().view(torch.uint8).numpy().tobytes()
     (folder / f"{name}.input").write_bytes(raw)
 
@@ -168,28 +162,6 @@ def export_layers(name, folder):
 def _registered(name):
     model = load_model(name)
     return model.module, model.example_inputs
-
-
-def _observe(module, inputs):
-    """The shape that each module without children makes, if it is called once."""
-    seen = {}
-
-    def watch(path):
-        def hook(_, __, result):
-            seen.setdefault(path, []).append(tuple(result.shape))
-
-        return hook
-
-    handles = [
-        child.register_forward_hook(watch(path))
-        for path, child in module.named_modules()
-        if not list(child.children())
-    ]
-    with torch.no_grad():
-        module(*inputs)
-    for handle in handles:
-        handle.remove()
-    return {path: shapes[0] for path, shapes in seen.items() if len(shapes) == 1}
 
 
 def _lower(module, inputs, how):

@@ -47,17 +47,6 @@ programs = pytest.mark.parametrize(
 )
 levels = pytest.mark.parametrize("level", ["native", "least"])
 
-#: What a layer of a class may run as.
-KERNELS = {
-    "Conv2d": "Convolution|Fully Connected",
-    "ConvTranspose2d": "Deconvolution",
-    "Linear": "Fully Connected",
-    "LayerNorm": "native_call_native_layer_norm",
-    "MaxPool2d": "Max Pooling",
-    "AvgPool2d": "Average Pooling",
-    "Softmax": "Softmax|native_call__softmax",
-}
-
 
 @pytest.fixture(scope="session")
 def program(request):
@@ -145,12 +134,6 @@ def rows_of(ledger, layers):
     return rows.assign(ns=rows["key"].map(best).astype(float))
 
 
-def results(shapes):
-    """The shapes that a row makes, without ones and in any order: NCHW and NHWC are alike."""
-    made = re.findall(r"[\dx]+", shapes.partition("-> ")[2])
-    return [sorted(int(d) for d in text.split("x") if d != "1") for text in made]
-
-
 @programs
 @levels
 def test_every_event_is_of_the_layer_that_xnnpack_says(trace, truth, name, level):
@@ -163,37 +146,6 @@ def test_every_event_is_of_the_layer_that_xnnpack_says(trace, truth, name, level
         named = found.loc[key, "xnodes"]
         if isinstance(named, str):  # a cast that XNNPACK put in is of no exported operator
             assert set(map(int, named.split(","))) == known, key
-
-
-@programs
-@levels
-def test_every_event_of_a_layer_makes_its_shape(trace, program, name, level):
-    rows = rows_of(*trace(name, level))
-    truth = json.loads((program(name) / f"{name}.shapes.json").read_text())
-    sure = rows[rows["confidence"].isin(["exact", "fitted"]) & (rows["role"] == "compute")]
-    constants = sure["operator"].str.contains("_to_dim_order_copy")
-    checked = sure[sure["module"].isin(truth) & ~constants]
-    assert len(checked)
-    for row in checked.itertuples():
-        expected = sorted(d for d in truth[row.module] if d != 1)
-        assert expected in results(row.shapes), row
-
-
-@programs
-@levels
-def test_every_layer_has_its_kernel(trace, name, level):
-    ledger, layers = trace(name, level)
-    rows = rows_of(ledger, layers)
-    work = rows[rows["role"] == "compute"]
-    for path, kind in layers.methods[0].modules.items():
-        if kind in KERNELS:
-            ran = work.loc[work["module"] == path, "operator"]
-            assert len(ran), path
-            assert ran.str.contains(KERNELS[kind]).any(), (path, list(ran))
-    products = work[work["operator"].str.match("(Conv|Deconv|Fully)")]
-    classes = {"Conv2d", "ConvTranspose2d", "Linear"}
-    assert set(products["module_class"]) <= classes
-    assert products["module"].is_unique
 
 
 @programs
