@@ -8,8 +8,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 import workbench as wb
 
@@ -110,28 +108,6 @@ def test_a_bad_manifest_is_one_clear_line(manifest, change, words):
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-)
-SESSION = json.loads((wb.sample_run("toy_cnn") / "manifest.json").read_bytes())["sessions"][0]
-
-
-@given(change=st.dictionaries(st.sampled_from([*SESSION, "x"]), JSON))
-def test_any_session_is_read_or_refused_in_one_line(tmp_path_factory, change):
-    folder = tmp_path_factory.getbasetemp() / "any"
-    if not folder.exists():
-        shutil.copytree(wb.sample_run("toy_cnn"), folder)
-    content = json.loads((wb.sample_run("toy_cnn") / "manifest.json").read_bytes())
-    content["sessions"][0] |= change
-    (folder / "manifest.json").write_text(json.dumps(content))
-    try:
-        wb.open_run(folder)
-    except Exception as error:
-        assert str(error).startswith(f"{folder}/manifest.json: ")
-        assert "\n" not in str(error)
 
 
 def check(folder, paths):

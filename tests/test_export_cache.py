@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 import workbench as wb
 from workbench import store
-from workbench.cli import workbench
 from workbench.export import artifact as cache
 from workbench.export.artifact import export_model
 from workbench.options import ExportOptions
@@ -74,15 +72,6 @@ def test_a_kept_export_needs_no_torch(files):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "up to date" in done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-@pytest.mark.ci
-def test_the_command_says_what_it_did(files):
-    arguments = ["export", "mine.py:Net", "--backend", "portable"]
-    first, second = (CliRunner().invoke(workbench, arguments) for _ in range(2))
-    assert "up to date" not in first.stderr
-    assert "Net_portable_fp32.pte: up to date" in second.stderr
-    assert first.stdout == second.stdout
 
 
 CHANGES = {

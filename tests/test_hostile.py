@@ -158,19 +158,6 @@ def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch, place):
     assert not list(tmp_path.rglob("escaped"))
 
 
-def test_an_empty_trace_is_noticed_at_once(tmp_path):
-    runner = tmp_path / "executor_runner"
-    runner.write_text('#!/bin/sh\necho run >> "$0.log"\nwhile [ $# -gt 0 ]; do\n'
-                      '[ "$1" = --etdump_path ] && : > "$2"\nshift; done\n')  # fmt: skip
-    runner.chmod(0o755)
-    (tmp_path / "x.pte").write_bytes(b"x")
-    config = {"model": "x.pte", "experiments": [{"name": "a", "runner_path": str(runner)}]}
-    (tmp_path / "x.json").write_text(json.dumps(config))
-    with pytest.raises(wb.WorkbenchError, match="wrote no ETDump"):
-        wb.run_config(tmp_path / "x.json", root=tmp_path / "out")
-    assert (tmp_path / "executor_runner.log").read_text() == "run\n"
-
-
 READER = """\
 import os, resource, sys, torch, numpy, pandas, PIL.Image, workbench as wb
 from pathlib import Path
@@ -336,19 +323,6 @@ def test_errors_are_no_formulas_in_a_table(tmp_path, cli):
     code, _, _ = cli("batch", "x.yaml", "--out", "out")
     assert code == 1
     assert ",'=x.py:1: cannot be imported" in (tmp_path / "out" / "portfolio.csv").read_text()
-
-
-def test_names_are_text_in_traces(tmp_path):
-    evil = f"{EVIL}\udc80".encode(errors="replace").decode()
-    call = Profile("DELEGATE_CALL", 0, 0, start=0, end=9)
-    inner = Profile(None, 0, 0, delegate_str=evil, start=1, end=8)
-    whole = Profile("Method::execute", -1, start=0, end=9)
-    (tmp_path / "x.etdump").write_bytes(build_etdump([Block("Execute", [inner, call, whole])]))
-    wb.export_trace(tmp_path / "x.etdump", "perfetto", out=tmp_path / "x.json")
-    trace = (tmp_path / "x.json").read_bytes()
-    assert "]0;t" in trace.decode()
-    assert "\u202e" not in trace.decode()
-    assert b"\x1b]" not in trace
 
 
 @pytest.mark.parametrize(

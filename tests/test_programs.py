@@ -24,7 +24,6 @@ from workbench.run.config import plan_config, read_config
 from workbench.run.custom_runner import process_command, run_process
 from workbench.run.isa import Isa
 from workbench.run.plan import choose_experiments, name_programs
-from workbench.run.session import RunnerSession
 from workbench.run.targets.host import Host
 from workbench.run.tensor_files import compare_output_bytes
 
@@ -211,22 +210,6 @@ def test_programs_are_experiments_of_one_plan(run, programs):
 
 
 @pytest.mark.slow
-def test_their_batches_are_interleaved(run):
-    placed = {}
-    for session in run.record.sessions:
-        for batch in session.batches:
-            key = (session.process, session.traced, batch.round)
-            placed.setdefault(key, {})[batch.batch] = session.experiment
-    for turn in placed.values():
-        order = [turn[place] for place in sorted(turn)]
-        assert set(order) == {"net", "net-2", "pair", "control"}
-        assert order == order[::-1]
-    cores = {(s.process, s.core) for s in run.record.sessions if not s.traced}
-    assert len(cores) == run.record.plan.processes
-    assert not any(ab.apart for ab in run.comparisons)
-
-
-@pytest.mark.slow
 def test_programs_with_other_inputs_take_their_own_and_say_so(run):
     same, other = (run[name].program for name in ("net-2", "pair"))
     assert same.inputs == run.record.plan.inputs
@@ -389,30 +372,6 @@ def test_inputs_are_shared_where_dtype_and_shape_agree(programs):
     small = plan_program("b", other, [Tensor("float32", (1, 3, 32, 32))], like=(first, taken))
     assert small.inputs[0].file == ""
     assert "random" in small.input_source
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_continues_with_all_programs(programs, tmp_path, monkeypatch):
-    options = replace(BRIEF, against=(str(programs[2]),))
-    real, left = RunnerSession.run, iter(range(30))
-
-    def interrupted(session, count):
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        return real(session, count)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunnerSession, "run", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            wb.measure(programs[0], options=options, root=tmp_path)
-    (folder,) = store.find_runs(tmp_path)
-    begun = store.load_run(folder)
-    assert begun.state == "incomplete"
-    run = wb.measure(programs[0], options=options, root=tmp_path)
-    assert run.path == folder
-    assert run.record.state == "complete"
-    assert run.record.started == begun.started
-    assert {m.program.stem for m in run.measurements} == {"net", "pair"}
 
 
 def test_separate_runs_of_two_programs_name_the_command_that_interleaves_them():

@@ -5,8 +5,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from workbench.errors import StoreError
 from workbench.export.flops import kernel_flops, xnode_flops
@@ -120,21 +118,6 @@ def test_what_is_no_program_is_one_line(data):
     with pytest.raises(StoreError, match=r"^x\.pte: ") as caught:
         describe_pte(data, "x.pte")
     assert "\n" not in str(caught.value)
-
-
-@settings(max_examples=3 * settings().max_examples)
-@given(
-    cut=st.integers(0, len(PTE)),
-    changes=st.lists(st.tuples(st.integers(0, len(PTE) - 1), st.integers(0, 255)), max_size=6),
-)
-def test_damage_ends_in_a_description_or_in_one_error(cut, changes):
-    data = bytearray(PTE)
-    for place, value in changes:
-        data[place] = value
-    try:
-        describe_pte(bytes(data[: len(data) - cut % 97 if cut % 2 else len(data)]), "x.pte")
-    except StoreError as error:
-        assert "x.pte" in str(error)
 
 
 def test_costs_are_those_of_the_formulas():

@@ -5,8 +5,6 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from workbench.errors import RunnerError, TraceError
 from workbench.run.build import build_runner, installed_compiler
@@ -95,31 +93,6 @@ def test_malformed_files_of_samples_are_refused(tmp_path, text, says):
 def test_a_missing_file(tmp_path):
     with pytest.raises(TraceError, match="No such file"):
         read_samples(tmp_path / "none.samples")
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=6,
-)
-
-
-@given(st.sampled_from(sorted(content())), JSON)
-def test_any_value_is_read_or_refused(tmp_path_factory, key, value):
-    try:
-        frame = read(tmp_path_factory.getbasetemp(), content(**{key: value}))
-    except TraceError:
-        return
-    assert len(frame) in (0, 5)
-
-
-@given(st.integers(0, 600), st.binary(max_size=4))
-def test_damaged_bytes_are_read_or_refused(tmp_path_factory, at, damage):
-    whole = json.dumps(content()).encode()
-    try:
-        read(tmp_path_factory.getbasetemp(), whole[:at] + damage + whole[at + len(damage) :])
-    except TraceError as error:
-        assert "\n" not in str(error)
 
 
 @pytest.fixture(scope="module")

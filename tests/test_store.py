@@ -10,15 +10,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import workbench as wb
 from workbench import store
 from workbench.errors import StoreError, UsageError, WorkbenchError
-from workbench.records.codec import from_json, to_json
 from workbench.records.layers import Layers
-from workbench.records.runs import Batch, Export, Session, Tensor
+from workbench.records.runs import Export, Tensor
 from workbench.store import remove_partials
 
 
@@ -145,28 +142,6 @@ def test_a_run_keeps_the_sidecar_if_there_is_one(tmp_path):
 
 
 # --- records as JSON ------------------------------------------------------------------------------
-
-
-times = st.lists(st.integers(0, 2**62), max_size=5).map(tuple)
-batches = st.builds(
-    Batch, st.integers(0, 99), st.integers(0, 99), wall_ns=times, cpu_ns=times, preempted=times
-)
-sessions = st.builds(
-    Session,
-    experiment=st.text(),
-    threads=st.integers(1, 64),
-    process=st.integers(0, 9),
-    traced=st.booleans(),
-    masked=st.lists(st.text()).map(tuple),
-    load_ms=st.floats(0, 1e6),
-    startup_ms=st.floats(0, 1e6),
-    batches=st.lists(batches, max_size=3).map(tuple),
-)
-
-
-@given(sessions)
-def test_a_record_survives_json(session):
-    assert from_json(Session, to_json(session), "x") == session
 
 
 @pytest.mark.parametrize("damage", ["truncate", "garbage", "delete"])
