@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -138,6 +139,7 @@ def profile(
     with (
         show_progress(progress) as show,
         open_target(measure.target, power=measure.power) as target,
+        contextlib.ExitStack() as stack,
     ):
 
         def tell(text: str, fraction: float = 0.0) -> None:
@@ -145,19 +147,33 @@ def profile(
 
         runner = find_runner(target, measure.ops)
         check_toggle(measure, runner)  # an export takes longer
+        kernel = None
+        with contextlib.suppress(Exception):  # the report will say why
+            if report:
+                from workbench.report.kernel import open_kernel
+
+                kernel = stack.enter_context(open_kernel())  # it starts while a model is exported
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
+        with contextlib.suppress(Exception):
+            if kernel:
+                kernel.wait()  # nothing else runs while programs are timed
         place = Path(root or programs[0].root)
         run = measure_programs(programs, measure, runner, place, progress=tell)
         if measure.roof and not run.emulated and not measure.power:
             with optional("the machine's peaks", tell):
                 measure_roof(run.path, runner=runner, progress=tell)
         run = open_run(run, categories=categories)
-        with optional("CSV and JSON files", tell):
-            write_artifacts(run)
-        if report:
-            tell("reporting", 1.0)
-            with optional("report", tell):
-                make_report(run)
+
+        def write() -> None:
+            with optional("CSV and JSON files", tell):
+                write_artifacts(run)
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(write)
+            if report:
+                tell("reporting", 1.0)
+                with optional("report", tell):
+                    make_report(run, kernel=kernel)
     return run
 
 

@@ -4,17 +4,21 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import papermill
+from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import run_sync
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 from papermill.engines import NBClientEngine, papermill_engines
+from traitlets import List
 
 from workbench import errors
 from workbench.errors import UsageError, WorkbenchError, printable, unknown_name
@@ -26,8 +30,10 @@ from workbench.store import atomic_write, cache_folder
 ENGINE = "workbench"
 #: Seconds that a kernel may take to start, and that a cell may run.
 START_LIMIT_S, CELL_LIMIT_S = 120, 1800
-#: A kernel without its debugger, which takes half a second to import, and without a history.
+#: A kernel without its debugger, which takes half a second to import, and without a history. It has
+#: imported what a report needs when it is ready: it may be started before there is a run.
 LAUNCH = "import sys; sys.modules['debugpy'] = None; "
+LAUNCH += "import workbench.explorer.page, workbench.plots.views, workbench.report.artifacts; "
 LAUNCH += "from ipykernel.kernelapp import launch_new_instance as launch; launch()"
 COMMAND = [sys.executable, "-P", "-c", LAUNCH, "-f", "{connection_file}"]
 COMMAND += ["--HistoryManager.enabled=False"]
@@ -42,6 +48,8 @@ FAILED = "this part failed"
 class Kernel(AsyncKernelManager):
     """A kernel of this Python, without the user's kernels, start-up files and widgets."""
 
+    clients: Any = List()
+
     @property
     def kernel_spec(self) -> KernelSpec:
         """How to start it."""
@@ -54,6 +62,30 @@ class Kernel(AsyncKernelManager):
         await super()._async_start_kernel(**options, **quiet)
 
     start_kernel = _async_start_kernel
+
+    def client(self, **options: Any) -> AsyncKernelClient:
+        """A client of the kernel, kept to be closed."""
+        self.clients.append(super().client(**options))
+        return self.clients[-1]
+
+    def wait(self) -> None:
+        """Wait until it is ready, and has imported what it imports."""
+        client = self.client()
+        client.start_channels()
+        run_sync(client.wait_for_ready)(START_LIMIT_S)
+
+
+@contextmanager
+def open_kernel(packaged: bool = True) -> Iterator[Kernel]:
+    """A kernel that was started, for a notebook of the package or another; killed at the end."""
+    kernel = Kernel(kernel_name="python3", clients=[])
+    try:
+        run_sync(kernel.start_kernel)(extra_arguments=[IGNORE_FOLDER] if packaged else [])
+        yield kernel
+    finally:
+        run_sync(kernel.shutdown_kernel)(now=True)
+        for client in kernel.clients:
+            client.stop_channels()
 
 
 class Engine(NBClientEngine):  # type: ignore[misc]  # papermill has no types
@@ -89,12 +121,13 @@ def run_notebook(
     *,
     closing: str = "",
     failed: Path | None = None,
+    kernel: Kernel | None = None,
     progress: Progress = silent,
 ) -> tuple[NotebookNode, dict[str, Any]]:
     """Execute a notebook, and then ``closing``, which is code that becomes no part of it.
 
     Returns the notebook with its outputs, and the JSON that ``closing`` displays. If a cell fails,
-    what was executed is written to ``failed``.
+    what was executed is written to ``failed``. Runs in ``kernel``, or in one of its own.
 
     Raises
     ------
@@ -114,13 +147,12 @@ def run_notebook(
 
     kind: type[WorkbenchError] | None = None
     try:
-        papermill.execute_notebook(
-            notebook, None, dict(parameters), engine_name=ENGINE, kernel_name="python3",
-            request_save_on_cell_execute=False, progress_bar=False, start_timeout=START_LIMIT_S,
-            execution_timeout=CELL_LIMIT_S, kernel_manager_class=Kernel, on_cell_start=follow,
-            shutdown_kernel="immediate", extra_arguments=[IGNORE_FOLDER] if packaged else [],
-            notebooks=executed,
-        )  # fmt: skip
+        with nullcontext(kernel) if kernel else open_kernel(packaged) as opened:
+            papermill.execute_notebook(
+                notebook, None, dict(parameters), engine_name=ENGINE, kernel_name="python3",
+                request_save_on_cell_execute=False, progress_bar=False, start_timeout=START_LIMIT_S,
+                execution_timeout=CELL_LIMIT_S, on_cell_start=follow, notebooks=executed, km=opened,
+            )  # fmt: skip
     except papermill.PapermillExecutionError as error:
         reason, number = f"{error.ename}: {error.evalue}", error.cell_index
         known = getattr(errors, error.ename, None)

@@ -16,6 +16,7 @@ from workbench.report.notebooks import notebooks_dir
 
 if TYPE_CHECKING:
     from workbench.analysis.run import Run
+    from workbench.report.kernel import Kernel
 
 #: What runs in the kernel after the notebook, which has the run open.
 CLOSING = "from workbench.report.artifacts import write_explorer\nwrite_explorer(globals())"
@@ -29,6 +30,7 @@ def make_report(
     categories: str | Path = "",
     notebook: str | Path = "",
     parameters: Mapping[str, object] | None = None,
+    kernel: Kernel | None = None,
     progress: Progress = silent,
 ) -> tuple[Path, Path, Path]:
     """Write the report of a run: papermill executes a notebook, whose results become pages.
@@ -47,6 +49,8 @@ def make_report(
         A notebook with a cell tagged ``parameters`` that has ``run_dir``; ``15_report`` by default.
     parameters
         Values of its other parameters.
+    kernel
+        Where to run it, if a kernel was started before.
     progress
         Called with the cell that runs and the fraction done.
 
@@ -82,7 +86,7 @@ def make_report(
     folder = store.output_folder(run)
     failed = folder / f"{Path(store.REPORT_IPYNB).stem}.failed.ipynb"
     executed, names = run_notebook(
-        template, values, closing=CLOSING, failed=failed, progress=progress
+        template, values, closing=CLOSING, failed=failed, kernel=kernel, progress=progress
     )
     failed.unlink(missing_ok=True)
     # The title takes the place of that of the package's notebook.

@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -495,27 +496,37 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
 
 
 def sample_experiments(recorder: RunRecorder, threads: int) -> None:
-    """Run every experiment but controls once more, sampled; a failure is recorded."""
-    plan = recorder.run.plan
-    for experiment in plan.experiments_at(threads):
-        known = (experiment.name, threads)
-        sampled = [(s.experiment, s.threads) for s in recorder.run.samplings]
-        if experiment.control or known in sampled or experiment.runner in RUNTIMES:
-            continue
+    """Run every experiment but controls once more, sampled; a failure is recorded.
+
+    Those of one thread run at the same time, each on a core of its own: their times do not count.
+    """
+    plan, target = recorder.run.plan, recorder.runner.target
+    sampled = {(s.experiment, s.threads) for s in recorder.run.samplings}
+    left = [
+        e for e in plan.experiments_at(threads)
+        if not e.control and e.runner not in RUNTIMES and (e.name, threads) not in sampled
+    ]  # fmt: skip
+
+    def sample(experiment: Experiment, number: int) -> Sampling:
+        core = target.core(threads, number)
         try:
-            sampling = sample_experiment(recorder, experiment, threads)
+            return sample_experiment(recorder, experiment, threads, core)
         except RunnerError as error:
-            sampling = Sampling(*known, problem=str(error))
-        recorder.add("samplings", sampling)
+            return Sampling(experiment.name, threads, problem=str(error))
+
+    with ThreadPoolExecutor(max(1, len(target.cores())) if threads == 1 else 1) as pool:
+        recorder.add("samplings", *pool.map(sample, left, itertools.count()))
 
 
-def sample_experiment(recorder: RunRecorder, which: Experiment, threads: int) -> Sampling:
+def sample_experiment(
+    recorder: RunRecorder, which: Experiment, threads: int, core: int | None
+) -> Sampling:
     """Sample one experiment in a process of its own; RunnerError if the runner fails."""
     plan, run_dir, target = recorder.run.plan, recorder.run_dir, recorder.runner.target
     samples, etdump = samples_path(run_dir, plan.program_of(which).stem, which.name, threads)
     samples.parent.mkdir(parents=True, exist_ok=True)
     files = ("--etdump_path", target.place(etdump), "--samples_path", target.place(samples))
-    with start_runner(recorder, which, threads, target.core(threads, 0), *files) as session:
+    with start_runner(recorder, which, threads, core, *files) as session:
         warmup = session.run(max(1, plan.warmup))
         session.reset()
         iteration_ms = max(min(warmup.cpu_ns) / 1e6, 1e-3)
