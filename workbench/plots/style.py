@@ -76,7 +76,8 @@ class Chart(Figure):
     def to_png(self) -> bytes:
         """The figure as a PNG file, at twice the resolution of its size."""
         file = io.BytesIO()
-        self.savefig(file, format="png", dpi=2 * _DPI)
+        # Level 6 takes a quarter longer, and saves a tenth of the file.
+        self.savefig(file, format="png", dpi=2 * _DPI, pil_kwargs={"compress_level": 3})
         return file.getvalue()
 
     def __str__(self) -> str:
