@@ -508,17 +508,20 @@ def test_what_the_export_has_shown_to_be_equal_is_one_finding_with_its_rewrite()
     assert found(measured(program, export=exported()), "rewrite").empty
 
 
-def test_a_cause_that_another_explains_is_told_with_it_and_floors_come_last():
-    values = dict.fromkeys(FINDINGS.names, "") | {"of": "latency", "basis": "twin"}
+def test_a_cause_that_another_explains_is_told_with_it_and_latency_comes_first():
+    values = dict.fromkeys(FINDINGS.names, "") | {"basis": "twin"}
     rows = [
-        values | {"rule": rule, "title": rule, "gain_ms": ms, "high_ms": ms, "keys": keys}
-        for rule, ms, keys in (
-            ("compute-bound", 9.0, "a"), ("fragments", 2.0, "b\nc"), ("layout", 1.0, "b"),
-            ("pointwise chain", 0.9, "c\nd"), ("head", 0.5, "d"), ("threads", 0.4, ""),
+        values | {"rule": rule, "title": rule, "gain_ms": ms, "high_ms": ms, "keys": keys, "of": of}
+        for rule, ms, keys, of in (
+            ("unknown", math.nan, "", "latency"), ("slow start", 30.0, "", "start"),
+            ("compute-bound", 9.0, "a", "latency"), ("fragments", 2.0, "b\nc", "latency"),
+            ("layout", 1.0, "b", "latency"), ("pointwise chain", 0.9, "c\nd", "latency"),
+            ("head", 0.5, "d", "latency"), ("threads", 0.4, "", "latency"),
         )
     ]  # fmt: skip
     table = rank_findings(pd.DataFrame(rows))
-    assert table["rule"].tolist() == ["fragments", "threads", "compute-bound", "pointwise chain"]
+    others = ["pointwise chain", "slow start", "unknown"]
+    assert table["rule"].tolist() == ["fragments", "threads", "compute-bound", *others]
     assert table["action"][0] == "; this also explains: layout"
     assert table["action"][3] == "; this also explains: head"
 

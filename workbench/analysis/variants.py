@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from workbench.errors import UsageError
@@ -108,17 +109,20 @@ def add_measured(findings: pd.DataFrame, study: Study, sha256: str) -> pd.DataFr
 
 
 def rank_findings(findings: pd.DataFrame, by_gain: bool = True) -> pd.DataFrame:
-    """Findings, largest expected gain first, each cause once.
+    """Findings, largest expected gain of latency first, each cause once.
 
     Of a gain with only an upper bound, half is expected. Findings that only another dtype helps
-    against come last: they are the floor of this one. A finding whose operators all belong to one
+    against follow: they are the floor of this one. Then come those about the start and memory, and
+    those whose gain could not be measured. A finding whose operators all belong to one
     with a larger gain is told with that one. The first three share no operator.
     """
     if by_gain:
         expected = findings["gain_ms"].fillna(findings["high_ms"] / 2)
         floor = findings["rule"].isin(_FLOORS) & (findings["basis"] != "measured")
-        order = pd.DataFrame({"floor": floor, "gain": -expected})
-        findings = findings.loc[order.sort_values(["floor", "gain"], kind="stable").index]
+        latency = findings["of"] == "latency"
+        group = np.select([latency & expected.isna(), ~latency, floor], [3, 2, 1], 0)
+        order = pd.DataFrame({"group": group, "gain": -expected}, findings.index)
+        findings = findings.loc[order.sort_values(["group", "gain"], kind="stable").index]
     causes: list[dict[str, Any]] = []
     for row in findings.to_dict("records"):
         keys = {*row["keys"].splitlines()}
