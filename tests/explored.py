@@ -8,9 +8,9 @@ import workbench as wb
 _DATA = re.compile(r'(<script type="application/json" id="explorer-data">)(.*?)(</script>)', re.S)
 
 
-def read_data(source):
+def read_data(source, **options):
     """What the explorer shows of a run or a comparison."""
-    return json.loads(_DATA.search(wb.explore(source).text)[2])
+    return json.loads(_DATA.search(wb.explore(source, **options).text)[2])
 
 
 def put_data(page, data):

@@ -72,6 +72,26 @@ def test_every_comparison_has_the_figures_of_the_frames(runs, documents, model):
         assert shown["latency"]["speedup"] == ab.latency["speedup"].iloc[0]
 
 
+def test_a_projection_has_the_times_of_its_frame_and_no_verdict(runs, documents):
+    run = runs["mobilenet_v3_small"]
+    frame = run["avx512_off"].project(device="m4-like")
+    document = read_data(run, projections=[frame])
+    side, ab = document["measurements"].pop(), document["comparisons"].pop()
+    assert document == documents["mobilenet_v3_small"]
+    shown, operators = frame.set_index("key"), frame[1:]
+    for column, values in (("candidate_ms", "projected_ms"), ("baseline_ms", "measured_ms")):
+        found = by_key(document, side, ab["operators"][column])
+        assert found == pytest.approx(operators.set_index("key")[values].to_dict(), abs=1e-6)
+    assert ab["latency"]["candidate_ms"] == shown.loc["", "projected_ms"]
+    e2e = sum(row["mean_ms"] for row in side["categories"])
+    assert e2e == pytest.approx(sum(filter(None, side["mean_ms"])), abs=1e-3)
+    assert operators["projected_ms"].sum() < e2e <= shown.loc["", "projected_ms"]
+    assert {ab["outcome"], *ab["outcomes"]["values"]} == {"projected"}
+    assert all(row["outcome"] == "projected" for row in ab["categories"])
+    with pytest.raises(wb.WorkbenchError, match="no projection of a side of this run"):
+        wb.explore(runs["toy_cnn"], projections=[frame])
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_labels_are_unique(documents, model):
     for program in documents[model]["programs"]:

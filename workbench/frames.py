@@ -569,8 +569,8 @@ PROJECTION = make_frame(
     ("module", "text", "", "path of its layer in the model"),
     ("measured_ms", "float", "ms/run", "mean time in the run, undisturbed"),
     ("projected_ms", "float", "ms/run", "projected, not measured; NaN: no basis in the atlas"),
-    ("low_ms", "float", "ms/run", "lower end of the projection's 90 % interval"),
-    ("high_ms", "float", "ms/run", "upper end of the projection's 90 % interval"),
+    ("projected_low_ms", "float", "ms/run", "lower end of the projection's 90 % interval"),
+    ("projected_high_ms", "float", "ms/run", "upper end of the projection's 90 % interval"),
     ("basis", "text", "", "what it follows from"),
 )
 

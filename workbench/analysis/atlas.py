@@ -17,7 +17,7 @@ import pandas as pd
 
 from workbench.analysis import published
 from workbench.analysis.dataflow import instruction_of
-from workbench.analysis.published import PROFILES, Z90
+from workbench.analysis.published import ENDS, PROFILES, Z90
 from workbench.analysis.roofline import dtype_of
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import PROJECTED, PROJECTION, check, format_ms
@@ -144,7 +144,8 @@ def project(measurement: Measurement, level: str = "", device: str | Path = "") 
     """The operators of a measurement as they would be elsewhere: ``frames.PROJECTION``.
 
     ``device`` is one of `published.PROFILES`, or the file of an atlas, of its own device by
-    default; ``level`` is the highest there by default.
+    default; ``level`` is the highest there by default. The name of the columns says that the frame
+    is projected, and where to; ``attrs["projected"]`` is the label of the measurement.
 
     Raises
     ------
@@ -157,9 +158,9 @@ def project(measurement: Measurement, level: str = "", device: str | Path = "") 
         why = "emulated runs have no times" if measurement.emulated else "has several threads"
         raise UsageError(f"{why}: cannot be projected", where=run.path, hint="measure one thread")
     rows = describe_operators(measurement)
-    if (profile := str(device)) in PROFILES:
-        level = level or PROFILES[profile][-1]
-        ends, basis = published.estimate(rows, profile, level, run.record.host)
+    if (place := str(device)) in PROFILES:
+        level = level or PROFILES[place][-1]
+        ends, basis = published.estimate(rows, place, level, run.record.host)
     else:
         own = atlas_path(device_of(run.record.host, run.record.runner))
         if not own.is_file():
@@ -167,16 +168,23 @@ def project(measurement: Measurement, level: str = "", device: str | Path = "") 
             raise UsageError("its device has no atlas", where=run.path, hint=hint)
         here = load_atlas(own)
         there = load_atlas(Path(device)) if device else here
-        level = level or [*there.ms][-1]
+        level, place = level or [*there.ms][-1], there.device
         ends, basis = _scale(rows, here, there, measurement.experiment.isa, level)
     names = measurement.costs.reindex(rows["key"])
     table = rows[["key", "kind"]].assign(
         name=names["name"].to_numpy(), module=names["module"].to_numpy(), measured_ms=rows["ms"],
         **ends, basis=basis,
     )  # fmt: skip
-    model = pd.DataFrame([_sum_up(table, measurement.latency_ms, run.path)])
-    table = pd.concat([model, table.sort_values("measured_ms", ascending=False)])
-    return check(table[PROJECTION.names].reset_index(drop=True), PROJECTION)
+    _check_basis(table, run.path)
+    sums = sum_projection(table)
+    rest = max(measurement.latency_ms - sums["measured_ms"], 0.0)
+    model = {name: value + rest for name, value in sums.items()}
+    texts = {"key": "", "name": "E2E", "kind": "E2E", "module": "", "basis": "the sum of all"}
+    table = table.sort_values("measured_ms", ascending=False)
+    table = pd.concat([pd.DataFrame([texts | model]), table])[PROJECTION.names]
+    table.columns.name = f"{PROJECTED}: {place} at {level}"
+    table.attrs["projected"] = measurement.label
+    return check(table.reset_index(drop=True), PROJECTION)
 
 
 def _scale(
@@ -199,7 +207,7 @@ def _scale(
     ]
     middle, scatter = np.array([each[:2] for each in estimates]).reshape(-1, 2).T
     half, least = Z90 * scatter, _least_ms(rows, there, after)
-    values = {"projected_ms": middle, "low_ms": middle - half, "high_ms": middle + half}
+    values = dict(zip(ENDS, (middle, middle - half, middle + half), strict=True))
     ends = {name: np.maximum(rows["ms"] * np.exp(value), least) for name, value in values.items()}
     return ends, [basis for *_, basis in estimates]
 
@@ -278,38 +286,45 @@ def _dtype_of_kind(kind: str) -> str:
     return kind.partition(" int4")[0].rpartition(" ")[2]
 
 
-def describe_projection(measurement: Measurement, level: str = "", device: str | Path = "") -> str:
-    """The latency of a measurement as projected, by each level of a published profile."""
+def project_levels(
+    measurement: Measurement, level: str = "", device: str | Path = ""
+) -> list[pd.DataFrame]:
+    """The projections to a level, or to every one of a published profile; each as `project`."""
     levels = [level] if level or str(device) not in PROFILES else PROFILES[str(device)]
-    rows = [project(measurement, each, device).iloc[0] for each in levels]
+    return [project(measurement, each, device) for each in levels]
+
+
+def describe_projections(tables: Sequence[pd.DataFrame]) -> str:
+    """The latency of a measurement, and those that were projected from it."""
     texts = []
-    for name, row in zip(levels, rows, strict=True):
-        middle, low, high = map(format_ms, row[["projected_ms", "low_ms", "high_ms"]])
-        texts.append(f"{middle} [{low}, {high}]{f' at {name}' if name else ''}")
-    where, measured = f" on {device}" if device else "", format_ms(rows[0]["measured_ms"])
-    return f"{PROJECTED}: {', '.join(texts)}{where}; measured as {measurement.label}: {measured}"
+    for table in tables:
+        middle, low, high = map(format_ms, table.loc[0, list(ENDS)])
+        texts.append(f"{middle} [{low}, {high}] on {table.columns.name.partition(': ')[2]}")
+    label, ms = tables[0].attrs["projected"], format_ms(tables[0].loc[0, "measured_ms"])
+    return f"{PROJECTED}: {', '.join(texts)}; measured as {label}: {ms}"
 
 
-def _sum_up(table: pd.DataFrame, latency_ms: float, where: Path) -> dict[str, Any]:
-    """The row of the model: operators, and what is in none of them as it is.
-
-    Errors of operators of one kind are taken as equal, those of different kinds as independent.
-    """
+def _check_basis(table: pd.DataFrame, where: Path) -> None:
     total, lost = table["measured_ms"].sum(), table[table["projected_ms"].isna()]
     if (share := lost["measured_ms"].sum() / max(total, 1e-9)) > _MOST_UNKNOWN:
         kinds = ", ".join(lost.groupby("kind")["measured_ms"].sum().nlargest(3).index)
         text = f"{100 * share:.0f} % of the time has no basis in the atlas: {kinds}"
         raise UsageError(text, where=where, hint="measure on the device")
-    fallback = {"projected_ms": 1.0, "low_ms": 1 / 3, "high_ms": 3.0}
-    filled = table.assign(**{
-        name: table[name].fillna(table["measured_ms"] * factor) for name, factor in fallback.items()
-    })  # fmt: skip
-    sums = filled.groupby("kind")[list(fallback)].sum()
-    middle, rest = sums["projected_ms"].sum(), max(latency_ms - total, 0.0)
-    ends = {name: np.sqrt(((sums[name] - sums["projected_ms"]) ** 2).sum()) for name in fallback}
-    row = {"key": "", "name": "E2E", "kind": "E2E", "module": "", "measured_ms": latency_ms}
-    row |= {"projected_ms": middle + rest, "low_ms": middle - ends["low_ms"] + rest}
-    return row | {"high_ms": middle + ends["high_ms"] + rest, "basis": "the sum of all"}
+
+
+def sum_projection(table: pd.DataFrame) -> dict[str, float]:
+    """The measured and projected time of some operators of a projection.
+
+    Errors of operators of one kind are taken as equal, those of different kinds as independent;
+    an operator without a basis takes its measured time, times or over three.
+    """
+    factors = dict(zip(ENDS, (1.0, 1 / 3, 3.0), strict=True))
+    filled = {name: table[name].fillna(table["measured_ms"] * f) for name, f in factors.items()}
+    sums = table.assign(**filled).groupby("kind")[list(ENDS)].sum()
+    middle = sums["projected_ms"].sum()
+    low, high = (np.sqrt(((sums[name] - sums["projected_ms"]) ** 2).sum()) for name in ENDS[1:])
+    values = (middle, max(middle - low, 0.0), middle + high)
+    return {"measured_ms": table["measured_ms"].sum()} | dict(zip(ENDS, values, strict=True))
 
 
 def atlas_path(device: dict[str, str]) -> Path:

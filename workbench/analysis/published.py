@@ -15,6 +15,8 @@ FIGURES = Path(__file__).parents[1] / "data" / "case_studies" / "sme2.csv"
 PROFILES = {"m4-like": ("nosme", "sme2"), "c1-like": ("sme2",)}
 #: Rows and columns that ``sme2_mopa`` computes at once with vectors of 512 bits.
 _TILE = 32
+#: A projected time and its 90 % interval.
+ENDS = ("projected_ms", "projected_low_ms", "projected_high_ms")
 #: A normal distribution has 90 % within so many standard deviations.
 Z90 = 1.645
 #: Half the width of intervals that no figures determine, as factors: on another core, and on the
@@ -102,8 +104,8 @@ def _estimate_gains(
     times = rows["ms"].to_numpy() / np.select([tiled, single], [gain, row], 1.0)
     half = np.select([tiled, single], [_ELSEWHERE, known["fastest row"] / row], _HERE)
     basis = np.select([tiled, single], ["published gain", "published loss"], "as measured")
-    ends = {"projected_ms": times, "low_ms": times / half, "high_ms": times * half}
-    return ends, basis.tolist()
+    ends = (times, times / half, times * half)
+    return dict(zip(ENDS, ends, strict=True)), basis.tolist()
 
 
 def _estimate_times(
@@ -123,4 +125,4 @@ def _estimate_times(
     half = np.where(product | single, spread, _ELSEWHERE)
     high = np.maximum(times * half, np.where(used[1], packing, 0.0))
     basis = np.select(used, ["one row: memory", "published products", "NEON's peak"], "as here")
-    return {"projected_ms": times, "low_ms": times / half, "high_ms": high}, basis.tolist()
+    return dict(zip(ENDS, (times, times / half, high), strict=True)), basis.tolist()

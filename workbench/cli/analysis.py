@@ -21,6 +21,7 @@ from workbench.cli.options import (
 from workbench.errors import UsageError
 from workbench.options import MeasureOptions
 from workbench.progress import show_progress
+from workbench.store import EXPLORER_HTML, atomic_write
 
 
 @command(cached=True)
@@ -144,19 +145,22 @@ def project(run_dir: Path, device: Path | None, level: str, experiment: str, top
     """Project a run to another ISA level or device, with an interval: not measured.
 
     Needs an atlas of the run's own device (`workbench atlas`), or a device of published figures;
-    refuses what these do not cover.
+    refuses what these do not cover. The run's explore.html then has the projections, too.
     """
-    from workbench.analysis.atlas import describe_projection
+    from workbench.analysis.atlas import describe_projections, project_levels
     from workbench.analysis.open import open_run
+    from workbench.explorer.page import explorer_page
     from workbench.plots.views import show
 
     run = open_run(run_dir)
     source = next(iter(run.comparisons)).baseline if run.comparisons else run.subject
     source = run[experiment] if experiment else source
-    table = source.project(level, device or "")
-    lines = [describe_projection(source, level, device or ""), show(table[1:], top=top)]
+    tables = project_levels(source, level, device or "")
+    page = atomic_write(run.output / EXPLORER_HTML, explorer_page(run, projections=tables))
+    lines = [describe_projections(tables), show(tables[-1][1:], top=top), page]
     record = {"run_dir": run_dir, "projected": True, "experiment": source.name, "level": level}
-    return Output(lines, record | {"projection": table}, step="measure on the device to be sure")
+    record |= {"projection": tables[-1], "explorer": page}
+    return Output(lines, record, step="measure on the device to be sure")
 
 
 @command()

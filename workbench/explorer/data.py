@@ -12,6 +12,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 import workbench
+from workbench.analysis.atlas import describe_projections, sum_projection
 from workbench.analysis.attribution import find_method
 from workbench.analysis.compare import explain_outcomes
 from workbench.analysis.compare_runs import name_runs
@@ -19,10 +20,18 @@ from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
 from workbench.analysis.describe import describe_gain, describe_paced, describe_place
 from workbench.analysis.ledger import Key
 from workbench.analysis.memory import track_live
-from workbench.analysis.operators import describe_spans, label_operators, total_runs
+from workbench.analysis.operators import (
+    CATEGORIES,
+    describe_spans,
+    label_operators,
+    total_runs,
+)
+from workbench.analysis.published import ENDS
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.errors import UsageError
+from workbench.frames import format_ms
 from workbench.plots.views import describe_times
 from workbench.records.runs import SCHEMA_VERSION
 
@@ -41,8 +50,11 @@ Json = dict[str, Any]
 Numbers = tuple[float | None, ...]  #: A column of numbers; null where there is none.
 
 
-def explorer_data(source: Run | Comparison) -> Json:
+def explorer_data(source: Run | Comparison, projections: Sequence[pd.DataFrame] = ()) -> Json:
     """All that the explorer shows of a run, or of one comparison.
+
+    ``projections`` are those of its measurements (`Measurement.project`): each is a measurement
+    with ``projected``, which says so, compared with the one that it follows from without a verdict.
 
     Operators are listed once per program and method, in the order in which they first ran; columns
     of measurements and comparisons follow this order, with null where an operator did not run. A
@@ -71,21 +83,29 @@ def explorer_data(source: Run | Comparison) -> Json:
     # Those of every ISA level would take a second.
     subject = comparisons[0].candidate if comparisons else run.subject
     isa = (subject.experiment.isa, subject.experiment.isa_off)
+    described = [
+        _measurement(m, numbers[_program_of(m)], tables[_program_of(m)], inferences,
+                     label=label, with_findings=(m.experiment.isa, m.experiment.isa_off) == isa)
+        for m, label in zip(measurements, labels, strict=True)
+    ]  # fmt: skip
+    compared = [_comparison(ab, measurements, tables) for ab in comparisons]
+    for frame in projections:
+        found = (
+            place for place, m in enumerate(measurements) if m.label == frame.attrs.get("projected")
+        )
+        if (place := next(found, None)) is None:
+            hint = "wb.explore(run, projections=[run.subject.project()])"
+            raise UsageError("is no projection of a side of this run", where=run.path, hint=hint)
+        m, places = measurements[place], (place, len(described))
+        side, ab = _projection(frame, m, tables[_program_of(m)], described[place], places)
+        described, compared = [*described, side], [*compared, ab]
     return {
         "head": _describe(run),
-        "programs": tuple(
-            _program(found, tables[program]) for program, found in programs.items()
-        ),
-        "measurements": tuple(
-            _measurement(m, numbers[_program_of(m)], tables[_program_of(m)], inferences,
-                         label=label, with_findings=(m.experiment.isa, m.experiment.isa_off) == isa)
-            for m, label in zip(measurements, labels, strict=True)
-        ),
-        "comparisons": tuple(
-            _comparison(ab, measurements, tables) for ab in comparisons
-        ),
+        "programs": tuple(_program(found, tables[program]) for program, found in programs.items()),
+        "measurements": tuple(described),
+        "comparisons": tuple(compared),
         "schema_version": SCHEMA_VERSION,
-    }  # fmt: skip
+    }
 
 
 def _program_of(measurement: Measurement) -> tuple[Path, str, str]:
@@ -276,6 +296,58 @@ def _list_loops(m: Measurement, wanted: set[str]) -> Iterator[tuple[str, Json]]:
     for name, samples in m.loops.items():
         if name in wanted:
             yield name, {"lines": list(samples.index), "samples": samples.tolist()}
+
+
+def _projection(
+    frame: pd.DataFrame, m: Measurement, table: pd.DataFrame, base: Json, places: tuple[int, int]
+) -> tuple[Json, Json]:
+    """A projection of a measurement, and its comparison with it, without a verdict."""
+    rows, mark = _align(frame, table), str(frame.columns.name)
+    # What is no operator stays as it is.
+    rest = _align(m.costs.reset_index(), table)["mean_ms"].where(rows["kind"].isna()).fillna(0)
+    category = table["category"].to_numpy()
+    sums = pd.DataFrame({
+        name: pd.Series(sum_projection(rows[category == name])) + rest[category == name].sum()
+        for name in CATEGORIES
+    }).T  # fmt: skip
+    parts = sums.rename(columns=dict(zip(ENDS, ("mean_ms", "low_ms", "high_ms"), strict=True)))
+    parts = parts.assign(category=parts.index, share=parts["mean_ms"] / parts["mean_ms"].sum())
+    latency = dict(zip(("latency", "low", "high"), frame.loc[0, list(ENDS)], strict=True))
+    judged, outcomes = _gains(rows), pd.Series("projected", rows.index)
+    measurement = {
+        **{name: base[name] for name in ("program", "threads", "phase")},
+        "experiment": (name := f"{mark.partition(': ')[2]}, projected"),
+        "label": name,
+        "projected": mark,
+        "latency": latency,
+        "note": f"The parts of {name}, add up to {format_ms(sums[ENDS[0]].sum())}; the latency "
+        "also has what is in none of them, as measured.",
+        "mean_ms": _numbers(rows["projected_ms"].where(rows["kind"].notna(), rest)),
+        "categories": tuple(parts.to_dict("records")),
+    }
+    comparison = {
+        **dict(zip(("baseline", "candidate"), places, strict=True)),
+        "verdict": describe_projections([frame]),
+        "outcome": "projected",
+        "latency": _gains(frame[:1]).iloc[0].to_dict(),
+        "caveats": (f"{mark}; no verdict. Intervals are of 90 %",),
+        "categories": tuple(
+            _gains(sums).assign(name=sums.index, outcome="projected").to_dict("records")
+        ),
+        "operators": {name: _numbers(judged[name]) for name in _JUDGED if name in judged},
+        "outcomes": encode(outcomes.where(rows["projected_ms"].notna(), None)),
+        "reasons": encode(rows["basis"]),
+        "changes": None,
+        "partners": None,
+    }
+    return measurement, comparison
+
+
+def _gains(times: pd.DataFrame) -> pd.DataFrame:
+    """What a comparison has of projected times."""
+    measured, middle, low, high = (times[name] for name in ("measured_ms", *ENDS))
+    gains = {"baseline_ms": measured, "candidate_ms": middle, "speedup": measured / middle}
+    return pd.DataFrame(gains | {"low": measured / high, "high": measured / low})
 
 
 def _align(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -110,11 +110,17 @@ class Explorer(Selector, anywidget.AnyWidget):
         to_json=lambda operators, explorer: explorer.find_keys(operators),
     )
 
-    def __init__(self, source: Run | Comparison, view: str = ""):
+    def __init__(
+        self, source: Run | Comparison, view: str = "", projections: Sequence[pd.DataFrame] = ()
+    ):
         comparisons = source.comparisons if isinstance(source, Run) else ()
         first = comparisons[0] if len(comparisons) > 1 else source
-        self._source = source
-        options = {"data": _to_json(first), "view": view, "rest": max(0, len(comparisons) - 1)}
+        self._source, self._projections = source, projections
+        options = {
+            "data": _to_json(first, projections),
+            "view": view,
+            "rest": max(0, len(comparisons) - 1),
+        }
         super().__init__(**options, selected=_operators_of(source))
         self.on_msg(self._complete)  # sent once the first one is drawn
 
@@ -131,7 +137,7 @@ class Explorer(Selector, anywidget.AnyWidget):
     def _complete(self, *_: object) -> None:
         if self.rest:
             with self.hold_sync():
-                self.data, self.rest = _to_json(self._source), 0
+                self.data, self.rest = _to_json(self._source, self._projections), 0
 
 
 class Page(Selector):
@@ -156,7 +162,10 @@ def _operators_of(source: Run | Comparison) -> pd.DataFrame:
 VIEWS = ("categories", "levels", "what-if", "model", "timeline", "operators", "memory")
 
 
-def explore(source: Run | Comparison | Measurement | str | Path, view: str = "") -> Explorer | Page:
+def explore(
+    source: Run | Comparison | Measurement | str | Path, view: str = "", *,
+    projections: Sequence[pd.DataFrame] = (),
+) -> Explorer | Page:  # fmt: skip
     """Explore a run, by itself or its path, or one comparison, interactively.
 
     Categories, model, timeline, operators and findings are connected: what is selected in one is
@@ -165,11 +174,13 @@ def explore(source: Run | Comparison | Measurement | str | Path, view: str = "")
     draws a view of them in another cell; without a live front end it is a page. ``view`` shows one
     view alone: ``categories``, all ``levels`` of the run (of the ISA, or thread counts),
     ``what-if`` for categories, ``model``, ``timeline``, ``operators`` or ``memory``.
+    ``projections`` (`Measurement.project`) of the run's measurements can be selected, too, and are
+    marked as projected.
 
     Raises
     ------
     UsageError
-        There is no such view.
+        There is no such view, or a projection is of another run.
     StoreError
         A side has no trace.
 
@@ -183,14 +194,16 @@ def explore(source: Run | Comparison | Measurement | str | Path, view: str = "")
         raise unknown_name("view", view, VIEWS)
     noun: Run | Comparison = convert(source, (Run, Comparison), "wb.explore")
     if is_interactive():
-        return Explorer(noun, view)
-    return Page(explorer_page(noun, view), 600 if view else 900, _operators_of(noun))
+        return Explorer(noun, view, projections)
+    return Page(explorer_page(noun, view, projections), 600 if view else 900, _operators_of(noun))
 
 
-def explorer_page(source: Run | Comparison, view: str = "") -> str:
+def explorer_page(
+    source: Run | Comparison, view: str = "", projections: Sequence[pd.DataFrame] = ()
+) -> str:
     """``explore.html``: a page without any request, whose only script is the explorer's."""
     run = source if isinstance(source, Run) else source.run
-    return fill_page(f"{run.model}: explorer", _to_json(source), view)
+    return fill_page(f"{run.model}: explorer", _to_json(source, projections), view)
 
 
 def fill_page(title: str, data: str, view: str = "") -> str:
@@ -203,7 +216,7 @@ def fill_page(title: str, data: str, view: str = "") -> str:
     return page.render(title=printable(title), data=data, script=script, digest=digest, view=view)
 
 
-def _to_json(source: Run | Comparison) -> str:
-    plain = to_plain(explorer_data(source))
+def _to_json(source: Run | Comparison, projections: Sequence[pd.DataFrame]) -> str:
+    plain = to_plain(explorer_data(source, projections))
     text = json.dumps(plain, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     return printable(text)

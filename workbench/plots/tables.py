@@ -146,7 +146,10 @@ def show_table(
         if name not in frame:
             raise unknown_name("column", name, map(str, frame.columns))
     shown = (frame if columns is None else frame[list(columns)]).iloc[:top]
-    marks = {EMULATED: is_emulated(frame), PROJECTED: "projected_ms" in frame}
+    marks = {
+        EMULATED: is_emulated(frame),
+        PROJECTED: any(str(name).startswith("projected_") for name in frame),
+    }
     for mark in (text for text, applies in marks.items() if applies):
         caption = f"{caption} ({mark})" if caption else mark
     # Units are those of the largest of the known frames that this one contains.

@@ -10,7 +10,7 @@ import pandas as pd
 
 from workbench import frames
 from workbench.analysis import sme2
-from workbench.analysis.atlas import describe_projection
+from workbench.analysis.atlas import describe_projections, project_levels
 from workbench.analysis.compare import FALSE_DISCOVERIES, explain_outcomes
 from workbench.analysis.describe import (
     NO_PROGRAM,
@@ -323,7 +323,7 @@ def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterato
     measured = source.baseline if isinstance(source, Comparison) else source
     if isinstance(measured, Measurement) and not measured.emulated and measured.threads == 1:
         try:
-            text = describe_projection(measured, device="m4-like")
+            text = describe_projections(project_levels(measured, device="m4-like"))
             yield f"{text[:1].upper()}{text[1:]}."
         except WorkbenchError as error:
             yield f"Not projected: {error}."

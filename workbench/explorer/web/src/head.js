@@ -48,7 +48,7 @@ export class Head {
       const threads = a && a.threads !== b.threads ? `${a.threads} → ${b.threads}` : String(b.threads);
       return { names: a ? (a.experiment === b.experiment ? b.experiment : `${a.experiment} → ${b.experiment}`) : b.experiment, threads, phase: b.phase };
     });
-    const parts = { names: model.data.comparisons.length ? "A → B" : "Measurement", threads: "Threads", phase: "Phase" };
+    const parts = { names: model.pairs.some(pair => pair.baseline !== null) ? "A → B" : "Measurement", threads: "Threads", phase: "Phase" };
     this.lists = Object.entries(parts).flatMap(([part, text]) => {
       const options = [...new Set(described.map(each => each[part]))];
       if (options.length < 2) return [];
@@ -76,10 +76,11 @@ export class Head {
     const lines = [];
     if (latency) {
       const [text, interval95] = verdictTexts(outcome, latency);
+      const ends = sides.projected ? "measured, and projected with its 90 % interval" : `${measured(b)}${known(b.latency.low) ? ", 95 % intervals" : ""}`;
       lines.push(h("p", { class: "big" }, h("strong", { class: `v-${outcome}` }, text),
         outcome === "emulated" ? null : h("span", null, interval95)));
       const time = m => outcome === "emulated" ? [] : [h("b", null, this.view.time(m.latency.latency)), h("span", { class: "soft" }, interval(m.latency, this.view.timeScale))];
-      const note = outcome === "emulated" ? null : h("span", { class: "soft" }, `E2E latency ${measured(b)}${known(b.latency.low) ? ", 95 % intervals" : ""}`);
+      const note = outcome === "emulated" ? null : h("span", { class: "soft" }, `E2E latency ${ends}`);
       lines.push(h("p", { class: "sides" }, h("span", null, h("b", { class: "side" }, "A"), `${a.label} `, ...time(a)), h("span", null, "→"),
         h("span", null, h("b", { class: "side" }, "B"), `${b.label} `, ...time(b)), note));
     } else {
@@ -97,7 +98,7 @@ export class Head {
     const notes = [...(pair.caveats ?? (model.head.emulated ? ["emulated: which code runs, not how fast"] : []))];
     if (b.note && !model.head.emulated) notes.push(b.note);
     if (sides.twins) notes.push(`A and B are different programs: operators are paired by layer, kind, shapes and cost; ${unpaired(sides)}`);
-    if (state.swap) notes.push("A and B are exchanged: A is the candidate of the comparison as planned");
+    if (state.swap && sides.a) notes.push("A and B are exchanged: A is the candidate of the comparison as planned");
     this.caveats.replaceChildren(...notes.map(text => h("p", { role: "note" }, text)));
   }
 }
@@ -112,7 +113,7 @@ export class Categories {
     this.note = h("span", { class: "soft" });
     const { measurements, programs } = view.model;
     // Bars of all measurements are of use where there are more than two, of one program.
-    const several = measurements.length > 2 && programs.length === 1;
+    const several = measurements.filter(m => !m.projected).length > 2 && programs.length === 1;
     const usable = { "": true, ms: several, share: several, "what-if": !view.model.head.emulated };
     this.choices = Object.entries(OVER).filter(([value]) => usable[value]).map(([value, text]) =>
       [value, h("button", { type: "button", onclick: () => view.store.set({ over: value }) }, value || view.model.data.comparisons.length ? text : "Measured")]);
@@ -136,8 +137,8 @@ export class Categories {
     const rows = guess ? [["B", sides.b], ["→", guess]] : chosen ? model.measurements.map(m => [side(m), m]) : [sides.a && ["A", sides.a], [sides.a ? "B" : "", sides.b]].filter(Boolean);
     const ends = rows.flatMap(([, m]) => m.categories.reduce(([at, all], row) => [at + row.mean_ms, [...all, at + (row.high_ms ?? 0), at + row.mean_ms]], [0, []])[1]);
     const longest = Math.max(...ends, 1e-9);
-    const lines = chosen === "share" ? "" : `; lines: 95 % intervals over the ${sides.b.restarts_ms.length ? "restarts" : "inferences"}`;
-    this.note.textContent = `mean of the traced inferences${lines}`;
+    const lines = chosen === "share" ? "" : `; lines: ${sides.projected ? "95 % intervals of what was measured, 90 % of what is projected" : `95 % intervals over the ${sides.b.restarts_ms.length ? "restarts" : "inferences"}`}`;
+    this.note.textContent = `mean of the traced inferences${sides.projected && ", or projected"}${lines}`;
     this.body.replaceChildren(...rows.map(([name, m]) => this.#bar(name, m, chosen === "share" ? null : longest)));
     const judged = new Map((sides.categories ?? []).map(row => [row.name, row]));
     this.chips.replaceChildren(...sides.b.categories.filter(row => row.mean_ms > 0 || judged.get(row.category)?.baseline_ms > 0).map(row => {
@@ -197,14 +198,14 @@ export class Categories {
       const fill = dim ? mix(color, theme.panel, 0.78) : color;
       const text = `${row.category} ${share(row.share)}, ${this.view.time(row.mean_ms)}`;
       return h("button", { type: "button", class: "seg",
-        title: `${text}, 95 % interval ${this.view.time(row.low_ms)} to ${this.view.time(row.high_ms)}`, "aria-label": `${text}${name && `, ${name}`}`,
+        title: `${text}, ${m.projected ? "projected, 90" : "95"} % interval ${this.view.time(row.low_ms)} to ${this.view.time(row.high_ms)}`, "aria-label": `${text}${m.projected ? ", projected" : ""}${name && `, ${name}`}`,
         "aria-pressed": String(state.category === row.category),
         style: `width:${part}%;background:${fill};color:${inkOn(fill)}`, onclick: () => this.#toggle(row.category) },
         h("span", null, [`${row.category} ${share(row.share)}`, share(row.share)].find(name => widthOf(name) * 1.15 + 12 < room * part / 100) ?? ""));
     });
     return h("div", { class: "cat-row" }, name ? h("b", { class: name === " " ? "side none" : "side" }, name) : null,
       name === " " ? h("button", { type: "button", class: "link cat-name", title: this.#adds(m) || "Compare", onclick: () => this.#choose(m) }, m.label) : h("span", { class: "cat-name", title: this.#adds(m) }, m.label),
-      h("div", { class: "cat-track" }, h("div", { class: "cat-bar" }, ...parts), h("div", { class: "whiskers" }, ...whiskers)),
+      h("div", { class: "cat-track" }, h("div", { class: m.projected ? "cat-bar projected" : "cat-bar" }, ...parts), h("div", { class: "whiskers" }, ...whiskers)),
       h("span", { class: "num" }, this.view.time(total)));
   }
 }

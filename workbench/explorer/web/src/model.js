@@ -4,6 +4,9 @@
 const decode = coded => coded ? coded.codes.map(code => code < 0 ? "" : coded.values[code]) : null;
 const OPERATORS = ["delegated", "portable"];
 const FLIPPED = { faster: "slower", slower: "faster" };
+// What is not known of a projection.
+const UNKNOWN = { isa: "", hidden: [], std_ms: [], restarts_ms: [], quantile: null, roofline: null, functions: null, samples: null, findings: [],
+  trace: { shapes: [], inferences: [] }, note: "", memory: [], start: [], paced: [], loops: {} };
 const invert = values => values.map(value => value ? 1 / value : null);
 
 export class Model {
@@ -19,11 +22,14 @@ export class Model {
       return { ...program, texts: new Proxy(texts, { get: (known, name) => known[name] ?? blank }), tree, own, count: program.keys.length, operators: own.filter(Boolean).length };
     });
     this.measurements = data.measurements.map(m => ({
-      ...m, bound: decode(m.bound), total: m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0),
+      ...UNKNOWN, ...m, bound: decode(m.bound), total: m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0),
       functions: m.functions && { function: decode(m.functions.function), code: decode(m.functions.code) },
     }));
-    this.pairs = data.comparisons.length ? data.comparisons
-      : data.measurements.map((m, number) => ({ baseline: null, candidate: number, label: m.label }));
+    // Projections are compared with what they follow from, after all that was measured.
+    const projections = data.comparisons.filter(({ candidate }) => data.measurements[candidate].projected);
+    const measured = data.comparisons.slice(0, data.comparisons.length - projections.length);
+    const alone = data.measurements.filter(m => !m.projected).map((m, number) => ({ baseline: null, candidate: number, label: m.label }));
+    this.pairs = [...(measured.length ? measured : alone), ...projections];
     this.cached = new Map();
   }
 
@@ -49,6 +55,8 @@ export class Model {
     const timed = judged && !this.head.emulated;  // an emulator's times do not show speed
     return {
       a, b, program, pair, latency, paired: Boolean(judged), outcomes, twins,
+      // What both sides say if one of them is projected, and which one.
+      projected: b.projected ?? a?.projected ?? "", guessed: b.projected ? "b" : a?.projected ? "a" : "",
       // Why an interval without 1 shows nothing.
       reasons: judged ? turned(decode(pair.reasons)) : none,
       rows: twins && invertRows(twins, this.programs[other.program].count),
@@ -100,17 +108,21 @@ export class Model {
     return found;
   }
 
+  /** The sides that have a trace: a projection has none. */
+  traced(state) {
+    const { a, b } = this.sides(state);
+    return [a, b].filter(m => m && !m.projected);
+  }
+
   /** How many pairs of inferences there are. */
   inferences(state) {
-    const { a, b } = this.sides(state);
-    return Math.min(...[a, b].filter(Boolean).map(m => m.trace.inferences.length));
+    return Math.min(...this.traced(state).map(m => m.trace.inferences.length));
   }
 
   /** The pair that is shown first: both nearest to the median of their sides. */
   typical(state) {
-    const { a, b } = this.sides(state);
     const total = Array.from({ length: this.inferences(state) }, () => 0);
-    for (const m of [a, b].filter(Boolean)) {
+    for (const m of this.traced(state)) {
       const lengths = m.trace.inferences.map(each => each.durations[0]);
       const middle = lengths.toSorted((x, y) => x - y)[lengths.length >> 1];
       total.forEach((_, i) => { total[i] += Math.abs(Math.log((lengths[i] || 1) / (middle || 1))); });
@@ -122,7 +134,7 @@ export class Model {
   inference(state) {
     const number = state.inference >= 0 && state.inference < this.inferences(state) ? state.inference : this.typical(state);
     const { a, b } = this.sides(state);
-    return [a, b].map((m, side) => m && this.#spans(state, m, side, number));
+    return [a, b].map((m, side) => m && !m.projected ? this.#spans(state, m, side, number) : null);
   }
 
   /** Spans of an inference; `rows` are the operators of B that they belong to, -1 for none. */
