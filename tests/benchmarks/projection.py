@@ -98,7 +98,7 @@ class Transformer(torch.nn.Module):
         from transformers import AutoConfig, AutoModel
 
         changes, (self.input, *self.shape) = TRANSFORMERS[kind]
-        config = AutoConfig.for_model(kind, **changes, return_dict=False)
+        config = AutoConfig.for_model(kind, **changes)
         config.use_cache = False
         self.model = AutoModel.from_config(config, attn_implementation="eager")
 
