@@ -583,6 +583,15 @@ def test_a_worker_that_hangs_fails_its_job_only(tmp_path):
             hanging.result()
 
 
+def test_without_semaphores_a_worker_says_what_to_mount(monkeypatch):
+    def refuse(*_, **__):
+        raise FileNotFoundError(2, "No such file or directory")  # as sem_open without /dev/shm
+
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", refuse)
+    with open_executor(1, []) as submit, pytest.raises(WorkbenchError, match="/dev/shm"):
+        submit(len, "abc").result(timeout=60)
+
+
 NOISY = """\
 import logging, multiprocessing, warnings
 import workbench.cli as cli, workbench.cli.work as work

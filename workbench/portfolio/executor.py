@@ -54,7 +54,11 @@ def open_workers(jobs: int, devices: Sequence[str] = ()) -> Iterator[Submit]:
 
     def start_worker() -> None:
         spawn = multiprocessing.get_context("spawn")
-        own.worker = ProcessPoolExecutor(1, mp_context=spawn, initializer=_initialize_worker)
+        try:
+            own.worker = ProcessPoolExecutor(1, mp_context=spawn, initializer=_initialize_worker)
+        except OSError as error:
+            what = f"cannot start a worker process: {error.strerror}"
+            raise WorkbenchError(what, hint="mount /dev/shm, which has its semaphores") from None
         workers[own.worker.submit(os.getpid).result()] = own.worker
 
     def call(function: Callable[[Any], Any], job: Any) -> Any:
