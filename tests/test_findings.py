@@ -517,12 +517,14 @@ def test_a_cause_that_another_explains_is_told_with_it_and_latency_comes_first()
             ("compute-bound", 9.0, "a", "latency"), ("fragments", 2.0, "b\nc", "latency"),
             ("layout", 1.0, "b", "latency"), ("pointwise chain", 0.9, "c\nd", "latency"),
             ("head", 0.5, "d", "latency"), ("threads", 0.4, "", "latency"),
+            ("other runtimes", 2.5, "c\ne", "latency"), ("other runtimes", 0.1, "f", "latency"),
         )
     ]  # fmt: skip
     table = rank_findings(pd.DataFrame(rows))
-    others = ["pointwise chain", "slow start", "unknown"]
-    assert table["rule"].tolist() == ["fragments", "threads", "compute-bound", *others]
-    assert table["action"][0] == "; this also explains: layout"
+    first = ["fragments", "threads", "other runtimes"]
+    others = ["pointwise chain", "compute-bound", "slow start", "unknown"]
+    assert table["rule"].tolist() == [*first, *others]
+    assert table["action"][0] == "; this also explains: other runtimes; this also explains: layout"
     assert table["action"][3] == "; this also explains: head"
 
 

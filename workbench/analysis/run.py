@@ -1185,22 +1185,31 @@ class Comparison:
             return None
         if self.same_program:
             return self.compare_by("layer")
-        _, names = layers.align_layers(dict(zip(("before", "after"), self._traced, strict=True)))
-        compared = self.compare_by("layer", **names)
+        compared = self.compare_by("layer", **self._aligned)
         if not self.baseline.runtime:
             return compared
-        return compared.assign(differs=compared["name"].map(self._list_differences(**names)))
+        return compared.assign(differs=compared["name"].map(self._list_differences()))
 
-    def _list_differences(
-        self, before: Mapping[str, str], after: Mapping[str, str]
-    ) -> dict[str, str]:
-        """What ExecuTorch does otherwise than the other runtime in each layer, by common names."""
+    @cached_property
+    def _aligned(self) -> dict[str, dict[str, str]]:
+        """The common names of the layers ``before`` and ``after``."""
+        return layers.align_layers(dict(zip(("before", "after"), self._traced, strict=True)))[1]
+
+    def operators_of_layers(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The operators of both sides without overhead, and in ``layer`` its common name."""
         theirs, ours = (
             m.operators[m.operators["role"] != "overhead"].assign(
                 layer=lambda rows, names=names: rows["module"].map(layers.name_layer).map(names)
             )
-            for m, names in ((self.baseline, before), (self.candidate, after))
+            for m, names in zip(
+                (self.baseline, self.candidate), self._aligned.values(), strict=True
+            )
         )
+        return theirs, ours
+
+    def _list_differences(self) -> dict[str, str]:
+        """What ExecuTorch does otherwise than the other runtime in each layer, by common names."""
+        theirs, ours = self.operators_of_layers()
         dtypes = [m.export.dtype if m.export else "" for m in (self.candidate, self.baseline)]
         other = f"{dtypes[0]} instead of {dtypes[1]}" if all(dtypes) else ""
         texts = {}

@@ -25,6 +25,8 @@ CURES = {
 }
 #: Rules whose findings only another dtype helps against.
 _FLOORS = ("compute-bound", "dtype")
+#: The rule whose findings say that something is slow, and not why.
+_SYMPTOM = "other runtimes"
 #: What a finding says if nobody made the export that would fix it.
 UNCHECKED = "; not checked: no such export was made"
 #: What an objective other than latency makes small.
@@ -114,7 +116,8 @@ def rank_findings(findings: pd.DataFrame, by_gain: bool = True) -> pd.DataFrame:
     Of a gain with only an upper bound, half is expected. Findings that only another dtype helps
     against follow: they are the floor of this one. Then come those about the start and memory, and
     those whose gain could not be measured. A finding whose operators all belong to one
-    with a larger gain is told with that one. The first three share no operator.
+    with a larger gain is told with that one. The first three share no operator. What another
+    runtime computes faster is told with a cause of at least half of it, if one was found.
     """
     if by_gain:
         expected = findings["gain_ms"].fillna(findings["high_ms"] / 2)
@@ -124,7 +127,17 @@ def rank_findings(findings: pd.DataFrame, by_gain: bool = True) -> pd.DataFrame:
         order = pd.DataFrame({"group": group, "gain": -expected}, findings.index)
         findings = findings.loc[order.sort_values(["group", "gain"], kind="stable").index]
     causes: list[dict[str, Any]] = []
-    for row in findings.to_dict("records"):
+    rows = findings.to_dict("records")
+    for row in [row for row in rows if row["rule"] == _SYMPTOM]:
+        keys, least = {*row["keys"].splitlines()}, row["gain_ms"] / 2
+        for cause in rows:
+            expected = np.fmax(cause["gain_ms"], cause["high_ms"] / 2)
+            shared = keys & {*cause["keys"].splitlines()}
+            if shared and expected >= least and cause["rule"] not in (_SYMPTOM, *_FLOORS):
+                cause["action"] += f"; this also explains: {row['title']}"
+                rows.remove(row)
+                break
+    for row in rows:
         keys = {*row["keys"].splitlines()}
         same = [c for c in causes if keys and keys <= {*c["keys"].splitlines()}]
         if same and by_gain and row["of"] == "latency":
