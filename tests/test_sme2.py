@@ -169,7 +169,10 @@ def edit(known, **changes):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (None, "its device has no atlas -> there: workbench atlas; or --device m4-like or c1-like"),
+        (
+            None,
+            "its device has no atlas -> `workbench atlas` there, or --device m4-like or c1-like",
+        ),
         (lambda known: replace(known, kinds=("other",) * len(known.kinds)), "has no basis"),
         (lambda known: '{"kinds": 1}', "atlas"),
         (lambda known: to_json(known).replace("native", "sme2"), "unknown ISA level 'native'"),
@@ -242,7 +245,8 @@ def test_a_run_is_projected_to_published_figures_with_wide_intervals(cli, run_di
     assert (on.loc[depthwise, "basis"] == "as here").all()
     text = cli("project", run_dir, "--device", "m4-like")[1]
     assert "on m4-like at nosme" in text and "on m4-like at sme2" in text
-    assert "projected, not measured" in str(wb.show(on.reset_index())).lower()
+    text = str(wb.show(tables[1], columns=tables[1].columns.drop("key"), top=5))
+    assert "projected, not measured: m4-like at sme2" in text
     assert "projected, not measured" in str(wb.show(run, "sme2")).lower()
     code, _, err = cli("project", run.path, "--device", "c1-like")
     assert code != 0 and err.count("\n") == 1 and "x86_64" in err
@@ -260,9 +264,15 @@ def test_gains_are_projected_from_a_run_of_an_arm_cpu(cli, tmp_path):
     assert code != 0 and err.count("\n") == 1 and "unknown ISA level 'nosme'" in err
 
 
-def test_emulated_times_are_not_projected(sample):
-    with pytest.raises(wb.WorkbenchError, match="emulated runs have no times"):
+def test_what_cannot_be_projected_is_refused_in_one_line(cli, sample):
+    with pytest.raises(wb.WorkbenchError, match="its times are emulated -> measure it on a CPU"):
         sample.subject.project()
+    with pytest.raises(wb.WorkbenchError, match="it has several threads -> measure it"):
+        recorded("unet_small")["avx512_on", 2].project(device="m4-like")
+    code, _, err = cli("project", recorded().path, "--device", "m5-like")
+    assert code != 0 and err == (
+        "error: m5-like: unknown device -> m4-like, c1-like, or the file of an atlas\n"
+    )
 
 
 def test_a_ratio_of_another_device_is_used_if_its_operators_are_the_same(atlas, tmp_path):

@@ -1,11 +1,13 @@
 """What does the SME2 adviser say of ten networks and a language model in each dtype?
 
-Exports them with random weights, and writes the page ``data/docs/sme2_adviser.md``.
+Exports them with random weights, and writes the page ``data/docs/sme2_adviser.md``, which keeps
+what it has of other models and dtypes.
 
     python tests/benchmarks/adviser.py [--keep FOLDER] [--dtypes 8da4w,8da4c,int8] [MODEL...]
 """
 
 import argparse
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -20,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "data" / "docs" / "sme2_adviser.md"
 MODELS = (
     "toy_cnn", "mobilenet_v3_small", "squeezesam", "unet_small", "vit_tiny",
     "timm:resnet18", "timm:lcnet_050", "timm:mixer_s32_224", "timm:deit_tiny_patch16_224",
-    "timm:mobilevit_xxs", "llm:smollm2_135m,layers=2",
+    "timm:mobilevit_xxs", "llm:smollm2_135m",
 )  # fmt: skip
 DTYPES = "8da4w,8da4c,int8"
 #: The page's table stands between these lines.
@@ -56,6 +58,12 @@ def describe(name, table):
     return "| " + " | ".join(cells) + " |"
 
 
+def find_key(line):
+    """The network, dtype and phase that a line of the page is about."""
+    cells = line.split("|")[1:3] or [line.partition(":")[0]]
+    return tuple(re.sub(r", SQNR [^,]*", "", cell).strip() for cell in cells)
+
+
 def main():
     """Export, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -64,7 +72,10 @@ def main():
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     folder = options.keep or Path(tempfile.mkdtemp())
-    lines, refused = [], []
+    head, _, rest = PAGE.read_text().partition(BEGIN)
+    known, _, rest = rest.partition(END)
+    rows = {find_key(line): line for line in known.splitlines() if line.startswith(("| ", "- "))}
+    rows.pop(find_key(HEAD[0]))
     for model in options.models:
         for dtype in options.dtypes.split(","):
             try:
@@ -72,15 +83,15 @@ def main():
                 root = folder / model.replace(":", "_")
                 tables = predict_program(wb.export_model(model, options=export, root=root))
             except WorkbenchError as error:
-                refused.append(f"- {model}, {dtype}: {error.what}.")
-                print(refused[-1], flush=True)
-                continue
-            lines += [describe(name, table) for name, table in tables.items()]
-            print(*lines[-len(tables) :], sep="\n", flush=True)
-    refusals = ["", "Not exported:", "", *refused] if refused else []
-    head, _, rest = PAGE.read_text().partition(BEGIN)
-    body = "\n".join([BEGIN, "", *HEAD, *lines, *refusals, "", END])
-    PAGE.write_text(head + body + rest.partition(END)[2])
+                lines = [f"- {model}, {dtype}: {error.what}."]
+            else:
+                lines = [describe(name, table) for name, table in tables.items()]
+            rows |= {find_key(line): line for line in lines}
+            print(*lines, sep="\n", flush=True)
+    refused = [line for line in rows.values() if line.startswith("- ")]
+    lines = [*HEAD, *(line for line in rows.values() if line not in refused)]
+    lines += ["", "Not exported:", "", *refused] if refused else []
+    PAGE.write_text(head + "\n".join([BEGIN, "", *lines, "", END]) + rest)
     return 0
 
 

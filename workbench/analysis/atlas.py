@@ -155,16 +155,20 @@ def project(measurement: Measurement, level: str = "", device: str | Path = "") 
     """
     run = measurement.run
     if measurement.emulated or measurement.threads != 1:
-        why = "emulated runs have no times" if measurement.emulated else "has several threads"
-        raise UsageError(f"{why}: cannot be projected", where=run.path, hint="measure one thread")
+        why = "its times are emulated" if measurement.emulated else "it has several threads"
+        hint = "measure it on a CPU, with --threads 1"
+        raise UsageError(f"cannot be projected: {why}", where=run.path, hint=hint)
     rows = describe_operators(measurement)
     if (place := str(device)) in PROFILES:
         level = level or PROFILES[place][-1]
         ends, basis = published.estimate(rows, place, level, run.record.host)
+    elif device and not Path(device).is_file():
+        hint = f"{', '.join(PROFILES)}, or the file of an atlas"
+        raise UsageError("unknown device", where=device, hint=hint)
     else:
         own = atlas_path(device_of(run.record.host, run.record.runner))
         if not own.is_file():
-            hint = f"there: workbench atlas; or --device {' or '.join(PROFILES)}"
+            hint = f"`workbench atlas` there, or --device {' or '.join(PROFILES)}"
             raise UsageError("its device has no atlas", where=run.path, hint=hint)
         here = load_atlas(own)
         there = load_atlas(Path(device)) if device else here

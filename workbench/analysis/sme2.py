@@ -181,11 +181,10 @@ def describe_kernels(table: pd.DataFrame) -> str:
     one_row = on & (products["reason"] == ONE_ROW)
     shares = [products["flops"][rows].sum() / total for rows in (on & ~one_row, one_row, ~on)]
     kernels, one, without = map(format_share, shares)
-    count = (table["kernel_on"] == _PORTABLE).sum()
     return (
-        f"with SME2, {kernels} of the arithmetic of {len(products)} products and convolutions are "
-        f"in its kernels of several rows, {one} in those of one row, {without} in none; {count} "
-        "portable operators"
+        f"of the arithmetic in matrix products and convolutions ({len(products)}), {kernels} would "
+        f"run in SME2 kernels of several rows, {one} in those of one row, and {without} in none; "
+        f"operators outside of XNNPACK: {(table['kernel_on'] == _PORTABLE).sum()}"
     )
 
 

@@ -157,7 +157,8 @@ def project(run_dir: Path, device: Path | None, level: str, experiment: str, top
     source = run[experiment] if experiment else source
     tables = project_levels(source, level, device or "")
     page = atomic_write(run.output / EXPLORER_HTML, explorer_page(run, projections=tables))
-    lines = [describe_projections(tables), show(tables[-1][1:], top=top), page]
+    columns = tables[-1].columns.drop(["key", "kind"])
+    lines = [describe_projections(tables), show(tables[-1][1:], columns=columns, top=top), page]
     record = {"run_dir": run_dir, "projected": True, "experiment": source.name, "level": level}
     record |= {"projection": tables[-1], "explorer": page}
     return Output(lines, record, step="measure on the device to be sure")

@@ -356,7 +356,8 @@ def sme2(model: str, out: Path | None, export: ExportOptions, target: str) -> Ou
             except WorkbenchError as error:
                 lines.append(f"{dtype}: {error}")
     tables = {name: each for p in programs for name, each in predict_program(p).items()}
-    lines += [f"{name}: {describe_kernels(table)}" for name, table in tables.items()]
+    if len(programs) > 1 or target:
+        lines += [f"{name}: {describe_kernels(table)}" for name, table in tables.items()]
     step = "" if target else f"{call('sme2', model)} --target qemu"
     return Output(lines, {"programs": programs, "kernels": tables}, step=step)
 

@@ -142,14 +142,12 @@ def show_table(
     """
     if frame is None:
         return show_note(f"{caption or 'This'}: not recorded in this run")
-    for name in columns or ():
+    for name in () if columns is None else columns:
         if name not in frame:
             raise unknown_name("column", name, map(str, frame.columns))
     shown = (frame if columns is None else frame[list(columns)]).iloc[:top]
-    marks = {
-        EMULATED: is_emulated(frame),
-        PROJECTED: any(str(name).startswith("projected_") for name in frame),
-    }
+    projected = any(str(name).startswith("projected_") for name in frame)
+    marks = {EMULATED: is_emulated(frame), str(frame.columns.name or PROJECTED): projected}
     for mark in (text for text, applies in marks.items() if applies):
         caption = f"{caption} ({mark})" if caption else mark
     # Units are those of the largest of the known frames that this one contains.
