@@ -11,7 +11,7 @@ import time
 import traceback
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +30,7 @@ from workbench.portfolio.matrix import plan_cells, read_matrix
 from workbench.portfolio.state import open_storage, outcome_path, render_index
 from workbench.records.documents import describe_document
 from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio, Row
-from workbench.run.locks import lock_folder
+from workbench.run.locks import lock_device, lock_folder
 from workbench.store import load_run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -472,6 +472,23 @@ def test_progress_says_what_runs(matrix, ran, tmp_path):
     fractions = [fraction for _, fraction in told]
     assert fractions == sorted(fractions) and fractions[0] == 0
     assert 0.8 < fractions[-1] < 1  # stages of several cells end in any order
+
+
+def test_progress_says_what_a_job_waits_for(matrix, ran, tmp_path, monkeypatch):
+    monkeypatch.setattr("workbench.portfolio.scheduler.POLL_S", 0.05)
+    told = []
+
+    def listen(text, _):
+        told.append(text)
+        if text.endswith(": waiting"):
+            held.close()
+
+    with ExitStack() as held:
+        held.enter_context(lock_device("host"))
+        wb.batch(matrix("models: toy_cnn\nisa: none\n"), out=tmp_path / "out", progress=listen)
+    waiting = "exporting 1 of 1: toy_cnn/fp32/host/none: another measurement or batch is running"
+    assert any(text.startswith(waiting) and f"PID {os.getpid()}" in text for text in told)
+    assert not told[-1].endswith(": waiting")
 
 
 def test_another_notebook_makes_only_the_reports_anew(matrix, ran, tmp_path):

@@ -12,7 +12,7 @@ from workbench.errors import TraceError
 from workbench.options import Progress, silent
 from workbench.portfolio.executor import LOCAL, Submit, open_executor
 from workbench.portfolio.matrix import HOST, Matrix, plan_cells, read_matrix, select_cells
-from workbench.portfolio.stages import Job, adopt_export, run_job
+from workbench.portfolio.stages import Job, adopt_export, read_waiting, run_job
 from workbench.portfolio.state import (
     Storage,
     load_outcomes,
@@ -27,6 +27,8 @@ from workbench.run.plan import check_toggle
 from workbench.run.runner import find_runner
 from workbench.store import remove_partials, safe_name
 
+#: Seconds after which what a job waits for is looked up again.
+POLL_S = 5
 RUNNING = {"export": "exporting", "measure": "measuring", "report": "reporting"}
 #: One export needs about two gigabytes of memory.
 MAX_JOBS = 4
@@ -125,7 +127,7 @@ class Scheduler:
                 exported.add(cell.stem)
         while self.waiting or self.running:
             self._start_jobs()
-            for future in wait(self.running, return_when=FIRST_COMPLETED).done:
+            for future in wait(self.running, POLL_S, return_when=FIRST_COMPLETED).done:
                 self._finish(self.running.pop(future), future)
 
     def _enqueue(self, stage: str, cell: Cell) -> None:
@@ -151,7 +153,8 @@ class Scheduler:
                         self._update(replace(known, doing=RUNNING[job.stage]))
         first = next(iter(self.running.values()))  # of a device's jobs, this one runs
         count = f"{self.finished[first.stage] + 1} of {self.counts[first.stage]}"
-        self._report_progress(f"{RUNNING[first.stage]} {count}: {first.cell.name}")
+        words = [f"{RUNNING[first.stage]} {count}: {first.cell.name}", read_waiting(first)]
+        self._report_progress(": ".join(filter(None, words)))
 
     def _finish(self, job: Job, future: Future[Outcome]) -> None:
         """Update the cells that a job was for, and enqueue their next stage."""

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from workbench.analysis.open import open_run
@@ -66,8 +67,10 @@ def run_job(job: Job) -> Outcome:
     _check_worker(job)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(_open_log(job))
-        asked = time.monotonic()
-        stack.enter_context(lock_device(job.device) if job.device else share_machine())
+        asked, wait = time.monotonic(), partial(_note_waiting, job)
+        stack.enter_context(lock_device(job.device, wait) if job.device else share_machine(wait))
+        if read_waiting(job):
+            job.storage.write(job.log, "")
         started, clock = datetime.now(UTC), time.monotonic()
         if job.stage == "export":  # the other stages have time limits of their own
             note = (job.storage.folder / job.log).with_suffix(".where")
@@ -84,6 +87,19 @@ def run_job(job: Job) -> Outcome:
         cached=cached,
     )
     return add_stage(outcome, stage)
+
+
+def _note_waiting(job: Job, text: str, _: float) -> None:
+    job.storage.write(job.log, f"{text}\n")
+
+
+def read_waiting(job: Job) -> str:
+    """What a job waits for before it begins; empty if it does not."""
+    try:
+        text = (job.storage.folder / job.log).read_text()
+    except (OSError, ValueError):
+        return ""
+    return text.strip() if text.endswith(": waiting\n") and text.count("\n") == 1 else ""
 
 
 def add_stage(outcome: Outcome, stage: CellStage) -> Outcome:
