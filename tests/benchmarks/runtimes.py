@@ -33,7 +33,8 @@ from workbench.records.runs import Tensor
 from workbench.run.other_runtime import Settings
 from workbench.run.other_runtime import __name__ as worker
 
-MODEL, RESTARTS, ROUNDS, TOLERANCE = "mobilenet_v3_small", 5, 12, 0.03
+MODEL, SMALL = "mobilenet_v3_small", "executorch:ds_cnn"
+RESTARTS, ROUNDS, TOLERANCE = 5, 12, 0.03
 ZOO = (
     "toy_cnn", "mobilenet_v3_small", "squeezesam", "vit_tiny", "unet_small", "efficient_sam",
     "edgetam_image_encoder", "executorch:mv2", "executorch:resnet18", "executorch:ds_cnn",
@@ -175,9 +176,9 @@ def measure_case(name, root):
     if name.endswith("#6961"):
         export = replace(export, dtype="int8")
     elif name.endswith("#4005"):
-        nets, x, options = "toy_cnn", None, replace(options, threads=(1, THREADS))
+        nets, x, options = SMALL, None, replace(options, threads=(1, THREADS))
     elif name.endswith(("#7880", "#403")):
-        model, exports = "executorch:ds_cnn", (replace(export, backend="portable"), export)
+        model, exports = SMALL, (replace(export, backend="portable"), export)
         if name.endswith("#403"):
             model = f"{wb.sample_file('sentences.py')}:Sentences"
             exports = (export, replace(export, also_rewrite=("products",)))

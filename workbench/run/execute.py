@@ -96,8 +96,7 @@ def execute(
         recorder.inputs = locate_inputs(plan, recorder.run_dir)
         # The native runner has a sampler on Linux, and can leave its tracer out.
         linux = runner.target.platform != "mac"
-        alternates = linux and not any(e.runner in RUNTIMES for e in plan.experiments)
-        kinds = [(False, True)] if alternates else [(False,), (True,)]
+        kinds = [(False, True)] if linux else [(False,), (True,)]
         for process in restarts(recorder, enough):
             for threads, traced in itertools.product(plan.threads, kinds):
                 steps = [(threads, process, kind) for kind in traced]

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,6 +66,7 @@ class Model(NamedTuple):
 
 def main(text: str) -> None:
     """Open the model, then answer commands until standard input ends."""
+    gc.disable()  # or imports take a quarter longer, and inferences are interrupted
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what compilers print is no answer
 
@@ -89,14 +90,15 @@ def serve(settings: Settings, answer: Callable[..., None]) -> None:
     if settings.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, settings.cpus)
     arrays = [read_input(tensor) for tensor in settings.inputs]
-    opened = time.perf_counter()
-    model = RUNTIMES[settings.runtime](settings, arrays)
+    opened, open_model = time.perf_counter(), RUNTIMES[settings.runtime]
+    model = open_model(replace(settings, traced=False), arrays)
     outputs = model.run()
     load_ms = 1e3 * (time.perf_counter() - opened)
     used = max(count_busy_threads(model.run), model.threads)
     if used != settings.threads:
         raise RuntimeError(f"it uses {used} threads instead of {settings.threads}")
-    gc.disable()
+    tells = settings.traced and settings.runtime != "compile"  # whose kernels are no operators
+    timed = open_model(settings, arrays) if tells else model
     traced: list[Span] = []
     answer(
         event="ready", runner=settings.runtime, clock=CLOCK, traced=settings.traced, isa="native",
@@ -110,8 +112,9 @@ def serve(settings: Settings, answer: Callable[..., None]) -> None:
         command, _, argument = line.rstrip("\n").partition(" ")
         if command in ("run", "untraced", "paced"):
             count, period_us = map(int, f"{argument} 0".split()[:2])
-            spans, times, outputs = time_runs(model.run, count, 1000 * period_us)
-            traced += spans if settings.traced else ()
+            run = timed.run if command == "run" else model.run
+            spans, times, outputs = time_runs(run, count, 1000 * period_us)
+            traced += spans if command == "run" else ()
             answer(event="run", **times)
         elif command == "output":
             answer(event="output", files=write_outputs(outputs, argument))
@@ -119,7 +122,7 @@ def serve(settings: Settings, answer: Callable[..., None]) -> None:
             traced.clear()
             answer(event="reset")
         elif command == "etdump":
-            operators = model.spans() or [[] for _ in traced]
+            operators = timed.spans() or [[] for _ in traced]
             runs = list(zip(traced, operators[-len(traced) :], strict=True))
             Path(argument).write_bytes(build_etdump(settings.runtime, runs))
             answer(event="etdump", file=argument)
@@ -196,17 +199,13 @@ def time_runs(
 
 
 def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
-    """A program of ``torch.export``, its operators called one after the other, or compiled.
-
-    Kernels of ``torch.compile`` do not map to operators.
-    """
+    """A program of ``torch.export``, its operators called one after the other, or compiled."""
     import torch
     from torch.utils._pytree import tree_flatten, tree_unflatten
 
     from workbench.export.runtimes import label_node
 
     torch.set_num_threads(settings.threads)
-    torch.set_num_interop_threads(1)
     program: Any = torch.export.load(settings.path)
     module = program.module(check_guards=False)
     examples, structure = tree_flatten(program.example_inputs)
@@ -228,7 +227,7 @@ def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
         with torch.inference_mode():
             return flatten(call(*args, **kwargs))
 
-    if compiled or not settings.traced:
+    if not settings.traced:
         return Model(run, torch.get_num_threads())
 
     spans: list[list[Span]] = []
