@@ -644,5 +644,15 @@ def test_warnings_of_workers_stay_off_the_terminal(tmp_path):
 def test_a_row_has_the_needs_of_its_measurement(tmp_path):
     changes = {"starts": (make_start("a"),)}
     subject = open_made_run(tmp_path / "run", {"a": 6.0}, traced=1, changes=changes).subject
-    row, needs = stages.tabulate_row(subject), subject.resources.set_index("resource")["value"]
+    (row,), needs = stages.tabulate_rows(subject), subject.resources.set_index("resource")["value"]
     assert (row.first_output_ms, row.peak_mb) == (needs["first output"], needs["peak memory"])
+
+
+def test_a_measurement_has_a_row_for_each_of_its_comparisons(tmp_path):
+    pairs, times = (("a", "b"), ("c", "b")), {"a": 6.0, "b": 3.0, "c": 1.5}
+    run = open_made_run(tmp_path / "run", times, pairs=pairs, traced=1)
+    rows = [row for m in run.measurements for row in stages.tabulate_rows(m)]
+    assert [(row.experiment, row.against) for row in rows] == [
+        *(("a", ""), ("b", "a"), ("b", "c"), ("c", "")),
+    ]
+    assert [round(row.speedup, 1) for row in rows if row.against] == [2.0, 0.5]

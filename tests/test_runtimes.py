@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -216,3 +217,26 @@ def test_a_matrix_names_runtimes_and_files(cli, tmp_path):
     matrix.write_text("models: [toy_cnn]\nagainst: [eager]\n")
     code, out, _ = cli("batch", matrix, "--dry-run")
     assert (code, "toy_cnn" in out) == (0, True)
+
+
+NETWORK = """
+import torch
+class Net(torch.nn.Linear):
+    def __init__(self): super().__init__(8, 8)
+    def get_example_inputs(self): return (torch.randn(4, 8),)
+"""
+
+
+@pytest.mark.slow
+def test_a_batch_compares_with_another_runtime(cli, tmp_path):
+    (tmp_path / "net.py").write_text(NETWORK)
+    settings = "processes: 1\nruns: 2\nevidence: false\nroof: false\ncold_start: false\n"
+    matrix = tmp_path / "matrix.yaml"
+    matrix.write_text(f"models: ['net.py:Net']\nagainst: [eager]\n{settings}")
+    code, _, err = cli("batch", matrix, "--out", tmp_path / "out")
+    assert code == 0, err
+    page = (tmp_path / "out" / "index.html").read_text()
+    (outcome,) = json.loads((tmp_path / "out" / "portfolio.json").read_text())["outcomes"]
+    ours, theirs = outcome["rows"]
+    assert (ours["against"], ours["program"], theirs["program"]) == ("eager", "", "eager")
+    assert re.search(r">eager [0-9.]+<", page), "the baseline of the speed-up"

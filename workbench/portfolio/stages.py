@@ -220,16 +220,17 @@ def report_cell(job: Job, progress: Progress) -> tuple[Outcome, bool]:
         problem="; ".join(failures["check"] + ": " + failures["evidence"]),
         grade=str(run.quality["grade"].iloc[0]),
         verdicts=tuple(comparison.text for comparison in run.comparisons),
-        rows=tuple(tabulate_row(m) for m in run.measurements if not m.control),
+        rows=tuple(row for m in run.measurements if not m.control for row in tabulate_rows(m)),
     )
     return outcome, False
 
 
-def tabulate_row(m: Measurement) -> Row:
-    """The row of a measurement; an emulated one has no times."""
-    row = Row(m.name, m.experiment.isa, m.threads)
+def tabulate_rows(m: Measurement) -> Iterator[Row]:
+    """A row for each comparison of a measurement, at least one; an emulated one has no times."""
+    row = Row(m.name, m.experiment.isa, m.threads, program=m.experiment.program)
     if m.emulated or m.statistics.empty:
-        return row
+        yield row
+        return
     found = m.statistics.iloc[0]
     resources = dict(zip(m.resources["resource"], m.resources["value"], strict=True))
     largest = m.categories.loc[m.categories["mean_ms"].idxmax()]
@@ -247,20 +248,24 @@ def tabulate_row(m: Measurement) -> Row:
         first_output_ms=resources.get("first output"),
         peak_mb=resources.get("peak memory"),
     )
-    ab = next((ab for ab in m.run.comparisons if ab.candidate is m), None)
-    if m.wrong or (ab and ab.wrong):
-        return replace(row, outcome=WRONG)
-    if ab is None:
-        return row
-    latency = ab.latency.iloc[0]
-    return replace(
-        row,
-        against=ab.baseline.name,
-        speedup=float(latency["speedup"]),
-        speedup_low=_finite(latency["low"]),
-        speedup_high=_finite(latency["high"]),
-        outcome=ab.verdict.outcome,
-    )
+    compared = [ab for ab in m.run.comparisons if ab.candidate is m]
+    if m.wrong or not compared:
+        yield replace(row, outcome=WRONG if m.wrong else "")
+        return
+    for ab in compared:
+        latency = ab.latency.iloc[0]
+        yield (
+            replace(row, outcome=WRONG)
+            if ab.wrong
+            else replace(
+                row,
+                against=ab.baseline.name,
+                speedup=float(latency["speedup"]),
+                speedup_low=_finite(latency["low"]),
+                speedup_high=_finite(latency["high"]),
+                outcome=ab.verdict.outcome,
+            )
+        )
 
 
 def _finite(end: float) -> float | None:

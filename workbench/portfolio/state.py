@@ -34,6 +34,8 @@ FACTS = (
     *("platform", "cpu", "emulated", "state", "grade", "size_bytes", "sqnr_db", "undelegated"),
     *("problem", "error", "run_dir", "report", "notebook"),
 )
+#: Those of its program, which rows of other programs lack.
+FACTS_OF_PROGRAM = ("size_bytes", "sqnr_db", "undelegated")
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,8 @@ def write_csv(outcomes: Iterable[Outcome]) -> str:
         axes = {axis: value for axis, value in _axes(outcome).items() if axis != "state"}
         facts = {name: getattr(outcome, name) for name in FACTS}
         for row in [asdict(row) for row in outcome.rows] or [{}]:
-            lines.append({**axes, **row, **facts, "cache_key": outcome.cell.cache_key})
+            of_other = dict.fromkeys(FACTS_OF_PROGRAM if row.get("program") else (), "")
+            lines.append({**axes, **row, **facts, **of_other, "cache_key": outcome.cell.cache_key})
     return defuse(pd.DataFrame(lines, dtype=object)).to_csv(index=False)
 
 
@@ -252,5 +255,6 @@ def _list_latencies(outcomes: Iterable[Outcome]) -> dict[str, list[dict[str, Any
         for row in outcome.rows:
             name = f"{cell.dtype}, {cell.target}, {row.experiment}, {count_threads(row.threads)}"
             name += f", {WRONG}" if row.outcome == WRONG else ""
-            bars += [{"name": name, "ms": row.latency_ms}] if row.latency_ms else []
+            bar = {"name": name, "ms": row.latency_ms}
+            bars += [bar] if row.latency_ms and bar not in bars else []
     return models

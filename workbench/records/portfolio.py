@@ -53,8 +53,9 @@ class CellStage:
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement of a cell: an experiment at a thread count.
+    """One measurement of a cell, an experiment at a thread count, for each of its comparisons.
 
+    ``program`` names another one than the cell's, such as another runtime's.
     ``latency_ms`` is of untraced ``Method::execute``, with its 95 % interval over the process
     ``restarts``; ``share`` is the part of the ``bottleneck``, an operator category. An emulated
     run has no times. The first output and the largest resident set are means over starts.
@@ -79,6 +80,7 @@ class Row:
     restarts: int = 0
     first_output_ms: float | None = None
     peak_mb: float | None = None
+    program: str = ""
 
 
 @dataclass(frozen=True)
