@@ -37,7 +37,8 @@ MODEL, SMALL = "mobilenet_v3_small", "executorch:ds_cnn"
 RESTARTS, ROUNDS, TOLERANCE = 5, 12, 0.03
 ZOO = (
     "toy_cnn", "mobilenet_v3_small", "squeezesam", "vit_tiny", "unet_small",
-    "edgetam_image_encoder", SMALL, "timm:resnet18", "timm:efficientnet_lite0", "timm:mobilevit_xxs",
+    "edgetam_image_encoder", SMALL, "timm:resnet18", "timm:efficientnet_lite0",
+    "timm:mobilevit_xxs",
 )  # fmt: skip
 #: Threads of users: the other runtime, and what has to be named as the cause.
 USERS = {
