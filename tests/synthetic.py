@@ -43,29 +43,12 @@ def synthetic_latencies(
     traced: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Interleaved latencies of experiments whose true ratio is known.
+    """``frames.LATENCIES`` of experiments whose true ratio is known, in the order of measurement.
 
-    Parameters
-    ----------
-    latencies_ms
-        True latency of every experiment, in the order of interleaving.
-    threads, processes, rounds, batch
-        How much is measured; ``batch`` inferences are timed in one go, twice a round.
-    noise, restart
-        Log-normal scatter of single inferences, and of an experiment from restart to restart.
-    drift
-        How far the machine wanders over a restart; all experiments alike.
-    outliers
-        Which part of the inferences is disturbed, by 30 % on average.
-    traced
-        Marks the rows as measured with ETDump on.
-    seed
-        Of the random numbers.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.LATENCIES`` in the order of measurement.
+    ``batch`` inferences are timed in one go, twice a round. ``noise`` and ``restart`` are the
+    log-normal scatter of single inferences and of an experiment between restarts; the machine
+    wanders by ``drift`` over a restart, all experiments alike; a part of the inferences,
+    ``outliers``, is disturbed by 30 % on average.
     """
     rng = np.random.default_rng(seed)
     names = list(latencies_ms)
@@ -107,24 +90,10 @@ def synthetic_ledger(
     restart: float = 0.003,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The ledger of ``NETWORK``, each category made faster by a known factor.
+    """The ledger of ``NETWORK``, each category made faster by a factor of ``speedups``.
 
-    Parameters
-    ----------
-    speedups
-        Factor by category; 1 for those not named.
-    processes, runs
-        Process restarts, and runs of each.
-    noise, restart
-        Log-normal scatter of an operator from run to run, and of all of them from restart to
-        restart.
-    seed
-        Of the random numbers.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.LEDGER`` and ``process``; delegated operators in whole microseconds.
+    ``noise`` and ``restart`` are the log-normal scatter of an operator from run to run, and of all
+    of them between restarts. Delegated operators take whole microseconds.
     """
     rng = np.random.default_rng(seed)
     speedups = speedups or {}
@@ -159,22 +128,10 @@ def synthetic_ledger(
 def resample_run(
     run: RunRecord, *, factor: float, started: str, scatter: float, seed: int
 ) -> RunRecord:
-    """A run as the same machine might have made it at another time.
+    """A run as the same machine might have made it at another time, ``factor`` times as long.
 
-    Every process's inferences are drawn anew from those that it measured.
-
-    Parameters
-    ----------
-    run
-        A recorded run.
-    factor
-        How many times as long every inference takes.
-    started
-        When it began, as ISO 8601.
-    scatter
-        Log-normal scatter of all inferences of one process.
-    seed
-        Of the random numbers.
+    Every process's inferences are drawn anew from those that it measured, with a log-normal
+    ``scatter`` of all inferences of one process.
     """
     rng = np.random.default_rng(seed)
 

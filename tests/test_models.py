@@ -270,64 +270,37 @@ def test_the_trial_run_does_not_touch_the_model(write):
     assert loaded.example_inputs[0].tolist() == [0, 0]
 
 
+USAGE, ERROR = "UsageError: ", "WorkbenchError: "
+
+
 @pytest.mark.parametrize(
-    ("text", "spec", "error", "parts"),
+    ("text", "spec", "words"),
     [
-        (NET, "gone.py:Net", "UsageError", ["gone.py: no such file"]),
-        (NET, "mine.py", "UsageError", ["mine.py: no model named", "path/to/file.py:NAME"]),
-        (NET, "mine.py:", "UsageError", ["no model named"]),
-        (NET, "mine.txt:Net", "UsageError", ["mine.txt: not a Python file"]),
-        (NET, "mine.py:Nett", "UsageError", ["mine.py: unknown", "did you mean 'Net'?"]),
-        (NET + "SIZE = 3\n", "mine.py:SIZE", "UsageError", ["unknown model 'SIZE'", "valid: Net"]),
-        (
-            NET,
-            "mine.py:Net",
-            "WorkbenchError",
-            ["mine.py: Net has no example inputs", "EXAMPLE_INPUTS"],
-        ),
-        (NET + "example_inputs = 3\n", "mine.py:Net", "WorkbenchError", ["has no example inputs"]),
-        (
-            "import torch\n1 / 0\n",
-            "mine.py:Net",
-            "WorkbenchError",
-            ["mine.py:2:", "ZeroDivisionError"],
-        ),
-        ("import torch\n)\n", "mine.py:Net", "WorkbenchError", ["mine.py:2:", "SyntaxError"]),
-        ("import gone_module\n", "mine.py:Net", "WorkbenchError", ["mine.py:1:", "gone_module"]),
-        ("raise SystemExit(3)\n", "mine.py:Net", "WorkbenchError", ["mine.py:1:", "SystemExit"]),
-        ("def f():\n    return 3\n", "mine.py:f", "WorkbenchError", ["mine.py: f gives 'int'"]),
-        (
-            "def f(n):\n    return n\n",
-            "mine.py:f",
-            "WorkbenchError",
-            ["cannot be built", "'n'", "without arguments"],
-        ),
-        (
-            NET + "example_inputs = torch.ones(1, 5)\n",
-            "mine.py:Net",
-            "WorkbenchError",
-            ["mine.py:11: forward() fails on its inputs", "1x5 and 4x2"],
-        ),
-        (
-            NET + "example_inputs = (torch.ones(1, 4), 2)\n",
-            "mine.py:Net",
-            "WorkbenchError",
-            ["mine.py:10: forward() fails", "TypeError"],
-        ),
-        (
-            NET + "\n\ndef get_example_inputs():\n    raise OSError('no data')\n",
-            "mine.py:Net",
-            "WorkbenchError",
-            ["mine.py:15: example inputs cannot be made", "no data"],
-        ),
+        (NET, "gone.py:Net", USAGE + "gone.py: no such file"),
+        (NET, "mine.py", USAGE + "mine.py: no model named.*path/to/file.py:NAME"),
+        (NET, "mine.py:", USAGE + ".*no model named"),
+        (NET, "mine.txt:Net", USAGE + "mine.txt: not a Python file"),
+        (NET, "mine.py:Nett", USAGE + "mine.py: unknown.*did you mean 'Net'?"),
+        (NET + "SIZE = 3\n", "mine.py:SIZE", USAGE + ".*unknown model 'SIZE'.*valid: Net"),
+        (NET, "mine.py:Net", ERROR + "mine.py: Net has no example inputs.*EXAMPLE_INPUTS"),
+        (NET + "example_inputs = 3\n", "mine.py:Net", ERROR + ".*has no example inputs"),
+        ("import torch\n1 / 0\n", "mine.py:Net", ERROR + "mine.py:2:.*ZeroDivisionError"),
+        ("import torch\n)\n", "mine.py:Net", ERROR + "mine.py:2:.*SyntaxError"),
+        ("import gone_module\n", "mine.py:Net", ERROR + "mine.py:1:.*gone_module"),
+        ("raise SystemExit(3)\n", "mine.py:Net", ERROR + "mine.py:1:.*SystemExit"),
+        ("def f():\n    return 3\n", "mine.py:f", ERROR + "mine.py: f gives 'int'"),
+        ("def f(n):\n    return n\n", "mine.py:f", ERROR + ".*be built.*'n'.*without arguments"),
+        (NET + "example_inputs = torch.ones(1, 5)\n", "mine.py:Net",
+         ERROR + "mine.py:11: forward.. fails on its inputs.*1x5 and 4x2"),
+        (NET + "example_inputs = (torch.ones(1, 4), 2)\n", "mine.py:Net",
+         ERROR + "mine.py:10: forward.. fails.*TypeError"),
+        (NET + "\n\ndef get_example_inputs():\n    raise OSError('no data')\n", "mine.py:Net",
+         ERROR + "mine.py:15: example inputs cannot be made.*no data"),
     ],
-)
-def test_each_way_to_fail_has_one_clear_line(write, text, spec, error, parts):
+)  # fmt: skip
+def test_each_way_to_fail_has_one_clear_line(write, text, spec, words):
     write(text)
-    line = problem(wb.load_model, spec)
-    assert line.startswith(f"{error}: ")
-    for part in parts:
-        assert part in line
+    assert re.match(words, problem(wb.load_model, spec))
 
 
 @pytest.mark.parametrize("name", ["get_example_kwargs", "get_example_kwarg_inputs"])
@@ -519,6 +492,22 @@ def test_a_name_of_upstream_is_known_with_and_without_its_prefix():
     assert "did you mean 'resnet8'" in problem(wb.load_model, "executorch:resnt8")
 
 
+@pytest.fixture
+def sketch(monkeypatch):
+    """Define upstream's model ``sketch`` by the function that makes it."""
+    from executorch.examples import models
+
+    def define(make):
+        kind = {"get_eager_model": lambda self: make(),
+                "get_example_inputs": lambda self: (torch.ones(1, 4),)}  # fmt: skip
+        module = types.ModuleType("executorch.examples.models.sketch")
+        module.Sketch = type("Sketch", (), kind)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(models.MODEL_NAME_TO_MODEL, "sketch", ("sketch", "Sketch"))
+
+    return define
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -531,20 +520,8 @@ def test_a_name_of_upstream_is_known_with_and_without_its_prefix():
         ("raise RuntimeError('broken')", "cannot be built: RuntimeError: broken"),
     ],
 )
-def test_an_upstream_model_that_lacks_something_says_what(monkeypatch, body, words):
-    from executorch.examples import models
-
-    class Definition:
-        def get_eager_model(self):
-            exec(body)
-
-        def get_example_inputs(self):
-            return ()
-
-    module = types.ModuleType("executorch.examples.models.sketch")
-    module.Sketch = Definition
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(models.MODEL_NAME_TO_MODEL, "sketch", ("sketch", "Sketch"))
+def test_an_upstream_model_that_lacks_something_says_what(sketch, body, words):
+    sketch(lambda: exec(body))
     resolve = socket.getaddrinfo
     assert words in problem(wb.load_model, "executorch:sketch")
     assert socket.getaddrinfo is resolve
@@ -652,24 +629,10 @@ def run_twice(call):
 
 
 def test_overlapping_loads_leave_the_network_imports_and_random_numbers_as_they_were(
-    monkeypatch, write
+    monkeypatch, write, sketch
 ):
-    from executorch.examples import models
-
     overlap = Overlap()
-
-    class Definition:
-        def get_eager_model(self):
-            overlap.meet()
-            return nn.Linear(4, 2)
-
-        def get_example_inputs(self):
-            return (torch.ones(1, 4),)
-
-    module = types.ModuleType("executorch.examples.models.sketch")
-    module.Sketch = Definition
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(models.MODEL_NAME_TO_MODEL, "sketch", ("sketch", "Sketch"))
+    sketch(lambda: overlap.meet() or nn.Linear(4, 2))
     resolve, bytecode = socket.getaddrinfo, sys.dont_write_bytecode
     assert run_twice(lambda: wb.load_model("executorch:sketch")) == []
     assert socket.getaddrinfo is resolve

@@ -8,10 +8,12 @@ of ExecuTorch's headers is compiled into it.
 import os
 import re
 import subprocess
+from random import Random
 
 import numpy as np
 import pytest
 from devices import SDK, compile_cpp, needs_compiler
+from fuzz import mutate_bytes
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200), needs_compiler]
 
@@ -52,35 +54,12 @@ def assert_clean(code, errors, what):
     assert not re.search(r"AddressSanitizer|runtime error:", errors), f"{what}\n{errors[-3000:]}"
 
 
-def damage(whole, rng):
-    """A program with a few bytes changed, cut out, doubled, or its header's numbers replaced."""
-    content = bytearray(whole)
-    for _ in range(rng.integers(1, 6)):
-        at = int(rng.integers(0, len(content)))
-        match rng.integers(0, 5):
-            case 0:
-                content[at] = rng.integers(256)
-            case 1:
-                content[at % 64] = rng.integers(256)
-            case 2:  # offsets of a FlatBuffer are small numbers, four bytes each
-                at -= at % 4
-                content[at : at + 4] = int(rng.integers(0, 2**32)).to_bytes(4, "little")
-            case 3:
-                length = int(rng.integers(1, 64))
-                del content[at : at + length]
-            case 4:
-                length = int(rng.integers(1, 64))
-                content[at:at] = content[at : at + length]
-    return bytes(content)
-
-
 @pytest.mark.parametrize("part", range(8))
 def test_damaged_programs(sanitized, part, pair_pte, conv_pte, tmp_path):
-    rng = np.random.default_rng(part)
     whole = (pair_pte if part % 2 else conv_pte).read_bytes()
     path = tmp_path / "damaged.pte"
     for number in range(PROGRAMS):
-        path.write_bytes(damage(whole, rng))
+        path.write_bytes(mutate_bytes(Random(f"{part} {number}"), [whole]))
         code, answers, errors = run(sanitized, "--model_path", path, "--cpu_threads", 1)
         assert_clean(code, errors, f"part {part}, program {number}")
         assert code <= 0 or b'"error":' in answers.splitlines()[-1]

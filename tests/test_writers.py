@@ -473,16 +473,6 @@ def test_any_times_are_drawn_within_their_call(tmp_path_factory, times, end):
     assert all(0 <= begin <= stop <= end for begin, stop in operators)
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=250), min_size=1))
-def test_any_name_is_kept_as_far_as_it_is_printable(tmp_path_factory, names):
-    path = tmp_path_factory.getbasetemp() / "names.etdump"
-    names = [name.encode()[:900].decode(errors="ignore") for name in names]
-    run = [Profile(name, -1, start=10 * n, end=10 * n + 5) for n, name in enumerate(names)]
-    write_trace(path, *run)
-    (slices,) = perfetto(path, path.parent).values()
-    assert all(is_shown_as(n, s["name"]) for n, s in zip(names, slices, strict=True))
-
-
 # --- speedscope -----------------------------------------------------------------------------------
 
 
