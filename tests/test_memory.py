@@ -512,6 +512,7 @@ def test_a_start_that_mostly_packs_weights_is_found(tmp_path, scale, found):
     rows = find(facts, "slow start")
     assert len(rows) == found  # at half the time, the set-up takes 3 ms: too short to matter
     assert all("6.0 of 10.1 ms" in title for title in rows["title"])
+    assert wb.show(facts, "findings").html.count("<details><summary>7 lines of code") == found
 
 
 @pytest.mark.parametrize(("read", "found"), [(40, 1), (4, 0)])

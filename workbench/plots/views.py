@@ -523,7 +523,9 @@ def _show_finding(row: dict[str, Any]) -> Table:
     place = f"{place[:1].upper()}{place[1:]}. " if place else ""
     page = f"<strong>{to_html(title[:1].upper() + title[1:])}.</strong> "
     page += f"<p>{to_html(place)}Gain: {to_html(gain)}.</p><p>To do: {to_html(action)}.</p>"
-    page += f"<pre><code>{html.escape(hint)}</code></pre>"
+    code, lines = f"<pre><code>{html.escape(hint)}</code></pre>", hint.count("\n") + 1
+    fold = f"<details><summary>{lines} lines of code</summary>{code}</details>"
+    page += fold if lines > 3 else code
     page += f"<p>Evidence: <cite>{html.escape(heading)}</cite></p>"
     text = f"**{to_markdown(title)}.** {to_markdown(f'{place}Gain: {gain}')}. "
     text += f"To do: {to_markdown(action)}. `` " + hint.replace("`", "'")

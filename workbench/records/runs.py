@@ -213,10 +213,9 @@ class Experiment:
     ``isa`` is an ISA level, ``isa_off`` further features to hide; ``weights`` says where starts get
     packed weights from, ``workspace`` what shares one (empty: as XNNPACK was built); ``runner`` is
     ``wheel`` (the native runner; old runs also have ``python``), another version of ExecuTorch, or
-    the path of an
-    ``executor_runner``. The fields after ``control`` are for the latter: ``mode`` is ``timing`` or
-    ``xnntrace`` (a build whose XNNPACK logs its kernels); ``threads``, ``runs`` and ``warmup``
-    replace the plan's.
+    the path of an ``executor_runner``. The fields after ``control`` are for the latter: ``mode`` is
+    ``timing`` or ``xnntrace`` (a build whose XNNPACK logs its kernels); ``threads``, ``runs`` and
+    ``warmup`` replace the plan's.
     """
 
     name: str

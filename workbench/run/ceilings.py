@@ -209,7 +209,8 @@ def measure_ceilings(
         for number, probe in enumerate(probes):
             text = f"machine peaks, {isa}, {count_threads(threads)}: {probe.kind} {probe.dtype}"
             progress(text, number / len(probes))
-            times = [_run(probe, runner, isa, threads, n) for n in range(PROCESSES)]
+            path = runner.target.push(unpack_program(probe.file))
+            times = [_run(path, runner, isa, threads, n) for n in range(PROCESSES)]
             before = peaks.get(probe.file)
             if before and replace(before, ms=0.0, spread=0.0) == probe:
                 times += [before.ms, before.ms * (1 + before.spread)]
@@ -228,9 +229,8 @@ def device_of(host: dict[str, Any], runner: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _run(probe: Probe, runner: Runner, isa: str, threads: int, process: int) -> float:
-    """The shortest iteration in one process, in ms."""
-    path = runner.target.push(unpack_program(probe.file))
+def _run(path: str, runner: Runner, isa: str, threads: int, process: int) -> float:
+    """The shortest iteration of a program in one process, in ms."""
     flags = ["--model_path", path, "--cpu_threads", str(threads), "--isa", isa]
     core = runner.target.core(threads, process)
     flags += [] if core is None else ["--cpus", str(core)]
@@ -241,5 +241,5 @@ def _run(probe: Probe, runner: Runner, isa: str, threads: int, process: int) -> 
         times += getattr(session.run(count), clock)
     # On a busy machine, a clock may stand still for an iteration.
     if not (moved := [ns for ns in times if ns > 0]):
-        raise RunnerError(f"the clock does not tell how long {probe.file} takes")
+        raise RunnerError(f"the clock does not tell how long {path} takes")
     return min(moved) / 1e6

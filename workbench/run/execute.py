@@ -86,11 +86,10 @@ def execute(
 
     Each thread count is measured in several fresh processes, their experiments interleaved:
     untraced, for latency, alternating with ETDump, for the operators' shares; if the plan has a
-    rate, at that too. Then each experiment
-    is started several times for its first output, and finally sampled in a process of its own. An
-    interrupted run keeps its measurements; the same plan continues it. Before each step, ``watch``
-    is called with what was measured; with a budget, ``enough`` says after each restart whether that
-    suffices.
+    rate, at that too. Then each experiment is started several times for its first output, and
+    finally sampled in a process of its own. An interrupted run keeps its measurements; the same
+    plan continues it. Before each step, ``watch`` is called with what was measured; with a budget,
+    ``enough`` says after each restart whether that suffices.
     """
     with open_record(plan, programs, runner, root, progress) as recorder:
         recorder.inputs = locate_inputs(plan, recorder.run_dir)
