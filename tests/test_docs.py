@@ -107,10 +107,13 @@ from torch import nn
 class MyNet(nn.Module):
     def __init__(self):
         super().__init__()
-        layers = (nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
-        self.features = nn.Sequential(*layers, nn.Linear(128, 10))
+        self.first, self.second = nn.Conv2d(3, 32, 3, 2), nn.Conv2d(32, 64, 3, 2)
+        self.head = nn.Linear(64, 10)
     def forward(self, x):
-        return self.features(x)
+        for conv in (self.first, self.second):
+            x = conv(x)
+            x = x * torch.clamp(x + 3, 0, 6) / 6  # `optimize` finds what makes this faster
+        return self.head(x.mean((2, 3)))
 def get_example_inputs():
     return (torch.randn(1, 3, 64, 64),)
 """
