@@ -93,7 +93,7 @@ def grade_run(
     values = {
         "half width of the interval": float(widths.max(skipna=False)) if len(widths) else math.nan,
         "A/A control": float(floors[np.isfinite(floors) & (floors > 0)].max()),
-        "scatter between restarts": measure_scatter(timed),
+        "scatter between restarts": float(_relative_restarts(timed).std(ddof=1).median()),
         "restarts": max(0, 5 - timed["process"].nunique()),
         "drift within a restart": measure_drift(timed),
         "outliers": count_outliers(timed),
@@ -171,14 +171,6 @@ def _relative_restarts(timed: pd.DataFrame) -> pd.DataFrame:
     parts = timed.groupby(["experiment", "threads"])
     found = pd.DataFrame({key: restart_latencies(part) for key, part in parts})
     return found / found.mean()
-
-
-def measure_scatter(timed: pd.DataFrame) -> float:
-    """The standard deviation between process restarts as a part of the latency.
-
-    The median over the measurements; NaN for a single restart.
-    """
-    return float(_relative_restarts(timed).std(ddof=1).median())
 
 
 def compare_cores(sessions: Sequence[Session], timed: pd.DataFrame) -> str:

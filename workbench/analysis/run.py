@@ -1118,12 +1118,8 @@ class Comparison:
         known = self.baseline.sidecar and self.candidate.sidecar
         return {} if self.same_program or not known else layers.match_operators(*self._traced)
 
-    @property
-    def candidate_operators(self) -> pd.DataFrame:
-        """The candidate's operators, with the baseline's keys where the two are paired."""
-        return self._rekey(self.candidate.operators)
-
-    def _rekey(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def rekey(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Rows of the candidate's operators, with the baseline's keys where the two are paired."""
         keys = rows["key"] if self.same_program else [self._key(key) for key in rows["key"]]
         return rows.assign(key=keys)
 
@@ -1264,7 +1260,7 @@ class Comparison:
         before, after = self.baseline.machine_code, self.candidate.machine_code
         if before is None or after is None:
             return None
-        return machine_code.compare_evidence(before, self._rekey(after))
+        return machine_code.compare_evidence(before, self.rekey(after))
 
     @frame_property
     def sme2(self) -> pd.DataFrame | None:

@@ -288,14 +288,12 @@ def _measurement(
         "memory": () if m.memory is None else tuple(m.memory.to_dict("records")),
         "start": () if m.cold_start is None else tuple(m.cold_start.to_dict("records")),
         "paced": () if m.paced is None else tuple(describe_paced(m.paced)),
-        "loops": {} if kernels is None else dict(_list_loops(m, set(kernels["function"]))),
+        "loops": {
+            name: {"lines": list(found.index), "samples": found.tolist()}
+            for name, found in m.loops.items()
+            if kernels is not None and name in set(kernels["function"])
+        },
     }
-
-
-def _list_loops(m: Measurement, wanted: set[str]) -> Iterator[tuple[str, Json]]:
-    for name, samples in m.loops.items():
-        if name in wanted:
-            yield name, {"lines": list(samples.index), "samples": samples.tolist()}
 
 
 def _projection(

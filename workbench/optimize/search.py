@@ -194,11 +194,6 @@ class Search:
         spent_s = self._earlier_s + time.monotonic() - self._started
         return 1 - spent_s / self.options.budget_s
 
-    @property
-    def left_s(self) -> float:
-        """The time that is left."""
-        return self.left * self.options.budget_s
-
     def promise(self, variant: Variant) -> float:
         """What a variant is expected to save, in ms; of an upper bound, half."""
         gain = variant.predicted
@@ -319,7 +314,9 @@ class Search:
         ranked = [name for name in names if name in begun]
         ranked.sort(key=lambda name: -self.promise(self.study[name]))
         kept_s = (part + LATER) * self.options.budget_s
-        while ranked and (self._next or self.left_s > kept_s + self._export_s):
+        while ranked and (
+            self._next or self.left * self.options.budget_s > kept_s + self._export_s
+        ):
             now, ranked = ranked[: self.options.jobs], ranked[self.options.jobs :]
             self.export(now)
         for name in ranked:

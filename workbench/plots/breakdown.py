@@ -188,7 +188,8 @@ def plot_operators(source: Measurement | Comparison, *, top: int = 15) -> Chart:
 
 def _pair(ab: Comparison) -> pd.DataFrame:
     """Operators of both sides by key; those of the candidate have the baseline's time, too."""
-    baseline, candidate = map(drop_overhead, (ab.baseline.operators, ab.candidate_operators))
+    sides = ab.baseline.operators, ab.rekey(ab.candidate.operators)
+    baseline, candidate = map(drop_overhead, sides)
     texts = [name for name in ("name", "category", "module") if name in baseline]
     both = candidate.set_index("key").reindex(columns=[*texts, "mean_ms", "std_ms"])
     before = baseline.set_index("key")

@@ -199,9 +199,10 @@ def write_beside(
 
 
 def write_inside(axis: Axes, x: float, row: float, text: str, color: str) -> None:
-    """Write in the middle of a box of a colour."""
-    axis.text(x, row, text, ha="center", va="center", fontsize=8, color=ink_on(color),
-              linespacing=1.2)  # fmt: skip
+    """Write in the middle of a box of a colour, in white or dark ink."""
+    luminance = np.dot(to_rgb(color), (0.299, 0.587, 0.114))
+    axis.text(x, row, text, ha="center", va="center", fontsize=8, linespacing=1.2,
+              color="white" if luminance < 0.52 else INK)  # fmt: skip
 
 
 def write_ms(ms: float) -> str:
@@ -350,9 +351,3 @@ def _is_emulated(given: object) -> bool:
 def color_of(category: str) -> str:
     """The colour of a category; light grey for anything else."""
     return COLORS.get(category, UNSPLIT_COLOR)
-
-
-def ink_on(color: str) -> str:
-    """White or dark ink, whichever is easier to read on a colour."""
-    luminance = np.dot(to_rgb(color), (0.299, 0.587, 0.114))
-    return "white" if luminance < 0.52 else INK

@@ -16,20 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from workbench.errors import printable
 from workbench.frames import format_figure
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a cell of a notebook displayed, as HTML and as Markdown."""
-
-    html: str
-    markdown: str
-
-    def _repr_html_(self) -> str:
-        return self.html
-
-    def __str__(self) -> str:
-        return self.markdown
+from workbench.plots.tables import Table
 
 
 @dataclass(frozen=True)
@@ -77,7 +64,7 @@ def read_sections(notebook: Mapping[str, Any]) -> list[Section]:
     return [s for n, s in enumerate(sections) if s.items or n not in optional]
 
 
-def _read_output(output: Mapping[str, Any]) -> Result | None:
+def _read_output(output: Mapping[str, Any]) -> Table | None:
     """What a page shows of an output of a cell; None of what has no text or figure."""
     data = output.get("data", {})
     if output.get("name") == "stdout":
@@ -90,13 +77,13 @@ def _read_output(output: Mapping[str, Any]) -> Result | None:
             if kind == "image/svg+xml":
                 content = base64.b64encode(data[kind].encode()).decode()
             source = html.escape(f"data:{kind};base64,{content}")
-            return Result(f'<img alt="{html.escape(alt)}" src="{source}">', f"*Figure. {alt}*")
+            return Table(f'<img alt="{html.escape(alt)}" src="{source}">', f"*Figure. {alt}*")
     markdown = data.get("text/markdown", f"```\n{text}\n```" if text else "")
     if data.get("text/html"):
-        return Result(data["text/html"], markdown)
+        return Table(data["text/html"], markdown)
     if data.get("text/markdown"):
-        return Result(str(mistune.create_markdown(escape=True)(markdown)), markdown)
-    return Result(f"<pre>{html.escape(text)}</pre>", markdown) if text else None
+        return Table(str(mistune.create_markdown(escape=True)(markdown)), markdown)
+    return Table(f"<pre>{html.escape(text)}</pre>", markdown) if text else None
 
 
 def render_html(title: str, sections: Sequence[Section]) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import operator
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from workbench.explorer.page import explorer_page
 from workbench.export.etrecord import read_etrecord
 from workbench.export.program import Program, open_program
 from workbench.plots.tables import show_note, show_table
-from workbench.records.layers import Layers, Origin, Value, XNode, XValue
+from workbench.records.layers import Layers, Value, XNode, XValue
 from workbench.report.html import Section, render_html
 from workbench.report.report import make_report
 from workbench.store import MANIFEST, read_file
@@ -79,8 +80,12 @@ def make_page(view: str, path: Path, *others: Path) -> str:
     if path.suffix == ".pte":
         return program_page(open_program(path))
     if path.suffix == ".etrecord":
-        graphs = {name: list_origins(origins) for name, origins in read_etrecord(path).items()}
-        sections = [list_rows(f"Method {name}", rows) for name, rows in graphs.items()]
+        heads = ("operator", "layer", "class", "source")
+        fields = operator.attrgetter("operator", "module", "module_class", "source")
+        sections = [
+            list_rows(f"Method {name}", (dict(zip(heads, fields(o), strict=True)) for o in origins))
+            for name, origins in read_etrecord(path).items()
+        ]
         return render_html(path.name, sections)
     source, *before = (each.parent if each.name == MANIFEST else each for each in (path, *others))
     if view == "report":
@@ -108,13 +113,6 @@ def list_rows(heading: str, rows: Iterable[dict[str, Any]]) -> Section:
     frame = frame.loc[:, frame.ne("").any()]
     note = f"The first {TOP} of {len(frame)}." if len(frame) > TOP else ""
     return Section(heading, note, [show_table(frame, top=TOP)])
-
-
-def list_origins(origins: Iterable[Origin]) -> Iterator[dict[str, Any]]:
-    """A row for each operator of an ETRecord's graph."""
-    for origin in origins:
-        row = {"operator": origin.operator, "layer": origin.module}
-        yield row | {"class": origin.module_class, "source": origin.source}
 
 
 def list_operators(layers: Layers) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from workbench import store
 from workbench.errors import WorkbenchError
 from workbench.options import Progress, silent
-from workbench.report.html import Result, read_sections, render_html, render_markdown
+from workbench.plots.tables import Table
+from workbench.report.html import read_sections, render_html, render_markdown
 from workbench.report.notebooks import notebooks_dir
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def make_report(
     # The title takes the place of that of the package's notebook.
     first, *others = read_sections(executed)
     href, code = f'href="{store.EXPLORER_HTML}"', f"<code>{store.EXPLORER_HTML}</code>"
-    link = Result(f"<a {href}>{EXPLORER_LINK}</a>", f"[{EXPLORER_LINK}]({store.EXPLORER_HTML})")
+    link = Table(f"<a {href}>{EXPLORER_LINK}</a>", f"[{EXPLORER_LINK}]({store.EXPLORER_HTML})")
     title = f"{names['programs']}: {(notebook and first.heading) or 'where the time goes'}"
     text = first.text if notebook else ""
     sections = [replace(first, heading="", text=text, items=[*first.items, link]), *others]

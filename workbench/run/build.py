@@ -168,11 +168,6 @@ def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
     ]
 
 
-def list_versions() -> list[str]:
-    """The versions of ExecuTorch whose wheels have known hashes."""
-    return re.findall(r"^executorch==(\S+)", WHEELS.read_text(), re.MULTILINE)
-
-
 def find_version(version: str) -> Path:
     """The executorch package of another version, downloaded on first use; as `find_sdk`."""
     return fetch_wheel("executorch", version) / "executorch"

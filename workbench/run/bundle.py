@@ -39,7 +39,8 @@ def make_bundle(machine: str) -> Path:
     # In the version that is installed here.
     version = metadata.version("executorch")
     wheel = fetch_wheel("executorch", version, f"manylinux_2_28_{machine}")
-    sdk, compiler = wheel / "executorch", find_cross_compiler(machine)
+    installed = shutil.which(f"{machine}-linux-gnu-g++")
+    sdk, compiler = wheel / "executorch", [installed] if installed else zig_compiler(machine)
     name = f"bundles/{machine}-{fingerprint(sdk, compiler, '$ORIGIN')}"
     return cached(name, partial(_fill, machine, sdk, compiler))
 
@@ -49,12 +50,6 @@ def bundle_command(machine: str, folder: str) -> list[str]:
     _, loader = ARCHITECTURES[machine]
     start = [f"{folder}/{loader}", "--library-path", folder]
     return [*start, f"{folder}/runner", "--lib_dir", folder]
-
-
-def find_cross_compiler(machine: str) -> list[str]:
-    """The command of a C++ compiler for an architecture: GCC's if installed, else Zig's by pip."""
-    installed = shutil.which(f"{machine}-linux-gnu-g++")
-    return [installed] if installed else zig_compiler(machine)
 
 
 def _fill(machine: str, sdk: Path, compiler: list[str], folder: Path) -> None:

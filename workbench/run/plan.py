@@ -22,7 +22,7 @@ from workbench.records.runs import (
     PlannedProgram,
     Tensor,
 )
-from workbench.run.build import list_versions
+from workbench.run.build import WHEELS
 from workbench.run.isa import MAX_CORES, Isa, Toggle, find_levels, resolve_toggle
 from workbench.run.runner import Runner, open_runner, version_runner
 from workbench.run.session import Ready
@@ -498,8 +498,9 @@ def plan_versions(
     """The installed version of ExecuTorch, compared with each of the others."""
     installed = metadata.version("executorch")
     others = dict.fromkeys(versions)
+    hashed = re.findall(r"^executorch==(\S+)", WHEELS.read_text(), re.MULTILINE)
+    known = [version for version in hashed if version != installed]
     for version in others:
-        known = [each for each in list_versions() if each != installed]
         if version not in known:
             raise unknown_name("other version of ExecuTorch", version, known, where="--runtime")
     names = {v: f"executorch_{v}".replace(".", "_") for v in (installed, *others)}

@@ -37,7 +37,7 @@ IDENTIFIER, VERSION = b"ED00", 0
 # The fields of the tables in ExecuTorch's etdump_schema_flatcc.fbs, by number.
 ETDump = IntEnum("ETDump", "VERSION RUN_DATA", start=0)
 RunData = IntEnum("RunData", "NAME BUNDLED_INPUT ALLOCATORS EVENTS", start=0)
-Event = IntEnum("Event", "PROFILE ALLOCATION DEBUG", start=0)
+PROFILE = 0  # of an event, beside allocations and outputs for debugging
 Profile = IntEnum(
     "Profile", "NAME CHAIN INSTRUCTION DELEGATE_INT DELEGATE_STR METADATA START END", start=0
 )
@@ -139,11 +139,8 @@ class Trace:
         self.name = self.block_names.intern(name)
         self.bundled_input = buffer.i32(runs.field(RunData.BUNDLED_INPUT), -1)
 
-    def find_events(self, slot: int, what: str) -> Iterator[tuple[np.ndarray, ...]]:
-        """The events that have the field ``slot``, a few thousand at a time.
-
-        Yields their blocks, their numbers in the file, and the positions of the field's tables.
-        """
+    def find_events(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Blocks, numbers in the file and positions of profile events, some thousand at a time."""
         buffer = self.buffer
         block = np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
         first = np.cumsum(self.counts) - self.counts
@@ -152,10 +149,10 @@ class Trace:
             event = np.arange(begin, begin + len(its))
             references = self.entries[its] + 4 * (event - first[its])
             events = Tables(buffer, buffer.follow(references, "an event"), "an event")
-            at = events.field(slot)
+            at = events.field(PROFILE)
             if not (has := at > 0).all():
                 its, event, at = its[has], event[has], at[has]
-            yield its, event, buffer.follow(at, what)
+            yield its, event, buffer.follow(at, "a profile event")
 
 
 #: An event with its reference takes no less in a file: its table, that of its content, and times.
@@ -202,8 +199,10 @@ def _recognise(head: bytes) -> str:
 
 def _decode_events(trace: Trace) -> Arrays:
     """The profile events of a trace; names and metadata as codes, times in nanoseconds."""
-    found = trace.find_events(Event.PROFILE, "a profile event")
-    parts = [{"block": block, "event": event, **_decode(trace, at)} for block, event, at in found]
+    parts = [
+        {"block": block, "event": event, **_decode(trace, at)}
+        for block, event, at in trace.find_events()
+    ]
     spans = {name: np.concatenate([part.pop(name) for part in parts]) for name in [*parts[0]]}
     kind = classify(spans["name"], trace.names.values, spans.pop("delegated"))
     ids = (spans["chain"], spans["instruction"])
