@@ -1,6 +1,7 @@
 """Runs that differ from a recorded one in something."""
 
 import copy
+import json
 from dataclasses import replace
 
 import workbench as wb
@@ -24,6 +25,13 @@ def with_record(run, **changes):
 def change_manifest(run_dir, **changes):
     """Change the manifest of a run on disk."""
     save_run(replace(load_run(run_dir), **changes), run_dir)
+
+
+def edit_json(path, change):
+    """Change the content of a JSON file."""
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
 
 
 def write_record(record, folder):

@@ -1,7 +1,9 @@
-"""The commands, and the playbooks as `workbench skills` prints them."""
+"""The commands and their processes, and the playbooks as `workbench skills` prints them."""
 
 import json
 import re
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 from click.testing import CliRunner
@@ -9,6 +11,20 @@ from click.testing import CliRunner
 from workbench.cli import workbench
 
 COMMANDS = workbench.commands
+
+
+def is_running(pid):
+    """Whether a process lives."""
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "\nState:\tZ" not in status.read_text()
+
+
+def wait_for(condition, seconds=60):
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def read_playbook(name=""):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import textwrap
 from pathlib import Path
 
 import programs
@@ -52,6 +53,20 @@ def pytest_collection_finish():
 def pytest_unconfigure():
     """Let libraries release what they hold; nanobind reports the rest."""
     gc.unfreeze()
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a file of the user's into the working directory; returns its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(text, name="mine.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return name
+
+    return write_file
 
 
 @pytest.fixture(scope="session")

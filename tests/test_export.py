@@ -4,7 +4,6 @@ import logging
 import os
 import subprocess
 import sys
-import textwrap
 import warnings
 
 import numpy as np
@@ -57,18 +56,6 @@ def assert_agrees(model, program):
 
 def files_below(folder):
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
-
-
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Write a file of the user's into the working directory; returns its name."""
-    monkeypatch.chdir(tmp_path)
-
-    def write_file(text):
-        (tmp_path / "mine.py").write_text(textwrap.dedent(text))
-        return "mine.py"
-
-    return write_file
 
 
 @pytest.fixture(scope="module")

@@ -509,12 +509,6 @@ def rewritten(module, *inputs, backend="xnnpack"):
     return exported.module()(*inputs), module(*inputs), dict(counts)
 
 
-def test_hardsigmoid_is_spelled_out():
-    ours, theirs, counts = rewritten(nn.Hardsigmoid(), torch.linspace(-5, 5, 101))
-    assert counts == {"hardsigmoid": 1}
-    torch.testing.assert_close(ours, theirs)
-
-
 @pytest.mark.parametrize(
     ("turn", "undone"),
     [
@@ -537,15 +531,6 @@ def test_transposes_that_undo_each_other_go(turn, undone):
     assert ours.equal(theirs)
 
 
-def test_gelu_is_approximated_in_half_precision_only():
-    x = torch.linspace(-300, 300, 60_001)
-    ours, theirs, counts = rewritten(nn.GELU(), x.half())
-    assert counts == {"gelu": 1}
-    assert bool(ours.isfinite().all())
-    assert (ours - theirs).abs().max() < 4e-3
-    assert rewritten(nn.GELU(), x)[2] == {}
-
-
 class Overwritten(nn.Module):
     """SiLU in place, of a tensor that is read again if asked for."""
 
@@ -559,13 +544,32 @@ class Overwritten(nn.Module):
         return y + x if self.again else y
 
 
-@pytest.mark.parametrize("module", [nn.SiLU(), Overwritten(False), Overwritten(True)])
-def test_silu_is_not_cast_in_half_precision(module):
-    x = torch.linspace(-20, 20, 4001)
-    ours, theirs, counts = rewritten(module, x.half())
-    assert sum(counts.values()) == 1
-    torch.testing.assert_close(ours, theirs, atol=2e-3, rtol=2e-3)
-    assert rewritten(module, x)[2] == {}
+WIDE, FINE = torch.linspace(-300, 300, 60_001), torch.linspace(-20, 20, 4001)
+QUERY, KEY = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8)
+MASK = torch.ones(5, 5, dtype=torch.bool)
+#: A module, its inputs, what is rewritten and how far that may be from the module.
+REWRITTEN = [
+    (nn.Hardsigmoid(), [torch.linspace(-5, 5, 101)], "hardsigmoid", 1e-6),
+    (nn.GELU(), [WIDE.half()], "gelu", 4e-3),
+    (nn.GELU(), [WIDE], "", 0),
+    *((module, [x], "silu" if x.dtype == torch.float16 else "", 2e-3)
+      for module in (nn.SiLU(), Overwritten(False), Overwritten(True))
+      for x in (FINE.half(), FINE)),
+    (Attending(), [QUERY, KEY, KEY], "scaled_dot_product_attention", 1e-5),
+    (Attending(scale=0.3), [QUERY, KEY, KEY], "scaled_dot_product_attention", 1e-5),
+    (Attending(is_causal=True), [QUERY] * 3, "", 0),
+    (Attending(attn_mask=MASK), [QUERY] * 3, "", 0),
+    (Attending(enable_gqa=True), [QUERY, *[QUERY[:, :1]] * 2], "", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "inputs", "name", "tolerance"), REWRITTEN)
+def test_what_xnnpack_lacks_is_spelled_out_and_nothing_else(module, inputs, name, tolerance):
+    ours, theirs, counts = rewritten(module, *inputs)
+    assert sum(counts.values()) == bool(name) and all(name in each for each in counts)
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+    if name != "silu" and inputs[0].dtype != torch.float16:
+        assert rewritten(module, *inputs, backend="portable")[2] == {}
 
 
 @pytest.mark.parametrize("backend", [slow("xnnpack"), "portable"])
@@ -579,29 +583,6 @@ def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
     assert export.options == {"rewritten": "1 layer_norm"}
     assert export.fidelity[0].sqnr_db > 60
     assert rewritten(norm, torch.randn(1, 4, 256))[2] == {}
-
-
-def test_portable_kernels_have_what_xnnpack_lacks():
-    q = torch.randn(1, 2, 5, 8)
-    assert rewritten(Attending(), q, q, q, backend="portable")[2] == {}
-    assert rewritten(nn.Hardsigmoid(), q, backend="portable")[2] == {}
-
-
-@pytest.mark.parametrize("options", [{}, {"scale": 0.3}])
-def test_attention_is_spelled_out(options):
-    torch.manual_seed(0)
-    q, k, v = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 8)
-    ours, theirs, counts = rewritten(Attending(**options), q, k, v)
-    assert counts == {"scaled_dot_product_attention": 1}
-    torch.testing.assert_close(ours, theirs)
-
-
-def test_attention_with_a_mask_stays():
-    q = torch.randn(1, 2, 5, 8)
-    for options in ({"is_causal": True}, {"attn_mask": torch.ones(5, 5, dtype=torch.bool)}):
-        assert rewritten(Attending(**options), q, q, q)[2] == {}
-    grouped = torch.randn(1, 1, 5, 8)
-    assert rewritten(Attending(enable_gqa=True), q, grouped, grouped)[2] == {}
 
 
 def test_rewrites_keep_their_origin():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import junitparser
 import pytest
+from changed_runs import edit_json
 from run_folder import write_run
 
 import workbench as wb
@@ -33,10 +34,7 @@ def gate(cli):
 def copy_run(folder, change=lambda content: None):
     """A copy of the recorded run, with another manifest."""
     run_dir = Path(shutil.copytree(SAMPLE, folder / "out_m" / "runs" / "linux"))
-    path = run_dir / "manifest.json"
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
+    edit_json(run_dir / "manifest.json", change)
     return run_dir
 
 

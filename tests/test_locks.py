@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from command_line import is_running, wait_for
 from devices import COPY_TRACE, Tools, needs_compiler
 from portfolio_evidence import Starter, check_disjoint, measuring_spans
 
@@ -269,18 +269,6 @@ def check_turns(*roots):
     runs = [wb.open_run(folder).record for folder in folders]
     assert len(runs) > 1
     check_disjoint([span for run in runs for span in measuring_spans(run)])
-
-
-def is_running(pid):
-    status = Path(f"/proc/{pid}/status")
-    return status.exists() and "\nState:\tZ" not in status.read_text()
-
-
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")

@@ -23,21 +23,6 @@ from torch import nn
 
 import workbench as wb
 
-
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Write a file of the user's into the working directory; returns its name."""
-    monkeypatch.chdir(tmp_path)
-
-    def write_file(text, name="mine.py"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(text))
-        return name
-
-    return write_file
-
-
 # Registry
 
 

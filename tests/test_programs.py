@@ -397,12 +397,9 @@ def test_a_saved_baseline_knows_each_program(run, tmp_path):
 
 @pytest.mark.parametrize("key", ["program", "model"])
 def test_an_experiment_of_a_config_may_name_its_program(programs, tmp_path, key):
-    runner = tmp_path / "executor_runner"
-    runner.write_text("#!/bin/sh\n")
-    runner.chmod(0o755)
     entries = [{"name": "before"}, {"name": "after", key: str(programs[2])}]
     for entry in entries:
-        entry["runner_path"] = str(runner)
+        entry["runner_path"] = shutil.which("true")
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
     plan, _ = plan_config(read_config(path), tmp_path)
@@ -434,10 +431,8 @@ def test_a_trace_that_cannot_be_copied_says_why(programs, tmp_path):
         def pull(self, remote, path):
             raise TargetError("No space left on device", where="board")
 
-    runner = tmp_path / "executor_runner"
-    runner.write_text("#!/bin/sh\n")
-    runner.chmod(0o755)
-    config = {"model": str(programs[0]), "experiments": [{"name": "a", "runner_path": str(runner)}]}
+    entry = {"name": "a", "runner_path": shutil.which("true")}
+    config = {"model": str(programs[0]), "experiments": [entry]}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     plan, _ = plan_config(read_config(path), tmp_path)

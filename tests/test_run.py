@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from changed_runs import changed
+from changed_runs import changed, edit_json
 from recorded import recorded, report_text
 from run_folder import open_made_run
 
@@ -25,14 +25,6 @@ sys.addaudithook(
 @pytest.fixture
 def run_dir(tmp_path):
     return Path(shutil.copytree(wb.sample_run(), tmp_path / "out_net" / "runs" / "linux"))
-
-
-def edit(run_dir, change):
-    """Change the manifest of a run."""
-    path = run_dir / "manifest.json"
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 def test_opening_reads_no_trace(run_dir):
@@ -185,6 +177,6 @@ def test_the_history_names_the_problem_of_the_program_that_ran(run_dir):
         plan["experiments"][1]["program"] = "b"
         content["exports"] = {"b": content["export"] | {"problem": wrong}}
 
-    edit(run_dir, add_program)
+    edit_json(run_dir / "manifest.json", add_program)
     history = wb.read_history([run_dir])
     assert history.rows["problem"].tolist() == ["", "SQNR 1 dB"]

@@ -186,10 +186,6 @@ def test_nothing_shown_needs_no_word_on_false_discoveries():
     assert "At most" not in str(wb.show(recorded("toy_cnn"), "speedups"))
 
 
-def test_a_run_with_one_toggle_says_how_to_measure_more():
-    assert "--isa-ladder" in str(wb.show(recorded(), "sweeps"))
-
-
 def test_a_microkernel_stands_beside_the_layer_of_its_operator():
     text = str(wb.show(recorded("toy_cnn"), "kernels", top=1))
     assert "| conv2 | Convolution (NHWC, " in text

@@ -1,9 +1,9 @@
 """What validation finds: nothing in a good run, and each kind of damage by its name."""
 
-import json
 import shutil
 
 import pytest
+from changed_runs import edit_json
 
 import workbench as wb
 
@@ -25,12 +25,6 @@ def test_a_good_run_has_no_failure(analysed):
     assert {"manifest", "ledger closes", "artifacts are there"} <= checks
 
 
-def edit(path, change):
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-
-
 def test_a_missing_table_is_named_with_its_remedy(run_dir):
     next(run_dir.glob("avx512_on/*_ops_stats.csv")).unlink()
     found = failures(wb.validate_run(run_dir))
@@ -48,7 +42,7 @@ def test_another_program_is_caught(run_dir):
     artifacts = run_dir.parents[1] / "artifacts"
     artifacts.mkdir()
     (artifacts / "mobilenet_v3_small_xnnpack_fp32.pte").write_bytes(b"another")
-    edit(run_dir / "layers.json", lambda c: c.update(sha256="0" * 64))
+    edit_json(run_dir / "layers.json", lambda c: c.update(sha256="0" * 64))
     found = failures(wb.validate_run(run_dir))
     assert {"program is the one that ran", "sidecar is of that program"} <= found.keys()
 
@@ -60,8 +54,8 @@ def test_a_bad_manifest_is_a_row_or_an_error_never_a_traceback(run_dir, text):
 
 
 def test_a_figure_or_verdict_that_the_traces_do_not_give_is_caught(run_dir):
-    edit(run_dir / "metrics.json", lambda c: c["latencies"][0].update(latency=0.001))
-    edit(run_dir / "analysis_summary.json", lambda c: c["comparisons"][0].update(verdict="2x"))
+    edit_json(run_dir / "metrics.json", lambda c: c["latencies"][0].update(latency=0.001))
+    edit_json(run_dir / "analysis_summary.json", lambda c: c["comparisons"][0].update(verdict="2x"))
     found = failures(wb.validate_run(run_dir))
     assert "latencies[0].latency is 0.001, not" in found["metrics.json agrees with the data"]
     evidence = found["analysis_summary.json agrees with the data"]
@@ -70,7 +64,7 @@ def test_a_figure_or_verdict_that_the_traces_do_not_give_is_caught(run_dir):
 
 
 def test_the_folder_of_another_tool_is_looked_at_trace_by_trace(run_dir):
-    edit(run_dir / "manifest.json", lambda c: c.pop("plan"))
+    edit_json(run_dir / "manifest.json", lambda c: c.pop("plan"))
     table = wb.validate_run(run_dir)
     assert failures(table) == {}
     assert table.set_index("check").at["recorded by", "evidence"] == "another tool"
