@@ -260,6 +260,13 @@ def test_gains_are_projected_from_a_run_of_an_arm_cpu(cli, tmp_path):
     ratio = (table["measured_ms"] / table["projected_ms"]).groupby(table["basis"]).mean()
     assert math.isclose(ratio["published gain"], 9.27)
     assert 0.33 < ratio["published loss"] < 0.72 and ratio["as measured"] == 1
+    emulated = shutil.copytree(recorded("toy_cnn").path, tmp_path / "sme2")
+    manifest = emulated / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"emulated": true', '"emulated": false'))
+    run = wb.open_run(emulated)
+    assert run["sme2_off"].project(device="c1-like").loc[0, "projected_ms"] > 0
+    with pytest.raises(wb.WorkbenchError, match="sme2_on ran with SME2 -> project its side"):
+        run["sme2_on"].project(device="c1-like")
     code, _, err = cli("project", folder, "--device", "c1-like", "--level", "nosme")
     assert code != 0 and err.count("\n") == 1 and "unknown ISA level 'nosme'" in err
 

@@ -43,6 +43,8 @@ _LEAST = 3
 _SCATTER = 0.08
 #: A model is refused if more of its time than this has no basis.
 _MOST_UNKNOWN = 0.1
+#: XNNPACK packs these operands for SME2 kernels only.
+_WITH_SME2 = r"\b(?:PF32|PF16|PQS8)\b"
 #: Size of a file in bytes, and operators: weights of all pairs take memory.
 _LARGEST, _MOST_OPERATORS = 2**20, 2000
 _SIZES = ["m", "n", "k", "flops", "bytes"]
@@ -161,6 +163,9 @@ def project(measurement: Measurement, level: str = "", device: str | Path = "") 
     rows = describe_operators(measurement)
     if (place := str(device)) in PROFILES:
         level = level or PROFILES[place][-1]
+        if place == "c1-like" and measurement.operators["operator"].str.contains(_WITH_SME2).any():
+            hint = "project its side without: --experiment"
+            raise UsageError(f"{measurement.label} ran with SME2", where=run.path, hint=hint)
         ends, basis = published.estimate(rows, place, level, run.record.host)
     elif device and not Path(device).is_file():
         hint = f"{', '.join(PROFILES)}, or the file of an atlas"

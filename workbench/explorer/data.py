@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 import workbench
-from workbench.analysis.atlas import describe_projections, sum_projection
+from workbench.analysis.atlas import sum_projection
 from workbench.analysis.attribution import find_method
 from workbench.analysis.compare import explain_outcomes
 from workbench.analysis.compare_runs import name_runs
@@ -20,12 +20,7 @@ from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
 from workbench.analysis.describe import describe_gain, describe_paced, describe_place
 from workbench.analysis.ledger import Key
 from workbench.analysis.memory import track_live
-from workbench.analysis.operators import (
-    CATEGORIES,
-    describe_spans,
-    label_operators,
-    total_runs,
-)
+from workbench.analysis.operators import CATEGORIES, describe_spans, label_operators, total_runs
 from workbench.analysis.published import ENDS
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
@@ -89,16 +84,15 @@ def explorer_data(source: Run | Comparison, projections: Sequence[pd.DataFrame] 
         for m, label in zip(measurements, labels, strict=True)
     ]  # fmt: skip
     compared = [_comparison(ab, measurements, tables) for ab in comparisons]
+    labels = [m.label for m in measurements]
     for frame in projections:
-        found = (
-            place for place, m in enumerate(measurements) if m.label == frame.attrs.get("projected")
-        )
-        if (place := next(found, None)) is None:
+        if (label := frame.attrs.get("projected")) not in labels:
             hint = "wb.explore(run, projections=[run.subject.project()])"
             raise UsageError("is no projection of a side of this run", where=run.path, hint=hint)
-        m, places = measurements[place], (place, len(described))
-        side, ab = _projection(frame, m, tables[_program_of(m)], described[place], places)
-        described, compared = [*described, side], [*compared, ab]
+        m, place = measurements[labels.index(label)], labels.index(label)
+        side, ab = _projection(frame, m, tables[_program_of(m)], numbers[_program_of(m)])
+        compared.append({**ab, "baseline": place, "candidate": len(described)})
+        described.append(side)
     return {
         "head": _describe(run),
         "programs": tuple(_program(found, tables[program]) for program, found in programs.items()),
@@ -297,48 +291,46 @@ def _measurement(
 
 
 def _projection(
-    frame: pd.DataFrame, m: Measurement, table: pd.DataFrame, base: Json, places: tuple[int, int]
+    frame: pd.DataFrame, m: Measurement, table: pd.DataFrame, program: int
 ) -> tuple[Json, Json]:
     """A projection of a measurement, and its comparison with it, without a verdict."""
-    rows, mark = _align(frame, table), str(frame.columns.name)
+    rows, mark, e2e = _align(frame, table), str(frame.columns.name), frame.iloc[0]
     # What is no operator stays as it is.
     rest = _align(m.costs.reset_index(), table)["mean_ms"].where(rows["kind"].isna()).fillna(0)
-    category = table["category"].to_numpy()
-    sums = pd.DataFrame({
-        name: pd.Series(sum_projection(rows[category == name])) + rest[category == name].sum()
-        for name in CATEGORIES
-    }).T  # fmt: skip
-    parts = sums.rename(columns=dict(zip(ENDS, ("mean_ms", "low_ms", "high_ms"), strict=True)))
-    parts = parts.assign(category=parts.index, share=parts["mean_ms"] / parts["mean_ms"].sum())
-    latency = dict(zip(("latency", "low", "high"), frame.loc[0, list(ENDS)], strict=True))
-    judged, outcomes = _gains(rows), pd.Series("projected", rows.index)
+    parts = {name: (table["category"] == name).to_numpy() for name in CATEGORIES}
+    sums = pd.DataFrame(
+        {
+            name: pd.Series(sum_projection(rows[own])) + rest[own].sum()
+            for name, own in parts.items()
+        }
+    ).T.rename_axis("category")
+    total, gains = sums["projected_ms"].sum(), _gains(rows)
+    columns = dict(zip(ENDS, ("mean_ms", "low_ms", "high_ms"), strict=True))
+    categories = sums.rename(columns=columns).assign(share=sums["projected_ms"] / total)
+    label = f"{mark.partition(': ')[2]}, projected"
     measurement = {
-        **{name: base[name] for name in ("program", "threads", "phase")},
-        "experiment": (name := f"{mark.partition(': ')[2]}, projected"),
-        "label": name,
+        "program": program,
+        "experiment": label,
+        "label": label,
         "projected": mark,
-        "latency": latency,
-        "note": f"The parts of {name}, add up to {format_ms(sums[ENDS[0]].sum())}; the latency "
-        "also has what is in none of them, as measured.",
+        "threads": m.threads,
+        "phase": m.phase.name,
+        "latency": dict(zip(("latency", "low", "high"), e2e[list(ENDS)], strict=True)),
+        "note": f"The parts of {label}, add up to {format_ms(total)}; the latency also has what is "
+        "in none of them, as measured.",
         "mean_ms": _numbers(rows["projected_ms"].where(rows["kind"].notna(), rest)),
-        "categories": tuple(parts.to_dict("records")),
+        "categories": tuple(categories.reset_index().to_dict("records")),
     }
-    comparison = {
-        **dict(zip(("baseline", "candidate"), places, strict=True)),
-        "verdict": describe_projections([frame]),
+    judged = _gains(sums).assign(name=sums.index, outcome="projected")
+    return measurement, {
         "outcome": "projected",
         "latency": _gains(frame[:1]).iloc[0].to_dict(),
         "caveats": (f"{mark}; no verdict. Intervals are of 90 %",),
-        "categories": tuple(
-            _gains(sums).assign(name=sums.index, outcome="projected").to_dict("records")
-        ),
-        "operators": {name: _numbers(judged[name]) for name in _JUDGED if name in judged},
-        "outcomes": encode(outcomes.where(rows["projected_ms"].notna(), None)),
+        "categories": tuple(judged.to_dict("records")),
+        "operators": {name: _numbers(gains[name]) for name in gains},
+        "outcomes": encode(gains["speedup"].isna().map({True: "", False: "projected"})),
         "reasons": encode(rows["basis"]),
-        "changes": None,
-        "partners": None,
     }
-    return measurement, comparison
 
 
 def _gains(times: pd.DataFrame) -> pd.DataFrame:
