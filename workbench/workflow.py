@@ -33,7 +33,7 @@ from workbench.progress import show_progress
 from workbench.records.codec import to_json
 from workbench.records.runs import Experiment, RunRecord
 from workbench.report.artifacts import write_artifacts
-from workbench.report.report import make_report
+from workbench.report.report import make_report, prepare_kernel
 from workbench.run.ceilings import (
     SHIPPED,
     device_of,
@@ -60,6 +60,8 @@ if TYPE_CHECKING:  # these import PyTorch
     Subject: TypeAlias = str | Path | nn.Module | LoadedModel | Program | Run
 #: More restarts than this are not suggested.
 MOST_RESTARTS = 200
+#: Seconds in which a runner is found that was compiled before; a new one takes longer.
+COMPILED_S = 2.0
 #: What `profile` measures, by how long it may take.
 EFFORTS: dict[str, dict[str, Any]] = {
     "full": {},
@@ -145,18 +147,17 @@ def profile(
         def tell(text: str, fraction: float = 0.0) -> None:
             show(f"{label}: {text}", fraction)
 
-        runner = find_runner(target, measure.ops)
-        check_toggle(measure, runner)  # an export takes longer
-        kernel = None
-        with contextlib.suppress(Exception):  # the report will say why
-            if report:
-                from workbench.report.kernel import open_kernel
-
-                kernel = stack.enter_context(open_kernel())  # it starts while a model is exported
+        # Its first use compiles the runner, and a kernel starts for seconds: beside the export.
+        beside = stack.enter_context(ThreadPoolExecutor(1))
+        compiling = beside.submit(find_runner, target, measure.ops)
+        with contextlib.suppress(TimeoutError):
+            check_toggle(measure, compiling.result(COMPILED_S))
+        kernel = stack.enter_context(prepare_kernel()) if report else None
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
-        with contextlib.suppress(Exception):
-            if kernel:
-                kernel.wait()  # nothing else runs while programs are timed
+        runner = compiling.result()
+        check_toggle(measure, runner)
+        if kernel:
+            kernel.wait()  # nothing else runs while programs are timed
         place = Path(root or programs[0].root)
         run = measure_programs(programs, measure, runner, place, progress=tell)
         if measure.roof and not run.emulated and not measure.power:
@@ -168,12 +169,11 @@ def profile(
             with optional("CSV and JSON files", tell):
                 write_artifacts(run)
 
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(write)
-            if report:
-                tell("reporting", 1.0)
-                with optional("report", tell):
-                    make_report(run, kernel=kernel)
+        beside.submit(write)
+        if report:
+            tell("reporting", 1.0)
+            with optional("report", tell):
+                make_report(run, kernel=kernel)
     return run
 
 

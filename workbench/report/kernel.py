@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,11 @@ class Kernel(AsyncKernelManager):
         return self.clients[-1]
 
     def wait(self) -> None:
-        """Wait until it is ready, and has imported what it imports."""
+        """Wait until it is ready, and has imported what it imports, or has died."""
         client = self.client()
         client.start_channels()
-        run_sync(client.wait_for_ready)(START_LIMIT_S)
+        with suppress(RuntimeError):
+            run_sync(client.wait_for_ready)(START_LIMIT_S)
 
 
 @contextmanager

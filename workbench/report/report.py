@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 #: What runs in the kernel after the notebook, which has the run open.
 CLOSING = "from workbench.report.artifacts import write_explorer\nwrite_explorer(globals())"
 EXPLORER_LINK = "Explore this run interactively"
+
+
+@contextlib.contextmanager
+def prepare_kernel() -> Iterator[Kernel | None]:
+    """A kernel that starts while something else is done; None if the report will say why not."""
+    with contextlib.ExitStack() as stack:
+        kernel = None
+        with contextlib.suppress(Exception):
+            from workbench.report.kernel import open_kernel
+
+            kernel = stack.enter_context(open_kernel())
+        yield kernel
 
 
 def make_report(
