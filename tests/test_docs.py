@@ -174,6 +174,7 @@ def workplace(tmp_path_factory):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)  # on a busy machine, the files of the first one take minutes
 @pytest.mark.parametrize("line", calls_of(HOW_DO_I))
 def test_the_commands_of_how_do_i_run(workplace, line):
     for words, reason in ELSEWHERE.items():
