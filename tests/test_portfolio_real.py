@@ -104,11 +104,12 @@ def test_killed_at_every_stage_and_resumed(start_batch, matrix, tmp_path):
     assert before == after
 
 
-def test_a_worker_of_the_cluster_is_killed(start_batch, matrix, exported, tmp_path):
-    pytest.importorskip("distributed", reason="needs the extra cluster")
+@pytest.mark.parametrize("options", [(), ("--dask", "local:2")], ids=["pool", "cluster"])
+def test_a_worker_is_killed(start_batch, matrix, exported, tmp_path, options):
+    pytest.importorskip("distributed" if options else "workbench", reason="needs the extra cluster")
     out = tmp_path / "out"
     begin_with(exported, out)
-    process = start_batch(matrix, out, "--dask", "local:2")
+    process = start_batch(matrix, out, *options)
     worker = wait_until(process, lambda: len(take_snapshot(out)) > 3 and measuring_process(process))
     assert worker
     worker.kill()
@@ -121,18 +122,6 @@ def test_a_worker_of_the_cluster_is_killed(start_batch, matrix, exported, tmp_pa
     for one, other in zip(record["outcomes"], reference["outcomes"], strict=True):
         assert one["cell"]["label"] == other["cell"]["label"]
         assert [r["experiment"] for r in one["rows"]] == [r["experiment"] for r in other["rows"]]
-
-
-def test_a_process_of_the_pool_is_killed(start_batch, matrix, exported, tmp_path):
-    out = tmp_path / "out"
-    begin_with(exported, out)
-    process = start_batch(matrix, out)
-    worker = wait_until(process, lambda: measuring_process(process))
-    assert worker
-    worker.kill()
-    finish(process)
-    check_nothing_twice(out, CELLS)
-    check_index(out, CELLS)
 
 
 ENDLESS = """

@@ -548,10 +548,7 @@ def reach_verdict(
 
     ``shift`` is None if nothing was traced; ``texts`` are further ones of the verdict.
     """
-    rows = comparison[comparison["level"] == "e2e"]
-    if len(rows) != 1:
-        raise WorkbenchError(f"a verdict needs one E2E comparison, not {len(rows)}")
-    row = rows.iloc[0]
+    (row,) = comparison[comparison["level"] == "e2e"].to_dict("records")
     outcome = "emulated" if emulated else WRONG if wrong else row["outcome"]
     names = ("speedup", "low", "high", "floor", "detectable")
     times = ("baseline_ms", "candidate_ms")

@@ -44,13 +44,6 @@ def model_spec(export: Export) -> str:
     return restore_name(export.model)
 
 
-def count_undelegated(export: Export) -> pd.DataFrame:
-    """The operators that the partitioner left to portable kernels: ``operator``, ``count``."""
-    rows = [(left.operator, left.count) for left in export.undelegated]
-    table = pd.DataFrame(rows, columns=["operator", "count"])
-    return table.sort_values("count", ascending=False, kind="stable").reset_index(drop=True)
-
-
 def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:
     """One row per export: size, delegation, and difference from the PyTorch model."""
     rows = [

@@ -139,7 +139,11 @@ def lost_ms(chosen: Mapping[str, Choice], conversions: Mapping[str, float]) -> f
     pairs = itertools.pairwise([Choice(), *chosen.values(), Choice()])
     borders = zip([*chosen, "*"], pairs, strict=True)
     typical = conversions.get("*", 0.0)
-    return sum(conversions.get(layer, typical) for layer, pair in borders if _differ(*pair))
+    return sum(
+        conversions.get(layer, typical)
+        for layer, (one, other) in borders  # ``int8dyn`` takes and returns fp32
+        if (one.dtype == "int8") != (other.dtype == "int8")
+    )
 
 
 def choose_dtypes(
@@ -171,11 +175,6 @@ def choose_dtypes(
         left -= parts[pick]
         kind ^= converted[kind, left]
     return dict(zip(choices, chosen[:0:-1], strict=True))
-
-
-def _differ(one: Choice, other: Choice) -> bool:
-    """Whether a conversion is between two layers; ``int8dyn`` takes and returns fp32."""
-    return (one.dtype == "int8") != (other.dtype == "int8")
 
 
 def aim_db(least_db: float, known: Iterable[Variant]) -> float:

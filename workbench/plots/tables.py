@@ -106,10 +106,15 @@ def join_tables(*tables: Table) -> Table:
     return Table("".join(p.html for p in parts), "\n\n".join(p.markdown for p in parts))
 
 
-def show_note(*lines: str) -> Table:
-    """Sentences as a set-off paragraph; of markup, they may contain code in backticks."""
+def show_note(*lines: str, leads: bool = False) -> Table:
+    """Sentences as a set-off paragraph; of markup, they may contain code in backticks.
+
+    If it ``leads``, the first one is larger.
+    """
     shown = [line for line in lines if line]
     paragraphs = "".join(f"<p>{to_html(line)}</p>" for line in shown)
+    if leads:
+        paragraphs = paragraphs.replace("<p>", '<p style="font-size:1.2em;font-weight:600">', 1)
     text = "\n>\n".join(f"> {to_markdown(line, pipes=False)}" for line in shown)
     return Table(f"<blockquote>{paragraphs}</blockquote>", text)
 

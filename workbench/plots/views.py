@@ -19,7 +19,7 @@ from workbench.analysis.describe import (
     describe_place,
 )
 from workbench.analysis.dtypes import describe_dtypes
-from workbench.analysis.exports import compare_exports, count_undelegated, list_partition
+from workbench.analysis.exports import compare_exports, list_partition
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import drop_overhead, label_operators
@@ -146,9 +146,8 @@ def _verdicts(source: Run | Comparison, top: int) -> Iterator[Part]:
     times = [] if run.emulated else [f"{m.label}: {describe_latency(m.statistics)}" for m in sides]
     facts = " · ".join([*run.facts, f"quality {run.quality['grade'].iloc[0]}"])
     yield Table(f'<p style="opacity:.8">{to_html(facts)}</p>', to_markdown(facts))
-    note = show_note(*texts, "; ".join(times), *(f"Caveat: {text}." for text in source.caveats))
-    large = note.html.replace("<p>", '<p style="font-size:1.2em;font-weight:600">', 1)
-    yield Table(large, note.markdown)
+    caveats = [f"Caveat: {text}." for text in source.caveats]
+    yield show_note(*texts, "; ".join(times), *caveats, leads=True)
     if others:
         count = f"{len(others)} more comparison{'s' * (len(others) > 1)}"
         yield fold_table(count, show_note(*others))
@@ -280,8 +279,11 @@ def _undelegated(run: Run, top: int) -> Iterator[Part]:
     if run.subject.export is None:
         yield "Unknown: the program has no export record."
         return
-    table = count_undelegated(run.subject.export)
-    yield "None: every operator is delegated." if table.empty else show_table(table)
+    table = pd.DataFrame(map(vars, run.subject.export.undelegated))
+    if table.empty:
+        yield "None: every operator is delegated."
+        return
+    yield show_table(table.sort_values("count", ascending=False, kind="stable"))
 
 
 def _dtypes(m: Measurement, top: int) -> Iterator[Part]:

@@ -16,7 +16,7 @@ from workbench.errors import WorkbenchError
 from workbench.frames import COMPARISON, EMULATED, LAYER_CODE, RUNS, check
 from workbench.plots.breakdown import plot_categories
 from workbench.plots.changes import plot_heatmap
-from workbench.plots.tables import Table, fold_table, join_tables, show_note, show_table
+from workbench.plots.tables import fold_table, join_tables, show_note, show_table
 from workbench.records.codec import to_document
 from workbench.report.gate import put_side_by_side, show_aligned
 from workbench.report.html import Section, render_html, render_markdown
@@ -193,9 +193,8 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
     marks = [f"{emulated}: {EMULATED}."] if emulated else []
     marks += compare_runs.describe_programs(combined.measurements)
-    note = show_note(*combined.answers, *marks, *verdicts)
-    large = note.html.replace("<p>", '<p style="font-size:1.2em;font-weight:600">', 1)
-    yield Section("", items=[Table(large, note.markdown)], brief=True)
+    note = show_note(*combined.answers, *marks, *verdicts, leads=True)
+    yield Section("", items=[note], brief=True)
     columns = ["run", "latency_ms", "low_ms", "high_ms", "speedup", "low", "high", "outcome"]
     columns = columns if combined.answers else columns[:4]
     columns += [name for name in SUMMARY if runs[name].notna().any()]

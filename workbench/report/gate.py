@@ -177,7 +177,7 @@ def _row(check: str, failures: list[str], evidence: str) -> Row:
 
 
 def _artifacts(run: Run) -> Row:
-    wanted = [store.METRICS, store.SUMMARY, _pipeline_summary(run)]
+    wanted = [store.METRICS, store.SUMMARY, f"{run.record.plan.stem}_pipeline_summary.json"]
     for measurement in run.measurements:
         for session in measurement.sessions[:1]:
             wanted += [session.etdump.removesuffix(".etdump") + table for table in TABLES]
@@ -218,10 +218,6 @@ def _differences(new: Any, old: Any, place: str = "") -> Iterator[str]:
             yield f"{place} is {old:.6g}, not {new:.6g}"
     elif "verdict" in place and new != old:
         yield f"{place} is {old!r:.80}, not {new!r:.80}"
-
-
-def _pipeline_summary(run: Run) -> str:
-    return f"{run.record.plan.stem}_pipeline_summary.json"
 
 
 def _programs(run: Run) -> Iterator[Row]:
