@@ -161,7 +161,8 @@ def workplace(tmp_path_factory):
     sample = ROOT / "data" / "samples"
     for name, model in {
         "RUN": "mobilenet_v3_small", "RUN_A": "toy_cnn", "RUN_B": "toy_cnn", "RUN_C": "toy_cnn",
-        "archive/a": "toy_cnn", "archive/b": "toy_cnn", "main": "mobilenet_v3_small",
+        "RUN_D": "unet_small", "archive/a": "toy_cnn", "archive/b": "toy_cnn",
+        "main": "mobilenet_v3_small",
     }.items():  # fmt: skip
         shutil.copytree(next((sample / f"out_{model}" / "runs").iterdir()), folder / name)
     trace = next((folder / "RUN" / "avx512_on").glob("*.etdump"))
@@ -183,4 +184,5 @@ def test_the_commands_of_how_do_i_run(workplace, line):
     shorter = next((more for words, more in SHORTER.items() if line.startswith(words)), "")
     done = workplace(line + shorter)
     assert "Traceback" not in done.stderr
-    assert done.returncode == 0, done.stderr[-2000:]
+    # That nothing helped is an answer; the first search makes the recipe that a later line takes.
+    assert done.returncode == 0 or "nothing helped" in done.stdout, done.stderr[-2000:]
