@@ -61,7 +61,7 @@ if TYPE_CHECKING:  # these import PyTorch
 #: More restarts than this are not suggested.
 MOST_RESTARTS = 200
 #: Seconds in which a runner is found that was compiled before; a new one takes longer.
-COMPILED_S = 2.0
+COMPILED_S = 1.0
 #: What `profile` measures, by how long it may take.
 EFFORTS: dict[str, dict[str, Any]] = {
     "full": {},
@@ -150,9 +150,9 @@ def profile(
         # Its first use compiles the runner, and a kernel starts for seconds: beside the export.
         beside = stack.enter_context(ThreadPoolExecutor(1))
         compiling = beside.submit(find_runner, target, measure.ops)
+        kernel = stack.enter_context(prepare_kernel()) if report else None
         with contextlib.suppress(TimeoutError):
             check_toggle(measure, compiling.result(COMPILED_S))
-        kernel = stack.enter_context(prepare_kernel()) if report else None
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
         runner = compiling.result()
         check_toggle(measure, runner)
