@@ -448,11 +448,11 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     faster = f"{ratio:.1f} times as fast"
     if math.isnan(ratio):  # the peak of int8 was not measured
         gain, faster = Gain.at_most(0.75 * spent.ms), "at most four times as fast"
+    total, least = rows["mean_ms"].sum(), rows["least_ms"].sum()
+    left = f"at most {total - least:.3g} ms" if least / total < 0.995 else "nothing to gain"
     yield Finding(
-        f"arithmetic limits {count(len(rows), 'operator')} at "
-        f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of this core's fp32 peak "
-        f"({m.roof.peak('fp32'):.0f} GFLOP/s), which leaves at most "
-        f"{rows['mean_ms'].sum() - rows['least_ms'].sum():.3g} ms in fp32",
+        f"arithmetic limits {count(len(rows), 'operator')} at {100 * least / total:.0f} % of this "
+        f"core's fp32 peak ({m.roof.peak('fp32'):.0f} GFLOP/s), which leaves {left} in fp32",
         gain,
         list(rows["key"]),
         f"reduce the arithmetic, or use int8, which this core computes {faster}",
