@@ -242,7 +242,7 @@ def test_a_run_is_projected_to_published_figures_with_wide_intervals(cli, run_di
     assert len(gains) > 20 and gains.between(0.5, 15.2).all() and gains.max() > 3
     assert (on["projected_high_ms"] / on["projected_low_ms"]).min() >= 4
     depthwise = on["kind"].str.contains("DWConv")
-    assert (on.loc[depthwise, "basis"] == "as here").all()
+    assert (on.loc[depthwise, "basis"] == "as measured").all()
     text = cli("project", run_dir, "--device", "m4-like")[1]
     assert "on m4-like at nosme" in text and "on m4-like at sme2" in text
     text = str(wb.show(tables[1], columns=tables[1].columns.drop("key"), top=5))

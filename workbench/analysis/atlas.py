@@ -249,13 +249,13 @@ def _estimate(
 ) -> tuple[float, float, str]:
     """The logarithm of a ratio, its standard deviation, and what it follows from."""
     rows = np.flatnonzero((kinds == kind) & known)
-    basis = f"{len(rows)} of its kind"
+    basis = f"{len(rows)} of its kind in the atlas"
     if kind.startswith("native_call_") and same:
-        return 0.0, _SCATTER, "portable: no other code"
+        return 0.0, _SCATTER, "portable: same code"
     if len(rows) < _LEAST:  # what is no product is like others of its size
         is_product = re.match("Convolution|Deconv|Fully|Batch Matrix|Dynamic", kind)
         rows = np.flatnonzero(known & (points[:, 1] == 0)) if not is_product else rows[:0]
-        basis = f"{len(rows)} of other kinds"
+        basis = f"{len(rows)} of other kinds in the atlas"
     if not len(rows):
         return math.nan, math.nan, ""
     values, places = ratios[rows], points[rows]

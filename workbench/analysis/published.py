@@ -124,5 +124,5 @@ def _estimate_times(
     times = np.select(used, [with_sme2, with_sme2, neon], rows["ms"])
     half = np.where(product | single, spread, _ELSEWHERE)
     high = np.maximum(times * half, np.where(used[1], packing, 0.0))
-    basis = np.select(used, ["one row: memory", "published products", "NEON's peak"], "as here")
+    basis = np.select(used, ["one row: memory", "published products", "NEON's peak"], "as measured")
     return dict(zip(ENDS, (times, times / half, high), strict=True)), basis.tolist()

@@ -62,7 +62,7 @@ _PACKING = r"^kai_.*(?:lhs|pack|commit)"
 _LEAST_SAMPLES = 3
 
 _DTYPE = "--dtype "
-ONE_ROW = "one row: reading the weights limits it, published speed-ups are 0.3x to 1.1x"
+ONE_ROW = "one row: limited by reading the weights; published speed-ups are 0.3x to 1.1x"
 LIMITS = (
     "Predicted from the program and ExecuTorch 1.5's XNNPACK: which kernels run, not how fast. "
     "Cores share an SME2 unit: in published runs, four threads were slower than two."
