@@ -1,8 +1,8 @@
 """Other runtimes: their clocks against their own, against themselves, and against ExecuTorch.
 
 1. CPU times are within 3 % of `torch.utils.benchmark` (eager) and of `timeit`, which ONNX Runtime's
-   own benchmarks use; interleaved on one core. ``module`` is the model with the Python code of its
-   modules, which the side leaves out.
+   own benchmarks use; interleaved in one process. ``module`` is the model with the Python code of
+   its modules, which the side leaves out.
 2. Copies of one model in one run, in pairs: none is called faster or slower.
 3. ``zoo``: ten models in eager PyTorch and in ExecuTorch (a table; it claims nothing).
 4. ``users``: why users found ExecuTorch slower, rebuilt in small: the ratio, the layer with the
@@ -13,7 +13,6 @@
 """
 
 import argparse
-import json
 import os
 import re
 import shutil
@@ -31,7 +30,6 @@ import torch
 import workbench as wb
 from workbench.records.runs import Tensor
 from workbench.run.other_runtime import Settings
-from workbench.run.other_runtime import __name__ as worker
 
 MODEL, SMALL = "mobilenet_v3_small", "executorch:ds_cnn"
 RESTARTS, ROUNDS, TOLERANCE = 5, 12, 0.03
@@ -52,35 +50,26 @@ USERS = {
 THREADS = 8
 BRIEF = wb.MeasureOptions(runs=10, processes=3, evidence=False, cold_start=False, roof=False)
 
-_OPEN = """
-import sys, time, msgspec, timeit
-from workbench.run.other_runtime import RUNTIMES, Settings, read_input
-settings = msgspec.json.decode(sys.argv[1], type=Settings)
-arrays = [read_input(tensor) for tensor in settings.inputs]
-"""
-_TIMER = """
+#: What another clock times, and ``theirs``, its seconds for an inference.
+THEIR_CLOCK = {
+    "eager": """
 from torch.utils.benchmark import Timer
 timer = Timer("f()", globals={"f": run}, timer=time.process_time)
-timer.timeit(5)
-print("ready", flush=True)
-for line in sys.stdin:
-    print(timer.timeit(int(line)).mean * 1e9, flush=True)
-"""
-#: Prints the mean CPU time in ns of as many inferences as each line of standard input says.
-THEIR_CLOCK = {
-    "eager": f"{_OPEN}\nrun = RUNTIMES['eager'](settings, arrays).run\n{_TIMER}",
-    "module": f"""{_OPEN}
+theirs = lambda count: timer.timeit(count).mean
+""",
+    "module": f"""
 import torch, workbench as wb
-torch.set_num_threads(1)
+from torch.utils.benchmark import Timer
 module = wb.load_model("{MODEL}").module
 inputs = [torch.from_numpy(array.copy()) for array in arrays]
-def run():
+def forward():
     with torch.inference_mode():
         module(*inputs)
-{_TIMER}""",
-    "onnx": _OPEN
-    + """
-import onnxruntime
+timer = Timer("f()", globals={{"f": forward}}, timer=time.process_time)
+theirs = lambda count: timer.timeit(count).mean
+""",
+    "onnx": """
+import onnxruntime, timeit
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = options.inter_op_num_threads = 1
 session = onnxruntime.InferenceSession(
@@ -88,53 +77,43 @@ session = onnxruntime.InferenceSession(
 )
 feeds = dict(zip([taken.name for taken in session.get_inputs()], arrays))
 timer = timeit.Timer(lambda: session.run(None, feeds), timer=time.process_time)
-timer.timeit(5)
-print("ready", flush=True)
-for line in sys.stdin:
-    print(timer.timeit(int(line)) / int(line) * 1e9, flush=True)
+theirs = lambda count: timer.timeit(count) / count
 """,
 }
-
-
-class Process:
-    """A process that answers a line with a line, on the first core."""
-
-    def __init__(self, *command):
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            [sys.executable, *command], stdin=pipe, stdout=pipe, text=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
-        )  # fmt: skip
-        self.read()
-
-    def read(self):
-        return self.process.stdout.readline()
-
-    def ask(self, text):
-        self.process.stdin.write(f"{text}\n")
-        self.process.stdin.flush()
-        return self.read()
+#: Prints our CPU time over theirs for every round: ours, theirs, theirs, ours.
+COMPARE = """
+import gc, os, sys, time, msgspec, numpy as np
+from workbench.run.other_runtime import RUNTIMES, Settings, read_input, time_runs
+os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+gc.disable()
+settings = msgspec.json.decode(sys.argv[1], type=Settings)
+arrays = [read_input(tensor) for tensor in settings.inputs]
+run = RUNTIMES[settings.runtime](settings, arrays).run
+ours = lambda count: np.mean(time_runs(run, count, 0)[1]["cpu_ns"]) / 1e9
+{clock}
+ours(5), theirs(5)
+for _ in range({rounds}):
+    first, second, third, last = (each({count}) for each in (ours, theirs, theirs, ours))
+    print((first + last) / (second + third), flush=True)
+"""
 
 
 def compare_clocks(runtime, program, side):
-    """Our CPU time over that of another clock, and the half width of its 95 % interval."""
+    """Our CPU time over that of another clock, and the half width of its 95 % interval.
+
+    Both clocks are in one process, as two processes of one program differ.
+    """
     own = "eager" if runtime == "module" else runtime
     (tensor,) = program.inputs
     file = str(program.path.parent / tensor.file)
     settings = Settings(own, str(side), 1, (Tensor(tensor.dtype, tensor.shape, file),))
-    text = msgspec.json.encode(settings).decode()
-    count, logs = 10, []
-    for _ in range(RESTARTS):  # two processes of one program differ
-        ours, theirs = Process("-m", worker, text), Process("-c", THEIR_CLOCK[runtime], text)
-        ours.ask("run 5")
-        ratios = []
-        for number in range(ROUNDS):
-            before = theirs.ask(count) if number % 2 else None
-            mean_ns = np.mean(json.loads(ours.ask(f"run {count}"))["cpu_ns"])
-            ratios.append(mean_ns / float(before or theirs.ask(count)))
-        for process in (ours, theirs):
-            process.process.kill()
-        logs.append(np.sort(np.log(ratios))[ROUNDS // 4 : -ROUNDS // 4].mean())
+    text, logs = msgspec.json.encode(settings).decode(), []
+    code = COMPARE.format(clock=THEIR_CLOCK[runtime], rounds=ROUNDS, count=10)
+    for _ in range(RESTARTS):
+        command = [sys.executable, "-c", code, text]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        ratios = np.sort(np.log([float(line) for line in done.stdout.split()]))
+        logs.append(ratios[ROUNDS // 4 : -ROUNDS // 4].mean())
     return float(np.exp(np.mean(logs))), 2 * float(np.std(logs, ddof=1) / np.sqrt(RESTARTS))
 
 
