@@ -28,6 +28,8 @@ import pandas as pd
 import torch
 
 import workbench as wb
+from workbench.export.runtimes import open_side, reload_model
+from workbench.options import silent
 from workbench.records.runs import Tensor
 from workbench.run.other_runtime import Settings
 
@@ -220,9 +222,7 @@ def main() -> int:
         root = Path(folder)
         program = wb.export_model(MODEL, root=root) if "clocks" in kinds else None
         for runtime in options.only if "clocks" in kinds else ():
-            brief = replace(BRIEF, runs=2, processes=1, against=(runtime,))
-            run = wb.measure(program, options=brief, root=root)
-            side = run.record.plan.programs[0].pte
+            side = open_side(runtime, program, lambda: reload_model(program), silent).path
             clocks = {"eager": ("eager", "module"), "onnx": ("onnx",)}.get(runtime, ())
             for clock in clocks:
                 ratio, half = compare_clocks(clock, program, side)
