@@ -203,6 +203,15 @@ def test_a_missing_package_names_the_line_that_installs_it(conv_pte, monkeypatch
         wb.measure(conv_pte, options=options)
 
 
+def test_the_largest_category_is_that_of_each_runtime():
+    for ab in wb.open_run(wb.sample_run("Sentences")).comparisons:
+        ours, theirs = (
+            m.categories.set_index("category")["share"] for m in (ab.candidate, ab.baseline)
+        )
+        shares = f"{ours.max():.0%} ({ab.baseline.runtime}: {theirs.idxmax()} {theirs.max():.0%})"
+        assert f"bottleneck {ours.idxmax()} {shares.replace('%', ' %')}; same outputs" in ab.text
+
+
 def test_no_runtime_is_imported_by_the_core():
     code = "import sys, workbench as wb; wb.profile; print(json.dumps([*sys.modules]))"
     done = subprocess.run([sys.executable, "-c", f"import json; {code}"], capture_output=True)

@@ -538,36 +538,18 @@ def reach_verdict(
     subject: str,
     change: str,
     comparison: pd.DataFrame,
-    shift: pd.DataFrame | None = None,
     *,
     emulated: bool = False,
     wrong: str = "",
     **texts: Any,
 ) -> Verdict:
-    """The verdict on a candidate, from `compare_latencies` and `bottleneck_shift`.
-
-    ``shift`` is None if nothing was traced; ``texts`` are further ones of the verdict.
-    """
+    """The verdict on a candidate, from `compare_latencies`; ``texts`` are further ones of it."""
     (row,) = comparison[comparison["level"] == "e2e"].to_dict("records")
     outcome = "emulated" if emulated else WRONG if wrong else row["outcome"]
     names = ("speedup", "low", "high", "floor", "detectable")
     times = ("baseline_ms", "candidate_ms")
     columns: dict[str, Any] = {name: float(row[name]) for name in (*names, *times)}
-    if shift is not None and not (emulated or wrong):
-        columns["bottleneck"] = _describe_shift(shift, outcome)
     return Verdict(subject, change, outcome, wrong=wrong, **columns, **texts)
-
-
-def _describe_shift(shift: pd.DataFrame, outcome: str) -> str:
-    """The largest category of both sides, and its share of E2E."""
-    (before, was), (after, now) = (
-        (shift.at[shift[share].idxmax(), "category"], format_share(shift[share].max()))
-        for share in ("share_before", "share_after")
-    )
-    if before != after:
-        return f"{before} {was} -> {after} {now}"
-    unchanged = outcome in ("equivalent", "inconclusive")
-    return f"{before} {was}" if unchanged else f"still {before}, {was} -> {now}"
 
 
 def describe_faults(candidate: str, baseline: str) -> str:

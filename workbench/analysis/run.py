@@ -602,6 +602,15 @@ class Measurement:
         """Whether its times mean nothing."""
         return self.run.emulated
 
+    def name_category(self, category: str) -> str:
+        """A category; that without another name with what takes most: ``Other (softmax)``."""
+        rows = self.operators[self.operators["category"] == category]
+        if category != "Other" or rows.empty:
+            return category
+        largest = rows.groupby("family", observed=True)["mean_ms"].sum().idxmax()
+        outside = self.runtime and largest == "delegate overhead"
+        return f"{category} ({'between operators' if outside else largest})"
+
     @cached_property
     def program(self) -> PlannedProgram:
         """What was run."""
@@ -1212,12 +1221,12 @@ class Comparison:
         for layer, own in ours.groupby("layer"):
             kernels = own.loc[own["kind"] == "portable", "operator"].unique()
             outside = [name.removeprefix("native_call_").partition(".")[0] for name in kernels]
-            count = int((theirs["layer"] == layer).sum())
+            known = int((theirs["layer"] == layer).sum())
             said = [other] if other and dtypes[0] != dtypes[1] else []
             said += [f"not delegated: {', '.join(outside)}"] if outside else []
             said += ["layout conversion"] if (own["role"] == "layout").any() else []
-            if 0 < count != len(own):
-                said.append(f"{len(own)} operators instead of {count}")
+            if 0 < known != len(own):
+                said.append(f"{len(own)} operator{'s' * (len(own) > 1)} instead of {known}")
             texts[str(layer)] = "; ".join(said) or "other kernels"
         return texts
 
@@ -1305,19 +1314,27 @@ class Comparison:
             "shares" in side.use[0] for side in (self.baseline, self.candidate)
         )
         verdict = compare.reach_verdict(
-            subject, label, self.latency, self.shift if shared else None, emulated=self.emulated,
-            wrong=self.wrong, programs=self.programs, unchanged=unchanged, separate=self.separation,
+            subject, label, self.latency, emulated=self.emulated, wrong=self.wrong,
+            programs=self.programs, unchanged=unchanged, separate=self.separation,
             paired=not self.apart and bool(ends["low"].max() <= ends["high"].min()),
         )  # fmt: skip
-        return replace(
-            verdict, bottleneck=re.sub(r"\bOther\b", self._name_other, verdict.bottleneck)
-        )
+        if not shared or self.wrong or self.emulated:
+            return verdict
+        return replace(verdict, bottleneck=self._describe_bottleneck(verdict.outcome))
 
-    def _name_other(self, found: re.Match[str]) -> str:
-        """What takes most of the category that has no other name: ``Other (softmax)``."""
-        rows = self.candidate.operators.query("category == 'Other'")
-        by_family = rows.groupby("family", observed=True)["mean_ms"].sum()
-        return f"{found[0]} ({by_family.idxmax()})" if len(by_family) else found[0]
+    def _describe_bottleneck(self, outcome: str) -> str:
+        """The largest category of both sides, and its share of E2E."""
+        (before, was), (after, now) = (
+            (side.name_category(largest["category"]), frames.format_share(largest[share]))
+            for side, share in ((self.baseline, "share_before"), (self.candidate, "share_after"))
+            for largest in (self.shift.loc[self.shift[share].idxmax()],)
+        )
+        if self.baseline.runtime:
+            return f"{after} {now} ({self.baseline.runtime}: {before} {was})"
+        if before != after:
+            return f"{before} {was} -> {after} {now}"
+        unchanged = outcome in ("equivalent", "inconclusive")
+        return f"{before} {was}" if unchanged else f"still {before}, {was} -> {now}"
 
     @property
     def checks(self) -> list[Row]:
