@@ -298,6 +298,7 @@ def test_papermill_runs_it_with_defaults_within_a_minute(path, run_timed):
         ("02_export_a_model", {"model": "toy_cnn", "dtypes": "fp32,int8"}),
         ("03_run_an_ab_experiment", {"live": True}),
         ("11_onboard_your_model", {"model": "toy_cnn"}),
+        ("16_other_runtimes", {"live": True}),
     ],
 )
 def test_what_measures_live_takes_less_than_three_minutes(name, parameters, run_timed):

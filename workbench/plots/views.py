@@ -495,7 +495,8 @@ def _exports(exports: Sequence[Export], top: int) -> Iterator[Part]:
 def _findings(source: Run | Measurement, top: int) -> Iterator[Part]:
     """The findings, most promising first: the gain of each, what to do, and where to look."""
     subject = source.subject if isinstance(source, Run) else source
-    if isinstance(source, Run) and source.record.plan.programs and len(source.findings):
+    compared = {m.program for m in subject.run.measurements if not m.runtime}
+    if isinstance(source, Run) and len(compared) > 1 and len(source.findings):
         yield f"About {subject.label}, the first program after the baseline."
     yield show_cards(source.findings, TOP_FINDINGS if top == TOP else top)
     if source.findings.empty and subject.sidecar is None:
