@@ -70,10 +70,8 @@ def predict_what_if(
     return mark_emulated(table) if is_emulated(times) else table
 
 
-def rank_bottlenecks(
-    times: pd.DataFrame, *, by: str = "category", factor: float = 2.0
-) -> pd.DataFrame:
-    """What each part could gain: E2E without it, and with it some ``factor`` faster.
+def rank_bottlenecks(times: pd.DataFrame, *, by: str = "category") -> pd.DataFrame:
+    """What each part could gain: E2E without it, and with it twice as fast.
 
     ``frames.BOTTLENECKS``, the largest part first: the next bottleneck. ``times`` and ``by`` are as
     for `predict_what_if`.
@@ -82,10 +80,9 @@ def rank_bottlenecks(
     rows = []
     for name, ms in sorted(zip(names, mean, strict=True), key=lambda part: -part[1]):
         free, faster = (
-            _predict_e2e(mean, blocks, _factors_of(names, {name: k}, by))
-            for k in (math.inf, factor)
+            _predict_e2e(mean, blocks, _factors_of(names, {name: k}, by)) for k in (math.inf, 2.0)
         )
-        rows.append((by, name, ms, ms / mean.sum(), *free, factor, *faster))
+        rows.append((by, name, ms, ms / mean.sum(), *free, 2.0, *faster))
     table = check(pd.DataFrame(rows, columns=BOTTLENECKS.names), BOTTLENECKS)
     return mark_emulated(table) if is_emulated(times) else table
 

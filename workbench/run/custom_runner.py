@@ -204,8 +204,8 @@ def copy_output(pipe: IO[bytes], log: Path, end: bytearray) -> None:
             end[:] = (end + part)[-4096:]
 
 
-def last_lines(text: bytes, count: int = 3) -> str:
-    """The last lines of a process's output, in brackets."""
+def last_lines(text: bytes) -> str:
+    """The last three lines of a process's output, in brackets."""
     lines = text.decode(errors="replace").splitlines()
     said = [ascii(line.strip())[1:-1] for line in lines if line.strip()]
-    return f" ({'; '.join(said[-count:])})" if said else ""
+    return f" ({'; '.join(said[-3:])})" if said else ""

@@ -37,10 +37,10 @@ def set_norm_statistics(module: nn.Module, *inputs: Tensor) -> nn.Module:
     return module.eval()
 
 
-def round_channels(channels: float, divisor: int = 8) -> int:
-    """The nearest multiple of ``divisor`` that loses at most a tenth of the channels."""
-    rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
-    return rounded if rounded >= 0.9 * channels else rounded + divisor
+def round_channels(channels: float) -> int:
+    """The nearest multiple of 8 that loses at most a tenth of the channels."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded if rounded >= 0.9 * channels else rounded + 8
 
 
 def convolution(
