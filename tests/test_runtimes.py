@@ -186,7 +186,10 @@ def test_a_file_of_onnx_is_a_side(run, tmp_path):
             "its PyTorch model is not known -> workbench profile MODEL",
         ),
         ({"against": ("nowhere.onnx",)}, r"nowhere\.onnx: no such file"),
-        ({"against": ("eger",)}, "eger: no such file"),
+        (
+            {"against": ("eger",)},
+            r"unknown runtime 'eger' -> did you mean 'eager'\? valid: compile",
+        ),
     ],
 )
 def test_what_cannot_be_a_side_is_one_line(conv_pte, options, words):

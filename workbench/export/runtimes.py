@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import store
-from workbench.errors import ExportError, UsageError, WorkbenchError
+from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
 from workbench.export.layers import read_interface
 from workbench.export.origins import make_origin, module_classes, module_stack
 from workbench.export.precision import DTYPES
@@ -66,6 +66,8 @@ def open_side(
 
 def check_side(text: str) -> None:
     """WorkbenchError if there is no such file, or what the runtime needs is not installed."""
+    if text not in RUNTIMES and text == Path(text).stem and not Path(text).exists():
+        raise unknown_name("runtime", text, RUNTIMES, where="--against")
     runtime = text if text in RUNTIMES else open_program(text).runtime
     for package in _PACKAGES.get(runtime, ()):
         if not importlib.util.find_spec(package):
