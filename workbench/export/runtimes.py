@@ -251,6 +251,8 @@ def label_operators(compiled: Any) -> dict[str, tuple[str, list[str]]]:
             str(info[key].value) if key in info else ""
             for key in ("layerType", "originalLayersNames")
         )
+        if kind == "Subgraph" and "MatMul" in parts:  # attention; others are elementwise
+            kind = "MatMulSubgraph"
         labels[name] = f"{kind} ({name})", parts.split(",")
     return labels
 
