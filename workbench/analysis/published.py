@@ -1,6 +1,7 @@
 """Projections to devices with Arm SME2 of which only published figures are known."""
 
-from pathlib import Path
+from pathlib import functools
+import Path
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,13 @@ def cross_validate(figures: pd.DataFrame) -> pd.DataFrame:
     return products.assign(projected=times, error=times / products["on"] - 1)
 
 
+@functools.cache
+def _spread_of_products() -> float:
+    """By which factor a projected product may be wrong, at either end of its interval."""
+    error = np.log(1 + cross_validate(read_figures("m4-like"))["error"])
+    return float(np.exp(Z90 * np.sqrt((error**2).mean())))
+
+
 def estimate(
     rows: pd.DataFrame, profile: str, level: str, host: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -112,9 +120,7 @@ def _estimate_times(
     rows: pd.DataFrame, tiled: np.ndarray, single: np.ndarray
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """The times of products by published ones, or by NEON's peak; others take their own time."""
-    figures = read_figures("m4-like")
-    error = np.log(1 + cross_validate(figures)["error"])
-    spread = float(np.exp(Z90 * np.sqrt((error**2).mean())))
+    figures, spread = read_figures("m4-like"), _spread_of_products()
     peaks = figures[figures["figure"] == "peak"].set_index("dtype")["off"]
     product = (rows["m"].notna() & (rows["n"] > 1)).to_numpy()
     used = [single, product & tiled, product]
