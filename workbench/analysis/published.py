@@ -1,7 +1,7 @@
 """Projections to devices with Arm SME2 of which only published figures are known."""
 
-from pathlib import functools
-import Path
+import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
