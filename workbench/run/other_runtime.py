@@ -66,7 +66,6 @@ class Model(NamedTuple):
 
 def main(text: str) -> None:
     """Open the model, then answer commands until standard input ends."""
-    gc.disable()  # or imports take a quarter longer, and inferences are interrupted
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what compilers print is no answer
 
@@ -87,6 +86,8 @@ def main(text: str) -> None:
 def serve(settings: Settings, answer: Callable[..., None]) -> None:
     """Say that the model is loaded, and execute commands, one a line."""
     started = time.perf_counter()
+    if settings.runtime != "compile":  # compiling leaves much garbage
+        gc.disable()  # imports take a quarter longer with it
     if settings.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, settings.cpus)
     arrays = [read_input(tensor) for tensor in settings.inputs]
@@ -99,6 +100,7 @@ def serve(settings: Settings, answer: Callable[..., None]) -> None:
         raise RuntimeError(f"it uses {used} threads instead of {settings.threads}")
     tells = settings.traced and settings.runtime != "compile"  # whose kernels are no operators
     timed = open_model(settings, arrays) if tells else model
+    gc.disable()
     traced: list[Span] = []
     answer(
         event="ready", runner=settings.runtime, clock=CLOCK, traced=settings.traced, isa="native",
