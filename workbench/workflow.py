@@ -61,7 +61,7 @@ if TYPE_CHECKING:  # these import PyTorch
 #: More restarts than this are not suggested.
 MOST_RESTARTS = 200
 #: Seconds in which a runner is found that was compiled before; a new one takes longer.
-COMPILED_S = 1.0
+COMPILED_S = 0.5
 #: What `profile` measures, by how long it may take.
 EFFORTS: dict[str, dict[str, Any]] = {
     "full": {},

@@ -24,7 +24,7 @@ from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Measurement
 from workbench.errors import WorkbenchError
-from workbench.frames import format_range, format_size
+from workbench.frames import format_ms, format_range, format_size
 from workbench.records.layers import Value
 from workbench.records.runs import PlannedProgram, RunRecord
 from workbench.store import RUNS, find_runs, load_run
@@ -174,7 +174,7 @@ def find_tiny_operators(m: Measurement, unclaimed: Collection[str]) -> Iterator[
     outside = time_spent(m, calls.index)
     yield Finding(
         f"{len(tiny)} kernels are shorter than {_TINY_MS * 1e3:g} µs, and the calls around all "
-        f"kernels take {outside.ms / max(len(calls), 1) * 1e3:.1f} µs each",
+        f"kernels take {format_ms(outside.ms / max(len(calls), 1))} each",
         Gain.at_most(time_spent(m, keys).ms),
         keys,
         "do more per call: batch inputs, merge operators, remove those without effect",
