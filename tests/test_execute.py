@@ -27,6 +27,7 @@ from workbench.records.layers import Layers
 from workbench.records.runs import Tensor
 from workbench.run import execute
 from workbench.run.build import installed_compiler
+from workbench.run.locks import runner_options
 from workbench.run.plan import BY_ORDER, pair_experiments
 from workbench.run.recorder import name_run
 from workbench.run.runner import find_runner
@@ -339,7 +340,10 @@ def test_every_experiment_is_sampled_in_its_own_process(plan, runner, tmp_path):
 
 @needs_compiler
 def test_a_failure_while_sampling_loses_only_the_samples(plan, runner, tmp_path, monkeypatch):
+    held = []
+
     def fail(self, path):
+        held.append(runner_options()["pass_fds"])
         raise RunnerError("this system's threads have no timers", kind="usage")
 
     monkeypatch.setattr(RunnerSession, "samples", fail)
@@ -348,6 +352,7 @@ def test_a_failure_while_sampling_loses_only_the_samples(plan, runner, tmp_path,
     assert run.state == "complete"
     assert {s.problem for s in run.samplings} == {"this system's threads have no timers"}
     assert all(s.samples == "" for s in run.samplings)
+    assert held and all(held), "runners that are sampled hold the machine's lock, too"
 
 
 # Which side of a comparison is the baseline: by names, by what ran, by order, or as asked for.

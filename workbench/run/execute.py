@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -512,8 +514,10 @@ def sample_experiments(recorder: RunRecorder, threads: int) -> None:
         except RunnerError as error:
             return Sampling(experiment.name, threads, problem=str(error))
 
+    # A thread has no context, in which runners find the machine's lock, which they hold too.
+    jobs = [partial(copy_context().run, sample, each, number) for number, each in enumerate(left)]
     with ThreadPoolExecutor(max(1, len(target.cores())) if threads == 1 else 1) as pool:
-        recorder.add("samplings", *pool.map(sample, left, itertools.count()))
+        recorder.add("samplings", *pool.map(lambda job: job(), jobs))
 
 
 def sample_experiment(
