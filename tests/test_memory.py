@@ -4,8 +4,10 @@ import json
 import re
 import subprocess
 import time
+import zipfile
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from statistics import mean
 
 import numpy as np
@@ -17,6 +19,7 @@ from run_folder import make_start, open_made_run, write_run
 
 import workbench as wb
 
+PROGRAMS = Path(__file__).parents[1] / "data" / "programs.zip"
 BRIEF = wb.MeasureOptions(toggle="none", runs=2, warmup=1, processes=2, evidence=False, roof=False)
 
 
@@ -186,9 +189,11 @@ def test_memory_that_cached_weights_save_has_rows(weights_run):
 
 
 @pytest.mark.ci
-def test_the_terminal_says_what_starts_and_memory_gain(conv_pte, cli):
+def test_the_terminal_says_what_starts_and_memory_gain(cli, tmp_path):
+    with zipfile.ZipFile(PROGRAMS) as archive:
+        pte = archive.extract("gemm_fp32_0.pte", tmp_path)  # 4 MB of weights
     flags = ["--runs", "2", "--processes", "2", "--no-evidence", "--no-roof"]
-    code, out, err = cli("run", conv_pte, "--weights", "packed,cached", *flags)
+    code, out, err = cli("run", pte, "--weights", "packed,cached", *flags)
     assert code == 0, err
     assert re.search(r"^cached: .*anonymous memory [\d.]+ -> [\d.]+ MB \(0\.", out, re.MULTILINE)
 

@@ -410,8 +410,8 @@ class Run:
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, the most promising first: ``frames.FINDINGS``.
 
-        With several phases, those of each, the largest part of the phase's latency first; of a
-        sweep, those of the ends.
+        With several phases, those of each, the largest part of the phase's latency first, then
+        those about the start and memory; of a sweep, those of the ends.
         """
         subjects = {ab.candidate.phase.name: ab.candidate for ab in reversed(self.comparisons)}
         if self.record.plan.sweep:
@@ -423,7 +423,9 @@ class Run:
             m.findings.assign(title=f"{phase}: " + m.findings["title"])
             for phase, m in subjects.items()
         ).sort_values("share", ascending=False, kind="stable")
-        return merged.reset_index(drop=True).assign(rank=np.arange(1, len(merged) + 1))
+        latency = merged["of"] == "latency"
+        merged = pd.concat([merged[latency], merged[~latency]], ignore_index=True)
+        return merged.assign(rank=np.arange(1, len(merged) + 1))
 
     @frame_property
     def quality(self) -> pd.DataFrame:
