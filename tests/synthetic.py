@@ -130,7 +130,7 @@ def resample_run(
 ) -> RunRecord:
     """A run as the same machine might have made it at another time, ``factor`` times as long.
 
-    Every process's inferences are drawn anew from those that it measured, with a log-normal
+    Every process's inferences are drawn again from those that it measured, with a log-normal
     ``scatter`` of all inferences of one process.
     """
     rng = np.random.default_rng(seed)

@@ -149,13 +149,18 @@ def profile(
 
         # Its first use compiles the runner, and a kernel starts for seconds: beside the export.
         beside = stack.enter_context(ThreadPoolExecutor(1))
-        compiling = beside.submit(find_runner, target, measure.ops)
+
+        def find() -> Runner:
+            runner = find_runner(target, measure.ops)
+            check_toggle(measure, runner)
+            return runner
+
+        compiling = beside.submit(find)
         kernel = stack.enter_context(prepare_kernel()) if report else None
-        with contextlib.suppress(TimeoutError):
-            check_toggle(measure, compiling.result(COMPILED_S))
+        with contextlib.suppress(TimeoutError):  # an export takes longer
+            compiling.result(COMPILED_S)
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
         runner = compiling.result()
-        check_toggle(measure, runner)
         if kernel:
             kernel.wait()  # nothing else runs while programs are timed
         place = Path(root or programs[0].root)

@@ -1202,6 +1202,7 @@ class Comparison:
         """The common names of the layers ``before`` and ``after``."""
         return layers.align_layers(dict(zip(("before", "after"), self._traced, strict=True)))[1]
 
+    @cached_property
     def operators_of_layers(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The operators of both sides without overhead, and in ``layer`` its common name."""
         theirs, ours = (
@@ -1216,7 +1217,7 @@ class Comparison:
 
     def _list_differences(self) -> dict[str, str]:
         """What ExecuTorch does otherwise than the other runtime in each layer, by common names."""
-        theirs, ours = self.operators_of_layers()
+        theirs, ours = self.operators_of_layers
         dtypes = [m.export.dtype if m.export else "" for m in (self.candidate, self.baseline)]
         other = f"{dtypes[0]} instead of {dtypes[1]}" if all(dtypes) else ""
         texts = {}

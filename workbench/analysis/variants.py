@@ -1,6 +1,7 @@
 """What an optimisation tried, and what it brought."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -129,14 +130,9 @@ def rank_findings(findings: pd.DataFrame, by_gain: bool = True) -> pd.DataFrame:
     causes: list[dict[str, Any]] = []
     rows = findings.to_dict("records")
     for row in [row for row in rows if row["rule"] == _SYMPTOM]:
-        keys, least = {*row["keys"].splitlines()}, row["gain_ms"] / 2
-        for cause in rows:
-            expected = np.fmax(cause["gain_ms"], cause["high_ms"] / 2)
-            shared = keys & {*cause["keys"].splitlines()}
-            if shared and expected >= least and cause["rule"] not in (_SYMPTOM, *_FLOORS):
-                cause["action"] += f"; this also explains: {row['title']}"
-                rows.remove(row)
-                break
+        if cause := next((each for each in rows if _is_cause(each, row)), None):
+            cause["action"] += f"; this also explains: {row['title']}"
+            rows.remove(row)
     for row in rows:
         keys = {*row["keys"].splitlines()}
         same = [c for c in causes if keys and keys <= {*c["keys"].splitlines()}]
@@ -153,6 +149,14 @@ def rank_findings(findings: pd.DataFrame, by_gain: bool = True) -> pd.DataFrame:
         [*first, *(row for row in causes if row not in first)], columns=findings.columns
     )
     return table.astype(findings.dtypes).assign(rank=range(1, len(table) + 1))
+
+
+def _is_cause(finding: Mapping[str, Any], symptom: Mapping[str, Any]) -> bool:
+    """Whether a finding says why at least half of what a symptom loses is slow."""
+    expected = np.fmax(finding["gain_ms"], finding["high_ms"] / 2)
+    shared = {*finding["keys"].splitlines()} & {*symptom["keys"].splitlines()}
+    known = finding["rule"] not in (_SYMPTOM, *_FLOORS)
+    return bool(known and shared and expected >= symptom["gain_ms"] / 2)
 
 
 def pick_best(study: Study) -> list[Variant]:

@@ -89,7 +89,7 @@ def explorer_data(source: Run | Comparison, projections: Sequence[pd.DataFrame] 
         if (label := frame.attrs.get("projected")) not in labels:
             hint = "wb.explore(run, projections=[run.subject.project()])"
             raise UsageError("is no projection of a side of this run", where=run.path, hint=hint)
-        m, place = measurements[labels.index(label)], labels.index(label)
+        m = measurements[place := labels.index(label)]
         side, ab = _projection(frame, m, tables[_program_of(m)], numbers[_program_of(m)])
         compared.append({**ab, "baseline": place, "candidate": len(described)})
         described.append(side)
@@ -256,6 +256,7 @@ def _measurement(
     restarts = runs.groupby(level="process").mean() if len(m.sessions) > 1 else runs[:0]
     roofline = None if m.roofline is None else _align(m.roofline, table)
     kernels = None if m.machine_code is None else _align(m.machine_code, table)
+    functions = set() if kernels is None else set(kernels["function"])
     return {
         "program": program,
         "experiment": m.name,
@@ -285,7 +286,7 @@ def _measurement(
         "loops": {
             name: {"lines": list(found.index), "samples": found.tolist()}
             for name, found in m.loops.items()
-            if kernels is not None and name in set(kernels["function"])
+            if name in functions
         },
     }
 

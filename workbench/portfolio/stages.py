@@ -253,18 +253,17 @@ def tabulate_rows(m: Measurement) -> Iterator[Row]:
         yield replace(row, outcome=WRONG if m.wrong else "")
         return
     for ab in compared:
+        if ab.wrong:
+            yield replace(row, outcome=WRONG)
+            continue
         latency = ab.latency.iloc[0]
-        yield (
-            replace(row, outcome=WRONG)
-            if ab.wrong
-            else replace(
-                row,
-                against=ab.baseline.name,
-                speedup=float(latency["speedup"]),
-                speedup_low=_finite(latency["low"]),
-                speedup_high=_finite(latency["high"]),
-                outcome=ab.verdict.outcome,
-            )
+        yield replace(
+            row,
+            against=ab.baseline.name,
+            speedup=float(latency["speedup"]),
+            speedup_low=_finite(latency["low"]),
+            speedup_high=_finite(latency["high"]),
+            outcome=ab.verdict.outcome,
         )
 
 

@@ -211,7 +211,7 @@ def find_slower_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         if ab.candidate is not m or not ab.baseline.runtime or ab.layers is None:
             continue
         rows = ab.layers[(ab.layers["outcome"] == "slower") & (ab.layers["name"] != NO_LAYER)]
-        operators = ab.operators_of_layers()[1]
+        operators = ab.operators_of_layers[1]
         lost = rows["candidate_ms"] * untraced_scale(m)
         gain, low, high = (
             float((lost * (1 - rows[column])).sum()) for column in ("speedup", "high", "low")
