@@ -7,7 +7,7 @@ import html
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path
@@ -1203,7 +1203,7 @@ class Comparison:
         return layers.align_layers(dict(zip(("before", "after"), self._traced, strict=True)))[1]
 
     @cached_property
-    def operators_of_layers(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def _operators_of_layers(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The operators of both sides without overhead, and in ``layer`` its common name."""
         theirs, ours = (
             m.operators[m.operators["role"] != "overhead"].assign(
@@ -1215,9 +1215,14 @@ class Comparison:
         )
         return theirs, ours
 
+    def operators_of(self, names: Collection[str]) -> tuple[str, ...]:
+        """Keys of the candidate's operators in the layers of these names, as in ``layers``."""
+        ours = self._operators_of_layers[1]
+        return tuple(ours.loc[ours["layer"].isin(names), "key"])
+
     def _list_differences(self) -> dict[str, str]:
         """What ExecuTorch does otherwise than the other runtime in each layer, by common names."""
-        theirs, ours = self.operators_of_layers
+        theirs, ours = self._operators_of_layers
         dtypes = [m.export.dtype if m.export else "" for m in (self.candidate, self.baseline)]
         other = f"{dtypes[0]} instead of {dtypes[1]}" if all(dtypes) else ""
         texts = {}

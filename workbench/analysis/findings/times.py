@@ -211,7 +211,6 @@ def find_slower_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         if ab.candidate is not m or not ab.baseline.runtime or ab.layers is None:
             continue
         rows = ab.layers[(ab.layers["outcome"] == "slower") & (ab.layers["name"] != NO_LAYER)]
-        operators = ab.operators_of_layers[1]
         lost = rows["candidate_ms"] * untraced_scale(m)
         gain, low, high = (
             float((lost * (1 - rows[column])).sum()) for column in ("speedup", "high", "low")
@@ -226,7 +225,7 @@ def find_slower_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
                 f"{count(len(shown), 'layer')} slower than in {ab.baseline.runtime}: "
                 f"{', '.join(shown[:3])}{more}",
                 Gain(gain, low, high, "measured"),
-                tuple(operators.loc[operators["layer"].isin(rows["name"]), "key"]),
+                ab.operators_of(rows["name"]),
                 "see what these layers do otherwise: delegate their operators, or change them",
                 f"wb.open_run('RUN_DIR').compare('{ab.baseline.name}').layers",
             )
