@@ -83,6 +83,13 @@ def test_a_projection_has_the_times_of_its_frame_and_no_verdict(runs, documents)
         found = by_key(document, side, ab["operators"][column])
         assert found == pytest.approx(operators.set_index("key")[values].to_dict(), abs=1e-6)
     assert ab["latency"]["candidate_ms"] == shown.loc["", "projected_ms"]
+    # An operator has one time, beside a projection and in a measured pair.
+    first = run["avx512_off"].operators.iloc[0]
+    assert shown.loc[first["key"], "measured_ms"] == first["mean_ms"]
+    measured = run.compare().categories.set_index("name").loc["GEMM", "baseline_ms"]
+    (gemm,) = (row for row in ab["categories"] if row["name"] == "GEMM")
+    assert gemm["baseline_ms"] == pytest.approx(measured)
+    assert ab["latency"]["baseline_ms"] == run["avx512_off"].latency_ms
     e2e = sum(row["mean_ms"] for row in side["categories"])
     assert e2e == pytest.approx(sum(filter(None, side["mean_ms"])), abs=1e-3)
     assert operators["projected_ms"].sum() < e2e <= shown.loc["", "projected_ms"]

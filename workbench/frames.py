@@ -567,7 +567,7 @@ PROJECTION = make_frame(
     "key name",
     ("kind", "text", "", "operator and the dtype it computes in"),
     ("module", "text", "", "path of its layer in the model"),
-    ("measured_ms", "float", "ms/run", "mean time in the run, undisturbed"),
+    ("measured_ms", "float", "ms/run", "mean time in the run; of E2E: the latency"),
     ("projected_ms", "float", "ms/run", "projected, not measured; NaN: no basis in the atlas"),
     ("projected_low_ms", "float", "ms/run", "lower end of the projection's 90 % interval"),
     ("projected_high_ms", "float", "ms/run", "upper end of the projection's 90 % interval"),

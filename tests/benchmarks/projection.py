@@ -127,7 +127,7 @@ def check_network(name, run):
         "high_ms": model["projected_high_ms"], "error": model["projected_ms"] / measured - 1,
         "covered": model["projected_low_ms"] <= measured <= model["projected_high_ms"],
     }  # fmt: skip
-    return row, table[1:].merge(describe_operators(on)[["key", "ms"]], on="key")
+    return row, table[1:].merge(on.operators[["key", "mean_ms"]], on="key")
 
 
 def main():
@@ -163,9 +163,9 @@ def main():
 def summarize(table, parts):
     """The share of networks within 10 %, and all that is claimed of them."""
     near, count = (table["error"].abs() <= 0.1).mean(), len(table)
-    parts = parts[(parts["ms"] >= 0.01) & parts["network"].isin(table["network"])]
-    error = (parts["projected_ms"] / parts["ms"] - 1).abs().median()
-    covered = parts["ms"].between(parts["projected_low_ms"], parts["projected_high_ms"]).mean()
+    parts = parts[(parts["mean_ms"] >= 0.01) & parts["network"].isin(table["network"])]
+    error = (parts["projected_ms"] / parts["mean_ms"] - 1).abs().median()
+    covered = parts["mean_ms"].between(parts["projected_low_ms"], parts["projected_high_ms"]).mean()
     text = f"{near:.0%} of {count} networks within 10 %, {table['covered'].mean():.0%} covered; "
     text += (
         f"{len(parts)} operators of 10 us or more: median error {error:.1%}, {covered:.0%} covered"

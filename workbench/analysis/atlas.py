@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -166,7 +167,7 @@ def project(measurement: Measurement, level: str = "", device: str | Path = "") 
         if place == "c1-like" and measurement.operators["operator"].str.contains(_WITH_SME2).any():
             hint = "project its side without: --experiment"
             raise UsageError(f"{measurement.label} ran with SME2", where=run.path, hint=hint)
-        ends, basis = published.estimate(rows, place, level, run.record.host)
+        estimate = partial(published.estimate, profile=place, level=level, host=run.record.host)
     elif device and not Path(device).is_file():
         hint = f"{', '.join(PROFILES)}, or the file of an atlas"
         raise UsageError("unknown device", where=device, hint=hint)
@@ -178,14 +179,21 @@ def project(measurement: Measurement, level: str = "", device: str | Path = "") 
         here = load_atlas(own)
         there = load_atlas(Path(device)) if device else here
         level, place = level or [*there.ms][-1], there.device
-        ends, basis = _scale(rows, here, there, measurement.experiment.isa, level)
-    names = measurement.costs.reindex(rows["key"])
-    table = rows[["key", "kind"]].assign(
-        name=names["name"].to_numpy(), module=names["module"].to_numpy(), measured_ms=rows["ms"],
-        **ends, basis=basis,
-    )  # fmt: skip
+        before = measurement.experiment.isa
+        estimate = partial(_scale, here=here, there=there, before=before, after=level)
+    known = measurement.costs.reindex(rows["key"])
+    names = rows[["key", "kind"]].assign(
+        name=known["name"].to_numpy(), module=known["module"].to_numpy()
+    )
+    means = rows["key"].map(measurement.operators.set_index("key")["mean_ms"])
+    # The latency follows from times without interference; an operator has that of every table.
+    tables = []
+    for times in (rows, rows.assign(ms=means)):
+        ends, basis = estimate(times)
+        tables.append(names.assign(measured_ms=times["ms"], **ends, basis=basis))
+    undisturbed, table = tables
     _check_basis(table, run.path)
-    sums = sum_projection(table)
+    sums = sum_projection(undisturbed)
     rest = max(measurement.latency_ms - sums["measured_ms"], 0.0)
     model = {name: value + rest for name, value in sums.items()}
     texts = {"key": "", "name": "E2E", "kind": "E2E", "module": "", "basis": "the sum of all"}

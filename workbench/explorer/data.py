@@ -297,7 +297,7 @@ def _projection(
     """A projection of a measurement, and its comparison with it, without a verdict."""
     rows, mark, e2e = _align(frame, table), str(frame.columns.name), frame.iloc[0]
     # What is no operator stays as it is.
-    rest = _align(m.costs.reset_index(), table)["mean_ms"].where(rows["kind"].isna()).fillna(0)
+    rest = _align(m.operators, table)["mean_ms"].where(rows["kind"].isna()).fillna(0)
     parts = {name: (table["category"] == name).to_numpy() for name in CATEGORIES}
     sums = pd.DataFrame(
         {
@@ -317,8 +317,7 @@ def _projection(
         "threads": m.threads,
         "phase": m.phase.name,
         "latency": dict(zip(("latency", "low", "high"), e2e[list(ENDS)], strict=True)),
-        "note": f"The parts of {label}, add up to {format_ms(total)}; the latency also has what is "
-        "in none of them, as measured.",
+        "note": f"The parts of {label}, add up to {format_ms(total)}: as if traced.",
         "mean_ms": _numbers(rows["projected_ms"].where(rows["kind"].notna(), rest)),
         "categories": tuple(categories.reset_index().to_dict("records")),
     }
