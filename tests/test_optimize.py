@@ -162,7 +162,7 @@ def test_a_mix_leaves_the_noisiest_and_the_slower_layers_in_single_precision():
     assert layers.options.dtype == "int8"
     assert layers.predicted.ms == pytest.approx(2.4) and layers.predicted.basis == "ledger"
     assert layers.predicted_sqnr_db == pytest.approx(-10 * math.log10(1.1e-4))
-    assert "1 layers in int8dyn" in layers.change
+    assert "1 layer in int8dyn" in layers.change
 
 
 def test_mixes_close_in_on_the_least_ratio_from_both_sides():

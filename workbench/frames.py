@@ -744,6 +744,12 @@ def is_emulated(frame: pd.DataFrame) -> bool:
 MISSING = "\N{EN DASH}"
 
 
+def plural(number: int, noun: str) -> str:
+    """``1 process``, ``2 processes``."""
+    ending = "" if number == 1 else "es" if noun.endswith(("x", "ss")) else "s"
+    return f"{number} {noun}{ending}"
+
+
 def format_ms(ms: float) -> str:
     """Milliseconds with three figures and their unit; small ones in microseconds."""
     return format_range(ms)[0]

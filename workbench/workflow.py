@@ -27,7 +27,7 @@ from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model
 from workbench.export.program import SUFFIXES, Program, open_program
 from workbench.export.runtimes import check_side, open_side, reload_model
-from workbench.frames import format_share
+from workbench.frames import format_share, plural
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.progress import show_progress
 from workbench.records.codec import to_json
@@ -386,7 +386,7 @@ def foresee(record: RunRecord, find: float = 0.0) -> str:
     step_s = record.spent_s / done
     planned = max(done, int(plan.budget_s / step_s)) if plan.budget_s else plan.processes
     found = Speedup.project(least, done, planned)
-    text = f"{planned} restarts will show changes above {format_share(found, 1)}"
+    text = f"{plural(planned, 'restart')} will show changes above {format_share(found, 1)}"
     if found <= find or not find:
         return text
     counts = range(planned, MOST_RESTARTS + 1)

@@ -23,10 +23,9 @@ from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
 from workbench.errors import UsageError, WorkbenchError, unknown_name
-from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, RESOURCE_CHANGES, WRONG, check
+from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, RESOURCE_CHANGES, WRONG, check, plural
 from workbench.options import MeasureOptions
 from workbench.records.documents import METRICS
-from workbench.records.runs import count_threads
 from workbench.store import MANIFEST, load_record
 
 #: By resource, the most that it may grow, as a fraction.
@@ -482,7 +481,7 @@ def compare_with_metrics(
     programs = metrics.get("programs", {})
     subjects, sides, changes = [], [], []
     for row in wanted:
-        count = count_threads(row["threads"])
+        count = plural(row["threads"], "thread")
         if (row["experiment"], row["threads"]) not in measured:
             problem = f"{row['experiment']} with {count} was not measured"
             hint = "name what to compare: RUN_DIR:EXPERIMENT"
@@ -527,7 +526,7 @@ def compare_with_metrics(
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:
     """A short name for each, made of what they differ in; device, content and time if need be."""
     rows = [
-        (m.run.record.platform, m.program.stem, m.name, count_threads(m.threads))
+        (m.run.record.platform, m.program.stem, m.name, plural(m.threads, "thread"))
         for m in measurements
     ]
     different = [column for column in zip(*rows, strict=True) if len(set(column)) > 1]

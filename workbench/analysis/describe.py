@@ -14,6 +14,7 @@ from workbench.frames import (
     format_share,
     format_size,
     format_time,
+    plural,
 )
 from workbench.options import RUNTIMES
 from workbench.records.runs import Experiment, Export, Phase, PlannedProgram, RunRecord
@@ -117,16 +118,15 @@ def _describe_experiment(experiment: Experiment) -> str:
 
 
 def _describe_protocol(record: RunRecord) -> str:
-    plan = record.plan
+    plan, processes = record.plan, plural(record.plan.processes, "process")
     if is_foreign(record):
         order = "run alternately" if record.runner else "in an unknown order"
-        processes = f"{plan.processes} process" + ("es" if plan.processes > 1 else "")
         warmup = f" after the first {plan.warmup}" if plan.warmup else ""
         times = f"each at least {plan.runs} inferences{warmup}, timed in its trace"
         return f"{processes} per experiment, {order}; {times}"
     batches = f"batches of about {plan.batch_ms:g} ms" if plan.batch_ms else "single inferences"
     return (
-        f"{plan.processes} processes per experiment, interleaved in {batches}; at least "
+        f"{processes} per experiment, interleaved in {batches}; at least "
         f"{plan.runs} timed inferences each"
     )
 

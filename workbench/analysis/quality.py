@@ -9,7 +9,7 @@ import pandas as pd
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.foreign import Recording
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
-from workbench.frames import EMULATED, QUALITY, SOURCE, check, format_share
+from workbench.frames import EMULATED, QUALITY, SOURCE, check, format_share, plural
 from workbench.records.runs import Agreement, Export, Proof, RunRecord, Session
 from workbench.run.plan import BY_ORDER
 
@@ -346,7 +346,7 @@ def check_toggle_effect(
     """
     if not hidden:
         return "fail", "no CPU feature was hidden from the baseline"
-    names = f"; {renamed} operators log another kernel" if renamed else ""
+    names = f"; {plural(renamed, 'operator')} with another kernel" if renamed else ""
     status = "ok"
     if proof is None:  # no objection
         code = lack
@@ -391,10 +391,11 @@ def check_ledger(ledger: pd.DataFrame, closed: Sequence[np.ndarray]) -> Row:
     """Whether the rows of every traced run add up to ``Method::execute``."""
     runs, open_runs = sum(map(len, closed)), sum(int((~part).sum()) for part in closed)
     if open_runs:
-        return "ledger closes", "fail", f"the rows of {open_runs} of {runs} runs do not add up"
+        text = f"the rows of {open_runs} of {plural(runs, 'run')} do not add up"
+        return "ledger closes", "fail", text
     lowest = ledger["duration_ns"].min() / 1e3
     rounding = f"; lowest row {lowest:.1f} us, from rounding" if lowest < 0 else ""
-    return "ledger closes", "ok", f"{runs} runs, rows sum to Method::execute{rounding}"
+    return "ledger closes", "ok", f"{plural(runs, 'run')}, rows sum to Method::execute{rounding}"
 
 
 def check_traces(ledger: pd.DataFrame, traced: int) -> Row:

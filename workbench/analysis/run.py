@@ -61,7 +61,6 @@ from workbench.records.runs import (
     RunRecord,
     Session,
     Start,
-    count_threads,
 )
 from workbench.run.plan import pair_experiments
 from workbench.store import (
@@ -682,7 +681,7 @@ class Measurement:
     def label(self) -> str:
         """The experiment, with the threads where the run has several counts."""
         several = len(self.run.record.plan.threads) > 1
-        return f"{self.name}, {count_threads(self.threads)}" if several else self.name
+        return f"{self.name}, {frames.plural(self.threads, 'thread')}" if several else self.name
 
     @cached_property
     def sessions(self) -> tuple[Session, ...]:
@@ -1083,7 +1082,7 @@ class Comparison:
     def threads_text(self) -> str:
         """``1 thread``, or ``4 threads against 1``."""
         before, after = self.baseline.threads, self.candidate.threads
-        return count_threads(after) + ("" if before == after else f" against {before}")
+        return frames.plural(after, "thread") + ("" if before == after else f" against {before}")
 
     @property
     def toggled(self) -> bool:
@@ -1354,7 +1353,8 @@ class Comparison:
         elif self.same_program:
             evidence = "both files have the same content (SHA-256)"
             rows = [(f"programs differ in {name}", "note", evidence)]
-        outputs = f"outputs of {after.name} and {before.name} agree, {count_threads(after.threads)}"
+        threads = frames.plural(after.threads, "thread")
+        outputs = f"outputs of {after.name} and {before.name} agree, {threads}"
         return [
             *rows,
             (outputs, *quality.check_outputs(self.agreements, same_model=self.same_model)),
@@ -1366,7 +1366,7 @@ class Comparison:
         renamed = int((both["name"] != both["candidate_name"]).sum())
         if before.experiment.runner != after.experiment.runner or run.recording:
             if renamed:
-                return "ok", f"{renamed} operators log another kernel"
+                return "ok", f"{frames.plural(renamed, 'operator')} with another kernel"
             return "note", "not shown: no operator logs another kernel"
         if not self.toggled:
             return "ok", "none wanted: both sides are the same"

@@ -16,8 +16,8 @@ from workbench.analysis.statistics import (
     pick_timed,
     restart_latencies,
 )
-from workbench.frames import LADDER, SCALING, SIZE_FITS, check
-from workbench.records.runs import LADDER_TOGGLE, Phase, Plan, RunRecord, count_threads
+from workbench.frames import LADDER, SCALING, SIZE_FITS, check, plural
+from workbench.records.runs import LADDER_TOGGLE, Phase, Plan, RunRecord
 
 
 def experiments_by_phase(plan: Plan) -> list[list[str]]:
@@ -187,12 +187,12 @@ def price_threads(latencies: pd.DataFrame, plan: Plan, experiments: Sequence[str
         if not times:
             continue
         best = min(times, key=lambda count: times[count])
-        texts = [f"{count_threads(best)} fastest here ({rules[best]})"]
+        texts = [f"{plural(best, 'thread')} fastest here ({rules[best]})"]
         for count in times.keys() - {best}:
             ratio, low, high, outcome = _compare_setups(restarts, (name, count), (name, best))
             cost = f"{ratio:.2f}x [{low:.2f}, {high:.2f}] as long"
             cost += "" if outcome == "faster" else f" ({outcome})"
-            texts.append(f"{count_threads(count)} ({rules[count]}) {cost}")
+            texts.append(f"{plural(count, 'thread')} ({rules[count]}) {cost}")
         sentences.append(f"{name}, wall time: {'; '.join(texts)}")
     return sentences
 
@@ -260,7 +260,7 @@ def describe_sizes(phases: pd.DataFrame, name: str, speedups: pd.DataFrame) -> l
         steps = part[part["category"] != part["category"].shift()]
         texts = [f"{row.category} from {name}={row.size:.0f}" for row in steps.itertuples()]
         texts = [f"{steps['category'].iloc[0]} at every size"] if len(steps) == 1 else texts
-        found.append(f"{side}, {count_threads(threads)}: most time in {', then '.join(texts)}")
+        found.append(f"{side}, {plural(threads, 'thread')}: most time in {', then '.join(texts)}")
     for label, part in speedups.sort_values("size").groupby("label", sort=False):
         faster = part[part["outcome"] == "faster"]
         texts = [f"{row.speedup:.2f}x at {name}={row.size}" for row in faster.itertuples()]

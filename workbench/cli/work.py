@@ -26,6 +26,7 @@ from workbench.cli.options import (
     say,
 )
 from workbench.errors import UsageError, WorkbenchError
+from workbench.frames import plural
 from workbench.models.registry import parse_name
 from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
 from workbench.progress import show_progress
@@ -278,7 +279,7 @@ def batch(
         lines = [f"{cell.name}  {', '.join(stages) or 'done'}" for cell, stages in plan]
         done = sum(not stages for _, stages in plan)
         todo = [{"cell": cell, "todo": stages} for cell, stages in plan]
-        lines.append(f"{len(plan)} cells, {done} done")
+        lines.append(f"{plural(len(plan), 'cell')}, {done} done")
         return Output(lines, {"plan": todo}, step=call("batch", matrix))
     with show_progress() as progress:
         portfolio = scheduler.batch(

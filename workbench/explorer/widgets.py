@@ -17,11 +17,11 @@ from workbench.analysis.run import Measurement
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import WorkbenchError
 from workbench.explorer.page import Selector, explore
+from workbench.frames import plural
 from workbench.plots.changes import plot_heatmap
 from workbench.plots.style import Chart
 from workbench.plots.tables import Table, VStack, show_note
 from workbench.progress import is_interactive
-from workbench.records.runs import count_threads
 from workbench.store import find_runs
 
 NOTHING = show_note("There is nothing to pick from.")
@@ -110,7 +110,7 @@ def list_measurements(folder: str | Path = ".") -> dict[str, str]:
             run = open_run(path)
             for m in run.measurements:
                 if not m.control and not m.emulated and run.record.state == "complete":
-                    key = f"{label}: {m.name}, {count_threads(m.threads)}"
+                    key = f"{label}: {m.name}, {plural(m.threads, 'thread')}"
                     measurements[key] = f"{path}:{m.name}:{m.threads}"
     return measurements
 

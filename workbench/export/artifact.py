@@ -20,7 +20,7 @@ from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_na
 from workbench.export.layers import count_calls
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
-from workbench.frames import format_size
+from workbench.frames import format_size, plural
 from workbench.models.process import silence
 from workbench.models.registry import identify_sources, parse_name
 from workbench.models.sources import hash_contents, list_python_files, reason, sample_files
@@ -399,8 +399,7 @@ def describe_export(export: Export) -> list[str]:
     missing = [row for row in export.partition if not row.delegated]
     count, delegates = sum(row.count for row in missing), sum(export.delegates.values())
     size = f"{format_size(export.size_bytes)} in {export.seconds:.1f} s"
-    plural = "" if delegates == 1 else "s"
-    size += f", {delegates} delegate{plural}, {count} operator{'s' * (count != 1)} not delegated"
+    size += f", {plural(delegates, 'delegate')}, {plural(count, 'operator')} not delegated"
     lines = [f"{export.pte}: {size}"]
     lines += [f"{name.replace('_', ' ')}: {text}" for name, text in export.options.items()]
     for output in export.fidelity:

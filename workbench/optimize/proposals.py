@@ -14,6 +14,7 @@ import pandas as pd
 from workbench.analysis.layers import THE_MODEL
 from workbench.analysis.run import Measurement
 from workbench.analysis.variants import match_findings, match_layout
+from workbench.frames import plural
 from workbench.options import OPTIONAL_REWRITES, ExportOptions, ModuleDtypes, dtype_of_module
 from workbench.records.optimize import Variant, VariantGain
 
@@ -214,7 +215,9 @@ def propose_mix(
     saved = sum(choice.ms for choice in chosen.values())
     predicted = VariantGain(saved - borders, max(0.0, saved - 2 * borders), saved, "ledger")
     noise = max(sum(choice.noise for choice in chosen.values()), _LEAST_NOISE)
-    text = ", ".join(f"{dtypes.count(kind)} layers in {kind}" for kind in sorted(set(dtypes)))
+    text = ", ".join(
+        f"{plural(dtypes.count(kind), 'layer')} in {kind}" for kind in sorted(set(dtypes))
+    )
     options = replace(parent.options, dtype=default, module_dtypes=modules)
     mix = Variant(text, options, parent.name, predicted=predicted)
     return replace(mix, predicted_sqnr_db=-10 * math.log10(noise))

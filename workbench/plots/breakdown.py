@@ -13,11 +13,10 @@ from workbench.analysis.operators import drop_overhead, label_operator, label_op
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.what_if import predict_what_if, rank_bottlenecks
 from workbench.errors import unknown_name
-from workbench.frames import format_share
+from workbench.frames import format_share, plural
 from workbench.plots import style
 from workbench.plots.style import Chart, draws
 from workbench.plots.tables import Table, show_note
-from workbench.records.runs import count_threads
 
 NO_LAYERS = "Layers unknown: the program has no layer sidecar, or one without layers."
 NO_ROOFLINE = (
@@ -127,7 +126,7 @@ def name_sides(ab: Comparison) -> tuple[str, str]:
     """The names of baseline and candidate, with what tells them apart."""
     before, after = ab.baseline, ab.candidate
     if before.threads != after.threads:
-        counts = count_threads(before.threads), count_threads(after.threads)
+        counts = plural(before.threads, "thread"), plural(after.threads, "thread")
         return f"{before.name}, {counts[0]}", f"{after.name}, {counts[1]}"
     if before.name != after.name:
         return before.name, after.name

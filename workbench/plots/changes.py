@@ -14,12 +14,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from workbench.analysis.run import Comparison, Run
 from workbench.analysis.variants import tabulate_variants
 from workbench.analysis.what_if import bottleneck_shift
-from workbench.frames import decimals_of, format_number, format_share
+from workbench.frames import decimals_of, format_number, format_share, plural
 from workbench.plots import style
 from workbench.plots.breakdown import name_sides
 from workbench.plots.style import Chart, draws
 from workbench.records.optimize import Study
-from workbench.records.runs import count_threads
 
 _MAP = LinearSegmentedColormap.from_list("change", [style.SLOWER, "#F2F2F2", style.FASTER])
 #: Latencies that differ by more than this factor are drawn on a logarithmic axis.
@@ -232,7 +231,7 @@ def plot_isa_levels(levels: pd.DataFrame) -> Chart:
     hollow dots are equivalent or inconclusive.
     """
     threads, names = int(levels["threads"].iloc[0]), list(levels["level"])
-    title = f"What each extension gains, {count_threads(threads)}"
+    title = f"What each extension gains, {plural(threads, 'thread')}"
     height, left = 1.35 + 0.42 * len(names), style.label_margin(names)
     figure, (times, steps) = style.new_figure(
         title,
@@ -322,7 +321,7 @@ def plot_sizes(run: Run) -> Chart:
     }
     margin = 0.35 + min(1.95, max(map(style.text_inches, [*parts, *style.COLORS])))
     figure, (times, shares) = style.new_figure(
-        f"How does latency grow with {name}? {count_threads(swept[0].threads)}",
+        f"How does latency grow with {name}? {plural(swept[0].threads, 'thread')}",
         5.2, rows=2, left=0.75, right=margin,
     )  # fmt: skip
     lines = {

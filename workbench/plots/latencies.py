@@ -9,9 +9,9 @@ from matplotlib.dates import AutoDateLocator, DateFormatter, date2num
 
 from workbench.analysis.run import Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed
+from workbench.frames import plural
 from workbench.plots import style
 from workbench.plots.style import Chart, draws
-from workbench.records.runs import count_threads
 
 _CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
 MOST_PANELS = 8  #: Panels of one figure: the lines that changed, then those with the most runs.
@@ -33,7 +33,8 @@ def plot_latencies(source: Run | Measurement) -> Chart:
     latencies, statistics = source.latencies, source.statistics
     several = statistics["threads"].nunique() > 1
     labels = [
-        style.shorten(row.experiment, 26) + (f", {count_threads(row.threads)}" if several else "")
+        style.shorten(row.experiment, 26)
+        + (f", {plural(row.threads, 'thread')}" if several else "")
         for row in statistics.itertuples()
     ]
     figure, axis = style.new_rows("Latency of every inference", labels, 0.5, right=1.0)

@@ -17,9 +17,9 @@ from workbench.analysis.change_points import find_changes
 from workbench.analysis.describe import identify_run
 from workbench.analysis.memory import SUMMARY, summarize_resources
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.frames import HISTORY, WRONG, check
+from workbench.frames import HISTORY, WRONG, check, plural
 from workbench.plots.tables import Table, show_table
-from workbench.records.runs import RunRecord, count_threads
+from workbench.records.runs import RunRecord
 from workbench.store import MANIFEST, atomic_write, load_run
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator
         starts = [s for s in run.starts if (s.experiment, s.threads) == (experiment, threads)]
         shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in ran.inputs)
         program = ran.stem if "program" in across else identity["program"]
-        parts = [program, shapes, experiment, count_threads(int(threads)), identity["device"]]
+        parts = [program, shapes, experiment, plural(int(threads), "thread"), identity["device"]]
         yield {
             **identity,
             "line": "; ".join([*parts, runner, clock]),

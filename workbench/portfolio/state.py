@@ -16,11 +16,10 @@ import pandas as pd
 
 from workbench import store
 from workbench.errors import StoreError, UsageError, WorkbenchError
-from workbench.frames import EMULATED, WRONG
+from workbench.frames import EMULATED, WRONG, plural
 from workbench.portfolio.matrix import Matrix
 from workbench.records.codec import to_json
 from workbench.records.portfolio import Cell, Outcome, Portfolio, Row
-from workbench.records.runs import count_threads
 from workbench.report.html import render_page
 from workbench.trace.writers import defuse
 
@@ -253,7 +252,7 @@ def _list_latencies(outcomes: Iterable[Outcome]) -> dict[str, list[dict[str, Any
     for outcome in outcomes:
         cell, bars = outcome.cell, models.setdefault(outcome.cell.label, [])
         for row in outcome.rows:
-            name = f"{cell.dtype}, {cell.target}, {row.experiment}, {count_threads(row.threads)}"
+            name = f"{cell.dtype}, {cell.target}, {row.experiment}, {plural(row.threads, 'thread')}"
             name += f", {WRONG}" if row.outcome == WRONG else ""
             bar = {"name": name, "ms": row.latency_ms}
             bars += [bar] if row.latency_ms and bar not in bars else []

@@ -3,6 +3,7 @@
 import html
 from dataclasses import dataclass, field
 
+from workbench.frames import plural
 from workbench.options import ExportOptions, OptimizeOptions
 from workbench.records.runs import SCHEMA_VERSION
 
@@ -126,7 +127,8 @@ class Study:
     def __repr__(self) -> str:
         tried = sum(variant.state == "measured" for variant in self.variants)
         return (
-            f"Study({self.model}: {tried} variants measured; {self.conclusion or 'not finished'})"
+            f"Study({self.model}: {plural(tried, 'variant')} measured; "
+            f"{self.conclusion or 'not finished'})"
         )
 
     def _repr_html_(self) -> str:

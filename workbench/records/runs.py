@@ -328,11 +328,6 @@ class Plan:
         return Phase("", self.program_of(experiment).inputs)
 
 
-def count_threads(threads: int) -> str:
-    """``1 thread``, ``2 threads``."""
-    return f"{threads} thread" + ("s" if threads != 1 else "")
-
-
 @dataclass(frozen=True)
 class Batch:
     """Consecutive timed inferences, in the order of measurement.

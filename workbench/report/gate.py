@@ -15,7 +15,7 @@ from workbench.analysis.ledger import build_ledger, closed_runs
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Run
 from workbench.errors import UsageError, WorkbenchError, printable
-from workbench.frames import WRONG, format_range
+from workbench.frames import WRONG, format_range, plural
 from workbench.plots.tables import Table, show_note, show_table
 from workbench.records.documents import DOCUMENTS
 from workbench.records.runs import SCHEMA_VERSION
@@ -184,7 +184,7 @@ def _artifacts(run: Run) -> Row:
     missing = [name for name in wanted if not (run.output / name).is_file()]
     if missing:
         missing[:3] = [f"{', '.join(missing[:3])}: `workbench analyze` writes them"]
-    return _row("artifacts are there", missing, f"{len(wanted)} files")
+    return _row("artifacts are there", missing, plural(len(wanted), "file"))
 
 
 def _documents(run: Run) -> Iterator[Row]:
@@ -243,8 +243,8 @@ def _programs(run: Run) -> Iterator[Row]:
 
 def _trace(run: Run, name: str, events: pd.DataFrame) -> Iterator[Row]:
     closed = closed_runs(events, build_ledger(events))
-    failures = [] if closed.all() else [f"{(~closed).sum()} runs do not add up"]
-    yield _row(name, failures, f"{len(closed)} runs, rows sum to Method::execute")
+    failures = [] if closed.all() else [f"{(~closed).sum()} of {len(closed)} do not add up"]
+    yield _row(name, failures, f"{plural(len(closed), 'run')}, rows sum to Method::execute")
     path = run.locate(name)
     tables = (path.with_name(path.stem + end) for end in (TABLES[0], f"_exec{TABLES[0]}"))
     for table in [table for table in tables if table.is_file()][:1]:

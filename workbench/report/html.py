@@ -15,7 +15,7 @@ import mistune
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from workbench.errors import printable
-from workbench.frames import format_figure
+from workbench.frames import format_figure, plural
 from workbench.plots.tables import Table
 
 
@@ -135,6 +135,6 @@ def _templates() -> Environment:
         loader=PackageLoader("workbench", "."), autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    templates.filters["figures"] = format_figure
+    templates.filters |= {"figures": format_figure, "plural": plural}
     templates.filters["markdown"] = mistune.create_markdown(escape=True)
     return templates

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import RunnerError, StoreError, UsageError
-from workbench.frames import EMULATED
+from workbench.frames import EMULATED, plural
 from workbench.options import Progress, silent
 from workbench.records.codec import parse_json, structure, to_json
-from workbench.records.runs import Ceilings, Probe, RunRecord, count_threads
+from workbench.records.runs import Ceilings, Probe, RunRecord
 from workbench.run.locks import THIS_MACHINE, device_behind, lock_device
 from workbench.run.recorder import timestamp
 from workbench.run.runner import Runner, find_runner, open_runner
@@ -207,7 +207,7 @@ def measure_ceilings(
     peaks = {probe.file: probe for probe in known.probes} if known else {}
     with lock_device(device_behind(runner.target.name), progress):
         for number, probe in enumerate(probes):
-            text = f"machine peaks, {isa}, {count_threads(threads)}: {probe.kind} {probe.dtype}"
+            text = f"machine peaks, {isa}, {plural(threads, 'thread')}: {probe.kind} {probe.dtype}"
             progress(text, number / len(probes))
             path = runner.target.push(unpack_program(probe.file))
             times = [_run(path, runner, isa, threads, n) for n in range(PROCESSES)]

@@ -19,8 +19,9 @@ from typing import IO
 
 from workbench.errors import RunnerError, TargetError, WorkbenchError
 from workbench.export.program import Program
+from workbench.frames import plural
 from workbench.options import Progress, silent
-from workbench.records.runs import Experiment, Plan, Session, count_threads
+from workbench.records.runs import Experiment, Plan, Session
 from workbench.run.execute import interleave
 from workbench.run.locks import runner_options
 from workbench.run.recorder import open_record
@@ -66,7 +67,7 @@ def run_processes(
     ]
     with open_record(plan, programs, runner, root, progress, name) as recorder:
         for number, (threads, process, order) in enumerate(steps):
-            text = f"{count_threads(threads)}, process {process + 1}/{plan.processes}"
+            text = f"{plural(threads, 'thread')}, process {process + 1}/{plan.processes}"
             progress(text, number / len(steps))
             if recorder.has((threads, process, True)):
                 continue

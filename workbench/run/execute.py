@@ -20,6 +20,7 @@ import msgspec
 
 from workbench.errors import RunnerError, TargetError, WorkbenchError
 from workbench.export.program import Program
+from workbench.frames import plural
 from workbench.models.sources import reason
 from workbench.options import RUNTIMES, Progress, silent
 from workbench.records.runs import (
@@ -31,7 +32,6 @@ from workbench.records.runs import (
     Sampling,
     Session,
     Start,
-    count_threads,
 )
 from workbench.run import other_runtime
 from workbench.run.isa import TOGGLES
@@ -106,11 +106,11 @@ def execute(
                 if not all(map(recorder.has, steps)):
                     time_steps(recorder, *steps)
         for threads in plan.threads if plan.starts else ():
-            progress(f"{count_threads(threads)}, started", 1.0)
+            progress(f"{plural(threads, 'thread')}, started", 1.0)
             with optional("starts", progress, fatal=TargetError):
                 time_starts(recorder, threads)
         for threads in plan.threads if plan.sampled_ms and linux else ():
-            progress(f"{count_threads(threads)}, sampled", 1.0)
+            progress(f"{plural(threads, 'thread')}, sampled", 1.0)
             with optional("PC samples", progress, fatal=TargetError):
                 sample_experiments(recorder, threads)
         shutil.rmtree(recorder.run_dir / PACKED, ignore_errors=True)
@@ -153,7 +153,7 @@ def announce(step: Step, run: RunRecord, progress: Progress) -> None:
     if not plan.budget_s:
         done = plan.threads.index(threads) + traced / 2
         of, fraction = f"/{plan.processes}", (process + done / len(plan.threads)) / plan.processes
-    text = f"{count_threads(threads)}, process {process + 1}{of}{', traced' if traced else ''}"
+    text = f"{plural(threads, 'thread')}, process {process + 1}{of}{', traced' if traced else ''}"
     progress(text, fraction)
 
 

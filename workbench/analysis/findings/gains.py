@@ -183,12 +183,6 @@ def gain_of_replacing(
     return Gain(now.ms + around.ms - typical, low, high, basis)
 
 
-def count(number: int, noun: str) -> str:
-    """``1 layout conversion``, ``2 layout conversions``."""
-    ending = "" if number == 1 else "es" if noun.endswith("x") else "s"
-    return f"{number} {noun}{ending}"
-
-
 def layers_of(rows: pd.DataFrame) -> str:
     """The layers and source lines of some rows in words: two at most, then a count."""
     known = rows.dropna(subset="module")[["module", "source"]].drop_duplicates()

@@ -11,10 +11,10 @@ import pandas as pd
 from workbench.analysis import dataflow
 from workbench.analysis.dataflow import POINTWISE, WEIGHTED, Dataflow, FlowStep, NodeId
 from workbench.analysis.findings import gains
-from workbench.analysis.findings.gains import Finding, Gain, count, keys_of, time_spent
+from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
 from workbench.analysis.memory import activation_bytes
 from workbench.analysis.run import Measurement
-from workbench.frames import format_size
+from workbench.frames import format_size, plural
 
 #: What to do, and the same in code.
 Advice = tuple[str, str]
@@ -288,7 +288,7 @@ def find_safe_softmax(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
     rows, calls = m.costs.loc[keys], gains.call_keys(m, keys)
     gain = gains.gain_of_replacing(m, keys, 0, calls)
     yield Finding(
-        f"{count(len(guarded), 'softmax')} with a guard for fully masked rows that is not "
+        f"{plural(len(guarded), 'softmax')} with a guard for fully masked rows that is not "
         f"delegated: {_names(rows)}",
         replace(gain, high=gain.high + _joined_calls_ms(m, keys)),
         keys + calls,
@@ -305,7 +305,7 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
     portable = m.export is None or m.export.backend == "portable"
     if portable and len(rows) and not (m.costs["kind"] == "delegated").any():
         keys = list(rows.index)
-        title = f"nothing is delegated: {count(len(rows), 'operator')} run in portable kernels"
+        title = f"nothing is delegated: {plural(len(rows), 'operator')} run in portable kernels"
         gain = Gain.at_most(time_spent(m, keys).ms)
         yield Finding(title, gain, keys, "export the model for XNNPACK", _PARTITION)
         return
@@ -340,7 +340,7 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         if gain.basis != "bound" or advice == _UNSEAL:
             gain = replace(gain, high=gain.high + _joined_calls_ms(m, keys))
         times = "once" if len(part) == 1 else f"{len(part)} times"
-        around = f", with {count(len(layouts), 'layout conversion')}" if layouts else ""
+        around = f", with {plural(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""
         verb = "run" if ", " in name else "runs"
         title = f"{name} {verb} outside the delegate{because}: {times}{around}"
@@ -383,7 +383,7 @@ def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[
             action = "keep one layout through the block: channels-last images throughout, or tokens"
             action += " that are reshaped once"
             hint = "x = x.flatten(2).transpose(1, 2)  # once, before the blocks, not in each"
-        title, gain = f"{count(len(keys), 'layout conversion')} for {cause}", time_spent(m, keys)
+        title, gain = f"{plural(len(keys), 'layout conversion')} for {cause}", time_spent(m, keys)
         gain = gain if cause == _PROGRAM_EDGE else Gain.at_most(gain.ms)
         yield Finding(title, gain, keys, action, hint)
 
@@ -419,7 +419,7 @@ def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Findi
     fewer, least = len(keys) - 1, float(m.undisturbed[keys].mean().min())
     high = calls.ms * fewer / len(keys) + around.high
     gain = Gain(fewer * least + around.ms, fewer * least / 2 + around.low, high, "twin")
-    costs = [f"{count(len(layouts), 'layout conversion') if layouts else 'no layout conversions'}"]
+    costs = [plural(len(layouts), "layout conversion") if layouts else "no layout conversions"]
     if not m.emulated:
         costs.insert(0, f"{calls.ms / len(keys) * 1e3:.0f} µs per delegate call")
     kernels = m.costs[m.costs["kind"] == "portable"]["operator"].map(_kernel_name)
@@ -442,7 +442,7 @@ def find_batch_norm(m: Measurement, unclaimed: Collection[str]) -> Iterator[Find
     keys = [key for key in norms.index if key in unclaimed]
     for foldable, advice in ((True, _FOLD), (False, _MOVE_NORM)):
         if chosen := [key for key in keys if _folds(m, key) is foldable]:
-            title = f"{count(len(chosen), 'batch-norm operator')} not folded into a convolution"
+            title = f"{plural(len(chosen), 'batch-norm operator')} not folded into a convolution"
             yield Finding(title, time_spent(m, chosen), chosen, *advice)
 
 
@@ -464,7 +464,7 @@ def find_chains(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
             gain = Gain(gain.ms - typical, max(0.0, gain.low - most), gain.high - least, "twin")
         example = " ".join(step.type for step in chains[0][0])
         yield Finding(
-            f"{count(len(chains), 'pointwise chain')} ({example}): each operator reads and writes "
+            f"{plural(len(chains), 'pointwise chain')} ({example}): each operator reads and writes "
             "a whole tensor",
             gain,
             keys,

@@ -14,7 +14,6 @@ from workbench.analysis.findings import gains
 from workbench.analysis.findings.gains import (
     Finding,
     Gain,
-    count,
     keys_of,
     time_spent,
     untraced_scale,
@@ -24,7 +23,7 @@ from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Measurement
 from workbench.errors import WorkbenchError
-from workbench.frames import format_ms, format_range, format_size
+from workbench.frames import format_ms, format_range, format_size, plural
 from workbench.records.layers import Value
 from workbench.records.runs import PlannedProgram, RunRecord
 from workbench.store import RUNS, find_runs, load_run
@@ -83,7 +82,7 @@ def find_grouped(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
         part = m.costs.loc[keys]
         now = (part["flops"] * part["calls"]).sum() / part["mean_ms"].sum() / 1e6
         if kind == "large":
-            title = f"{count(len(keys), 'depthwise convolution')} with more than {_MOST_TAPS} "
+            title = f"{plural(len(keys), 'depthwise convolution')} with more than {_MOST_TAPS} "
             title += "filter taps run without a depthwise kernel"
             action = f"use filters of at most {_MOST_TAPS} taps, such as 5x5, or split the filter "
             action += "into parts of rows and add their results, which computes the same"
@@ -91,8 +90,8 @@ def find_grouped(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
         else:
             widths = {s.xnode.attributes["group_output_channels"] for s in sizes[kind] if s.xnode}
             channels = " to ".join(str(width) for width in sorted({min(widths), max(widths)}))
-            title = f"{count(len(keys), 'grouped convolution')} with groups of {channels} channels:"
-            title += " XNNPACK multiplies one group at a time, each padded to its tile"
+            title = f"{plural(len(keys), 'grouped convolution')} with groups of {channels} channels"
+            title += ": XNNPACK multiplies one group at a time, each padded to its tile"
             action = "use fewer and wider groups, or a dense convolution with as much arithmetic "
             action += "(another network: retrain it)"
             hint = "nn.Conv2d(64, 64, 3, groups=2)  # at least 32 channels a group"
@@ -126,7 +125,7 @@ def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         functions = dict.fromkeys(str(names[key]) for key in keys if names.get(key))
         yield Finding(
             f"{comparison.toggle} does not speed up {name}: {ratio:.2f}x over "
-            f"{count(len(keys), 'operator')}"
+            f"{plural(len(keys), 'operator')}"
             + (f"; ran in {', '.join(list(functions)[:2])}" if functions else ""),
             gain,
             keys,
@@ -200,7 +199,7 @@ def find_threads(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
             f"{m.threads} threads are slower than {best}: {' against '.join(times)}",
             gain,
             (),
-            f"run with {count(best, 'thread')}",
+            f"run with {plural(best, 'thread')}",
             f"workbench run MODEL.pte --threads {best}",
         )
 
@@ -222,7 +221,7 @@ def find_slower_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
         if shown:
             yield Finding(
-                f"{count(len(shown), 'layer')} slower than in {ab.baseline.runtime}: "
+                f"{plural(len(shown), 'layer')} slower than in {ab.baseline.runtime}: "
                 f"{', '.join(shown[:3])}{more}",
                 Gain(gain, low, high, "measured"),
                 ab.operators_of(rows["name"]),
@@ -369,7 +368,7 @@ def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
     linear = all(products[key].type == "FullyConnected" for key in keys)
     dtype = "int8dyn" if linear else "int8"
     yield Finding(
-        f"memory limits {count(len(keys), 'operator')}: {size}, mostly weights, are {speed}",
+        f"memory limits {plural(len(keys), 'operator')}: {size}, mostly weights, are {speed}",
         Gain(spent.ms - kept, max(0.0, slower), spent.high - min(fastest, kept)),
         keys,
         "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
@@ -390,7 +389,7 @@ def find_weight_bandwidth(m: Measurement, unclaimed: Collection[str]) -> Iterato
         return
     size, speed = _read_speed(m, keys)
     yield Finding(
-        f"memory limits {count(len(keys), 'operator')} with quantised weights: {size} are {speed}",
+        f"memory limits {plural(len(keys), 'operator')} with quantised weights: {size} are {speed}",
         Gain.at_most(time_spent(m, keys).ms),
         keys,
         "compute several tokens or samples at once, which read the weights once: batches, or "
@@ -417,7 +416,7 @@ def find_weight_groups(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     if not keys or size >= _LARGE_GROUP:
         return
     yield Finding(
-        f"{count(len(keys), 'matmul')} with int4 weights in groups of {size}, one scale per group",
+        f"{plural(len(keys), 'matmul')} with int4 weights in groups of {size}, one scale per group",
         Gain.at_most(_GROUPING * time_spent(m, keys).ms),
         keys,
         "use larger groups, and check the accuracy; KleidiAI's kernels for groups do not use SME2",
@@ -450,7 +449,7 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     total, least = rows["mean_ms"].sum(), rows["least_ms"].sum()
     left = f"at most {total - least:.3g} ms" if least / total < 0.995 else "nothing to gain"
     yield Finding(
-        f"arithmetic limits {count(len(rows), 'operator')} at {100 * least / total:.0f} % of this "
+        f"arithmetic limits {plural(len(rows), 'operator')} at {100 * least / total:.0f} % of this "
         f"core's fp32 peak ({m.roof.peak('fp32'):.0f} GFLOP/s), which leaves {left} in fp32",
         gain,
         list(rows["key"]),

@@ -21,6 +21,9 @@ export const mega = (value, unit) => known(value) ? `${figure(value / 1e6)} M${u
 
 export const share = part => known(part) ? `${(100 * part).toFixed(Math.abs(part) < 0.0995 ? 1 : 0)} %` : MISSING;
 
+/** `1 operator`, `2 operators`. */
+export const operatorsOf = count => `${count} operator${count === 1 ? "" : "s"}`;
+
 /** A speed-up: `1.36x`; with its interval, `1.36x [1.30, 1.41]`. */
 export function ratio(value, low, high) {
   if (!known(value)) return MISSING;

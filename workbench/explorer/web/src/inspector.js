@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { CATEGORIES } from "./color.js";
 import { Factor } from "./factor.js";
-import { figure, fixed, known, mega, ms, ratio, share } from "./format.js";
+import { figure, fixed, known, mega, ms, operatorsOf, ratio, share } from "./format.js";
 import { findingsOf } from "./model.js";
 import { drawRoof } from "./roof.js";
 
@@ -39,7 +39,7 @@ export class Inspector {
     this.#whatIf();
     const [only] = state.ops, chosen = state.ops.length > 0 || state.finding >= 0;
     this.title.textContent = content[0].textContent;
-    this.brief.textContent = state.ops.length === 1 ? view.describe(only).slice(2, 4).filter(Boolean).join("; ") : `${view.subject(true).filter(i => view.sides.program.own[i]).length} operators`;
+    this.brief.textContent = state.ops.length === 1 ? view.describe(only).slice(2, 4).filter(Boolean).join("; ") : operatorsOf(view.subject(true).filter(i => view.sides.program.own[i]).length);
     if (chosen !== this.chosen) this.#open(chosen);
     this.chosen = chosen;
   }
@@ -150,7 +150,7 @@ export class Inspector {
     const only = [state.category, state.module !== null, finding, state.query, state.time].filter(Boolean).length;
     const title = state.ops.length ? `${state.ops.length} selected operators`
       : finding ? finding.title : layer >= 0 && only === 1 ? state.module || "model"
-        : state.category && only === 1 ? state.category : view.filtered ? `${own.length} operators` : model.head.model;
+        : state.category && only === 1 ? state.category : view.filtered ? operatorsOf(own.length) : model.head.model;
     const row = (name, m) => {
       const { mean, low, high } = model.sum(m, operators);
       return [m.projected ? `${name}, projected` : name, `${ms(mean)}, ${share(mean / m.total)}`, known(low) ? h("span", { class: "soft" }, ` [${ms(low)}, ${ms(high)}]`) : ""];

@@ -2,7 +2,7 @@
 
 import { CATEGORIES } from "./color.js";
 import { h, keyOf, marked } from "./dom.js";
-import { figure, known, ratio, share } from "./format.js";
+import { figure, known, operatorsOf, ratio, share } from "./format.js";
 
 const ROW = 27, MARGIN = 8, HEIGHT = 440;  // as in style.css
 
@@ -85,7 +85,7 @@ export class Table {
     this.order = operators;
     this.active = Math.min(this.active, Math.max(0, operators.length - 1));
     if (this.search.value !== state.query) this.search.value = state.query;
-    this.count.textContent = operators.length === total ? `${total} operators` : `${operators.length} of ${total} operators`;
+    this.count.textContent = operators.length === total ? operatorsOf(total) : `${operators.length} of ${total} operators`;
     this.none.hidden = operators.length > 0;
     this.grid.hidden = !this.none.hidden;
     this.none.firstChild.textContent = state.query ? `Nothing found for “${state.query}”.` : "No operator passes all filters.";
