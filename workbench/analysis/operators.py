@@ -39,10 +39,7 @@ _PLACED = ("category", "family", "rule")
 
 @dataclass(frozen=True)
 class CategoryRule:
-    """Operators whose name matches one of the patterns ``operators`` get this category.
-
-    Without a ``kind``, that is those of delegates and kernels alike.
-    """
+    """Operators whose name matches one of the patterns ``operators`` get this category."""
 
     name: str
     operators: tuple[str, ...]
@@ -267,10 +264,7 @@ def first_rows(ledger: pd.DataFrame) -> pd.DataFrame:
 
 
 def describe_spans(events: pd.DataFrame, scheme: Scheme | None = None) -> pd.DataFrame:
-    """The events of a trace with the columns of their ledger rows: ``frames.SPANS``.
-
-    These columns are empty for events outside any whole run.
-    """
+    """The events of a trace with the columns of their ledger rows: ``frames.SPANS``."""
     ledger = add_categories(build_ledger(events), scheme)
     # The ledger has a row for every event of its runs, in their order.
     rows = np.flatnonzero(events["run"].isin(ledger["run"].unique()))

@@ -67,10 +67,7 @@ def _style(style: dict[str, Any], match: re.Match[str]) -> str:
 
 
 def _align(lines: list[str], width: int) -> list[str]:
-    """The rows of a Markdown table in columns.
-
-    If they are too wide, what is the same in all rows is said once, and the widest cells wrap.
-    """
+    """The rows of a Markdown table in columns."""
     rows = [[html.unescape(c).replace("\\", "") for c in _CELLS.split(r[2:-2])] for r in lines]
     columns = [*zip(*rows, strict=True)]
     widths = [max(map(len, (head, *cells))) for head, _, *cells in columns]

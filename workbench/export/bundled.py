@@ -20,10 +20,7 @@ Case = tuple[Tensor, ...]
 
 
 def unpack(path: Path) -> tuple[Path, Case, Case]:
-    """The program inside, in the cache, and the inputs and expected outputs beside it.
-
-    They are the first case of ``forward``, or of the first method that has one.
-    """
+    """The program inside, in the cache, and the inputs and expected outputs beside it."""
     data = memoryview(path.read_bytes())
     try:
         if data[4:8] != _IDENTIFIER:

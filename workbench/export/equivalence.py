@@ -338,7 +338,6 @@ class Finder:
 
 
 def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
-    """Functions of a number, with their operators: the cheapest in XNNPACK first."""
     yield "the tensor itself", 0, lambda x: x
     low, high = float(y.min()), float(y.max())
     for name, call in (
@@ -377,7 +376,6 @@ def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int
 
 
 def _list_row_functions(x: torch.Tensor, numbers: list[float]) -> Iterator[tuple[str, int, Build]]:
-    """Functions of the rows of a tensor, with their operators."""
     for axis in range(x.ndim - 1, -1, -1):
         last = axis == x.ndim - 1
         yield (
@@ -445,7 +443,6 @@ def readers(node: Node) -> list[Node]:
 
 
 def _call(node: Node, values: Any) -> Any:
-    """The result of a node, from those of others."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source])
     return _function(node)(*args, **kwargs)
 
@@ -466,7 +463,6 @@ def _value(node: Node) -> torch.Tensor:
 
 
 def _name(node: Node) -> str:
-    """``conv2d`` for ``aten::conv2d``."""
     return str(_function(node)).removeprefix("aten.").partition(".")[0]
 
 

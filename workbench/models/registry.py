@@ -126,10 +126,7 @@ def list_models() -> list[str]:
 
 
 def describe_models() -> list[dict[str, Any]]:
-    """Name, description and parameters (None: unknown) of each registered model, by name.
-
-    Imports no built-in model.
-    """
+    """Name, description and parameters (None: unknown) of each registered model, by name."""
     descriptions = []
     for name in list_models():
         doc = _registered[name].__doc__ if name in _registered else None

@@ -275,7 +275,6 @@ def count_outcomes(parts: pd.DataFrame, what: str) -> str:
 
 
 def _undelegated(run: Run, top: int) -> Iterator[Part]:
-    """The operators that the partitioner left to portable kernels."""
     if run.subject.export is None:
         yield "Unknown: the program has no export record."
         return
@@ -405,7 +404,6 @@ def _list_classes(shares: dict[str, float]) -> str:
 
 
 def _kernels(ab: Comparison, top: int) -> Iterator[Part]:
-    """The microkernel of every operator on both sides, by samples; two lines per operator."""
     if ab.kernels is None:
         yield explain_lack(ab.run.record)
         return
@@ -445,13 +443,11 @@ def _roofline(m: Measurement, top: int) -> Iterator[Part]:
 
 
 def _rules(run: Run, top: int) -> Iterator[Part]:
-    """The rules that place operators in categories, in the order in which they are tried."""
     rules = pd.DataFrame(run.scheme.rules)
     yield show_table(rules.assign(operators=rules["operators"].map(", ".join)), top=top)
 
 
 def _quality(run: Run, top: int) -> Iterator[Part]:
-    """The grade of a measurement in a sentence, and every criterion."""
     grade = f"{summarize_quality(run.quality)}."
     yield grade[0].upper() + grade[1:]
     yield show_table(run.quality)
@@ -479,7 +475,6 @@ def _variants(study: Study, top: int) -> Iterator[Part]:
 
 
 def _partition(export: Export, top: int) -> Iterator[Part]:
-    """The operators that no delegate took, why, and where they come from."""
     caption = f"{export.dtype}: {export.pte}"
     yield show_table(list_partition(export), top=top, caption=caption)
 
@@ -488,7 +483,6 @@ _COMPARED = ("model", "dtype", "size_mb", "delegates", "undelegated", "sqnr_db",
 
 
 def _exports(exports: Sequence[Export], top: int) -> Iterator[Part]:
-    """One row per export: size, delegation, and difference from the PyTorch model."""
     yield show_table(compare_exports(exports), _COMPARED)
 
 

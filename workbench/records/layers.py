@@ -36,10 +36,7 @@ class Value:
 
 @dataclass(frozen=True)
 class XValue:
-    """A tensor of an XNNPACK delegate.
-
-    ``role`` is ``constant``, ``input``, ``output``, or empty for an intermediate.
-    """
+    """A tensor of an XNNPACK delegate."""
 
     id: int
     dtype: str

@@ -17,10 +17,7 @@ def notebooks_dir() -> Path:
 
 
 def copy_notebooks() -> Path:
-    """The notebooks to work with: the checkout's, or copies in the working directory.
-
-    Files that exist there are kept.
-    """
+    """The notebooks to work with: the checkout's, or copies in the working directory."""
     source, copies = notebooks_dir(), Path("workbench-notebooks").absolute()
     if Path(workbench.__file__).resolve().parent not in source.parents:
         return source

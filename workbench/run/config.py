@@ -156,10 +156,7 @@ def _find_runner(experiment: Experiment, folder: Path) -> str:
 
 
 def plan_pairs(config: Config, baseline: str = "") -> tuple[tuple[Pair, ...], str]:
-    """The comparisons of a config, and how their baselines were chosen: `pair_experiments`.
-
-    Those of times come first. The name of the control of a single experiment is left empty.
-    """
+    """The comparisons of a config, and how their baselines were chosen: `pair_experiments`."""
     timed = [e for e in config.experiments if e.mode == "timing"]
     names = [e.name for e in timed]
     logs = [e.name for e in config.experiments if e.mode != "timing"]
@@ -301,7 +298,6 @@ def _check_experiment(experiment: Experiment, where: str) -> None:
 
 
 def _read_pair(content: Any, experiments: Sequence[Experiment], path: Path) -> Pair:
-    """One of ``compare_pairs``."""
     known = {experiment.name: experiment.threads for experiment in experiments}
     names, threads = [], []
     for side in (content["baseline"], content["candidate"]):

@@ -100,10 +100,7 @@ def compare_output_bytes(
     dtype: str,
     least_sqnr_db: float | None = None,
 ) -> Agreement:
-    """Compare two outputs; NaN and infinities must be in the same positions.
-
-    With ``least_sqnr_db``, the signal to noise ratio decides instead of the largest difference.
-    """
+    """Compare two outputs; NaN and infinities must be in the same positions."""
     tolerance = TOLERANCE.get(dtype, 0.0)
     a, b = baseline.astype(np.float64), candidate.astype(np.float64)
     comparable = a.shape == b.shape and np.array_equal(_special(a), _special(b), equal_nan=True)
