@@ -517,20 +517,13 @@ class Verdict:
         if math.isnan(self.low) or math.isnan(self.high):
             return f"observed {self.speedup:.2f}x, no interval: needs two or more process restarts"
         low, high = 100 * (1 / self.high - 1), 100 * (1 / self.low - 1)
-        digits = digits_of(low, high)
+        # To the first digit of half of its width.
+        digits = min(3, max(0, math.ceil(-math.log10(max((high - low) / 2, 1e-3)))))
         return f"latency {low:+.{digits}f} % to {high:+.{digits}f} %, 95 % CI"
 
 
 def _percent(share: float) -> str:
     return format_share(share, decimals_of(100 * share, 2) if math.isfinite(share) else 0)
-
-
-def digits_of(low: float, high: float) -> int:
-    """Decimals that an interval supports: to the first digit of its half width, at most 3."""
-    half = (high - low) / 2
-    if not half > 0:
-        return 3 if half == 0 else 2
-    return min(3, max(0, math.ceil(-math.log10(half))))
 
 
 def reach_verdict(

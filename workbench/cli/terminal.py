@@ -58,12 +58,8 @@ def _lay_out(lines: list[str], width: int) -> list[str]:
 
 def _color(line: str) -> str:
     for pattern, style in _STYLES.items():
-        line = re.sub(pattern, partial(_style, style), line)
+        line = re.sub(pattern, lambda match, style=style: click.style(match[0], **style), line)
     return line
-
-
-def _style(style: dict[str, Any], match: re.Match[str]) -> str:
-    return click.style(match[0], **style)
 
 
 def _align(lines: list[str], width: int) -> list[str]:

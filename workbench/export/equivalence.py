@@ -368,11 +368,12 @@ def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int
         2,
         lambda x: aten.add.Tensor(aten.mul.Tensor(x, factor), offset),
     )
-    yield (
-        "a hard sigmoid",
-        3,
-        lambda x: aten.mul.Tensor(aten.clamp.default(aten.add.Tensor(x, 3.0), 0.0, 6.0), 1 / 6),
-    )
+    yield "a hard sigmoid", 3, hard_sigmoid
+
+
+def hard_sigmoid(x: Any) -> Any:
+    """Hard sigmoid in operators that XNNPACK has."""
+    return aten.mul.Tensor(aten.clamp.default(aten.add.Tensor(x, 3.0), 0.0, 6.0), 1 / 6)
 
 
 def _list_row_functions(x: torch.Tensor, numbers: list[float]) -> Iterator[tuple[str, int, Build]]:
@@ -386,11 +387,11 @@ def _list_row_functions(x: torch.Tensor, numbers: list[float]) -> Iterator[tuple
     width = x.shape[-1]
     for epsilon in dict.fromkeys([*numbers, 1e-5, 0.0]):
         if 0 <= epsilon < 0.1:
-            build = partial(_normalise, width, epsilon, x.dtype)
+            build = partial(normalise, width, epsilon, x.dtype)
             yield f"layer norm (epsilon {epsilon:g}) with means as products", 5, build
 
 
-def _normalise(width: int, epsilon: float, dtype: torch.dtype, x: Any) -> Any:
+def normalise(width: int, epsilon: float, dtype: torch.dtype, x: Any) -> Any:
     """Layer norm in operators that XNNPACK has: the mean of a row is a product with a constant."""
     call = (aten.full.default, ([1, width], 1 / width), {"dtype": dtype})
     if isinstance(x, Proxy):  # no operand makes the call a part of the graph

@@ -148,8 +148,9 @@ def _may_be_quantized(
         values = [source.meta.get("val") for source in node.all_input_nodes]
         is_scalar = any(getattr(value, "ndim", 1) == 0 for value in values)
         # The last sum of a residual stream may have another reader.
-        is_residual = any(map(_is_normalized_sum, (node, *node.all_input_nodes)))
-        is_residual &= _operator(node) in _SUMS
+        sums = [each for each in (node, *node.all_input_nodes) if _operator(each) in _SUMS]
+        readers = {_operator(user) for each in sums for user in each.users}
+        is_residual = node in sums and "aten::layer_norm" in readers
         is_uneven = _operator(node) == "aten::cat" and not all(map(_is_made, node.all_input_nodes))
         is_wanted = dtype_of_module(module_path(node), dtype, module_dtypes) == wanted
         return is_wanted and not (is_scalar or is_residual or is_uneven)
@@ -162,11 +163,6 @@ def _is_made(node: torch.fx.Node) -> bool:
     while _operator(node) and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return bool(_operator(node))
-
-
-def _is_normalized_sum(node: torch.fx.Node) -> bool:
-    readers = (_operator(user) for user in node.users)
-    return _operator(node) in _SUMS and "aten::layer_norm" in readers
 
 
 def _operator(node: Any) -> str:

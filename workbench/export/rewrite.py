@@ -17,7 +17,14 @@ from torch.fx import Node, Proxy
 from torch.fx.node import map_arg
 from torch.fx.proxy import GraphAppendingTracer
 
-from workbench.export.equivalence import EQUIVALENTS, Equivalent, Finder, readers
+from workbench.export.equivalence import (
+    EQUIVALENTS,
+    Equivalent,
+    Finder,
+    hard_sigmoid,
+    normalise,
+    readers,
+)
 from workbench.options import ExportOptions
 from workbench.records.runs import Rewrite
 
@@ -120,18 +127,11 @@ def _is_half(node: Node) -> bool:
     return _tensor(node.args[0]).dtype == torch.float16
 
 
-def _hard_sigmoid(node: Node) -> Callable[..., Any]:
-    return lambda x: aten.mul.Tensor(aten.clamp.default(aten.add.Tensor(x, 3.0), 0.0, 6.0), 1 / 6)
-
-
-def _gelu(node: Node) -> Callable[..., Any]:
-    def replacement(x: Any) -> Any:
-        cube = aten.mul.Tensor(aten.mul.Tensor(aten.mul.Tensor(x, x), x), _GELU_CUBIC)
-        inner = aten.mul.Tensor(aten.add.Tensor(x, cube), math.sqrt(2 / math.pi))
-        gate = aten.mul.Tensor(aten.add.Tensor(aten.tanh.default(inner), 1.0), 0.5)
-        return aten.mul.Tensor(x, gate)
-
-    return replacement
+def _gelu(x: Any) -> Any:
+    cube = aten.mul.Tensor(aten.mul.Tensor(aten.mul.Tensor(x, x), x), _GELU_CUBIC)
+    inner = aten.mul.Tensor(aten.add.Tensor(x, cube), math.sqrt(2 / math.pi))
+    gate = aten.mul.Tensor(aten.add.Tensor(aten.tanh.default(inner), 1.0), 0.5)
+    return aten.mul.Tensor(x, gate)
 
 
 def _silu(node: Node) -> Callable[..., Any] | None:
@@ -164,12 +164,7 @@ def _decompose_layer_norm(node: Any) -> Callable[..., Any] | None:
     epsilon = node.args[4] if len(node.args) > 4 else 1e-5
 
     def replacement(x: Any, weight: Any, bias: Any) -> Any:
-        # The mean of a row is its product with this constant, which the export computes.
-        part = aten.add.Tensor(aten.mul.Tensor(weight, 0.0), 1 / width)
-        part = aten.reshape.default(part, [1, width])
-        x = aten.sub.Tensor(x, aten.linear.default(x, part))
-        power = aten.linear.default(aten.mul.Tensor(x, x), part)
-        x = aten.mul.Tensor(x, aten.rsqrt.default(aten.add.Tensor(power, epsilon)))
+        x = normalise(width, epsilon, torch.float32, x)
         return aten.add.Tensor(aten.mul.Tensor(x, weight), bias)
 
     return replacement
@@ -275,11 +270,6 @@ def _split(node: Any) -> Callable[..., Any] | None:
     return lambda x: [aten.slice.Tensor(x, axis, start, end) for start, end in places]
 
 
-def _whole_slice(node: Node) -> Callable[..., Any] | None:
-    is_whole = _static_shape(node) is not None and node.meta["val"].shape == _static_shape(node)
-    return (lambda x: x) if is_whole else None
-
-
 def _undo(node: Node) -> Callable[..., Any] | None:
     """What a transpose started from whose result this node transposes back."""
     before = node.args[0]
@@ -330,8 +320,8 @@ _RULES: dict[Any, Rule] = {
     aten.permute.default: _undo,
 }
 _XNNPACK_RULES: dict[Any, Rule] = {
-    aten.hardsigmoid.default: _hard_sigmoid,
-    aten.gelu.default: lambda node: _gelu(node) if _is_half(node) else None,
+    aten.hardsigmoid.default: lambda node: hard_sigmoid,
+    aten.gelu.default: lambda node: _gelu if _is_half(node) else None,
     aten.silu.default: _silu,
     aten.softmax.int: _softmax,
     aten.silu_.default: _silu,
@@ -344,11 +334,13 @@ _OPTIONAL_RULES: dict[str, dict[Any, Rule]] = {
         aten.split_with_sizes.default: _split,
         aten.chunk.default: _split,
         aten.select.int: _select,
-        aten.slice.Tensor: _whole_slice,
+        aten.slice.Tensor: lambda node: (
+            (lambda x: x) if [*node.meta["val"].shape] == _static_shape(node) else None
+        ),
     },
     "mean": {aten.mean.dim: _mean},
     "powers": {aten.pow.Tensor_Scalar: _power},
-    "gelu_tanh": {aten.gelu.default: _gelu},
+    "gelu_tanh": {aten.gelu.default: lambda node: _gelu},
     "norms": {aten.layer_norm.default: _decompose_layer_norm},
 }
 

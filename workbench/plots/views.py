@@ -442,11 +442,6 @@ def _roofline(m: Measurement, top: int) -> Iterator[Part]:
         yield fold_table("By layer", show_table(by_layer, top=top))
 
 
-def _rules(run: Run, top: int) -> Iterator[Part]:
-    rules = pd.DataFrame(run.scheme.rules)
-    yield show_table(rules.assign(operators=rules["operators"].map(", ".join)), top=top)
-
-
 def _quality(run: Run, top: int) -> Iterator[Part]:
     grade = f"{summarize_quality(run.quality)}."
     yield grade[0].upper() + grade[1:]
@@ -551,7 +546,20 @@ VIEWS: dict[str, tuple[tuple[type, ...], Callable[[Any, int], Iterable[Part]]]] 
     "undelegated": ((Run,), _undelegated),
     "quality": ((Run,), _quality),
     "checks": ((Run,), lambda run, top: [show_table(run.checks)]),
-    "rules": ((Run,), _rules),
+    "rules": (
+        (Run,),
+        lambda run, top: [
+            show_table(
+                pd.DataFrame(
+                    [
+                        vars(rule) | {"operators": ", ".join(rule.operators)}
+                        for rule in run.scheme.rules
+                    ]
+                ),
+                top=top,
+            )
+        ],
+    ),
     "description": (
         (Run,),
         lambda run, top: [show_table(run.description, caption="What was measured")],

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from workbench.analysis.open import open_run
@@ -67,7 +66,11 @@ def run_job(job: Job) -> Outcome:
     _check_worker(job)
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(_open_log(job))
-        asked, wait = time.monotonic(), partial(_note_waiting, job)
+        asked = time.monotonic()
+
+        def wait(text: str, _: float) -> None:
+            job.storage.write(job.log, f"{text}\n")
+
         stack.enter_context(lock_device(job.device, wait) if job.device else share_machine(wait))
         if read_waiting(job):
             job.storage.write(job.log, "")
@@ -87,10 +90,6 @@ def run_job(job: Job) -> Outcome:
         cached=cached,
     )
     return add_stage(outcome, stage)
-
-
-def _note_waiting(job: Job, text: str, _: float) -> None:
-    job.storage.write(job.log, f"{text}\n")
 
 
 def read_waiting(job: Job) -> str:

@@ -278,7 +278,8 @@ class RunnerSession:
             code = SHELL_SIGNAL - code
         what = f"ended with code {code}, without an answer"
         if code < 0:
-            what = f"was killed by {_signal_name(-code)}"
+            names = {number.value: number.name for number in signal.Signals}
+            what = f"was killed by {names.get(-code, f'signal {-code}')}"
         words = self._last_lines()
         if rest:
             words.append(f"incomplete answer: {rest[:80].decode(errors='replace')!r}")
@@ -312,9 +313,3 @@ def _one_line(path: str) -> str:
     if "\n" in path:
         raise UsageError("runners cannot write to a path with a line break", where=repr(path))
     return path
-
-
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"

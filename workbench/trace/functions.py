@@ -131,7 +131,12 @@ def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataF
     rows = []
     for begin, end in sorted(located):
         name = names.get(begin, f"{library}+{begin:#x}")
-        code = _classify(machine, read(begin, min(end, begin + _LONGEST)), begin)
+        content = read(begin, min(end, begin + _LONGEST))
+        if machine == "aarch64":
+            code = AARCH64_CLASSES[int(classify_aarch64(_words(content)).max(initial=0))]
+        else:
+            kinds = (kind for _, kind, _ in disassemble_x86(content, begin))
+            code = X86_CLASSES[max(kinds, default=0)]
         inside = addresses[(addresses >= begin) & (addresses < end)]
         shown = len(inside) >= _FEWEST and end - begin <= _LONGEST
         loop = _find_loop(machine, read(begin, end), begin, inside) if shown else ""
@@ -170,13 +175,6 @@ def _after_returns(machine: str, code: bytes, begin: int) -> list[int]:
                 starts.append(at)
             after_return = mnemonic in ("ret", "retq")
     return starts
-
-
-def _classify(machine: str, code: bytes, begin: int) -> str:
-    """The widest class of the instructions of a function."""
-    if machine == "aarch64":
-        return AARCH64_CLASSES[int(classify_aarch64(_words(code)).max(initial=0))]
-    return X86_CLASSES[max((kind for _, kind, _ in disassemble_x86(code, begin)), default=0)]
 
 
 def _find_loop(machine: str, code: bytes, begin: int, addresses: np.ndarray) -> str:

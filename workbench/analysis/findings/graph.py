@@ -311,7 +311,10 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         return
     if m.export and portable:
         return
-    casts = _casts_of_norms(m)
+    # Those around layer norms, which the export makes in half precision.
+    norms = [step for step in m.flow.steps if step.type == "native_layer_norm"]
+    around = (step for norm in norms for step in m.flow.neighbours(norm))
+    casts = keys_of(m, (step for step in around if step.type == "_to_dim_order_copy"))
     names = rows["operator"].map(_kernel_name)
     sealed = rows["module_class"].isin(dataflow.SEALED)
     # The operators of a recurrence have one cause.
@@ -698,13 +701,6 @@ def _fusion(m: Measurement, chain: list[FlowStep]) -> Advice:
     if _is_half(m) and "Tanh" in types:
         return _HALF_GELU
     return _FEWER
-
-
-def _casts_of_norms(m: Measurement) -> list[str]:
-    """The casts around layer norms, which the export makes in half precision."""
-    norms = [step for step in m.flow.steps if step.type == "native_layer_norm"]
-    around = (step for norm in norms for step in m.flow.neighbours(norm))
-    return keys_of(m, (step for step in around if step.type == "_to_dim_order_copy"))
 
 
 def _can_fuse(flow: Dataflow, step: FlowStep, chain: list[FlowStep]) -> bool:

@@ -1,7 +1,7 @@
 """The table of rules, and their findings by rank."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,9 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
         else:
             rows = [row for row in rows if row["share"] >= LEAST_SHARE]
         if not (holds or m.emulated):
-            rows = [row | _UNMEASURED if _is_traced(row) else row for row in rows]
+            for row in rows:  # gains that follow from the times of traced operators
+                if row["of"] == "latency" and row["keys"] and row["basis"] != "measured":
+                    row |= _UNMEASURED
         found += rows
         if claims:
             unclaimed -= {key for row in rows for key in row["keys"].splitlines()}
@@ -113,11 +115,6 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
     table.loc[exports & (table["basis"] != "measured"), "action"] += variants.UNCHECKED
     table = table.astype({"rank": int} | dict.fromkeys(_NUMBERS, float))
     return check(variants.rank_findings(table, by_gain=not m.emulated), FINDINGS)
-
-
-def _is_traced(row: Mapping[str, Any]) -> bool:
-    """Whether a gain follows from the times of traced operators."""
-    return row["of"] == "latency" and row["keys"] != "" and row["basis"] != "measured"
 
 
 def _scales(finding: Finding, m: Measurement) -> tuple[float, float, float]:
