@@ -58,12 +58,19 @@ def _lay_out(lines: list[str], width: int) -> list[str]:
 
 def _color(line: str) -> str:
     for pattern, style in _STYLES.items():
-        line = re.sub(pattern, lambda match, style=style: click.style(match[0], **style), line)
+        line = re.sub(pattern, partial(_style, style), line)
     return line
 
 
+def _style(style: dict[str, Any], match: re.Match[str]) -> str:
+    return click.style(match[0], **style)
+
+
 def _align(lines: list[str], width: int) -> list[str]:
-    """The rows of a Markdown table in columns."""
+    """The rows of a Markdown table in columns.
+
+    If they are too wide, what is the same in all rows is said once, and the widest cells wrap.
+    """
     rows = [[html.unescape(c).replace("\\", "") for c in _CELLS.split(r[2:-2])] for r in lines]
     columns = [*zip(*rows, strict=True)]
     widths = [max(map(len, (head, *cells))) for head, _, *cells in columns]

@@ -313,8 +313,8 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         return
     # Those around layer norms, which the export makes in half precision.
     norms = [step for step in m.flow.steps if step.type == "native_layer_norm"]
-    around = (step for norm in norms for step in m.flow.neighbours(norm))
-    casts = keys_of(m, (step for step in around if step.type == "_to_dim_order_copy"))
+    beside = (step for norm in norms for step in m.flow.neighbours(norm))
+    casts = keys_of(m, (step for step in beside if step.type == "_to_dim_order_copy"))
     names = rows["operator"].map(_kernel_name)
     sealed = rows["module_class"].isin(dataflow.SEALED)
     # The operators of a recurrence have one cause.
