@@ -17,14 +17,7 @@ from typing import Any, TypeVar
 
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.options import ExportOptions
-from workbench.records.codec import (
-    from_json,
-    parse_json,
-    structure,
-    to_json,
-    to_plain,
-    upgrade,
-)
+from workbench.records.codec import from_json, parse_json, structure, to_json, to_plain, upgrade
 from workbench.records.layers import Layers
 from workbench.records.optimize import Recipe
 from workbench.records.runs import Export, RunRecord

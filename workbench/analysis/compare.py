@@ -17,12 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit
 
 from workbench.analysis.operators import CATEGORIES, first_rows, total_runs
-from workbench.analysis.statistics import (
-    clock_of,
-    pick_timed,
-    restart_latencies,
-    typical_restarts,
-)
+from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies, typical_restarts
 from workbench.errors import WorkbenchError
 from workbench.frames import (
     COMPARISON,

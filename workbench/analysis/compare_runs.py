@@ -10,11 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import (
-    compare_restarts,
-    describe_faults,
-    reach_verdict,
-)
+from workbench.analysis.compare import compare_restarts, describe_faults, reach_verdict
 from workbench.analysis.describe import identify_run
 from workbench.analysis.dtypes import summarize_program
 from workbench.analysis.layers import align_layers

@@ -20,12 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from workbench.errors import ExportError
 from workbench.export import accuracy, failure, quantize
-from workbench.export.layers import (
-    count_calls,
-    count_quantized,
-    describe_program,
-    read_interface,
-)
+from workbench.export.layers import count_calls, count_quantized, describe_program, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewrite import (

@@ -12,12 +12,7 @@ from workbench import frames
 from workbench.analysis import sme2
 from workbench.analysis.atlas import describe_projections, project_levels
 from workbench.analysis.compare import FALSE_DISCOVERIES, explain_outcomes
-from workbench.analysis.describe import (
-    NO_PROGRAM,
-    describe_gain,
-    describe_latency,
-    describe_place,
-)
+from workbench.analysis.describe import NO_PROGRAM, describe_gain, describe_latency, describe_place
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.exports import compare_exports, list_partition
 from workbench.analysis.layers import name_layer

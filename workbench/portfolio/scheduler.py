@@ -13,13 +13,7 @@ from workbench.options import Progress, silent
 from workbench.portfolio.executor import LOCAL, Submit, open_executor
 from workbench.portfolio.matrix import HOST, Matrix, plan_cells, read_matrix, select_cells
 from workbench.portfolio.stages import Job, adopt_export, read_waiting, run_job
-from workbench.portfolio.state import (
-    Storage,
-    load_outcomes,
-    open_storage,
-    outcome_path,
-    publish,
-)
+from workbench.portfolio.state import Storage, load_outcomes, open_storage, outcome_path, publish
 from workbench.records.codec import to_json
 from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio
 from workbench.run.locks import THIS_MACHINE, device_behind, lock_folder

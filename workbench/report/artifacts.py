@@ -21,14 +21,7 @@ from workbench.plots.tables import to_markdown
 from workbench.records.codec import to_document, to_plain
 from workbench.records.documents import RUN_FIELDS
 from workbench.records.runs import kit_result
-from workbench.store import (
-    EXPLORER_HTML,
-    METRICS,
-    REPORT_MD,
-    SUMMARY,
-    artifacts_dir,
-    atomic_write,
-)
+from workbench.store import EXPLORER_HTML, METRICS, REPORT_MD, SUMMARY, artifacts_dir, atomic_write
 from workbench.trace.writers import write_csvs
 from workbench.trace.xnn_log import read_xnn_log
 

@@ -14,15 +14,7 @@ from typing import Any, TypeAlias
 from workbench.errors import TargetError, WorkbenchError
 from workbench.export.program import Program
 from workbench.options import Progress
-from workbench.records.runs import (
-    Plan,
-    Reading,
-    RunRecord,
-    Sampling,
-    Session,
-    Start,
-    kit_result,
-)
+from workbench.records.runs import Plan, Reading, RunRecord, Sampling, Session, Start, kit_result
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner
 from workbench.run.tensor_files import Inputs

@@ -11,13 +11,7 @@ import pandas as pd
 from workbench.analysis import compare, dtypes, statistics
 from workbench.analysis.dataflow import SEALED, WEIGHTED, FlowStep
 from workbench.analysis.findings import gains
-from workbench.analysis.findings.gains import (
-    Finding,
-    Gain,
-    keys_of,
-    time_spent,
-    untraced_scale,
-)
+from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent, untraced_scale
 from workbench.analysis.layers import NO_LAYER
 from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
