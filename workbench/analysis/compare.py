@@ -7,7 +7,7 @@ E2E latency, the parts of an inference, and the verdict in one sentence.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -547,13 +547,8 @@ def describe_faults(candidate: str, baseline: str) -> str:
     return "; ".join(f"outputs of the {side} are wrong ({it})" for side, it in sides.items() if it)
 
 
-def describe_differences(agreements: Iterable[Agreement]) -> str:
-    """The outputs of two sides that do not agree; empty if all do."""
-    texts = [_describe_difference(each) for each in agreements if not each.agree]
-    return f"outputs differ ({'; '.join(texts)})" if texts else ""
-
-
-def _describe_difference(agreement: Agreement) -> str:
+def describe_difference(agreement: Agreement) -> str:
+    """How far an output of two sides that do not agree differs."""
     if agreement.max_abs is None:
         return f"output {agreement.output} cannot be compared"
     if agreement.sqnr_db is not None:

@@ -1039,8 +1039,9 @@ class Comparison:
     def wrong(self) -> str:
         """Why no speed-up can be claimed: wrong outputs of a side, or different ones of both."""
         faults = compare.describe_faults(self.candidate.wrong, self.baseline.wrong)
-        judged = [a for a in self.agreements if self.same_model and not a.note]
-        return faults or compare.describe_differences(judged)
+        judged = [a for a in self.agreements if self.same_model and not (a.note or a.agree)]
+        texts = "; ".join(map(compare.describe_difference, judged))
+        return faults or (texts and f"outputs differ ({texts})")
 
     @property
     def programs(self) -> str:

@@ -58,6 +58,7 @@ _FULL, _SHORT = 0.5, 32
 _UNKNOWN, _NO_PRODUCT, _PORTABLE = "unknown", "no product", "portable"
 #: Functions of KleidiAI that prepare the operands of a product.
 _PACKING = r"^kai_.*(?:lhs|pack|commit)"
+_KLEIDIAI = r"_(sme2?_[a-z]+|(?<=neon_)(?:i8mm|dotprod))$"
 #: Fewer samples than this do not name a kernel.
 _LEAST_SAMPLES = 3
 
@@ -159,16 +160,12 @@ def add_executed(
         top = computing.drop_duplicates("key").set_index("key")
         for row in operators[operators["xnodes"].notna()].itertuples():
             if row.key in top.index and top.at[row.key, "samples"] >= _LEAST_SAMPLES:
-                label = label_kernel(top.at[row.key, "function"], top.at[row.key, "code"])
+                # ``sme2_mopa`` of a microkernel of KleidiAI, else its class of machine code.
+                known = re.search(_KLEIDIAI, top.at[row.key, "function"])
+                label = known[1] if known else top.at[row.key, "code"]
                 executed[instruction_of(row.key), row.xnodes] = label
         table[f"executed_{name}"] = [executed.get(key, "") for key in place]
     return table
-
-
-def label_kernel(function: str, code: str) -> str:
-    """``sme2_mopa`` of a microkernel of KleidiAI, else its class of machine code."""
-    known = re.search(r"_(sme2?_[a-z]+|(?<=neon_)(?:i8mm|dotprod))$", function)
-    return known[1] if known else code
 
 
 def describe_kernels(table: pd.DataFrame) -> str:

@@ -437,6 +437,11 @@ def _roofline(m: Measurement, top: int) -> Iterator[Part]:
         yield fold_table("By layer", show_table(by_layer, top=top))
 
 
+def _rules(run: Run, top: int) -> Iterator[Part]:
+    rules = pd.DataFrame(run.scheme.rules)
+    yield show_table(rules.assign(operators=rules["operators"].map(", ".join)), top=top)
+
+
 def _quality(run: Run, top: int) -> Iterator[Part]:
     grade = f"{summarize_quality(run.quality)}."
     yield grade[0].upper() + grade[1:]
@@ -462,11 +467,6 @@ def _variants(study: Study, top: int) -> Iterator[Part]:
     if len(graded):
         yield show_table(graded, _GRADED, caption="Predicted and measured gains")
     yield show_note(study.conclusion or "not finished", *study.warnings)
-
-
-def _partition(export: Export, top: int) -> Iterator[Part]:
-    caption = f"{export.dtype}: {export.pte}"
-    yield show_table(list_partition(export), top=top, caption=caption)
 
 
 _COMPARED = ("model", "dtype", "size_mb", "delegates", "undelegated", "sqnr_db", "problem")
@@ -525,7 +525,10 @@ VIEWS: dict[str, tuple[tuple[type, ...], Callable[[Any, int], Iterable[Part]]]] 
     "verdicts": ((Run, Comparison), _verdicts),
     "latencies": ((Run, Measurement), _latencies),
     "variants": ((Study,), _variants),
-    "partition": ((Export,), _partition),
+    "partition": (
+        (Export,),
+        lambda it, top: [show_table(list_partition(it), top=top, caption=f"{it.dtype}: {it.pte}")],
+    ),
     "exports": ((list, tuple), _exports),
     "findings": ((Run, Measurement), _findings),
     "times": ((Measurement,), lambda m, top: [describe_times(m)]),
@@ -541,20 +544,7 @@ VIEWS: dict[str, tuple[tuple[type, ...], Callable[[Any, int], Iterable[Part]]]] 
     "undelegated": ((Run,), _undelegated),
     "quality": ((Run,), _quality),
     "checks": ((Run,), lambda run, top: [show_table(run.checks)]),
-    "rules": (
-        (Run,),
-        lambda run, top: [
-            show_table(
-                pd.DataFrame(
-                    [
-                        vars(rule) | {"operators": ", ".join(rule.operators)}
-                        for rule in run.scheme.rules
-                    ]
-                ),
-                top=top,
-            )
-        ],
-    ),
+    "rules": ((Run,), _rules),
     "description": (
         (Run,),
         lambda run, top: [show_table(run.description, caption="What was measured")],

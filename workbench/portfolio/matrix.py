@@ -20,7 +20,7 @@ from workbench.records.codec import structure
 from workbench.records.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
 from workbench.records.portfolio import Cell
 from workbench.records.runs import LADDER_TOGGLE
-from workbench.run.isa import list_toggles
+from workbench.run.isa import TOGGLES
 from workbench.run.runner import identify_runner
 from workbench.run.targets import TARGETS
 from workbench.run.targets.host import HOST as THIS_MACHINE
@@ -135,7 +135,8 @@ def _check(matrix: Matrix, path: Path) -> None:
     parsed = map(parse_name, matrix.models)
     plain = [model.name for model in parsed if not model.library and not model.file]
     _check_names("model", plain, list_models(), f"{path}: models")
-    _check_names("toggle", matrix.isa, [*list_toggles(), LADDER_TOGGLE], f"{path}: isa")
+    toggles = [toggle.name for known in TOGGLES.values() for toggle in known]
+    _check_names("toggle", matrix.isa, [*toggles, "auto", "none", LADDER_TOGGLE], f"{path}: isa")
     _check_names("dtype", matrix.dtypes, DTYPES, f"{path}: dtypes")
     _check_names("backend", [matrix.export.backend], BACKENDS, f"{path}: backend")
     kinds = {form.partition("[")[0].partition(":")[0]: form for form in TARGETS}

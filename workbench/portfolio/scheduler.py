@@ -89,7 +89,11 @@ def batch(
             retry = ["workbench", "batch", str(path)]
             retry += [*(["--out", str(out)] if out else []), *(["--dask", dask] if dask else [])]
             devices = sorted({device_behind(cell.target) for cell in todo})
-            with open_executor(jobs or default_jobs(), devices, dask) as submit:
+            cores = os.cpu_count()
+            if hasattr(os, "sched_getaffinity"):
+                cores = len(os.sched_getaffinity(0))
+            jobs = jobs or max(1, min(cores or 1, MAX_JOBS))
+            with open_executor(jobs, devices, dask) as submit:
                 Scheduler(content, storage, outcomes, todo, retry, submit, progress).run()
         return publish(storage, content, outcomes.values())
 
@@ -211,12 +215,6 @@ def list_plan(
     cells, storage = plan_cells(matrix), open_storage(portfolio_location(Path(path), out))
     outcomes = load_outcomes(cells, storage, matrix.notebook)
     return [(cell, remaining_stages(outcomes[cell.name])) for cell in select_cells(cells, only)]
-
-
-def default_jobs() -> int:
-    """One process per usable core, at most ``MAX_JOBS``."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(usable or 1, MAX_JOBS))
 
 
 def portfolio_location(path: Path, out: str | Path | None) -> str | Path:

@@ -186,7 +186,9 @@ def run_to_end(command: Sequence[str], log: Path, timeout_s: float, name: str) -
             os.killpg(started.pid, signal.SIGKILL)  # also what it left behind
         started.wait()
         copying.join(COPY_TIMEOUT_S)
-    words = last_lines(bytes(end))
+    lines = bytes(end).decode(errors="replace").splitlines()
+    said = [ascii(line.strip())[1:-1] for line in lines if line.strip()]
+    words = f" ({'; '.join(said[-3:])})" if said else ""
     if code < 0:
         raise RunnerError(f"killed by signal {-code}{words}", where=name, kind="crash")
     if code > 0:
@@ -203,10 +205,3 @@ def copy_output(pipe: IO[bytes], log: Path, end: bytearray) -> None:
             file.write(part[:room])
             room = max(0, room - len(part))
             end[:] = (end + part)[-4096:]
-
-
-def last_lines(text: bytes) -> str:
-    """The last three lines of a process's output, in brackets."""
-    lines = text.decode(errors="replace").splitlines()
-    said = [ascii(line.strip())[1:-1] for line in lines if line.strip()]
-    return f" ({'; '.join(said[-3:])})" if said else ""

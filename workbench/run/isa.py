@@ -116,11 +116,6 @@ def find_levels(isa: Isa) -> tuple[str, ...]:
     return tuple(reversed(seen.values()))
 
 
-def list_toggles() -> list[str]:
-    """The names of all toggles, of every architecture."""
-    return [*(toggle.name for known in TOGGLES.values() for toggle in known), "auto", "none"]
-
-
 def resolve_toggle(name: str, isa: Isa) -> Toggle:
     """The toggle of that name on this CPU."""
     known = {toggle.name: toggle for toggle in TOGGLES.get(isa.arch, ())}

@@ -56,13 +56,6 @@ def predict_operators(
     return [_operator(graph, node) for node in graph.live_nodes()]
 
 
-def half_kinds(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> list[str]:
-    """The kinds of operators that may lack fp16 kernels; none without fp16 tensors."""
-    if all(value.dtype != "fp16" for value in xvalues):
-        return []
-    return sorted({rewrites.kind_of(node) for node in define_graph(xvalues, xnodes).nodes})
-
-
 def _operator(graph: Graph, node: Node) -> Operator:
     pattern = _NAMES.get(node.kind, re.escape(node.kind))
     return Operator(
@@ -139,7 +132,10 @@ def match_graph(
         operators = predict_operators(delegate.xvalues, delegate.xnodes, lacking)
         return replace(match_names(operators, names), lacking=lacking)
 
-    kinds = half_kinds(delegate.xvalues, delegate.xnodes)
+    kinds = list[str]()  # those that may lack kernels
+    if any(value.dtype == "fp16" for value in delegate.xvalues):
+        nodes = define_graph(delegate.xvalues, delegate.xnodes).nodes
+        kinds = sorted({rewrites.kind_of(node) for node in nodes})
     first, *others = dict.fromkeys((learned, *_KNOWN)) if kinds else _KNOWN[:1]
     best = attempt(first)
     for lacking in others:

@@ -224,7 +224,10 @@ def _simplify_node(graph: Graph, node: Node) -> bool:
         return False
     _infer_shape(graph, node)
     if node.kind == "binary":
-        return _square_product(node) or _clamp_extremum(graph, node)
+        if node.operator == "Multiply" and node.inputs[0] == node.inputs[1]:
+            node.kind, node.operator, node.inputs = "unary", "Square", node.inputs[:1]
+            return True
+        return _clamp_extremum(graph, node)
     if node.is_unary("Clamp"):
         return _merge_clamp(graph, node)
     if node.kind == "mean":
@@ -244,13 +247,6 @@ def _infer_shape(graph: Graph, node: Node) -> None:
     rank = max(len(tensor.shape) for tensor in inputs)
     padded = [(1,) * (rank - len(tensor.shape)) + tuple(tensor.shape) for tensor in inputs]
     result.shape, result.shape_known = tuple(map(max, *padded, (1,) * rank)), True
-
-
-def _square_product(node: Node) -> bool:
-    if node.operator != "Multiply" or node.inputs[0] != node.inputs[1]:
-        return False
-    node.kind, node.operator, node.inputs = "unary", "Square", node.inputs[:1]
-    return True
 
 
 def _clamp_extremum(graph: Graph, node: Node) -> bool:

@@ -33,7 +33,7 @@ class Qemu(Host):
 
     def __init__(self, cpu: str):
         self.emulator = find_qemu()
-        known = list_cpus(self.emulator)
+        known = re.findall(r"^[ \t]+(\S+)$", _ask(self.emulator, "-cpu", "help"), re.MULTILINE)
         if cpu not in known:
             raise unknown_name("CPU", cpu, known, where="--target qemu")
         self.cpu = cpu
@@ -71,12 +71,6 @@ def qemu_version(emulator: Path) -> tuple[int, ...]:
     """The version of an emulator, as numbers; () if unknown."""
     found = re.search(r"version (\d+)\.(\d+)\.(\d+)", _ask(emulator, "--version"))
     return tuple(map(int, found.groups())) if found else ()
-
-
-def list_cpus(emulator: Path) -> list[str]:
-    """The CPU models that an emulator knows."""
-    lines = _ask(emulator, "-cpu", "help").splitlines()
-    return [line.strip() for line in lines if re.fullmatch(r"\s+\S+", line)]
 
 
 def _ask(emulator: Path, *flags: str) -> str:
