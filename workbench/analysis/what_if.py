@@ -71,10 +71,9 @@ def predict_what_if(
 
 
 def rank_bottlenecks(times: pd.DataFrame, *, by: str = "category") -> pd.DataFrame:
-    """What each part could gain: E2E without it, and with it twice as fast.
+    """E2E without each part, and with it twice as fast: ``frames.BOTTLENECKS``, largest first.
 
-    ``frames.BOTTLENECKS``, the largest part first: the next bottleneck. ``times`` and ``by`` are as
-    for `predict_what_if`.
+    ``times`` and ``by`` are as for `predict_what_if`.
     """
     names, mean, blocks = _break_down(times, by)
     rows = []

@@ -179,11 +179,9 @@ class ModelName:
 
 
 def parse_name(spec: str) -> ModelName:
-    """Parse ``NAME``, ``file.py:NAME`` or ``library:NAME``; `UsageError` without such a file.
+    """Parse ``NAME``, ``file.py:NAME``, ``library:NAME`` or ``llm:NAME,SETTING=...``.
 
-    ``llm:NAME`` or ``llm:params.json`` may have settings after commas; see `models.llm`.
-
-    A plain name may also be in `ALIASES`, or one of ExecuTorch's, as in the profiling kit.
+    A plain name may also be in `ALIASES`, or one of ExecuTorch's. UsageError without such a file.
     """
     spec = spec if spec in _registered else ALIASES.get(spec, spec)
     library, _, name = spec.partition(":")

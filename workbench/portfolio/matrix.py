@@ -38,13 +38,11 @@ LEAST |= dict.fromkeys(("precision", "timeout_s", "export_limit_s"), 1e-9)
 
 @dataclass(frozen=True)
 class Matrix:
-    """The content of ``MATRIX.yaml``.
+    """The content of ``MATRIX.yaml``, which has all options in one mapping.
 
-    ``programs`` are finished ones, measured as they are; ``dtypes`` are those of ``models``.
-    ``isa`` has CPU extensions to switch off and on, as ``--toggle`` does, or ``ladder`` for every
-    ISA level. Cells with all values of an entry of ``exclude`` are left out. ``notebook`` is the
-    template of the reports. An export that takes longer than ``export_limit_s`` seconds is killed.
-    The file has all options in one mapping.
+    ``programs`` are finished ones; ``dtypes`` are those of ``models``. ``isa`` has CPU extensions
+    to switch off and on, or ``ladder``. Cells with all values of an entry of ``exclude`` are left
+    out. ``notebook`` is the template of the reports; exports are killed after ``export_limit_s``.
     """
 
     models: tuple[str, ...] = ()
@@ -97,10 +95,7 @@ def read_matrix(path: Path) -> Matrix:
 
 
 def find_model_file(name: str, folder: Path) -> str:
-    """The name; if it is ``path/to/file.py:NAME`` of an existing file, with an absolute path.
-
-    So is that of a program.
-    """
+    """The name of a model or program; an existing file's with an absolute path."""
     if name.endswith(SUFFIXES):
         return str((folder / name).resolve())
     file, colon, inner = name.rpartition(":")

@@ -21,10 +21,7 @@ from workbench.plots.tables import Table
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, text in Markdown, and figures and tables; ``brief`` puts it in the summary.
-
-    Items have a method ``_repr_html_``, and are Markdown as text.
-    """
+    """A heading, Markdown, and items with ``_repr_html_``; ``brief`` puts it in the summary."""
 
     heading: str
     text: str = ""

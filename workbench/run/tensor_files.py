@@ -135,10 +135,7 @@ def compare_experiments(
     threads: int,
     programs: Mapping[str, Program] = {},
 ) -> list[Agreement]:
-    """Compare the outputs of every pair, and those of the first experiment with all others.
-
-    Those of a bundled program are compared with what it expects: both sides have one name.
-    """
+    """Compare outputs of every pair, of the first with all others, and with a bundled program's."""
     plan = run.plan
     with tempfile.TemporaryDirectory() as folder:
         outputs = {

@@ -269,10 +269,7 @@ def strip_ordinal(name: str) -> str:
 
 
 def describe_metadata(data: bytes) -> str:
-    """What a delegate added to an event as text: fields of JSON as Core ML has them, or texts.
-
-    Other bytes are hexadecimal.
-    """
+    """What a delegate added to an event as text: fields of JSON, texts, or hexadecimal bytes."""
     data = data[:_MOST_METADATA]
     try:
         text = data.rstrip(b"\0").decode().replace("\0", " ")
