@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
 
 from workbench.errors import UsageError, unknown_name
 
@@ -44,6 +43,8 @@ def time_products(rows: pd.DataFrame, figures: pd.DataFrame) -> np.ndarray:
     error. Of one row: the bytes of the weights over the published bandwidth of such products, or of
     reading.
     """
+    from scipy.optimize import nnls  # which takes 0.2 s to import
+
     products = figures[figures["figure"] == "product"]
     of_one, of_several = products[products["m"] == 1], products[products["m"] > 1]
     terms, ms = _terms(of_several, figures), of_several["on"].to_numpy()

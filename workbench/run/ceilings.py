@@ -40,6 +40,9 @@ TIMEOUT_S = 120.0
 #: The machine was busy while a peak was measured that no other process confirmed up to this share:
 #: it is measured again by a later run, but not at once.
 STEADY, RETRY = 0.25, timedelta(hours=1)
+#: Bytes of the probe that streams main memory, which takes as long at every ISA level: the best of
+#: ten processes took 16.9 to 18.8 ms from SSE2 to AVX-512 (AMD EPYC, load 3).
+MAIN_MEMORY = 2**27
 
 
 def measure_roof(
@@ -89,12 +92,13 @@ def measure_roof(
     with contextlib.ExitStack() as stack:
         for isa, threads in list_roofs(run):
             known = None if again else find_peaks(run, isa, threads)
-            if probes := _list_due(run, known):
+            kept = known.probes if known else _share_peaks(peaks, threads)
+            if probes := _list_due(run, kept, known.measured if known else ""):
                 if runner is None:
                     there = open_target(target or trusted_target(run, run_dir))
                     runner = find_runner(target=stack.enter_context(there))
                 _check_device(run, run_dir, runner)
-                known = measure_ceilings(probes, known, runner, isa, threads, progress)
+                known = measure_ceilings(probes, kept, runner, isa, threads, progress)
                 atomic_write(_cache_path(run, isa, threads), to_json(known))
                 new += 1
             assert known, "what is not known is due"
@@ -106,17 +110,23 @@ def measure_roof(
     return peaks
 
 
-def _list_due(run: RunRecord, known: Ceilings | None) -> list[Probe]:
+def _share_peaks(peaks: Sequence[Ceilings], threads: int) -> tuple[Probe, ...]:
+    """The peaks of other levels that hold at every level."""
+    others = (probe for each in peaks if each.threads == threads for probe in each.probes)
+    return tuple(p for p in others if p.kind == "stream" and p.bytes == MAIN_MEMORY)[:1]
+
+
+def _list_due(run: RunRecord, kept: Sequence[Probe], measured: str) -> list[Probe]:
     """The probes to measure: in the dtypes of a run, and not known, or known but disturbed."""
     exports = [run.export_of(program) for program in run.plan.all_programs]
     dtypes = {"fp32", *(each.computed_dtype for each in exports if each)}
-    kept = {replace(probe, ms=0.0, spread=0.0): probe for probe in known.probes} if known else {}
-    rests = known and datetime.now(UTC) - datetime.fromisoformat(known.measured) < RETRY
+    known = {replace(probe, ms=0.0, spread=0.0): probe for probe in kept}
+    rests = not measured or datetime.now(UTC) - datetime.fromisoformat(measured) < RETRY
     return [
         probe
         for probe in load_probes()
         if probe.kind != "gemm" or probe.dtype in dtypes or None in exports
-        if probe not in kept or (kept[probe].spread > STEADY and not rests)
+        if probe not in known or (known[probe].spread > STEADY and not rests)
     ]
 
 
@@ -194,7 +204,7 @@ def _cache_path(run: RunRecord, isa: str, threads: int) -> Path:
 
 def measure_ceilings(
     probes: Sequence[Probe],
-    known: Ceilings | None,
+    kept: Sequence[Probe],
     runner: Runner,
     isa: str,
     threads: int,
@@ -204,7 +214,7 @@ def measure_ceilings(
 
     Times are CPU time with one thread and wall time with several.
     """
-    peaks = {probe.file: probe for probe in known.probes} if known else {}
+    peaks = {probe.file: probe for probe in kept}
     with lock_device(device_behind(runner.target.name), progress):
         for number, probe in enumerate(probes):
             text = f"machine peaks, {isa}, {plural(threads, 'thread')}: {probe.kind} {probe.dtype}"
