@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections import Counter
@@ -114,6 +115,30 @@ def test_programs_of_other_layouts_get_the_same_values(tmp_path):
     agreements = wb.measure(ptes, options=brief, root=str(tmp_path)).record.agreements
     assert len(agreements) == 2
     assert all(found.agree and not found.note for found in agreements)
+
+
+@pytest.mark.parametrize(("factor", "words"), [(1, "%"), (2, "outputs differ")])
+def test_three_restarts_give_a_first_verdict(tmp_path, factor, words):
+    import torch
+
+    class Scale(torch.nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x):
+            return self.factor * x
+
+    programs = [
+        wb.export_model(Scale(each), torch.ones(1, 4), root=tmp_path / str(number))
+        for number, each in enumerate((1.5, 1.5 * factor))
+    ]
+    brief, said = replace(BRIEF, toggle="none", processes=4, cold_start=False, roof=False), []
+    wb.profile(programs, measure=brief, progress=lambda text, _: said.append(text))
+    (number,) = (n for n, text in enumerate(said) if "so far: " in text)
+    assert words in said[number]
+    restarts = [n for n, text in enumerate(said) if re.search(r"process \d/4$", text)]
+    assert restarts[2] < number < restarts[3]
 
 
 MODEL = """

@@ -184,7 +184,6 @@ def test_a_run_foresees_what_it_will_find(tmp_path):
         spent_s=30.0,
         sessions=tuple(s for s in record.sessions if s.process < 3),
     )
-    assert foresee(replace(first, sessions=first.sessions[:6])) == ""
     text = foresee(first)
     (will,) = re.findall(r"^12 restarts will show changes above ([\d.]+) %$", text)
     assert 0.3 < float(will) < 6

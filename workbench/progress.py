@@ -13,6 +13,8 @@ from workbench.errors import printable
 from workbench.options import Progress
 
 WIDGETS = "WORKBENCH_WIDGETS"  #: Environment variable that forces (1) or forbids (0) widgets.
+#: What stays above a bar.
+WARNING, SO_FAR = "warning: ", "so far: "
 LONG_SILENCE_S = 30  #: Where there is no bar, a stage that takes longer is named again.
 
 
@@ -55,7 +57,7 @@ def _show_bar(tqdm: Any) -> Iterator[Progress]:
 
         def show(text: str, part: float) -> None:
             text = printable(text)
-            if "warning: " in text:  # stays above the bar
+            if WARNING in text or SO_FAR in text:
                 bar.write(text, file=sys.stdout if _kernel() else sys.stderr)
                 return
             bar.set_description_str(text)

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.atlas import Atlas, atlas_path, build_atlas
-from workbench.analysis.compare import Speedup, compare_latencies
+from workbench.analysis.compare import Speedup, compare_latencies, reach_verdict
+from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.open import open_run
 from workbench.analysis.operators import load_scheme
@@ -29,7 +30,7 @@ from workbench.export.program import SUFFIXES, Program, open_program
 from workbench.export.runtimes import check_side, open_side, reload_model
 from workbench.frames import format_share, plural
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
-from workbench.progress import show_progress
+from workbench.progress import SO_FAR, show_progress
 from workbench.records.codec import to_json
 from workbench.records.runs import Experiment, RunRecord
 from workbench.report.artifacts import write_artifacts
@@ -329,12 +330,14 @@ def measure_programs(
 
     def look(record: RunRecord) -> None:
         watch(record)
-        if told or not (options.find or plan.programs):
+        if told or _count_restarts(record) < MIN_RESTARTS or not plan.pairs:
             return
         with contextlib.suppress(WorkbenchError):  # times that cannot be compared
-            if text := foresee(record, options.find):
-                told.append(text)
-                progress(text, min(1.0, MIN_RESTARTS / plan.processes))
+            told.append(_judge_so_far(record))
+            if options.find or plan.programs:
+                told.append(foresee(record, options.find))
+        for text in told:
+            progress(text, min(1.0, MIN_RESTARTS / plan.processes))
 
     run_dir = run_dir or execute(
         plan, programs, runner, root,
@@ -372,16 +375,23 @@ def is_precise(record: RunRecord, find: float = 0.0) -> bool:
     return bool((np.log(rows["high"] / rows["low"]) / 2 <= record.plan.precision).all())
 
 
-def foresee(record: RunRecord, find: float = 0.0) -> str:
-    """Which changes a run will find, and what it takes to ``find`` smaller ones.
-
-    Empty before the first restarts are complete, and where nothing is compared.
-    """
+def _count_restarts(record: RunRecord) -> int:
+    """How often every experiment of a run that goes on was timed."""
     plan, sessions = record.plan, [s for s in record.sessions if s.complete and not s.traced]
-    done = min((sum(s.experiment == e.name and s.threads == n for s in sessions)
+    return min((sum(s.experiment == e.name and s.threads == n for s in sessions)
                 for n in plan.threads for e in plan.experiments_at(n)), default=0)  # fmt: skip
-    if done < MIN_RESTARTS or not plan.pairs:
-        return ""
+
+
+def _judge_so_far(record: RunRecord) -> str:
+    """The first verdict of a run that goes on."""
+    ab = Run(Path(), record, find_bottlenecks).compare()
+    verdict = reach_verdict("", ab.label, ab.latency, emulated=ab.emulated, wrong=ab.wrong)
+    return f"{SO_FAR}{verdict.text}"
+
+
+def foresee(record: RunRecord, find: float = 0.0) -> str:
+    """Which changes a run will find after its first restarts, and what finds smaller ones."""
+    plan, done = record.plan, _count_restarts(record)
     least = float(_compare_pairs(record)["detectable"].max())
     step_s = record.spent_s / done
     planned = max(done, int(plan.budget_s / step_s)) if plan.budget_s else plan.processes
