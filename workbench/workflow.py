@@ -109,7 +109,7 @@ def profile(
         ``quick`` measures latency and operators for about three seconds: wider intervals, and
         neither memory, machine code nor peaks.
     report
-        Also make ``report.html``, as the command line does.
+        Also make ``report.html``, CSV and JSON files, as the command line does.
     categories
         As for `open_run`.
     root
@@ -175,8 +175,8 @@ def profile(
             with optional("CSV and JSON files", tell):
                 write_artifacts(run)
 
-        beside.submit(write)
         if report:
+            beside.submit(write)
             tell("reporting", 1.0)
             with optional("report", tell):
                 make_report(run, kernel=kernel)
