@@ -646,6 +646,35 @@ def test_where_there_is_little_room_details_are_a_drawer(open_page, width):
     assert page.get_by_role("link", name="Report").get_attribute("href") == "report.html"
 
 
+@pytest.mark.parametrize("width", [1400, 900, 390])
+def test_heads_are_whole_and_buttons_stay_together(open_page, width):
+    page = open_page(size=(width, 900))
+    cut = "heads => heads.filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"
+    assert page.locator(".t-heads button").evaluate_all(cut) == []
+    places = [b.bounding_box() for b in page.locator(".facts button:visible").all()]
+    assert len({place["y"] for place in places}) == 1
+
+
+def test_every_operator_has_the_digits_of_the_tables(open_page, documents):
+    page, shown = open_page(), {}
+    for top in range(0, 4500, 300):
+        page.locator(".t-grid").evaluate(f"grid => {{ grid.scrollTop = {top}; }}")
+        page.wait_for_timeout(50)
+        shown |= dict(page.locator(".t-body .t-row").evaluate_all(
+            "rows => rows.map(row => [row.querySelector('.t-label').textContent,"
+            " ['a', 'b'].map(side => row.querySelector(`.t-${side}`).textContent)])"
+        ))  # fmt: skip
+    program, operators = (
+        documents["mobilenet_v3_small"]["programs"][0],
+        recorded().compare().operators,
+    )
+    table = wb.show(operators, columns=["key", "baseline_ms", "candidate_ms"], top=len(operators))
+    rows = [line.strip("| ").split(" | ") for line in str(table).splitlines()[2:]]
+    labels = dict(zip(program["keys"], program["labels"], strict=True))
+    wanted = {labels[key]: texts for key, *texts in rows}
+    assert {label: wanted[label] for label in shown} == shown and len(shown) == 164
+
+
 def test_selections_are_drawn_fast(browser, tmp_path):
     sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
     import explorer

@@ -165,9 +165,11 @@ def encode(texts: pd.Series) -> Json:
     return {"values": list(map(str, values)), "codes": codes.tolist()}
 
 
-def _numbers(column: pd.Series | np.ndarray, decimals: int = 6) -> Numbers:
-    rounded = np.round(np.asarray(column, float), decimals)
-    return tuple(None if np.isnan(x) or np.isinf(x) else x for x in rounded.tolist())
+def _numbers(column: pd.Series | np.ndarray, decimals: int | None = None) -> Numbers:
+    """Numbers that are shown are not rounded: rounded twice, they differ from the tables'."""
+    numbers = np.asarray(column, float)
+    numbers = numbers if decimals is None else np.round(numbers, decimals)
+    return tuple(x if np.isfinite(x) else None for x in numbers.tolist())
 
 
 def _find_owners(table: pd.DataFrame) -> tuple[dict[NodeId, int], dict[int, list[int]]]:
@@ -270,7 +272,7 @@ def _measurement(
         "inferences": len(runs),
         "mean_ms": _numbers(operators["mean_ms"]),
         "std_ms": _numbers(operators["std_ms"]),
-        "restarts_ms": tuple(map(_numbers, restarts.to_numpy())),
+        "restarts_ms": tuple(_numbers(row, 6) for row in restarts.to_numpy()),
         "quantile": float(stdtrit(len(restarts) - 1, 0.975)) if len(restarts) else None,
         "categories": tuple(m.categories.to_dict("records")),
         "roofline": None if roofline is None else {n: _numbers(roofline[n], 4) for n in _ROOFLINE},

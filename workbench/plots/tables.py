@@ -183,7 +183,7 @@ def _is_number(dtype: object) -> bool:
 
 def _write_column(name: str, column: pd.Series, unit: str) -> tuple[str, list[str]]:
     """The head of a column, and the text of every cell."""
-    head = name.replace("_", " ")
+    head = name if " " in name else name.replace("_", " ")  # labels of runs have spaces
     missing = column.isna()
     if not _is_number(column.dtype):
         words = column.astype(object).where(~missing, MISSING)

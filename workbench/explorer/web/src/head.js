@@ -31,10 +31,10 @@ export class Head {
         h("h1", null, head.model),
         ...[head.dtype, head.device, day].filter(Boolean).map(text => h("span", { class: "fact" }, text)),
         h("span", { class: `grade grade-${head.grade}`, title: head.summary }, `quality ${head.grade}`),
-        h("span", { class: "spring" }),
-        // The report is written beside explore.html.
-        location.pathname.endsWith("/explore.html") && !view.embedded ? h("a", { href: "report.html" }, "Report") : null, view.menu.root,
-        h("button", { type: "button", title: "Terms and keys ( ? )", "aria-label": "Terms and keys", onclick: () => view.help() }, "?")),
+        h("span", { class: "spring" },
+          // The report is written beside explore.html.
+          location.pathname.endsWith("/explore.html") && !view.embedded ? h("a", { href: "report.html" }, "Report") : null, view.menu.root,
+          h("button", { type: "button", title: "Terms and keys ( ? )", "aria-label": "Terms and keys", onclick: () => view.help() }, "?"))),
       h("div", { class: "answer" }, this.verdict, this.selectors), this.caveats);
     this.#select();
   }

@@ -94,7 +94,7 @@ export class Table {
     this.heads.replaceChildren(...columns.map(([each, text]) => {
       const sorted = name === each ? (down ? "descending" : "ascending") : null;
       return h("div", { role: "columnheader", class: `t-${each}`, "aria-sort": sorted },
-        text ? h("button", { type: "button", title: `Sort by ${text}`, onclick: () => this.#sort(each) }, text) : h("span", { class: "hidden" }, "Time as a bar"));
+        text ? h("button", { type: "button", title: `Sort by ${text}`, onclick: () => this.#sort(each) }, text.split(", 9")[0], h("span", { class: "t-more" }, /, 9.*/.exec(text)?.[0])) : h("span", { class: "hidden" }, "Time as a bar"));
     }));
     const most = Math.max(...operators.flatMap(i => [sides.msA[i] ?? 0, sides.msB[i] ?? 0]), 1e-9);
     this.most = most;
