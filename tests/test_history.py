@@ -116,6 +116,15 @@ def test_what_cannot_be_read_is_named(history):
     assert any("bad start time 'soon'" in problem for problem in history.problems)
 
 
+@pytest.mark.parametrize("started", ["9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00"])
+def test_a_time_that_no_clock_says_is_refused_and_one_that_jumps_is_drawn(tmp_path, cli, started):
+    for name, when in (("far", started), ("back", "1970-01-02T00:00:00"), ("now", "2026-11-01")):
+        write_record(replace(SMALL, started=when), tmp_path / name)
+    code, out, err = cli("history", tmp_path, "--figure", tmp_path / "x.png")
+    assert code == 0 and f"bad start time '{started}'" in out + err
+    assert (tmp_path / "x.png").is_file() and "2026-11-01" in out
+
+
 def test_changes_of_real_runs_are_found(history):
     assert len(history.changes) == 2
     assert history.changes["run_dir"].str.contains("out_6").all()

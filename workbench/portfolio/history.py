@@ -165,6 +165,8 @@ def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator
 def _in_utc(started: str, run_dir: Path) -> str:
     try:
         moment = datetime.fromisoformat(started)
+        if not 1970 <= moment.year < 2200:  # no clock says so, and no axis reaches there
+            raise ValueError
     except ValueError:
         raise StoreError(f"bad start time {started!r:.40}", where=run_dir) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
