@@ -314,6 +314,7 @@ def test_pages_have_no_control_characters(tmp_path):
         assert not {"\x1b", "\x07", "\u202e"} & {*page}
     for page in (pages[0], pages[2]):
         assert "<img src=x>" not in page
+    assert not re.search('(src|href)="?(http|javascript)', mistune.html(pages[1]))
 
 
 @pytest.mark.slow

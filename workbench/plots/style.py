@@ -25,7 +25,7 @@ from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.variants import read_study
 from workbench.errors import UsageError
 from workbench.frames import EMULATED, MISSING, format_figure, is_emulated
-from workbench.plots.tables import COLORS
+from workbench.plots.tables import COLORS, to_markdown
 from workbench.records.optimize import Study
 from workbench.records.runs import Export
 
@@ -81,7 +81,7 @@ class Chart(Figure):
         return file.getvalue()
 
     def __str__(self) -> str:
-        return f"*Figure. {self.alt_text}*"
+        return f"*Figure. {to_markdown(self.alt_text)}*"
 
     def _repr_html_(self) -> str:
         source = base64.b64encode(self.to_png()).decode()

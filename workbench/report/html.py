@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from workbench.errors import printable
 from workbench.frames import format_figure, plural
-from workbench.plots.tables import Table
+from workbench.plots.tables import Table, to_markdown
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ def _read_output(output: Mapping[str, Any]) -> Table | None:
             if kind == "image/svg+xml":
                 content = base64.b64encode(data[kind].encode()).decode()
             source = html.escape(f"data:{kind};base64,{content}")
-            return Table(f'<img alt="{html.escape(alt)}" src="{source}">', f"*Figure. {alt}*")
+            image = f'<img alt="{html.escape(alt)}" src="{source}">'
+            return Table(image, f"*Figure. {to_markdown(alt)}*")
     markdown = data.get("text/markdown", f"```\n{text}\n```" if text else "")
     if data.get("text/html"):
         return Table(data["text/html"], markdown)
