@@ -177,21 +177,17 @@ def label_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
 
 def write_after(
     axis: Axes, x: float, row: float, text: str, *, color: str = INK, size: int = 9,
-    bold: bool = False,
+    bold: bool = False, points: int = 6, place: Any = "data",
 ) -> None:  # fmt: skip
     """Write just right of a place on a row."""
-    axis.annotate(text, (x, row), (6, 0), textcoords="offset points", va="center", fontsize=size,
-                  color=color, fontweight="bold" if bold else "normal",
-                  annotation_clip=False)  # fmt: skip
-
-
-def write_beside(
-    axis: Axes, row: float, text: str, points: int = 8, *, color: str = INK, bold: bool = False
-) -> None:
-    """Write at the right of the axes, in line with a row."""
-    axis.annotate(text, (1, row), (points, 0), xycoords=axis.get_yaxis_transform(),
-                  textcoords="offset points", va="center", fontsize=9, color=color,
+    axis.annotate(text, (x, row), (points, 0), xycoords=place, textcoords="offset points",
+                  va="center", fontsize=size, color=color, annotation_clip=False,
                   fontweight="bold" if bold else "normal")  # fmt: skip
+
+
+def write_beside(axis: Axes, row: float, text: str, points: int = 8, **look: Any) -> None:
+    """Write at the right of the axes, in line with a row."""
+    write_after(axis, 1, row, text, points=points, place=axis.get_yaxis_transform(), **look)
 
 
 def write_inside(axis: Axes, x: float, row: float, text: str, color: str) -> None:
@@ -315,8 +311,7 @@ def draws(*kinds: type) -> Callable[[Callable[..., F]], Callable[..., F]]:
 def convert(source: Any, kinds: tuple[type, ...], user: str) -> Any:
     """Return the noun that a figure or a view takes, given one that leads to it.
 
-    A path leads to its run or study, a run to its subject and its first comparison, a comparison to
-    its candidate, and both sides to their run.
+    A path leads to its run or study, a run to its subject and first comparison, and so on.
     """
     if isinstance(source, kinds):
         return source

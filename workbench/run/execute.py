@@ -201,25 +201,16 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
     paced: dict[str, list[Batch]] = {}
 
     def describe() -> list[Session]:
-        return [
-            Session(
-                name,
-                threads,
-                process,
-                traced,
-                sessions[name].ready.masked,
-                sessions[name].ready.load_ms,
-                sessions[name].ready.startup_ms,
-                tuple(timed),
-                sessions[name].ready.clock,
-                core=core,
-                etdump=str(traces[name].relative_to(run_dir)) if complete and traced else "",
-                complete=complete,
-                operator_clock=sessions[name].ready.operator_clock if traced else "",
-            )
-            for (name, traced), timed in batches.items()
-            if name in sessions
-        ]
+        described = []
+        for name, traced in (each for each in batches if each[0] in sessions):
+            ready, timed = sessions[name].ready, tuple(batches[name, traced])
+            times = (ready.masked, ready.load_ms, ready.startup_ms, timed, ready.clock)
+            session = Session(name, threads, process, traced, *times, core, complete=complete)
+            if traced:
+                etdump = str(traces[name].relative_to(run_dir)) if complete else ""
+                session = replace(session, etdump=etdump, operator_clock=ready.operator_clock)
+            described.append(session)
+        return described
 
     try:
         with contextlib.ExitStack() as stack:

@@ -22,11 +22,7 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def write_csvs(
-    events: pd.DataFrame,
-    etdump: Path,
-    *,
-    model_id: str | None = None,
-    delegate_backend: str = "delegated",
+    events: pd.DataFrame, etdump: Path, *, model_id: str, delegate_backend: str = "delegated"
 ) -> list[Path]:
     """Write the three tables of a trace beside it, as the kit does; returns their paths.
 
@@ -37,8 +33,6 @@ def write_csvs(
     operator, the longest first. ``count`` and ``total_ms`` are means over the ``runs`` that have
     it, ``pct_total`` is of all ``Method::execute``. Names are untrusted: see `defuse`.
     """
-    if model_id is None:
-        model_id = etdump.stem.encode(errors="replace").decode()
     events = check(events, EVENTS)[events["run"] >= 0]
     methods = events[events["kind"] == "method"].set_index("run")["duration_ns"]
     run, duration, leaf = events["run"], events["duration_ns"], are_leaves(events)
