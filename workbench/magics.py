@@ -1,7 +1,5 @@
 """IPython magics: ``%load_ext workbench``, then ``%workbench`` and ``%%workbench profile``."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import glob

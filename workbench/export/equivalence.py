@@ -4,8 +4,6 @@ What a part computes is found by running it, not by its spelling: every way to w
 the same function.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import operator

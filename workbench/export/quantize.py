@@ -1,7 +1,5 @@
 """Quantise weights and activations in the patterns that the XNNPACK partitioner supports."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Rewrite operators that a backend does not support, or computes incorrectly."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

@@ -5,8 +5,6 @@ left it. Each retrace copies every node's provenance, decompositions are applied
 left to decompose, and patterns are exported that no operator of the graph could match.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Files may come from untrusted sources: nothing is unpickled, and no claimed size is allocated.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import math

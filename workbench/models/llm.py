@@ -1,7 +1,5 @@
 """Language models by ExecuTorch's own definition: ``llm:NAME`` or ``llm:params.json``."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

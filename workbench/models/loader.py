@@ -1,7 +1,5 @@
 """From a name, or ``path/to/file.py:NAME``, to a model that is ready for export."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import difflib

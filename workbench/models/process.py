@@ -1,7 +1,5 @@
 """What loads and exports change in the whole process, one thread at a time, and put back."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import io

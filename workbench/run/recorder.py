@@ -1,7 +1,5 @@
 """The manifest of a run in progress: grows with each step, always on disk."""
 
-from __future__ import annotations
-
 import contextlib
 import platform
 from collections.abc import Iterable, Iterator, Sequence

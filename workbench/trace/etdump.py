@@ -12,8 +12,6 @@ and a delegate's times are synthetic: spans nest by order and instruction ids. W
   not begin earlier. So ``Program::load_method`` contains ``Method::init``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import mmap
