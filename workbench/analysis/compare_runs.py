@@ -153,10 +153,7 @@ def compare(
 
 
 def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict[str, Measurement]:
-    """The measurements named ``RUN_DIR[:EXPERIMENT[:THREADS]]``, by name.
-
-    By default, the candidate of the run's first comparison, and the first thread count.
-    """
+    """Those named ``RUN_DIR[:EXPERIMENT[:THREADS]]``; default: the first candidate and threads."""
     opened = cache(open_run)
     measurements = {}
     for name in names:

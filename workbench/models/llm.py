@@ -132,10 +132,7 @@ class LanguageModel(EagerModelBase):
         return {n: v for n, v in module.state_dict().items() if n not in weights} | own
 
     def _interleave(self, weight: Any) -> Any:
-        """Rows of each head in the order of upstream's rotary embedding.
-
-        Hugging Face has the real parts of all pairs first, then the imaginary ones.
-        """
+        """Rows in the order of upstream's rotary embedding: Hugging Face has real parts first."""
         if self.params.get("use_hf_rope"):
             return weight
         heads = self.params.get("n_heads", 32)

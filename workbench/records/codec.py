@@ -30,10 +30,7 @@ def to_document(content: Mapping[str, Any]) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """A value as JSON types.
-
-    Frames become lists of records, records objects, paths text, numbers that are not finite null.
-    """
+    """A value as JSON types: infinities and NaN are null, frames become lists of records."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

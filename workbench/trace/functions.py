@@ -230,10 +230,7 @@ def _disassemble(machine: str, code: bytes, address: int) -> Iterator[tuple[int,
 
 
 def disassemble_x86(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
-    """Address, position in :data:`X86_CLASSES` and mnemonic of every instruction.
-
-    Unknown ones are skipped, except those of AVX-512: capstone does not know all its extensions.
-    """
+    """Address, position in :data:`X86_CLASSES` and mnemonic of instructions that capstone knows."""
     import capstone
 
     engine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
