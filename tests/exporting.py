@@ -1,13 +1,16 @@
 """Models in memory, programs that run, and the errors of calls, for tests of the public API."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
+import workbench as wb
 from workbench.errors import WorkbenchError
 from workbench.models.loader import LoadedModel
 
-__all__ = ["NET", "LoadedModel", "problem", "run_program", "saved_inputs"]
+__all__ = ["NET", "LoadedModel", "export_quietly", "problem", "run_program", "saved_inputs", "slow"]
 
 #: A user's file, or cell, with a network.
 NET = """\
@@ -23,6 +26,17 @@ class Net(nn.Module):
     def forward(self, x):
         return self.fc(x)
 """
+
+
+def slow(*values):
+    """A case of a parametrised test that is slow."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def export_quietly(model, root, **options):
+    """The record of an export; its warning is in the record, too."""
+    with warnings.catch_warnings(action="ignore"):
+        return wb.export_model(model, options=wb.ExportOptions(**options), root=root).export
 
 
 def problem(call, *arguments, **options):

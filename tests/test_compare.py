@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from recorded import recorded
 from run_folder import compare_known, open_made_run
@@ -259,27 +258,3 @@ def test_outputs_that_differ_come_before_any_speedup(verdict):
     line = verdict("faster", 2.0, 1.9, 2.1, wrong="outputs differ (output 1)", **times)
     expected = "no speed-up is claimed; ran with avx512 in 3.00 ms against 6.00 ms"
     assert line == f"net: outputs differ (output 1): {expected}"
-
-
-# The published case.
-
-
-@pytest.mark.parametrize(
-    ("dtype", "total", "faster", "before", "after"),
-    [("FP16", 1163.0, 3.90, 0.758, 0.399), ("INT8", 555.8, 1.83, 0.557, 0.414)],
-)
-def test_the_published_case_reproduces_its_story(dtype, total, faster, before, after):
-    published = pd.read_csv(wb.sample_file("squeezesam.csv")).set_index("category")
-    assert published["experiment"].nunique() == 4
-    off, on = (published[published["experiment"] == f"{dtype}, SME2 {s}"] for s in ("off", "on"))
-    for side in (off, on):
-        assert side["mean_ms"].sum() == pytest.approx(side["e2e_ms"].iloc[0], abs=1e-6)
-    assert off["mean_ms"].sum() == pytest.approx(total)
-    assert off["e2e_ms"].iloc[0] / on["e2e_ms"].iloc[0] == pytest.approx(faster, abs=0.005)
-    shares = [side["mean_ms"] / side["mean_ms"].sum() for side in (off, on)]
-    assert [share.idxmax() for share in shares] == ["Convolution", "Data Movement"]
-    assert shares[0]["Convolution"] == pytest.approx(before, abs=5e-4)
-    assert shares[1]["Data Movement"] == pytest.approx(after, abs=5e-4)
-    assert wb.plot_bottlenecks(on.reset_index()).axes[0].get_yticklabels()[0].get_text() == (
-        "Data Movement"
-    )

@@ -230,14 +230,6 @@ def test_a_crash_at_one_isa_level_names_the_level_that_works(runner, conv_pte, t
     assert caught.value.hint == "anything", "it crashes at every level"
 
 
-def test_a_program_that_changes_during_the_run_is_detected(plan, runner, tmp_path):
-    programs = [wb.open_program(plan.pte)]
-    with open(plan.pte, "ab") as file:
-        file.write(b"x")
-    with pytest.raises(StoreError, match="changed since the run was planned"):
-        execute.execute(plan, programs, runner, tmp_path / "out")
-
-
 def test_inputs_of_a_foreign_program_are_random_but_the_same_every_time(plan, tmp_path):
     name = plan.experiments[0].name
     ((path,),) = locate_inputs(plan, tmp_path)[name]

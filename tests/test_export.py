@@ -9,17 +9,13 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from exporting import LoadedModel, problem, run_program, saved_inputs
+from exporting import LoadedModel, problem, run_program, saved_inputs, slow
 from torch import nn
 
 import workbench as wb
 
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2}
-
-
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 class Small(nn.Module):
@@ -448,9 +444,3 @@ def test_an_export_prints_only_what_the_model_does(write, tmp_path):
     assert done.stderr == ""
     (record,) = tmp_path.rglob("*.export.json")
     assert json.loads(record.read_text())["dtype"] == "fp16"
-
-
-def test_importing_the_exporter_does_not_import_torch():
-    code = "import sys, workbench as wb; wb.export_model; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

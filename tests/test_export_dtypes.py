@@ -2,12 +2,12 @@
 
 import functools
 import itertools
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from exporting import export_quietly, slow
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -19,7 +19,6 @@ from workbench.export.accuracy import (
     compare_with_model,
     describe_problem,
     explain_log,
-    run_program,
 )
 from workbench.export.artifact import describe_export, export_model, list_problems
 from workbench.export.precision import DTYPES
@@ -33,7 +32,6 @@ from workbench.models.zoo.edgetam_image_encoder import (
     RepDepthwise,
     prepare_for_export,
 )
-from workbench.models.zoo.mobilenet_v3_small import InvertedResidual
 from workbench.models.zoo.squeezesam import SqueezeSam, click_and_box
 from workbench.options import ExportOptions
 from workbench.records.layers import Instruction, Layers, Method, Origin, XNode
@@ -61,12 +59,6 @@ def mixed_model(**changes):
     return LoadedModel("mixed", **fields | changes)
 
 
-def export_quietly(model, root, **options):
-    """The record of an export; its warning is in the record, too."""
-    with warnings.catch_warnings(action="ignore"):
-        return export_model(model, options=ExportOptions(**options), root=root).export
-
-
 @pytest.fixture(scope="module")
 def record_of(tmp_path_factory):
     """The record of the mixed model in a dtype, exported once."""
@@ -75,10 +67,6 @@ def record_of(tmp_path_factory):
 
 
 # Dtypes
-
-
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
@@ -216,15 +204,6 @@ def test_a_portable_program_is_not_quantised(tmp_path):
         )
 
 
-@pytest.mark.slow
-def test_a_batch_of_any_size_can_be_quantised(tmp_path):
-    shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
-    model = LoadedModel("linear", nn.Linear(32, 8), (torch.randn(4, 32),), dynamic_shapes=shapes)
-    export = export_quietly(model, tmp_path, dtype="int8")
-    assert export.inputs[0].shape == (4, 32)
-    assert export.fidelity[0].sqnr_db > 25
-
-
 # An export that is wrong is said to be wrong
 
 
@@ -261,11 +240,6 @@ def test_a_kernel_that_refuses_its_tensors_is_the_cause_that_is_told(tmp_path):
     export = wb.open_program(error.value.where).export
     assert error.value.where.exists() and not export.runs and export.fidelity == ()
     assert "different dim orders" in export.problem
-
-
-def test_a_program_that_is_none_is_one_error():
-    with pytest.raises(RuntimeError):
-        run_program(b"no program at all", [])
 
 
 def test_an_operator_that_xnnpack_rejects_is_named():
@@ -592,20 +566,6 @@ def test_rewrites_keep_their_origin():
     assert len(nodes) == 3
     assert all("hardsigmoid" in node.meta["stack_trace"] for node in nodes)
     assert all(node.meta["nn_module_stack"] for node in nodes)
-
-
-@pytest.mark.slow
-def test_rewriting_leaves_nothing_behind(tmp_path):
-    """A block of MobileNetV3 in half precision: one delegate, where there were several."""
-    torch.manual_seed(0)
-    block = InvertedResidual(16, 3, 16, 16, True, nn.Hardswish, 1)
-    model = LoadedModel("block", initialize(block), (torch.randn(1, 16, 8, 8),))
-    ours = export_quietly(model, tmp_path, dtype="fp16")
-    plain = export_quietly(model, tmp_path, dtype="fp16", rewrite=False)
-    assert ours.options == {"rewritten": "1 hardsigmoid"}
-    assert plain.options == {"rewrite": "no"}
-    assert (sum(ours.delegates.values()), ours.undelegated) == (1, ())
-    assert (sum(plain.delegates.values()), plain.undelegated[0].count) == (3, 4)
 
 
 # What the partitioner did

@@ -18,6 +18,7 @@ import pytest
 import torch
 from devices import Tools
 from etdump_builder import Block, Profile, build_etdump
+from exporting import slow
 from PIL import Image
 
 import workbench as wb
@@ -259,10 +260,6 @@ READ_RECORD = (
     "from workbench.records.layers import Layers, Method; "
     "add_etrecord(Layers('', (Method('forward', (), {}, ()),)), Path(path))"
 )
-
-
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
+from exporting import export_quietly
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -48,7 +49,7 @@ from workbench.optimize.proposals import (
 from workbench.optimize.score import call_metric
 from workbench.options import OPTIONAL_REWRITES, dtype_of_module
 from workbench.records.optimize import Recipe, Study, Variant, VariantGain
-from workbench.store import load_recipe, save_recipe, sha256_of
+from workbench.store import load_recipe, save_recipe
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
@@ -488,22 +489,12 @@ class Gated(nn.Module):
 def test_a_layer_in_single_precision_inside_a_quantised_branch_is_exported(tmp_path):
     """The sum and what it reads are lowered as one, which must not depend on itself."""
     model = LoadedModel("gated", Gated().eval(), (torch.randn(1, 8, 8, 8),))
-    options = wb.ExportOptions(dtype="int8", module_dtypes=(("", "fp32"), ("gate", "fp32")))
-    pte = wb.export_model(
-        model, options=options, root=tmp_path, progress=lambda text, fraction: None
-    ).path
-    export = wb.open_program(pte).export
+    dtypes = (("", "fp32"), ("gate", "fp32"))
+    export = export_quietly(model, tmp_path, dtype="int8", module_dtypes=dtypes)
     assert export.options["quantized"].startswith("3 of 4") and export.sqnr_db > 25
 
 
 # --- recipes and options -------------------------------------------------------------------------
-
-
-def export_quietly(model, root, **options):
-    pte = wb.export_model(
-        model, options=wb.ExportOptions(**options), root=root, progress=lambda text, fraction: None
-    ).path
-    return wb.open_program(pte).export
 
 
 @pytest.mark.ci
@@ -514,10 +505,8 @@ def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
         also_rewrite=("mean", "slices"),
         inputs=("random:3",),
     )
-    first = wb.export_model(
-        small, options=options, root=tmp_path / "a", progress=lambda text, fraction: None
-    ).path
-    made = Recipe(small, options, 2, ("mean kept", "1.2x"), sha256_of(first), {"torch": "1"})
+    first = wb.export_model(small, options=options, root=tmp_path / "a")
+    made = Recipe(small, options, 2, ("mean kept", "1.2x"), first.sha256, {"torch": "1"})
     path = save_recipe(made, tmp_path / "recipe.yaml")
     assert load_recipe(path) == made
     again = export_quietly(small, tmp_path / "b", recipe=str(path))

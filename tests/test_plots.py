@@ -135,6 +135,9 @@ def test_the_case_study_shows_every_published_figure(published):
     assert all(f"{share} %" in words for share in (76, 40, 56, 41))
     assert not figure.axes[0].lines and "interval" not in figure.alt_text
     assert_tidy(figure)
+    for dtype in ("FP16", "INT8"):
+        (axis,) = wb.plot_bottlenecks(published[f"{dtype}, SME2 on"]).axes
+        assert rows_of(axis)[0] == "Data Movement"
 
 
 def test_the_waterfall_goes_from_one_total_to_the_other(ab):

@@ -143,6 +143,7 @@ def test_the_command_ends_as_the_batch_did(cli, matrix, ran, monkeypatch, tmp_pa
     ("text", "words"),
     [
         ("model: [toy_cnn]", "did you mean 'models'?"),
+        ("models: toy_cnn\nops: [evil.so]", "unknown key 'ops'"),  # code to load
         ("models: [toy_cn]", "did you mean 'toy_cnn'?"),
         ("models: []", "is empty"),
         ("models: [toy_cnn, toy_cnn]", "a value twice"),

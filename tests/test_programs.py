@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from planned import make_plan
 
 import workbench as wb
 from workbench import store
@@ -329,12 +328,6 @@ def test_a_toggle_that_was_asked_for_is_measured_for_every_program():
 def test_what_cannot_be_planned_is_refused(options, names, words):
     with pytest.raises(UsageError, match=words):
         choose_experiments(options, ISA, names)
-
-
-def test_a_missing_program_is_one_clear_line(programs):
-    options = replace(BRIEF, against=("nowhere.pte",))
-    with pytest.raises(StoreError, match=r"nowhere\.pte: no such file"):
-        make_plan(programs[0], options, wb.find_runner())
 
 
 @pytest.mark.slow

@@ -417,12 +417,3 @@ def test_what_differs_must_be_declared(sample, run_dir, axis, change):
     with pytest.raises(wb.WorkbenchError, match=f"differ in {axis}: .* against .*--across {axis}"):
         wb.compare(*sides)
     wb.compare(*sides, across=[axis])
-
-
-def test_analysing_needs_neither_torch_nor_executorch():
-    code = (
-        "import sys, workbench as wb; wb.open_run(wb.sample_run()).findings;"
-        "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'executorch')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -214,19 +214,6 @@ def test_parquet_without_pyarrow_says_what_to_install(trace, monkeypatch):
         wb.export_trace(trace, "parquet")
 
 
-@needs_pyarrow
-def test_the_sample_sums_to_its_latency_in_every_format(tmp_path):
-    off, on = traces().values()
-    (file,) = wb.export_trace(on, "parquet", out=tmp_path / "on.parquet")
-    spans = pd.read_parquet(file)
-    e2e = spans.loc[spans["kind"] == "method", "duration_ns"]
-    assert spans["own_ns"].sum() == e2e.sum()
-    assert set(spans["category"].cat.categories) >= {"Convolution", "Data Movement"}
-    for to in ("perfetto", "speedscope"):
-        (file,) = wb.export_trace(on, to, out=tmp_path / to, baseline=off)
-        assert b"Convolution IGEMM #1" in file.read_bytes()
-
-
 # --- CSV files of the kit -------------------------------------------------------------------------
 
 TIMELINE = (
