@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from functools import partial
+from itertools import zip_longest
 from textwrap import wrap
 from typing import Any
 
@@ -58,12 +59,8 @@ def _lay_out(lines: list[str], width: int) -> list[str]:
 
 def _color(line: str) -> str:
     for pattern, style in _STYLES.items():
-        line = re.sub(pattern, partial(_style, style), line)
+        line = re.sub(pattern, click.style(r"\g<0>", **style), line)
     return line
-
-
-def _style(style: dict[str, Any], match: re.Match[str]) -> str:
-    return click.style(match[0], **style)
 
 
 def _align(lines: list[str], width: int) -> list[str]:
@@ -90,14 +87,10 @@ def _align(lines: list[str], width: int) -> list[str]:
     done = []
     for number, row in enumerate((head, *body)):
         cells = [_fold(cell, size) for cell, size in zip(row, widths, strict=True)]
-        for part in range(max(map(len, cells))):
-            texts = [
-                (cell[part] if part < len(cell) else "").rjust(size)
-                if side.endswith(":")
-                else (cell[part] if part < len(cell) else "").ljust(size)
-                for cell, size, side in zip(cells, widths, rule, strict=True)
-            ]
-            line = "  ".join(texts).rstrip()
+        for texts in zip_longest(*cells, fillvalue=""):
+            sides = zip(texts, widths, rule, strict=True)
+            padded = [t.rjust(n) if side.endswith(":") else t.ljust(n) for t, n, side in sides]
+            line = "  ".join(padded).rstrip()
             done.append(_color(line) if number else click.style(line, bold=True))
     return [*done, *(_WRAP(f"all rows: {same}", width) if same else [])]
 
