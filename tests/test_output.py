@@ -216,3 +216,42 @@ def test_what_json_cannot_say_is_said_otherwise():
 )
 def test_any_content_is_valid_json(content):
     assert "schema_version" in whole(to_document({"content": content}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["findings", "RUN"],
+        ["validate", "RUN"],
+        ["analyze", "RUN"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_an_answer_is_computed_once_for_each_state_of_its_files(
+    run_dir, tmp_path_factory, arguments
+):
+    cache = tmp_path_factory.mktemp("cache")
+
+    def answer(*further):
+        words = [argument.replace("RUN", str(run_dir)) for argument in (*arguments, *further)]
+        command = [sys.executable, "-X", "importtime", "-m", "workbench", *words]
+        environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.stdout
+        return done.stdout, "| pandas" in re.sub(" +", " ", done.stderr)
+
+    for path in (*run_dir.parents[:3], run_dir, *run_dir.rglob("*")):  # older than the command
+        os.utime(path, (time.time() - 60,) * 2)
+    first, computed = answer()
+    assert computed
+    assert answer() == (first, False)
+    assert answer("--json") != (first, False)
+    manifest = run_dir / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    assert answer() == (first, True)
+    if arguments[0] == "analyze":
+        time.sleep(1)
+        (run_dir / "metrics.json").write_text("{}")
+        assert answer() == (first, True)
+        assert json.loads((run_dir / "metrics.json").read_text())
