@@ -157,12 +157,6 @@ def test_portable_programs_have_no_delegate_and_nothing_else_changes(tmp_path):
     assert calls.keys() <= set(_get_operator_names())
 
 
-@pytest.mark.slow
-def test_the_same_model_gives_the_same_program(toy, tmp_path):
-    again = wb.export_model("toy_cnn", root=tmp_path)
-    assert again.path.read_bytes() == toy[1]("fp32").path.read_bytes()
-
-
 # Inputs
 
 

@@ -105,20 +105,12 @@ def test_several_kernels_and_a_users_own_events_in_a_call():
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        [("F32", "PF32")],
-        [("F32", "QC8")],
-        [("F32", "PQS8, QS8, QC8W")],
-        [("IGEMM", "Subconv2D")],
-        [(" IGEMM", "")],
-    ],
-    ids=str,
-)
-def test_keys_pair_what_another_isa_level_renames(changes):
-    other = CONVOLUTION
-    for change in changes:
-        other = renamed(other, *change)
+    ("old", "new"),
+    [("F32", "PF32"), ("F32", "QC8"), ("F32", "PQS8, QS8, QC8W"), ("IGEMM", "Subconv2D"),
+     (" IGEMM", "")],
+)  # fmt: skip
+def test_keys_pair_what_another_isa_level_renames(old, new):
+    other = renamed(CONVOLUTION, old, new)
     assert other != CONVOLUTION
     a, b = wb.build_ledger(frame(CONVOLUTION)), wb.build_ledger(frame(other))
     assert a["key"].tolist() == b["key"].tolist()

@@ -340,6 +340,7 @@ def test_a_failing_cell_is_one_line_and_what_ran_is_kept(cli, run_dir, write_not
     assert "n is 7" in str(cells) and "n = 7" in str(cells)
 
 
+@pytest.mark.ci
 def test_a_failing_cell_that_may_fail_costs_its_part(cli, run_dir):
     status, out, err = cli("report", run_dir, "-p", "top=many")
     assert status == 0 and str(run_dir / "report.html") in out

@@ -42,17 +42,13 @@ def read(tmp_path, text):
     return read_samples(path)
 
 
-def test_samples_are_read_in_the_order_of_time(tmp_path):
+def test_samples_are_read_in_the_order_of_time_busy_while_the_cpu_clock_advances(tmp_path):
     frame = read(tmp_path, content())
     assert frame["time_ns"].tolist() == [1000, 1500, 2000, 2500, 3000]
     assert frame["thread"].tolist() == [7, 9, 8, 8, 7]
     assert frame["library"].tolist() == ["/lib/a.so", "/lib/a.so", "/lib/b.so", "", "/lib/a.so"]
     assert frame["build_id"].tolist() == ["aa", "aa", "", "", "aa"]
     assert frame["address"].tolist() == [6, 9, 7, 0, 5]
-
-
-def test_a_thread_is_busy_while_its_cpu_clock_advances(tmp_path):
-    frame = read(tmp_path, content())
     assert frame["busy"].tolist() == [False, False, False, True, False]
 
 
