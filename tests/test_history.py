@@ -117,9 +117,10 @@ def test_what_cannot_be_read_is_named(history):
 
 
 @pytest.mark.parametrize("started", ["9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00"])
-def test_a_time_that_no_clock_says_is_refused_and_one_that_jumps_is_drawn(tmp_path, cli, started):
-    for name, when in (("far", started), ("back", "1970-01-02T00:00:00"), ("now", "2026-11-01")):
-        write_record(replace(SMALL, started=when), tmp_path / name)
+def test_a_time_that_no_clock_says_is_refused_and_a_hundred_runs_are_drawn(tmp_path, cli, started):
+    days = [(START + timedelta(days=number)).isoformat() for number in range(97)]
+    for number, when in enumerate([*days, started, "1970-01-02T00:00:00", "2026-11-01"]):
+        write_record(replace(SMALL, started=when), tmp_path / str(number))
     code, out, err = cli("history", tmp_path, "--figure", tmp_path / "x.png")
     assert code == 0 and f"bad start time '{started}'" in out + err
     assert (tmp_path / "x.png").is_file() and "2026-11-01" in out

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from pathlib import Path
 
 import etdump_builder
 import mistune
@@ -17,7 +18,7 @@ import pandas as pd
 import pytest
 import torch
 from devices import Tools
-from etdump_builder import Block, Profile, build_etdump
+from etdump_builder import Block, Profile, build_etdump, repeat_block
 from exporting import slow
 from PIL import Image
 
@@ -250,6 +251,13 @@ def make_shared_events(path):
         path.write_bytes(build_etdump([Block("Execute", [event] * 300_000)]))
 
 
+def make_many_events(path):
+    """Ten million, in 600 MB."""
+    calls = [Profile("OPERATOR_CALL", 0, n, start=10 * n, end=10 * n + 9) for n in range(1, 1000)]
+    run = [Profile("Method::execute", -1, 0, start=1, end=10_000), *calls]
+    path.write_bytes(repeat_block(Block("Execute", run), 10_000))
+
+
 READ_INPUTS = (
     "from workbench.models.inputs import read_arrays, read_images; "
     "read_arrays(path) if path.endswith('pt') else read_images(path, (1, 3, 224, 224), (), ())"
@@ -271,9 +279,10 @@ READ_RECORD = (
         slow("x.png", make_large_image, READ_INPUTS, "more than 33554432; scale it down"),
         slow("x.etrecord", make_deflated_record, READ_RECORD, "is too large"),
         ("x.etdump", make_shared_events, "wb.read_etdump(path)", "overlap"),
+        slow("x.etdump", make_many_events, "assert len(wb.read_etdump(path)) == 10**7", "read"),
     ],
 )
-def test_a_small_file_takes_little_memory(peak_mb, tmp_path, name, make, code, words):
+def test_a_file_takes_little_memory(peak_mb, tmp_path, name, make, code, words):
     path = tmp_path / name
     make(path)
     megabytes, said = peak_mb(code, path)
@@ -398,3 +407,10 @@ def test_rows_of_an_old_document_that_are_no_rows_are_refused(tmp_path):
     path.write_text(json.dumps({"schema_version": 2, "ladder": ["sme2"]}))
     with pytest.raises(wb.WorkbenchError):
         wb.read_study(path)
+
+
+def test_every_attack_of_the_table_has_its_test():
+    sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+    import attacks
+
+    assert [attack for attack, tests in attacks.find_tests().items() if not tests] == []
