@@ -32,6 +32,7 @@ from workbench.models.zoo.edgetam_image_encoder import (
     RepDepthwise,
     prepare_for_export,
 )
+from workbench.models.zoo.mobilenet_v3_small import InvertedResidual
 from workbench.models.zoo.squeezesam import SqueezeSam, click_and_box
 from workbench.options import ExportOptions
 from workbench.records.layers import Instruction, Layers, Method, Origin, XNode
@@ -566,6 +567,20 @@ def test_rewrites_keep_their_origin():
     assert len(nodes) == 3
     assert all("hardsigmoid" in node.meta["stack_trace"] for node in nodes)
     assert all(node.meta["nn_module_stack"] for node in nodes)
+
+
+@pytest.mark.slow
+def test_rewriting_leaves_nothing_behind(tmp_path):
+    """A block of MobileNetV3 in half precision: one delegate, where there were several."""
+    torch.manual_seed(0)
+    block = InvertedResidual(16, 3, 16, 16, True, nn.Hardswish, 1)
+    model = LoadedModel("block", initialize(block), (torch.randn(1, 16, 8, 8),))
+    ours = export_quietly(model, tmp_path, dtype="fp16")
+    plain = export_quietly(model, tmp_path, dtype="fp16", rewrite=False)
+    assert ours.options == {"rewritten": "1 hardsigmoid"}
+    assert plain.options == {"rewrite": "no"}
+    assert (sum(ours.delegates.values()), ours.undelegated) == (1, ())
+    assert (sum(plain.delegates.values()), plain.undelegated[0].count) == (3, 4)
 
 
 # What the partitioner did
