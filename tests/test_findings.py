@@ -664,7 +664,7 @@ def test_every_command_of_a_finding_works_as_written(name, monkeypatch, tmp_path
 def test_a_model_of_a_library_is_named_as_it_is_loaded(sample):
     names = {"timm_resnet18": "timm:resnet18", "llm_qwen3_0_6b_kv_8": "llm:qwen3_0_6b,kv=8"}
     for label, name in names.items():
-        export = replace(sample.record.export, model=label, source="timm.models.resnet")
+        export = replace(sample.record.export, model=label, spec="", source="timm.models.resnet")
         run = with_record(sample, export=export)
         assert run.subject.complete_command("workbench profile MODEL").endswith(f" {name}")
 

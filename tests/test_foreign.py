@@ -1,6 +1,7 @@
 """Recordings of other tools: the kit's folders and bare ETDumps, in the shapes that occur."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -72,11 +73,11 @@ def test_names_that_say_nothing_leave_the_direction_to_the_kernels(tmp_path):
 
 
 def test_one_process_each_is_no_claim(tmp_path):
-    """Two medians differ by a third here, and nothing shows that other processes would."""
+    """Two medians differ here, and nothing shows that other processes would."""
     sides = {f"{side}.etdump": mobilenet(side) for side in ("on", "off")}
     (ab,) = wb.open_run(put(tmp_path, sides)).comparisons
     assert ab.verdict.outcome == "inconclusive"
-    assert "(observed 1.33x, no interval: " in ab.text
+    assert re.search(r"\(observed 1\.\d\dx, no interval: ", ab.text)
     assert "measured apart, one process each)" in ab.text
     outcomes = {*ab.speedups["outcome"], *ab.operators["outcome"]}
     assert outcomes <= {"inconclusive", "below the clock"}

@@ -17,7 +17,6 @@ import workbench as wb
 
 #: A run like those of the kit, with the sides named as it expects them.
 NAMES = {"avx512_off": "linux_sme2_off", "avx512_on": "linux_sme2_on"}
-CONTROL = "avx512_off_control"
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +24,12 @@ def folder(tmp_path_factory):
     """A copy of the sample with the kit's names, its files written anew."""
     run_dir = tmp_path_factory.mktemp("kit") / "out_net" / "runs" / "linux"
     shutil.copytree(wb.sample_run(), run_dir)
-    text = (run_dir / "manifest.json").read_text().replace(CONTROL, "control")
-    (run_dir / CONTROL).rename(run_dir / "control")
+    text = (run_dir / "manifest.json").read_text()
     for ours, theirs in NAMES.items():
         text = text.replace(ours, theirs)
         (run_dir / ours).rename(run_dir / theirs)
     for path in (p for p in run_dir.rglob("*") if p.is_file()):
-        renamed = path.name.replace(CONTROL, "control")
+        renamed = path.name
         for ours, theirs in NAMES.items():
             renamed = renamed.replace(ours, theirs)
         path.rename(path.with_name(renamed))

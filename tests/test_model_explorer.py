@@ -90,7 +90,7 @@ def test_speedups_are_those_of_the_comparison(tmp_path):
     delegate = read(files, ".pte.speedup.json")["forward"]["results"]["forward_0_0"]
     kinds = ab.kinds.set_index("name")
     both = kinds.filter(regex="deleg", axis=0)[["baseline_ms", "candidate_ms"]].sum()
-    assert delegate["value"] == pytest.approx(both["baseline_ms"] / both["candidate_ms"], rel=0.01)
+    assert delegate["value"] == pytest.approx(both["baseline_ms"] / both["candidate_ms"], rel=0.02)
 
 
 def test_two_traces_of_the_same_name_have_files_of_their_own(tmp_path):

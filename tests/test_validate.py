@@ -64,7 +64,7 @@ def test_a_figure_or_verdict_that_the_traces_do_not_give_is_caught(run_dir):
 
 
 def test_the_folder_of_another_tool_is_looked_at_trace_by_trace(run_dir):
-    edit_json(run_dir / "manifest.json", lambda c: c.pop("plan"))
+    edit_json(run_dir / "manifest.json", lambda c: (c.pop("plan"), c.pop("results")))
     table = wb.validate_run(run_dir)
     assert failures(table) == {}
     assert table.set_index("check").at["recorded by", "evidence"] == "another tool"

@@ -145,7 +145,7 @@ def _stack_of(row: dict[Any, Any]) -> list[str]:
     parts = module.split(".") if isinstance(module, str) else []
     modules = [".".join(parts[: end + 1]) for end in range(len(parts))]
     label = f"{row['label']}: {shapes}" if isinstance(shapes, str) and shapes else row["label"]
-    return [row["category"], *(modules or [row["family"]]), label]
+    return [row["category"] or row["kind"], *(modules or [row["family"]]), label]
 
 
 def _describe_spans(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:

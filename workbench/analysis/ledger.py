@@ -18,6 +18,7 @@ from workbench.trace.etdump import (
     METHOD,
     OPERATOR_CALL,
     OTHER,
+    TRACING,
     describe_metadata,
     map_names,
     strip_ordinal,
@@ -122,10 +123,8 @@ def number_methods(
 
 
 #: Values of the column ``kind``; their positions are the codes below.
-KINDS = ("delegated", "portable", "delegate_overhead", "call_overhead", "framework", "tracing")
+KINDS = ("delegated", "portable", "delegate_overhead", "call_overhead", "framework", TRACING)
 _DELEGATED, _PORTABLE, _DELEGATE_OVERHEAD, _CALL_OVERHEAD, _FRAMEWORK, _TRACING = range(len(KINDS))
-#: The event of the workbench's runner for what its tracer adds to an inference.
-TRACING = KINDS[_TRACING]
 
 # The ledger's kind for each kind of event: for one that holds no other, and for one that does.
 _OF_LEAF = (_FRAMEWORK, _DELEGATED, _PORTABLE, _PORTABLE, _DELEGATED, _CALL_OVERHEAD)

@@ -111,7 +111,7 @@ class Run:
     --------
     >>> run = wb.open_run(wb.sample_run())
     >>> [measurement.label for measurement in run.measurements]
-    ['avx512_off', 'avx512_on', 'avx512_off_control']
+    ['avx512_off', 'avx512_on', 'control']
     >>> run.operators.loc[:2, ["name", "module", "mean_ms"]].shape
     (3, 3)
     """

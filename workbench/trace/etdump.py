@@ -53,6 +53,8 @@ _LONGEST_NS = 2**62
 KINDS = ("method", "delegate_call", "operator_call", "kernel", "delegate_operator", "other")
 METHOD, DELEGATE_CALL, OPERATOR_CALL, KERNEL, DELEGATE_OPERATOR, OTHER = range(len(KINDS))
 
+#: The event of the workbench's runner for what its tracer adds to an inference.
+TRACING = "tracing"
 _CALLS = {"DELEGATE_CALL": DELEGATE_CALL, "OPERATOR_CALL": OPERATOR_CALL}
 _KIND_OF = {"Method::execute": METHOD, **_CALLS}
 _KERNEL_PREFIX = "native_call_"

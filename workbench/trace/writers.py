@@ -15,7 +15,7 @@ import pandas as pd
 from workbench.errors import WorkbenchError, printable
 from workbench.frames import EVENTS, Frame, check
 from workbench.store import atomic_write
-from workbench.trace.etdump import are_leaves, map_names, strip_ordinal
+from workbench.trace.etdump import TRACING, are_leaves, map_names, strip_ordinal
 
 # A spreadsheet interprets a cell that begins like this as a formula.
 _FORMULA = ("=", "+", "-", "@")
@@ -53,7 +53,7 @@ def write_csvs(
             "block": events["block_name"],
         }
     )
-    leaves = spans[leaf & (events["kind"] != "method")]
+    leaves = spans[leaf & (events["kind"] != "method") & (events["name"] != TRACING)]
     groups = leaves.groupby(["type", "delegate_backend"], observed=True)
     table = groups["duration_ms"].agg(
         count="count",
@@ -167,7 +167,7 @@ def _slices(spans: pd.DataFrame, shift: int) -> Iterator[dict[str, Any]]:
     arguments = {name: column.tolist() for name, column in columns.items()}
     names = spans["name"].astype(object)
     names = spans.get("label", names).where(leaf, names).fillna(names).tolist()
-    categories = texts.get("category", kind).fillna(kind).tolist()
+    categories = texts.get("category", kind).replace("", None).fillna(kind).tolist()
     logged = list(zip(spans["start_ns"].tolist(), spans["duration_ns"].tolist(), strict=True))
     for row, (begin, end) in _draw(spans).items():
         known = {name: values[row] for name, values in arguments.items()}
