@@ -106,7 +106,7 @@ def test_wrong_outputs_are_never_a_win(gate, cli, baseline, tmp_path):
 def test_a_baseline_of_the_first_version_is_read(gate):
     old = Path(__file__).parent / "data" / "documents" / "metrics_v2.json"
     across = ("--across", "program", "--across", "build", "--across", "device")
-    found, code = gate(SAMPLE, "--baseline", old, *across, "--fail-above", "50%")
+    found, _ = gate(SAMPLE, "--baseline", old, *across, "--fail-above", "50%")
     restarts = {e["experiment"]: e["restarts_ms"] for e in json.loads(old.read_text())["latencies"]}
     now = wb.open_run(SAMPLE).statistics.set_index("experiment")["latency"]
     expected = [np.mean(restarts[name]) / now[name] for name in ("avx512_off", "avx512_on")]

@@ -113,7 +113,8 @@ FIGURES = {
     "its interval": r"95 % CI (\d\.\d\d-\d\.\d\d)\)",
     "verdict": r"\dx (faster|slower)",
     "share of the first category": r"bottleneck still GEMM, \d+ % -(?:>|&gt;) (\d+) %",
-    "first operator": r"classifier\.3 (?:· \D+ #42 )?\| (?:\S+ ms \| )?(\d[\d.]+)(?![\d.])(?! \| \S+ \| \S+x)",
+    "first operator": r"classifier\.3 (?:· \D+ #42 )?\| (?:\S+ ms \| )?(\d[\d.]+)(?![\d.])"
+    r"(?! \| \S+ \| \S+x)",  # a row with both sides
     "first layer": r"features\.0\.0 \| (?:Conv2d \| \S+py:\d+ \| (\S+) \||\S+ ms \| (\S+) ms)",
     "gain of the first finding": r"[Gg]ain: (\S+) ms",
     "first output of B": r"first output \| ms \| \S+ \| (\S+) \|",
