@@ -20,7 +20,10 @@ LONG_SILENCE_S = 30  #: Where there is no bar, a stage that takes longer is name
 
 @contextlib.contextmanager
 def show_progress(given: Progress | None = None) -> Iterator[Progress]:
-    """Show stage and time of a long job, unless ``given`` does: a bar, or lines on stderr."""
+    """Show the stage and the elapsed time of a long job, unless ``given`` does so.
+
+    In a notebook and on a terminal that is a bar, elsewhere lines on standard error.
+    """
     if given:
         yield given
     elif library := "tqdm.notebook" if is_interactive() else "tqdm" * sys.stderr.isatty():

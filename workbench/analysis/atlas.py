@@ -202,7 +202,10 @@ def project(measurement: Measurement, level: str = "", device: str | Path = "") 
 def _scale(
     rows: pd.DataFrame, here: Atlas, there: Atlas, before: str, after: str
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Times of operators of the atlas ``here`` as the one ``there`` has them, and their basis."""
+    """The times of operators at another ISA level, or on another device, and what they follow from.
+
+    ``here`` is the atlas of their own device, ``there`` that of another one or the same.
+    """
     if here.programs != there.programs:
         hint = "measure both with one version: workbench atlas"
         raise UsageError("the atlases have different operators", where=there.device, hint=hint)

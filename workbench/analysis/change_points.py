@@ -58,7 +58,10 @@ def find_changes(history: pd.DataFrame) -> pd.DataFrame:
 
 
 def split_pieces(logs: np.ndarray, noise: float) -> list[int]:
-    """Ends of the pieces, piecewise constant, that fit the medians of three neighbours best."""
+    """The ends of the pieces of the best piecewise constant approximation; the last is the end.
+
+    It approximates the medians of three neighbours, which keep steps and remove single outliers.
+    """
     count = len(logs)
     if count < 2 * RECURRENCE or not noise > 0:
         return [count]

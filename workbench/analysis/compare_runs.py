@@ -153,7 +153,10 @@ def compare(
 
 
 def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict[str, Measurement]:
-    """Those named ``RUN_DIR[:EXPERIMENT[:THREADS]]``; default: the first candidate and threads."""
+    """The measurements named ``RUN_DIR[:EXPERIMENT[:THREADS]]``, by name.
+
+    By default, the candidate of the run's first comparison, and the first thread count.
+    """
     opened = cache(open_run)
     measurements = {}
     for name in names:

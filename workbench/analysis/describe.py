@@ -29,7 +29,10 @@ NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside
 
 
 def describe_run(record: RunRecord, categories: str, recorder: str = "") -> pd.DataFrame:
-    """What was run, on what and how, in the columns ``what`` and ``value``, both text."""
+    """What was run, on what and how: ``what`` and ``value``, both text.
+
+    ``categories`` names the rules of the categories, ``recorder`` another tool that recorded it.
+    """
     plan, host = record.plan, record.host
     machine = [host.get("cpu"), f"{host.get('cores_usable')} cores", host.get("system")]
     machine += ["virtual"] if host.get("virtual") else []

@@ -79,7 +79,10 @@ UNSURE = "(between two operators)"
 def gather_evidence(
     events: pd.DataFrame, samples: pd.DataFrame, scheme: Scheme | None = None
 ) -> pd.DataFrame:
-    """``frames.EVIDENCE`` of a traced process; samples close to a boundary have the key ``""``."""
+    """Samples of every function in every operator of one traced process: ``frames.EVIDENCE``.
+
+    Samples too close to a boundary between two operators have the key ``""``.
+    """
     samples = samples[samples["busy"]].reset_index(drop=True)
     found = find_operators(events, samples["time_ns"].to_numpy())
     rows = pd.concat([found, samples[["function", "code", "library"]]], axis=1)

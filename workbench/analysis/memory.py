@@ -160,7 +160,10 @@ def _allocated(before: Stage, after: Stage) -> int:
 
 
 def _lifetimes(flow: Dataflow, dropped: FlowStep | None = None) -> dict[TensorId, tuple[int, int]]:
-    """Steps that write each tensor and read it last; those after ``dropped`` read its operands."""
+    """When each tensor is written, and read last, by the number of the step.
+
+    Without the step ``dropped``, those that read its results read its operands instead.
+    """
     order = {step.id: number for number, step in enumerate(flow.steps)}
     lives = {}
     for tensor, info in flow.tensors.items():

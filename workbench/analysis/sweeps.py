@@ -42,7 +42,10 @@ def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
 
 
 def list_isa_levels(latencies: pd.DataFrame, record: RunRecord) -> pd.DataFrame | None:
-    """Every ISA level against the one below, and the lowest: ``frames.LADDER``; None without."""
+    """Every ISA level against the one below, and the lowest: ``frames.LADDER``; None without.
+
+    The noise floor is that of the highest level.
+    """
     if record.plan.toggle != LADDER_TOGGLE:
         return None
     masked = {s.experiment: s.masked for s in record.sessions}

@@ -213,7 +213,10 @@ def _trace(
     shapes: Any,
     strict: bool = False,
 ) -> ExportedProgram:
-    """``torch.export`` without its stderr; keeps the lines of functions that ``forward`` calls."""
+    """``torch.export``, without the graph that it prints to stderr when it fails.
+
+    It keeps the lines of functions that ``forward`` calls, not only those of ``forward`` itself.
+    """
     anchors = replaced(torch.fx.proxy, "_STACK_TRACE_ANCHORS", UserFrames())
     with collect_stderr() as printed, torch.no_grad(), anchors:
         exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)

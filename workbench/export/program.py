@@ -194,7 +194,10 @@ def cast_floats(values: Any, dtype: torch.dtype) -> Any:
 def bind_constants(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """A module and its arguments, tensors only: a runner had to pass numbers, flags and None."""
+    """A module that takes tensors only, and its arguments.
+
+    ``torch.export`` leaves numbers, flags and None in the signature: a runner had to pass them.
+    """
     import torch
     from torch.utils._pytree import tree_flatten, tree_unflatten
 

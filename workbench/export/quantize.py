@@ -76,7 +76,10 @@ def quantize_activations(
 
 
 def _split_dequantized(graph: torch.fx.GraphModule) -> None:
-    """Give each quantised reader its own dequantisation: ExecuTorch 1.5.1 lowers both as one."""
+    """Give every quantised reader of a value its own dequantisation.
+
+    ExecuTorch 1.5.1 lowers both as one, which must not depend on another reader of that value.
+    """
     for node in list(graph.graph.nodes):
         if _operator(node).endswith("::dequantize_per_tensor") and len(node.users) > 1:
             for reader in list(node.users):

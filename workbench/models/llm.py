@@ -132,7 +132,10 @@ class LanguageModel(EagerModelBase):
         return {n: v for n, v in module.state_dict().items() if n not in weights} | own
 
     def _interleave(self, weight: Any) -> Any:
-        """Rows in the order of upstream's rotary embedding: Hugging Face has real parts first."""
+        """Rows of each head in the order of upstream's rotary embedding.
+
+        Hugging Face has the real parts of all pairs first, then the imaginary ones.
+        """
         if self.params.get("use_hf_rope"):
             return weight
         heads = self.params.get("n_heads", 32)

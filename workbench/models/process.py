@@ -41,7 +41,10 @@ def collect_stderr() -> Iterator[io.StringIO]:
 
 @contextlib.contextmanager
 def silent_stderr() -> Iterator[io.StringIO]:
-    """Hide what C++ code writes to file descriptor 2; yields what passes through ``sys.stderr``."""
+    """Hide what C++ code (the CPU detection) writes to standard error; yields the runtime's log.
+
+    That passes through ``sys.stderr``, which in a notebook is not file descriptor 2.
+    """
     with collect_stderr() as log:
         saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         try:

@@ -309,7 +309,10 @@ def draws(*kinds: type) -> Callable[[Callable[..., F]], Callable[..., F]]:
 
 
 def convert(source: Any, kinds: tuple[type, ...], user: str) -> Any:
-    """The noun that a view takes, given one that leads to it, such as a path to a run, or a run."""
+    """Return the noun that a figure or a view takes, given one that leads to it.
+
+    A path leads to its run or study, a run to its subject and first comparison, and so on.
+    """
     if isinstance(source, kinds):
         return source
     if isinstance(source, str | Path):

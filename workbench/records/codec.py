@@ -30,7 +30,10 @@ def to_document(content: Mapping[str, Any]) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """A value as JSON types: infinities and NaN are null, frames become lists of records."""
+    """A value as JSON types.
+
+    Frames become lists of records, records objects, paths text, numbers that are not finite null.
+    """
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

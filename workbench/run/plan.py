@@ -338,7 +338,10 @@ def _size_phases(plan: Plan, sizes: Sequence[int], ready: Ready) -> dict[Phase, 
 
 
 def _takes_tokens(ready: Ready) -> bool:
-    """Whether it takes tokens (behind an encoder: a row of floats each) and, maybe, a position."""
+    """Whether a program takes tokens and, if it has a KV cache, the position of the first one.
+
+    A decoder behind an encoder takes a row of floats for each token, and a position.
+    """
     ids, *rest = ready.inputs or [Tensor("", ())]
     numbers, *places = (tensor.dtype in ("int64", "int32") for tensor in (ids, *rest))
     ranks = [len(tensor.shape) for tensor in (ids, *rest)]

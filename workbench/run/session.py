@@ -93,7 +93,10 @@ class Ready:
 
 
 class RunnerSession:
-    """A runner in server mode with a program, ended by ``with``; after a timeout, it is killed."""
+    """A runner process in server mode that has loaded a program; ended by ``with``.
+
+    Every method may raise RunnerError; after a timeout, the process is killed.
+    """
 
     def __init__(self, command: Sequence[str], *, timeout_s: float, target: Host = HOST):
         self.command = [os.fspath(part) for part in command]

@@ -230,7 +230,10 @@ def _disassemble(machine: str, code: bytes, address: int) -> Iterator[tuple[int,
 
 
 def disassemble_x86(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
-    """Address, position in :data:`X86_CLASSES` and mnemonic of instructions that capstone knows."""
+    """Address, position in :data:`X86_CLASSES` and mnemonic of every instruction.
+
+    Unknown ones are skipped, except those of AVX-512: capstone does not know all its extensions.
+    """
     import capstone
 
     engine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)

@@ -34,7 +34,10 @@ _BUSY = 0.25
 
 
 def read_samples(path: str | Path) -> pd.DataFrame:
-    """PC samples of one process by time; one that waits, or is first, is not ``busy``."""
+    """Read the PC samples of one process, in the order of time.
+
+    A waiting thread is sampled too, but is not ``busy`` by its CPU clock; nor is a first sample.
+    """
     path = Path(path)
     content = _load(path, "samples")
     arrays = {name: _array(content, name, path) for name in _ARRAYS}

@@ -140,7 +140,10 @@ def find_pace(
     twins: Iterable[str],
     usual: tuple[float, float, float] = EFFICIENCY,
 ) -> Pace:
-    """The share of the best rates that ``twins`` reach (below three: the ``usual``); its basis."""
+    """The share of the best rates that similar operators reach, and the basis of an estimate.
+
+    Tenth, median and ninetieth percentile of well timed ``twins``; below three, the ``usual``.
+    """
     rated = find_rated(m)["mean_ms"]
     known = [key for key in twins if key in rated.index]
     shares = least_ms(m, known) / rated[known]
