@@ -17,7 +17,10 @@ def assigned_names(source: str) -> set[str]:
 
 
 def check_parameters() -> None:
-    """Refuse a parameter that papermill has given, and the cell above, which imports us, lacks."""
+    """Refuse a parameter that papermill has given, and the cell above does not have.
+
+    Called when a notebook imports the workbench, which is the first thing that it does.
+    """
     ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     cells = ipython.user_ns.get("In", []) if ipython else []
     for above, added in pairwise(cells):

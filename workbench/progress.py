@@ -23,6 +23,11 @@ def show_progress(given: Progress | None = None) -> Iterator[Progress]:
     """Show the stage and the elapsed time of a long job, unless ``given`` does so.
 
     In a notebook and on a terminal that is a bar, elsewhere lines on standard error.
+
+    Examples
+    --------
+    >>> with show_progress() as progress:  # doctest: +SKIP
+    ...     progress("exporting", 0.1)
     """
     if given:
         yield given

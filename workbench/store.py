@@ -79,7 +79,10 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The file or folder ``name`` in the cache, which ``make`` creates if its digest differs."""
+    """The file or folder ``name`` in the cache; if it is missing or damaged, ``make`` creates it.
+
+    Its digest lies beside it: of a file's content, or of the names and sizes in a folder.
+    """
     path = cache_folder() / name
     seal = path.with_name(f"{path.name}.sha256")
     hint = "set XDG_CACHE_HOME to a writable folder"

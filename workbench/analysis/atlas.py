@@ -147,9 +147,14 @@ def project(measurement: Measurement, level: str = "", device: str | Path = "") 
     """The operators of a measurement as they would be elsewhere: ``frames.PROJECTION``.
 
     ``device`` is one of `published.PROFILES`, or the file of an atlas, of its own device by
-    default; ``level`` is the highest there by default. The name of the columns says where to, and
-    ``attrs["projected"]`` is the label of the measurement. UsageError if it is emulated or has
-    several threads, if its device has no atlas, or if the figures do not carry a projection.
+    default; ``level`` is the highest there by default. The name of the columns says that the frame
+    is projected, and where to; ``attrs["projected"]`` is the label of the measurement.
+
+    Raises
+    ------
+    UsageError
+        The measurement is emulated, or has several threads; its device has no atlas; the atlases do
+        not fit; the figures do not carry a projection.
     """
     run = measurement.run
     if measurement.emulated or measurement.threads != 1:

@@ -107,7 +107,10 @@ class Speedup:
         return np.expm1(np.nan_to_num(np.abs(self.log) + self._half_width(), nan=np.inf))
 
     def p_beyond(self, bound: Speedup) -> np.ndarray:
-        """P-values of "no further from 1 than ``bound``", whose error counts too."""
+        """P-values of "no further from 1 than ``bound``", whose error counts too.
+
+        Below 0.05 for a bound without error, the whole 95 % interval lies beyond it.
+        """
         error, freedom = self._join(bound)
         excess = np.abs(self.log) - self.bias - np.abs(bound.log)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -128,7 +131,8 @@ class Speedup:
     def project(change: float, restarts: int, planned: int) -> float:
         """The minimum detectable change of so many planned restarts, from that of those measured.
 
-        Errors, and a control's difference, fall with their root, the multiple with the freedom.
+        Errors, and what a control differs by, fall with the root of their number; the multiple
+        falls with the degrees of freedom.
         """
         measured, later = (
             (stdtrit(n - 1, 0.975) + stdtrit(n - 1, 0.8)) / math.sqrt(n)
@@ -298,12 +302,15 @@ def compare_latencies(
     control_of: str | None = None,
     threads: int | None = None,
 ) -> pd.DataFrame:
-    """Compare E2E latencies of two experiments from interleaved rounds: ``frames.COMPARISON``.
+    """Compare E2E latencies of two experiments from interleaved rounds.
 
-    Rounds measure each experiment twice, in mirrored order (A B C C B A), so that linear drift
-    affects all alike. The noise floor comes from ``control``, a repetition of the baseline or of
-    ``control_of``: the end of its interval that is further from 1. Times are those of
-    `describe_latencies`, over the restarts that both have.
+    Within a round each experiment is measured twice, in mirrored order (A B C C B A), so that
+    linear drift affects all alike, and each process restart measures all of them. The noise floor
+    comes from ``control``, a repetition of the baseline or of ``control_of``: the end of its
+    interval that is further from 1.
+
+    One row of ``frames.COMPARISON``; the times are those of `describe_latencies`, over the restarts
+    that both have.
     """
     timed = pick_timed(latencies)
     timed = timed if threads is None else timed[timed["threads"] == threads]
@@ -455,7 +462,12 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """The verdict as one line; a speed-up only if one was shown and the outputs are right."""
+        """The verdict as one line.
+
+        A speed-up is stated only if one was shown, with two decimals as everywhere;
+        otherwise the line states the interval of the change of latency. If outputs are wrong, it
+        says so first, and states no speed-up.
+        """
         bottleneck = f", bottleneck {self.bottleneck}" if self.bottleneck else ""
         subject = f"{self.subject}: " if self.subject else ""
         parts = [f"{subject}{self._describe_outcome()}{bottleneck}", self.programs]

@@ -155,7 +155,8 @@ def compare(
 def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict[str, Measurement]:
     """The measurements named ``RUN_DIR[:EXPERIMENT[:THREADS]]``, by name.
 
-    By default, the candidate of the run's first comparison, and the first thread count.
+    Without an experiment, that is the candidate of the run's first comparison; without threads,
+    the first thread count. ``categories`` is as for `open_run`.
     """
     opened = cache(open_run)
     measurements = {}
@@ -389,8 +390,9 @@ def align_parts(measurements: Mapping[str, Measurement], by: str) -> pd.DataFram
     """The parts of measurements, against the first of them: ``frames.ALIGNED``.
 
     Layers of different programs are matched by path, class, shapes and cost in order of execution,
-    so a renamed or moved one keeps its row; those that any run fuses share one. A run that lacks a
-    layer has NaN there.
+    so a layer that was renamed or moved keeps its row. Layers that any run fuses share a row in
+    all, because their times cannot be separated. Each layer has one row per run, in the order in
+    which the first run executes them; a run that lacks a layer has NaN there.
     """
     first = next(iter(measurements.values()))
     if by != "layer":
@@ -452,9 +454,10 @@ def compare_with_metrics(
     across: Collection[str] = (),
     limits: Mapping[str, float] = {},
 ) -> Compared:
-    """Compare a run with the ``metrics.json`` of an earlier one, measured apart.
+    """Compare a run with a saved baseline: the ``metrics.json`` of an earlier run.
 
-    The interval does not cover what else changed on the machine between them.
+    The two were not interleaved. The interval is over the process restarts of both; it does not
+    cover what else changed on the machine between them.
     """
     metrics = load_record(METRICS, Path(metrics_json), least=2)
     folder, experiment, threads = split_name(name)

@@ -166,7 +166,10 @@ def _check_paths(path: Path, paths: Sequence[Path]) -> None:
 
 
 def _read_kit(folder: Path) -> tuple[dict[str, str], dict[str, TraceName]]:
-    """What the kit's JSON files say of the run, and of traces and logs by name, where it fits."""
+    """What JSON files of the kit say of the run, if there are any, and of traces and logs by name.
+
+    These are ``manifest.json`` and ``*_pipeline_summary.json``; what does not fit is ignored.
+    """
     run: dict[str, str] = {}
     labels: dict[str, TraceName] = {}
     for path in [folder / store.MANIFEST, *sorted(folder.glob("*_pipeline_summary.json"))]:

@@ -39,11 +39,14 @@ def summarize_layers(
 ) -> pd.DataFrame:
     """Sum the operators of one measurement over the tree of modules: ``frames.LAYERS``.
 
-    ``runs``, from ``total_runs(ledger, "key")``, gives the intervals: operators of one run are
-    correlated, so a module's time is summed in each run first. An operator counts once, in the
-    layer that ``module`` names. Each module is followed by those in it, the slowest first. The
-    first row is the model, the last one, without a path, the operators of no layer: their
-    ``total_ms`` sum to the mean E2E time, and so does ``own_ms`` of all rows.
+    ``operators`` has the columns that `add_layers` adds. ``runs``, from ``total_runs(ledger,
+    "key")``, gives the intervals: a module's time is summed in each run before its scatter is
+    estimated, because operators of one run are correlated.
+
+    An operator counts once, in the layer that ``module`` names, even if it also does work of
+    others. Each module is followed by those in it, the slowest first. The first row is the model,
+    and the last one, without a path, the operators of no layer: their ``total_ms`` sum to the mean
+    E2E time, and so does ``own_ms`` of all rows.
     """
     check(operators, OPERATORS)
     modules = operators["module"]

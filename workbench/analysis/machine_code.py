@@ -160,7 +160,10 @@ def prove_change(baseline: pd.DataFrame, candidate: pd.DataFrame) -> Proof:
 
 
 def compare_evidence(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
-    """The most sampled function of every operator, on both sides: ``frames.KERNEL_EVIDENCE``."""
+    """The function with the most samples of every operator on both sides, and if it changed.
+
+    ``frames.KERNEL_EVIDENCE`` of the operators that both sides have, the most samples first.
+    """
     sides = [side[side["key"] != ""] for side in (baseline, candidate)]
     before, after = (side.drop_duplicates("key").set_index("key") for side in sides)
     keys = before.index[before.index.isin(after.index)]

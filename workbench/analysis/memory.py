@@ -111,8 +111,8 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
     """The largest resident set of a process by what it holds: ``frames.MEMORY``.
 
     Arenas, inputs and the method are counted by the runner; delegates and the first inference are
-    what malloc gave out meanwhile, less unwritten pages, or what became resident. ``/proc`` has the
-    pages of files and the rest.
+    what malloc gave out meanwhile, without pages that nothing wrote to (where malloc does not
+    count: what became resident). Pages of files and the rest are read from ``/proc``.
     """
     stages = next((s.stages for s in starts if s.mode == "memory" and s.memory.peak), ())
     if not {"threads", "first inference"} <= {stage.name for stage in stages}:
@@ -192,7 +192,10 @@ def _lifetimes(flow: Dataflow, dropped: FlowStep | None = None) -> dict[TensorId
 def _find_peaks(
     flow: Dataflow, lives: dict[TensorId, tuple[int, int]]
 ) -> dict[int, tuple[int, int]]:
-    """Most live bytes, and the step: of the method (-1), and of delegates, which share memory."""
+    """Most live bytes, and at which step: of the method (-1), and of the delegate with the most.
+
+    Delegates share one workspace.
+    """
     changes: dict[int, np.ndarray] = {}
     for tensor, (first, last) in lives.items():
         change = changes.setdefault(tensor[0], np.zeros(len(flow.steps) + 1, dtype=np.int64))

@@ -168,7 +168,10 @@ def label_operator(name: str, module: str | None = None) -> str:
 
 
 def label_operators(operators: pd.DataFrame) -> pd.Series:
-    """`label_operator` of every row; where several have one, the key's instruction follows."""
+    """`label_operator` of every row, from the columns ``name`` and, if there, ``module``.
+
+    Where several have one label, the key's instruction follows.
+    """
     modules = operators.get("module", pd.Series(None, operators.index, dtype=object))
     texts = map(label_operator, operators["name"].astype(object), modules)
     labels = pd.Series(list(texts), operators.index, dtype=object, name="label")
@@ -181,7 +184,10 @@ def label_operators(operators: pd.DataFrame) -> pd.Series:
 
 
 def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Milliseconds of every ``(process, run)`` (rows, which sum to E2E) by a column's values."""
+    """Milliseconds of every ``(process, run)`` (rows) by the values of a column (columns).
+
+    The rows sum to the E2E time of each run; 0 where a run lacks a value.
+    """
     if ledger.empty:
         raise WorkbenchError("the ledger holds no run", hint="record it with tracing on")
     for column in ("experiment", "threads"):
@@ -203,7 +209,10 @@ def drop_overhead(operators: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize_operators(ledger: pd.DataFrame) -> pd.DataFrame:
-    """Every operator of one measurement as ``frames.OPERATORS``, the most expensive first."""
+    """Every operator of one measurement as ``frames.OPERATORS``, the most expensive first.
+
+    ``mean_ms`` sums to the mean E2E time, ``share`` to 1.
+    """
     runs = total_runs(ledger, "key")
     table = first_rows(ledger).assign(
         calls=ledger["key"].astype(object).value_counts() / len(runs),

@@ -38,10 +38,10 @@ def time_products(rows: pd.DataFrame, figures: pd.DataFrame) -> np.ndarray:
     """The times of products with SME2, in ms, as the published ones: NaN for unknown dtypes.
 
     Of several rows: ``start + flops / (peak * fill) / efficiency + packing * elements``, where
-    ``fill`` is how much of the tiles the result takes up, and elements are those packed at run
-    time; the three constants are fitted to published products by least squares of the relative
-    error. Of one row: the bytes of the weights over the published bandwidth of such products, or of
-    reading.
+    ``fill`` is how much of the tiles the result takes up, and elements are those of the operands
+    that are packed at run time; the three constants are fitted to the published products by least
+    squares of the relative error. Of one row: the bytes of the weights over the bandwidth of the
+    published products of one row, or, without any, over that of reading memory.
     """
     from scipy.optimize import nnls  # which takes 0.2 s to import
 

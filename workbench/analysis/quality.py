@@ -171,9 +171,10 @@ def _relative_restarts(timed: pd.DataFrame) -> pd.DataFrame:
 
 
 def compare_cores(sessions: Sequence[Session], timed: pd.DataFrame) -> str:
-    """The slowest core against the fastest if nine tenths of the variance is between cores.
+    """The slowest core against the fastest, if the cores explain the scatter; else empty.
 
-    By chance, that happens in 1.4 % of five restarts on two cores.
+    They do if nine tenths of the variance between restarts is between cores, which by chance
+    happens in 1.4 % of five restarts on two cores.
     """
     cores = {s.process: s.core for s in sessions if s.complete and s.core is not None}
     restarts = _relative_restarts(timed[timed["threads"] == 1]).mean(axis=1)
@@ -193,7 +194,8 @@ def compare_cores(sessions: Sequence[Session], timed: pd.DataFrame) -> str:
 def measure_drift(timed: pd.DataFrame) -> float:
     """How far latency wandered from the first to the last third of a restart's rounds.
 
-    The median distance of the thirds' medians, as a fraction; NaN below three rounds.
+    The median over restarts and experiments of the distance of the two thirds' medians, as a
+    fraction; NaN where there are fewer than three rounds.
     """
     drifts = []
     for _, part in timed.groupby(["experiment", "threads", "process"]):

@@ -69,9 +69,11 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
     """Where every operator of known cost lies below the roof: ``frames.ROOFLINE``.
 
     The least time of a call is the largest of three: its operations at the peak of its dtype, its
-    bytes at the bandwidth of its footprint, and a call that does nothing. It is bound by that one
-    if it reaches `NEAR_ROOF` of it, else by neither. Products whose weights are read at main
-    memory's speed have that as their roof. ``roof_share`` is NaN below `RESOLVED_MS`.
+    bytes at the bandwidth of its footprint, and the time of a call that does nothing. It is bound
+    by that one if it reaches `NEAR_ROOF` of it, else by neither. Products that memory limits, and
+    whose weights, which are used once per inference, are read at this share of main memory's
+    bandwidth or more, but no faster, have that bandwidth as their roof.
+    ``roof_share`` is NaN for calls below `RESOLVED_MS`.
     """
     check(operators, OPERATORS)
     if "flops" not in operators:

@@ -389,7 +389,10 @@ class Run:
 
     @cached_property
     def tracer_overhead(self) -> dict[tuple[str, int], float]:
-        """How much longer ExecuTorch's traced inferences take, as a fraction, by measurement."""
+        """How much longer traced inferences take, as a fraction, by experiment and threads.
+
+        Of ExecuTorch: other runtimes are traced by tools of their own.
+        """
         overhead, own = {}, {m.name for m in self.measurements if not m.runtime}
         for (experiment, threads), part in self.latencies.groupby(MEASUREMENT):
             median = part.groupby("traced")[statistics.clock_of(part)].median()
@@ -485,7 +488,10 @@ class Run:
         return events
 
     def read_sidecar(self, program: PlannedProgram) -> Layers | None:
-        """What a program's instructions were in the model, by the run's sidecar or ETRecord."""
+        """What a program's instructions were in the model, if the run's folder has it.
+
+        Layers of a program that was exported elsewhere may be in an ``etrecord.bin`` there.
+        """
         if program.name not in self._sidecars:
             layers = load_layers(kept_layers(self.output, program.name), program.sha256)
             if layers is None and self.recording:
@@ -1040,7 +1046,10 @@ class Comparison:
 
     @property
     def programs(self) -> str:
-        """SQNR and size of programs of two dtypes; of another runtime, whether outputs agree."""
+        """The SQNR and size of two programs of different dtypes; empty if they have one dtype.
+
+        Against another runtime, whether the outputs agree.
+        """
         if self.baseline.runtime:
             judged = [a for a in self.agreements if not a.note]
             return "same outputs" if judged else "outputs not compared"

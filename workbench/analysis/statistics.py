@@ -15,7 +15,8 @@ from workbench.records.runs import RunRecord
 def midmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
     """The mean of the middle half along an axis.
 
-    It bears a quarter of outliers, and resolves times that are logged in whole microseconds.
+    Up to a quarter of the values may be outliers. Unlike the median, it resolves times that are
+    logged in whole microseconds.
     """
     ordered = np.sort(values, axis=axis)
     count = ordered.shape[axis]
@@ -48,7 +49,8 @@ def typical_restarts(times: pd.DataFrame) -> pd.DataFrame:
 def restart_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.Series:
     """The midmean in ms of every process restart of one experiment and thread count.
 
-    Their mean is *the* latency wherever one number is shown. Traced inferences count only alone.
+    Their mean is *the* latency wherever one number is shown. Traced inferences count only if there
+    are no others; ``clock`` None chooses as `clock_of` does.
     """
     timed = pick_timed(latencies)
     column = clock or clock_of(timed)
@@ -85,9 +87,10 @@ def describe(values_ms: Sequence[float], processes: Sequence[int] = ()) -> dict[
 
 
 def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.DataFrame:
-    """The statistics in ms of every experiment and thread count, in order.
+    """The statistics in milliseconds of every experiment and thread count, in order.
 
-    The interval covers the latency that further restarts in *this* run would show.
+    The interval covers the latency that further restarts in *this* run would show;
+    `compare_latencies` says whether two experiments differ.
     """
     timed = pick_timed(latencies)
     rows = []

@@ -42,9 +42,10 @@ def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
 
 
 def list_isa_levels(latencies: pd.DataFrame, record: RunRecord) -> pd.DataFrame | None:
-    """Every ISA level against the one below, and the lowest: ``frames.LADDER``; None without.
+    """Every ISA level of a run against the one below, and the lowest: ``frames.LADDER``.
 
-    The noise floor is that of the highest level.
+    None without levels. The noise floor is that of the highest level. Latency is CPU time for one
+    thread and wall time for several.
     """
     if record.plan.toggle != LADDER_TOGGLE:
         return None
@@ -110,7 +111,8 @@ _Setup = tuple[str, int]
 def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
     """Wall time of every experiment at every thread count, against the fewest: ``frames.SCALING``.
 
-    Each restart measures all counts and gives one ratio; the interval is over the restarts.
+    Thread counts are measured one after the other within a restart, so each restart gives one
+    ratio; the interval is over the restarts.
     """
     timed = pick_timed(latencies)
     restarts = _split_restarts(timed)
@@ -173,7 +175,10 @@ def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list
 
 
 def price_threads(latencies: pd.DataFrame, plan: Plan, experiments: Sequence[str]) -> list[str]:
-    """Sentences on the counts that ExecuTorch would choose: the best, and what the others cost."""
+    """Sentences on the thread counts that ExecuTorch would choose: the best, and what others cost.
+
+    The ratios and their intervals are those of `sweep_threads`, against the fastest count.
+    """
     restarts = _split_restarts(pick_timed(latencies))
     rules = dict(zip(plan.threads, plan.thread_rules, strict=False))
     sentences = []

@@ -114,10 +114,11 @@ def add_measured(findings: pd.DataFrame, study: Study, sha256: str) -> pd.DataFr
 def rank_findings(findings: pd.DataFrame, by_gain: bool = True) -> pd.DataFrame:
     """Findings, largest expected gain of latency first, each cause once.
 
-    Of an upper bound, half is expected. Findings that only another dtype helps against follow, then
-    those about the start and memory, and those without a measurable gain. A finding whose operators
-    all belong to one with a larger gain is told with that one, and what another runtime computes
-    faster with a cause of at least half of it. The first three share no operator.
+    Of a gain with only an upper bound, half is expected. Findings that only another dtype helps
+    against follow: they are the floor of this one. Then come those about the start and memory, and
+    those whose gain could not be measured. A finding whose operators all belong to one
+    with a larger gain is told with that one. The first three share no operator. What another
+    runtime computes faster is told with a cause of at least half of it, if one was found.
     """
     if by_gain:
         expected = findings["gain_ms"].fillna(findings["high_ms"] / 2)

@@ -71,9 +71,10 @@ def predict_what_if(
 
 
 def rank_bottlenecks(times: pd.DataFrame, *, by: str = "category") -> pd.DataFrame:
-    """E2E without each part, and with it twice as fast: ``frames.BOTTLENECKS``, largest first.
+    """What each part could gain: E2E without it, and with it twice as fast.
 
-    ``times`` and ``by`` are as for `predict_what_if`.
+    ``frames.BOTTLENECKS``, the largest part first: the next bottleneck. ``times`` and ``by`` are as
+    for `predict_what_if`.
     """
     names, mean, blocks = _break_down(times, by)
     rows = []

@@ -28,7 +28,14 @@ def write_node_data(source: Measurement | Comparison, folder: Path) -> list[Path
     For the graph of the ``.pte``, and that of the ``.etrecord``, there is a file with the mean time
     of each side in ms, and one with the speed-up and its verdict. A fused operator has one node, a
     delegate the time of its call and operators. Time without a node, such as that of layout
-    conversions in an ETRecord, is left out. UsageError if emulated, StoreError without a program.
+    conversions in an ETRecord, is left out.
+
+    Raises
+    ------
+    UsageError
+        A side was emulated.
+    StoreError
+        The program is unknown, so that no operator has a node.
     """
     ab = source if isinstance(source, Comparison) else None
     sides = [source] if isinstance(source, Measurement) else [source.baseline, source.candidate]

@@ -42,7 +42,10 @@ def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def run_program(pte: bytes, inputs: list[torch.Tensor], layers: Layers | None = None) -> list[Any]:
-    """The outputs of a program in this process; a `RuntimeError` names the operator that fails."""
+    """The outputs of a program in this process.
+
+    A `RuntimeError` names the operator that fails and the reason, if the runtime logs them.
+    """
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
     with silent_stderr() as log:

@@ -45,7 +45,10 @@ _KINDS = {"MoveCall": "move", "JumpFalseCall": "jump", "FreeCall": "free"}
 def describe_pte(
     data: bytes | memoryview, where: object = None, *, etrecord: Path | None = None
 ) -> Layers:
-    """The sidecar of any program, with layers from its ETRecord; StoreError if one is malformed."""
+    """The sidecar of any program; with layers if there is an ETRecord, which must be of it.
+
+    It is a `StoreError` if the program or the ETRecord is malformed.
+    """
     try:
         tables = read_pte(data)
         methods = tuple(map(_describe_method, tables["execution_plan"]))

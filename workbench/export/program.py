@@ -93,7 +93,8 @@ class Program:
     def layers(self) -> Layers | None:
         """What its instructions were in the model; None if only the runtime can read it.
 
-        Without a sidecar: shapes and costs, and the layers of an ETRecord beside it.
+        Without a sidecar: shapes and costs, and layers if its ETRecord is beside it
+        (``<program>.pte.etrecord``, ``<program>.etrecord`` or ``etrecord.bin``).
         """
         if sidecar := store.load_layers(store.layers_path(self.path), self.sha256):
             return sidecar

@@ -32,11 +32,12 @@ _DECODERS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
 def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
     """The model with the inputs of ``options``, if there are any, in their memory layout.
 
-    ``options.inputs`` has a source for each tensor of ``forward``, in order; a file of several
-    tensors serves several inputs, ``random:SEED`` alone all. An array with more rows than the
-    input, or one more dimension, holds several samples: the first is run, the others calibrate. The
-    model is exported from its example, and run at ``options.sizes``. It is a `UsageError` if a
-    source does not fit, a `WorkbenchError` if the model fails on it.
+    ``options.inputs`` has a source for each tensor of ``forward``, in order: an array file, an
+    image, a folder of either, or ``random:SEED``. A file of several tensors serves several inputs;
+    ``random:SEED`` alone serves all. An array with more rows than the input, or one more dimension,
+    holds several samples: the first is run, the others calibrate. ``options.sizes`` are run; the
+    model is still exported from its example. It is a `UsageError` if a source cannot be read or
+    does not fit, a `WorkbenchError` if the model fails on it.
     """
     sizes = dict(options.sizes)
     if (options.mean or options.std) and not options.inputs:
@@ -218,7 +219,10 @@ def _noise(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def read_arrays(source: str) -> dict[str, torch.Tensor]:
-    """The tensors of an array file by name or number; UsageError if it is or has anything else."""
+    """The tensors of an array file by name, or by number where they have none.
+
+    It is a `UsageError` if the file is malformed, or contains anything but tensors.
+    """
     (path,) = sample_files([source])
     with _explain_decoding(path):
         if path.suffix.lower() == ".npy":

@@ -106,7 +106,10 @@ class LanguageModel(EagerModelBase):
             raise WorkbenchError(f"makes no model: {error}", where="params.json") from None
 
     def fit_weights(self, state: dict[str, Any], module: nn.Module) -> dict[str, Any]:
-        """A checkpoint, of Hugging Face or upstream's own names, for the module's first layers."""
+        """A checkpoint, of Hugging Face or of upstream's own names, as the module's state.
+
+        Of a model with fewer layers, it takes the first ones.
+        """
         last, theirs = self.params["n_layers"], {hf: own for own, hf in HF_NAMES.items()}
         foreign = "model.embed_tokens.weight" in state
         renamed = {

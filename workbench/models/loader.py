@@ -49,9 +49,10 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 class LoadedModel:
     """A model and the arguments of its ``forward`` to export and measure it with.
 
-    ``source`` is what defines it; ``weights`` is None if the model made its own. Activations are
-    observed on further calls, ``calibration``. It is exported with ``traced_inputs`` where it is
-    run at another size. ``metadata`` are constant methods of a language model's program.
+    ``source`` is the file or module that defines it; ``weights`` is None if the model made its own.
+    Ranges of activations are observed on further calls, ``calibration``. ``traced_inputs`` are
+    those to export with, where the model is run at another size. ``metadata`` are the constant
+    methods of a language model's program.
     """
 
     name: str

@@ -179,9 +179,11 @@ class ModelName:
 
 
 def parse_name(spec: str) -> ModelName:
-    """Parse ``NAME``, ``file.py:NAME``, ``library:NAME`` or ``llm:NAME,SETTING=...``.
+    """Parse ``NAME``, ``file.py:NAME`` or ``library:NAME``; `UsageError` without such a file.
 
-    A plain name may also be in `ALIASES`, or one of ExecuTorch's. UsageError without such a file.
+    ``llm:NAME`` or ``llm:params.json`` may have settings after commas; see `models.llm`.
+
+    A plain name may also be in `ALIASES`, or one of ExecuTorch's, as in the profiling kit.
     """
     spec = spec if spec in _registered else ALIASES.get(spec, spec)
     library, _, name = spec.partition(":")

@@ -198,7 +198,10 @@ def propose_mix(
     conversions: Mapping[str, float],
     known: Iterable[Variant] = (),
 ) -> Variant | None:
-    """A program of several dtypes above an SQNR, which ``known`` ones correct; None if needless."""
+    """A program of several dtypes above a signal to noise ratio; None if one dtype is as good.
+
+    What the ``known`` mixes turned out to have corrects the limit.
+    """
     chosen = choose_dtypes(choices, 10 ** (-aim_db(least_db, known) / 10), conversions)
     dtypes = [choice.dtype for choice in chosen.values()]
     default = "int8" if "int8" in dtypes else "int8dyn"
@@ -223,7 +226,10 @@ def propose_mix(
 def measure_variant_noise(
     job: tuple[str | LoadedModel, ExportOptions, Sequence[str], float],
 ) -> dict[str, float]:
-    """The noise in the output if one layer alone is quantised, by ``dtype:layer``, for a time."""
+    """The noise in the output if one layer alone is quantised, by ``dtype:layer``; beside others.
+
+    Layers in the given order, as many as the seconds allow; the others stay in floating point.
+    """
     from workbench.errors import ExportError
     from workbench.export.lower import measure_layer_noise
     from workbench.models.inputs import choose_inputs

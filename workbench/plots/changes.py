@@ -225,7 +225,11 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
 
 @draws(pd.DataFrame)
 def plot_isa_levels(levels: pd.DataFrame) -> Chart:
-    """Latency (ms) of every ISA level of ``frames.LADDER``, and its speed-up over the one below."""
+    """Latency of every ISA level beside its speed-up over the level below, with intervals.
+
+    ``levels`` is a frame of ``frames.LADDER`` with one thread count. Latency in ms, and ratios:
+    hollow dots are equivalent or inconclusive.
+    """
     threads, names = int(levels["threads"].iloc[0]), list(levels["level"])
     title = f"What each extension gains, {plural(threads, 'thread')}"
     height, left = 1.35 + 0.42 * len(names), style.label_margin(names)
@@ -258,7 +262,12 @@ def plot_isa_levels(levels: pd.DataFrame) -> Chart:
 
 @draws(pd.DataFrame)
 def plot_threads(scaling: pd.DataFrame) -> Chart:
-    """Wall time (ms) against threads (``frames.SCALING``), a line per experiment; dotted: ideal."""
+    """Latency against threads, one line per experiment, with its interval and the ideal.
+
+    ``scaling`` is a frame of ``frames.SCALING``. Wall time in ms; both axes are logarithmic, so
+    that ideal scaling is a straight line, dotted here. Where lines cross, the faster experiment
+    depends on the number of threads.
+    """
     names = list(dict.fromkeys(scaling["experiment"]))
     margin = 0.35 + min(1.95, max(map(style.text_inches, names), default=0.0))
     figure, (axis,) = style.new_figure("What do more threads gain?", 3.4, left=0.75, right=margin)
@@ -295,9 +304,11 @@ def _draw_lines(
 
 @draws(Run)
 def plot_sizes(run: Run) -> Chart:
-    """Latency (ms) over the size of ``--sweep``, at the first thread count, with the fitted lines.
+    """Latency over the size of ``--sweep``, and below it the share of each category.
 
-    Below it the share of each category, of the first comparison's candidate.
+    Latency in ms with its 95 % interval, one line per experiment, dotted where the straight line of
+    ``Run.size_fits`` is; the shares are those of the first comparison's candidate. One thread
+    count, the first.
     """
     name, phases, fits = run.record.plan.sweep, run.phases, run.size_fits
     assert phases is not None, "a sweep has phases"

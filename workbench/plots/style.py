@@ -113,7 +113,10 @@ def new_figure(
     title: str, height: float, *, columns: int = 1, rows: int = 1, left: float = 0.3,
     right: float = 0.3, top: float = 0.5, bottom: float = 0.5, gap: float = 0.3,
 ) -> tuple[Chart, list[Axes]]:  # fmt: skip
-    """A figure of the standard width with its title and tidied axes; all measures in inches."""
+    """A figure of the standard width with its title and tidied axes; all measures in inches.
+
+    Columns share their rows, and rows their columns. The caller shows or saves the figure.
+    """
     figure = Chart(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
     grid = {
         "left": left / WIDTH,

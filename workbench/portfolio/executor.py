@@ -36,7 +36,11 @@ _TIMEOUT = "Timeout ("
 
 @contextlib.contextmanager
 def open_executor(jobs: int, devices: Sequence[str], dask: str = "") -> Iterator[Submit]:
-    """Local workers, or a Dask cluster; yields what schedules calls, in turn for a device."""
+    """Local workers, ``jobs`` of them and one per device, or a Dask cluster; closed at the end.
+
+    Yields a function that schedules a call with one argument: calls for a device run one at a
+    time, the others in parallel.
+    """
     with _connect(dask, devices) if dask else open_workers(jobs, devices) as submit:
         yield submit
 

@@ -38,11 +38,13 @@ LEAST |= dict.fromkeys(("precision", "timeout_s", "export_limit_s"), 1e-9)
 
 @dataclass(frozen=True)
 class Matrix:
-    """The content of ``MATRIX.yaml``, which has all options in one mapping.
+    """The content of ``MATRIX.yaml``.
 
-    ``programs`` are finished ones; ``dtypes`` are those of ``models``. ``isa`` has CPU extensions
-    to switch off and on, or ``ladder``. Cells with all values of an entry of ``exclude`` are left
-    out. ``notebook`` is the template of the reports; exports are killed after ``export_limit_s``.
+    ``programs`` are finished ones, measured as they are; ``dtypes`` are those of ``models``.
+    ``isa`` has CPU extensions to switch off and on, as ``--toggle`` does, or ``ladder`` for every
+    ISA level. Cells with all values of an entry of ``exclude`` are left out. ``notebook`` is the
+    template of the reports. An export that takes longer than ``export_limit_s`` seconds is killed.
+    The file has all options in one mapping.
     """
 
     models: tuple[str, ...] = ()
@@ -95,7 +97,10 @@ def read_matrix(path: Path) -> Matrix:
 
 
 def find_model_file(name: str, folder: Path) -> str:
-    """The name of a model or program; an existing file's with an absolute path."""
+    """The name; if it is ``path/to/file.py:NAME`` of an existing file, with an absolute path.
+
+    So is that of a program.
+    """
     if name.endswith(SUFFIXES):
         return str((folder / name).resolve())
     file, colon, inner = name.rpartition(":")

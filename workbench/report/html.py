@@ -21,7 +21,10 @@ from workbench.plots.tables import Table, to_markdown
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, Markdown, and items with ``_repr_html_``; ``brief`` puts it in the summary."""
+    """A heading, text in Markdown, and figures and tables; ``brief`` puts it in the summary.
+
+    Items have a method ``_repr_html_``, and are Markdown as text.
+    """
 
     heading: str
     text: str = ""

@@ -178,7 +178,8 @@ def plan_pairs(config: Config, baseline: str = "") -> tuple[tuple[Pair, ...], st
 def output_place(config: Config, root: str | Path | None = None) -> tuple[Path, str]:
     """The output folder, and the name of the run in it; empty for one of the workbench.
 
-    As the kit's, ``output_root`` may be ``<root>/runs/<name>``, anywhere with runners of its own.
+    The kit's ``output_root`` may be the folder of one run, ``<root>/runs/<name>``. With runners of
+    its own, a config may place it anywhere, as the kit does; else in the working folder.
     """
     place, name = Path(config.output_root or default_root(Path(config.model).stem)), ""
     is_inside = place.resolve().is_relative_to(Path.cwd())
@@ -197,7 +198,10 @@ def _find_program(name: str, folder: Path) -> Path:
 
 
 def find_file(name: str, folder: Path, what: str, hint: str = "") -> Path:
-    """A file named in a config: below here, its folder or three above, or with a kit's checkout."""
+    """A file named in a config: below here, the config's folder or one of the three above it.
+
+    The kit's paths begin at its checkout, so their first folder may be missing, or be left out.
+    """
     head, _, tail = name.partition("/")
     names = [name, *(f"{checkout}/{name}" for checkout in CHECKOUTS)]
     names += [tail] if head in CHECKOUTS and tail else []

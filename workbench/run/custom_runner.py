@@ -49,7 +49,10 @@ def run_processes(
     target: Host = HOST,
     progress: Progress = silent,
 ) -> Path:
-    """Measure a plan of custom runners in processes, ``xnntrace`` only once; the run's folder."""
+    """Measure a plan of custom runners in interleaved processes, those of ``xnntrace`` only once.
+
+    Returns the run's folder, which is called ``name`` unless an interrupted run continues.
+    """
     hashes = {path: sha256_of(Path(path)) for path in sorted({e.runner for e in plan.experiments})}
     description = {
         "kind": "executor_runner",

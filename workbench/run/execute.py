@@ -88,8 +88,9 @@ def execute(
     """Measure what a plan says on a locked device; returns the run's folder.
 
     Each thread count is measured in several fresh processes, their experiments interleaved:
-    untraced, alternating with ETDump; at the plan's rate, if it has one. Then each experiment is
-    started several times, and finally sampled. An interrupted run keeps its measurements; the same
+    untraced, for latency, alternating with ETDump, for the operators' shares; if the plan has a
+    rate, at that too. Then each experiment is started several times for its first output, and
+    finally sampled in a process of its own. An interrupted run keeps its measurements; the same
     plan continues it. Before each step, ``watch`` is called with what was measured; with a budget,
     ``enough`` says after each restart whether that suffices.
     """
@@ -160,8 +161,9 @@ def announce(step: Step, run: RunRecord, progress: Progress) -> None:
 def time_steps(recorder: RunRecorder, *steps: Step) -> None:
     """Time every experiment once; records readings of the machine before and after it.
 
-    Steps that differ in being traced alternate in one process. Of a disturbed untraced step, which
-    is measured again after a pause while retries are left, the better attempt is kept.
+    Steps that differ in being traced alternate in one process. A disturbed untraced step is
+    measured again after a pause if the plan has retries left; the less disturbed attempt is kept,
+    marked as the second.
     """
     plan, started, step = recorder.run.plan, time.monotonic(), steps[0]
 
@@ -316,7 +318,8 @@ def start_runner(
 def place_weights(recorder: RunRecorder, experiment: Experiment) -> str:
     """Where on the target an experiment keeps its packed weights, of which it alone has a file.
 
-    XNNPACK lets one process at a time map a file; its name has a hash of what decides the content.
+    XNNPACK lets only one process at a time map a file. The name has a hash of all that decides what
+    is in it: an interrupted run may continue on another CPU, or with another XNNPACK.
     """
     plan, runner = recorder.run.plan, recorder.runner
     if experiment.name not in recorder.weights:
@@ -390,9 +393,10 @@ def time_interleaved(
 def interleave(names: Sequence[str], rounds: int, restart: int = 0) -> Iterator[list[str]]:
     """The order of the batches in each round of a restart, such as A B B A, B A A B.
 
-    A palindrome cancels linear drift within the round. As many rounds as experiments are a Latin
-    square, shuffled, so that none follows the same one all the time; the squares of all restarts
-    follow one another.
+    A palindrome gives every experiment the same mean time of measurement within the round, which
+    cancels linear drift. As many rounds as experiments are a Latin square: each takes every place
+    once. Every square is shuffled, so that none follows the same one all the time; the squares of
+    all restarts follow one another.
     """
     for number in range(restart * rounds, (restart + 1) * rounds):
         square, first = divmod(number, len(names))
@@ -448,8 +452,8 @@ def disturbance(sessions: Sequence[Session]) -> float:
 def time_starts(recorder: RunRecorder, threads: int) -> None:
     """Start every experiment, interleaved, up to its first output: for memory, then for time.
 
-    The first process also reads the program's file into the page cache; later ones are started
-    without it there. Of several phases, the first is measured.
+    The first process of each also reads the program's file, so that the timed ones find it in the
+    page cache; later ones are started without it there. Of several phases, the first is measured.
     """
     plan, known = recorder.run.plan, {(s.threads, s.number) for s in recorder.run.starts}
     phases, began = ("", *(phase.name for phase in plan.phases[:1])), time.monotonic()
@@ -478,7 +482,10 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
 
 
 def sample_experiments(recorder: RunRecorder, threads: int) -> None:
-    """Sample every experiment but controls, side by side with one thread; a failure is recorded."""
+    """Run every experiment but controls once more, sampled; a failure is recorded.
+
+    Those of one thread run at the same time, each on a core of its own: their times do not count.
+    """
     plan, target = recorder.run.plan, recorder.runner.target
     sampled = {(s.experiment, s.threads) for s in recorder.run.samplings}
     left = [

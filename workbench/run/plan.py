@@ -146,7 +146,11 @@ def begin_plan(
     sweep: str = "",
     files: Sequence[Tensor] = (),
 ) -> Plan:
-    """A plan of programs in phases or sizes; ``load`` is a `program_loader`, ``files`` inputs."""
+    """A plan of programs in phases or sizes, with default settings; see `add_phases`.
+
+    ``load`` is a `program_loader`, if a runner of ours runs them; ``files`` replace the inputs of
+    the first program.
+    """
     # A program may have no ``forward``.
     method = next((split_phase(text)[1] for text in phases), "")
     if phases or sweep:
@@ -237,7 +241,11 @@ def program_loader(runner: Runner, timeout_s: float) -> Callable[[Path, str], Re
 def add_phases(
     plan: Plan, texts: Sequence[str], load: Callable[[str], Ready], sweep: str = ""
 ) -> Plan:
-    """A plan in every phase, of which ``texts`` and ``sweep`` are as in ``MeasureOptions``."""
+    """A plan with its experiments and pairs in every phase; UsageError for a bad one.
+
+    The texts are those of ``MeasureOptions.phases``, ``sweep`` is its ``sweep``; ``load`` gives
+    what the runner says of a method.
+    """
     if texts and sweep:
         raise UsageError("cannot be combined with --sweep", where="--phase")
     if not (texts or sweep):
@@ -349,7 +357,10 @@ def _takes_tokens(ready: Ready) -> bool:
 
 
 def plan_step(name: str, tokens: int, position: int, ready: Ready) -> Phase:
-    """A phase of a language model; the cache is filled in as few executions as possible."""
+    """A phase of a language model, whose program takes tokens and the position of the first one.
+
+    The cache is filled in as few executions as the program allows.
+    """
     if not _takes_tokens(ready):
         hint = "name .npy files instead"
         text = "the program does not take tokens and their position"

@@ -135,7 +135,10 @@ def compare_experiments(
     threads: int,
     programs: Mapping[str, Program] = {},
 ) -> list[Agreement]:
-    """Compare outputs of every pair, of the first with all others, and with a bundled program's."""
+    """Compare the outputs of every pair, and those of the first experiment with all others.
+
+    Those of a bundled program are compared with what it expects: both sides have one name.
+    """
     plan = run.plan
     with tempfile.TemporaryDirectory() as folder:
         outputs = {

@@ -269,7 +269,10 @@ def strip_ordinal(name: str) -> str:
 
 
 def describe_metadata(data: bytes) -> str:
-    """What a delegate added to an event as text: fields of JSON, texts, or hexadecimal bytes."""
+    """What a delegate added to an event as text: fields of JSON as Core ML has them, or texts.
+
+    Other bytes are hexadecimal.
+    """
     data = data[:_MOST_METADATA]
     try:
         text = data.rstrip(b"\0").decode().replace("\0", " ")

@@ -109,7 +109,10 @@ def _busy(arrays: dict[str, np.ndarray], hz: int) -> np.ndarray:
 def resolve_functions(
     samples: Iterable[pd.DataFrame], folders: Sequence[Path] = ()
 ) -> pd.DataFrame:
-    """The functions that busy samples fell into, of libraries (or copies in ``folders``)."""
+    """The functions that busy samples fell into, of the libraries found, by their build id.
+
+    ``folders`` hold copies of the libraries, for samples of another machine.
+    """
     busy = pd.concat([s[s["busy"]] for s in samples], ignore_index=True)
     found = []
     for (library, build_id), part in busy[busy["build_id"] != ""].groupby(["library", "build_id"]):

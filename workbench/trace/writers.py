@@ -31,7 +31,10 @@ def write_csvs(
     ``node_id`` is the position within the run; ``delegate_backend`` is empty for a span that
     contains others. Spans are nested: only the ledger may be summed. ``ops_stats`` has every
     operator, the longest first. ``count`` and ``total_ms`` are means over the ``runs`` that have
-    it, ``pct_total`` is of all ``Method::execute``. Names are untrusted: see `defuse`.
+    it, ``pct_total`` is of all ``Method::execute``; the other statistics are over single events.
+
+    Names are untrusted: control characters become spaces, and a text that a spreadsheet would
+    interpret as a formula gets an apostrophe in front.
     """
     events = check(events, EVENTS)[events["run"] >= 0]
     methods = events[events["kind"] == "method"].set_index("run")["duration_ns"]
@@ -135,10 +138,14 @@ def write_perfetto(traces: Mapping[str, pd.DataFrame], path: Path) -> Path:
     """Write spans as JSON in Chrome's trace event format, which the Perfetto UI opens.
 
     Each trace is a process; the first ``Method::execute`` of all begin at the same time. Perfetto
-    nests slices by their times, which may overlap as logged (XNNPACK's are whole microseconds, laid
-    end to end): a slice is drawn to end no later than its parent, and before its next sibling. The
-    arguments ``start_ns`` and ``duration_ns`` hold the logged times where they differ. Of a
-    delegate's operators, no clock was read at the start: ``start=synthetic``.
+    nests slices by their times, which may overlap as logged: XNNPACK logs whole microseconds laid
+    end to end from the start of the call. Therefore a slice is drawn to end no later than its
+    parent, and no later than its next sibling begins. The arguments ``start_ns`` (on the device's
+    clock) and ``duration_ns`` hold the logged times where they differ.
+
+    A slice is named by its ``label``, if there is one, and else as logged. Its category is that of
+    its operator, or the kind of event if it contains others. A delegate's operators have the
+    argument ``start=synthetic``: no clock was read at their start.
     """
     origins = [_origin(check(spans, EVENTS)) for spans in traces.values()]
     lead = max((executed - first for first, executed in origins), default=0)
@@ -228,9 +235,10 @@ def _origin(spans: pd.DataFrame) -> tuple[int, int]:
 def write_speedscope(profiles: Mapping[str, pd.DataFrame], path: Path) -> Path:
     """Write flame graphs in speedscope's file format, one profile for each frame.
 
-    A frame has the columns ``stack`` (names, outermost first), ``ns``, and perhaps ``source``
-    (``file:line``). The format has no negative times: such a row counts as 0, and all others are
-    shortened so that the total stays.
+    A frame has the columns ``stack`` (names, outermost first), ``ns``, and perhaps ``source``: the
+    source line of the innermost, ``file:line``. The format has no negative times. A row that has
+    one, such as the overhead of a delegate below the rounding of its operators, counts as 0; all
+    others are shortened so that the total stays.
     """
     frames: dict[tuple[int, str, str], int] = {}
     written = []

@@ -482,7 +482,10 @@ _SPLIT = "conv_a(a) + conv_b(b)  # for conv(torch.cat((a, b), 1)): split conv.we
 
 
 def find_memory_peak(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """The concatenation without whose copy, as products are added, activations need least."""
+    """The concatenation without whose copy the activations need least memory.
+
+    Applies if one layer with weights reads it: its products can be added instead.
+    """
     flow, found = m.flow, []
     for step in flow.steps:
         users = flow.after(step)

@@ -81,11 +81,12 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
 
 
 def find_bottlenecks(m: Measurement) -> pd.DataFrame:
-    """Optimisation opportunities above 1 % of latency: ``frames.FINDINGS``; see `rank_findings`.
+    """Optimisation opportunities above 1 % of latency: ``frames.FINDINGS``.
 
-    Gains do not add up: two findings may have one cause. Of an emulated run, only rules that need
-    no times apply: those with the most operators first, without gain or share. Where the shares of
-    a measurement do not hold, gains that follow from them are not stated, and come last.
+    `rank_findings` has their order. Gains do not add up: two findings may have one cause. For an
+    emulated run, only rules that need no times apply: their findings in the order of the rules,
+    those with the most operators first, without gain or share. Where the shares of a measurement do
+    not hold, gains that follow from them are not stated; these findings come last.
     """
     unclaimed, holds = set(m.costs.index), "shares" in m.use[0]
     found = []

@@ -99,8 +99,8 @@ _LIGHT_NAMES = re.compile(r"Convert|Copy|Transpose|Clamp|Static Reshape|Pack")
 class GraphMatch:
     """Predicted operators and the logged names, paired in order.
 
-    ``pairs`` has each name's operator (-1: none), ``alternatives`` the others that are possible,
-    ``lacking`` the kinds of kernels that the CPU is assumed to lack.
+    ``pairs`` has the number of each name's operator (-1 for none), ``alternatives`` the others that
+    are possible, and ``lacking`` the kinds of kernels that the CPU is assumed to lack.
     """
 
     operators: Sequence[Operator]

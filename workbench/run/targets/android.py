@@ -29,7 +29,10 @@ _PROPERTIES = {
 
 
 class Android(Remote):
-    """A device by its serial number or ``host:port``, or the only one; ``power`` is of `MODES`."""
+    """A device by its serial number or ``host:port``; by default, the only one connected.
+
+    ``power`` is its power mode during a run (`MODES`); empty to leave it unchanged.
+    """
 
     platform = "android"
 

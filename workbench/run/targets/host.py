@@ -180,7 +180,10 @@ class Host:
 
     @property
     def clusters(self) -> list[tuple[int, int]]:
-        """How many cores share a largest clock (or capacity), and that in MHz, fastest first."""
+        """How many cores share a largest clock, and that in MHz, the fastest first; [] if unknown.
+
+        Cores of one clock may differ in their capacity, which decides then.
+        """
         capacity, khz = (_by_core(self.facts[name]) for name in ("capacity", "frequency"))
         kinds = Counter((capacity.get(core, 0), clock) for core, clock in khz.items())
         return [(count, clock // 1000) for (_, clock), count in sorted(kinds.items())[::-1]]
