@@ -50,6 +50,7 @@ def is_interactive() -> bool:
 
 
 def _kernel() -> Any:
+    """The Jupyter kernel that this code runs in, if any."""
     ipython = sys.modules.get("IPython")
     return getattr(ipython.get_ipython(), "kernel", None) if ipython else None
 

@@ -65,7 +65,10 @@ def describe_run(record: RunRecord, categories: str, recorder: str = "") -> pd.D
 
 
 def describe_latency(statistics: pd.DataFrame) -> str:
-    """A latency with half the width of its 95 % interval, and over how many restarts."""
+    """A latency with half the width of its 95 % interval, and over how many restarts.
+
+    ``statistics`` is one row of ``frames.STATISTICS``.
+    """
     row = statistics.iloc[0]
     restarts = int(row["restarts"])
     text = format_time(row["latency"], row["high"] - row["latency"])
@@ -140,7 +143,10 @@ def _describe_export(export: Export | None, ending: str) -> dict[str, str]:
 
 
 def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> dict[str, str]:
-    """The program, device and build of a measurement, empty if unknown; others must agree."""
+    """The program, device and build of a measurement, empty if unknown; others must agree.
+
+    The default is the run's first program.
+    """
     chosen = program or record.plan.all_programs[0]
     name = f"{chosen.stem} {chosen.sha256[:12]}"
     if not record.runner:  # another tool's recording

@@ -56,7 +56,10 @@ TraceName = tuple[str, int, int]
 
 
 def read_recording(path: Path) -> Recording:
-    """Read a folder of the kit, a folder with ETDumps, or a single ETDump."""
+    """Read a folder of the kit, a folder with ETDumps, or a single ETDump.
+
+    UsageError if there is none; StoreError if none can be read.
+    """
     folder, files = (path, _list_files(path)) if path.is_dir() else (path.parent, [Path(path.name)])
     paths = [p for p in files if p.suffix == ETDUMP and not _is_sampled(p, files)]
     paths = paths if path.is_dir() else files

@@ -96,7 +96,10 @@ def _lineage(module: str) -> list[str]:
 
 
 def summarize_layer_types(operators: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The time of each class of layers, by category of its operators: ``frames.LAYER_TYPES``."""
+    """The time of each class of layers, by category of its operators: ``frames.LAYER_TYPES``.
+
+    The class with the most time comes first; ``runs`` is as for `summarize_layers`.
+    """
     types = operators["module_class"].where(operators["module"].notna(), NO_LAYER)
     named = operators.assign(module_class=types.replace("", THE_MODEL))
     groups = named.groupby(["module_class", "category"])

@@ -51,6 +51,7 @@ def find_operators(events: pd.DataFrame, time_ns: np.ndarray) -> pd.DataFrame:
 
 
 def _spans(events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Start, end and uncertainty of the end of every event."""
     start = events["start_ns"].to_numpy(float)
     duration = events["duration_ns"].to_numpy(float)
     margin = np.zeros(len(events))
@@ -195,6 +196,7 @@ def compare_evidence(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
 
 
 def _count(baseline: pd.DataFrame, candidate: pd.DataFrame, *within: str) -> pd.DataFrame:
+    """Samples of both sides by library and function, within columns if there are any."""
     sides = {
         name: side.groupby([*within, "library", "function"])["samples"].sum()
         for name, side in (("baseline", baseline), ("candidate", candidate))

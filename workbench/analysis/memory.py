@@ -236,7 +236,10 @@ def track_live(tensors: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def activation_bytes(flow: Dataflow, dropped: FlowStep | None = None) -> int:
-    """The least memory for activations: in the arenas, and in the delegates' workspace."""
+    """The least memory for activations: in the arenas, and in the delegates' workspace.
+
+    Without the results of the step ``dropped``, whose operands then live as long as they would.
+    """
     return sum(size for size, _ in _find_peaks(flow, _lifetimes(flow, dropped)).values())
 
 
@@ -293,7 +296,10 @@ def measure_resources(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series
 def tabulate_resources(
     latency: pd.Series, starts: Sequence[Start], export: Export | None
 ) -> pd.DataFrame:
-    """Latency, first output, memory and size of one measurement: ``frames.RESOURCES``."""
+    """Latency, first output, memory and size of one measurement: ``frames.RESOURCES``.
+
+    Without the columns that name the measurement.
+    """
     rows = [("latency", "ms", *latency[["latency", "low", "high"]])]
     for resource, (unit, values) in measure_resources(starts).items():
         mean, half = values.mean(), float(half_width(values.to_numpy()))

@@ -39,7 +39,10 @@ _PLACED = ("category", "family", "rule")
 
 @dataclass(frozen=True)
 class CategoryRule:
-    """Operators whose name matches one of the patterns ``operators`` get this category."""
+    """Operators whose name matches one of the patterns ``operators`` get this category.
+
+    Without a ``kind``, that is those of delegates and kernels alike.
+    """
 
     name: str
     operators: tuple[str, ...]
@@ -264,7 +267,10 @@ def first_rows(ledger: pd.DataFrame) -> pd.DataFrame:
 
 
 def describe_spans(events: pd.DataFrame, scheme: Scheme | None = None) -> pd.DataFrame:
-    """The events of a trace with the columns of their ledger rows: ``frames.SPANS``."""
+    """The events of a trace with the columns of their ledger rows: ``frames.SPANS``.
+
+    These columns are empty for events outside any whole run.
+    """
     ledger = add_categories(build_ledger(events), scheme)
     # The ledger has a row for every event of its runs, in their order.
     rows = np.flatnonzero(events["run"].isin(ledger["run"].unique()))

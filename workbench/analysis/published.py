@@ -85,7 +85,10 @@ def _spread_of_products() -> float:
 def estimate(
     rows: pd.DataFrame, profile: str, level: str, host: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The time of operators on a device with its interval, in ms, and what it follows from."""
+    """The time of operators on a device with its interval, in ms, and what it follows from.
+
+    ``rows`` are those of `analysis.atlas.describe_operators`.
+    """
     if level not in PROFILES[profile]:
         raise unknown_name("ISA level", level, PROFILES[profile], where=profile)
     on = rows["kernel_on"].fillna("").astype(str)

@@ -124,7 +124,10 @@ def grade_run(
 
 
 def summarize_quality(quality: pd.DataFrame) -> str:
-    """The grade in one line: ``measurement quality B: outliers 7.0 % (5.0 % for an A)``."""
+    """The grade in one line: ``measurement quality B: outliers 7.0 % (5.0 % for an A)``.
+
+    From C on, with what raises it.
+    """
     grade = quality["grade"].iloc[0]
     if grade == "A":
         return "measurement quality A"
@@ -337,7 +340,10 @@ def check_program(
 def check_toggle_effect(
     hidden: Collection[str], renamed: int, proof: Proof | None, lack: str
 ) -> tuple[str, str]:
-    """Whether hiding CPU features changed which code ran."""
+    """Whether hiding CPU features changed which code ran.
+
+    ``renamed`` operators log another kernel; ``lack`` says why there is no ``proof``.
+    """
     if not hidden:
         return "fail", "no CPU feature was hidden from the baseline"
     names = f"; {plural(renamed, 'operator')} with another kernel" if renamed else ""

@@ -116,7 +116,10 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
 
 
 def place_layers(roofline: pd.DataFrame | None, layers: pd.DataFrame | None) -> pd.DataFrame | None:
-    """Sum a roofline by layer, over the operators that each layer owns; None without either."""
+    """Sum a roofline by layer, over the operators that each layer owns; None without either.
+
+    ``bound`` is that of the layer's operator with the most time.
+    """
     if roofline is None or layers is None:
         return None
     check(layers, LAYERS)

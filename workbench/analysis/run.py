@@ -522,6 +522,7 @@ class Run:
 
     @cached_property
     def _samples(self) -> dict[tuple[str, int], tuple[pd.DataFrame, Path]]:
+        """The PC samples of every measurement, and the trace of the same process."""
         return {
             (s.experiment, s.threads): (
                 samples.read_samples(self.locate(s.samples)),
@@ -738,6 +739,7 @@ class Measurement:
 
     @cached_property
     def _rows(self) -> pd.DataFrame:
+        """The ledger without layers."""
         return pd.concat([rows for rows, *_ in self._parts], ignore_index=True)
 
     @cached_property
@@ -1329,6 +1331,7 @@ class Comparison:
         return replace(verdict, bottleneck=self._describe_bottleneck(verdict.outcome))
 
     def _describe_bottleneck(self, outcome: str) -> str:
+        """The largest category of both sides, and its share of E2E."""
         (before, was), (after, now) = (
             (side.name_category(largest["category"]), frames.format_share(largest[share]))
             for side, share in ((self.baseline, "share_before"), (self.candidate, "share_after"))

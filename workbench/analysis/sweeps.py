@@ -198,6 +198,7 @@ def price_threads(latencies: pd.DataFrame, plan: Plan, experiments: Sequence[str
 
 
 def _split_restarts(timed: pd.DataFrame, clock: str | None = _CLOCK) -> dict[_Setup, pd.Series]:
+    """The latency of every restart by experiment and thread count."""
     return {
         (str(name), int(threads)): restart_latencies(part, clock)
         for (name, threads), part in timed.groupby(["experiment", "threads"])

@@ -174,7 +174,10 @@ def pick_best(study: Study) -> list[Variant]:
 
 
 def tabulate_variants(study: Study) -> pd.DataFrame:
-    """Every variant with its prediction and its measurement: ``frames.VARIANTS``."""
+    """Every variant with its prediction and its measurement: ``frames.VARIANTS``.
+
+    The baseline first, then by latency; then those that were not measured.
+    """
     rows = []
     for variant in study.variants:
         row = {name: getattr(variant, name, None) for name in VARIANTS.names}

@@ -335,12 +335,14 @@ def _projection(
 
 
 def _gains(times: pd.DataFrame) -> pd.DataFrame:
+    """What a comparison has of projected times."""
     measured, middle, low, high = (times[name] for name in ("measured_ms", *ENDS))
     gains = {"baseline_ms": measured, "candidate_ms": middle, "speedup": measured / middle}
     return pd.DataFrame(gains | {"low": measured / high, "high": measured / low})
 
 
 def _align(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """The first row of every operator, in the order of the table."""
     first = frame.astype({"key": object}).drop_duplicates("key").set_index("key")
     return first.reindex(table["key"])
 

@@ -212,7 +212,10 @@ def find_cached_export(
     *,
     root: str | os.PathLike[str] | None = None,
 ) -> Program | None:
-    """The program that `export_model` would return without exporting; None if there is none."""
+    """The program that `export_model` would return without exporting; None if there is none.
+
+    Imports neither PyTorch nor the model.
+    """
     options = apply_recipe(options)
     made_from = {} if options.fresh else identify_export(model, options)
     pte = _pte_path(parse_name(model).label, options, root)

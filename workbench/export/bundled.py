@@ -20,7 +20,10 @@ Case = tuple[Tensor, ...]
 
 
 def unpack(path: Path) -> tuple[Path, Case, Case]:
-    """The program inside, in the cache, and the inputs and expected outputs beside it."""
+    """The program inside, in the cache, and the inputs and expected outputs beside it.
+
+    They are the first case of ``forward``, or of the first method that has one.
+    """
     data = memoryview(path.read_bytes())
     try:
         if data[4:8] != _IDENTIFIER:

@@ -335,6 +335,7 @@ class Finder:
 
 
 def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
+    """Functions of a number, with their operators: the cheapest in XNNPACK first."""
     yield "the tensor itself", 0, lambda x: x
     low, high = float(y.min()), float(y.max())
     for name, call in (
@@ -374,6 +375,7 @@ def hard_sigmoid(x: Any) -> Any:
 
 
 def _list_row_functions(x: torch.Tensor, numbers: list[float]) -> Iterator[tuple[str, int, Build]]:
+    """Functions of the rows of a tensor, with their operators."""
     for axis in range(x.ndim - 1, -1, -1):
         last = axis == x.ndim - 1
         yield (
@@ -441,6 +443,7 @@ def readers(node: Node) -> list[Node]:
 
 
 def _call(node: Node, values: Any) -> Any:
+    """The result of a node, from those of others."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source])
     return _function(node)(*args, **kwargs)
 
@@ -461,6 +464,7 @@ def _value(node: Node) -> torch.Tensor:
 
 
 def _name(node: Node) -> str:
+    """``conv2d`` for ``aten::conv2d``."""
     return str(_function(node)).removeprefix("aten.").partition(".")[0]
 
 

@@ -211,7 +211,10 @@ def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, 
 
 
 def share_layers(origins: list[Origin], edges: Iterable[EdgeNode]) -> None:
-    """Give nodes without a layer that of the node whose debug handle they share; in place."""
+    """Give nodes without a layer that of the node whose debug handle they share; in place.
+
+    Quantisation has the handle of the operator whose result it changes, in any delegate.
+    """
     alike = defaultdict(list)
     for edge in edges:
         if edge.handle not in (None, NO_HANDLE):

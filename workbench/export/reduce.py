@@ -78,7 +78,10 @@ class _Reducer:
 def find_wrong_part(
     exported: ExportedProgram, inputs: Sequence[Any], output: int, lower: Lower, least_db: float
 ) -> tuple[str, bytes] | None:
-    """The operators of the smallest part by bisection, and its program, bundled with its values."""
+    """The operators of the smallest part by bisection, and its program, bundled with its values.
+
+    None if no part is wrong by itself.
+    """
     from executorch.devtools import BundledProgram
     from executorch.devtools.bundled_program.config import MethodTestCase, MethodTestSuite
     from executorch.devtools.bundled_program.serialize import (

@@ -159,6 +159,7 @@ def _fill(model: LoadedModel, options: ExportOptions) -> LoadedModel:
 
 
 def _names(model: LoadedModel) -> list[str]:
+    """The names of the tensors that ``forward`` takes; of nested ones, the argument's name."""
     parameters = list(inspect.signature(model.module.forward).parameters)
     # The last one may be *tensors.
     parameters += parameters[-1:] * len(model.example_inputs)
@@ -211,6 +212,7 @@ def _join(samples: list[torch.Tensor], example: torch.Tensor, source: str) -> to
 
 
 def _noise(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Noise of the shape and dtype of an example; integers stay within the example's range."""
     if like.is_floating_point():
         return torch.randn(like.shape, generator=generator).to(like.dtype)
     is_plain = like.dtype == torch.bool or not like.numel()
@@ -318,6 +320,7 @@ def _split(read: tuple[torch.Tensor, str], example: torch.Tensor) -> list[torch.
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype, where: str) -> torch.Tensor:
+    """The tensor in the model's dtype, if only precision is lost."""
     if tensor.is_complex() or tensor.is_floating_point() != dtype.is_floating_point:
         text = f"{tensor.dtype}, the model takes {dtype}".replace("torch.", "")
         hint = "convert it as your application does, including the scaling"

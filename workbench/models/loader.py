@@ -216,7 +216,10 @@ def _install(package: str) -> str:
 
 
 def _find_in_library(wanted: registry.ModelName) -> Callable[[], nn.Module]:
-    """A function that builds an image model of timm or torchvision, at the size of its training."""
+    """A function that builds an image model of timm or torchvision, at the size of its training.
+
+    Errors name the package to install, or similar models.
+    """
     library, name = wanted.library, wanted.name
     try:
         package = importlib.import_module(library)
@@ -452,7 +455,10 @@ def _explain_errors(what: str, where: str, hint: str | None = None) -> Iterator[
 
 
 def take_layer(model: LoadedModel, path: str) -> LoadedModel:
-    """One layer, such as ``features.3.block.0``, as a model, with its inputs in the whole model."""
+    """One layer, such as ``features.3.block.0``, as a model, with its inputs in the whole model.
+
+    The model is run once on its example inputs; the layer's first call counts.
+    """
     modules = {name: module for name, module in model.module.named_modules() if name}
     if path not in modules:
         raise unknown_name("layer", path, modules)

@@ -126,7 +126,10 @@ def list_models() -> list[str]:
 
 
 def describe_models() -> list[dict[str, Any]]:
-    """Name, description and parameters (None: unknown) of each registered model, by name."""
+    """Name, description and parameters (None: unknown) of each registered model, by name.
+
+    Imports no built-in model.
+    """
     descriptions = []
     for name in list_models():
         doc = _registered[name].__doc__ if name in _registered else None

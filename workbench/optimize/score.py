@@ -21,7 +21,10 @@ MOST_JUDGED = 16
 def score_program(
     model: str | LoadedModel, options: ExportOptions, program: Program, metric: str
 ) -> tuple[float | None, float | None]:
-    """The SQNR in dB of the worst output over the samples, None without noise; and the score."""
+    """The SQNR in dB of the worst output over the samples, None without noise; and the score.
+
+    The function gets one list of output tensors for each sample.
+    """
     import torch
     from torch.utils._pytree import tree_leaves
 

@@ -306,7 +306,10 @@ class Search:
         )
 
     def try_out(self, names: Sequence[str], part: float) -> None:
-        """Export and measure new variants, with their parents and the leaders so far."""
+        """Export and measure new variants, with their parents and the leaders so far.
+
+        The most promising first, as far as the budget allows with their measurement and the last.
+        """
         begun = self._next.variants if self._next else names  # before an interruption
         ranked = [name for name in names if name in begun]
         ranked.sort(key=lambda name: -self.promise(self.study[name]))

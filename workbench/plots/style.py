@@ -97,6 +97,7 @@ class Chart(Figure):
 
 
 def _describe_rows(axis: Axes, first: Axes) -> list[str]:
+    """The texts of every row of axes, whose names the first axes of the figure have."""
     named = isinstance(first.yaxis.get_major_locator(), FixedLocator)
     ticks = first.get_yticklabels() if named else []
     rows: dict[str, list[str]] = {tick.get_text(): [] for tick in ticks}

@@ -107,7 +107,10 @@ def join_tables(*tables: Table) -> Table:
 
 
 def show_note(*lines: str, leads: bool = False) -> Table:
-    """Sentences as a set-off paragraph; of markup, they may contain code in backticks."""
+    """Sentences as a set-off paragraph; of markup, they may contain code in backticks.
+
+    If it ``leads``, the first one is larger.
+    """
     shown = [line for line in lines if line]
     paragraphs = "".join(f"<p>{to_html(line)}</p>" for line in shown)
     if leads:

@@ -270,6 +270,7 @@ def count_outcomes(parts: pd.DataFrame, what: str) -> str:
 
 
 def _undelegated(run: Run, top: int) -> Iterator[Part]:
+    """The operators that the partitioner left to portable kernels."""
     if run.subject.export is None:
         yield "Unknown: the program has no export record."
         return
@@ -399,6 +400,7 @@ def _list_classes(shares: dict[str, float]) -> str:
 
 
 def _kernels(ab: Comparison, top: int) -> Iterator[Part]:
+    """The microkernel of every operator on both sides, by samples; two lines per operator."""
     if ab.kernels is None:
         yield explain_lack(ab.run.record)
         return
@@ -438,11 +440,13 @@ def _roofline(m: Measurement, top: int) -> Iterator[Part]:
 
 
 def _rules(run: Run, top: int) -> Iterator[Part]:
+    """The rules that place operators in categories, in the order in which they are tried."""
     rules = pd.DataFrame(run.scheme.rules)
     yield show_table(rules.assign(operators=rules["operators"].map(", ".join)), top=top)
 
 
 def _quality(run: Run, top: int) -> Iterator[Part]:
+    """The grade of a measurement in a sentence, and every criterion."""
     grade = f"{summarize_quality(run.quality)}."
     yield grade[0].upper() + grade[1:]
     yield show_table(run.quality)
@@ -473,6 +477,7 @@ _COMPARED = ("model", "dtype", "size_mb", "delegates", "undelegated", "sqnr_db",
 
 
 def _exports(exports: Sequence[Export], top: int) -> Iterator[Part]:
+    """One row per export: size, delegation, and difference from the PyTorch model."""
     yield show_table(compare_exports(exports), _COMPARED)
 
 

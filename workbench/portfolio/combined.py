@@ -124,6 +124,7 @@ def _align_layers(measurements: dict[str, Measurement]) -> pd.DataFrame:
 
 
 def _code_by_layer(m: Measurement) -> dict[str, dict[str, list[str]]]:
+    """The operators and functions of every layer, slowest first."""
     functions = m.kernels["function"].to_dict() if len(m.kernels) else {}
     found: dict[str, dict[str, list[str]]] = {}
     for row in m.operators.sort_values("mean_ms", ascending=False).itertuples():

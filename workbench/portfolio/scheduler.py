@@ -132,6 +132,7 @@ class Scheduler:
         self.waiting.append(Job(stage, self.outcomes[cell.name], self.matrix, self.storage))
 
     def _start_jobs(self) -> None:
+        """Start all jobs that disturb no measurement on this machine."""
         unfinished = [*self.waiting, *self.running.values()]
         exports = any(job.stage == "export" for job in unfinished)
         measures_here = any(job.device == THIS_MACHINE for job in unfinished)
@@ -190,6 +191,7 @@ class Scheduler:
         )
 
     def _update(self, outcome: Outcome) -> None:
+        """Replace the outcome of its cell."""
         self.outcomes[outcome.cell.name] = outcome
         self.storage.write(outcome_path(outcome.cell), to_json(outcome))
         if (started := time.monotonic()) > self.publish_at:

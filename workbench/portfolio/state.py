@@ -247,6 +247,7 @@ def _summarize_speedups(rows: Iterable[Row]) -> str:
 
 
 def _list_latencies(outcomes: Iterable[Outcome]) -> dict[str, list[dict[str, Any]]]:
+    """The latencies of every model."""
     models: dict[str, list[dict[str, Any]]] = {}
     for outcome in outcomes:
         cell, bars = outcome.cell, models.setdefault(outcome.cell.label, [])

@@ -36,7 +36,10 @@ class Value:
 
 @dataclass(frozen=True)
 class XValue:
-    """A tensor of an XNNPACK delegate."""
+    """A tensor of an XNNPACK delegate.
+
+    ``role`` is ``constant``, ``input``, ``output``, or empty for an intermediate.
+    """
 
     id: int
     dtype: str

@@ -44,7 +44,10 @@ class Section:
 
 
 def read_sections(notebook: Mapping[str, Any]) -> list[Section]:
-    """The sections of an executed notebook: its Markdown, and what its cells displayed."""
+    """The sections of an executed notebook: its Markdown, and what its cells displayed.
+
+    A section without text, or whose cells displayed nothing, is left out.
+    """
     sections, optional = [Section("")], {0}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":

@@ -17,7 +17,10 @@ def notebooks_dir() -> Path:
 
 
 def copy_notebooks() -> Path:
-    """The notebooks to work with: the checkout's, or copies in the working directory."""
+    """The notebooks to work with: the checkout's, or copies in the working directory.
+
+    Files that exist there are kept.
+    """
     source, copies = notebooks_dir(), Path("workbench-notebooks").absolute()
     if Path(workbench.__file__).resolve().parent not in source.parents:
         return source

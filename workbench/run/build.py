@@ -94,7 +94,10 @@ def zig_compiler(machine: str) -> list[str]:
 
 
 def fetch_wheel(package: str, version: str, platform: str = "") -> Path:
-    """The unpacked wheel of a package, by pip; for this machine or another ``platform``."""
+    """The unpacked wheel of a package, by pip; for this machine or another ``platform``.
+
+    Its SHA-256 must be in ``wheels.txt``.
+    """
     name = f"wheels/{package}-{version}{'-' if platform else ''}{platform}"
     return cached(name, partial(_unpack_wheel, f"{package}=={version}", platform))
 

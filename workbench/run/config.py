@@ -156,7 +156,10 @@ def _find_runner(experiment: Experiment, folder: Path) -> str:
 
 
 def plan_pairs(config: Config, baseline: str = "") -> tuple[tuple[Pair, ...], str]:
-    """The comparisons of a config, and how their baselines were chosen: `pair_experiments`."""
+    """The comparisons of a config, and how their baselines were chosen: `pair_experiments`.
+
+    Those of times come first. The name of the control of a single experiment is left empty.
+    """
     timed = [e for e in config.experiments if e.mode == "timing"]
     names = [e.name for e in timed]
     logs = [e.name for e in config.experiments if e.mode != "timing"]
@@ -298,6 +301,7 @@ def _check_experiment(experiment: Experiment, where: str) -> None:
 
 
 def _read_pair(content: Any, experiments: Sequence[Experiment], path: Path) -> Pair:
+    """One of ``compare_pairs``."""
     known = {experiment.name: experiment.threads for experiment in experiments}
     names, threads = [], []
     for side in (content["baseline"], content["candidate"]):

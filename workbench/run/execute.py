@@ -188,7 +188,10 @@ def time_steps(recorder: RunRecorder, *steps: Step) -> None:
 
 
 def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> None:
-    """Time every experiment of the plan once; if interrupted, record it as incomplete."""
+    """Time every experiment of the plan once; if interrupted, record it as incomplete.
+
+    ``again``: what was recorded stays if it is complete and less disturbed.
+    """
     plan, run_dir, target = recorder.run.plan, recorder.run_dir, recorder.runner.target
     (threads, process, _), kinds = steps[0], [traced for *_, traced in steps]
     for program in recorder.programs:
@@ -361,7 +364,10 @@ def start_runtime(
 def time_interleaved(
     sessions: dict[str, RunnerSession], plan: Plan, batches: Batches, restart: int = 0
 ) -> None:
-    """Warm up every session, then time them interleaved; appends to ``batches`` as it goes."""
+    """Warm up every session, then time them interleaved; appends to ``batches`` as it goes.
+
+    Every batch that is traced stands beside one of the same session that is not, in either order.
+    """
     sizes = {name: warm_up(session, plan) for name, session in sessions.items()}
     largest = max(MAX_TRACED_BATCH, math.ceil(plan.traced_runs / (2 * plan.processes)))
     traced_sizes = {name: min(size, largest) for name, size in sizes.items()}

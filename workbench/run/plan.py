@@ -513,7 +513,10 @@ def plan_versions(
 def plan_programs(
     names: Sequence[str], switch: Toggle, runtimes: Mapping[str, str] = {}
 ) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
-    """Every program, at both sides of a toggle if there is one; the first one is the baseline."""
+    """Every program, at both sides of a toggle if there is one; the first one is the baseline.
+
+    Of another runtime and ExecuTorch, the other one is the baseline.
+    """
     sides = {"": "native"}
     if switch.name != "none":
         sides = {f"_{switch.name}_on": switch.on, f"_{switch.name}_off": switch.off}

@@ -100,7 +100,10 @@ def compare_output_bytes(
     dtype: str,
     least_sqnr_db: float | None = None,
 ) -> Agreement:
-    """Compare two outputs; NaN and infinities must be in the same positions."""
+    """Compare two outputs; NaN and infinities must be in the same positions.
+
+    With ``least_sqnr_db``, the signal to noise ratio decides instead of the largest difference.
+    """
     tolerance = TOLERANCE.get(dtype, 0.0)
     a, b = baseline.astype(np.float64), candidate.astype(np.float64)
     special, other = (np.where(np.isfinite(values), 0.0, values) for values in (a, b))

@@ -212,6 +212,7 @@ def _decode_events(trace: Trace) -> Arrays:
 
 
 def _decode(trace: Trace, at: np.ndarray) -> Arrays:
+    """The fields of the profile events at the positions ``at``."""
     buffer = trace.buffer
     table = Tables(buffer, at, "a profile event")
     chain = buffer.i32(table.field(Profile.CHAIN), 0).clip(-1)

@@ -151,6 +151,7 @@ def _locate(
     machine: str,
     read: Callable[[int, int], bytes],
 ) -> tuple[int, int]:
+    """Begin and end of the function at an address."""
     following = bisect_right(known, address, key=itemgetter(0))
     if following and address < known[following - 1][1]:
         return known[following - 1]

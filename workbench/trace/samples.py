@@ -59,6 +59,7 @@ def read_samples(path: str | Path) -> pd.DataFrame:
 
 
 def _load(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file of samples or of functions."""
     try:
         content = parse_json(read_file(path, _LARGEST), path)
     except StoreError as error:

@@ -213,6 +213,7 @@ def _draw(spans: pd.DataFrame) -> dict[int, tuple[int, int]]:
 
 
 def _children(start: list[int], parent: list[int]) -> dict[int, list[tuple[int, int]]]:
+    """The children of each row, last first, each with the start of its next sibling."""
     children: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for row in np.lexsort((start, parent))[::-1].tolist():
         siblings = children[parent[row]]

@@ -230,7 +230,10 @@ _Name = TypeVar("_Name", bound=Hashable)
 def _best_shown(
     own_ms: float, speedups: Mapping[_Name, compare.Speedup]
 ) -> Iterator[tuple[_Name, Gain]]:
-    """The fastest alternative of those shown to be faster, if any, and its measured gain."""
+    """The fastest alternative of those shown to be faster, if any, and its measured gain.
+
+    The alternatives are judged as one family; the gain's interval is that of the speed-up.
+    """
     if not speedups:
         return
     joined = compare.Speedup.concatenate(list(speedups.values()))

@@ -11,7 +11,11 @@ from workbench.records.layers import XNode, XValue
 
 @dataclass(eq=False)
 class GraphValue:
-    """A value of the graph."""
+    """A value of the graph.
+
+    `Graph.count` updates ``producer``, ``reader`` (the first) and ``readers`` (their number, an
+    output of the graph counting as one).
+    """
 
     id: int
     dtype: str

@@ -72,6 +72,7 @@ class Android(Remote):
                 self.sh(f"rm -f {self._saved}")
 
     def _restore_settings(self) -> None:
+        """Restore the settings that a run saved on the device before it lost the connection."""
         text = self.sh(f"cat {self._saved} 2>/dev/null || true")
         with suppress(ValueError, AttributeError, RecursionError):
             saved = json.loads(text).items()
@@ -84,6 +85,7 @@ class Android(Remote):
         return {name: self.sh(f"settings get global {name}").decode().strip() for name in names}
 
     def _apply_settings(self, wanted: Mapping[str, str]) -> None:
+        """Set global settings; TargetError if the device does not accept one."""
         for name, value in wanted.items():
             put = f"put global {name} {self.quote(value)}"
             self.sh(f"settings {put if value != UNSET else f'delete global {name}'}")

@@ -35,7 +35,10 @@ def ask(
     out: IO[bytes] | None = None,
     most: int = LONGEST_ANSWER,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command to its end; TargetError if that takes too long, or it says too much."""
+    """Run a command to its end; TargetError if that takes too long, or it says too much.
+
+    Its standard output goes to the file ``out``, if there is one.
+    """
     deadline, size, said = time.monotonic() + timeout_s, 0, (out or io.BytesIO(), io.BytesIO())
     source = stdin or subprocess.DEVNULL
     try:
@@ -189,6 +192,7 @@ class Host:
         return [(count, clock // 1000) for (_, clock), count in sorted(kinds.items())[::-1]]
 
     def _allowed(self) -> list[int]:
+        """The cores of a list such as ``0-3,8``; [] if it is none."""
         listed = self.facts["allowed"].partition(":")[2].strip()
         if not re.fullmatch(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?){,999}", listed):
             return []

@@ -123,6 +123,7 @@ class Remote(Host, abc.ABC):
             self.sh(f"rm -rf {self.quote(self.run_dir)}")
 
     def _upload(self, files: dict[Path, str], *, executable: bool) -> None:
+        """Copy files to paths there, except those that are already there."""
         names = " ".join(map(self.quote, files.values()))
         listed = self.sh(f"sha256sum {names} 2>/dev/null || true").decode(errors="replace")
         there = {path: digest for digest, path in re.findall(r"^(\w{64})\s+(.*)$", listed, re.M)}
@@ -186,6 +187,7 @@ class Ssh(Remote):
         self._disconnect()
 
     def _connect(self) -> None:
+        """Open the connection that all commands share."""
         timeouts = ["-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "-o", "ServerAliveInterval=5"]
         command = ["ssh", "-M", "-N", "-f", *self._options, *timeouts, self.host]
         # No pipe: the background process would keep it open.
