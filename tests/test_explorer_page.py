@@ -88,8 +88,8 @@ def click_in_icicle(page, test):
 
 
 def test_from_a_category_down_to_the_roof(open_page):
-    source = "workbench/models/mobilenet_v3_small.py:120"
-    lines = {"start": 119, "lines": ["def forward(self, x):", "    return self.classifier(x)"]}
+    source = "workbench/models/zoo/mobilenet_v3_small.py:77"
+    lines = {"start": 76, "lines": ["def forward(self, x):", "    return self.classifier(x)"]}
     page = open_page(edit=lambda d: d["programs"][0]["excerpts"].update({source: lines}))
     shown = page.locator(".big").inner_text()
     value, low, high = re.search(r"([\d.]+x faster)\s+\[([\d.]+), ([\d.]+)\]", shown).groups()
@@ -97,7 +97,7 @@ def test_from_a_category_down_to_the_roof(open_page):
     assert f"{value} with avx512 (95 % CI {low}-{high})" in text
     page.get_by_role("button", name="GEMM", exact=False).and_(page.locator(".chip")).click()
     assert crumbs(page) == ["mobilenet_v3_small", "GEMM"]
-    assert "42 of 164 operators" in page.locator(".t-grid").locator("..").inner_text()
+    assert "42 of 146 operators" in page.locator(".t-grid").locator("..").inner_text()
     roofs = section(page, "Roofline")
     assert roofs.locator("svg circle").count() == roofs.locator("tbody tr").count() == 10
     roofs.get_by_role("button").nth(1).click()
@@ -119,7 +119,7 @@ def test_from_a_category_down_to_the_roof(open_page):
     assert section(page, "Machine code").inner_text().endswith("Not sampled.")
     section(page, "Layer").get_by_role("button", name="classifier.3").click()
     assert crumbs(page)[-2:] == ["classifier", "3"]
-    assert "1 of 164" in page.locator(".inspector").inner_text()
+    assert "1 of 146" in page.locator(".inspector").inner_text()
 
 
 def test_machine_code_of_both_sides(open_page):
@@ -144,7 +144,7 @@ def test_the_model_and_the_timeline_select_too(open_page):
     page = open_page()
     click_in_icicle(page, "node.path === 'classifier'")
     assert crumbs(page) == ["mobilenet_v3_small", "classifier"]
-    assert "3 of 164 operators" in page.locator(".inspector").inner_text()
+    assert "3 of 146 operators" in page.locator(".inspector").inner_text()
     click_in_icicle(page, "node.operator !== undefined && node.name.endsWith('GEMM #42')")
     assert crumbs(page)[-1] == "Fully Connected GEMM #42"
     assert page.locator('.t-row[aria-selected="true"]').inner_text().startswith("classifier.3")
@@ -154,7 +154,7 @@ def test_the_model_and_the_timeline_select_too(open_page):
         """() => document.getElementById("explorer").explorer.timeline.lanes
             .map(({ spans, top }) => [spans.count, top, spans.length])"""
     )
-    assert [count for count, *_ in lanes] == [184, 184]
+    assert [count for count, *_ in lanes] == [149, 149]
     # In both lanes something is drawn where the operators are.
     canvas = page.locator(".timeline canvas")
     canvas.scroll_into_view_if_needed()
@@ -231,7 +231,7 @@ def test_the_table_sorts_selects_several_and_scrolls(open_page):
     rows.nth(1).click(modifiers=["Control"])
     assert page.locator(".inspector h2").inner_text() == "3 selected operators"
     page.locator(".t-grid").evaluate("grid => { grid.scrollTop = grid.scrollHeight; }")
-    page.wait_for_selector("#wb-row-163")
+    page.wait_for_selector("#wb-row-145")
     assert rows.count() < 60
 
 
@@ -310,7 +310,7 @@ def test_swapping_turns_everything_round(open_page):
     assert page.locator(".sides").inner_text().startswith("A")
     assert "avx512_on" in page.locator(".sides span").first.inner_text()
     rows = recorded().compare().operators.set_index("key")
-    row = rows.loc["18/Fully Connected/41"]
+    row = rows.loc["0/Fully Connected/41"]
     wanted = f"{1 / row['speedup']:.2f}x [{1 / row['high']:.2f}, {1 / row['low']:.2f}]"
     assert wanted in page.locator(".inspector").inner_text()
 
@@ -360,7 +360,7 @@ def test_the_graph_follows_the_selection(open_page):
     page.get_by_role("button", name="Graph").click()
     page.get_by_label("Detail").select_option("all operators")
     nodes = page.locator(".graph .node")
-    assert nodes.count() > 150
+    assert nodes.count() > 140
     nodes.filter(has_text="classifier.3").dispatch_event("click")
     assert crumbs(page)[-1] == "Fully Connected GEMM #42"
     assert page.locator(".graph .chosen").count() == 1
@@ -412,7 +412,7 @@ def test_an_address_restores_what_was_seen(open_page):
     wrong = "pair=99&ops=99999.x&time=1~2&factor=-3&module=none&sort=%20&view=3d&what=constructor~2"
     damaged = open_page(state=f"{wrong}&category=Art&finding=7&inference=900&color=taste&over=all")
     assert crumbs(damaged) == ["mobilenet_v3_small"]
-    assert damaged.get_by_text("164 operators", exact=True).first.is_visible()
+    assert damaged.get_by_text("146 operators", exact=True).first.is_visible()
     damaged.locator(".t-row").nth(3).click()
     assert re.fullmatch("ops=\\d+", damaged.url.partition("#")[2])
 
@@ -446,7 +446,7 @@ def test_everything_by_keyboard(open_page):
     tab_to(".t-grid")
     page.keyboard.press("End")
     page.keyboard.press("Enter")
-    assert page.locator('.t-row[aria-selected="true"]').get_attribute("id") == "wb-row-163"
+    assert page.locator('.t-row[aria-selected="true"]').get_attribute("id") == "wb-row-145"
     page.keyboard.press("?")
     assert "notebook 09" in page.get_by_role("dialog").inner_text()
     page.keyboard.press("Escape")
@@ -588,7 +588,7 @@ def test_the_timeline_selects_in_both_programs(open_page, two_programs):
     ("state", "views"),
     [
         ("", [(1400, "light"), (1400, "dark")]),
-        ("ops=181&factor=2&color=speedup", [(1400, "light"), (390, "light")]),
+        ("ops=141&factor=2&color=speedup", [(1400, "light"), (390, "light")]),
         ("finding=0&view=graph&color=time", [(1400, "dark")]),
         ("category=GEMM", [(390, "dark")]),
         ("pair=1", [(1400, "light"), (390, "dark")]),
@@ -633,7 +633,7 @@ def test_where_there_is_little_room_details_are_a_drawer(open_page, width):
     box = drawer.bounding_box()
     assert box["y"] + box["height"] == pytest.approx(800, abs=1)
     drawer.get_by_role("button", name=GEMM).click()
-    assert not sheet.is_visible() and "B 0.152 ms" in drawer.inner_text()
+    assert not sheet.is_visible() and "B 0.142 ms" in drawer.inner_text()
     page.keyboard.press("Escape")
     page.locator(".card").first.click()
     assert sheet.is_visible() and "What to do" in sheet.inner_text()
@@ -672,7 +672,7 @@ def test_every_operator_has_the_digits_of_the_tables(open_page, documents):
     rows = [line.strip("| ").split(" | ") for line in str(table).splitlines()[2:]]
     labels = dict(zip(program["keys"], program["labels"], strict=True))
     wanted = {labels[key]: texts for key, *texts in rows}
-    assert {label: wanted[label] for label in shown} == shown and len(shown) == 164
+    assert {label: wanted[label] for label in shown} == shown and len(shown) == 146
 
 
 def test_selections_are_drawn_fast(browser, tmp_path):
@@ -698,7 +698,7 @@ _DRAWN = """() => {
 def test_a_change_draws_all_that_it_changes(open_page, view):
     page = open_page(state=f"view={view}")
     changes = [
-        {"ops": [181]}, {"ops": [181, 3], "factor": 2}, {"ops": []}, {"category": "GEMM"},
+        {"ops": [141]}, {"ops": [141, 3], "factor": 2}, {"ops": []}, {"category": "GEMM"},
         {"factor": 1, "color": "speedup"}, {"module": "classifier"}, {"swap": True, "ops": [5]},
         {"category": "", "module": None, "query": "conv"}, {"sort": "label"}, {"finding": 1},
         {"query": "", "over": "what-if", "what": {"GEMM": 2}}, {"inference": 2, "time": [1, 0, 1]},

@@ -109,7 +109,7 @@ def test_several_runs_are_answered_first_and_their_latencies_are_side_by_side(op
     assert answer.startswith("1.28x faster (95 % CI")
     table = page.locator("table").first
     assert table.locator("th").all_inner_texts()[1] == "latency (ms)"
-    assert table.locator("td:nth-child(2)").all_inner_texts() == ["2.47", "1.93", "\N{EN DASH}"]
+    assert table.locator("td:nth-child(2)").all_inner_texts() == ["2.44", "1.90", "\N{EN DASH}"]
     assert "1.28x" in table.locator("tr").nth(2).inner_text()
 
 

@@ -84,7 +84,7 @@ def show(
     --------
     >>> run = wb.open_run(wb.sample_run())
     >>> print(wb.show(run))
-    mobilenet_v3_small · fp32 · AMD EPYC (virtual machine) · 2026-11-21 01:28 · quality C
+    mobilenet_v3_small · fp32 · AMD EPYC (virtual machine) · 2026-11-23 22:03 · quality C
     <BLANKLINE>
     > mobilenet_v3_small: 1.28x faster ...
     >>> "classifier.3" in str(wb.show(run, "layers", top=5))
@@ -92,7 +92,7 @@ def show(
     >>> print(wb.show(run.statistics, columns=["experiment", "n"], top=1))
     | experiment | n |
     | --- | ---: |
-    | avx512_off | 516 |
+    | avx512_off | 528 |
     """
     if isinstance(source, pd.DataFrame) or source is None:
         parts: list[Any] = [show_table(source, columns, top=top, caption=caption)]
