@@ -235,6 +235,16 @@ def start(own_cache):
 
 
 @pytest.mark.slow
+def test_two_concurrent_runs_are_serialised(conv_pte, tmp_path, start):
+    words = ["run", conv_pte, "--runs", "8", "--processes", "3", "--no-evidence", "--out"]
+    runs = [start.command(*words, tmp_path / name) for name in "ab"]
+    texts = [run.communicate(timeout=280)[1].splitlines() for run in runs]
+    assert [run.returncode for run in runs] == [0, 0]
+    assert sum(bool(WAITING.search(line)) for lines in texts for line in lines) == 1
+    check_turns(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_and_a_batch_are_serialised(conv_pte, tmp_path, start):
     matrix = tmp_path / "small.yaml"

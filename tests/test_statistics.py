@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from program_builder import Delegate, Kernel, Node, changed, measured
 from scipy.special import stdtrit
 from simulate import simulate_operators, simulate_restarts
+from synthetic import synthetic_latencies
 
 from workbench.analysis.change_points import estimate_noise, find_changes, split_pieces
 from workbench.analysis.compare import (
     MARGIN,
     Speedup,
     adjust_for_many,
+    compare_latencies,
     compare_restarts,
     judge,
     speedup_of_restarts,
@@ -273,6 +275,14 @@ def test_few_discoveries_among_many_operators_are_false(real, controlled):
         found.append(told[:40].mean())
     assert np.mean(false) <= 0.05
     assert np.mean(found) > 0.9 if real > 0.1 else np.mean(found) < 0.01
+
+
+@pytest.mark.slow
+def test_equal_experiments_are_seldom_told_apart():
+    equal = {"a": 6, "b": 6, "c": 6}
+    frames = (synthetic_latencies(equal, restart=0.01, seed=seed) for seed in range(150))
+    outcomes = [compare_latencies(frame, "a", "b", control="c")["outcome"][0] for frame in frames]
+    assert sum(outcome in ("faster", "slower") for outcome in outcomes) <= 5
 
 
 # Changes over time.

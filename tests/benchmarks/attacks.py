@@ -49,7 +49,7 @@ ATTACKS = {
     "program: a delegate without a backend": "delegate_without_a_backend",
     "wheel of an unknown hash": "without_a_known_hash",
     "lock: link, hard link, pipe, folder, garbage": "lock_that_others_prepared",
-    "two measurements at once": "a_run_and_a_batch_are_serialised",
+    "two measurements at once": "concurrent_runs_are_serialised",
     "notebook server: no token, another host": "jupyterlab_answers",
     "MCP: options as names, unknown names, hostile runs": "becomes_a_command_line or client_runs",
     "links and control characters in Markdown, HTML": "text_in_markdown or no_control_characters",
