@@ -50,7 +50,7 @@ def run(installed, tmp_path):
 def test_it_has_no_tests_and_no_pictures(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in names if "tests/" in name or name.endswith(".png")]
-    assert wheel.stat().st_size < 5e6
+    assert wheel.stat().st_size < 5.5e6  # most are the samples
 
 
 def test_the_extension_of_jupyterlab_is_in_it_and_small(wheel):
