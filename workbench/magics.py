@@ -47,8 +47,8 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> object:
     """Run a command line, in which names of the notebook stand for models, inputs and runs.
 
-    `export`, `profile`, `run` and `optimize` return what they make, but for reports; others print.
-    Above a cell, the module that the cell defines is the first argument.
+    `export`, `profile`, `run` and `optimize` return what they make, of which a report is not part;
+    the others print. Above a cell, the module that the cell defines is the first argument.
     """
     name, *words = shlex.split(line) or ["--help"]
     values: list[Any] = [_look_up(shell, word) for word in words]

@@ -34,10 +34,11 @@ _MEDIAN = np.pi / 2
 def find_changes(history: pd.DataFrame) -> pd.DataFrame:
     """Where `FOLLOWED` changed for good in each line of ``frames.HISTORY``: ``frames.CHANGES``.
 
-    Emulated runs and wrong outputs are skipped. Change points are those of the best piecewise
-    constant logarithm, with pieces of at least ``RECURRENCE`` runs (ruptures). A change is shown if
-    its interval, from the scatter between runs, excludes 1 and it exceeds the margin, with false
-    discoveries among all lines held to 5 %.
+    Emulated runs and those with wrong outputs are skipped. Change points are those of the best
+    piecewise constant logarithm of the values, by exact segmentation (ruptures), with pieces of at
+    least ``RECURRENCE`` runs: a single slow run is no change. A change is shown if its interval,
+    from the scatter between runs, excludes 1 and it exceeds the margin, with false discoveries
+    among all lines held to 5 %.
     """
     counted = ~history["emulated"] & (history["problem"] == "")
     rows = [

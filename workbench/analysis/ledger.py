@@ -103,7 +103,8 @@ def number_methods(
 ) -> np.ndarray:
     """The number of each event's method: a trace does not name them.
 
-    Two runs are of one method if each instruction that both executed ran the same operators.
+    Two runs are of one method if the instructions that both executed do the same: what the call of
+    an instruction does is the bag of operators within it. Control flow may skip instructions.
     """
     weights = pd.util.hash_array(np.asarray(base.categories, object), categorize=False)
     bag = np.zeros(len(run), np.uint64)

@@ -24,9 +24,10 @@ _SPREAD_NS = 1000 / np.sqrt(12)
 def find_operators(events: pd.DataFrame, time_ns: np.ndarray) -> pd.DataFrame:
     """Which operator was running at certain times: that of the innermost span.
 
-    XNNPACK logs durations only, laid end to end: a start is too early by the rounding of all
-    earlier operators. Starts are corrected by its mean; a time within a standard deviation of a
-    boundary is not ``sure``. Outside any run, the columns of the ledger are NaN.
+    XNNPACK logs durations only, which the runtime lays end to end from the start of the inference,
+    so that a start is too early by the rounding of all earlier operators. Starts are corrected by
+    its mean; a time within a standard deviation of a boundary is not ``sure``. Outside any run,
+    the columns of the ledger are NaN.
     """
     ledger = build_ledger(events)
     events = events[events["run"] >= 0].reset_index(drop=True)
@@ -141,8 +142,8 @@ _NOTICED_OF_RUN, _NOTICED_OF_OPERATOR = 0.05, 0.5
 def prove_change(baseline: pd.DataFrame, candidate: pd.DataFrame) -> Proof:
     """Whether the candidate ran other machine code than the baseline, over the whole inference.
 
-    A function shows it if (almost) all of its samples are on one side: a one-sided binomial test at
-    0.1 %, divided by the number of functions.
+    A function shows a change if (almost) all of its samples are on one side: a one-sided binomial
+    test at 0.1 %, divided by the number of functions.
     """
     counts = _count(baseline, candidate)
     totals = counts.sum().to_numpy()
@@ -244,10 +245,11 @@ _ACCUMULATOR = "f32acc"
 
 
 def compare_kernels(on: pd.DataFrame, off: pd.DataFrame) -> pd.DataFrame:
-    """Which microkernels an extension replaces: ``frames.KERNEL_CHANGES``, changed ones first.
+    """Which microkernels an extension replaces.
 
-    Compared are those registered for one type and data types; KleidiAI's packed types (``pf32``,
-    ``pqs8``, ``qp8``) count as their contents. A registered microkernel need not have run.
+    Compares the sets of microkernels registered for one type and the same data types; KleidiAI's
+    packed types (``pf32``, ``pqs8``, ``qp8``) count as their contents. A registered microkernel
+    need not have run. ``frames.KERNEL_CHANGES``: changed ones first, then in the logs' order.
     """
     after, before = (_by_purpose(check(log, KERNELS)) for log in (on, off))
     needs = on.set_index("kernel")[["sme", "sme2"]]

@@ -26,9 +26,10 @@ _DTYPES = (("Q", "int8"), ("F16", "fp16"), ("PF16", "fp16"), ("BF16", "bf16"))
 class Roof:
     """What a machine can do, from its ceilings.
 
-    ``peaks`` are GFLOP/s by dtype; ``bandwidths`` pairs of a footprint in bytes and the GB/s at it
-    or any larger one, the smallest first; ``call_ms`` is the time of an operator that does nothing;
-    ``spread`` how far another process stayed below a ceiling at most.
+    ``peaks`` are GFLOP/s by dtype; ``bandwidths`` pairs of a footprint in bytes and the GB/s that
+    were reached at it or any larger one, the smallest footprint first; ``call_ms`` is what an
+    operator takes that does nothing; ``spread`` how far another process stayed below a ceiling at
+    most.
     """
 
     peaks: dict[str, float]

@@ -148,8 +148,9 @@ _PARTS = 4
 def find_undisturbed_runs(wall_ns: np.ndarray, cpu_ns: np.ndarray, threads: int) -> np.ndarray:
     """Which runs of one process ran almost without interruption.
 
-    ETDump logs wall time. With one thread, runs are kept if wall time exceeds CPU time by at most 2
-    %, and always the less disturbed half; with several, CPU time cannot show it and all are kept.
+    ETDump logs wall time, which includes the time that other programs had the CPU: with one thread,
+    wall time minus CPU time. Runs are kept where that is at most 2 %, and always the less disturbed
+    half. With several threads, CPU time cannot show it and all runs are kept.
     """
     wall, cpu = np.asarray(wall_ns, dtype=float), np.asarray(cpu_ns, dtype=float)
     if threads != 1:
@@ -164,10 +165,10 @@ def find_undisturbed_runs(wall_ns: np.ndarray, cpu_ns: np.ndarray, threads: int)
 def undisturbed_times(runs: pd.DataFrame) -> pd.DataFrame:
     """The times of `total_runs` without interference from other programs, by restart.
 
-    Programs that take the CPU delay operators by whole time slices, late ones more often (the
-    scheduler rarely preempts a process that has just woken up), which biases means and their
-    shares; not so the mean of the fastest quarter of each column. A single restart is split into
-    quarters.
+    A program that takes the CPU delays the running operator by whole time slices, and hits
+    operators late in an inference more often, because the scheduler rarely preempts a process that
+    has just woken up. Means, and shares of means, are therefore biased however many runs there are;
+    the mean of the fastest quarter of each column is not. A single restart is split into quarters.
     """
     process = runs.index.get_level_values("process")
     if process.nunique() == 1:
@@ -213,6 +214,10 @@ def pick_timed(latencies: pd.DataFrame) -> pd.DataFrame:
 
 
 def clock_of(latencies: pd.DataFrame) -> str:
-    """The column of latencies: CPU time for one thread (if known), wall time for several."""
+    """The column to read latency from: CPU time for one thread, wall time for several.
+
+    CPU time excludes the time that other programs had the core, but adds up over several cores.
+    Without CPU times: wall time.
+    """
     one_thread = (latencies["threads"] == 1).all()
     return "cpu_ns" if one_thread and latencies["cpu_ns"].any() else "wall_ns"

@@ -48,15 +48,16 @@ Numbers = tuple[float | None, ...]  #: A column of numbers; null where there is 
 def explorer_data(source: Run | Comparison, projections: Sequence[pd.DataFrame] = ()) -> Json:
     """All that the explorer shows of a run, or of one comparison.
 
-    ``projections`` (`Measurement.project`) are measurements with ``projected``, compared with the
-    one that each follows from without a verdict. Operators are listed once per program and method,
-    in the order in which they first ran; columns of measurements and comparisons follow this order,
-    with null where one did not run. A column of texts has its distinct ``values`` and the ``codes``
-    of its rows, -1 for none; in ``edges``, the second operator reads what the first made. A
-    ``shape`` of a trace has the operators of its spans, -1 for none, and their depths, parents
-    first; its inferences have times from start to start (``gaps``) and durations, in 0.1 us; all
-    other times are in ms. ``partners`` of another program are the positions of the baseline's
-    operators.
+    ``projections`` are those of its measurements (`Measurement.project`): each is a measurement
+    with ``projected``, which says so, compared with the one that it follows from without a verdict.
+
+    Operators are listed once per program and method, in the order in which they first ran; columns
+    of measurements and comparisons follow this order, with null where an operator did not run. A
+    column of texts has its distinct ``values`` and the ``codes`` of its rows, -1 for none;
+    ``edges`` are pairs of operators, the second of which reads what the first made. A ``shape`` of
+    a trace has the operators of its spans, -1 for none, and their depths, parents first; its
+    inferences have times from start to start (``gaps``) and durations, in 0.1 us; all other times
+    are in ms. ``partners`` of another program are the positions of the baseline's operators.
     """
     run = source.run if isinstance(source, Comparison) else source
     comparisons = (source,) if isinstance(source, Comparison) else source.comparisons

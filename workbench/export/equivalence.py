@@ -57,9 +57,10 @@ Match = tuple[str, Build, int, float]
 
 @dataclass(frozen=True)
 class Equivalent:
-    """A part of a graph, and what computes its ``result``, by ``build`` from ``sources``.
+    """A part of a graph, and what computes its ``result``.
 
-    ``kept`` is the share of the work that remains, ``name`` the one in `OPTIONAL_REWRITES`.
+    ``build`` makes it from the tensors ``sources``; ``kept`` is the share of the work that
+    remains, and ``name`` is the rewrite's in `OPTIONAL_REWRITES`.
     """
 
     name: str

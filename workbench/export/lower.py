@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 class Lowered:
     """A program, its ETRecord (empty where PyTorch cannot write one), its layers, and its inputs.
 
-    ``inputs`` are as the program takes ``arguments``; ``notes`` say what was done to it.
+    ``inputs`` are in the dtype and the order of the program, which takes ``arguments``; ``notes``
+    say what was done to it.
     """
 
     pte: bytes

@@ -178,7 +178,8 @@ _REPOSITORY = f"{Path(__file__).parents[2]}/"
 def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, Any]) -> Method:
     """The method with the layer of every instruction, and of every operator of its delegates.
 
-    ``handles`` are the debug handles that the nodes had, by the number of the instruction.
+    ``program`` is the graph that it was emitted from; ``handles`` are the debug handles that the
+    nodes had before, by the number of the instruction.
     """
     graph = program.graph_module
     nodes = defaultdict(list)

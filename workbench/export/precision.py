@@ -8,10 +8,11 @@ from typing import Literal
 class Precision:
     """How a program of one dtype is made.
 
-    ``torch_name`` is PyTorch's dtype of all that is not quantised: of the module's ``weights``, or
-    of the ``graph``. Below ``least_sqnr_db`` an export is reported as wrong; correct ones of deep
-    random networks reach far more (120, 50, 30, 25 and 15 dB). ``half_weights``: convolution
-    weights, too.
+    ``torch_name`` is PyTorch's dtype of the inputs, and of everything that is not quantised: the
+    ``weights`` of the module, or the exported ``graph``. Exports with a signal to quantisation
+    noise ratio below ``least_sqnr_db`` are reported as wrong; correct exports of deep random
+    networks reach far more (120, 50, 30, 25 and 15 dB). With ``half_weights``, convolution weights
+    are serialised in half precision.
     """
 
     torch_name: str

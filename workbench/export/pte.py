@@ -85,8 +85,9 @@ def read_flatbuffer(data: memoryview, schema: Schema, root: str) -> dict[str, An
     """Decode a buffer that starts with the reference to its root, a table ``root``.
 
     A scalar of an enumeration is its name; an absent string or vector is empty, an absent table or
-    union None; a union is ``(alias, table)``. ValueError if a reference leads out of the buffer, or
-    tables share so many bytes that they would decode to far more.
+    union None; a union is ``(alias, table)``; a vector of bytes is a part of ``data``. It is a
+    ValueError if a reference leads out of the buffer, or tables share so many bytes that they would
+    decode to far more.
     """
     return _Reader(data, schema).table(root, 0)
 

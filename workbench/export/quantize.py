@@ -26,14 +26,15 @@ def quantize_activations(
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Post-training quantisation of an exported program (PT2E), to be exported once more.
 
-    Also returns the program before, with the same names of operators, and with observers. Weights
-    have one symmetric scale per output channel; activations one scale and zero point, from
+    Also returns the program before, with the same names of operators, and with observers.
+
+    Weights have one symmetric scale per output channel; activations one scale and zero point, from
     histograms of ``batches``. ``int8`` quantises every pattern of the XNNPACK quantiser, except two
-    in which values of different magnitude would share a scale, which reduces vit_tiny from 29 to
-    less than 10 dB SQNR: sums that a layer norm reads (a transformer's residual stream), and
-    concatenations with values that no layer computed, such as a class token. ``int8dyn`` quantises
+    in which values of different magnitude would share a scale: sums that a layer norm reads (the
+    residual stream of a transformer), and concatenations with values that no layer computed, such
+    as a class token. Either reduces vit_tiny from 29 to less than 10 dB SQNR. ``int8dyn`` quantises
     linear layers only: dynamically quantised convolutions with fused activations are not lowered
-    reliably.
+    reliably. ``module_dtypes`` are as in `ExportOptions`.
     """
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
         XNNPACKQuantizer,

@@ -86,9 +86,10 @@ def unroll_recurrences(exported: ExportedProgram) -> ExportedProgram:
 
 
 def transform_passes(options: ExportOptions, see: Callable[[ExportedProgram], None]) -> Any:
-    """The passes before the edge program is partitioned; ``see`` gets a copy of the result.
+    """The passes over the edge program before it is partitioned; ``see`` gets a copy of the result.
 
-    With ``rewrite``, they drop needless expansions, and fold casts of (or all) constants.
+    With ``rewrite``, they remove expansions to a tensor's own shape, and fold casts of constants,
+    or all that depends on no input.
     """
     from executorch.backends.xnnpack.utils.configs import get_transform_passes
     from executorch.exir.dialects._ops import ops

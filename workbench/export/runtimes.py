@@ -37,8 +37,8 @@ def open_side(
 ) -> Program:
     """A side to measure against a program: a file, or its model for another runtime.
 
-    The model that ``load`` returns is traced as it is, without casts and rewrites, and kept beside
-    the program; the files of other runtimes are made of that graph.
+    The model, which ``load`` returns, is traced as it is, in its own dtype, without casts and
+    rewrites, and kept beside the program; the files of other runtimes are made of that graph.
     """
     if text not in RUNTIMES:
         return open_program(text)
@@ -173,8 +173,9 @@ def _describe_fusion(
 ) -> dict[str, tuple[int, ...]]:
     """The origins of every operator that ONNX Runtime makes of a model, by what it logs.
 
-    An operator has the name of a node or its output. It stands for this node and those before it
-    that nothing else reads, up to the first of its type; the rest was fused into the one before.
+    An operator has the name of a node, or that of a node's output. It covers this node and
+    those before it that nothing else reads, as far as the first of its own type; what is left over
+    was fused into the operator before it.
     """
     import onnx
     import onnxruntime

@@ -315,7 +315,8 @@ def draws(*kinds: type) -> Callable[[Callable[..., F]], Callable[..., F]]:
 def convert(source: Any, kinds: tuple[type, ...], user: str) -> Any:
     """Return the noun that a figure or a view takes, given one that leads to it.
 
-    A path leads to its run or study, a run to its subject and first comparison, and so on.
+    A path leads to its run or study, a run to its subject and its first comparison, a comparison to
+    its candidate, and both sides to their run.
     """
     if isinstance(source, kinds):
         return source

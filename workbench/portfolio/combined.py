@@ -35,9 +35,9 @@ _TIMES = ["time_ms", "speedup", "low", "high"]
 class Combined:
     """Measurements side by side, by name; emulated ones come last.
 
-    ``runs`` are ``frames.RUNS``; ``latencies`` compare untraced E2E with the first on silicon
-    (``frames.COMPARISON``), ``answers`` say what they show; ``layers`` are aligned
-    (``frames.LAYER_CODE``), or None because of a ``problem``.
+    ``runs`` are ``frames.RUNS``; ``latencies`` compare untraced E2E with the first measurement on
+    silicon (``frames.COMPARISON``), and ``answers`` say what they show; ``layers`` are those of all
+    runs, aligned (``frames.LAYER_CODE``), or None because of a ``problem``.
     """
 
     measurements: dict[str, Measurement]

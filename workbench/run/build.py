@@ -188,7 +188,8 @@ def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str 
 def find_operator_libraries() -> list[Path]:
     """The libraries with operators of language models that the wheel brings; to load in order.
 
-    The first is empty, named as the Python bindings, which the second needlessly depends on.
+    The first one is empty, with the name of the Python bindings: the second names them as a
+    dependency, uses nothing of them, and would load Python with them.
     """
     sdk, bindings = find_sdk(), f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
     library = sdk / "extension/llm/custom_ops/libcustom_ops_aot_lib.so"

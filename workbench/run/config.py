@@ -102,9 +102,9 @@ def plan_config(
 ) -> tuple[Plan, list[Program]]:
     """The plan that a config describes, and its programs; see `find_file` for relative paths.
 
-    All experiments have a ``runner_path``, or none: then ``runner`` loads the programs. The
-    baseline of the first comparison is repeated as a control, unless the experiments only log
-    kernels; ``baseline`` replaces the config's comparisons.
+    All experiments have a ``runner_path``, or none: then ``runner``, the workbench's, loads the
+    programs. The baseline of the first comparison is measured again as a control, unless the
+    experiments only log kernels; ``baseline`` replaces the config's comparisons.
     """
     ptes = [_find_program(e.program or config.model, folder) for e in config.experiments]
     paths = list(dict.fromkeys([_find_program(config.model, folder), *ptes]))

@@ -192,8 +192,8 @@ def plan_program(
 ) -> PlannedProgram:
     """A program of a plan with its saved inputs, or random ones.
 
-    ``taken`` are its inputs as a runner describes them. ``like`` is the plan's first program with
-    what it takes: the same inputs are used where they are the same bytes.
+    ``taken`` are its inputs as a runner describes them. ``like`` is the first program of the plan
+    and the inputs that it takes: the program gets the same ones where they are the same bytes.
     """
     inputs, source = program.inputs, RANDOM_SOURCE
     if program.export:
@@ -423,7 +423,8 @@ def choose_experiments(
 ) -> tuple[str, tuple[Experiment, ...], tuple[Pair, ...]]:
     """The name, experiments and pairs of a toggle or all ISA levels; UsageError if unsupported.
 
-    ``programs`` are the names of several, the baseline first; ``runtimes`` those of other runtimes.
+    ``programs`` are the names of several that are compared, the baseline first; ``runtimes`` are
+    those of the ones that ExecuTorch does not run.
     """
     for name, words, known in (
         ("weights", options.weights, WEIGHTS), ("workspace", options.workspace, WORKSPACES),
@@ -568,9 +569,9 @@ def pair_experiments(
 ) -> tuple[tuple[Pair, ...], str]:
     """Every experiment against one with the extension off, and a text: how that was decided.
 
-    ``baseline`` decides if given, else names (``sme2_off``, ``nosme2``, ``baseline``): each
-    candidate is paired with the one that differs only in being off, if there is one. Else the first
-    of ``lacking`` is the baseline, for the reason ``shown``; else the first of ``names``.
+    ``baseline`` decides if given. Else the names do (``sme2_off``, ``nosme2``, ``baseline``): each
+    candidate is paired with the baseline that differs only in being off, if there is one. Else the
+    first of ``lacking`` is the baseline, for the reason ``shown``; else the first of ``names``.
     """
     if baseline and baseline not in names:
         raise unknown_name("experiment", baseline, names, where="--baseline")

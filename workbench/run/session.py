@@ -66,8 +66,9 @@ class Ready:
     """A runner's description of itself and of the program it loaded.
 
     ``masked`` CPU features are hidden from XNNPACK, ``features`` visible; ``clock`` is what an
-    iteration's time includes; ``startup_ms`` counts from the start of the process. Others are those
-    of `Session` and, with ``--stages``, `Start` in `workbench.records.runs`.
+    iteration's time includes; ``startup_ms`` counts from the start of the process;
+    ``operator_clock`` is that of `workbench.records.runs.Session`, the last one that of
+    `workbench.records.runs.Start`; with ``--stages``, so are the three before it.
     """
 
     runner: str

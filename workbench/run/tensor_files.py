@@ -209,8 +209,8 @@ def _describe(tensors: Sequence[Tensor]) -> str:
 def least_sqnr(run: RunRecord, one: PlannedProgram, other: PlannedProgram) -> float | None:
     """The signal to noise ratio that outputs must have, in dB; None if their values decide.
 
-    Two programs may each differ from the model by what their dtypes tolerate; a quantised one may
-    round otherwise on another ISA level.
+    Two programs may each differ from the model by what is tolerated in their dtypes. A quantised
+    program may round to the next step on another ISA level.
     """
     exports = [run.export_of(program) for program in (one, other)]
     if one == other:

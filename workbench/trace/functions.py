@@ -90,11 +90,11 @@ _EVEX, _VEX = b"\x62", (b"\xc4", b"\xc5")
 
 
 def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataFrame | None:
-    """The functions that hold the (virtual) addresses; None if the file has another build id.
+    """The functions that hold the addresses; None if the file is not the one with this build id.
 
     Functions without an exported name, such as XNNPACK's microkernels, are known from ``.eh_frame``
-    and named ``<library>+0x<address>``; without either, they reach from one return to the next.
-    Addresses outside any code have no row.
+    and named ``<library>+0x<address>``. Code without either, such as assembly, reaches from one
+    return instruction to the next. Addresses are virtual; those outside any code have no row.
     """
     import lief
 

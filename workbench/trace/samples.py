@@ -36,7 +36,8 @@ _BUSY = 0.25
 def read_samples(path: str | Path) -> pd.DataFrame:
     """Read the PC samples of one process, in the order of time.
 
-    A waiting thread is sampled too, but is not ``busy`` by its CPU clock; nor is a first sample.
+    A waiting thread is sampled too, but is not ``busy`` by its CPU clock. Nor is the first sample
+    of a thread, for lack of an earlier clock reading.
     """
     path = Path(path)
     content = _load(path, "samples")

@@ -142,7 +142,8 @@ def find_pace(
 ) -> Pace:
     """The share of the best rates that similar operators reach, and the basis of an estimate.
 
-    Tenth, median and ninetieth percentile of well timed ``twins``; below three, the ``usual``.
+    Tenth, median and ninetieth percentile of the ``twins`` that are timed well; with fewer than
+    three, the ``usual`` shares.
     """
     rated = find_rated(m)["mean_ms"]
     known = [key for key in twins if key in rated.index]
@@ -163,8 +164,9 @@ def gain_of_replacing(
 ) -> Gain:
     """The gain of replacing some rows: their time less that of their replacements.
 
-    Each is replaced by ``passes`` delegated operators, at a ``pace``, by default of its category.
-    ``extra`` rows exist only because of them; the lower bound assumes that these stay.
+    Each is replaced by ``passes`` delegated operators, at a ``pace``: by default that of the
+    delegated operators of its category. ``extra`` rows exist only because of them; the lower bound
+    assumes that these stay.
     """
     now, around = time_spent(m, keys), time_spent(m, extra)
     most = min(now.high + around.high, m.traced_ms)
