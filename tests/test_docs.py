@@ -8,14 +8,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import click
 import pytest
 from command_line import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "data" / "docs").glob("*.md"))
-README_PAGES = [ROOT / "README.md", ROOT / "workbench" / "README.md"]
+TEXTS = [*PAGES, *(ROOT / "data").glob("*.md"), *ROOT.glob("*/README.md"), ROOT / "README.md"]
 
 
 def calls_of(page):
@@ -25,11 +27,15 @@ def calls_of(page):
     return [line for line in lines if line.startswith("workbench ")]
 
 
-@pytest.mark.parametrize("page", [*PAGES, *README_PAGES], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_commands_of_a_page_exist_and_take_these_arguments(page):
     for line in calls_of(page):
         _, name, *words = shlex.split(line, comments=True)
         COMMANDS[name].make_context(name, words)
+    for line in re.findall(r"(?<!`)`(workbench [^`]+)`(?!`)", page.read_text()):
+        _, name, *words = shlex.split(line)
+        with suppress(click.MissingParameter):  # in a text, a command may go without its subject
+            COMMANDS[name].make_context(name, words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
