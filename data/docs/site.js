@@ -12,4 +12,7 @@ addEventListener("DOMContentLoaded", () => {
   set(".sidebar-drawer", "aria-label", "Pages");
   set(".toc-drawer", "aria-label", "Contents of this page");
   set("pre, .table-wrapper", "tabindex", "0");
+  // An option such as --no-evidence would break at its hyphens.
+  for (const code of document.querySelectorAll(":not(pre) > code"))
+    if (code.textContent.length < 25) code.style.whiteSpace = "nowrap";
 });
