@@ -197,6 +197,14 @@ def test_what_cannot_be_a_side_is_one_line(conv_pte, options, words):
         wb.measure(conv_pte, options=wb.MeasureOptions(**options))
 
 
+def test_runtimes_are_separated_by_commas_which_a_file_may_have(conv_pte, cli, write):
+    name = write("a,b.onnx", "no model")
+    code, _, err = cli("run", conv_pte, "--against", "eager,eger")
+    assert code == 2 and "unknown runtime 'eger' -> did you mean 'eager'?" in err
+    code, _, err = cli("run", conv_pte, "--against", name, "--against", "nowhere.pte,eager")
+    assert code == 1 and "nowhere.pte: " in err
+
+
 def test_a_missing_package_names_the_line_that_installs_it(conv_pte, monkeypatch):
     found = importlib.util.find_spec
     absent = lambda name, *rest: None if name == "openvino" else found(name, *rest)  # noqa: E731

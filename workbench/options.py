@@ -94,7 +94,10 @@ class ExportOptions:
     )
     rewrite: bool = _option(True, "Rewrite operators that XNNPACK does not support.")
     also_rewrite: tuple[str, ...] = _option(
-        (), f"A rewrite that is not always faster: {', '.join(OPTIONAL_REWRITES)}.", metavar="NAME"
+        (),
+        f"A rewrite that is not always faster: {', '.join(OPTIONAL_REWRITES)}.",
+        type="several",
+        metavar="NAME",
     )
     channels_last: bool = _option(False, "Take images channels last, as XNNPACK computes.")
     recipe: str = _option(
@@ -125,11 +128,13 @@ class MeasureOptions:
         (),
         "Measure interleaved with the program: another one, an .onnx file, or the model in "
         f"another runtime ({', '.join(RUNTIMES)}). --toggle is then off unless it is given.",
+        type="several",
         metavar="FILE|RUNTIME",
     )
     runtime: tuple[str, ...] = _option(
         (),
         "Another version of ExecuTorch to measure beside the installed one, such as 1.5.0.",
+        type="several",
         metavar="VERSION",
     )
     phases: tuple[str, ...] = _option(

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -78,6 +79,12 @@ def read_value(text: str) -> str | int | float | bool:
     return text
 
 
+def _split(_: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """The values of an option given several times, or with commas, which a file may have too."""
+    parts = ([value] if Path(value).exists() else value.split(",") for value in values)
+    return tuple(chain.from_iterable(parts))
+
+
 #: The settings of an option by the annotation of its field, or by the ``type`` in its metadata.
 _SETTINGS: dict[Any, dict[str, Any]] = {
     bool: {"is_flag": True},
@@ -85,6 +92,7 @@ _SETTINGS: dict[Any, dict[str, Any]] = {
     tuple[float, ...]: {"type": _NUMBERS},
     tuple[str, ...]: {"multiple": True},
     tuple[tuple[str, int], ...]: {"type": _SIZE, "multiple": True},
+    "several": {"multiple": True, "callback": _split},
     "words": {"type": _NAMES},
     "assignment": {"type": ASSIGNMENT, "multiple": True},
     "duration": {"type": _DURATION},
