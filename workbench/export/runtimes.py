@@ -159,7 +159,9 @@ def _describe_onnx(
         origin = make_origin(
             node.name, node.op_type, classes, known.get("pkg.torch.onnx.stack_trace")
         )
-        owner = node.input[1].rpartition(".")[0] if len(node.input) > 1 else ""
+        # Only of these: equal weights, such as those of two norms, are one and have one name.
+        weighted = node.op_type in ("Conv", "ConvTranspose", "Gemm")
+        owner = node.input[1].rpartition(".")[0] if weighted else ""
         own = [origin]
         if owner and owner != origin.module:
             own.insert(0, replace(origin, module=owner, module_class=node.op_type))
@@ -173,7 +175,7 @@ def _describe_fusion(
 ) -> dict[str, tuple[int, ...]]:
     """The origins of every operator that ONNX Runtime makes of a model, by what it logs.
 
-    An operator has the name of a node, or that of a node's output. It covers this node and
+    An operator has the name of a node (and of fusions), or that of a node's output. It covers this node and
     those before it that nothing else reads, as far as the first of its own type; what is left over
     was fused into the operator before it.
     """
@@ -195,7 +197,8 @@ def _describe_fusion(
     owner: dict[int, str] = {}
     parts: dict[str, list[int]] = {}
     for node in fused:
-        names = node.name, node.name.removesuffix("_nchwc"), *node.output
+        own = node.name.partition("/")[0]  # before the fusions, as in MatMul_1/MatMulAddFusion
+        names = node.name, own.removesuffix("_nchwc"), *node.output
         places = (lookup.get(name) for name in names for lookup in (by_name, producer))
         main = next((place for place in places if place is not None), None)
         if main is not None and main not in owner and not node.op_type.startswith("Reorder"):
