@@ -100,15 +100,15 @@ def test_a_layer_says_what_executorch_does_otherwise(run, name):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("onnx" not in INSTALLED, reason="onnxruntime, an extra, is not installed")
-def test_products_with_biases_and_norms_with_equal_weights_have_their_own_layers(tmp_path):
-    linear, norm = (lambda: torch.nn.Linear(64, 64)), (lambda: torch.nn.LayerNorm(64))
-    net, x = torch.nn.Sequential(linear(), norm(), linear(), norm()), torch.randn(1, 16, 64)
-    run = wb.profile(net, x, measure=BRIEF, against=["onnx"], root=tmp_path)
-    table = run["onnx"].operators
+@pytest.mark.parametrize("name", SIDES[1:])
+def test_products_with_biases_and_norms_with_equal_weights_have_their_own_layers(name, tmp_path):
+    linear, norm = (lambda: torch.nn.Linear(256, 256)), (lambda: torch.nn.LayerNorm(256))
+    net, x = torch.nn.Sequential(linear(), norm(), linear(), norm()), torch.randn(1, 128, 256)
+    run = wb.profile(net, x, measure=BRIEF, against=[name], root=tmp_path)
+    table = run[name].operators
     products = table[table["category"] == "GEMM"]
     assert sorted(products["module"]) == ["0", "2"]
-    norms = table[table["name"].str.startswith("LayerNormalization")]
+    norms = table[table["name"].str.startswith(("LayerNormalization", "MVN"))]
     assert sorted(norms["module"]) == ["1", "3"]
 
 

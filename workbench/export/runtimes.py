@@ -6,8 +6,9 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -175,9 +176,9 @@ def _describe_fusion(
 ) -> dict[str, tuple[int, ...]]:
     """The origins of every operator that ONNX Runtime makes of a model, by what it logs.
 
-    An operator has the name of a node (and of fusions), or that of a node's output. It covers this node and
-    those before it that nothing else reads, as far as the first of its own type; what is left over
-    was fused into the operator before it.
+    An operator has the name of a node (and of fusions), or that of a node's output. It covers this
+    node and those before it that nothing else reads, as far as the first of its own type; what is
+    left over was fused into the operator before it.
     """
     import onnx
     import onnxruntime
@@ -232,22 +233,40 @@ def _describe_fusion(
 def _describe_openvino(
     path: Path, nodes: Sequence[Any], numbers: Sequence[tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
-    """The origins of every operator of OpenVINO, which names the nodes that it was made of."""
+    """The origins of every operator of OpenVINO, which names the nodes that it was made of.
+
+    One that it names itself, such as a norm's, is part of the first node after those before it,
+    if possible one that no other operator has; conversions of layouts belong to no layer.
+    """
     import openvino
 
-    own = {name: n for node, n in zip(nodes, numbers, strict=True) for name in node.output}
-    own |= {node.name: n for node, n in zip(nodes, numbers, strict=True)}
+    places = {name: n for n, node in enumerate(nodes) for name in (node.name, *node.output)}
     compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    events = {}
-    for label, parts in label_operators(compiled).values():
-        known = dict.fromkeys(chain.from_iterable(own.get(part, ()) for part in parts))
-        events[label] = tuple(known)
-    return {label: found for label, found in events.items() if found}
+    operators = label_operators(compiled)
+    parts = {
+        name: [places[part] for part in made_of if part in places]
+        for name, (_, made_of, _) in operators.items()
+    }
+    taken = set(chain.from_iterable(parts.values()))
+    for name, (label, _, sources) in operators.items():
+        if not parts[name] and _type_of(label) not in ("Const", "Reorder", "Transpose"):
+            made = chain.from_iterable(parts[source] for source in sources)
+            outputs = {output for n in made for output in nodes[n].output}
+            read = {n for n, node in enumerate(nodes) if outputs & {*node.input}}
+            parts[name] = sorted(read - taken or read)[:1]
+    return {
+        operators[name][0]: tuple(dict.fromkeys(chain.from_iterable(numbers[n] for n in own)))
+        for name, own in parts.items()
+        if own
+    }
 
 
-def label_operators(compiled: Any) -> dict[str, tuple[str, list[str]]]:
-    """What a trace calls each operator of OpenVINO, and the nodes in it, by its name there."""
-    labels = {}
+def label_operators(compiled: Any) -> dict[str, tuple[str, list[str], list[str]]]:
+    """The label in traces of each operator of OpenVINO, its nodes, and what is before it, by name.
+
+    OpenVINO numbers its own names through a process; a label numbers them through the model.
+    """
+    labels, numbers = {}, Counter[str]()
     for operator in compiled.get_runtime_model().get_ordered_ops():
         info, name = operator.get_rt_info(), operator.get_friendly_name()
         kind, parts = (
@@ -256,7 +275,13 @@ def label_operators(compiled: Any) -> dict[str, tuple[str, list[str]]]:
         )
         if kind == "Subgraph" and "MatMul" in parts:  # attention; others are elementwise
             kind = "MatMulSubgraph"
-        labels[name] = f"{kind} ({name})", parts.split(",")
+        shown = name
+        if own := re.fullmatch(r"([A-Z]\w*)_\d+", name):
+            numbers[own[1]] += 1
+            shown = f"{own[1]} {numbers[own[1]]}"
+        before = (each.get_source_output().get_node() for each in operator.inputs())
+        sources = [source.get_friendly_name() for source in before]
+        labels[name] = f"{kind} ({shown})", parts.split(","), sources
     return labels
 
 
