@@ -158,8 +158,8 @@ def measure_case(name, root):
     if name.endswith("#6961"):
         export = replace(export, dtype="int8")
     elif name.endswith("#4005"):
-        # Restarts of 8 threads take 0.1 to 0.4 ms, and one of five far above hid the difference in 2
-        # to 5 % of runs resampled from ten measured restarts and such ones; of eight, in none.
+        # Restarts of 8 threads took 0.1 to 0.4 ms. Resampled with some of 0.6 and 1 ms, five
+        # hid the difference in 2 to 5 % of 2000 cases, eight in none.
         nets, x, options = SMALL, None, replace(options, threads=(1, THREADS), processes=8)
     elif name.endswith(("#7880", "#403")):
         model, exports = SMALL, (replace(export, backend="portable"), export)
