@@ -55,7 +55,10 @@ ROOT = Path(__file__).parents[2]
 MODELS = ("mobilenet_v3_small", "mobilenet_v3_small:int8", "vit_tiny")
 BEFORE = "79f2b46"
 MAX_BIAS_US, LEAST_SHARE, MAX_TRACING, MAX_TRACING_STEP = 0.05, 0.98, 0.02, 0.05
-BATCH_MS, BEFORE_BATCH, ROUNDS, WARMUP, RUNS = 20.0, 5, 6, 5, 50
+#: Of one operator, and how far its time may be from that of the trace: whole microseconds are
+#: rounded down for each reading.
+MOST_READINGS, FAR_NS = 4, {"before": 4000, "now": 500}
+BATCH_MS, BEFORE_BATCH, ROUNDS, WARMUP, RUNS = 20.0, 5, 6, 5, 20
 
 #: Records the monotonic clock in ns, doubled, plus one if XNNPACK itself asked; the last number is
 #: the time in which XNNPACK prepared its operators.
@@ -93,11 +96,14 @@ static long long now(void) {
 }
 #define PREPARES(name)                                       \
   int name(void* runtime, size_t size, const void* values) { \
-    int (*real)(void*, size_t, const void*);                 \
+    static void* known[64];                                  \
+    int i = 0, (*real)(void*, size_t, const void*);          \
     *(void**)&real = dlsym(RTLD_NEXT, #name);                \
     const long long start = now();                           \
     const int code = real(runtime, size, values);            \
-    prepared += now() - start;                               \
+    while (i < 63 && known[i] && known[i] != runtime) i++;   \
+    if (known[i] == runtime) prepared += now() - start;      \
+    known[i] = runtime;                                      \
     return code;                                             \
   }
 PREPARES(xnn_reshape_runtime)
@@ -204,17 +210,17 @@ def check_times(runners, flags, preload, folder) -> bool:
     for name, runner in runners.items():
         calls, _ = trace(runner, flags, folder, {"LD_PRELOAD": preload, "READINGS": folder / "ns"})
         *readings, prepared = np.fromfile(folder / "ns", np.int64)
-        find = find_logged if name == "now" else find_asked
-        true, logged = find(np.array(readings), calls), np.concatenate(calls)
-        cost = np.median(true - logged) if name == "now" else 0.0
-        bias = np.mean(logged + cost - true) / 1e3
+        asked = np.array([ns // 2 for ns in readings if name == "now" or ns % 2])
+        true, logged = find_true(asked, calls, FAR_NS[name]), np.concatenate(calls)
+        cost = np.nanmedian(true - logged) if name == "now" else 0.0
+        bias = np.nanmean(logged + cost - true) / 1e3
         calls, rows = trace(runner, flags, folder)
         by_run = rows.pivot_table("duration_ns", "run", "kind", "sum", observed=True)
         share = by_run["delegate_operator"] / by_run["delegate_call"]
-        whole = share + prepared / (RUNS + WARMUP) / by_run["delegate_call"]
+        whole = share + prepared / (WARMUP + RUNS - 1) / by_run["delegate_call"]
         print(
-            f"  {name}: bias {bias:+.3f} us per operator ({len(logged)} of "
-            f"{np.mean(true) / 1e3:.2f} us, a reading {cost / 1e3:.3f} us), "
+            f"  {name}: bias {bias:+.3f} us per operator ({np.isfinite(true).sum()} of "
+            f"{len(logged)}, {np.nanmean(true) / 1e3:.2f} us, a reading {cost / 1e3:.3f} us), "
             f"explained {share.median():.3f}, with their preparation {whole.median():.3f}"
         )
     same = inspect(folder / "trace.etdump") == sum(map(sum, calls))
@@ -222,7 +228,9 @@ def check_times(runners, flags, preload, folder) -> bool:
     return bool(abs(bias) < MAX_BIAS_US and whole.median() >= LEAST_SHARE and same)
 
 
-def trace(runner, flags, folder, environment=None) -> tuple[list[np.ndarray], pd.DataFrame]:
+def trace(
+    runner, flags, folder, environment=None, runs=RUNS
+) -> tuple[list[np.ndarray], pd.DataFrame]:
     """The operators' times of every call of a delegate, and all events."""
     count = ["--warmup", str(WARMUP), "--num_executions", str(RUNS)]
     command = [runner, *flags, *count, "--etdump_path", str(folder / "trace.etdump")]
@@ -234,23 +242,35 @@ def trace(runner, flags, folder, environment=None) -> tuple[list[np.ndarray], pd
     return [times.to_numpy() for _, times in grouped], events
 
 
-def find_asked(readings, calls) -> np.ndarray:
-    """True times from what XNNPACK itself asked for: before and after every operator."""
-    asked = readings[readings % 2 == 1] // 2
-    sizes = [len(call) + 1 for call in calls]
-    parts = np.split(asked[-sum(sizes) :], np.cumsum(sizes)[:-1])
-    return np.concatenate([np.diff(part) for part in parts])
+def find_true(readings: np.ndarray, calls: list[np.ndarray], far_ns: int) -> np.ndarray:
+    """The operators' times between readings, where they are closest to a call's; NaN if nowhere.
 
-
-def find_logged(readings, calls) -> np.ndarray:
-    """True times from all readings: of those that follow each other, what is closest to a call."""
-    steps, found = np.diff(readings // 2), []
+    XNNPACK reads the clock after each of an operator's up to `MOST_READINGS` computations.
+    """
+    true = []
     for call in calls:
-        windows = np.lib.stride_tricks.sliding_window_view(steps, len(call))
-        near = windows[np.abs(windows[:, 0] - call[0]) < 1000]
-        errors = np.abs(near - call).max(axis=1, initial=0)
-        found.append(near[errors.argmin()] if len(near) else np.full(len(call), np.nan))
-    return np.concatenate(found)
+        near = [
+            np.abs(readings[n:] - readings[:-n] - call[0]) < far_ns
+            for n in range(1, MOST_READINGS + 1)
+        ]
+        starts = {int(start) for each in near for start in np.flatnonzero(each)}
+        found = [follow(readings, start, call, far_ns) for start in starts]
+        found = [times for times in found if len(times) == len(call)]
+        errors = [np.abs(times - call).max() for times in found]
+        true.append(found[np.argmin(errors)] if errors else np.full(len(call), np.nan))
+    return np.concatenate(true)
+
+
+def follow(readings, start, call, far_ns) -> np.ndarray:
+    """The times between readings from ``start`` on, as long as they fit a call's operators."""
+    ends = [start]
+    for duration in call:
+        times = readings[ends[-1] + 1 : ends[-1] + 1 + MOST_READINGS] - readings[ends[-1]]
+        errors = np.abs(times - duration)
+        if errors.min(initial=far_ns) >= far_ns:
+            break
+        ends.append(ends[-1] + 1 + int(errors.argmin()))
+    return np.diff(readings[ends])
 
 
 def inspect(etdump: Path) -> float:

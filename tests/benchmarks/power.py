@@ -7,8 +7,9 @@ A matrix product with 3200 columns of weights is compared with those of 3200, 32
 run, with a shorter plan.
 
 Run ``python tests/benchmarks/power.py --folder DIR --trials 20`` on an idle machine; a second call
-continues in the same folder, and ``--minutes`` ends one early (0 only exports). ``--together``
+continues in the same folder, and ``--minutes`` ends one early (0 only reports). ``--together``
 leaves out separate runs. The load is printed, ``--processes`` and ``--batch-ms`` say how long.
+``--joined 3,10`` also judges so many successive trials as one longer run.
 Exits 1 if side by side finds fewer than 9 of 10 programs that are 10 % slower, fewer of any size
 than separate runs, or if more than 5 % of its verdicts on equal programs are wrong.
 
@@ -18,7 +19,7 @@ others by more than 1 %, and by more than its 95 % interval.
 """
 
 import argparse
-import json
+import itertools
 import os
 import sys
 import tempfile
@@ -41,8 +42,8 @@ from workbench.run import execute
 #: By how many per cent they are slower: multiples of 32, the columns of the widest microkernel.
 COLUMNS = {0: 3200, 1: 3232, 2: 3264, 5: 3360, 10: 3520}
 COPIES = 40
-WAYS = ("side by side", "separate")
-RESULTS = "results.jsonl"
+#: What programs are called in the tables of times.
+BASELINE, CONTROL, ALONE = "baseline", "control", "alone "
 
 
 def main() -> int:
@@ -53,24 +54,42 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--batch-ms", type=float, default=5.0)
     parser.add_argument("--together", action="store_true")
+    parser.add_argument("--joined", default="", help="trials that are judged as one, such as 3,10")
     parser.add_argument("--position", action="store_true")
     options = parser.parse_args()
 
     end = time.monotonic() + 60 * options.minutes
     place = options.folder or Path(tempfile.mkdtemp(prefix="power-"))
-    programs, results = export_programs(place / "programs"), place / RESULTS
+    programs = export_programs(place / "programs")
     if options.position:
         return compare_places(programs[-1], options, place / "copies")
-    results.touch()
-    for _ in range(len(results.read_text().splitlines()), options.trials):
+    for number in range(options.trials):
+        path = place / f"trial{number}.csv.gz"
+        if path.exists():
+            continue
         if time.monotonic() > end:
             break
         with tempfile.TemporaryDirectory() as folder:
-            found = run_trial(programs, options, Path(folder)) | {"load": os.getloadavg()[0]}
-        with open(results, "a") as file:
-            file.write(json.dumps(found) + "\n")
-    trials = [json.loads(line) for line in results.read_text().splitlines()]
+            start = time.monotonic()
+            times = run_trial(programs, options, Path(folder))
+        times.assign(seconds=time.monotonic() - start, load=os.getloadavg()[0]).to_csv(
+            path, index=False
+        )
+    paths = [path for n in range(options.trials) if (path := place / f"trial{n}.csv.gz").exists()]
+    trials = [pd.read_csv(path, dtype={"experiment": str}) for path in paths]
+    for count in filter(None, options.joined.split(",")):
+        size = int(count)
+        starts = range(0, len(trials) - size + 1, size)
+        report([join(trials[start : start + size]) for start in starts])
     return report(trials) if trials else 1
+
+
+def join(trials: list[pd.DataFrame]) -> pd.DataFrame:
+    """Successive trials as one, with as many restarts as all of them."""
+    shifts = itertools.accumulate((t["process"].max() + 1 for t in trials[:-1]), initial=0)
+    moved = (t.assign(process=t["process"] + s) for t, s in zip(trials, shifts, strict=True))
+    whole = pd.concat(moved)
+    return whole.assign(seconds=sum(t["seconds"].iloc[0] for t in trials))
 
 
 def export_programs(folder: Path) -> dict[int, Path]:
@@ -86,8 +105,8 @@ def export_programs(folder: Path) -> dict[int, Path]:
     return paths
 
 
-def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
-    """Verdict and speed-up of every candidate side by side, and restarts of every program alone."""
+def run_trial(programs, options, folder: Path) -> pd.DataFrame:
+    """The times of every program beside the baseline, its control and the others, and alone."""
     runner = wb.find_runner()
     baseline, *others = programs.values()
 
@@ -101,46 +120,57 @@ def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
         return plan, measure(plan, runner, folder / name)
 
     plan, together = time_plan("together", baseline, others)
-    control, side_by_side = plan.experiments[-1].name, {}
-    for slowdown, pair in zip(COLUMNS, plan.pairs, strict=True):
-        row = compare_latencies(together, pair.baseline, pair.candidate, control=control).iloc[0]
-        side_by_side[slowdown] = [row["outcome"], float(row["speedup"])]
-    if options.together:
-        return {WAYS[0]: side_by_side}
-    alone = {
-        slowdown: restart_latencies(time_plan(f"alone{slowdown}", pte)[1]).to_list()
-        for slowdown, pte in programs.items()
-    }
-    return dict(zip(WAYS, (side_by_side, alone), strict=True))
+    pairs = zip(COLUMNS, plan.pairs, strict=True)
+    names = {plan.experiments[0].name: BASELINE, plan.experiments[-1].name: CONTROL}
+    names |= {pair.candidate: str(slowdown) for slowdown, pair in pairs}
+    tables = [together.replace({"experiment": names})]
+    for slowdown, pte in () if options.together else programs.items():
+        name = f"{ALONE}{slowdown}"
+        tables.append(time_plan(f"alone{slowdown}", pte)[1].assign(experiment=name))
+    return pd.concat(tables, ignore_index=True)
 
 
-def report(trials: list[dict]) -> int:
+def report(trials: list[pd.DataFrame]) -> int:
     """Print the table; the exit code."""
     rows, found = [], {}
-    separate = [trial for trial in trials if WAYS[1] in trial]
-    loads = [trial["load"] for trial in trials]
-    print(f"{len(trials)} trials, load {min(loads):.1f} to {max(loads):.1f}")
+    loads = pd.concat([trial["load"] for trial in trials])
+    seconds = np.median([trial["seconds"].iloc[0] for trial in trials])
+    print(f"{len(trials)} trials of {seconds:.0f} s, load {loads.min():.1f} to {loads.max():.1f}")
     for slowdown, columns in COLUMNS.items():
         row = {"columns": f"{COLUMNS[0]} against {columns}", "true": f"{1 + slowdown / 100:.2f}x"}
-        verdicts = {WAYS[0]: [trial[WAYS[0]][str(slowdown)] for trial in trials]}
-        if separate:
-            apart = [[trial[WAYS[1]][key] for trial in separate] for key in ("-1", str(slowdown))]
-            judged = [compare_restarts([""], [a], [b]).iloc[0] for a, b in zip(*apart, strict=True)]
-            verdicts[WAYS[1]] = [(row["outcome"], row["speedup"]) for row in judged]
         wanted = ("slower",) if slowdown else ("faster", "slower")
-        for way, each in verdicts.items():
-            found[way, slowdown] = sum(outcome in wanted for outcome, _ in each)
-            estimates = [1 / speedup for _, speedup in each]
+        for way, judge in (("side by side", judge_together), ("separate", judge_alone)):
+            verdicts = [v for trial in trials if (v := judge(trial, slowdown)) is not None]
+            if not verdicts:
+                continue
+            found[way, slowdown] = sum(verdict["outcome"] in wanted for verdict in verdicts)
+            estimates = [1 / verdict["speedup"] for verdict in verdicts]
             row |= {
-                f"{way}: found": f"{found[way, slowdown]} of {len(each)}",
+                f"{way}: found": f"{found[way, slowdown]} of {len(verdicts)}",
                 f"{way}: estimates": f"{np.median(estimates):.3f}x "
                 f"({min(estimates):.3f} to {max(estimates):.3f})",
             }
         rows.append(row)
     print(pd.DataFrame(rows).to_markdown(index=False))
-    together, apart = ([found.get((way, s), 0) for s in COLUMNS] for way in WAYS)
+    together, apart = (
+        [found.get((way, s), 0) for s in COLUMNS] for way in ("side by side", "separate")
+    )
     enough = together[-1] >= 0.9 * len(trials) and together[0] <= 0.05 * len(trials)
     return 0 if enough and all(a >= b for a, b in zip(together[1:], apart[1:], strict=True)) else 1
+
+
+def judge_together(times: pd.DataFrame, slowdown: int) -> pd.Series:
+    """The verdict on a program that was measured beside the baseline."""
+    beside = times[~times["experiment"].str.startswith(ALONE)]
+    return compare_latencies(beside, BASELINE, str(slowdown), control=CONTROL).iloc[0]
+
+
+def judge_alone(times: pd.DataFrame, slowdown: int) -> pd.Series | None:
+    """The verdict on a program that was measured without the baseline, if it was."""
+    names = f"{ALONE}-1", f"{ALONE}{slowdown}"
+    sides = [restart_latencies(times[times["experiment"] == name]).to_list() for name in names
+             if (times["experiment"] == name).any()]  # fmt: skip
+    return compare_restarts([""], *[[side] for side in sides]).iloc[0] if sides else None
 
 
 def compare_places(pte: Path, options, folder: Path) -> int:
