@@ -61,7 +61,7 @@ MOST_READINGS, FAR_NS = 4, {"before": 4000, "now": 500}
 BATCH_MS, BEFORE_BATCH, ROUNDS, WARMUP, RUNS = 20.0, 5, 6, 5, 20
 
 #: Records the monotonic clock in ns, doubled, plus one if XNNPACK itself asked; the last number is
-#: the time in which XNNPACK prepared its operators.
+#: the time in which XNNPACK prepared its operators after the first inference.
 PRELOAD = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -212,15 +212,15 @@ def check_times(runners, flags, preload, folder) -> bool:
         *readings, prepared = np.fromfile(folder / "ns", np.int64)
         asked = np.array([ns // 2 for ns in readings if name == "now" or ns % 2])
         true, logged = find_true(asked, calls, FAR_NS[name]), np.concatenate(calls)
-        cost = np.nanmedian(true - logged) if name == "now" else 0.0
-        bias = np.nanmean(logged + cost - true) / 1e3
+        cost = np.median(true - logged) if name == "now" else 0.0
+        bias = np.mean(logged + cost - true) / 1e3
         calls, rows = trace(runner, flags, folder)
         by_run = rows.pivot_table("duration_ns", "run", "kind", "sum", observed=True)
         share = by_run["delegate_operator"] / by_run["delegate_call"]
         whole = share + prepared / (WARMUP + RUNS - 1) / by_run["delegate_call"]
         print(
             f"  {name}: bias {bias:+.3f} us per operator ({np.isfinite(true).sum()} of "
-            f"{len(logged)}, {np.nanmean(true) / 1e3:.2f} us, a reading {cost / 1e3:.3f} us), "
+            f"{len(logged)}, {np.mean(true) / 1e3:.2f} us, a reading {cost / 1e3:.3f} us), "
             f"explained {share.median():.3f}, with their preparation {whole.median():.3f}"
         )
     same = inspect(folder / "trace.etdump") == sum(map(sum, calls))
@@ -228,9 +228,7 @@ def check_times(runners, flags, preload, folder) -> bool:
     return bool(abs(bias) < MAX_BIAS_US and whole.median() >= LEAST_SHARE and same)
 
 
-def trace(
-    runner, flags, folder, environment=None, runs=RUNS
-) -> tuple[list[np.ndarray], pd.DataFrame]:
+def trace(runner, flags, folder, environment=None) -> tuple[list[np.ndarray], pd.DataFrame]:
     """The operators' times of every call of a delegate, and all events."""
     count = ["--warmup", str(WARMUP), "--num_executions", str(RUNS)]
     command = [runner, *flags, *count, "--etdump_path", str(folder / "trace.etdump")]
