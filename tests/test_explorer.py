@@ -140,6 +140,12 @@ def test_a_picked_run_is_explored_and_drives_other_cells(seen):
     assert "reading toy_cnn" in states[0] and states[-1] == ""
 
 
+def test_a_recorded_run_is_listed_once_under_its_name(front_end):
+    (menu,) = wb.pick_run(wb.sample_run("toy_cnn"), folder="nowhere").children[0].children
+    assert menu.label == "toy_cnn, qemu-aarch64 (recorded)" and menu.index == 0
+    assert list(menu.options).count(menu.label) == 1 and not any("/" in n for n in menu.options)
+
+
 def test_a_run_that_cannot_be_read_is_refused_in_one_line(seen, tmp_path):
     keep_run(tmp_path / "runs" / "whole")
     picked = wb.pick_run(folder=tmp_path)

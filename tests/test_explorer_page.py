@@ -646,11 +646,14 @@ def test_where_there_is_little_room_details_are_a_drawer(open_page, width):
     assert page.get_by_role("link", name="Report").get_attribute("href") == "report.html"
 
 
-@pytest.mark.parametrize("width", [1400, 900, 390])
-def test_heads_are_whole_and_buttons_stay_together(open_page, width):
+@pytest.mark.parametrize("width", [1400, 1180, 1120, 900, 390])
+def test_heads_and_layers_are_whole_and_buttons_stay_together(open_page, width):
     page = open_page(size=(width, 900))
-    cut = "heads => heads.filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"
+    cut = "parts => parts.filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"
     assert page.locator(".t-heads button").evaluate_all(cut) == []
+    assert page.locator(".t-body .t-name").evaluate_all(cut) == []
+    if width != 1120:  # of the deepest layers, the beginning
+        assert len(page.locator(".t-body .t-path").evaluate_all(cut)) <= 2
     places = [b.bounding_box() for b in page.locator(".facts button:visible").all()]
     assert len({place["y"] for place in places}) == 1
 

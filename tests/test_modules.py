@@ -151,6 +151,23 @@ def test_magics_take_names_of_the_notebook_and_cells(shell, quick):
     assert isinstance(done.error_in_exec, Exception)
 
 
+def test_the_magic_completes_commands_options_and_names_of_the_notebook(
+    shell, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "networks").mkdir()
+    shell.run_cell("import torch; net = torch.nn.ReLU(); needle = torch.ones(1); nothing = 1")
+    shell.run_cell("%load_ext workbench")
+
+    def complete(line):
+        return set(shell.complete(line.rpartition(" ")[2], line, len(line))[1])
+
+    assert complete("%workbench pro") == {"profile", "project"}
+    assert complete("%workbench profile --dt") == {"--dtype"}
+    assert complete("%%workbench profile net --iso") == set()
+    assert complete("%workbench profile ne") == {"net", "needle", "networks"}
+
+
 def test_an_error_is_one_line_in_a_notebook_and_its_traceback_can_be_asked_for(shell, capsys):
     shell.run_cell("import workbench as wb; wb.sample_run('nope')")
     first = capsys.readouterr().out

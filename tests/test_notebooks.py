@@ -40,6 +40,8 @@ def test_the_list_of_notebooks_has_each_with_what_it_has():
         code = "".join(cell["source"] for cell in code_of(path))
         widgets = set(re.findall(r"wb\.(pick\w*|LiveRun|explore)\b", code))
         assert widgets == set(re.findall(r"`(\w+)`", row[3]))
+        driven = re.search(r"`explore`: .*selected", row[3])
+        assert bool(driven) == bool(re.search(r"explorer\.draw\(", code))
         figures = set(re.findall(r"plot_(\w+)", code)) or {"the explorer's" if widgets else "none"}
         assert figures == set(row[4].split(", ")) or (row[4:5] == ["none"] and "pick" in widgets)
         assert row[2].isdecimal() and (row[5] != "none |") == ("**Exercise.**" in path.read_text())

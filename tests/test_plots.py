@@ -314,6 +314,24 @@ def test_figures_of_recorded_runs_are_tidy_and_say_if_they_were_emulated(name, m
     assert_tidy(figure)
 
 
+def test_the_name_of_a_variant_covers_no_other_name_or_dot():
+    study = wb.read_study(wb.sample_file("out_Tiny"))
+    figure = wb.plot_variants(study)
+    assert_tidy(figure)
+    (axis,), boxes = figure.axes, texts_of(figure)
+    names = {text.get_text(): box for text, box in boxes.items()}
+    assert {variant.name for variant in study.variants if variant.latency_ms} <= names.keys()
+    for dot in axis.transData.transform(axis.collections[1].get_offsets()):
+        assert not any(box.contains(*dot) for box in names.values())
+
+
+def test_long_names_of_bars_are_cut_where_they_agree(run):
+    sides = {f"{run.model}, linux (recorded): {m.name}, 1 thread": m.categories
+             for m in run.measurements[:2]}  # fmt: skip
+    (axis,) = wb.plot_categories(sides).axes
+    assert rows_of(axis) == [m.name for m in run.measurements[:2]]
+
+
 def test_a_figure_takes_what_leads_to_its_noun_and_refuses_all_else(run, ab):
     wanted = wb.plot_operators(ab.candidate).alt_text
     assert wb.plot_operators(run).alt_text == wanted

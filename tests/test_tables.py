@@ -1,6 +1,7 @@
 """Tables and views, as a reader sees them."""
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -102,6 +103,11 @@ def test_a_table_may_be_cut_and_names_its_columns(run):
     assert "not recorded" in str(wb.show(None, caption="Memory"))
 
 
+def test_short_texts_are_not_broken_where_there_is_little_room():
+    rows = pd.DataFrame({"limit": ["10.0 %"], "source": ["a reason of many words " * 3]})
+    assert re.findall(r"td\.col(\d) \{\s*white-space: nowrap", wb.show(rows).html) == ["0"]
+
+
 def test_a_table_of_nothing_is_a_table():
     assert "| a |" in str(wb.show(pd.DataFrame({"a": []})))
     assert str(wb.show([])) == ""
@@ -147,6 +153,21 @@ def test_a_run_shows_its_verdicts_and_a_comparison_its_own(run):
     assert str(wb.show(run, "verdicts", "quality")) == "\n\n".join(
         str(wb.show(run, view)) for view in ("verdicts", "quality")
     )
+
+
+def test_sides_of_two_runs_are_told_apart_by_their_programs():
+    compared = wb.compare(recorded("AsTrained"), recorded("Ready"))
+    text = str(wb.show(compared))
+    for name in ("AsTrained_xnnpack_fp32", "Ready_xnnpack_fp32"):
+        assert re.search(rf"{name}: \d+\.?\d* ± ", text)
+        assert f"Caveat: {name}: measurement quality C" in text
+    assert "avx512_on" not in text
+
+
+def test_rules_are_those_of_the_runs_operators(run):
+    text = str(wb.show(run, "rules", top=2))
+    assert "| activation |" in text and "| deconvolution |" not in text
+    assert all(f"| {name} |" in text for name in run.subject.ledger["rule"])
 
 
 def test_latencies_and_operators_are_those_of_the_run(run):

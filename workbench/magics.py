@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import ShellComplete
 from IPython.core.error import UsageError as MagicError
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -125,12 +126,13 @@ def _record(record: type[Record], params: Mapping[str, Any]) -> Record:
 
 
 def complete(shell: InteractiveShell, event: Any) -> list[str]:
-    """Commands, the options of one, files, and names that hold something to give to it."""
-    _, *words = event.text_until_cursor.split()
-    name = words[0] if words else ""
-    if name not in workbench.commands:
-        return sorted(workbench.commands)
-    if event.symbol.startswith("-"):
-        return [option for param in workbench.commands[name].params for option in param.opts]
-    given = [n for n, value in shell.user_ns.items() if isinstance(value, Run | Program)]
-    return given + [str(path) for path in Path().glob(f"{glob.escape(event.symbol)}*")]
+    """Commands, their options, files, and names that hold something to give to a command."""
+    _, *words = event.text_until_cursor.removesuffix(event.symbol).split()
+    items = ShellComplete(workbench, {}, "%workbench", "").get_completions(words, event.symbol)
+    if plain := [item.value for item in items if item.type == "plain"]:
+        return plain
+    torch = sys.modules.get("torch")
+    kinds = (Run, Program, *((torch.nn.Module, torch.Tensor) if torch else ()))
+    names = [name for name, value in shell.user_ns.items() if isinstance(value, kinds)]
+    files = [str(path) for path in Path().glob(f"{glob.escape(event.symbol)}*")]
+    return [name for name in names if not name.startswith("_")] + files

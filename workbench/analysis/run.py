@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -1398,8 +1399,15 @@ class Comparison:
             what = "the interval does not cover what changed on the machine in between"
             offer = "wb.profile([before, after]) measures both side by side"
             caveats.append(f"measured apart: {what}; {offer}")
-        caveats += self.candidate.caveats + ([] if self.same_program else self.baseline.caveats)
-        return list(dict.fromkeys(caveats))
+        sides = [self.candidate] if self.same_program else [self.candidate, self.baseline]
+        return list(dict.fromkeys([*caveats, *chain.from_iterable(map(self._caveats_of, sides))]))
+
+    def _caveats_of(self, side: Measurement) -> list[str]:
+        """The caveats of a side; they name its program where the label is that of both."""
+        if self.same_program or self.baseline.label != self.candidate.label:
+            return side.caveats
+        texts = (text.removeprefix(f"{side.label}: ") for text in side.caveats)
+        return [f"{side.program.stem}: {text}" for text in texts]
 
     def _key(self, key: str) -> str:
         """A candidate's key where the two sides are paired; marked if the baseline lacks it."""

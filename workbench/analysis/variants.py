@@ -47,7 +47,7 @@ def read_study(path: str | Path) -> Study:
     Examples
     --------
     >>> wb.read_study(wb.sample_file("out_Tiny")).conclusion
-    '07-int8-mixed: 1.08x [1.06, 1.09] the speed of the baseline, SQNR 54.6 dB, 0.0 MB'
+    '07-int8-mixed: 1.08x [1.06, 1.09] the speed of the baseline, SQNR 54.6 dB, 0.0253 MB'
     """
     path = Path(path)
     places = (path, path / STUDY, path / "optimize" / STUDY)

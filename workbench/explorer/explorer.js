@@ -1,4 +1,4 @@
-// Made by `python3 dev.py web` from sources with SHA-256 d366194bedc6780d2c1e2719991cbe64c453d00c07c5c2c9e9a7d3a3a6e83d39
+// Made by `python3 dev.py web` from sources with SHA-256 51c374834a1db21f6579d51d64d2c4d71cd9416cb7b42a774be927b19b844574
 /* Contains these packages:
 
 @dagrejs/dagre 3.1.3 (MIT)
@@ -201,7 +201,7 @@ var q={Convolution:"#0072B2",GEMM:"#56B4E9","Data Movement":"#E69F00",Elementwis
 .wb-explorer :is(.t-grid, .graph, .sheet, pre) { --shade: color-mix(in srgb, var(--ink) 14%, transparent); --over: linear-gradient(var(--panel) 0 0); background-color: var(--panel); background-repeat: no-repeat; }
 .wb-explorer :is(.t-grid, .graph, .sheet) { background-image: var(--over), var(--over), linear-gradient(var(--shade), #0000), linear-gradient(0deg, var(--shade), #0000); background-size: 100% 12px; background-position: top, bottom, top, bottom; background-attachment: local, local, scroll, scroll; }
 .wb-explorer pre { background-image: var(--over), var(--over), linear-gradient(90deg, var(--shade), #0000), linear-gradient(-90deg, var(--shade), #0000); background-size: 12px 100%; background-position: left, right, left, right; background-attachment: local, local, scroll, scroll; }
-.wb-explorer .card { flex: 0 0 264px; text-align: left; padding: 7px 10px; border-radius: 8px; display: flex; flex-direction: column; gap: 3px; align-items: flex-start; }
+.wb-explorer .card { flex: 1 0 264px; max-width: 420px; text-align: left; padding: 7px 10px; border-radius: 8px; display: flex; flex-direction: column; gap: 3px; align-items: flex-start; }
 .wb-explorer .card b { font-weight: 560; display: -webkit-box; -webkit-line-clamp: 3; -webkit-box-orient: vertical; overflow: hidden; }
 .wb-explorer .card .soft { font-size: 12px; } .wb-explorer .card .where { display: -webkit-box; -webkit-line-clamp: 2; -webkit-box-orient: vertical; overflow: hidden; overflow-wrap: anywhere; }
 
@@ -259,7 +259,7 @@ var q={Convolution:"#0072B2",GEMM:"#56B4E9","Data Movement":"#E69F00",Elementwis
 .wb-explorer .t-grid { --row: 27px; contain: layout paint style; height: 440px; overflow: auto; position: relative; border-top: 1px solid var(--line); }
 .wb-explorer .t-top { position: sticky; top: 0; z-index: 2; background: var(--panel); }
 .wb-explorer .t-row { display: grid; gap: 0 10px; height: 27px; align-items: center; padding: 0 6px; white-space: nowrap; } .wb-explorer .t-body .t-row { height: var(--row); }
-.wb-explorer .t-pair .t-row { grid-template-columns: minmax(250px, 1fr) var(--a, 54px) var(--b, 54px) minmax(60px, 90px) 68px 236px 78px; min-width: 800px; }
+.wb-explorer .t-pair .t-row { grid-template-columns: minmax(250px, 1fr) var(--a, 54px) var(--b, 54px) minmax(74px, 90px) 68px 236px 78px; min-width: 814px; }
 .wb-explorer .t-one .t-row { grid-template-columns: minmax(190px, 1fr) 110px 76px minmax(80px, 220px) 60px 48px; min-width: 640px; }
 .wb-explorer .t-heads { border-bottom: 1px solid var(--line); }
 .wb-explorer .t-heads > div { overflow: hidden; }
@@ -269,7 +269,10 @@ var q={Convolution:"#0072B2",GEMM:"#56B4E9","Data Movement":"#E69F00",Elementwis
 .wb-explorer .t-body .t-row { position: absolute; left: 0; right: 0; cursor: pointer; border-bottom: 1px solid color-mix(in srgb, var(--line) 45%, transparent); }
 .wb-explorer .t-body .t-row:hover { background: var(--hover); } .wb-explorer .t-body .t-row[aria-selected=true] { background: var(--pick); }
 .wb-explorer .t-grid:focus-visible .t-active { outline: 2px solid var(--link); outline-offset: -2px; }
-.wb-explorer .t-label { display: flex; align-items: baseline; min-width: 0; overflow: hidden; } .wb-explorer :is(.t-path, .t-kind, .t-name) { white-space: pre; overflow: hidden; text-overflow: ellipsis; } .wb-explorer .t-path { direction: rtl; text-align: left; max-width: calc(100% - 8em); } .wb-explorer :is(.t-path, .t-name) { flex: none; }
+.wb-explorer .t-label { display: flex; align-items: baseline; min-width: 0; overflow: hidden; } .wb-explorer :is(.t-path, .t-kind, .t-name) { white-space: pre; overflow: hidden; text-overflow: ellipsis; }
+/* The kind of operator gives way first, then the path from its left; what has no width shows no half letter. */
+.wb-explorer .t-kind { flex-shrink: 99999; min-width: 0; } .wb-explorer .t-kind::before { content: "\\200b"; }
+.wb-explorer .t-path { direction: rtl; text-align: left; min-width: 0; } .wb-explorer .t-name { flex: none; }
 .wb-explorer :is(.t-a, .t-b, .t-delta, .t-share, .t-run) { text-align: right; }
 .wb-explorer .t-bars { display: flex; flex-direction: column; gap: 2px; justify-content: center; } .wb-explorer .t-heads .t-bars { display: block; }
 .wb-explorer .t-bar { height: 6px; border-radius: 1px; } .wb-explorer .t-bar-a { background: var(--bar-a); } .wb-explorer .t-bar-b { background: var(--bar-b); }
@@ -291,13 +294,12 @@ var q={Convolution:"#0072B2",GEMM:"#56B4E9","Data Movement":"#E69F00",Elementwis
 .wb-explorer kbd { font: 12px ui-monospace, monospace; border: 1px solid var(--line); border-radius: 4px; padding: 0 5px; }
 
 @container (max-width: 1260px) {
-  .wb-explorer .t-pair .t-row { grid-template-columns: minmax(200px, 1fr) var(--a, 54px) var(--b, 54px) minmax(50px, 80px) 230px 78px; min-width: 640px; }
-  .wb-explorer .t-delta { display: none; }
+  .wb-explorer .t-pair .t-row { grid-template-columns: minmax(226px, 1fr) var(--a, 54px) var(--b, 54px) 74px 190px 76px; min-width: 736px; }
+  .wb-explorer .t-delta { display: none; } .wb-explorer .t-body .t-speedup { grid-template-columns: 48px 1fr; }
 }
 @container (max-width: 1000px) {
   .wb-explorer .columns { display: contents; }
   .wb-explorer .t-pair .t-row { grid-template-columns: minmax(204px, 1fr) 50px 50px 80px 194px 76px; min-width: 720px; }
-  .wb-explorer .t-body .t-speedup { grid-template-columns: 48px 1fr; }
   .wb-explorer .inspector { top: auto; bottom: 0; z-index: 5; flex-direction: column; max-height: min(50vh, 460px); border-radius: 12px 12px 0 0; border-color: var(--soft); box-shadow: 0 -4px 16px #0003; }
   .wb-explorer .handle { display: grid; grid-template-columns: minmax(0, 1fr) auto; gap: 0 10px; flex: none; text-align: left; border: 0; border-radius: 12px 12px 0 0; padding: 7px 12px; min-height: 44px; }
   .wb-explorer .handle :is(b, span) { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; } .wb-explorer .handle span { grid-row: 2; font-size: 12px; }

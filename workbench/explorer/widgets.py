@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import itertools
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from workbench.errors import WorkbenchError
 from workbench.explorer.page import Selector, explore
 from workbench.frames import plural
 from workbench.plots.changes import plot_heatmap
-from workbench.plots.style import Chart
+from workbench.plots.style import Chart, distinguish
 from workbench.plots.tables import Table, VStack, show_note
 from workbench.progress import is_interactive
 from workbench.store import find_runs
@@ -72,7 +71,9 @@ def pick_run(run_dir: str | Path = "", *, folder: str | Path = ".", view: str = 
     'mobilenet_v3_small'
     >>> picked.draw(wb.plot_categories)  # doctest: +SKIP
     """
-    paths = ({str(run_dir): Path(run_dir)} if run_dir else {}) | list_runs(folder)
+    listed = list_runs(folder)
+    first = [name for name, path in listed.items() if path.resolve() == Path(run_dir).resolve()]
+    paths = (dict.fromkeys(first or [str(run_dir)], Path(run_dir)) if run_dir else {}) | listed
     runs = widgets.Dropdown(options=paths, description="run", layout={"width": "max-content"})
     opened = functools.lru_cache(maxsize=4)(open_run)
     return Picker(opened, lambda run: explore(run, view), runs)
@@ -136,7 +137,7 @@ def pick_measurements(folder: str | Path = ".") -> Picker:
     labels = {name: label for label, name in found.items()}
     # The first two of one run: others may not be comparable.
     pairs = (p for p in itertools.pairwise(labels) if len({n.rsplit(":", 2)[0] for n in p}) == 1)
-    wide, axes = {"width": "30em"}, compare_runs.AXES
+    wide, axes = {"width": "max-content", "max_width": "100%"}, compare_runs.AXES
     listed = widgets.SelectMultiple(options=found, value=next(pairs, ()), rows=8, layout=wide)
     differ = widgets.SelectMultiple(options=axes, rows=len(axes), description="may differ")
 
@@ -159,8 +160,6 @@ def compare_picked(
         )
         return VStack(show_note(compared.text), explore(compared))
     aligned = compare_runs.align_measurements(picked, across=across, by="category")
-    parts = {label: re.split(", |: ", label) for label in picked}
-    common = set.intersection(*map(set, parts.values()))
-    heads = {label: "\n".join(p for p in parts[label] if p not in common) for label in picked}
+    heads = dict(zip(picked, map("\n".join, distinguish(picked)), strict=True))
     aligned = aligned.assign(run=aligned["run"].map(heads))
     return plot_heatmap(aligned, title="Every category, over the first")

@@ -71,7 +71,9 @@ def plot_categories(
 
 def draw_categories(bars: Mapping[str, pd.DataFrame], title: str) -> Chart:
     """One stacked bar per frame of categories and their times, with shares of each frame's sum."""
-    labels = [style.shorten(name, 28) for name in bars]
+    short = max(map(len, bars), default=0) <= 28
+    names = list(bars) if short else map(", ".join, style.distinguish(bars))
+    labels = [style.shorten(name, 28) for name in names]
     figure, axis = style.new_rows(title, labels, 0.66, head=0.74, right=0.95)
     intervals = {name: _intervals(frame) for name, frame in bars.items()}
     ends = [frame["high_ms"].max() for frame in intervals.values() if len(frame)]

@@ -3,13 +3,14 @@
 import itertools
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import Bbox
 
 from workbench.analysis.run import Comparison, Run
 from workbench.analysis.variants import tabulate_variants
@@ -349,12 +350,38 @@ def plot_sizes(run: Run) -> Chart:
     return figure
 
 
+def _name_dots(
+    axis: Axes, names: list[str], dots: np.ndarray, radii: np.ndarray, first: Collection[str]
+) -> None:
+    """Write the name of each dot beside, above or below it, where it covers no other name or dot.
+
+    Those named ``first`` have the choice; ``radii`` are points.
+    """
+    axis.autoscale_view()
+    points_per_pixel = 72 / axis.figure.dpi
+    middles = axis.transData.transform(dots) * points_per_pixel
+    left, height = axis.bbox.x0 * points_per_pixel, 9.0
+    taken = [Bbox([m - radius, m + radius]) for m, radius in zip(middles, radii, strict=True)]
+    for at in sorted(range(len(names)), key=lambda at: names[at] not in first):
+        half = np.array([72 * style.text_inches(names[at], 8), height]) / 2
+        beside, above = radii[at] + 2 + half[0], radii[at] + 1 + half[1]
+        inward = max(0.0, left + 1 + half[0] - middles[at][0])
+        for shift in ((beside, 0), (-beside, 0), (inward, above), (inward, -above)):
+            box = Bbox([middles[at] + shift - half, middles[at] + shift + half])
+            others = taken[:at] + taken[at + 1 :]
+            if box.x0 > left and not any(map(box.overlaps, others)):
+                axis.annotate(names[at], dots[at], shift, textcoords="offset points", va="center",
+                              ha="center", fontsize=8, color=style.INK)  # fmt: skip
+                taken.append(box)
+                break
+
+
 @draws(Study)
 def plot_variants(study: Study) -> Chart:
     """Latency against SQNR, one dot per measured variant; larger dots are larger programs.
 
     The line joins the variants that no other one beats in latency and error; hollow dots may not be
-    recommended. Of dots close together, one has a name.
+    recommended. Where there is no room, a dot has no name.
 
     Examples
     --------
@@ -384,17 +411,8 @@ def plot_variants(study: Study) -> Chart:
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter("")
-    places = axis.transLimits.transform(
-        axis.transScale.transform(rows[["latency_ms", "db"]].to_numpy())
-    )
-    dots = sorted(zip(rows["name"], places, np.sqrt(sizes) / 2, strict=True),
-                  key=lambda dot: dot[0] not in (study.best, base))  # fmt: skip
-    named: list[np.ndarray] = []
-    for name, place, radius in dots:
-        if all((abs(place - other) > (0.1, 0.06)).any() for other in named):
-            axis.annotate(name, place, (radius + 2, 0), xycoords="axes fraction", fontsize=8,
-                          textcoords="offset points", va="center", color=style.INK)  # fmt: skip
-            named.append(place)
+    dots = rows[["latency_ms", "db"]].to_numpy()
+    _name_dots(axis, list(rows["name"]), dots, np.sqrt(sizes) / 2, (study.best, base))
     axis.set_xlabel("latency in ms, with 95 % interval")
     axis.set_ylabel("SQNR in dB")
     return figure

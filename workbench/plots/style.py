@@ -5,7 +5,8 @@ import functools
 import html
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -230,6 +231,13 @@ def shorten(text: str, letters: int) -> str:
         return text
     tail = (letters - 1) // 3
     return f"{text[: letters - 1 - tail]}…{text[-tail:] if tail else ''}"
+
+
+def distinguish(labels: Collection[str]) -> list[list[str]]:
+    """The parts of each label, between commas or colons, without those that all labels have."""
+    parts = [re.split(", |: ", label) for label in labels]
+    common = set.intersection(*map(set, parts)) if parts[1:] else set()
+    return [[part for part in own if part not in common] or own for own in parts]
 
 
 def label_margin(labels: Iterable[str]) -> float:

@@ -60,8 +60,11 @@ _NUMBER_CSS = [
     {"selector": "", "props": "text-align:right"},
     {"selector": "td", "props": "white-space:nowrap"},
 ]
-_PROSE_CSS = "min-width:14em;overflow-wrap:anywhere"
+_PROSE_CSS = [{"selector": "", "props": "min-width:14em;overflow-wrap:anywhere"}]
+_SHORT_CSS = [{"selector": "td", "props": "white-space:nowrap"}]
+NOT_RECORDED = "Not recorded in this run."
 _PROSE_LETTERS = 24  #: Letters of a text beyond which its column needs some width.
+_SHORT_LETTERS = 14  #: Letters of a text that is not broken.
 _WIDE = 90  #: Letters in a row beyond which a table may need to be scrolled.
 
 
@@ -146,7 +149,7 @@ def show_table(
     not record it.
     """
     if frame is None:
-        return show_note(f"{caption or 'This'}: not recorded in this run")
+        return show_note(f"{caption}: not recorded in this run" if caption else NOT_RECORDED)
     for name in () if columns is None else columns:
         if name not in frame:
             raise unknown_name("column", name, map(str, frame.columns))
@@ -219,9 +222,10 @@ def _write_html(
 ) -> str:  # fmt: skip
     widths = {p: max([len(heads[p]), *cells[p].str.len()]) for p in heads}
     columns = {
-        place: _NUMBER_CSS if place in numbers else [{"selector": "", "props": _PROSE_CSS}]
-        for place in heads
-        if place in numbers or widths[place] > _PROSE_LETTERS
+        place: _NUMBER_CSS
+        if place in numbers
+        else _PROSE_CSS * (width > _PROSE_LETTERS) + _SHORT_CSS * (width <= _SHORT_LETTERS)
+        for place, width in widths.items()
     }
     text = f"{caption}{cells.to_csv()}".encode()
     styler = Styler(cells, uuid=f"{zlib.crc32(text):08x}", cell_ids=False)

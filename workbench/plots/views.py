@@ -12,6 +12,7 @@ from workbench import frames
 from workbench.analysis import sme2
 from workbench.analysis.atlas import describe_projections, project_levels
 from workbench.analysis.compare import FALSE_DISCOVERIES, explain_outcomes
+from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.describe import NO_PROGRAM, describe_gain, describe_latency, describe_place
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.exports import compare_exports, list_partition
@@ -138,7 +139,11 @@ def _verdicts(source: Run | Comparison, top: int) -> Iterator[Part]:
     texts = texts or ["No comparison: the run has no two experiments of one program."]
     texts, others = texts[:TOP_VERDICTS], texts[TOP_VERDICTS:]
     sides = [comparisons[0].baseline, comparisons[0].candidate] if comparisons else [run.subject]
-    times = [] if run.emulated else [f"{m.label}: {describe_latency(m.statistics)}" for m in sides]
+    labels = [m.label for m in sides]
+    if len(set(labels)) < len(labels):  # of two runs
+        labels = name_runs(sides)
+    latencies = zip(labels, (describe_latency(m.statistics) for m in sides), strict=True)
+    times = [] if run.emulated else list(map(": ".join, latencies))
     facts = " · ".join([*run.facts, f"quality {run.quality['grade'].iloc[0]}"])
     yield Table(f'<p style="opacity:.8">{to_html(facts)}</p>', to_markdown(facts))
     caveats = [f"Caveat: {text}." for text in source.caveats]
@@ -440,9 +445,11 @@ def _roofline(m: Measurement, top: int) -> Iterator[Part]:
 
 
 def _rules(run: Run, top: int) -> Iterator[Part]:
-    """The rules that place operators in categories, in the order in which they are tried."""
+    """The rules that place the run's operators in categories, in the order of their trial."""
     rules = pd.DataFrame(run.scheme.rules)
-    yield show_table(rules.assign(operators=rules["operators"].map(", ".join)), top=top)
+    used = rules[rules["name"].isin(run.subject.ledger["rule"])]
+    caption = f"{len(used)} of {len(rules)} rules, which place all operators of {run.subject.label}"
+    yield show_table(used.assign(operators=used["operators"].map(", ".join)), caption=caption)
 
 
 def _quality(run: Run, top: int) -> Iterator[Part]:
