@@ -59,7 +59,10 @@ def _kernel() -> Any:
 def _show_bar(tqdm: Any) -> Iterator[Progress]:
     bar_format = "{percentage:3.0f} % |{bar:16}| {elapsed}<{remaining} {desc}"
     options = {"bar_format": bar_format, "leave": False, "smoothing": 0, "dynamic_ncols": True}
-    with tqdm(total=1.0, **options) as bar, _repeat(bar.refresh):
+    in_notebook = tqdm.__module__ == "tqdm.notebook"
+    bar = tqdm(total=1.0, **options, **({"display": False} if in_notebook else {}))
+    shown = _display(bar.container) if in_notebook else contextlib.nullcontext()
+    with bar, shown, _repeat(bar.refresh):
 
         def show(text: str, part: float) -> None:
             text = printable(text)
@@ -70,6 +73,19 @@ def _show_bar(tqdm: Any) -> Iterator[Progress]:
             bar.update(part - bar.n)
 
         yield show
+
+
+@contextlib.contextmanager
+def _display(container: Any) -> Iterator[None]:
+    """Display a widget for a while; a notebook that is saved and opened again has nothing of it."""
+    from IPython.display import display
+
+    handle = display(container, display_id=True)
+    try:
+        yield
+    finally:
+        if handle:  # else there is no front end
+            handle.update({"text/html": ""}, raw=True)
 
 
 @contextlib.contextmanager
