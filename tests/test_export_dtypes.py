@@ -2,6 +2,8 @@
 
 import functools
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -718,6 +720,38 @@ def sized_layers():
 
 
 @pytest.mark.slow
+def test_a_short_import_has_the_whole_table_and_removes_functionalized_operators():
+    code = """
+import sys, torch
+from importlib.resources import read_text
+from ruamel.yaml import YAML
+from workbench.export.shortcuts import import_exir
+import_exir()
+print("torch._inductor.fx_passes.post_grad" in sys.modules)
+from executorch.exir.dialects.edge import _ops
+rows = YAML(typ="safe", pure=True).load(read_text("executorch.exir.dialects.edge", "edge.yaml"))
+print(_ops._edge_dialect_info == {row["inherits"]: row for row in rows}, len(rows) > 100)
+
+@torch.library.custom_op("mine::fill", mutates_args={"x"})
+def fill(x: torch.Tensor) -> None:
+    x.fill_(2)
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        y = x * 2
+        torch.ops.mine.fill(y)
+        return y
+
+exported = torch.export.export(Net(), (torch.ones(2),)).run_decompositions({})
+print("auto_functionalized" in str(exported.graph))
+from executorch.exir.program._program import unsafe_remove_auto_functionalized_pass as remove
+print("auto_functionalized" in str(remove(exported).graph), "mine.fill" in str(exported.graph))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True", "True", "True", "False", "True"], done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -732,6 +766,7 @@ def sized_layers():
     ids=["mixed", "upsampled", "masked", "recurrent", "branching", "sized", "toy_cnn"],
 )
 def test_shortcuts_change_no_program(make, tmp_path, monkeypatch):
+    monkeypatch.setattr("workbench.export.reduce._SECONDS", 0.0)  # else it tries what time allows
     runs, run = [], torch.fx.Interpreter.run
     monkeypatch.setattr(
         torch.fx.Interpreter, "run", lambda *args, **how: runs.append(1) or run(*args, **how)

@@ -30,7 +30,7 @@ from workbench.export.rewrite import (
     transform_passes,
     unroll_recurrences,
 )
-from workbench.export.shortcuts import take_shortcuts
+from workbench.export.shortcuts import import_exir, take_shortcuts
 from workbench.models.process import PROCESS_LOCK, collect_stderr, replaced, silence
 from workbench.models.sources import UserFrames, user_line_of_stack
 from workbench.options import Progress, silent
@@ -69,6 +69,7 @@ class Lowered:
 def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress = silent) -> Lowered:
     """Export a model and lower it to a backend; the model itself is not modified."""
     progress("importing ExecuTorch", 0.15)
+    import_exir()
     from executorch.extension.pybindings.portable_lib import _get_operator_names
 
     dtype, backend = options.dtype, options.backend

@@ -1,22 +1,31 @@
 """Shortcuts through ExecuTorch's lowering, which give the same program sooner.
 
 Lowering mobilenet_v3_small retraces its graph 25 times; a third of these find it as the last one
-left it. Each retrace copies every node's provenance, decompositions are applied that have nothing
-left to decompose, and patterns are exported that no operator of the graph could match.
+left it. Each retrace copies every node's provenance and writes and compiles Python code that nobody
+runs, decompositions are applied that have nothing left to decompose, and patterns are exported that
+no operator of the graph could match.
 """
 
 import contextlib
+import functools
+import importlib
 import importlib.metadata
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+import yaml
+from ruamel.yaml import YAML
+from torch._ops import HigherOrderOperator
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule
+from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.passes.infra.pass_base import PassResult
 from torch.fx.traceback import NodeSource
 
-from workbench.models.process import replaced
+from workbench.models.process import PROCESS_LOCK, replaced
 
 #: The versions whose lowering was read and compared; with others, nothing is changed.
 COMPARED = {"executorch": "1.5.1", "torch": "2.13"}
@@ -29,11 +38,46 @@ _HOOKS = (
 )  # fmt: skip
 
 
+def import_exir() -> None:
+    """Import ExecuTorch's exporter as shortly as possible.
+
+    It asks Inductor for one function, which few graphs need, and parses its table of operators in
+    pure Python: together a tenth of the first export of mobilenet_v3_small.
+    """
+    if "executorch.exir" in sys.modules or not (_is_compared() and yaml.__with_libyaml__):
+        return
+    inductor = ModuleType("torch._inductor.fx_passes.post_grad")
+    inductor.__dict__["decompose_auto_functionalized"] = _decompose_functionalized
+    with PROCESS_LOCK, replaced(YAML, "load", lambda _, text: yaml.load(text, yaml.CSafeLoader)):
+        if inductor.__name__ not in sys.modules:
+            sys.modules[inductor.__name__] = inductor
+            try:
+                importlib.import_module("torch.export._remove_auto_functionalized_pass")
+            finally:
+                del sys.modules[inductor.__name__]
+        importlib.import_module("executorch.exir")
+
+
+def _decompose_functionalized(graph: Graph) -> None:
+    for node in graph.nodes:
+        is_unused = node.op == "get_attr" and not node.users
+        is_higher_order = isinstance(node.target, HigherOrderOperator)
+        if is_unused or (is_higher_order and str(node.target) != "executorch_call_delegate"):
+            from torch._inductor.fx_passes.post_grad import decompose_auto_functionalized
+
+            decompose_auto_functionalized(graph)
+            return
+
+
+def _is_compared() -> bool:
+    installed = {name: importlib.metadata.version(name) for name in COMPARED}
+    return all(f"{installed[name]}.".startswith(f"{v}.") for name, v in COMPARED.items())
+
+
 @contextlib.contextmanager
 def take_shortcuts() -> Iterator[None]:
     """Leave out what lowering does in vain, if the installed versions are those compared."""
-    installed = {name: importlib.metadata.version(name) for name in COMPARED}
-    if not all(f"{installed[name]}.".startswith(f"{v}.") for name, v in COMPARED.items()):
+    if not _is_compared():
         yield
         return
     from executorch.backends.xnnpack._passes.convert_to_sdpa import ConvertToSDPAPass
@@ -42,7 +86,8 @@ def take_shortcuts() -> Iterator[None]:
     )
     from executorch.exir.pass_base import ExportPass, _ExportPassBase
 
-    retrace, decompose = _ExportPassBase.call, ExportedProgram.run_decompositions
+    retrace, write_code = _ExportPassBase.call, GraphModule.recompile
+    decompose = ExportedProgram.run_decompositions
     traced: WeakKeyDictionary[Graph, list[Any]] = WeakKeyDictionary()
     decomposed: WeakSet[ExportedProgram] = WeakSet()
 
@@ -66,6 +111,23 @@ def take_shortcuts() -> Iterator[None]:
         decomposed.add(result)
         return result
 
+    def write_code_later(self: Any) -> None:
+        if isinstance(self.graph._codegen, _PyTreeCodeGen):
+            tree = self.graph._codegen.pytree_info
+            self._in_spec, self._out_spec = tree.in_spec, tree.out_spec
+        self.__dict__.pop("_code", None)
+        # Each of these modules has a class of its own; with the code, it gets the other attributes.
+        cls = type(self)
+        cls._code = functools.cached_property(lambda self: write_code(self).src)
+        cls._code.__set_name__(cls, "_code")
+
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            write_code(self)
+            return self.forward(*args, **kwargs)
+
+        cls.forward = forward
+        self._recompile_submodules()
+
     def only_with(word: str, match: Any) -> Any:
         def call(self: Any, module: GraphModule) -> PassResult:
             found = any(word in str(node.target) for node in module.graph.nodes)
@@ -77,6 +139,7 @@ def take_shortcuts() -> Iterator[None]:
         for owner, name, shortcut in (
             (NodeSource, "__deepcopy__", lambda self, memo: self),  # nothing changes one
             (_ExportPassBase, "call", retrace_changed),
+            (GraphModule, "recompile", write_code_later),
             (ExportedProgram, "run_decompositions", decompose_present),
             (ConvertToSDPAPass, "call", only_with("softmax", ConvertToSDPAPass.call)),
             (
