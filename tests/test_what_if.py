@@ -81,11 +81,8 @@ def test_the_true_time_lies_within_the_band():
     assert 17 <= inside <= 20
 
 
-def test_one_restart_leaves_its_runs_and_one_run_no_band(ledger):
-    one = ledger[ledger["process"] == 0]
-    e2e = wb.predict_what_if(one, {"GEMM": 2}).iloc[0]
-    assert e2e["low"] < e2e["speedup"] < e2e["high"]
-    alone = wb.predict_what_if(one[one["run"] == 0], {"GEMM": 2}).iloc[0]
+def test_one_restart_has_no_band(ledger):
+    alone = wb.predict_what_if(ledger[ledger["process"] == 0], {"GEMM": 2}).iloc[0]
     assert np.isnan([alone["low"], alone["high"], alone["low_ms"], alone["high_ms"]]).all()
     assert alone["speedup"] > 1
 

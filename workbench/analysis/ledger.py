@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.statistics import find_undisturbed_runs
+from workbench.analysis.statistics import find_undisturbed_runs, middle_half
 from workbench.errors import StoreError, TraceError
 from workbench.frames import EVENTS, LEDGER, check
 from workbench.records.runs import Session
@@ -251,20 +251,18 @@ def _pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return pd.factorize(first * span + (second - least))[0]
 
 
-#: An inference without CPU time was disturbed if it took this many times the third quartile, and
-#: is an outlier of the others.
-DISTURBED = 1.1
-
-
 def kept_runs(session: Session, traced_ns: np.ndarray, path: Path) -> np.ndarray:
-    """Which runs of a trace, given their times, count: those after the warm-up, and undisturbed."""
+    """Which runs of a trace count, given their times: those that ran without interruption.
+
+    Without CPU times to show that, the middle half after the warm-up, whose mean is the latency.
+    """
     runs = len(traced_ns)
     if not session.batches:
         if runs <= session.skipped:
             raise TraceError(f"holds {runs} runs, {session.skipped} of them to warm up", where=path)
-        p25, p75 = np.percentile(traced_ns[session.skipped :], [25, 75])
-        kept: np.ndarray = traced_ns <= max(p75 + 1.5 * (p75 - p25), DISTURBED * p75)
-        return kept & (np.arange(runs) >= session.skipped)
+        kept = np.zeros(runs, dtype=bool)
+        kept[session.skipped + middle_half(traced_ns[session.skipped :])] = True
+        return kept
     wall, cpu = (
         np.concatenate([getattr(batch, clock) for batch in session.batches])
         for clock in ("wall_ns", "cpu_ns")

@@ -232,7 +232,7 @@ def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
     """The five categories of one measurement, in their usual order; 0 ms if one is absent.
 
     ``frames.CATEGORIES``, plus ``std_ms`` over the runs, ``low_ms`` and ``high_ms`` of Student's
-    95 % interval over the restarts (over the runs if there is only one); ``mean_ms`` sums to the
+    95 % interval over the restarts, of which one has none; ``mean_ms`` sums to the
     mean E2E time, ``share`` to 1.
     """
     ledger = add_categories(ledger)

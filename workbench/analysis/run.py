@@ -448,7 +448,11 @@ class Run:
             *(row for m in subjects for row in m.checks),
             *(row for ab in self.comparisons for row in ab.checks),
             quality.check_ledger(self.ledger, [m.closed for m in self.traced]),
-            quality.check_traces(self.ledger, sum(len(m.traced_times) for m in self.traced)),
+            quality.check_traces(
+                self.ledger,
+                sum(len(m.traced_times) for m in self.traced),
+                is_timed=any(m.is_timed for m in self.traced),
+            ),
             *quality.check_criteria(self.quality),
         ]
         return pd.DataFrame(rows, columns=["check", "status", "evidence"])
@@ -859,8 +863,12 @@ class Measurement:
         By run if the runner told no other times: then it is the time of the tables, too.
         """
         runs = operators.total_runs(self.ledger, "key")
-        is_timed = any(session.batches for session in self.sessions)
-        return statistics.undisturbed_times(runs) if is_timed else runs
+        return statistics.undisturbed_times(runs) if self.is_timed else runs
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its runner told the times of inferences, besides the traces."""
+        return any(session.batches for session in self.sessions)
 
     @cached_property
     def traced_ms(self) -> float:

@@ -18,16 +18,22 @@ def midmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
     Up to a quarter of the values may be outliers. Unlike the median, it resolves times that are
     logged in whole microseconds.
     """
-    ordered = np.sort(values, axis=axis)
-    count = ordered.shape[axis]
+    return np.sort(values, axis=axis).take(_middle(values.shape[axis]), axis=axis).mean(axis=axis)
+
+
+def middle_half(values: np.ndarray) -> np.ndarray:
+    """The places of the values whose mean is the midmean."""
+    return np.argsort(values, kind="stable")[_middle(len(values))]
+
+
+def _middle(count: int) -> np.ndarray:
     cut = min(int(count / 4 + 0.5), (count - 1) // 2)
-    return ordered.take(range(cut, count - cut), axis=axis).mean(axis=axis)
+    return np.arange(cut, count - cut)
 
 
 def blocks_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """The means of the process restarts; the runs themselves if there is only one restart."""
-    restarts = runs.groupby(level="process").mean()
-    return restarts if len(restarts) > 1 else runs
+    """The means of the process restarts."""
+    return runs.groupby(level="process").mean()
 
 
 def half_width(blocks: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ def predict_what_if(
     """Predict E2E time if some parts ran faster and all others as measured.
 
     The prediction sums every part's mean time over its factor. Its bands are Student's 95 %
-    intervals over the process restarts (over the runs if there is only one). They do not cover the
+    intervals over the process restarts; one restart has none. They do not cover the
     assumption that nothing else changes.
 
     Parameters

@@ -159,8 +159,10 @@ def describe_times(measurement: Measurement) -> str:
         return f"{frames.EMULATED.capitalize()}."
     parts, latency_ms = float(measurement.categories["mean_ms"].sum()), measurement.latency_ms
     shown, latency = frames.format_range(parts, latency_ms)
-    text = f"The parts of {measurement.label} add up to {shown}: traced, "
-    text += "wall time, the least disturbed inferences."
+    which = (
+        "least disturbed inferences" if measurement.is_timed else "middle half of the inferences"
+    )
+    text = f"The parts of {measurement.label} add up to {shown}: traced, wall time, the {which}."
     if measurement.tracing_ms:
         text += f" Tracing, {frames.format_ms(measurement.tracing_ms)} more, is none of them."
     if measurement.latencies["traced"].all():

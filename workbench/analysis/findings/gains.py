@@ -100,7 +100,10 @@ def time_spent(m: Measurement, keys: Iterable[str]) -> Gain:
     """
     runs, traced_ms = m.undisturbed, m.traced_ms
     times = runs[[key for key in dict.fromkeys(keys) if key in runs]].sum(axis=1)
-    shares = blocks_of(times) / blocks_of(runs.sum(axis=1))
+    whole = runs.sum(axis=1)
+    shares = blocks_of(times) / blocks_of(whole)
+    if len(shares) == 1:  # of inferences: what lengthens them all cancels, too
+        shares = times / whole
     ms, half = float(times.mean()), traced_ms * float(half_width(shares.to_numpy()))
     if math.isnan(half):  # one run has no interval
         half = traced_ms
