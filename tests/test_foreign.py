@@ -14,6 +14,7 @@ from run_folder import write_run
 import workbench as wb
 
 QEMU, LINUX = wb.sample_run("toy_cnn"), wb.sample_run()
+TESTS_DATA = Path(__file__).parent / "data"
 
 
 def toy(side):
@@ -105,6 +106,19 @@ def test_the_first_inference_of_a_process_is_left_out_even_of_two(tmp_path, few)
     assert run.latencies["wall_ns"].tolist() == executes.tolist()[1:]
     assert run.statistics["n"].item() == len(executes) - 1
     assert 0 not in run["on"].ledger["run"].values
+
+
+def test_traces_named_after_two_programs_with_the_same_calls_are_of_two(tmp_path, cli):
+    for name in ("net_small", "net_large"):
+        for ending in (".etdump", ".pte"):
+            shutil.copy(TESTS_DATA / f"etdump/two_methods{ending}", tmp_path / f"{name}{ending}")
+    run = wb.open_run(tmp_path)
+    names = {"net_small", "net_large"}
+    assert {m.program.stem for m in run.measurements} == names and not run.comparisons
+    for name in names:
+        assert cli("findings", tmp_path, "--experiment", name)[1].startswith(f"{name}: ")
+    (tmp_path / "net_small.pte").unlink()
+    assert len(wb.open_run(tmp_path).comparisons) == 1
 
 
 def test_a_single_etdump_is_a_run(tmp_path):

@@ -74,21 +74,25 @@ def read_recording(path: Path) -> Recording:
     found, names = name_traces([Path(name) for name in traces], stems, labels)
     stem = store.safe_name(found or kit.get("model") or path.resolve().stem)
     sessions = [_session(names[Path(name)], name, events) for name, events in traces.items()]
-    programs: dict[str, tuple[PlannedProgram, Layers | None]] = {}
+    # Two sizes of a model make the same calls; that each trace is named after a program tells.
+    owners = {name: _named_after(Path(name), ptes) for name in traces}
+    named = all(owners.values())
+    programs: dict[tuple[str, str], tuple[PlannedProgram, Layers | None]] = {}
     experiments, exports = {}, {}
     for session in sessions:
         events, name = traces[session.etdump], session.experiment
-        if (calls := hash_calls(events)) not in programs:
-            layers, opened = _match_program(folder, ptes, stem, events)
-            sha256 = layers.sha256 if layers else f"calls {calls}"
-            file, pte = (opened.path.stem, str(opened.path)) if opened else (stem, "")
-            label = calls if programs else ""
+        owner = owners[session.etdump] if named else ""
+        if (key := (calls := hash_calls(events), owner)) not in programs:
+            layers, opened = _match_program(folder, ptes, owner or stem, events)
+            sha256 = layers.sha256 if layers else f"calls {calls} {owner}".rstrip()
+            file, pte = (opened.path.stem, str(opened.path)) if opened else (owner or stem, "")
+            label = (owner or calls) if programs else ""
             program = PlannedProgram(label, pte, sha256, kit.get("model") or file, file)
-            programs[calls] = program, layers
+            programs[key] = program, layers
             if opened and opened.export:
                 exports[label] = opened.export
         control = any(name == f"{other.experiment}_control" for other in sessions)
-        program = programs[calls][0]
+        program = programs[key][0]
         experiments[name] = Experiment(name, runner="", control=control, program=program.name)
     logs = list(_read_logs(folder, files, [found, *stems], labels))
     for log in logs:
@@ -369,6 +373,14 @@ def _find_programs(folder: Path, files: Sequence[Path]) -> list[Path]:
     found = [folder / name for name in files] + [p for place in near for p in place.glob("*.pte")]
     fits = (p for p in found if p.suffix == ".pte" and p.stat().st_size <= LARGEST_BYTES)
     return list(dict.fromkeys(fits))
+
+
+def _named_after(trace: Path, ptes: Sequence[Path]) -> str:
+    """The longest name of a program that a trace's begins with, in whole words; empty if none."""
+    stems = {pte.stem for pte in ptes}
+    return max(
+        (s for s in stems if re.match(re.escape(s) + r"([_.-]|$)", trace.stem)), key=len, default=""
+    )
 
 
 def _match_program(

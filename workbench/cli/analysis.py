@@ -99,15 +99,18 @@ def report(
 @BASELINE
 def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str) -> Output:
     """List optimisation opportunities, the most promising first."""
-    from workbench.analysis.describe import NO_PROGRAM, list_findings
+    from workbench.analysis.describe import NO_PROGRAM, describe_latency, list_findings
     from workbench.analysis.open import open_run
+    from workbench.frames import EMULATED
 
     run = open_run(run_dir, baseline=baseline)
     name = experiment or run.subject.name
     measurement = run[name, threads] if threads else run[name]
     found = measurement.findings
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": found}
-    lines = list_findings(found, len(found)) or ["no findings"]
+    time = EMULATED if measurement.emulated else describe_latency(measurement.statistics)
+    lines = [f"{measurement.label}: {time}", *list_findings(found, len(found))]
+    lines += [] if len(found) else ["no findings"]
     step = "change the model, export it, and run `workbench run OLD.pte --against NEW.pte`"
     return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record, step=step)
 
