@@ -287,6 +287,7 @@ def twice():
         slow("x.reshape(int(x.abs().sum().item()) * 0 + 4, -1)", ["uses it as a size"]),
         slow("torch.linalg.svd(x)[1]", ["aten::_linalg_svd.U", "no kernel"]),
         slow("x.cumprod(1).sort()[0]", ["aten::cumprod.out, aten::sort.values", "no kernel"]),
+        slow("torch.linalg.inv(x + torch.eye(8))", ["aten::linalg_inv_ex", "among the core"]),
         slow("torch.ops.workbench_tests.twice(x)", ["workbench_tests::twice", "no kernel"]),
         ("torch.from_numpy(x.detach().numpy())", ["RuntimeError", "without values"]),
     ],
@@ -340,9 +341,10 @@ def get_dynamic_shapes():
         (HEADER.format("torch.fft.fft2(x).abs()"), ["mine.py:11: ", "no kernel for aten::_fft"]),
         (HEADER.format("x if x.sum() > 0 else -x"), ["mine.py:11: ", "branches on a tensor's"]),
         (HEADER.format("x.reshape(4, -1)[:4]") + DYNAMIC, ["mine.py:", "batch", "get_dynamic_sh"]),
+        (HEADER.format("slice(x)"), ["mine.py:9: ", "returns a <class 'slice'>", "return tensors"]),
         (HEADER.format("x").replace("self, x", "self, x, y"), ["mine.py:9: ", "missing", "inputs"]),
     ],
-    ids=["operator", "control flow", "dynamic shape", "input count"],
+    ids=["operator", "control flow", "dynamic shape", "output", "input count"],
 )
 def test_each_failure_is_one_line_and_leaves_nothing(cli, write, tmp_path, source, parts):
     file = write(source)

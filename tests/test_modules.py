@@ -61,6 +61,8 @@ def test_inputs_are_a_tensor_a_tuple_or_keywords(export):
         export(Net(), None)
     with pytest.raises(wb.WorkbenchError, match="a function is no model"):
         export(lambda x: x, x)
+    with pytest.raises(wb.WorkbenchError, match=r"type is no model -> give an instance: Net\("):
+        export(Net, x)
     with pytest.raises(wb.WorkbenchError, match=r"test_modules.py:\d+: forward\(\) fails"):
         export(Net(), torch.ones(1, 5))
 

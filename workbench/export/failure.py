@@ -53,8 +53,33 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
         elif exported and (missing := re.search(r"Missing out variants: \{([^}]*)\}", text)):
             operators = sorted(re.findall(r"[\w:]+", missing[1]))
             raise no_kernel_error(operators, exported, origin) from error
-        where = user_line(error) or user_line_of_stack(text) or origin
-        raise ExportError(f"{stage}: {what}", where=where, hint=hint) from error
+        elif returned := re.search(r"Found (<.*?>) in output, which is not", text):
+            what = f"forward() returns a {returned[1]}"
+            hint = (
+                "return tensors, in tuples, lists or dicts; models of transformers: use_cache=False"
+            )
+        where = user_line(error) or user_line_of_stack(text)
+        if not where and stage == LOWERING and exported and (rare := _list_rare(exported)):
+            what += f"; not among the core operators of PyTorch: {', '.join(rare)}"
+            where, hint = next(iter(rare.values())), "replace it, or compute it outside the model"
+        raise ExportError(f"{stage}: {what}", where=where or origin, hint=hint) from error
+
+
+def _list_rare(exported: ExportedProgram) -> dict[str, str]:
+    """The user's line of each operator that is outside of the core ones, which passes expect."""
+    import torch
+
+    try:
+        nodes = exported.run_decompositions().graph.nodes
+    except Exception:  # it may be what failed
+        nodes = exported.graph.nodes
+    rare: dict[str, str] = {}
+    for node in nodes:
+        own = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
+        if own and torch.Tag.core not in node.target.tags:
+            line = user_line_of_stack(node.meta.get("stack_trace"))
+            rare.setdefault(node.target._schema.name, line)
+    return rare
 
 
 def check_operands(exported: ExportedProgram, dtype: str, origin: str) -> None:

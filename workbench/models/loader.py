@@ -130,6 +130,8 @@ def load_model(
         source, label = forward_line(spec) or type(spec).__module__, type(spec).__name__
     elif not isinstance(spec, str):
         hint = "give an nn.Module, a name or path/to/file.py:NAME"
+        if isinstance(spec, type) and issubclass(spec, nn.Module):
+            hint = f"give an instance: {spec.__name__}(...)"
         raise UsageError(f"a {type(spec).__name__} is no model", hint=hint)
     else:
         wanted = registry.parse_name(spec)
