@@ -64,7 +64,7 @@ _PROSE_CSS = [{"selector": "", "props": "min-width:14em;overflow-wrap:anywhere"}
 _SHORT_CSS = [{"selector": "td", "props": "white-space:nowrap"}]
 NOT_RECORDED = "Not recorded in this run."
 _PROSE_LETTERS = 24  #: Letters of a text beyond which its column needs some width.
-_SHORT_LETTERS = 14  #: Letters of a text that is not broken.
+_SHORT_LETTERS = 8  #: Letters of a text that is not broken.
 _WIDE = 90  #: Letters in a row beyond which a table may need to be scrolled.
 
 
