@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -236,8 +238,10 @@ def test_what_is_written_leaves_the_owners_files_alone(kit, cli):
     written = {
         p.relative_to(kit).parts[0] for p in kit.rglob("*") if p.is_file() and p not in before
     }
-    assert written == {"workbench"}
-    report = (kit / "workbench" / "report.md").read_text()
+    assert written == {"results.workbench"}
+    code = "import workbench; workbench.open_run"  # a folder of this name would hide the package
+    assert subprocess.run([sys.executable, "-c", code], cwd=kit).returncode == 0
+    report = (kit / "results.workbench" / "report.md").read_text()
     assert "No comparison" in report
     assert "Arm's profiling kit" in report
     assert wb.open_run(kit).record == wb.open_run(kit).record

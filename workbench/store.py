@@ -31,7 +31,9 @@ REPORT_HTML = "report.html"
 REPORT_MD = "report.md"
 REPORT_IPYNB = "report.ipynb"
 EXPLORER_HTML = "explore.html"
-OUTPUT = "workbench"  #: The folder for files about a recording of another tool.
+#: Ending of the folder for files about a recording of another tool; with a dot, since a folder
+#: called ``workbench`` would hide the package from Python that is started beside it.
+OUTPUT = ".workbench"
 LAYERS = "layers.json"
 ETRECORD = "etrecord.bin"  #: As upstream's scripts name it.
 FUNCTIONS = "functions.json"
@@ -308,7 +310,7 @@ def output_folder(path: Path) -> Path:
     """Where files about a recorded run are written: for others' recordings, beside or in these."""
     if is_ours(path):
         return path
-    return path / OUTPUT if path.is_dir() else path.with_suffix(f".{OUTPUT}")
+    return path / f"results{OUTPUT}" if path.is_dir() else path.with_suffix(OUTPUT)
 
 
 def load_run(run_dir: Path) -> RunRecord:

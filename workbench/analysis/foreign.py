@@ -147,7 +147,9 @@ def _list_files(folder: Path) -> list[Path]:
     for place, folders, names in os.walk(folder):
         here = Path(place).relative_to(folder)
         deep = len(here.parts) >= DEEPEST
-        folders[:] = sorted(n for n in folders if not deep and n[0] != "." and n != store.OUTPUT)
+        folders[:] = sorted(
+            n for n in folders if not deep and n[0] != "." and not n.endswith(store.OUTPUT)
+        )
         found += [here / name for name in sorted(names)]
         if len(found) > MOST_FILES:
             hint = "name the folder of one run"
