@@ -351,6 +351,8 @@ def test_json_that_would_fail_deep_inside_is_one_line(tmp_path, text):
         (("instructions", 0, "xnodes", 0, "origins"), [-1]),
         (("instructions", 0, "xnodes", 0, "borrows"), 99),
         (("instructions", 0, "xnodes", 0, "inputs"), [10**6]),
+        (("instructions", 0, "xnodes", 0, "inputs"), []),
+        (("instructions", 0, "xnodes", 0, "outputs"), []),
     ],
 )
 def test_a_sidecar_refers_only_to_what_it_has(tmp_path, path, value):

@@ -249,7 +249,8 @@ def read_layers(path: Path) -> Layers:
             nodes = call.xnodes
             origins = chain(*call.events.values(), *(n.origins + n.absorbed for n in nodes))
             if not (
-                {call.origin, *origins} <= known
+                all(node.inputs and node.outputs for node in nodes)
+                and {call.origin, *origins} <= known
                 and {n.borrows for n in nodes} <= {None, *range(len(nodes))}
                 and {*chain(*(n.inputs + n.outputs for n in nodes))} <= {v.id for v in call.xvalues}
                 and {*call.inputs, *call.outputs} <= method.values.keys()

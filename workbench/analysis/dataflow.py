@@ -138,7 +138,7 @@ class Dataflow:
             yield FlowStep((number, -1), instruction.name, inputs, outputs)
 
     def _tensor_ids(self, number: int, delegate: Instruction) -> dict[int, TensorId]:
-        """The delegate's tensors by id; it maps its arguments to the ids in ascending order."""
+        """The delegate's tensors by id; those outside of it are listed as its arguments are."""
         ids_of = {}
         for value in delegate.xvalues:
             ids_of[value.id] = (number, value.id)
@@ -146,7 +146,7 @@ class Dataflow:
                 value.dtype, value.shape, value.size_bytes, value.role == "constant"
             )
         for role, arguments in (("input", delegate.inputs), ("output", delegate.outputs)):
-            ids = sorted(value.id for value in delegate.xvalues if value.role == role)
+            ids = [value.id for value in delegate.xvalues if value.role == role]
             if len(ids) == len(arguments):
                 ids_of |= {i: (_METHOD, value) for i, value in zip(ids, arguments, strict=True)}
         return ids_of

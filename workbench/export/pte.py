@@ -237,11 +237,21 @@ def _read_xnnpack(data: memoryview) -> dict[str, Any]:
 
 
 def describe_xnnpack(graph: dict[str, Any]) -> tuple[tuple[XValue, ...], tuple[XNode, ...]]:
-    """The tensors of a delegate, and its operators in the order of execution."""
+    """The tensors of a delegate, and its operators in the order of execution.
+
+    Inputs and outputs are listed as the delegate's arguments are, which their ids may not be.
+    """
     constants = [constant["size"] for constant in graph["constant_data"]]
-    values = tuple(_xvalue(item["xvalue_union"], constants) for item in graph["xvalues"])
+    unions = [item["xvalue_union"] for item in graph["xvalues"]]
+    values = tuple(_xvalue(union, constants) for union in sorted(unions, key=_argument))
     by_id = {value.id: value for value in values}
     return values, tuple(_xnode(item, by_id) for item in graph["xnodes"])
+
+
+def _argument(union: tuple[str, Any] | None) -> int:
+    """The place of a tensor among a delegate's arguments; -1 for one inside."""
+    tensor, _ = xnnpack_tensor(union)
+    return int(tensor["external_id"]) if tensor["flags"] & 3 else -1
 
 
 def xnnpack_tensor(union: tuple[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:

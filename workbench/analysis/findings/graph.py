@@ -1,7 +1,7 @@
 """Rules that look at the graph: what splits it, what is needless, what is repeated."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import groupby
 
@@ -15,6 +15,7 @@ from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
 from workbench.analysis.memory import activation_bytes
 from workbench.analysis.run import Measurement
 from workbench.frames import format_size, plural
+from workbench.records.layers import Value
 
 #: What to do, and the same in code.
 Advice = tuple[str, str]
@@ -133,6 +134,16 @@ _CHANNELS_LAST = frozenset(
     GlobalAvgPooling2d StaticResizeBilinear2D
     """.split()  # noqa: SIM905
 )
+_ONE_LAYOUT = (
+    "keep one layout through the block: tokens that are reshaped once",
+    "x = x.flatten(2).transpose(1, 2)  # once, before the blocks, not in each",
+)
+_SQUEEZE = (
+    "compute the factors of the channels as images of one pixel, with 1x1 convolutions",
+    "x * torch.sigmoid(fc2(F.relu(fc1(x.mean((2, 3), keepdim=True)))))  # fc1, fc2: nn.Conv2d",
+)
+#: Converts the dtype, such as to int8, and no layout.
+_CAST = "Convert"
 _SLICES = {"split_with_sizes_copy", "slice_copy"}
 _TRANSPOSES = ("StaticTranspose", "permute_copy", "transpose_copy")
 #: Share of the latency from which the head is worth a finding: more than layers of its size take.
@@ -376,18 +387,26 @@ def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[
     for step in m.flow.steps:
         if step.type in _TRANSPOSES and (keys := keys_of(m, [step], unclaimed)):
             causes.setdefault(_cause(m.flow, step), []).extend(keys)
+    squeezed = _scales_channels(m.flow)
+    mixed = squeezed or _leaves_delegates(m.flow)
     for cause, keys in causes.items():
+        title, gain = f"{plural(len(keys), 'layout conversion')} for {cause}", time_spent(m, keys)
         if cause == _PROGRAM_EDGE:
-            if _scales_channels(m.flow):
+            if mixed:
                 continue
             action = "pass channels-last inputs, the layout that XNNPACK computes in"
             hint = "example_inputs = (x.to(memory_format=torch.channels_last),)"
+            if any(map(_is_pixel, m.flow.tensors.values())):
+                action += "; tensors of one pixel, as after pooling, are then copied between two "
+                action += "delegates, which costs a part of that"
+                gain = Gain.at_most(gain.ms)
         else:
-            action = "keep one layout through the block: channels-last images throughout, or tokens"
-            action += " that are reshaped once"
-            hint = "x = x.flatten(2).transpose(1, 2)  # once, before the blocks, not in each"
-        title, gain = f"{plural(len(keys), 'layout conversion')} for {cause}", time_spent(m, keys)
-        gain = gain if cause == _PROGRAM_EDGE else Gain.at_most(gain.ms)
+            action, hint = _ONE_LAYOUT
+            if squeezed and cause in POINTWISE | {"mean"}:
+                action, hint = _SQUEEZE
+            elif not mixed:
+                action += ", or channels-last images throughout"
+            gain = Gain.at_most(gain.ms)
         yield Finding(title, gain, keys, action, hint)
 
 
@@ -397,12 +416,27 @@ def _scales_channels(flow: Dataflow) -> bool:
     The layout of such values is ambiguous: in channels-last programs, the exporter copies them
     outside the delegate (mobilenet_v3_small: 11 delegates instead of 1).
     """
-    for step in flow.steps:
-        tensors = (flow.tensors[tensor] for tensor in step.reads)
-        sizes = {math.prod(t.shape) for t in tensors if not t.constant and len(t.shape) == 4}
-        if step.type in POINTWISE and len(sizes) > 1:
-            return True
-    return False
+    return any(step.type in POINTWISE and len(_images(flow, step)) > 1 for step in flow.steps)
+
+
+def _leaves_delegates(flow: Dataflow) -> bool:
+    """Whether kernels outside of delegates read images.
+
+    In channels-last programs, the exporter copies these images, or the kernels refuse them.
+    """
+    return any(step.xnode is None and _images(flow, step) for step in flow.steps)
+
+
+def _images(flow: Dataflow, step: FlowStep) -> set[int]:
+    """The numbers of elements of the images that a step reads."""
+    tensors = (flow.tensors[tensor] for tensor in step.reads)
+    return {math.prod(t.shape) for t in tensors if not t.constant and len(t.shape) == 4}
+
+
+def _is_pixel(tensor: Value) -> bool:
+    """Whether a tensor is an image of one pixel with channels, in either layout."""
+    shape = () if tensor.constant else tensor.shape
+    return len(shape) == 4 and 1 < math.prod(shape[1:]) == max(shape[1:])
 
 
 def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -653,12 +687,27 @@ def _find_inverses(flow: Dataflow, start: FlowStep) -> tuple[list[FlowStep], set
 
 def _cause(flow: Dataflow, step: FlowStep) -> str:
     """The cause of a layout conversion: its neighbour that does not compute channels last."""
-    others = [
-        s.type for s in flow.neighbours(step) if s.type not in _CHANNELS_LAST and not s.permutation
-    ]
-    if step.made_up and (flow.returns(step) or not flow.before(step)):
+    before, after = (_skip_casts(step, way) for way in (flow.before, flow.after))
+    casts = [each for each in flow.after(step) if each.type == _CAST]
+    returned = any(flow.returns(each) for each in (step, *casts))
+    if step.made_up and (returned or not before):
         return _PROGRAM_EDGE
+    others = [
+        s.type for s in (*before, *after) if s.type not in _CHANNELS_LAST and not s.permutation
+    ]
     return min(others, key=lambda kind: (kind in POINTWISE, kind), default="convolutions")
+
+
+def _skip_casts(step: FlowStep, way: Callable[[FlowStep], list[FlowStep]]) -> list[FlowStep]:
+    """The steps before or after one, and in place of conversions of the dtype those beyond."""
+    steps = way(step)
+    known = {each.id for each in steps}
+    for each in steps:  # which grows
+        if each.type == _CAST:
+            beyond = [other for other in way(each) if other.id not in known]
+            known |= {other.id for other in beyond}
+            steps += beyond
+    return [each for each in steps if each.type != _CAST]
 
 
 def _chains(flow: Dataflow) -> Iterator[list[FlowStep]]:
