@@ -204,6 +204,28 @@ def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
     assert run_program(program, saved_inputs(program))[0].shape == (4, 4)
 
 
+def test_a_dynamic_batch_is_as_large_as_declared_although_the_example_is_small(tmp_path):
+    """PyTorch would use other libraries for 16 images and more, which set no limit."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 4)).eval()
+    shapes, sizes = {"input": {0: torch.export.Dim("batch", max=64)}}, (("batch", 64),)
+    model = LoadedModel("net", module, (torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
+    program = wb.export_model(model, options=wb.ExportOptions(sizes=sizes), root=tmp_path)
+    (saved,) = program.export.inputs
+    assert (saved.shape[0], saved.most[0], program.export.problem) == (64, 64, "")
+    assert torch.backends.mkldnn.is_available() == torch.backends.mkldnn.enabled
+
+
+def test_attention_takes_a_dynamic_batch(tmp_path):
+    class Attention(nn.Module):
+        def forward(self, x):
+            return nn.functional.scaled_dot_product_attention(x, x, x)
+
+    shapes = ({0: torch.export.Dim("batch", max=16)},)
+    model = LoadedModel("net", Attention(), (torch.randn(2, 2, 8, 4),), dynamic_shapes=shapes)
+    program = wb.export_model(model, root=tmp_path)
+    assert (program.export.inputs[0].most[0], program.export.problem) == (16, "")
+
+
 @pytest.mark.parametrize("dtype", ["fp32", slow("int8")])
 @pytest.mark.parametrize("size", [slow(1), 7])
 def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
@@ -220,6 +242,28 @@ def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
     assert export.fidelity[0].sqnr_db > 15
     (output,) = run_program(program, saved_inputs(program))
     assert output.shape == (size, 4)
+
+
+def test_inputs_of_a_delegate_are_listed_as_it_is_given_them(tmp_path):
+    """XNNPACK numbers tensors as its operators use them: the gate before the image."""
+
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(3, 8, 3), nn.Linear(8, 8)
+
+        def forward(self, x):
+            x = self.conv(x)
+            return x * torch.sigmoid(self.fc(x.mean((2, 3))))[:, :, None, None]
+
+    model = LoadedModel("net", Gated().eval(), (torch.randn(1, 3, 8, 8),))
+    options = wb.ExportOptions("int8")
+    (method,) = wb.export_model(model, options=options, root=tmp_path).layers.methods
+    calls = [call for call in method.instructions if call.xnodes]
+    assert [len(call.inputs) for call in calls] == [1, 2]
+    for call in calls:
+        given = [value.shape for value in call.xvalues if value.role == "input"]
+        assert given == [method.values[number].shape for number in call.inputs]
 
 
 @pytest.mark.slow

@@ -241,7 +241,10 @@ def _lower(
         partitioners.insert(0, XnnpackDynamicallyQuantizedPartitioner())
 
     seen: list[ExportedProgram] = []
-    with collect_reasons() as reasons:
+    # Which library PyTorch would use for a convolution depends on whether the batch is 16 or more:
+    # the answer becomes a limit of a dynamic batch, of 15 for an example of less.
+    nnpack, mkldnn = torch.backends.nnpack.flags(False), torch.backends.mkldnn.flags(False)
+    with collect_reasons() as reasons, nnpack, mkldnn:
         edge = to_edge_transform_and_lower(
             exported,
             transform_passes=transform_passes(options, seen.append),
@@ -251,8 +254,9 @@ def _lower(
             # (bitwise shifts, masked_select); missing kernels are looked for in the program.
             compile_config=EdgeCompileConfig(_check_ir_validity=False),
         )
-    partition = tabulate_partition(edge, reasons, options.backend)
-    return edge.to_executorch(), seen[0], partition
+        partition = tabulate_partition(edge, reasons, options.backend)
+        program = edge.to_executorch()
+    return program, seen[0], partition
 
 
 def _write_etrecord(

@@ -172,7 +172,8 @@ def _attention(node: Node) -> Callable[..., Any] | None:
     shapes = [tuple(_tensor(argument).shape) for argument in node.args[:3]]
     width = shapes[0][-1]
     is_plain = not any(node.args[3:]) and not (node.kwargs.keys() - {"scale"})
-    if not is_plain or not isinstance(width, int) or len({shape[:-2] for shape in shapes}) != 1:
+    batches = {str(shape[:-2]) for shape in shapes}  # sizes of dynamic dimensions have no hash
+    if not is_plain or not isinstance(width, int) or len(batches) != 1:
         return None
     scale = node.kwargs.get("scale") or 1 / math.sqrt(width)
 
