@@ -379,11 +379,18 @@ def identify_export(
     inputs, weights = options.inputs, options.state_dict
     return {
         "model": identity,
-        "workbench": hash_contents(chain.from_iterable(map(list_python_files, _EXPORTER))),
-        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
+        **identify_exporter(),
         "settings": json.dumps(settings, sort_keys=True),
         "inputs": " ".join([*inputs, hash_contents(sample_files(inputs))]) if inputs else "",
         "weights": store.sha256_of(Path(weights)) if weights and Path(weights).is_file() else "",
+    }
+
+
+def identify_exporter() -> dict[str, str]:
+    """A hash of the code that exports, and the versions of all that it uses."""
+    return {
+        "workbench": hash_contents(chain.from_iterable(map(list_python_files, _EXPORTER))),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }
 
 

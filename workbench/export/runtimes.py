@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import store
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
+from workbench.export.artifact import identify_exporter
 from workbench.export.layers import read_interface
 from workbench.export.origins import make_origin, module_classes, module_stack
 from workbench.export.precision import DTYPES
@@ -46,7 +49,7 @@ def open_side(
     import torch
 
     suffix = ".pt2" if text in ("eager", "compile") else ".onnx"
-    path = program.path.with_name(f"{program.stem}-{program.sha256[:8]}.{text}{suffix}")
+    path = program.path.with_name(f"{program.stem}-{_identify(program, text)}.{text}{suffix}")
     if not store.export_record_path(path).is_file():
         traced = path if text == "eager" else open_side("eager", program, load, progress).path
         progress(f"preparing {program.model} for {RUNTIMES[text]}", 0.0)
@@ -63,6 +66,14 @@ def open_side(
                 os.link(traced, path)
             _save_record(path, program, graph, *described)
     return open_program(path)
+
+
+def _identify(program: Program, runtime: str) -> str:
+    """Of what a side is made, as eight digits: the program's sources, and what exports now."""
+    packages = [importlib.metadata.version(package) for package in _PACKAGES.get(runtime, ())]
+    sources = program.export.made_from if program.export else {}
+    text = json.dumps([program.sha256, sources, identify_exporter(), packages])
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def check_side(text: str) -> None:
@@ -242,7 +253,7 @@ def _describe_openvino(
 
     places = {name: n for n, node in enumerate(nodes) for name in (node.name, *node.output)}
     compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    operators = label_operators(compiled)
+    operators = list_openvino_operators(compiled)
     parts = {
         name: [places[part] for part in made_of if part in places]
         for name, (_, made_of, _) in operators.items()
@@ -261,7 +272,7 @@ def _describe_openvino(
     }
 
 
-def label_operators(compiled: Any) -> dict[str, tuple[str, list[str], list[str]]]:
+def list_openvino_operators(compiled: Any) -> dict[str, tuple[str, list[str], list[str]]]:
     """The label in traces of each operator of OpenVINO, its nodes, and what is before it, by name.
 
     OpenVINO numbers its own names through a process; a label numbers them through the model.

@@ -326,7 +326,7 @@ def open_openvino(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
     """A model in OpenVINO, in single precision where the model is."""
     import openvino
 
-    from workbench.export.runtimes import label_operators
+    from workbench.export.runtimes import list_openvino_operators
 
     threads = openvino.properties.inference_num_threads
     compiled = openvino.Core().compile_model(
@@ -357,7 +357,7 @@ def open_openvino(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
     def share_spans() -> list[list[Span]]:
         """OpenVINO tells averages over all inferences: each gets its part, by its length."""
         info = [n for n in request.get_profiling_info() if n.status == n.Status.EXECUTED]
-        known = label_operators(compiled)
+        known = list_openvino_operators(compiled)
         names = [known.get(node.node_name, (node.node_name,))[0] for node in info]
         spent = np.array([node.real_time.total_seconds() * 1e9 for node in info])
         ends = np.cumsum(spent) / np.mean(walls)
