@@ -225,6 +225,15 @@ def outside_pte(small_program):
 
 
 @pytest.fixture(scope="session")
+def profiling_kit():
+    """The checkout of Arm's profiling kit that PROFILING_KIT names."""
+    folder = Path(os.environ.get("PROFILING_KIT", ""))
+    if not (folder / "model_profiling" / "scripts").is_dir():
+        pytest.skip(f"PROFILING_KIT names no checkout of Arm's profiling kit: {str(folder)!r}")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def unplanned_pte(small_program):
     """`pair_pte` without memory planning for inputs and outputs."""
     return small_program("unplanned")

@@ -1,6 +1,5 @@
 import importlib.util
 import json
-import os
 import shutil
 import time
 from functools import partial
@@ -136,17 +135,6 @@ def test_no_pattern_of_a_user_can_hang(tmp_path):
     assert time.process_time() - start < 5
 
 
-def kit_classifier():
-    """The classifier of the checkout of Arm's profiling kit that PROFILING_KIT names."""
-    if not (folder := os.environ.get("PROFILING_KIT")):
-        pytest.skip("PROFILING_KIT names no checkout of Arm's profiling kit")
-    script = Path(folder) / "model_profiling" / "scripts" / "generate_report.py"
-    spec = importlib.util.spec_from_file_location("kit_report", script)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.categorize_op
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "category"),
     [
@@ -171,8 +159,12 @@ def test_the_scheme_of_the_kit(kind, name, category):
     assert placed.family == categorize(name, kind).family
 
 
-def test_the_scheme_of_the_kit_is_that_of_its_scripts():
-    theirs, place = kit_classifier(), partial(categorize, categories="kit")
+def test_the_scheme_of_the_kit_is_that_of_its_scripts(profiling_kit):
+    script = profiling_kit / "model_profiling" / "scripts" / "generate_report.py"
+    spec = importlib.util.spec_from_file_location("kit_report", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    theirs, place = module.categorize_op, partial(categorize, categories="kit")
     differ = {name: (place(name, kind).category, theirs(name)) for kind, name, *_ in GOLDEN}
     assert not {name: pair for name, pair in differ.items() if len(set(pair)) > 1}
 

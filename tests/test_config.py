@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import shlex
 import shutil
@@ -387,15 +386,15 @@ def test_paths_of_the_kit_are_found_from_its_checkouts(tmp_path, monkeypatch, na
 
 
 @needs_compiler
-def test_every_config_of_the_kit_runs_from_off_to_on(conv_pte, tmp_path, monkeypatch):
-    """Files of the checkout that PROFILING_KIT names; the model and its runners are stand-ins."""
-    if not (checkout := os.environ.get("PROFILING_KIT")):
-        pytest.skip("PROFILING_KIT names no checkout of Arm's profiling kit")
-    configs = sorted(Path(checkout).glob("model_profiling/configs/**/*.json"))
+def test_every_config_of_the_kit_runs_from_off_to_on(
+    profiling_kit, conv_pte, tmp_path, monkeypatch
+):
+    """The model and its runners are stand-ins."""
+    configs = sorted(profiling_kit.glob("model_profiling/configs/**/*.json"))
     assert configs
     for number, path in enumerate(configs):
         root = tmp_path / str(number)
-        place = root / path.relative_to(checkout)
+        place = root / path.relative_to(profiling_kit)
         place.parent.mkdir(parents=True)
         shutil.copy(path, place)
         config = json.loads(path.read_text())

@@ -15,6 +15,8 @@ import click
 import pytest
 from command_line import COMMANDS
 
+import workbench as wb
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "data" / "docs").glob("*.md"))
 TEXTS = [*PAGES, *(ROOT / "data").glob("*.md"), *ROOT.glob("*/README.md"), ROOT / "README.md"]
@@ -74,8 +76,6 @@ def test_the_site_leads_to_every_page(conf):
 
 
 def test_reference_pages_have_every_public_name_and_playbook(conf, monkeypatch, tmp_path):
-    import workbench as wb
-
     links = {"data": ROOT / "data", "workbench": ROOT / "workbench"}
     for name, target in links.items():
         (tmp_path / name).symlink_to(target)
@@ -87,6 +87,28 @@ def test_reference_pages_have_every_public_name_and_playbook(conf, monkeypatch, 
     assert pages["playbooks.rst"].count("SKILL") == 9
     schemas = {path.name for path in (ROOT / "data/schemas/v3").iterdir()}
     assert set(re.findall(r"`([\w.]+) <", pages["files.rst"])) == schemas
+
+
+def test_the_example_that_readme_leads_with_is_one_in_which_the_bottleneck_moves():
+    comparison = wb.open_run(wb.sample_run("mobilenet_v3_small_int8")).compare()
+    shift = comparison.shift.set_index("category")
+    before, after = (shift[f"rank_{when}"].idxmin() for when in ("before", "after"))
+    assert (before, after) == ("GEMM", "Convolution")
+    shares = {
+        f"{when} {category}": f"{100 * shift.at[category, f'share_{when}']:.2g} %"
+        for category in (before, after, "Data Movement")
+        for when in ("before", "after")
+    }
+    text = " ".join((ROOT / "README.md").read_text().split())
+    speedup, interval = re.search(r"([\d.]+x) faster .*95 % CI ([\d.-]+)", comparison.text).groups()
+    assert f"is {speedup} faster with all extensions" in text
+    assert f"(95 % CI {interval})" in text
+    assert f"half of the time ({shares['before GEMM']})" in text
+    assert f"convolutions do ({shares['after Convolution']})" in text
+    moved = f"{shares['after Data Movement']} instead of {shares['before Data Movement']}"
+    assert f"moving data takes {moved}" in text
+    alt = f"GEMM takes {shares['before GEMM']} of the time at SSE2, convolutions "
+    assert f"{alt}{shares['after Convolution']} at AVX-512" in text
 
 
 HOW_DO_I = ROOT / "data" / "docs" / "how_do_i.md"

@@ -1,7 +1,6 @@
 """The scripts of Arm's profiling kit work on our folders and print our numbers."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -42,15 +41,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def kit():
+def kit(profiling_kit):
     """Runs a script of the checkout of Arm's profiling kit that PROFILING_KIT names."""
-    if not (root := os.environ.get("PROFILING_KIT")):
-        pytest.skip("PROFILING_KIT names no checkout of Arm's profiling kit")
-    scripts = Path(root) / "model_profiling"
+    scripts = profiling_kit / "model_profiling"
 
     def run(script, *arguments):
         command = [sys.executable, str(scripts / script), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=root)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=profiling_kit)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

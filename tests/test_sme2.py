@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import warnings
 import zipfile
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from torch import nn, randn
 import workbench as wb
 from workbench.analysis.atlas import Atlas, atlas_path, describe_operators
 from workbench.analysis.published import cross_validate, estimate, read_figures
+from workbench.analysis.sme2 import predict_program
 from workbench.records.codec import to_json
 from workbench.run.ceilings import device_of
 
@@ -94,6 +96,18 @@ def test_what_is_not_on_sme2_names_the_dtype_that_brings_it_there(
     assert "tiles (m = 36, n = 4)" in by_module["grouped"]["reason"]
     text = str(wb.show(program, "sme2"))
     assert all(kernel in text for kernel in kernels.values())
+
+
+def test_a_program_without_products_or_layers_has_empty_texts(tmp_path):
+    class Unnamed(nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    with warnings.catch_warnings(action="ignore"):
+        program = wb.export_model(LoadedModel("net", Unnamed(), (randn(4, 4),)), root=tmp_path)
+    with warnings.catch_warnings(action="error"):
+        (table,) = predict_program(program).values()
+    assert table[["module", "reason", "remedy"]].to_numpy().tolist() == [["", "", ""]]
 
 
 def test_a_program_of_unknown_operators_is_refused_in_one_line(cli, tmp_path):

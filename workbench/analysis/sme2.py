@@ -89,9 +89,9 @@ def predict_kernels(layers: Layers, method: str = "") -> pd.DataFrame:
             main = next((node for node in done if node.type in _TYPES), done[-1])
             row = describe_operator(chosen, call, values, operator)
             rows.append(row | _choose_kernels(main, values) | {"instruction": number})
-    columns = {name: "" for name, kind, *_ in SME2.columns if kind == "text"}
-    table = pd.DataFrame(rows, columns=SME2.names)
-    return check(table.fillna({**columns, "instruction": -1}), SME2)
+    texts = {name: "" for name, kind, *_ in SME2.columns if kind == "text"}
+    known = ({name: value for name, value in row.items() if value is not None} for row in rows)
+    return check(pd.DataFrame([texts | row for row in known], columns=SME2.names), SME2)
 
 
 def _choose_kernels(node: XNode, values: Mapping[int, XValue]) -> dict[str, Any]:
