@@ -495,7 +495,8 @@ def _findings(source: Run | Measurement, top: int) -> Iterator[Part]:
     subject = source.subject if isinstance(source, Run) else source
     compared = {m.program for m in subject.run.measurements if not m.runtime}
     if isinstance(source, Run) and len(compared) > 1 and len(source.findings):
-        yield f"About {subject.label}, the first program after the baseline."
+        which = "first program after the baseline" if source.comparisons else "first program"
+        yield f"About {subject.label}, the {which}."
     yield show_cards(source.findings, TOP_FINDINGS if top == TOP else top)
     if source.findings.empty and subject.sidecar is None:
         yield NO_PROGRAM

@@ -137,7 +137,7 @@ export class Categories {
     const rows = guess ? [["B", sides.b], ["→", guess]] : chosen ? model.measurements.map(m => [side(m), m]) : [sides.a && ["A", sides.a], [sides.a ? "B" : "", sides.b]].filter(Boolean);
     const ends = rows.flatMap(([, m]) => m.categories.reduce(([at, all], row) => [at + row.mean_ms, [...all, at + (row.high_ms ?? 0), at + row.mean_ms]], [0, []])[1]);
     const longest = Math.max(...ends, 1e-9);
-    const lines = chosen === "share" ? "" : `; lines: ${sides.projected ? "95 % intervals of what was measured, 90 % of what is projected" : `95 % intervals over the ${sides.b.restarts_ms.length ? "restarts" : "inferences"}`}`;
+    const lines = chosen === "share" ? "" : sides.projected ? "; lines: 95 % intervals of what was measured, 90 % of what is projected" : sides.b.restarts_ms.length ? "; lines: 95 % intervals over the restarts" : "";
     this.note.textContent = `mean of the traced inferences${sides.projected && ", or projected"}${lines}`;
     this.body.replaceChildren(...rows.map(([name, m]) => this.#bar(name, m, chosen === "share" ? null : longest)));
     const judged = new Map((sides.categories ?? []).map(row => [row.name, row]));
