@@ -451,7 +451,15 @@ def _rules(run: Run, top: int) -> Iterator[Part]:
     rules = pd.DataFrame(run.scheme.rules)
     used = rules[rules["name"].isin(run.subject.ledger["rule"])]
     caption = f"{len(used)} of {len(rules)} rules, which place all operators of {run.subject.label}"
-    yield show_table(used.assign(operators=used["operators"].map(", ".join)), caption=caption)
+    columns = [
+        "name",
+        "operators",
+        "category",
+        "kind",
+        "why",
+    ]  # the family says as much as the name
+    used = used.assign(operators=used["operators"].map(", ".join))
+    yield show_table(used, columns, caption=caption)
 
 
 def _quality(run: Run, top: int) -> Iterator[Part]:
