@@ -416,3 +416,14 @@ def test_every_attack_of_the_table_has_its_test():
     import attacks
 
     assert [attack for attack, tests in attacks.find_tests().items() if not tests] == []
+
+
+@pytest.mark.parametrize("name", ["\ud800", ""])
+def test_layers_that_no_page_can_show_end_in_no_traceback(tmp_path, cli, name):
+    run = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "run")
+    layers = json.loads((run / "layers.json").read_text())
+    layers["methods"] = [method | {"name": name} for method in layers["methods"] if name]
+    (run / "layers.json").write_text(json.dumps(layers))
+    code, out, err = cli("report", run)
+    assert bool(code) == ("not JSON" in err) == bool(name)
+    assert "Traceback" not in out + err

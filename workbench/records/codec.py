@@ -55,6 +55,10 @@ def from_json(cls: type[T], text: str | bytes, where: object, *, least: int = 1)
     return structure(cls, upgrade(parse_json(text, where), where, least=least), where)
 
 
+#: What may be half of a character beyond 16 bits, which no file or page can hold.
+_HALF = re.compile(rb"\\ud[89a-f]|\xed[\xa0-\xbf]", re.IGNORECASE)
+
+
 def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
     """The object in untrusted JSON text, unless that takes many times the memory of the text."""
     braces = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
@@ -63,6 +67,8 @@ def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
         if sum(map(text.count, braces)) > 500_000 + len(text) // 24:  # type: ignore[arg-type]
             raise ValueError("too many lists and objects")
         data = json.loads(text, parse_int=_parse_int)
+        if _HALF.search(text if isinstance(text, bytes) else text.encode(errors="surrogatepass")):
+            json.dumps(data, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise StoreError(f"not JSON: {error}", where=where) from None
     if not isinstance(data, dict):
