@@ -1,5 +1,6 @@
 """Other runtimes as sides of a run: eager PyTorch, torch.compile, ONNX Runtime and OpenVINO."""
 
+import importlib.metadata
 import importlib.util
 import json
 import re
@@ -178,7 +179,11 @@ def test_a_side_of_an_older_workbench_is_made_again(tmp_path, monkeypatch):
 
     made = open_eager()
     assert len(made) == 1 and open_eager() == made, "not traced again"
-    monkeypatch.setattr("workbench.export.artifact.versions", lambda: {"workbench": "later"})
+    version = importlib.metadata.version
+    later = {"executorch-workbench": "99"}
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: later.get(name) or version(name)
+    )
     assert len(open_eager()) == 2
 
 
