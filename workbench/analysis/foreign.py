@@ -255,7 +255,7 @@ def name_traces(
         if restarts[path] < 0:
             rest, restarts[path] = _split(rest, _RESTART)
         for stem in filter(None, stems):
-            if rest == stem or (rest.startswith(stem) and rest[len(stem)] in "_.-"):
+            if _begins_with(rest, stem):
                 found, rest = stem, rest[len(stem) + 1 :]
         if match := _PROGRAM.fullmatch(rest):
             found, rest = match["stem"], match["rest"]
@@ -273,6 +273,11 @@ def name_traces(
     }
     names |= {path: labels[path.name] for path in paths if labels and path.name in labels}
     return found, _number(names, restarts)
+
+
+def _begins_with(name: str, stem: str) -> bool:
+    """Whether a name begins with another one, in whole words."""
+    return name == stem or (name.startswith(stem) and name[len(stem)] in "_.-")
 
 
 def _split(name: str, ending: re.Pattern[str]) -> tuple[str, int]:
@@ -379,10 +384,8 @@ def _find_programs(folder: Path, files: Sequence[Path]) -> list[Path]:
 
 def _named_after(trace: Path, ptes: Sequence[Path]) -> str:
     """The longest name of a program that a trace's begins with, in whole words; empty if none."""
-    stems = {pte.stem for pte in ptes}
-    return max(
-        (s for s in stems if re.match(re.escape(s) + r"([_.-]|$)", trace.stem)), key=len, default=""
-    )
+    stems = (pte.stem for pte in ptes if _begins_with(trace.stem, pte.stem))
+    return max(stems, key=len, default="")
 
 
 def _match_program(

@@ -823,8 +823,8 @@ class Measurement:
     @frame_property
     def sme2(self) -> pd.DataFrame | None:
         """The kernels that its program would run with SME2 and without: ``frames.SME2``."""
-        has_methods = self.sidecar and self.sidecar.methods
-        return sme2.predict_kernels(self.sidecar) if self.sidecar and has_methods else None
+        sidecar = self.sidecar
+        return sme2.predict_kernels(sidecar) if sidecar and sidecar.methods else None
 
     def project(self, level: str = "", device: str | Path = "") -> pd.DataFrame:
         """Project it to another ISA level or device: ``frames.PROJECTION``, not measured.

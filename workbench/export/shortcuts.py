@@ -1,9 +1,9 @@
 """Shortcuts through ExecuTorch's lowering, which give the same program sooner.
 
 Lowering mobilenet_v3_small retraces its graph 25 times; a third of these find it as the last one
-left it. Each retrace copies every node's provenance and writes and compiles Python code that nobody
-runs, decompositions are applied that have nothing left to decompose, and patterns are exported that
-no operator of the graph could match.
+left it. Each retrace copies every node's provenance, and writes and compiles Python code that is
+never run, decompositions are applied that have nothing left to decompose, and patterns are exported
+that no operator of the graph could match.
 """
 
 import contextlib
@@ -17,7 +17,6 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import yaml
-from ruamel.yaml import YAML
 from torch._ops import HigherOrderOperator
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule
@@ -46,6 +45,8 @@ def import_exir() -> None:
     """
     if "executorch.exir" in sys.modules or not (_is_compared() and yaml.__with_libyaml__):
         return
+    from ruamel.yaml import YAML
+
     inductor = ModuleType("torch._inductor.fx_passes.post_grad")
     inductor.__dict__["decompose_auto_functionalized"] = _decompose_functionalized
     with PROCESS_LOCK, replaced(YAML, "load", lambda _, text: yaml.load(text, yaml.CSafeLoader)):

@@ -451,13 +451,8 @@ def _rules(run: Run, top: int) -> Iterator[Part]:
     rules = pd.DataFrame(run.scheme.rules)
     used = rules[rules["name"].isin(run.subject.ledger["rule"])]
     caption = f"{len(used)} of {len(rules)} rules, which place all operators of {run.subject.label}"
-    columns = [
-        "name",
-        "operators",
-        "category",
-        "kind",
-        "why",
-    ]  # the family says as much as the name
+    # The family says as much as the name.
+    columns = ["name", "operators", "category", "kind", "why"]
     used = used.assign(operators=used["operators"].map(", ".join))
     yield show_table(used, columns, caption=caption)
 
