@@ -348,3 +348,13 @@ def test_a_widget_shows_the_first_comparison_before_it_reads_the_others(monkeypa
     full = json.loads(widget.data)["comparisons"]
     assert full[0]["verdict"] == first[0]["verdict"]
     assert (len(full), widget.rest) == (len(run.comparisons), 0)
+
+
+def test_inputs_that_an_older_workbench_listed_by_id_are_the_same_arguments(tmp_path, documents):
+    folder = shutil.copytree(wb.sample_run("squeezesam"), tmp_path / "run")
+    content = json.loads((folder / "layers.json").read_text())
+    for call in content["methods"][0]["instructions"]:  # its mask in int8 is the first argument
+        call["xvalues"].sort(key=lambda value: value["dtype"] != "qint8")
+    (folder / "layers.json").write_text(json.dumps(content))
+    edges = read_data(wb.open_run(folder))["programs"][0]["edges"]
+    assert edges == documents["squeezesam"]["programs"][0]["edges"]

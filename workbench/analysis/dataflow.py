@@ -1,11 +1,13 @@
 """The operators of a program as one graph, across delegates."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 
-from workbench.records.layers import Instruction, Method, Origin, Value, XNode
+from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
 
 #: A tensor: of the method by its number, or of a delegate by its instruction and id.
 TensorId = tuple[int, int]
@@ -138,7 +140,10 @@ class Dataflow:
             yield FlowStep((number, -1), instruction.name, inputs, outputs)
 
     def _tensor_ids(self, number: int, delegate: Instruction) -> dict[int, TensorId]:
-        """The delegate's tensors by id; those outside of it are listed as its arguments are."""
+        """The delegate's tensors by id; those outside of it are listed as its arguments are.
+
+        Sidecars of earlier workbenches list them by id: each is an argument of its own kind.
+        """
         ids_of = {}
         for value in delegate.xvalues:
             ids_of[value.id] = (number, value.id)
@@ -146,13 +151,23 @@ class Dataflow:
                 value.dtype, value.shape, value.size_bytes, value.role == "constant"
             )
         for role, arguments in (("input", delegate.inputs), ("output", delegate.outputs)):
-            ids = [value.id for value in delegate.xvalues if value.role == role]
-            if len(ids) == len(arguments):
-                ids_of |= {i: (_METHOD, value) for i, value in zip(ids, arguments, strict=True)}
+            values = [value for value in delegate.xvalues if value.role == role]
+            tensors = [(_kind(self.method.values[n]), n) for n in arguments]
+            if sorted(map(_kind, values)) == sorted(kind for kind, _ in tensors):
+                values.sort(key=_kind)
+                tensors.sort(key=itemgetter(0))
+            if len(values) == len(tensors):
+                pairs = zip(values, tensors, strict=True)
+                ids_of |= {value.id: (_METHOD, number) for value, (_, number) in pairs}
         return ids_of
 
     def _origin(self, number: int | None) -> Origin | None:
         return None if number is None else self.method.origins[number]
+
+
+def _kind(tensor: Value | XValue) -> tuple[int, int]:
+    """What an argument of a delegate and its tensor have in common, in every layout."""
+    return math.prod(tensor.shape), tensor.size_bytes
 
 
 def instruction_of(key: str) -> int:
