@@ -51,11 +51,10 @@ def ask(tmp_path_factory):
         assert server.poll() is None and time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
 
-    def ask(path, token=TOKEN, other=None):
+    def ask(path, token=TOKEN, other=None, body=None, **headers):
         view, asked = "compare" if other else "explorer", {"path": path, "other": other}
-        request = urllib.request.Request(
-            f"{found[0]}executorch-workbench/{view}", json.dumps(asked).encode()
-        )
+        address = f"{found[0]}executorch-workbench/{view}"
+        request = urllib.request.Request(address, body or json.dumps(asked).encode(), headers)
         if token:
             request.add_header("Authorization", f"token {token}")
         try:
@@ -70,11 +69,21 @@ def ask(tmp_path_factory):
     server.wait(30)
 
 
+@pytest.mark.parametrize("headers", [{}, {"Cookie": "_xsrf=own", "X-XSRFToken": "own"}])
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_without_the_token_there_is_no_page(ask, token):
-    status, answer = ask("net.pte", token)
+def test_without_the_token_there_is_no_page(ask, token, headers):
+    status, answer = ask("net.pte", token, **headers)
     assert status == 403
     assert "page" not in answer
+
+
+@pytest.mark.parametrize(
+    "body", [b"1", b'"net.pte"', b"\xff", b"[" * 9999, b'{"path": "net.pte"}' + b" " * 99999]
+)
+def test_a_body_that_asks_for_no_file_is_refused(ask, body):
+    status, answer = ask("", body=body)
+    assert status == 400
+    assert "asks for no file" in answer["message"]
 
 
 @pytest.mark.parametrize(
@@ -105,6 +114,8 @@ def test_a_page_is_complete_and_can_request_nothing(ask, path, words):
         ("notes.txt", "is no trace, program, ETRecord or manifest"),
         (None, "is no trace, program, ETRecord or manifest"),
         ("missing.pte", "no such file"),
+        ("/etc/passwd.pte", "no such file"),
+        ("x" * 6000 + ".pte", "no such file"),
         ("large.pte", "is larger than 1 GB"),
         ("bad.etdump", "bad.etdump"),
         ("bad.etrecord", "bad.etrecord: not an ETRecord"),

@@ -5,8 +5,10 @@ import io
 import json
 import os
 import shutil
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections import defaultdict
@@ -121,6 +123,23 @@ def test_a_batch_that_cannot_begin_is_one_line(cli, matrix, ran):
     code, _, err = cli("batch", matrix(), "--only", "nothing")
     assert code == 2
     assert "no cell 'nothing' -> cells: toy_cnn/fp32/host/none" in err
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 64])
+def test_a_dask_address_of_another_program_is_one_line(cli, matrix, answer):
+    pytest.importorskip("distributed", reason="needs the extra cluster")
+
+    class Program(socketserver.StreamRequestHandler):
+        def handle(self):
+            self.wfile.write(answer)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Program) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = "tcp://127.0.0.1:{1}".format(*server.server_address)
+        code, _, err = cli("batch", matrix(), "--dask", address)
+        server.shutdown()
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert f"{address}: no Dask scheduler answers" in err
 
 
 def test_the_command_ends_as_the_batch_did(cli, matrix, ran, monkeypatch, tmp_path):

@@ -8,6 +8,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ MAX_STARTS = 2
 #: ``--dask local``: a cluster on this machine, with two workers by default.
 LOCAL, WORKERS = "local", 2
 CONNECT_S = 20
+LARGEST_GREETING = 2**20  #: Bytes; a scheduler's has some hundred.
 #: What `faulthandler` writes before the tracebacks.
 _TIMEOUT = "Timeout ("
 
@@ -118,8 +120,10 @@ def _connect(address: str, devices: Sequence[str]) -> Iterator[Submit]:
         if kind == LOCAL:
             scheduler = stack.enter_context(_start_cluster(count, address, devices))
         try:
+            if kind != LOCAL:
+                _check_greeting(address)
             client = stack.enter_context(distributed.Client(scheduler, timeout=CONNECT_S))
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever parsing the answer of another program raises
             hint = "start one with `dask scheduler`; its address looks like tcp://HOST:8786"
             reason = f"no Dask scheduler answers: {error}"
             raise TargetError(reason, where=address, hint=hint) from None
@@ -131,6 +135,18 @@ def _connect(address: str, devices: Sequence[str]) -> Iterator[Submit]:
             return client.get_executor(pure=False, resources=resources).submit(function, job)
 
         yield submit
+
+
+def _check_greeting(address: str) -> None:
+    """Require a greeting as short as a scheduler's: Dask would make room for any length."""
+    scheme, _, place = address.rpartition("://")
+    host, _, port = place.rpartition(":")
+    if scheme not in ("", "tcp") or not port.isdecimal():
+        return  # encrypted, or for Dask to refuse
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S) as connection:
+        size = connection.makefile("rb").read(8)
+    if not 0 < int.from_bytes(size, "little") <= LARGEST_GREETING:
+        raise ValueError("it answers as another program")
 
 
 def _start_cluster(count: str, address: str, devices: Sequence[str]) -> LocalCluster:

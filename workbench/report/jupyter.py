@@ -1,8 +1,10 @@
 """An extension of Jupyter's server, which makes the pages that JupyterLab shows of our files."""
 
 import asyncio
+import contextlib
 import json
 import operator
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from workbench.store import MANIFEST, read_file
 
 #: Operators and parts of a program that its page lists.
 TOP = 2000
+LONGEST_BODY = 2**16  #: Bytes of a request: two paths.
 
 
 class PageHandler(APIHandler):
@@ -45,7 +48,7 @@ class PageHandler(APIHandler):
         paths: list[Path] = []
         root = Path(self.settings["server_root_dir"]).expanduser().resolve()
         try:
-            asked = self.get_json_body() or {}
+            asked = read_question(self.request.body)
             names = [asked.get("path"), *([asked.get("other")] if view == "compare" else [])]
             paths = [locate(root, name) for name in names]
             # In a thread: the server answers others meanwhile.
@@ -60,6 +63,15 @@ class PageHandler(APIHandler):
             self.finish(json.dumps({"page": page}))
 
 
+def read_question(body: bytes) -> dict[str, object]:
+    """The fields of a request; UsageError for a body without any, or much longer than a path."""
+    if len(body) <= LONGEST_BODY:
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(asked := json.loads(body), dict):
+                return asked
+    raise UsageError("asks for no file", hint='send {"path": FILE} as JSON')
+
+
 def locate(root: Path, name: object) -> Path:
     """The file of that name below a folder; UsageError for another place or kind of file."""
     # Links are resolved before the file is looked for: nothing outside is said to exist.
@@ -68,7 +80,7 @@ def locate(root: Path, name: object) -> Path:
         raise UsageError("is outside of the folder that Jupyter serves", where=name)
     if path.name != MANIFEST and path.suffix not in (ETDUMP, ".pte", ".etrecord"):
         raise UsageError("is no trace, program, ETRecord or manifest of a run", where=name)
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 - a name too long is no error here
         raise StoreError("no such file", where=name)
     if path.stat().st_size > LARGEST_BYTES:
         raise StoreError(f"is larger than {LARGEST_BYTES / 2**30:.0f} GB", where=name)
