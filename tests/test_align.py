@@ -101,6 +101,7 @@ def test_three_runs_are_all_compared_with_the_first():
         assert rows[name].drop("E2E").to_dict() == pytest.approx(compared.to_dict(), nan_ok=True)
 
 
+@pytest.mark.ci
 def test_the_command_line_compares_any_number(cli):
     code, out, _ = cli("compare", *SETUPS, "--across", "threads")
     assert code == 0
@@ -114,6 +115,7 @@ def test_the_command_line_compares_any_number(cli):
     assert code == 2 and "unknown thread count '7' -> valid: 1, 2" in err
 
 
+@pytest.mark.ci
 def test_the_gate_looks_at_the_parts_that_were_asked_for(cli):
     pair = [SETUPS[1], SETUPS[3], "--across", "threads", "--fail-above", "5%", "--json"]
     code, out, _ = cli("compare", *pair)

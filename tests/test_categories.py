@@ -188,6 +188,7 @@ def test_a_run_opened_with_other_categories_sums_to_the_same_time(tmp_path):
     assert described["categories"] == "kit"
 
 
+@pytest.mark.ci
 def test_files_written_with_other_categories_say_so_and_are_valid(cli, tmp_path):
     folder = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "run")
     assert cli("analyze", folder, "--categories", "kit")[0] == 0

@@ -74,6 +74,7 @@ def test_a_layer_has_one_row_per_run(combined):
     assert head["linux, Ready_xnnpack_fp32"] == head["qemu-aarch64, Ready_xnnpack_fp32"]
 
 
+@pytest.mark.ci
 def test_runs_without_layers_are_not_aligned(tmp_path, cli):
     bare = copy_as(tmp_path, "linux")
     (tmp_path / "runs" / "linux" / "layers.json").unlink()
@@ -115,6 +116,7 @@ def test_a_combination_needs_two_runs(names):
         wb.combine_runs(names)
 
 
+@pytest.mark.ci
 def test_the_command_writes_four_files(cli, tmp_path):
     code, out, _ = cli("report", f"{READY}:avx512_off", READY, "--json")
     assert code == 0

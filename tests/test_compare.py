@@ -162,7 +162,7 @@ def test_an_operator_of_one_side_only_is_inconclusive(tmp_path):
 
 @pytest.mark.parametrize(
     ("clock_ns", "us"),
-    [(1, 0.3), (1000, 3), *(pytest.param(1, us, marks=pytest.mark.ci) for us in (3, 100)),
+    [(1000, 3), *(pytest.param(1, us, marks=pytest.mark.ci) for us in (0.3, 3, 100)),
      pytest.param(1000, 100, marks=pytest.mark.ci)],
 )  # fmt: skip
 def test_intervals_cover_however_short_the_operators(clock_ns, us, tmp_path):

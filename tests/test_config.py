@@ -133,6 +133,7 @@ def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, cli):
     assert "Method::execute in the ETDump (traced)" in page
 
 
+@pytest.mark.ci
 @needs_compiler
 def test_chosen_experiments_that_only_log_kernels_run_alone(kit, cli):
     kit["experiments"].reverse()  # the kit lists the candidate first

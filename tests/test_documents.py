@@ -156,6 +156,7 @@ def test_a_bad_document_is_one_clear_line(cli, tmp_path, text, says):
     assert len(err.splitlines()) == 1 and "metrics.json: " in err
 
 
+@pytest.mark.ci
 def test_analysis_summarises_in_markdown_and_leaves_that_of_a_report(cli, tmp_path):
     run_dir = Path(shutil.copytree(wb.sample_run("Ready"), tmp_path / "out_r/runs/linux"))
     assert cli("analyze", run_dir)[0] == 0

@@ -308,6 +308,7 @@ def test_python_work_does_not_grow_with_the_events(tmp_path):
     assert calls[3_000] < 1.5 * calls[10]
 
 
+@pytest.mark.ci
 def test_memory_stays_near_the_size_of_the_file(tmp_path):
     path = tmp_path / "trace.etdump"
     path.write_bytes(repeat_block(Block("Execute", RUN), 50_000))

@@ -263,6 +263,7 @@ def test_kernels_in_the_body_of_control_flow_are_unattributed(other):
     assert rows["module"].isna().tolist() == [False, True]
 
 
+@pytest.mark.ci
 def test_layers_of_a_foreign_program_come_after_its_run_too(exported, tmp_path, cli):
     program, etrecord = exported
     pte = tmp_path / "net.pte"

@@ -273,6 +273,7 @@ def test_a_bad_program_is_refused_before_a_folder_is_made(tmp_path, runner, cont
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.ci
 @needs_compiler
 def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, own_cache, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")

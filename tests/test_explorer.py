@@ -110,6 +110,7 @@ def test_of_two_the_verdict_is_said_under_their_names():
     assert isinstance(shown.parts[1], Page)
 
 
+@pytest.mark.ci
 def test_more_than_two_are_a_heat_map_under_what_tells_them_apart():
     run = recorded("mobilenet_v3_small_int8")
     levels = {f"m: {m.name}, 1 thread": m for m in run.traced if not m.control}
@@ -167,6 +168,7 @@ def test_the_operators_that_are_selected_in_the_explorer_drive_other_cells(seen)
     assert seen == [len(run.subject.operators), 2, len(run.subject.operators)]
 
 
+@pytest.mark.ci
 def test_one_is_too_few_and_what_differs_has_to_be_said():
     run = recorded("unet_small")
     one, two = run["avx512_on", 1], run["avx512_on", 2]
@@ -182,6 +184,7 @@ def test_without_a_front_end_the_first_run_is_compared():
     assert "x faster" in str(picked.draw(compare_picked)) and len(picked.selected) == 2
 
 
+@pytest.mark.ci
 def test_what_may_differ_is_part_of_the_choice(seen):
     knobs, _ = pick_measurements(SAMPLES.parent).children
     measurements, across = knobs.children

@@ -222,6 +222,7 @@ def excerpts(run, name, text="x\n" * 200, changed=0.0):
     return read_data(run)["programs"][0]["excerpts"]
 
 
+@pytest.mark.ci
 def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(
     tmp_path, monkeypatch
 ):
@@ -250,6 +251,7 @@ def test_one_comparison_is_explored_alone(runs):
     assert len(document["comparisons"]) == 1
 
 
+@pytest.mark.ci
 def test_operators_of_different_programs_are_joined_as_the_comparison_pairs_them():
     sides = [recorded(name)["avx512_on"] for name in ("AsTrained", "Ready")]
     ab = wb.compare(*sides, across=["program"])
@@ -266,6 +268,7 @@ def test_operators_of_different_programs_are_joined_as_the_comparison_pairs_them
     assert columns == pytest.approx(speedups.to_dict(), abs=1e-6)
 
 
+@pytest.mark.ci
 def test_runs_measured_apart_are_compared(runs, tmp_path):
     other = wb.open_run(shutil.copytree(wb.sample_run(), tmp_path / "run"))
     ab = wb.compare(runs["mobilenet_v3_small"]["avx512_off"], other["avx512_on"])

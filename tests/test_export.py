@@ -215,6 +215,7 @@ def test_a_dynamic_batch_is_as_large_as_declared_although_the_example_is_small(t
     assert torch.backends.mkldnn.is_available() == torch.backends.mkldnn.enabled
 
 
+@pytest.mark.ci
 def test_attention_takes_a_dynamic_batch(tmp_path):
     class Attention(nn.Module):
         def forward(self, x):
@@ -226,6 +227,7 @@ def test_attention_takes_a_dynamic_batch(tmp_path):
     assert (program.export.inputs[0].most[0], program.export.problem) == (16, "")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("dtype", ["fp32", slow("int8")])
 @pytest.mark.parametrize("size", [slow(1), 7])
 def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
@@ -244,6 +246,7 @@ def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
     assert output.shape == (size, 4)
 
 
+@pytest.mark.ci
 def test_inputs_of_a_delegate_are_listed_as_it_is_given_them(tmp_path):
     """XNNPACK numbers tensors as its operators use them: the gate before the image."""
 

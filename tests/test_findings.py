@@ -666,7 +666,10 @@ load_once = functools.cache(wb.load_model)
 
 @pytest.mark.parametrize(
     "name",
-    ["mobilenet_v3_small", "squeezesam", "Ready", pytest.param("smollm2", marks=pytest.mark.ci)],
+    [
+        "mobilenet_v3_small",
+        *(pytest.param(name, marks=pytest.mark.ci) for name in ("Ready", "smollm2", "squeezesam")),
+    ],
 )
 def test_every_command_of_a_finding_works_as_written(name, monkeypatch, tmp_path):
     """Its options exist, its model can be loaded, its run, layer and program are there."""

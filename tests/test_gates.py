@@ -82,6 +82,7 @@ def be_wrong(content):
     content["plan"]["sha256"] = "0" * 64
 
 
+@pytest.mark.ci
 def test_wrong_outputs_are_never_a_win(gate, cli, baseline, tmp_path):
     fault = "SQNR -0.2 dB, at least 10 expected"
     run = wb.open_run(copy_run(tmp_path, be_wrong))
@@ -174,6 +175,7 @@ def test_one_restart_is_undecided(gate, cli, tmp_path):
     assert "1 undecided" in (tmp_path / "gate.md").read_text()
 
 
+@pytest.mark.ci
 def test_two_runs_and_their_parts_are_rows(gate, tmp_path):
     off, on = f"{SAMPLE}:avx512_off", f"{SAMPLE}:avx512_on"
     one, code = gate(on, off, "--fail-above", "5%", "--markdown", "gate.md")

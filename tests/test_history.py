@@ -116,6 +116,7 @@ def test_what_cannot_be_read_is_named(history):
     assert any("bad start time 'soon'" in problem for problem in history.problems)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("started", ["9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00"])
 def test_a_time_that_no_clock_says_is_refused_and_a_hundred_runs_are_drawn(tmp_path, cli, started):
     days = [(START + timedelta(days=number)).isoformat() for number in range(97)]

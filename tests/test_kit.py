@@ -174,6 +174,7 @@ def test_its_analyses_read_our_timelines(kit, folder, tmp_path, script):
     assert f"{traced.mean():.3f} ms" in said
 
 
+@pytest.mark.ci
 def test_warm_up_is_in_no_table(folder, tmp_path):
     """A custom runner traces its warm-up too; the manifest says how many inferences it is."""
     run = wb.open_run(folder)

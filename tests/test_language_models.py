@@ -58,6 +58,7 @@ def test_operators_of_the_wheel_are_loaded_for_programs_that_need_them(runner):
     assert "libpython" not in maps
 
 
+@pytest.mark.ci
 def test_memory_of_libraries_of_operators_is_accounted_for(run):
     memory = run.subject.memory.set_index("part")
     assert abs(memory.at["not accounted for", "share"]) < 0.02

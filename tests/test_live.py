@@ -61,6 +61,7 @@ def test_every_failure_is_one_line(monkeypatch, tmp_path, error, status):
     assert not shown.start_button.disabled and shown.stop_button.disabled
 
 
+@pytest.mark.ci
 def test_the_latencies_of_the_run_itself_are_drawn_not_those_of_another(conv_pte, tmp_path):
     options = wb.MeasureOptions(
         toggle="none", runs=2, processes=1, warmup=1, evidence=False, cold_start=False

@@ -106,6 +106,7 @@ def test_an_export_waits_for_nobody(tmp_path):
     assert not any(map(WAITING.fullmatch, texts))
 
 
+@pytest.mark.ci
 def test_a_measurement_says_which_batch_exports(tmp_path):
     """A batch keeps its exports from its own measurements, with a lock that other exports share."""
     code = "from workbench.run.locks import share_machine\n"
@@ -271,6 +272,7 @@ def check_turns(*roots):
     check_disjoint([span for run in runs for span in measuring_spans(run)])
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_a_runner_that_survives_its_driver_keeps_the_machine_locked(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBENCH_LOCKS", str(tmp_path))

@@ -126,6 +126,7 @@ def test_a_control_needs_as_much_memory(run):
     assert resources.at["peak memory", "outcome"] not in ("less", "more")
 
 
+@pytest.mark.ci
 def test_without_starts_nothing_is_claimed(conv_pte, tmp_path):
     options = replace(BRIEF, cold_start=False, processes=1)
     run = wb.measure(conv_pte, options=options, root=tmp_path)
@@ -151,6 +152,7 @@ def first_output_ns(start):
     return sum(stage.ns for stage in start.stages[: names.index("first inference") + 1])
 
 
+@pytest.mark.ci
 def test_cached_weights_are_mapped_and_compute_the_same(weights_run):
     sides = ["packed_process", "packed_delegate", "cached_process", "cached_delegate"]
     assert [e.name for e in weights_run.record.plan.experiments] == [*sides, "control"]
@@ -411,6 +413,7 @@ def test_a_gate_fails_if_the_peak_memory_grew_beyond_the_limit(made, cli):
         assert gates == dict.fromkeys(gates, "open") | {"peak memory": gate}
 
 
+@pytest.mark.ci
 def test_a_gate_against_metrics_json_holds_starts_and_memory(tmp_path, cli):
     for name, scale in (("before", 1.0), ("after", 2.0)):
         starts = tuple(make_start(number=n, scale=scale + n / 1000) for n in range(5))

@@ -103,6 +103,7 @@ def test_activations_stay_alive(name, classes):
 # Weights of the user's
 
 
+@pytest.mark.ci
 def test_a_state_dict_is_loaded(tmp_path):
     state = {k: v + 1 for k, v in wb.load_model("toy_cnn").module.state_dict().items()}
     torch.save(state, tmp_path / "weights.pt")
@@ -296,6 +297,7 @@ def test_code_that_no_inputs_cure_gets_no_hint_to_check_them(write):
     assert "AttributeError" in line and "check its inputs" not in line
 
 
+@pytest.mark.ci
 def test_the_command_that_installs_works_in_an_activated_environment(monkeypatch):
     """Which has no pip if a pip outside made it."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")

@@ -52,6 +52,7 @@ def test_an_edit_of_a_module_is_another_program_and_none_is_overwritten(export):
     assert net.training, "only a copy is changed"
 
 
+@pytest.mark.ci
 def test_inputs_are_a_tensor_a_tuple_or_keywords(export):
     x = torch.ones(1, 4)
     for inputs in (x, (x,), {"x": x}):

@@ -238,6 +238,7 @@ class Recurrent(nn.Module):
         return x
 
 
+@pytest.mark.ci
 def test_slices_unroll_recurrent_layers_into_the_delegate(tmp_path):
     x = torch.randn(1, 3, 6)
     sliced = wb.ExportOptions(also_rewrite=("slices",))

@@ -22,6 +22,7 @@ def test_percentiles_and_deadlines_at_a_rate(tmp_path):
     assert "every 10 ms" in wb.show(run, "latencies").markdown
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("side", ["native", pytest.param("eager", marks=pytest.mark.slow)])
 def test_a_rate_is_measured_beside_the_tight_loop(side, cli, conv_pte, tmp_path):
     brief = ["--every", "2ms", "--budget", "0.2s", "--no-evidence", "--no-cold-start", "--json"]
@@ -48,6 +49,7 @@ def test_a_rate_out_of_range_is_one_line(conv_pte, every_s):
         wb.measure(conv_pte, options=wb.MeasureOptions(every_s=every_s))
 
 
+@pytest.mark.ci
 def test_an_emulated_cpu_has_no_rate(cli, conv_pte):
     code, _, err = cli("run", conv_pte, "--every", "33ms", "--target", "qemu")
     assert code == 2 and err == "error: --every: an emulated CPU has no times\n"

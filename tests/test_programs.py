@@ -91,6 +91,7 @@ def test_a_damaged_bundle_is_one_line(bundles, tmp_path, size):
         wb.open_program(damaged)
 
 
+@pytest.mark.ci
 def test_programs_of_other_layouts_get_the_same_values(tmp_path):
     import torch
 
@@ -116,7 +117,9 @@ def test_programs_of_other_layouts_get_the_same_values(tmp_path):
     assert all(found.agree and not found.note for found in agreements)
 
 
-@pytest.mark.parametrize(("factor", "words"), [(1, "%"), (2, "outputs differ")])
+@pytest.mark.parametrize(
+    ("factor", "words"), [pytest.param(1, "%", marks=pytest.mark.ci), (2, "outputs differ")]
+)
 def test_three_restarts_give_a_first_verdict(tmp_path, factor, words):
     import torch
 
@@ -392,6 +395,7 @@ def test_inputs_are_shared_where_dtype_and_shape_agree(programs):
     assert "random" in small.input_source
 
 
+@pytest.mark.ci
 def test_separate_runs_of_two_programs_name_the_command_that_interleaves_them():
     names = [f"{wb.sample_run()}:avx512_on", f"{wb.sample_run('squeezesam')}:native"]
     found = compare_many(names, across=["program", "build"])

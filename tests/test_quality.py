@@ -111,6 +111,7 @@ def plan(conv_pte, tmp_path):
     return replace(made, batch_ms=0.5, traced_runs=2, retries=1, cool_down_s=0.0)
 
 
+@pytest.mark.ci
 def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(execute, "DISTURBED", -1.0)
@@ -239,6 +240,7 @@ def own_run(tmp_path, monkeypatch, own_cache):
     return tmp_path / "run"
 
 
+@pytest.mark.ci
 def test_peaks_are_measured_as_far_as_a_run_needs_them_and_kept(own_run, monkeypatch):
     monkeypatch.setattr("workbench.run.ceilings.STEADY", math.inf)  # so short, they scatter
     peaks = wb.measure_roof(own_run)

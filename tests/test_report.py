@@ -123,6 +123,7 @@ FIGURES = {
 }
 
 
+@pytest.mark.ci
 def test_figures_have_the_same_digits_on_every_surface(run_dir, cli):
     """In the report, a notebook and the explorer, on the terminal and in the JSON files."""
     starts = (make_start("avx512_off"), make_start("avx512_on", scale=0.9))
@@ -194,6 +195,7 @@ def write_figures(judged, latency_ms, findings, share, operator_ms, start_ms, gr
     }
 
 
+@pytest.mark.ci
 def test_without_a_sidecar_no_layer_is_named(run_dir, cli):
     (run_dir / "layers.json").unlink()
     run = wb.open_run(run_dir)
@@ -265,6 +267,7 @@ def test_a_program_of_unknown_origin_has_no_table_of_undelegated_operators(run_d
     assert "no export record" in str(wb.show(wb.open_run(run_dir), "undelegated"))
 
 
+@pytest.mark.ci
 def test_text_from_a_manifest_stays_text(run_dir):
     run = wb.open_run(run_dir).record
     evil = "<script>alert(1)</script>"
@@ -398,7 +401,9 @@ def files_of(run_dir):
     ("code", "words"),
     [
         ("1 / 0", "my.ipynb, cell 4: ZeroDivisionError: division by zero -> what ran is in "),
-        ("import os; os._exit(1)", "my.ipynb, cell 4: the kernel died"),
+        pytest.param(
+            "import os; os._exit(1)", "my.ipynb, cell 4: the kernel died", marks=pytest.mark.ci
+        ),
     ],
 )
 def test_a_failing_cell_is_one_line_and_what_ran_is_kept(cli, run_dir, write_notebook, code, words):
@@ -451,12 +456,14 @@ def test_a_folder_that_is_no_run_is_refused_without_a_word_about_cells(cli, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.ci
 def test_a_cell_that_takes_too_long_is_stopped(run_dir, write_notebook, short_cells):
     path = write_notebook("run_dir = ''", "import time; time.sleep(60)")
     with pytest.raises(wb.WorkbenchError, match="cell 3: took longer than 1 s"):
         wb.make_report(run_dir, notebook=path)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_a_report_that_is_ended_leaves_no_file_and_no_kernel(run_dir, write_notebook, ending):
     started = run_dir.parent / "started"

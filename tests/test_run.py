@@ -59,6 +59,7 @@ def test_a_measurement_reads_its_files_once(conv_pte, tmp_path):
     assert {OPENED[Path(name).name] for name in etdumps} == {1}
 
 
+@pytest.mark.ci
 def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monkeypatch):
     parts = {
         "run.execute.time_starts": "starts",
@@ -82,6 +83,7 @@ def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monk
     assert sorted(warnings) == sorted(said)
 
 
+@pytest.mark.ci
 def test_plots_of_the_learning_path_analyse_once(run_dir):
     OPENED.clear()
     run = wb.open_run(run_dir)

@@ -168,6 +168,7 @@ def test_a_projection_is_that_of_the_atlas_bounded_and_marked(cli, atlas, run_di
     assert "projected, not measured: " in (run_dir / "explore.html").read_text()
 
 
+@pytest.mark.ci
 def test_no_gate_takes_a_projection(cli, atlas, tmp_path, run_dir):
     path = tmp_path / "projection.json"
     path.write_text(cli("project", run_dir, "--json")[1])
@@ -248,6 +249,7 @@ def test_published_times_of_squeezesam_are_within_20_percent(experiment):
     assert low < on["mean_ms"].sum() < high
 
 
+@pytest.mark.ci
 def test_a_run_is_projected_to_published_figures_with_wide_intervals(cli, run_dir):
     run = recorded()
     tables = [run["avx512_off"].project(level, "m4-like") for level in ("nosme", "sme2")]
@@ -266,6 +268,7 @@ def test_a_run_is_projected_to_published_figures_with_wide_intervals(cli, run_di
     assert code != 0 and err.count("\n") == 1 and "x86_64" in err
 
 
+@pytest.mark.ci
 def test_gains_are_projected_from_a_run_of_an_arm_cpu(cli, tmp_path):
     folder = shutil.copytree(recorded().path, tmp_path / "arm")
     manifest = folder / "manifest.json"

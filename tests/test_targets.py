@@ -93,6 +93,7 @@ def config(tmp_path, monkeypatch):
     return tmp_path / "x.json"
 
 
+@pytest.mark.ci
 def test_every_word_and_file_arrives_unchanged(board, config, tmp_path):
     run = wb.run_config(config, root=tmp_path / "out")
     assert run.record.state == "complete"
@@ -166,6 +167,7 @@ def test_answers_of_a_machine_are_bounded_and_refused(board, config, tmp_path, a
         wb.run_config(config, root=tmp_path / "out")
 
 
+@pytest.mark.ci
 def test_facts_that_no_machine_has_are_unknown(board, config, tmp_path):
     edits = f"s/^Cpus_allowed_list.*/Cpus_allowed_list: 0-30000000/; s/^MemTotal: */&{'9' * 6000}/"
     script = (board.tools.folder / "ssh").read_text()
@@ -207,6 +209,7 @@ def test_threads_are_those_that_executorch_would_choose_on_the_device(
     assert "fastest here (" in first and first.count("as long") == 2
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("khz", "says"),
     [
@@ -243,6 +246,7 @@ def test_a_run_on_a_target(board, install, conv_pte, tmp_path):
     assert host["cpu"]
 
 
+@pytest.mark.ci
 @needs_compiler
 def test_a_device_lost_during_a_run_keeps_its_measurements(board, install, conv_pte, tmp_path):
     pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
