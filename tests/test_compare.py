@@ -179,6 +179,7 @@ def test_intervals_cover_however_short_the_operators(clock_ns, us, tmp_path):
         assert clock_ns == 1000 or len(table) < 100 or covered.mean() <= 0.99
 
 
+@pytest.mark.ci
 def test_what_rounding_hides_has_no_speedup(tmp_path):
     def compare(folder, before, after):
         factors = {"off": {"Elementwise": before / 48}, "on": {"Elementwise": after / 48}}

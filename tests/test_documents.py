@@ -118,6 +118,7 @@ def check(folder, paths):
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("model", ["toy_cnn", pytest.param("unet_small", marks=pytest.mark.slow)])
 def test_what_the_workbench_writes_fits_its_schema_and_damage_is_found(cli, tmp_path, model):
     folder = shutil.copytree(wb.sample_run(model), tmp_path / "runs" / "linux")

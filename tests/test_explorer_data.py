@@ -177,6 +177,7 @@ def test_a_page_stays_small(runs):
         assert len(wb.explore(run).text) < 1_000_000
 
 
+@pytest.mark.ci
 def test_hostile_names_stay_data(runs):
     evil = "</script><script>alert(1)</script>\u2028'\"<!--"
     run = runs["mobilenet_v3_small"]

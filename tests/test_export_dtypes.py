@@ -75,7 +75,7 @@ def record_of(tmp_path_factory):
 @pytest.mark.parametrize(
     ("dtype", "least", "quantized"),
     [
-        ("fp32", 100, ""),
+        pytest.param("fp32", 100, "", marks=pytest.mark.ci),
         slow("fp16w", 45, ""),
         slow("fp16", 45, ""),
         slow("bf16", 25, ""),
@@ -549,6 +549,7 @@ def test_what_xnnpack_lacks_is_spelled_out_and_nothing_else(module, inputs, name
         assert rewritten(module, *inputs, backend="portable")[2] == {}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("backend", [slow("xnnpack"), "portable"])
 @pytest.mark.parametrize("affine", [True, slow(False)])
 def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):

@@ -598,7 +598,16 @@ def test_a_measurement_that_there_is_not_is_a_usage_error(sample, asked):
         _ = sample[asked].findings
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v3_small", "toy_cnn", "smollm2", "squeezesam"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mobilenet_v3_small",
+        *(
+            pytest.param(name, marks=pytest.mark.ci)
+            for name in ("toy_cnn", "smollm2", "squeezesam")
+        ),
+    ],
+)
 def test_every_heading_that_a_finding_names_is_in_the_notebook(name):
     notebook = Path(__file__).parents[1] / "notebooks" / "15_report.ipynb"
     for heading in recorded(name).findings["heading"]:

@@ -418,7 +418,8 @@ def test_every_attack_of_the_table_has_its_test():
     assert [attack for attack, tests in attacks.find_tests().items() if not tests] == []
 
 
-@pytest.mark.parametrize("name", ["\ud800", pytest.param("", marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["\ud800", ""])
 def test_layers_that_no_page_can_show_end_in_no_traceback(tmp_path, cli, name):
     run = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "run")
     layers = json.loads((run / "layers.json").read_text())

@@ -32,6 +32,7 @@ def test_it_shows_latencies_while_it_runs_and_the_verdict_at_its_end(measured, t
     assert not shown.start_button.disabled and shown.stop_button.disabled
 
 
+@pytest.mark.ci
 def test_a_stopped_run_resumes(measured, tmp_path):
     shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
     shown.stop()

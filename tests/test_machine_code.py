@@ -433,6 +433,7 @@ def test_a_few_samples_prove_nothing():
     assert few["change"].tolist() == ["not shown"]
 
 
+@pytest.mark.ci
 def test_two_samplings_of_the_same_code_hardly_ever_differ():
     """Shares as lopsided as in a real run, with many rare functions."""
     rng = np.random.default_rng(0)

@@ -174,6 +174,7 @@ def test_cached_weights_are_mapped_and_compute_the_same(weights_run):
     assert not (weights_run.path / ".packed").exists()
 
 
+@pytest.mark.ci
 def test_memory_that_cached_weights_save_has_rows(weights_run):
     packed, cached = (
         weights_run[side].memory.set_index("part")["size_bytes"]

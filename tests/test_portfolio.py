@@ -319,7 +319,13 @@ def test_a_failure_takes_no_other_cell_with_it(matrix, ran, tmp_path, monkeypatc
     assert [stage for stage, *_ in ran] == ["export", "measure", "report"]
 
 
-@pytest.mark.parametrize("damage", ["manifest", "outcome", "report", "cache_key"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "manifest",
+        *(pytest.param(what, marks=pytest.mark.ci) for what in ("outcome", "report", "cache_key")),
+    ],
+)
 def test_what_was_damaged_is_made_anew_and_nothing_else(matrix, ran, tmp_path, damage):
     out = tmp_path / "out"
     first = wb.batch(matrix(), out=out).outcomes[0]

@@ -171,6 +171,7 @@ def watched():
     active.clear()
 
 
+@pytest.mark.ci
 def test_a_program_is_opened_and_hashed_once(conv_pte, tmp_path, watched):
     pte = Path(shutil.copy(conv_pte, tmp_path / "x.pte"))
     os.utime(pte, (1, 1))

@@ -262,6 +262,7 @@ def test_findings_are_about_the_program_of_which_there_is_one():
     assert "first program" not in str(wb.show(wb.open_run(wb.sample_run("Sentences")), "findings"))
 
 
+@pytest.mark.ci
 def test_no_runtime_is_imported_by_the_core():
     code = "import sys, workbench as wb; wb.profile; print(json.dumps([*sys.modules]))"
     done = subprocess.run([sys.executable, "-c", f"import json; {code}"], capture_output=True)

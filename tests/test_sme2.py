@@ -181,6 +181,7 @@ def edit(known, **changes):
     return json.dumps({**json.loads(to_json(known)), **changes})
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -209,6 +209,7 @@ def test_a_gate_fails_only_where_the_whole_interval_is_beyond(ratio, down, up, l
         assert most > limit - 1e-9 and (least <= limit + 1e-9 or row["outcome"] != "slower")
 
 
+@pytest.mark.ci
 def test_the_false_alarms_of_a_gate_are_rare_where_nothing_changed():
     rng = np.random.default_rng(0)
     failed = 0
