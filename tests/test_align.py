@@ -25,6 +25,7 @@ def sweep():
     return wb.align_measurements(sides(*setups), across=["threads"])
 
 
+@pytest.mark.ci
 def test_layers_of_a_sweep_sum_to_e2e_in_every_setup(sweep):
     run = recorded("unet_small")
     assert sweep["outcome"].iloc[0] == "first"

@@ -169,6 +169,7 @@ def test_the_scheme_of_the_kit_is_that_of_its_scripts(profiling_kit):
     assert not {name: pair for name, pair in differ.items() if len(set(pair)) > 1}
 
 
+@pytest.mark.ci
 def test_a_run_opened_with_other_categories_sums_to_the_same_time(tmp_path):
     run = recorded("squeezesam")
     kit = wb.open_run(run, categories="kit")

@@ -35,6 +35,7 @@ def combined(emulated):
     return wb.combine_runs([emulated, READY, TRAINED])
 
 
+@pytest.mark.ci
 def test_a_name_says_what_differs(emulated):
     runs = wb.combine_runs([READY, f"{READY}:avx512_off", emulated]).runs["run"].tolist()
     assert runs == ["linux, avx512_on", "linux, avx512_off", "qemu-aarch64, avx512_on"]

@@ -607,6 +607,7 @@ def test_the_partition_says_what_was_left_and_why(tmp_path):
                describe_export(export))  # fmt: skip
 
 
+@pytest.mark.ci
 def test_the_partitioners_own_reasons_are_kept(record_of):
     (mean,) = [row for row in record_of("fp32").partition if row.operator == "aten.mean.dim"]
     assert (mean.delegated, mean.reason) == (False, "mean.dim only supports keepdim=True")

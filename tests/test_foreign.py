@@ -337,6 +337,7 @@ PATHS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.ci
 @given(PATHS)
 @example([Path("a/b.etdump"), Path("a/b/x_t1.etdump")])
 @example([Path("0/0.etdump"), Path("0/9.etdump"), Path("0/0/x_t1.etdump")])

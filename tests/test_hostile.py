@@ -270,10 +270,11 @@ READ_RECORD = (
 )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "make", "code", "words"),
     [
-        pytest.param("x.pt", make_tensors, READ_INPUTS, "takes more than 3", marks=pytest.mark.ci),
+        ("x.pt", make_tensors, READ_INPUTS, "takes more than 3"),
         ("x.pt", make_large_bytes, READ_STATE, "takes more than 300 MB of memory"),
         ("x.jpg", make_large_jpeg, READ_INPUTS, "more than 33554432; scale it down"),
         slow("x.png", make_large_image, READ_INPUTS, "more than 33554432; scale it down"),

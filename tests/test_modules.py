@@ -78,6 +78,7 @@ def shell():
     InteractiveShell.clear_instance()
 
 
+@pytest.mark.ci
 def test_layers_of_a_cell_name_the_cell_and_its_line(shell, export):
     assert shell.run_cell(CELL, store_history=True).success
     net = shell.user_ns["Net"]()

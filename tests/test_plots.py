@@ -242,6 +242,7 @@ def test_speedups_of_any_size_have_a_few_round_ticks(ratios):
     assert 3 <= len(figure.axes[0].get_xticks()) <= 16
 
 
+@pytest.mark.ci
 def test_levels_threads_and_sizes_are_rows_and_points():
     squeezesam = recorded("squeezesam")
     levels = squeezesam.isa_levels
