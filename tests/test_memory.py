@@ -361,6 +361,9 @@ def test_times_of_starts_that_others_decided_are_not_stated(tmp_path):
     cold = [make_start(number=n, mode="cold", scale=scale) for n, scale in enumerate((1, 0.9, 1.1))]
     needs = needs_of(tmp_path / "fast", *warm, *cold)
     assert "faster from disk than from memory, 10.1 ms against 11.1 ms" in str(needs.caveats)
+    assert "--processes 5" in str(needs.caveats)
+    needs = needs_of(tmp_path / "five", *(make_start(number=n, scale=1.1) for n in range(5)), *cold)
+    assert "--processes 10" in str(needs.caveats), "more than it had"
     assert set(needs.cold_start["cache"]) == {"warm"}
     assert "cold first output" not in set(needs.resources["resource"])
     cold = [

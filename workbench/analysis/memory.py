@@ -94,7 +94,8 @@ def check_starts(starts: Sequence[Start]) -> Iterator[tuple[str, str, str]]:
     if lacking := len(used) - used.count("mapped"):
         text = f"{lacking} of {len(used)} starts packed their weights: XNNPACK has none in this "
         yield "packed weights", "note", f"{text}program, or another process had their file"
-    remedy = "stop other programs, and measure again with --processes 5"
+    remedy = "stop other programs, and measure again with --processes "
+    remedy += "5" if len(warm) < 5 else str(2 * len(warm))
     if len(cold) and len(warm) and cold.mean() < warm.mean():
         times = " against ".join(frames.format_range(cold.mean(), warm.mean()))
         text = f"faster from disk than from memory, {times}: the cold one is not stated; {remedy}"
