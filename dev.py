@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -107,7 +108,7 @@ def install(*extras: str) -> None:
     if fresh:
         _create_venv()
     package = f"{ROOT}[{','.join(wanted)}]" if wanted else str(ROOT)
-    _install("-e", package, cpu_index=fresh and _needs_cpu_index())
+    _install("-e", package, fresh=fresh)
     STAMP.write_text(f"{_fingerprint()}\n{' '.join(wanted)}")
 
 
@@ -242,14 +243,19 @@ def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> subprocess
     return done
 
 
-def _install(*arguments: str, cpu_index: bool = False) -> None:
+def _install(*arguments: str, fresh: bool = False) -> None:
     """Install with uv, which checks hashes; with pip, which takes longer, where uv fails.
 
-    With ``cpu_index``, torch comes from PyTorch's own index.
+    Into a ``fresh`` environment, torch comes from PyTorch's own index if no other has a CPU build.
     """
     pinned = ["--constraint", str(CONSTRAINTS)]
-    if uv := _uv():
-        command = [uv, "pip", "install", "--quiet", "--python", PYTHON, *_pip_settings(), *pinned]
+    with ThreadPoolExecutor() as beside:  # each starts pip, for two seconds
+        indexes = beside.submit(_needs_cpu_index) if fresh else None
+        settings = beside.submit(_pip_settings)
+        uv = _uv()
+    cpu_index = bool(indexes and indexes.result())
+    if uv:
+        command = [uv, "pip", "install", "--quiet", "--python", PYTHON, *settings.result(), *pinned]
         command += ["--torch-backend", "cpu"] if cpu_index else []
         checked = ["--constraint", str(HASHES), "--build-constraint", str(HASHES)]
         done = subprocess.run([*command, *checked, *arguments], stderr=subprocess.PIPE, text=True)

@@ -46,8 +46,9 @@ def test_without_a_cpu_build_the_cpu_index_is_used(dev, monkeypatch):
     failed = subprocess.CompletedProcess([], 1, stdout="", stderr="")
     monkeypatch.setattr(dev, "_pip", lambda *arguments, **_: calls.append(arguments) or failed)
     monkeypatch.setattr(dev, "_uv", lambda: "uv")
+    monkeypatch.setattr(dev, "_needs_cpu_index", lambda: True)
     monkeypatch.setattr(dev.subprocess, "run", lambda command, **_: calls.append(command) or failed)
-    dev._install("-e", ".", cpu_index=True)
+    dev._install("-e", ".", fresh=True)
     _, uv, pip, _ = calls
     assert uv[uv.index("--torch-backend") + 1] == "cpu"
     assert pip[:4] == ("install", "--no-deps", "--index-url", dev.TORCH_CPU_INDEX)

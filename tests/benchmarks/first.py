@@ -40,7 +40,7 @@ import sys; sys.path.insert(0, {0!r})
 import dev; from pathlib import Path
 dev.VENV, dev.PYTHON = Path({1!r}), Path({1!r}, "bin", "python")
 dev._create_venv()
-dev._install("torch", "executorch", cpu_index=dev._needs_cpu_index())
+dev._install("torch", "executorch", fresh=True)
 """
 
 

@@ -415,13 +415,16 @@ def warm_up(session: RunnerSession, plan: Plan) -> int:
     """Warm up a session for ``plan.warmup`` inferences and a batch; its batch size."""
     if not (plan.warmup or plan.batch_ms):
         return 1
-    session.run(max(1, plan.warmup), traced=False)
+    warmed = session.run(max(1, plan.warmup), traced=False)
     size = 1
     if plan.batch_ms:
+        # Of long inferences, two more are enough: there are sixty timed ones of each.
+        more = session.run(2 if min(warmed.wall_ns) > 1e6 * plan.batch_ms / 4 else 5, traced=False)
         # The shortest iteration: equal experiments must get equal batches on a busy machine too.
-        shortest_ns = max(min(session.run(5, traced=False).wall_ns), 1)
+        shortest_ns = max(min(more.wall_ns), 1)
         size = min(MAX_BATCH, max(1, round(plan.batch_ms * 1e6 / shortest_ns)))
-        session.run(size)
+        if size > 2:
+            session.run(size)
     session.reset()
     return size
 
