@@ -138,6 +138,7 @@ def test_another_exporter_is_noticed(files, monkeypatch, part):
     assert changed["model"] == before["model"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("suffix", "harm"),
     [

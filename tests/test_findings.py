@@ -614,6 +614,7 @@ def test_every_heading_that_a_finding_names_is_in_the_notebook(name):
         assert f"## {heading}\\n" in notebook.read_text()
 
 
+@pytest.mark.ci
 def test_a_fix_that_is_an_export_says_that_nobody_made_it():
     names = ("mobilenet_v3_small", "toy_cnn", "smollm2", "vit_tiny")
     findings = pd.concat([recorded(name).findings for name in names])

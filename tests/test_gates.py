@@ -200,6 +200,7 @@ def test_the_command_gates_and_says_what_is_next(cli, baseline, tmp_path):
     assert code == 2 and "the whole of one run" in err
 
 
+@pytest.mark.ci
 def test_one_run_compares_its_own_pair(cli, gate):
     own = wb.open_run(SAMPLE).compare().latency.iloc[0]
     found, code = gate(SAMPLE, "--fail-above", "5%")

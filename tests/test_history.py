@@ -47,6 +47,7 @@ def made(tmp_path_factory):
     return wb.read_history([root])
 
 
+@pytest.mark.ci
 def test_only_a_change_that_lasts_and_exceeds_the_margin_is_one(made):
     assert made.rows["line"].nunique() == len(LINES)
     folders = made.changes["run_dir"].map(lambda path: tuple(path.split("/")[-2:]))

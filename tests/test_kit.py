@@ -66,6 +66,7 @@ def sides_of(folder):
     return run["linux_sme2_on"], run["linux_sme2_off"]
 
 
+@pytest.mark.ci
 def test_files_have_the_keys_of_the_kit(folder):
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["model"].endswith("mobilenet_v3_small_xnnpack_fp32.pte")

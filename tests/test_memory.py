@@ -78,6 +78,7 @@ def test_an_unknown_mode_is_refused(conv_pte):
     assert "takes one of time, cold, write, memory" in ready["message"]
 
 
+@pytest.mark.ci
 def test_every_byte_of_the_resident_set_is_in_one_row(run):
     for measurement in run.measurements:
         memory = measurement.memory.set_index("part")

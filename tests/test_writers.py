@@ -293,7 +293,6 @@ def test_a_run_of_no_time_has_no_percentage(tmp_path):
     assert timeline["pct_total"].isna().all()
 
 
-@pytest.mark.ci
 @given(
     first=st.sampled_from(["", "=", "+", "-", "@", " =", "\t=", "\r@"]), rest=st.text(max_size=12)
 )
