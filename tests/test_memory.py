@@ -579,7 +579,10 @@ def test_a_comparison_has_latency_memory_and_the_control_side_by_side(run):
     again = wb.Comparison(run.comparisons[0].baseline, control).resources.set_index("resource")[
         "ratio"
     ]
-    assert resources["control"].dropna().to_dict() == again.to_dict()
+    # A page cache that other programs use may leave a side without a cold start.
+    controls = resources["control"].dropna()
+    assert {"latency", "first output", "peak memory"} <= set(controls.index)
+    assert controls.to_dict() == again[controls.index].to_dict()
 
 
 def test_history_and_combined_pages_have_the_needs_of_every_run(run):
