@@ -417,6 +417,11 @@ def test_every_attack_of_the_table_has_its_test():
     import attacks
 
     assert [attack for attack, tests in attacks.find_tests().items() if not tests] == []
+    passed, skipped = ("passed", ""), ("skipped", "no mcp")
+    assert attacks.describe_ends([passed]) == "refused"
+    assert attacks.describe_ends([passed, skipped]) == "refused; 1 of 2 not tried: no mcp"
+    assert attacks.describe_ends([skipped]) == "1 of 1 not tried: no mcp"
+    assert attacks.describe_ends([("failure", "x"), passed]) == "1 succeeded"
 
 
 @pytest.mark.ci

@@ -68,13 +68,24 @@ def main() -> int:
     print("| attack | tries | result |\n| --- | ---: | --- |")
     failed = 0
     for attack, found in tests.items():
-        names = {name for _, name in found}
-        ends = Counter(end for name, end in cases if name.partition("[")[0] in names)
-        bad = ends.total() - ends["passed"] - ends["skipped"]
-        failed += bad or not ends["passed"]
-        result = f"{bad} succeeded" if bad else "refused" if ends["passed"] else "not tried"
-        print(f"| {attack} | {ends.total()} | {result} |")
+        # If a whole file is skipped, its name is the test's.
+        names = {name for test in found for name in (test[1], f"tests.{test[0].stem}")}
+        ends = [(end, why) for name, end, why in cases if name.partition("[")[0] in names]
+        result = describe_ends(ends)
+        failed += not result.startswith("refused")
+        print(f"| {attack} | {len(ends)} | {result} |")
     return bool(failed)
+
+
+def describe_ends(ends: list[tuple[str, str]]) -> str:
+    """The result of an attack whose tests ended so; names what was not tried, and why."""
+    count = Counter(end for end, _ in ends)
+    bad = len(ends) - count["passed"] - count["skipped"]
+    result = f"{bad} succeeded" if bad else "refused" if count["passed"] else ""
+    if skipped := count["skipped"]:
+        why = "; ".join(dict.fromkeys(reason for end, reason in ends if end == "skipped"))
+        result += f"{'; ' if result else ''}{skipped} of {len(ends)} not tried: {why}"
+    return result
 
 
 def find_tests() -> dict[str, list[tuple[Path, str]]]:
@@ -90,15 +101,19 @@ def find_tests() -> dict[str, list[tuple[Path, str]]]:
     }
 
 
-def run_tests(files: set[Path]) -> list[tuple[str, str]]:
-    """The names of the tests of all attacks, and whether they passed, failed or were skipped."""
+def run_tests(files: set[Path]) -> list[tuple[str, str, str]]:
+    """The names of the tests of all attacks, whether they passed, failed or were skipped, why."""
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
         expression = " or ".join(ATTACKS.values())
         command = [sys.executable, "-m", "pytest", "-q", *sorted(files), "-k", expression]
         command += [f"--junitxml={report.name}", "-m", "not browser"]
         subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
         cases = ElementTree.parse(report.name).iter("testcase")
-        return [(c.get("name", ""), next((e.tag for e in c), "passed")) for c in cases]
+        ends = [(c.get("name", ""), next(iter(c), None)) for c in cases]
+        return [
+            (name, "passed", "") if end is None else (name, end.tag, end.get("message", ""))
+            for name, end in ends
+        ]
 
 
 if __name__ == "__main__":
