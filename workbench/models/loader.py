@@ -137,6 +137,8 @@ def load_model(
         wanted = registry.parse_name(spec)
         source, label = "", wanted.label
         if not wanted.library and not wanted.file and wanted.name not in registry.list_models():
+            if (meant := registry.restore_name(wanted.name)) != wanted.name:
+                raise UsageError(f"unknown model {wanted.name!r}", hint=f"did you mean {meant}?")
             raise unknown_name("model", wanted.name, [*registry.list_models(), registry.FILE_FORM])
     prepare = partial(_prepare, name or label, weights=state_dict, given=inputs)
 
