@@ -123,6 +123,23 @@ def test_a_command_is_copied_whole(open_page):
     assert page.evaluate("navigator.clipboard.readText()") == command
 
 
+#: The arrows and options of a page that are on two lines.
+BROKEN = r"""() => {
+  const broken = [], range = document.createRange();
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const text = walker.currentNode;
+    for (const found of text.data.matchAll(/->|(?<=^|\s)--[a-z][\w-]+/g)) {
+      range.setStart(text, found.index);
+      range.setEnd(text, found.index + found[0].length);
+      const lines = [...range.getClientRects()].map(box => Math.round(box.top));
+      if (new Set(lines).size > 1) broken.push(found[0]);
+    }
+  }
+  return broken;
+}"""
+
+
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "combined"])
 def test_a_phone_scrolls_tables_and_figures_but_not_the_page(open_page, name):
     page = open_page(name, width=390)
@@ -130,6 +147,9 @@ def test_a_phone_scrolls_tables_and_figures_but_not_the_page(open_page, name):
     for figure in page.locator("img").all():
         assert figure.bounding_box()["width"] > 600
         assert figure.locator("xpath=..").get_attribute("tabindex") == "0"
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    broken = page.evaluate(BROKEN)
+    assert broken == []
     page.screenshot(path=SCREENSHOTS / f"{name}-390.png", full_page=True)
 
 

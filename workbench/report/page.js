@@ -36,6 +36,19 @@ for (const table of document.querySelectorAll("table")) {
   });
 }
 
+// A browser would break lines after the hyphens of arrows and options.
+const texts = document.createTreeWalker(document.querySelector("main") ?? document.body, NodeFilter.SHOW_TEXT);
+const hyphened = [];
+while (texts.nextNode()) {
+  if (/->|-[-a-z]/.test(texts.currentNode.data) && !texts.currentNode.parentNode.closest("script, style"))
+    hyphened.push(texts.currentNode);
+}
+for (const text of hyphened) {
+  const parts = text.data.split(/(->|(?<![^\s([`'"])--?[a-z][\w-]{0,23}(?![\w-]))/);
+  const wrap = part => Object.assign(document.createElement("span"), { className: "whole", textContent: part });
+  text.replaceWith(...parts.map((part, place) => (place % 2 ? wrap(part) : part)));
+}
+
 for (const shown of document.querySelectorAll("pre")) {
   const button = Object.assign(document.createElement("button"), { type: "button", textContent: "Copy" });
   button.setAttribute("aria-live", "polite");
