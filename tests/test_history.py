@@ -202,6 +202,16 @@ def test_an_empty_folder_has_no_history(tmp_path):
     assert [str(table) for table in nothing.tables][1] == ""
 
 
+def test_emulated_runs_have_no_figure(tmp_path, cli):
+    write_record(replace(SMALL, emulated=True), tmp_path / "run")
+    history = wb.read_history([tmp_path])
+    figure = wb.plot_history(history.rows, history.changes)
+    assert "emulated runs have none" in figure.alt_text and not figure.axes[0].axison
+    code, out, err = cli("history", tmp_path, "--figure", "h.svg")
+    assert code == 0 and "no figure: emulated runs have no times" in err and "h.svg" not in out
+    assert not (tmp_path / "h.svg").exists()
+
+
 def test_a_line_without_changes_says_so(archive):
     calm = wb.read_history([archive / "out_program"])
     lines, changes = calm.tables

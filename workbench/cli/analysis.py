@@ -321,7 +321,8 @@ def history(
     if found.rows.empty:
         where, hint = " ".join(map(str, roots)) or ".", "; ".join(found.problems[:3])
         raise UsageError("no runs found", where=where, hint=hint)
-    if figure:
+    timeless = figure and found.rows["latency_ms"].isna().all()
+    if figure and not timeless:
         from workbench.plots.latencies import plot_history
 
         write_figure(plot_history(found.rows, found.changes), figure)
@@ -334,6 +335,8 @@ def history(
     lines = [text for table in found.tables for text in (table, "")]
     step = f"open {figure}" if figure else "--figure history.svg plots these runs"
     notes = tuple(f"skipped: {problem}" for problem in found.problems)
+    if timeless:
+        notes, step = (*notes, "no figure: emulated runs have no times"), ""
     record = {"passed": grown.empty, **record}
     return Output(lines, record, exit_code=not grown.empty, step=step, notes=notes)
 

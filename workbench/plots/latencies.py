@@ -127,8 +127,12 @@ def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
     changed = runs.index.isin(changes["line"])
     lines = [*runs.index[changed], *runs.index[~changed]][:MOST_PANELS]
     hidden = len(runs) - len(lines)
+    if timed.empty:
+        figure, (axis,) = style.new_figure("No run has times: emulated runs have none", 1.2)
+        axis.set_axis_off()
+        return figure
     title = "Latency over time" + (f"; {hidden} more lines are not shown" if hidden > 0 else "")
-    count = max(len(lines), 1)
+    count = len(lines)
     figure, axes = style.new_figure(
         title, 0.8 + 1.5 * count, rows=count, left=0.72, right=0.27, top=0.55, bottom=0.5
     )
@@ -136,8 +140,8 @@ def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
         _draw_line(axis, timed[timed["line"] == line], changes[changes["line"] == line])
         axis.set_title(style.shorten(line, 120), fontsize=8, color=style.FAINT, loc="left", pad=3)
     when = _dates(timed["started"])
-    days = float(np.ptp(when)) if len(when) else 0.0
-    if len(when) and not days:
+    days = float(np.ptp(when))
+    if not days:
         axes[-1].set_xlim(when[0] - 1, when[0] + 1)
     axes[-1].xaxis.set_major_locator(AutoDateLocator(minticks=2, maxticks=6))
     axes[-1].xaxis.set_major_formatter(DateFormatter("%Y-%m-%d" + "\n%H:%M" * (days < _FEW_DAYS)))
