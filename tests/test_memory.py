@@ -377,6 +377,16 @@ def test_times_of_starts_that_others_decided_are_not_stated(tmp_path):
     assert "over 3 starts: no interval" in str(needs.caveats)
 
 
+def test_a_check_of_starts_names_their_measurement(tmp_path):
+    starts = [make_start("a", n, scale=scale) for n, scale in enumerate((1, 1, 9))]
+    starts += [make_start("control", n) for n in range(3)]
+    names = dict.fromkeys(("a", "control"), 6.0)
+    run = open_made_run(tmp_path, names, traced=1, changes={"starts": tuple(starts)})
+    checks = run.checks["check"]
+    assert checks[checks.str.contains("first output")].tolist() == ["first output of a"]
+    assert "first output of a: " in str(run["a"].caveats)
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Experiments that need as much, a tenth more, and as much in one start only."""

@@ -87,25 +87,29 @@ def _in_mode(starts: Iterable[Start], mode: str) -> list[Start]:
     return [start for start in chosen if start.weights != "written"]
 
 
-def check_starts(starts: Sequence[Start]) -> Iterator[tuple[str, str, str]]:
+def check_starts(starts: Sequence[Start], subject: str) -> Iterator[tuple[str, str, str]]:
     """Times of starts that other programs decided, which are not stated: rows of checks."""
     warm, cold = (first_outputs(_in_mode(starts, mode)).sum(axis=1) for mode in ("time", "cold"))
     used = [s.weights for s in starts if s.weights and s.mode in ("time", "cold")]
     if lacking := len(used) - used.count("mapped"):
         text = f"{lacking} of {len(used)} starts packed their weights: XNNPACK has none in this "
-        yield "packed weights", "note", f"{text}program, or another process had their file"
+        yield (
+            f"packed weights of {subject}",
+            "note",
+            f"{text}program, or another process had their file",
+        )
     remedy = "stop other programs, and measure again with --processes "
     remedy += "5" if len(warm) < 5 else str(2 * len(warm))
     if len(cold) and len(warm) and cold.mean() < warm.mean():
         times = " against ".join(frames.format_range(cold.mean(), warm.mean()))
         text = f"faster from disk than from memory, {times}: the cold one is not stated; {remedy}"
-        yield "first output", "note", text
+        yield f"first output of {subject}", "note", text
     for name, times in (("first output", warm), ("cold first output", cold)):
         half = float(half_width(times.to_numpy())) if len(times) > 1 else 0.0
         if half > times.mean():
             mean = frames.format_ms(times.mean())
             text = f"{mean} ± {frames.format_ms(half)} over {len(times)} starts: no interval"
-            yield name, "note", f"{text}; {remedy}"
+            yield f"{name} of {subject}", "note", f"{text}; {remedy}"
 
 
 def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:

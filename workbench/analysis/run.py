@@ -439,13 +439,13 @@ class Run:
     @cached_property
     def checks(self) -> pd.DataFrame:
         """Whether the numbers can be trusted: ``check``, ``status``, ``evidence``."""
-        subjects = {m.program.name: m for m in self.measurements}.values()
+        subjects = {row[0]: row for m in self.measurements for row in m.checks}  # each once
         bundled = [a for a in self.record.agreements if a.baseline == a.candidate]
         expected = quality.check_outputs(bundled, same_model=True) if bundled else ()
         rows = [
             *quality.check_state(self.record, self.recording),
             *([("outputs of the bundled program", *expected)] if bundled else []),
-            *(row for m in subjects for row in m.checks),
+            *subjects.values(),
             *(row for ab in self.comparisons for row in ab.checks),
             quality.check_ledger(self.ledger, [m.closed for m in self.traced]),
             quality.check_traces(
@@ -679,7 +679,7 @@ class Measurement:
     def checks(self) -> list[Row]:
         """Whether its program computes what the model does: rows of the run's checks."""
         subject = self.program.stem if self.run.record.plan.programs else "the program"
-        starts = memory.check_starts(self.starts)
+        starts = memory.check_starts(self.starts, self.label)
         return [*quality.check_program(subject, self.export, self.dtypes), *starts]
 
     @property
