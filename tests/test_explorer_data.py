@@ -354,6 +354,7 @@ def test_a_widget_shows_the_first_comparison_before_it_reads_the_others(monkeypa
     assert (len(full), widget.rest) == (len(run.comparisons), 0)
 
 
+@pytest.mark.ci
 def test_inputs_that_an_older_workbench_listed_by_id_are_the_same_arguments(tmp_path, documents):
     folder = shutil.copytree(wb.sample_run("squeezesam"), tmp_path / "run")
     content = json.loads((folder / "layers.json").read_text())

@@ -242,6 +242,7 @@ def test_the_figure_marks_changes(history):
     assert "6 more lines are not shown" in figure.alt_text
 
 
+@pytest.mark.ci
 def test_the_command_lists_draws_and_gates(cli, archive, tmp_path):
     code, out, err = cli("history", archive, "--figure", "h.svg", "--csv", "h.csv")
     assert code == 0 and "slower" in out and err.count("skipped") == 2

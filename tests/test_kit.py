@@ -84,6 +84,7 @@ def test_files_have_the_keys_of_the_kit(folder):
     assert isinstance(summary["per_etdump"], list)
 
 
+@pytest.mark.ci
 def test_statistics_are_per_inference_as_in_the_kit(folder):
     """Its count is that of operators, its total the time of one inference."""
     table = pd.read_csv(next(folder.glob("linux_sme2_on/*_ops_stats.csv")))

@@ -397,6 +397,7 @@ def files_of(run_dir):
     return {path.name for path in run_dir.rglob("*") if path.is_file()}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("code", "words"),
     [

@@ -68,6 +68,7 @@ class Net(nn.Module):
         return self.one(self.grouped(self.pointwise(image)).mean((2, 3))), self.many(rows)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("dtype", "kernels", "remedies"),
     [
