@@ -105,10 +105,10 @@ def check_index(portfolio, cells):
     assert [outcome["state"] for outcome in record["outcomes"]] == ["done"] * cells
     page = (portfolio / "index.html").read_text()
     for outcome in record["outcomes"]:
-        assert f'href="{outcome["report"]}"' in page
+        assert f'href="./{outcome["report"]}"' in page
         assert (portfolio / outcome["report"]).stat().st_size > 10_000
         assert len(outcome["rows"]) >= 2
-        assert f'href="{outcome["notebook"]}"' in page
+        assert f'href="./{outcome["notebook"]}"' in page
         executed = json.loads((portfolio / outcome["notebook"]).read_text())
         assert executed["metadata"]["papermill"]["exception"] is None
     assert page.count("<tr data-model") == sum(len(o["rows"]) for o in record["outcomes"])

@@ -1,0 +1,99 @@
+"""Pages of a hostile run in Chromium: what strangers wrote is text, and none of it runs."""
+
+import json
+import re
+import shutil
+
+import pandas as pd
+import pytest
+
+import workbench as wb
+from workbench.portfolio.combined import write_combined
+from workbench.portfolio.state import render_index, write_csv
+from workbench.records.portfolio import Cell, Outcome, Portfolio, Row
+
+pytestmark = pytest.mark.browser
+
+CODE = "document.title='ran'"
+LINK = f"javascript:{CODE}"
+EVIL = (
+    f'=1+1</script><script>{CODE}</script><img src=x onerror="{CODE}">\'"><svg onload={CODE}>'
+    f"[a]({LINK})<!--\u202e\x1b[31m\U0001f4a3\ufffd"
+)
+SAMPLE = wb.sample_run()
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """The folder of a recorded run in which every name of a stranger's is code."""
+    folder = tmp_path_factory.mktemp("hostile") / "run"
+    shutil.copytree(SAMPLE, folder)
+    text = (folder / "layers.json").read_text()
+    for name in ("features", "classifier", "mobilenet_v3_small.py"):
+        assert name in text
+        text = text.replace(name, json.dumps(name + EVIL)[1:-1])
+    (folder / "layers.json").write_text(text)
+    content = json.loads((folder / "manifest.json").read_text())
+    content["plan"]["model"] = content["host"]["cpu"] = EVIL
+    content["export"]["model"] = content["export"]["source"] = LINK
+    (folder / "manifest.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture
+def open_hostile(open_file):
+    """Opens a page, unfolds and clicks what there is, and asserts that nothing ran."""
+
+    def open_one(path):
+        page = open_file(path)
+        page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+        title = page.title()
+        page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+        assert page.locator("[onerror], [onload], img[src=x]").count() == 0
+        links = page.eval_on_selector_all("[href]", "all => all.map(each => each.href)")
+        assert [link for link in links if not link.startswith("file:")] == []
+        assert page.title() == title != "ran"
+        assert "<script>" in page.locator("body").inner_text() + title
+        return page
+
+    return open_one
+
+
+def test_report_and_explorer(hostile, open_hostile):
+    report, *_ = wb.make_report(hostile)
+    open_hostile(report)
+    page = open_hostile(hostile / "explore.html")
+    page.get_by_role("searchbox").fill("script")
+    page.keyboard.press("Enter")
+    assert page.title() != "ran"
+
+
+def test_combined(hostile, open_hostile, tmp_path):
+    names = [f"{hostile}:avx512_off", f"{hostile}:avx512_on", str(SAMPLE)]
+    page, *_ = write_combined(names, tmp_path)
+    open_hostile(page)
+
+
+def test_portfolio(open_hostile, tmp_path):
+    cell = Cell(EVIL, EVIL, "fp32", EVIL, "none", "stem", "0")
+    row = Row(EVIL, EVIL, 1, EVIL, 5, 2.0, 1.0, 3.0, EVIL, 1.5, 1.4, 1.6, EVIL, EVIL, 0.5, 2.0)
+    failed = dict.fromkeys(("error", "retry", "problem"), f"{EVIL}\ud800")
+    outcomes = (
+        Outcome(cell, "failed", **failed, log=LINK),
+        Outcome(cell, "done", rows=(row,), grade="A", report=LINK, notebook=LINK, problem=EVIL),
+    )
+    (tmp_path / "index.html").write_text(render_index(Portfolio({}, EVIL, outcomes)))
+    page = open_hostile(tmp_path / "index.html")
+    page.get_by_role("searchbox").fill("script")
+    assert page.locator("#measurements tbody tr:visible").count() == 2
+    (tmp_path / "portfolio.csv").write_text(write_csv(outcomes))
+    values = pd.read_csv(tmp_path / "portfolio.csv", dtype=str).to_numpy().ravel()
+    assert not any(re.match("[=+@-]", str(value)) for value in values)
+
+
+def test_node_data_for_model_explorer(hostile, tmp_path):
+    files = wb.export_trace(hostile, "model-explorer", out=tmp_path)
+    assert files
+    for path in files:
+        assert path.parent == tmp_path
+        assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", path.read_text())
