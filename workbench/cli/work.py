@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -227,12 +228,18 @@ def profile(
 
     MODEL is what `workbench export` takes.
     """
+    if out and len(models) > 1:
+        raise UsageError("needs exactly one model", where="--out")
+    from workbench.run.build import build_runner
+
+    if measure.target == "host":
+        # Its first use compiles the runner, while imports take seconds, too. What fails here fails
+        # again where the runner is found.
+        ThreadPoolExecutor(1).submit(build_runner)
     from workbench import workflow
     from workbench.analysis.describe import list_findings
     from workbench.report.artifacts import outline_run
 
-    if out and len(models) > 1:
-        raise UsageError("needs exactly one model", where="--out")
     profiles = []
 
     def profile_each() -> Iterator[str]:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import zipfile
 from collections.abc import Sequence
 from functools import partial
@@ -173,10 +174,16 @@ def find_version(version: str) -> Path:
     return fetch_wheel("executorch", version) / "executorch"
 
 
+#: Held while one thread compiles a runner, which others then find.
+_BUILDING = threading.Lock()
+
+
 def build_runner(version: str = "") -> Path:
     """The native runner's binary in the cache, for a version; compiled on first use."""
-    sdk, compiler = find_version(version) if version else find_sdk(), find_compiler()
-    return cached(f"runner-{fingerprint(sdk, compiler)}", partial(compile_runner, sdk, compiler))
+    with _BUILDING:
+        sdk, compiler = find_version(version) if version else find_sdk(), find_compiler()
+        make = partial(compile_runner, sdk, compiler)
+        return cached(f"runner-{fingerprint(sdk, compiler)}", make)
 
 
 def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:
