@@ -1,6 +1,7 @@
 """Runs, measurements and comparisons: computed once, when first asked for."""
 
 import json
+import re
 import shutil
 import sys
 from collections import Counter
@@ -81,6 +82,16 @@ def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monk
     said = [f"{part} not made: ZeroDivisionError: division by zero" for part in parts.values()]
     warnings = [text.partition("warning: ")[2] for text in texts if "warning: " in text]
     assert sorted(warnings) == sorted(said)
+
+
+@pytest.mark.ci
+def test_findings_that_fail_leave_the_report(cli, conv_pte, tmp_path, monkeypatch):
+    monkeypatch.setattr("workbench.analysis.describe.list_findings", lambda *_: 1 / 0)
+    short = ("--runs", "4", "--processes", "2", "--no-evidence", "--no-roof", "--no-cold-start")
+    code, out, err = cli("profile", shutil.copy(conv_pte, tmp_path), *short)
+    assert code == 0 and "warning: findings not made: ZeroDivisionError" in err
+    (report,) = re.findall("report: (.*)", out)
+    assert Path(report).is_file()
 
 
 @pytest.mark.ci

@@ -239,6 +239,7 @@ def profile(
     from workbench import workflow
     from workbench.analysis.describe import list_findings
     from workbench.report.artifacts import outline_run
+    from workbench.run.execute import optional
 
     profiles = []
 
@@ -255,9 +256,10 @@ def profile(
                     progress=progress,
                 )
             pages = [page] if (page := found.path / REPORT_HTML).is_file() else []
-            record = {"findings": found.findings, "report": next(iter(pages), None)}
-            profiles.append(outline_run(found) | record)
-            yield from (*_summarize(found), *list_findings(found.findings, 3))
+            with optional("findings", lambda text, _: say(text)):
+                record = {"findings": found.findings, "report": next(iter(pages), None)}
+                profiles.append(outline_run(found) | record)
+                yield from (*_summarize(found), *list_findings(found.findings, 3))
             yield from (f"report: {page}" for page in pages)
 
     step = "open the report in a browser; `workbench findings RUN` lists every finding"
