@@ -418,13 +418,12 @@ def warm_up(session: RunnerSession, plan: Plan) -> int:
     warmed = session.run(max(1, plan.warmup), traced=False)
     size = 1
     if plan.batch_ms:
-        # Of long inferences, two more are enough: there are sixty timed ones of each.
+        # Two more of long inferences tell the size of a batch.
         more = session.run(2 if min(warmed.wall_ns) > 1e6 * plan.batch_ms / 4 else 5, traced=False)
         # The shortest iteration: equal experiments must get equal batches on a busy machine too.
         shortest_ns = max(min(more.wall_ns), 1)
         size = min(MAX_BATCH, max(1, round(plan.batch_ms * 1e6 / shortest_ns)))
-        if size > 2:
-            session.run(size)
+        session.run(size)
     session.reset()
     return size
 
