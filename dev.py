@@ -30,6 +30,8 @@ HASHES = ROOT / "hashes.txt"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 #: What commands need besides the package; all others need what the tests need.
 EXTRAS = {"demo": [], "docs": ["docs"], "lab": ["lab"], "browser": ["lab", "test"]}
+#: Every seventh file: without it, IPython completes names less well, which a demo does not need.
+ONLY_FOR_COMPLETION = "jedi"
 #: Options of uv for pip's settings; uv reads neither pip's files nor its variables.
 UV_OPTIONS = {
     "index-url": "--default-index",
@@ -108,7 +110,7 @@ def install(*extras: str) -> None:
     if fresh:
         _create_venv()
     package = f"{ROOT}[{','.join(wanted)}]" if wanted else str(ROOT)
-    _install("-e", package, fresh=fresh)
+    _install("-e", package, fresh=fresh, without="" if wanted else ONLY_FOR_COMPLETION)
     STAMP.write_text(f"{_fingerprint()}\n{' '.join(wanted)}")
 
 
@@ -243,10 +245,11 @@ def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> subprocess
     return done
 
 
-def _install(*arguments: str, fresh: bool = False) -> None:
+def _install(*arguments: str, fresh: bool = False, without: str = "") -> None:
     """Install with uv, which checks hashes; with pip, which takes longer, where uv fails.
 
-    Into a ``fresh`` environment, torch comes from PyTorch's own index if no other has a CPU build.
+    uv leaves out the package ``without``. Into a ``fresh`` environment, torch comes from PyTorch's
+    own index if no other has a CPU build.
     """
     pinned = ["--constraint", str(CONSTRAINTS)]
     with ThreadPoolExecutor() as beside:  # each starts pip, for two seconds
@@ -258,7 +261,8 @@ def _install(*arguments: str, fresh: bool = False) -> None:
         command = [uv, "pip", "install", "--quiet", "--python", PYTHON, *settings.result(), *pinned]
         command += ["--torch-backend", "cpu"] if cpu_index else []
         checked = ["--constraint", str(HASHES), "--build-constraint", str(HASHES)]
-        done = subprocess.run([*command, *checked, *arguments], stderr=subprocess.PIPE, text=True)
+        command += [*checked, *arguments, "--excludes", "-"]
+        done = subprocess.run(command, input=without, stderr=subprocess.PIPE, text=True)
         print(done.stderr, end="", file=sys.stderr)
         if done.returncode == 0:
             return

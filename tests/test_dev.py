@@ -82,7 +82,11 @@ def finished(dev, monkeypatch, tmp_path):
     monkeypatch.setattr(dev, "STAMP", stamp)
     monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(dev, "_create_venv", lambda: installed.append("venv"))
-    monkeypatch.setattr(dev, "_install", lambda *arguments, **_: installed.append(arguments[-1]))
+
+    def install(*arguments, fresh, without):
+        installed.append(f"{arguments[-1]}{' without ' * bool(without)}{without}")
+
+    monkeypatch.setattr(dev, "_install", install)
     return installed
 
 
@@ -101,7 +105,7 @@ def test_a_command_adds_what_it_needs(dev, finished):
 def test_changed_pins_start_from_a_new_venv(dev, finished):
     dev.STAMP.write_text("another fingerprint\nlab test")
     dev.install()
-    assert finished == ["venv", str(ROOT)]
+    assert finished == ["venv", f"{ROOT} without {dev.ONLY_FOR_COMPLETION}"]
     dev.install("test")
     assert finished[-1] == f"{ROOT}[test]"
 

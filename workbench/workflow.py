@@ -157,12 +157,13 @@ def profile(
             return runner
 
         compiling = beside.submit(find)
-        kernel = stack.enter_context(prepare_kernel()) if report else None
+        # Only then the kernel: three at once would slow down the imports on two cores.
+        started = beside.submit(stack.enter_context, prepare_kernel()) if report else None
         with contextlib.suppress(TimeoutError):  # an export takes longer
             compiling.result(COMPILED_S)
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
         runner = compiling.result()
-        if kernel:
+        if kernel := started.result() if started else None:
             kernel.wait()  # nothing else runs while programs are timed
         place = Path(root or programs[0].root)
         run = measure_programs(programs, measure, runner, place, progress=tell)

@@ -43,13 +43,12 @@ def time_products(rows: pd.DataFrame, figures: pd.DataFrame) -> np.ndarray:
     squares of the relative error. Of one row: the bytes of the weights over the bandwidth of the
     published products of one row, or, without any, over that of reading memory.
     """
-    from scipy.optimize import nnls  # which takes 0.2 s to import
-
     products = figures[figures["figure"] == "product"]
     of_one, of_several = products[products["m"] == 1], products[products["m"] > 1]
     terms, ms = _terms(of_several, figures), of_several["on"].to_numpy()
     scale = terms.max(axis=0)
-    constants = nnls(terms / scale / ms[:, None], np.ones(len(ms)))[0] / scale
+    relative = terms / scale / ms[:, None]
+    constants = np.linalg.lstsq(relative, np.ones(len(ms)), rcond=None)[0] / scale
     gbps = figures.loc[figures["figure"] == "read", "on"].item()
     if len(of_one):
         gbps = float(np.median(of_one["bytes"] / of_one["on"])) / 1e6
