@@ -1,5 +1,6 @@
 """Shared fixtures: small programs (recorded), the command line, a browser."""
 
+import atexit
 import gc
 import os
 import shutil
@@ -22,25 +23,36 @@ settings.register_profile("fast", deadline=None, max_examples=15)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("fast")
 
-#: Tests that export import ten seconds of packages: one worker runs them all.
-EXPORTING = {
-    *("align_exported", "attribution", "etrecord", "export", "export_cache", "export_dtypes"),
-    *("exports", "findings_exported", "hostile", "models", "zoo", "optimize", "programs"),
-    *("language_models", "modules", "runner_protocol", "session"),
+#: Files that one worker runs: exports import ten seconds of packages; the others read the same
+#: recorded runs, which are opened once.
+TOGETHER = {
+    "exporting": {
+        *("align_exported", "attribution", "etrecord", "export", "export_cache", "export_dtypes"),
+        *("exports", "findings_exported", "hostile", "models", "zoo", "optimize", "programs"),
+        *("language_models", "modules", "runner_protocol", "session", "sme2"),
+    },
+    "reading": {
+        *("align", "categories", "docs", "dtypes", "explorer", "explorer_data", "findings"),
+        *("gates", "golden_runs", "kernels_shown", "layers", "machine_code", "memory"),
+        *("model_explorer", "notebooks", "output", "plots", "public_api", "quality", "report"),
+        *("report_page", "roofline", "run", "runtimes", "tables", "validate", "what_if"),
+    },
 }
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """With ``--dist=loadfile``, all files that export are one."""
+    """With ``--dist=loadfile``, the files of a group are one."""
     from xdist.scheduler import LoadFileScheduling
 
-    class OneExporter(LoadFileScheduling):
+    groups = {f"test_{file}": group for group, files in TOGETHER.items() for file in files}
+
+    class InGroups(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            return "exporting" if Path(file).stem.removeprefix("test_") in EXPORTING else file
+            return groups.get(Path(file).stem, file)
 
-    return OneExporter(config, log) if config.getoption("dist") == "loadfile" else None
+    return InGroups(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_finish():
@@ -50,8 +62,15 @@ def pytest_collection_finish():
     gc.set_threshold(100_000)
 
 
-def pytest_unconfigure():
-    """Let libraries release what they hold; nanobind reports the rest."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure(config):
+    """A worker, which has told its results, ends at once: to free all objects takes two seconds.
+
+    Without workers, libraries release what they hold; nanobind reports the rest.
+    """
+    if hasattr(config, "workerinput"):
+        atexit._run_exitfuncs()
+        os._exit(0)
     gc.unfreeze()
 
 

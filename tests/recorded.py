@@ -10,10 +10,13 @@ import workbench as wb
 REPORT = Path(__file__).resolve().parents[1] / "notebooks" / "15_report.ipynb"
 
 
-@functools.cache
+#: Opens a run once.
+open_once = functools.cache(wb.open_run)
+
+
 def recorded(name="mobilenet_v3_small"):
     """The run of a recorded sample."""
-    return wb.open_run(wb.sample_run(name))
+    return open_once(wb.sample_run(name))
 
 
 def report_text(run):

@@ -92,6 +92,7 @@ def test_two_experiments_of_one_run_are_aligned(tmp_path):
     assert combined.latencies["outcome"].tolist() == ["faster"]
 
 
+@pytest.mark.ci
 def test_the_page_the_text_and_the_summary_say_the_same(cli, emulated, tmp_path):
     code, out, _ = cli("report", emulated, READY, TRAINED, "--out", "out")
     files = [tmp_path / line for line in out.splitlines()]

@@ -102,6 +102,7 @@ def test_measurements_are_those_that_can_be_compared(tmp_path):
     assert list(here)[1].endswith("whole: avx512_on, 1 thread")
 
 
+@pytest.mark.ci
 def test_of_two_the_verdict_is_said_under_their_names():
     run = recorded()
     shown = compare_picked({"slow: one": run["avx512_off"], "fast: other": run["avx512_on"]})

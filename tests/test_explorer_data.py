@@ -1,6 +1,7 @@
 """The explorer's data are those of the frames, and are safe in a page."""
 
 import base64
+import functools
 import hashlib
 import json
 import os
@@ -19,17 +20,15 @@ from recorded import recorded
 import workbench as wb
 
 EXPLORER = Path(wb.__file__).parent / "explorer"
-MODELS = ["mobilenet_v3_small", "squeezesam", "toy_cnn", "unet_small"]
+MODELS = [
+    *("mobilenet_v3_small", "toy_cnn"),
+    *(pytest.param(model, marks=pytest.mark.ci) for model in ("squeezesam", "unet_small")),
+]
 
 
-@pytest.fixture(scope="module")
-def runs():
-    return {model: recorded(model) for model in MODELS}
-
-
-@pytest.fixture(scope="module")
-def documents(runs):
-    return {model: read_data(run) for model, run in runs.items()}
+@functools.cache
+def document_of(model):
+    return read_data(recorded(model))
 
 
 def by_key(document, measurement, column):
@@ -38,8 +37,8 @@ def by_key(document, measurement, column):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_operator_has_the_time_of_the_frames(runs, documents, model):
-    run, document = runs[model], documents[model]
+def test_every_operator_has_the_time_of_the_frames(model):
+    run, document = recorded(model), document_of(model)
     for shown in document["measurements"]:
         m = run[shown["experiment"], shown["threads"]]
         mean = by_key(document, shown, shown["mean_ms"])
@@ -55,8 +54,8 @@ def test_every_operator_has_the_time_of_the_frames(runs, documents, model):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_comparison_has_the_figures_of_the_frames(runs, documents, model):
-    run, document = runs[model], documents[model]
+def test_every_comparison_has_the_figures_of_the_frames(model):
+    run, document = recorded(model), document_of(model)
     assert len(document["comparisons"]) == len(run.comparisons)
     for shown, ab in zip(document["comparisons"], run.comparisons, strict=True):
         frame = ab.operators.set_index("key")
@@ -72,12 +71,12 @@ def test_every_comparison_has_the_figures_of_the_frames(runs, documents, model):
         assert shown["latency"]["speedup"] == ab.latency["speedup"].iloc[0]
 
 
-def test_a_projection_has_the_times_of_its_frame_and_no_verdict(runs, documents):
-    run = runs["mobilenet_v3_small"]
+def test_a_projection_has_the_times_of_its_frame_and_no_verdict():
+    run = recorded("mobilenet_v3_small")
     frame = run["avx512_off"].project(device="m4-like")
     document = read_data(run, projections=[frame])
     side, ab = document["measurements"].pop(), document["comparisons"].pop()
-    assert document == documents["mobilenet_v3_small"]
+    assert document == document_of("mobilenet_v3_small")
     shown, operators = frame.set_index("key"), frame[1:]
     for column, values in (("candidate_ms", "projected_ms"), ("baseline_ms", "measured_ms")):
         found = by_key(document, side, ab["operators"][column])
@@ -96,18 +95,18 @@ def test_a_projection_has_the_times_of_its_frame_and_no_verdict(runs, documents)
     assert {ab["outcome"], *ab["outcomes"]["values"]} == {"projected"}
     assert all(row["outcome"] == "projected" for row in ab["categories"])
     with pytest.raises(wb.WorkbenchError, match="no projection of a side of this run"):
-        wb.explore(runs["toy_cnn"], projections=[frame])
+        wb.explore(recorded("toy_cnn"), projections=[frame])
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_labels_are_unique(documents, model):
-    for program in documents[model]["programs"]:
+def test_labels_are_unique(model):
+    for program in document_of(model)["programs"]:
         assert len(set(program["labels"])) == len(program["keys"])
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_inferences_have_the_times_of_the_trace(runs, documents, model):
-    run, document = runs[model], documents[model]
+def test_inferences_have_the_times_of_the_trace(model):
+    run, document = recorded(model), document_of(model)
     for shown in document["measurements"]:
         events = run[shown["experiment"], shown["threads"]].events
         assert 0 < len(shown["trace"]["inferences"]) <= 20
@@ -131,8 +130,8 @@ def test_a_lone_trace_has_its_inferences_without_the_first():
     assert numbers and numbers <= set(run.subject.events["run"])
 
 
-def test_edges_follow_the_tensors_through_fused_operators_and_delegates(documents):
-    program = documents["mobilenet_v3_small"]["programs"][0]
+def test_edges_follow_the_tensors_through_fused_operators_and_delegates():
+    program = document_of("mobilenet_v3_small")["programs"][0]
     read = {}
     for source, row in program["edges"]:
         read.setdefault(program["labels"][row], set()).add(program["labels"][source])
@@ -144,8 +143,8 @@ def test_edges_follow_the_tensors_through_fused_operators_and_delegates(document
     assert len(read[product]) == 2
 
 
-def test_edges_connect_delegates_and_kernels(documents):
-    program = documents["squeezesam"]["programs"][0]
+def test_edges_connect_delegates_and_kernels():
+    program = document_of("squeezesam")["programs"][0]
     crossing = {
         (program["instructions"][source], program["instructions"][row])
         for source, row in program["edges"]
@@ -154,8 +153,8 @@ def test_edges_connect_delegates_and_kernels(documents):
     assert all(source <= row for source, row in crossing)
 
 
-def test_findings_name_their_operators_and_gain(runs, documents):
-    run, document = runs["mobilenet_v3_small"], documents["mobilenet_v3_small"]
+def test_findings_name_their_operators_and_gain():
+    run, document = recorded("mobilenet_v3_small"), document_of("mobilenet_v3_small")
     shown = document["measurements"][document["comparisons"][0]["candidate"]]["findings"]
     keys = document["programs"][0]["keys"]
     assert [finding["title"] for finding in shown] == run.findings["title"].tolist()
@@ -163,8 +162,8 @@ def test_findings_name_their_operators_and_gain(runs, documents):
         assert {keys[number] for number in finding["operators"]} == set(wanted.splitlines())
 
 
-def test_machine_code_is_that_of_the_samples(runs, documents):
-    run, document = runs["toy_cnn"], documents["toy_cnn"]
+def test_machine_code_is_that_of_the_samples():
+    run, document = recorded("toy_cnn"), document_of("toy_cnn")
     shown = document["measurements"][document["comparisons"][0]["candidate"]]
     keys = document["programs"][0]["keys"]
     found = {key: shown["functions"]["code"]["codes"][row] for row, key in enumerate(keys)}
@@ -172,15 +171,16 @@ def test_machine_code_is_that_of_the_samples(runs, documents):
         assert shown["functions"]["code"]["values"][found[row.key]] == row.candidate_code
 
 
-def test_a_page_stays_small(runs):
-    for run in runs.values():
-        assert len(wb.explore(run).text) < 1_000_000
+@pytest.mark.ci
+def test_a_page_stays_small():
+    for model in ("mobilenet_v3_small", "squeezesam", "toy_cnn", "unet_small"):
+        assert len(wb.explore(recorded(model)).text) < 1_000_000
 
 
 @pytest.mark.ci
-def test_hostile_names_stay_data(runs):
+def test_hostile_names_stay_data():
     evil = "</script><script>alert(1)</script>\u2028'\"<!--"
-    run = runs["mobilenet_v3_small"]
+    run = recorded("mobilenet_v3_small")
     plan = replace(run.record.plan, model=evil)
     page = wb.explore(with_record(run, plan=plan)).text
     assert page.count("<script") == 2
@@ -190,8 +190,8 @@ def test_hostile_names_stay_data(runs):
     assert "\u2028" not in data
 
 
-def test_the_page_allows_its_own_script_and_no_request(runs):
-    page = wb.explore(runs["toy_cnn"]).text
+def test_the_page_allows_its_own_script_and_no_request():
+    page = wb.explore(recorded("toy_cnn")).text
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)[1]
     assert policy.startswith("default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'")
     script = page.split('<script type="module">')[1].split("</script>")[0]
@@ -245,8 +245,8 @@ def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(
             assert not excerpts(wb.open_run(run), file, text="x\n")
 
 
-def test_one_comparison_is_explored_alone(runs):
-    run = runs["squeezesam"]
+def test_one_comparison_is_explored_alone():
+    run = recorded("squeezesam")
     document = read_data(run.compare("avx", "native"))
     assert [m["experiment"] for m in document["measurements"]] == ["avx", "native"]
     assert len(document["comparisons"]) == 1
@@ -270,36 +270,38 @@ def test_operators_of_different_programs_are_joined_as_the_comparison_pairs_them
 
 
 @pytest.mark.ci
-def test_runs_measured_apart_are_compared(runs, tmp_path):
+def test_runs_measured_apart_are_compared(tmp_path):
     other = wb.open_run(shutil.copytree(wb.sample_run(), tmp_path / "run"))
-    ab = wb.compare(runs["mobilenet_v3_small"]["avx512_off"], other["avx512_on"])
+    ab = wb.compare(recorded("mobilenet_v3_small")["avx512_off"], other["avx512_on"])
     document = read_data(ab)
     assert any("measured apart" in caveat for caveat in document["comparisons"][0]["caveats"])
     assert len({m["label"] for m in document["measurements"]}) == 2
 
 
-def test_noisy_programs_have_a_warning(documents):
+def test_noisy_programs_have_a_warning():
     known = recorded("squeezesam").subject.export.sqnr_db
     assert known < 20
     noisy = [
-        text for text in documents["squeezesam"]["comparisons"][0]["caveats"] if "SQNR" in text
+        text for text in document_of("squeezesam")["comparisons"][0]["caveats"] if "SQNR" in text
     ]
     assert len(noisy) == 1 and f"{known:.1f} dB" in noisy[0]
     assert not any(
-        "SQNR" in t for t in documents["mobilenet_v3_small"]["comparisons"][0]["caveats"]
+        "SQNR" in t for t in document_of("mobilenet_v3_small")["comparisons"][0]["caveats"]
     )
 
 
-def test_views_have_names(runs):
+def test_views_have_names():
     with pytest.raises(wb.WorkbenchError, match="unknown view 'icicle' -> valid: cat"):
-        wb.explore(runs["toy_cnn"], "icicle")
-    assert 'data-only="levels"' in wb.explore(runs["toy_cnn"], "levels").text
+        wb.explore(recorded("toy_cnn"), "icicle")
+    assert 'data-only="levels"' in wb.explore(recorded("toy_cnn"), "levels").text
 
 
-def test_traces_alone_are_explored(runs, tmp_path):
+def test_traces_alone_are_explored(tmp_path):
     for name in ("avx512_off", "avx512_on"):
         shutil.copy(
-            runs["unet_small"][name].run.locate(runs["unet_small"][name].sessions[0].etdump),
+            recorded("unet_small")[name].run.locate(
+                recorded("unet_small")[name].sessions[0].etdump
+            ),
             tmp_path,
         )
     document = read_data(wb.open_run(tmp_path))
@@ -308,10 +310,10 @@ def test_traces_alone_are_explored(runs, tmp_path):
     assert {m["isa"] for m in document["measurements"]} == {""}
 
 
-def test_activations_reach_their_peak_and_name_the_operators_that_write_them(runs, documents):
+def test_activations_reach_their_peak_and_name_the_operators_that_write_them():
     program, subject = (
-        documents["mobilenet_v3_small"]["programs"][0],
-        runs["mobilenet_v3_small"].subject,
+        document_of("mobilenet_v3_small")["programs"][0],
+        recorded("mobilenet_v3_small").subject,
     )
     found, tensors = program["activations"], subject.tensors
     assert (
@@ -329,13 +331,13 @@ def test_activations_reach_their_peak_and_name_the_operators_that_write_them(run
     assert found["tensors"][0]["at_peak"] and len(found["tensors"]) == 12
 
 
-def test_a_notebook_gets_a_widget_and_a_page_otherwise(runs, monkeypatch):
+def test_a_notebook_gets_a_widget_and_a_page_otherwise(monkeypatch):
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    widget = wb.explore(runs["toy_cnn"])
+    widget = wb.explore(recorded("toy_cnn"))
     assert json.loads(widget.data)["head"]["model"] == "toy_cnn"
     assert widget.rest == 0
     monkeypatch.setenv("WORKBENCH_WIDGETS", "0")
-    shown = wb.explore(runs["toy_cnn"])._repr_html_()
+    shown = wb.explore(recorded("toy_cnn"))._repr_html_()
     assert shown.startswith("<iframe") and "<script" not in shown
 
 
@@ -355,11 +357,11 @@ def test_a_widget_shows_the_first_comparison_before_it_reads_the_others(monkeypa
 
 
 @pytest.mark.ci
-def test_inputs_that_an_older_workbench_listed_by_id_are_the_same_arguments(tmp_path, documents):
+def test_inputs_that_an_older_workbench_listed_by_id_are_the_same_arguments(tmp_path):
     folder = shutil.copytree(wb.sample_run("squeezesam"), tmp_path / "run")
     content = json.loads((folder / "layers.json").read_text())
     for call in content["methods"][0]["instructions"]:  # its mask in int8 is the first argument
         call["xvalues"].sort(key=lambda value: value["dtype"] != "qint8")
     (folder / "layers.json").write_text(json.dumps(content))
     edges = read_data(wb.open_run(folder))["programs"][0]["edges"]
-    assert edges == documents["squeezesam"]["programs"][0]["edges"]
+    assert edges == document_of("squeezesam")["programs"][0]["edges"]

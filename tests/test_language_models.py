@@ -271,19 +271,25 @@ def test_programs_can_be_the_sizes_of_a_sweep(runner):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"phases": ("decode",)}, "is not NAME=INPUTS"),
+        pytest.param({"phases": ("decode",)}, "is not NAME=INPUTS", marks=pytest.mark.ci),
         pytest.param({"phases": ("../x=1",)}, "is not NAME=INPUTS", marks=pytest.mark.ci),
         ({"phases": ("a=0",)}, "takes 1 to 31 tokens"),
         pytest.param({"phases": ("a=32",)}, "takes 1 to 31 tokens", marks=pytest.mark.ci),
         ({"phases": ("a=absent.npy",)}, "No such file"),
-        ({"sweep": "tokens"}, "is not NAME=SIZES"),
+        pytest.param({"sweep": "tokens"}, "is not NAME=SIZES", marks=pytest.mark.ci),
         pytest.param({"sweep": "tokens=8"}, "is not NAME=SIZES", marks=pytest.mark.ci),
         pytest.param({"sweep": "tokens=8,8"}, "is not NAME=SIZES", marks=pytest.mark.ci),
         pytest.param({"sweep": "tokens=8,x"}, "is not NAME=SIZES", marks=pytest.mark.ci),
         pytest.param({"sweep": "tokens=8,32"}, "takes 1 to 31 tokens", marks=pytest.mark.ci),
         ({"sweep": "batch=1,2"}, "unknown dynamic dimension 'batch'"),
-        ({"sweep": "tokens=1,8", "phases": PHASES}, "cannot be combined"),
-        ({"sweep": "tokens=1,2,4", "against": (str(TINY),)}, "3 sizes for 2 programs"),
+        pytest.param(
+            {"sweep": "tokens=1,8", "phases": PHASES}, "cannot be combined", marks=pytest.mark.ci
+        ),
+        pytest.param(
+            {"sweep": "tokens=1,2,4", "against": (str(TINY),)},
+            "3 sizes for 2 programs",
+            marks=pytest.mark.ci,
+        ),
     ],
 )
 def test_a_bad_phase_or_sweep_is_one_clear_error(runner, changes, problem):

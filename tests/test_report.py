@@ -238,6 +238,7 @@ def test_an_emulated_run_says_so_first(run_dir):
     assert "fail" in set(run.checks["status"])
 
 
+@pytest.mark.ci
 def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
     change_manifest(run_dir, emulated=True)
     run = wb.open_run(run_dir)
@@ -451,6 +452,7 @@ def test_a_wrong_notebook_or_parameter_is_refused(cli, run_dir, write_notebook, 
     assert (status, out) == (2, "") and words in err and "Traceback" not in err
 
 
+@pytest.mark.ci
 def test_a_folder_that_is_no_run_is_refused_without_a_word_about_cells(cli, tmp_path):
     status, out, err = cli("report", tmp_path)
     assert (status, out) == (2, "") and "not a run folder" in err and "cell" not in err

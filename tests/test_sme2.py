@@ -142,6 +142,7 @@ def run_dir(tmp_path):
     return shutil.copytree(recorded().path, tmp_path / "run")
 
 
+@pytest.mark.ci
 def test_a_projection_is_that_of_the_atlas_bounded_and_marked(cli, atlas, run_dir):
     run = recorded()
     table = run["avx512_off"].project()

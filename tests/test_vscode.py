@@ -66,6 +66,7 @@ def test_a_class_in_a_cell_is_profiled_edited_and_compared(run_cell, tmp_path):
     assert shown["data"]["text/plain"] == "'Net'"
 
 
+@pytest.mark.ci
 def test_an_error_is_one_line(run_cell):
     (shown,), _ = run_cell("import workbench as wb\nwb.open_run('nowhere')")
     line, hint = shown["traceback"]
