@@ -27,19 +27,19 @@ def test_a_calm_measurement_gets_an_a(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("noise", "criterion"),
+    ("noise", "criteria"),
     [
-        ({"restart": 0.05}, "half width of the interval"),
-        ({"processes": 2}, "restarts"),
-        ({"drift": 0.4, "rounds": 20}, "drift within a restart"),
-        ({"outliers": 0.2, "batch": 10}, "outliers"),
-        ({"restart": 0.2}, "A/A control"),
-        ({"restart": 0.1}, "scatter between restarts"),
+        (
+            {"restart": 0.2},
+            ["half width of the interval", "A/A control", "scatter between restarts"],
+        ),
+        ({"processes": 2}, ["restarts"]),
+        ({"drift": 0.4, "rounds": 20, "outliers": 0.2}, ["drift within a restart", "outliers"]),
     ],
 )
-def test_what_is_bad_lowers_the_grade(tmp_path, noise, criterion):
+def test_what_is_bad_lowers_the_grade(tmp_path, noise, criteria):
     quality = graded(tmp_path, control=True, **CALM | noise)
-    assert quality.at[criterion, "grade"] in "BCD"
+    assert set(quality.loc[criteria, "grade"]) <= {*"BCD"}
     assert quality["grade"].iloc[0] == max(quality["grade"])
 
 
@@ -92,7 +92,7 @@ def test_restarts_that_alternate_between_a_fast_and_a_slow_core_are_explained(tm
 
 @pytest.mark.parametrize("clock", ["", "ns", "us: no reason"])
 def test_a_clock_that_rounds_is_noted_with_its_reason(tmp_path, clock):
-    run = open_made_run(tmp_path, {"on": 1.0}, processes=2, traced=2)
+    run = open_made_run(tmp_path, {"on": 1.0}, processes=2, traced=2, rounds=2)
     sessions = tuple(replace(s, operator_clock=clock * s.traced) for s in run.record.sessions)
     checks = replace(run, record=replace(run.record, sessions=sessions)).checks.set_index("check")
     noted = [*checks[checks.index == "operator clock"].itertuples(index=False, name=None)]

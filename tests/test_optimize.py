@@ -582,10 +582,14 @@ class Landscape:
         monkeypatch.setattr(search, "open_workers", lambda jobs: nullcontext(self.submit))
         monkeypatch.setattr(search, "export_variant", self.export)
         monkeypatch.setattr(search, "measure", self.record)
+        monkeypatch.setattr(search, "open_target", self.open_target)
         monkeypatch.setattr(search, "judge_variants", self.judge_variants)
         known = SimpleNamespace(export=None)
         monkeypatch.setattr(search, "open_program", lambda pte: known)
         monkeypatch.setattr(search.Search, "measurement", self.measurement)
+
+    def open_target(self, name):
+        return nullcontext(SimpleNamespace(emulated=self.emulated))
 
     def submit(self, run, job):
         return SimpleNamespace(result=lambda: run(job))

@@ -25,13 +25,6 @@ def offline(monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_first_line_is_one_sentence(name):
-    summary, *rest = (getattr(wb, name).__doc__ or "").strip().splitlines() or [""]
-    assert re.fullmatch(r"(?:(?!\. ).)+\.", summary), summary
-    assert not rest or not rest[0].strip()
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_examples_run(name, offline, tmp_path, monkeypatch):
     if name != "open_run":  # most examples read the same recorded run
         monkeypatch.setattr(wb, "open_run", open_once)

@@ -13,7 +13,6 @@ from command_line import COMMANDS, list_playbooks
 
 ROOT = Path(__file__).resolve().parents[1]
 SKILLS = list_playbooks()
-SECTIONS = ["Prerequisites", "Commands", "Expected outputs", "Success check", "On failure"]
 #: Seconds that one playbook may take.
 PATIENCE = 900
 
@@ -24,16 +23,6 @@ def test_there_are_nine_and_they_are_shipped():
     shipped = project["tool"]["setuptools"]["package-data"]["workbench"]
     found = {path for pattern in shipped for path in (ROOT / "workbench").glob(pattern)}
     assert {path.parent.name for path in found} >= {skill.name for skill in SKILLS}
-
-
-@pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
-def test_a_playbook_is_short_and_has_all_its_parts(skill):
-    assert re.findall(r"^## (.+)$", skill.text, re.MULTILINE) == SECTIONS
-    assert f"name: {skill.name[3:]}" in skill.text
-    assert len(skill.text.splitlines()) < 70
-    assert len(skill.commands) >= 2 and skill.outputs
-    _, _, failure = skill.text.partition("## On failure\n")
-    assert len(re.findall(r"^- ", failure, re.MULTILINE)) >= 2
 
 
 @pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
