@@ -1,7 +1,10 @@
 """Shared fixtures: small programs (recorded), the command line, a browser."""
 
 import atexit
+import contextlib
+import fcntl
 import gc
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -53,6 +56,25 @@ def pytest_xdist_make_scheduler(config, log):
             return groups.get(Path(file).stem, file)
 
     return InGroups(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """After set-up, workers import one after the other: each would compile every module.
+
+    The first one compiles the runner, too, which tests of all workers need.
+    """
+    torch = importlib.util.cache_from_source(importlib.util.find_spec("torch").origin)
+    if not hasattr(session.config, "workerinput") or Path(torch).exists():
+        return (yield)
+    with open(__file__) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        items = yield
+        import workbench as wb
+
+        with contextlib.suppress(wb.WorkbenchError):
+            wb.find_runner()
+        return items
 
 
 def pytest_collection_finish():
