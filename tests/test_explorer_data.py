@@ -143,6 +143,7 @@ def test_edges_follow_the_tensors_through_fused_operators_and_delegates():
     assert len(read[product]) == 2
 
 
+@pytest.mark.ci
 def test_edges_connect_delegates_and_kernels():
     program = document_of("squeezesam")["programs"][0]
     crossing = {
@@ -278,6 +279,7 @@ def test_runs_measured_apart_are_compared(tmp_path):
     assert len({m["label"] for m in document["measurements"]}) == 2
 
 
+@pytest.mark.ci
 def test_noisy_programs_have_a_warning():
     known = recorded("squeezesam").subject.export.sqnr_db
     assert known < 20
