@@ -163,7 +163,6 @@ def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch, place):
 READER = """\
 import os, resource, sys, torch, numpy, pandas, PIL.Image, workbench as wb
 from pathlib import Path
-from workbench.errors import WorkbenchError
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
@@ -175,7 +174,7 @@ for line in sys.stdin:
         try:
             exec(code)
             print("read", end=" ")
-        except WorkbenchError as error:
+        except wb.WorkbenchError as error:
             print(error, end=" ")
         print(peak() - before, flush=True)
         os._exit(0)

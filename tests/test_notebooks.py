@@ -54,15 +54,6 @@ def test_what_a_view_uses_is_never_changed_below_it(path):
             used |= {node.id for node in inside} - own
 
 
-@every_notebook
-def test_it_is_stripped_and_keeps_its_kernel(path):
-    notebook = json.loads(path.read_text())
-    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
-    for cell in code_of(path):
-        assert cell["outputs"] == []
-        assert cell["execution_count"] is None
-
-
 #: What the answer to an exercise is like, on the recorded runs.
 ANSWERS = {
     "00": r"\w+ hides \w+, \w+",

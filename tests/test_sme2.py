@@ -52,10 +52,6 @@ def test_a_run_on_another_cpu_has_the_prediction_only():
     assert set(pointwise.loc[pointwise["m"] > 1, "kernel_on"]) == {"sme2_mopa"}
 
 
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 class Net(nn.Module):
     """A 1x1 convolution, a grouped one, and linear layers of one row and of 64."""
 

@@ -57,6 +57,9 @@ def test_a_model_is_the_published_one_and_alive(name):
     for output, other in zip(outputs, others, strict=True):
         assert 0.02 < output.std() < 50
         assert (output - other).abs().mean() > 0.01 * output.abs().mean()
+    if name in FAST:
+        (half,) = outputs_of(model.module.half(), *[x.half() for x in model.example_inputs])
+        assert (half - outputs[0]).abs().max() < 2e-2 * outputs[0].abs().max()
 
 
 def test_the_listed_models_and_parameters_are_the_checked_ones(cli):
