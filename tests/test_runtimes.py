@@ -11,6 +11,7 @@ from html import escape
 
 import pytest
 import torch
+from recorded import recorded
 
 import workbench as wb
 
@@ -250,7 +251,7 @@ def test_a_missing_package_names_the_line_that_installs_it(conv_pte, monkeypatch
 
 
 def test_the_largest_category_is_that_of_each_runtime():
-    for ab in wb.open_run(wb.sample_run("Sentences")).comparisons:
+    for ab in recorded("Sentences").comparisons:
         ours, theirs = (
             m.categories.set_index("category")["share"] for m in (ab.candidate, ab.baseline)
         )
@@ -259,7 +260,7 @@ def test_the_largest_category_is_that_of_each_runtime():
 
 
 def test_findings_are_about_the_program_of_which_there_is_one():
-    assert "first program" not in str(wb.show(wb.open_run(wb.sample_run("Sentences")), "findings"))
+    assert "first program" not in str(wb.show(recorded("Sentences"), "findings"))
 
 
 @pytest.mark.ci
