@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from workbench.analysis.compare import MARGIN, Speedup, judge
+from workbench.analysis.statistics import student_quantile
 from workbench.frames import CHANGES, check
 
 #: Penalty of a further change point, in variances times the logarithm of the number of runs. At
@@ -93,7 +93,7 @@ def _changes_of(line: pd.DataFrame, resource: str) -> Iterator[dict[str, object]
     if resource == "latency":
         # Half of a 95 % interval, over Student's quantile for the restarts: the standard error.
         half = line["high_ms"].to_numpy(float) - values
-        quantile = stdtrit(np.maximum(line["restarts"].to_numpy(float) - 1, 1), 0.975)
+        quantile = student_quantile(np.maximum(line["restarts"].to_numpy(float) - 1, 1))
         within = half / quantile / values
     noise = estimate_noise(logs, within)
     bounds = [0, *split_pieces(logs, noise)]

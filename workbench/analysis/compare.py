@@ -14,10 +14,16 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.special import stdtr, stdtrit
 
 from workbench.analysis.operators import CATEGORIES, first_rows, total_runs
-from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies, typical_restarts
+from workbench.analysis.statistics import (
+    clock_of,
+    pick_timed,
+    restart_latencies,
+    student_quantile,
+    student_tail,
+    typical_restarts,
+)
 from workbench.errors import WorkbenchError
 from workbench.frames import (
     COMPARISON,
@@ -115,7 +121,7 @@ class Speedup:
         excess = np.abs(self.log) - self.bias - np.abs(bound.log)
         with np.errstate(divide="ignore", invalid="ignore"):
             distance = np.where(excess == 0, 0.0, excess / error)
-        return np.minimum(2 * stdtr(freedom, -distance), 1.0)
+        return 2 * student_tail(freedom, np.maximum(distance, 0.0))
 
     def minimum_detectable_change(self, bound: Speedup) -> np.ndarray:
         """The least difference, as a ratio - 1, that 4 of 5 repetitions would show to be beyond.
@@ -124,7 +130,7 @@ class Speedup:
         Evaluation Review 19 (1995).
         """
         error, freedom = self._join(bound)
-        multiple = stdtrit(freedom, 0.975) + stdtrit(freedom, 0.8)
+        multiple = student_quantile(freedom) + student_quantile(freedom, 0.8)
         return np.expm1(np.abs(bound.log) + self.bias + multiple * error)
 
     @staticmethod
@@ -135,7 +141,7 @@ class Speedup:
         falls with the degrees of freedom.
         """
         measured, later = (
-            (stdtrit(n - 1, 0.975) + stdtrit(n - 1, 0.8)) / math.sqrt(n)
+            (student_quantile(n - 1) + student_quantile(n - 1, 0.8)) / math.sqrt(n)
             for n in (restarts, planned)
         )
         return math.expm1(math.log1p(change) * later / measured)
@@ -144,7 +150,7 @@ class Speedup:
         return _join_errors(*((np.square(side.error), side.freedom) for side in (self, bound)))
 
     def _half_width(self) -> np.ndarray:
-        return stdtrit(np.minimum(self.freedom, _NORMAL), 0.975) * self.error + self.bias
+        return student_quantile(np.minimum(self.freedom, _NORMAL)) * self.error + self.bias
 
 
 def speedup_of_restarts(

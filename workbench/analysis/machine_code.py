@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.special import bdtr, ndtri
 
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.operators import Scheme, add_categories
+from workbench.analysis.statistics import NORMAL_95
 from workbench.frames import CODE_SHARES, EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS, check
 from workbench.records.runs import Proof, RunRecord
 from workbench.store import FUNCTIONS, inside
@@ -120,7 +120,7 @@ def name_kernels(evidence: pd.DataFrame) -> pd.DataFrame:
 
 def _shares(samples: pd.Series, total: pd.Series) -> dict[str, pd.Series]:
     """Share and its 95 % interval, by Wilson's score (Brown, Cai and DasGupta 2001)."""
-    z2 = ndtri(0.975) ** 2
+    z2 = NORMAL_95**2
     share = samples / total
     middle = (share + z2 / (2 * total)) / (1 + z2 / total)
     spread = np.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
@@ -213,10 +213,20 @@ def _moved(
     gone = []
     for rare, often in ((0, 1), (1, 0)):
         few, many = counts[:, rare], counts[:, often]
-        chance = bdtr(few, both, totals[..., rare] / sampled)
         left = few * totals[..., often] <= _LEFT * many * totals[..., rare]
-        gone.append(left & (chance < _ALPHA / functions))
+        share = np.broadcast_to(totals[..., rare] / sampled, few.shape)
+        chance = [_chance(*row) for row in zip(few[left], both[left], share[left], strict=True)]
+        left[left] = np.array(chance) < np.broadcast_to(_ALPHA / functions, few.shape)[left]
+        gone.append(left)
     return gone[0], gone[1]
+
+
+def _chance(few: int, both: int, share: float) -> float:
+    """The binomial probability of at most ``few`` of ``both``, for a share below 1."""
+    number = np.arange(few)
+    ratios = np.log((both - number) / (number + 1) * share / (1 - share))
+    logs = both * np.log1p(-share) + np.append(0.0, ratios.cumsum())
+    return float(np.exp(logs).sum())
 
 
 def _noticed(functions: np.ndarray | int, totals: np.ndarray) -> np.ndarray:

@@ -5,11 +5,50 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri, stdtrit
+from numpy.typing import ArrayLike
 
 from workbench.errors import StoreError, WorkbenchError
 from workbench.frames import LATENCIES, PACED, PACED_RANKS, SOURCE, STATISTICS, check
 from workbench.records.runs import RunRecord
+
+#: The quantile of the normal distribution for a 95 % interval.
+NORMAL_95 = 1.959963984540054
+
+# Points and weights of double exponential quadrature from 0 to infinity (H. Takahasi, M. Mori,
+# "Double Exponential Formulas for Numerical Integration", Publ. RIMS 9 (1974)).
+_STEP = 0.1
+_GRID = np.arange(-4.2, 4.6, _STEP)
+_POINTS = np.exp(_GRID - np.exp(-_GRID))
+_WEIGHTS = _STEP * (1 + np.exp(-_GRID)) * _POINTS
+
+
+def student_tail(freedom: ArrayLike, t: ArrayLike) -> np.ndarray:
+    """The probability that Student's t is above ``t``, which is not negative.
+
+    As in ``scipy.special``, whose import takes a quarter of the time of a command.
+    """
+    freedom, t = np.broadcast_arrays(np.asarray(freedom, float), t)
+    return _student_area(freedom, np.arcsinh(t / np.sqrt(freedom))) / _student_area(freedom) / 2
+
+
+def student_quantile(freedom: ArrayLike, p: float = 0.975) -> np.ndarray:
+    """Student's t that is exceeded with the probability 1 - ``p``; for ``p`` from 0.6 to 0.999."""
+    known = np.where(np.asarray(freedom) > 0, freedom, np.nan)
+    distinct, place = np.unique(known, return_inverse=True)
+    u, whole = np.arcsinh(1 / np.sqrt(distinct)), 2 * _student_area(distinct)
+    for _ in range(6):  # Newton's method: the logarithm of the tail is concave and almost straight
+        area = _student_area(distinct, u)
+        u = u + np.log(area / whole / (1 - p)) * area * np.cosh(u) ** distinct
+    return (np.sqrt(distinct) * np.sinh(u))[place]
+
+
+def _student_area(freedom: np.ndarray, u: ArrayLike = 0.0) -> np.ndarray:
+    """The integral above ``u`` of cosh(u) ** -freedom, the density of asinh(t / sqrt(freedom))."""
+    scale = 1 / (freedom * np.tanh(u) + np.sqrt(freedom))
+    points = np.asarray(u)[..., None] + scale[..., None] * _POINTS
+    with np.errstate(over="ignore"):
+        heights = np.exp(-freedom[..., None] / 2 * np.log1p(np.sinh(points) ** 2))
+    return heights @ _WEIGHTS * scale
 
 
 def midmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
@@ -41,7 +80,7 @@ def half_width(blocks: np.ndarray) -> np.ndarray:
     count = len(blocks)
     if count < 2:
         return np.full(blocks.shape[1:], np.nan)
-    return stdtrit(count - 1, 0.975) * blocks.std(axis=0, ddof=1) / np.sqrt(count)
+    return student_quantile(count - 1) * blocks.std(axis=0, ddof=1) / np.sqrt(count)
 
 
 def typical_restarts(times: pd.DataFrame) -> pd.DataFrame:
@@ -118,7 +157,7 @@ def percentile_of(restarts: Sequence[np.ndarray], rank: float) -> tuple[float, f
     values, share = np.sort(np.concatenate(restarts)), rank / 100
     value = np.quantile(values, share)
     below = half_width(np.array([np.mean(each <= value) for each in restarts]))
-    half = max(ndtri(0.975) * math.sqrt(share * (1 - share) / values.size), float(below))
+    half = max(NORMAL_95 * math.sqrt(share * (1 - share) / values.size), float(below))
     ends = (share - half, share + half) if np.isfinite(below) else (-1.0, -1.0)
     low, high = (np.quantile(values, end) if 0 < end < 1 else math.nan for end in ends)
     return float(value), float(low), float(high)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 import workbench
 from workbench.analysis.atlas import sum_projection
@@ -25,6 +24,7 @@ from workbench.analysis.published import ENDS
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.analysis.statistics import student_quantile
 from workbench.errors import UsageError
 from workbench.frames import format_ms
 from workbench.plots.views import describe_times
@@ -273,7 +273,7 @@ def _measurement(
         "mean_ms": _numbers(operators["mean_ms"]),
         "std_ms": _numbers(operators["std_ms"]),
         "restarts_ms": tuple(_numbers(row, 6) for row in restarts.to_numpy()),
-        "quantile": float(stdtrit(len(restarts) - 1, 0.975)) if len(restarts) else None,
+        "quantile": float(student_quantile(len(restarts) - 1)) if len(restarts) else None,
         "categories": tuple(m.categories.to_dict("records")),
         "roofline": None if roofline is None else {n: _numbers(roofline[n], 4) for n in _ROOFLINE},
         "bound": None if roofline is None else encode(roofline["bound"]),
