@@ -42,12 +42,12 @@ def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
         "text": lambda dtype: not types.is_numeric_dtype(dtype),
     }
     where = f"{schema.name} frame"
+    dtypes = dict(frame.dtypes.items())
     for name, kind, *_ in schema.columns:
-        if name not in frame.columns:
+        if name not in dtypes:
             raise StoreError(f"column {name!r} is missing", where=where)
-        dtype = frame[name].dtype
-        if len(frame) and not kinds[kind](dtype):
-            raise StoreError(f"column {name!r} is {dtype}, not {kind}", where=where)
+        if len(frame) and not kinds[kind](dtypes[name]):
+            raise StoreError(f"column {name!r} is {dtypes[name]}, not {kind}", where=where)
     return frame
 
 

@@ -394,7 +394,7 @@ def compare_parts(
         order = table["name"].map(CATEGORIES.index)
     if level == "operator":
         ours, theirs = first_rows(baseline), first_rows(candidate)
-        both = ours.combine_first(theirs)
+        both = pd.concat([ours, theirs[~theirs.index.isin(ours.index)]])
         table = table.assign(
             key=names,
             name=names.map(both["operator"]),

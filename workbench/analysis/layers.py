@@ -66,8 +66,10 @@ def summarize_layers(
     flops = (operators["flops"] * operators["calls"]).fillna(0.0).to_numpy(float)
     total, half = time @ inside, np.full(len(column), np.nan)
     if runs is not None:
-        sums = pd.DataFrame(runs[list(operators["key"])].fillna(0.0).to_numpy() @ inside)
-        half = half_width(blocks_of(sums.set_axis(runs.index)).to_numpy())
+        times = runs[list(operators["key"])].fillna(0.0).to_numpy()
+        # `@` starts threads, which then wait for more at the CPU's expense.
+        sums = pd.DataFrame(np.einsum("ij,jk", times, inside), runs.index)
+        half = half_width(blocks_of(sums).to_numpy())
     table = pd.DataFrame(
         {
             "module": pd.Series([*paths, None], dtype=object),

@@ -189,11 +189,13 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     base = map_names(operator, lambda text: text.partition(" (")[0])
     call = chain.clip(0) << 32 | instruction & 0xFFFF_FFFF
     method = number_methods(run, kind, top, call, base)
-    named = pd.DataFrame(
-        {"method": method, "chain": chain, "instruction": instruction, "base": base}
-    )
-    named_code = _pair(_pair(method, call), base.codes)
-    named["occurrence"] = named.groupby(_pair(run, named_code)).cumcount()
+    named = _pair(_pair(method, call), base.codes)
+    occurrence = _count_earlier(_pair(run, named))
+    key = _pair(named, occurrence)
+    first = np.unique(key, return_index=True)[1]
+    names = np.asarray(base.categories, object)[base.codes]
+    parts = (method, chain, instruction, names, occurrence)
+    keys = [str(Key(*each)) for each in zip(*(part[first].tolist() for part in parts), strict=True)]
     nested, own = parent >= 0, duration.copy()
     np.subtract.at(own, parent[nested], duration[nested])
     ledger = pd.DataFrame(
@@ -203,7 +205,7 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
             "kind": pd.Categorical.from_codes(_ledger_kinds(kind, parent, top, chain, name), KINDS),
             "name": name,
             "operator": operator,
-            "key": _keys(named, named_code),
+            "key": pd.Categorical.from_codes(key, keys),
             "instruction": instruction,
             "duration_ns": own,
             "method": method,
@@ -236,11 +238,11 @@ def _ledger_kinds(
     return codes
 
 
-def _keys(named: pd.DataFrame, named_code: np.ndarray) -> pd.Categorical:
-    codes = _pair(named_code, named["occurrence"].to_numpy())
-    distinct = named[~pd.Series(codes).duplicated().to_numpy()]
-    texts = [str(Key(*row)) for row in distinct.itertuples(index=False)]
-    return pd.Categorical.from_codes(codes, texts)
+def _count_earlier(codes: np.ndarray) -> np.ndarray:
+    """How often each code occurred before."""
+    order, earlier = np.argsort(codes, kind="stable"), np.empty_like(codes)
+    earlier[order] = np.arange(len(codes)) - np.searchsorted(codes[order], codes[order])
+    return earlier
 
 
 def _pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -274,7 +276,8 @@ def kept_runs(session: Session, traced_ns: np.ndarray, path: Path) -> np.ndarray
 
 def closed_runs(events: pd.DataFrame, ledger: pd.DataFrame) -> np.ndarray:
     """For every run of a trace, whether its ledger rows sum to ``Method::execute``."""
-    methods = events[(events["kind"] == "method") & (events["run"] >= 0)]
-    executes = methods.set_index("run")["duration_ns"]
-    sums = ledger.groupby("run")["duration_ns"].sum()
-    return (sums.reindex(executes.index) == executes).to_numpy()
+    methods = ((events["kind"] == "method") & (events["run"] >= 0)).to_numpy()
+    run, duration = (events[name].to_numpy()[methods] for name in ("run", "duration_ns"))
+    sums = np.zeros(run.max(initial=-1) + 1, np.int64)
+    np.add.at(sums, ledger["run"].to_numpy(), ledger["duration_ns"].to_numpy())
+    return sums[run] == duration

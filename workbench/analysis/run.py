@@ -442,14 +442,15 @@ class Run:
         subjects = {row[0]: row for m in self.measurements for row in m.checks}  # each once
         bundled = [a for a in self.record.agreements if a.baseline == a.candidate]
         expected = quality.check_outputs(bundled, same_model=True) if bundled else ()
+        counted = pd.concat([m._rows for m in self.traced or [self.subject]], ignore_index=True)
         rows = [
             *quality.check_state(self.record, self.recording),
             *([("outputs of the bundled program", *expected)] if bundled else []),
             *subjects.values(),
             *(row for ab in self.comparisons for row in ab.checks),
-            quality.check_ledger(self.ledger, [m.closed for m in self.traced]),
+            quality.check_ledger(counted, [m.closed for m in self.traced]),
             quality.check_traces(
-                self.ledger,
+                counted,
                 sum(len(m.traced_times) for m in self.traced),
                 is_timed=any(m.is_timed for m in self.traced),
             ),
@@ -745,7 +746,8 @@ class Measurement:
     @cached_property
     def _rows(self) -> pd.DataFrame:
         """The ledger without layers."""
-        return pd.concat([rows for rows, *_ in self._parts], ignore_index=True)
+        rows = pd.concat([rows for rows, *_ in self._parts], ignore_index=True)
+        return operators.add_categories(rows, self.run.scheme)
 
     @cached_property
     def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]]:
@@ -863,7 +865,7 @@ class Measurement:
 
         By run if the runner told no other times: then it is the time of the tables, too.
         """
-        runs = operators.total_runs(self.ledger, "key")
+        runs = operators.total_runs(self._rows, "key")
         return statistics.undisturbed_times(runs) if self.is_timed else runs
 
     @property
@@ -999,10 +1001,9 @@ class Measurement:
         closed = ledger.closed_runs(events, rows)
         times = rows.groupby("run")["duration_ns"].sum()
         kept = ledger.kept_runs(session, times.to_numpy(), self.run.path / session.etdump)
-        rows = rows[kept[rows["run"]]]
-        tracing = rows["kind"] == ledger.TRACING
-        spent = rows["duration_ns"].where(tracing, 0).groupby(rows["run"]).sum().to_numpy()
-        rows = operators.add_categories(rows[~tracing], self.run.scheme)
+        run, tracing = rows["run"].to_numpy(), (rows["kind"] == ledger.TRACING).to_numpy()
+        spent = np.bincount(run, rows["duration_ns"] * tracing, len(kept))[kept]
+        rows = rows[kept[run] & ~tracing]
         counted = times.iloc[session.skipped :].to_frame()
         for place, name in enumerate(frames.SOURCE):
             rows.insert(place, name, getattr(session, name))
@@ -1278,7 +1279,7 @@ class Comparison:
     def shift(self) -> pd.DataFrame:
         """How the bottleneck moves: ``frames.SHIFT``."""
         before, after = self.baseline, self.candidate
-        ledgers = None if self.apart else (before.ledger, after.ledger)
+        ledgers = None if self.apart else (before._rows, after._rows)
         return what_if.bottleneck_shift(before.categories, after.categories, ledgers)
 
     @frame_property
@@ -1317,7 +1318,7 @@ class Comparison:
             hidden = self.run.masked(self.baseline.name) ^ self.run.masked(self.candidate.name)
             dtype = self.candidate.export.dtype if self.candidate.export else ""
             unchanged = machine_code.explain_unchanged(
-                self.proof, hidden, self.baseline.ledger, dtype
+                self.proof, hidden, self.baseline._rows, dtype
             )
         subject, label = self.subject or self.candidate.program.model, self.label
         named = self.within_run and self.baseline.program != self.candidate.program
@@ -1426,8 +1427,10 @@ class Comparison:
         self, level: str, before: Mapping[str, str] = {}, after: Mapping[str, str] = {}
     ) -> pd.DataFrame:
         """Compare the parts of both sides, by other names if given."""
-        ours, theirs = self.baseline.ledger, self.candidate.ledger
-        noise = {side: m.ledger for side, m in self._controls.items()}
+        # Layers are looked up for their own sake only: most comparisons need none.
+        part = "ledger" if level == "layer" else "_rows"
+        ours, theirs = getattr(self.baseline, part), getattr(self.candidate, part)
+        noise = {side: getattr(m, part) for side, m in self._controls.items()}
         if after:
             column = "key" if level == "operator" else level
             ours, theirs = layers.rename(ours, column, before), layers.rename(theirs, column, after)

@@ -87,7 +87,9 @@ def typical_restarts(times: pd.DataFrame) -> pd.DataFrame:
     """The midmean of every column over the rows of each process restart, by ``process``."""
     process, values = times.index.get_level_values("process").to_numpy(), times.to_numpy()
     restarts = np.unique(process)
-    found = [midmean(values[process == restart]) for restart in restarts]
+    found = np.empty((len(restarts), times.shape[1]))
+    for row, restart in enumerate(restarts):
+        found[row] = midmean(values[process == restart])
     return pd.DataFrame(found, restarts, times.columns)
 
 
@@ -218,11 +220,12 @@ def undisturbed_times(runs: pd.DataFrame) -> pd.DataFrame:
     process = runs.index.get_level_values("process")
     if process.nunique() == 1:
         process = pd.Index(np.arange(len(runs)) * _PARTS // len(runs))
-    times = {}
-    for part in process.unique():
-        ordered = np.sort(runs[process == part].to_numpy(), axis=0)
-        times[part] = ordered[: math.ceil(_FASTEST * len(ordered))].mean(axis=0)
-    return pd.DataFrame(list(times.values()), pd.Index(times, name="process"), runs.columns)
+    restarts = process.unique()
+    times = np.empty((len(restarts), runs.shape[1]))
+    for row, restart in enumerate(restarts):
+        ordered = np.sort(runs[process == restart].to_numpy(), axis=0)
+        times[row] = ordered[: math.ceil(_FASTEST * len(ordered))].mean(axis=0)
+    return pd.DataFrame(times, restarts.rename("process"), runs.columns)
 
 
 def tabulate_latencies(run: RunRecord) -> pd.DataFrame:

@@ -221,13 +221,13 @@ def kernels(log: Path, baseline: Path | None) -> Output:
     have run.
     """
     from workbench.analysis.machine_code import compare_kernels
-    from workbench.trace.writers import defuse
+    from workbench.trace.writers import to_csv
     from workbench.trace.xnn_log import read_xnn_log
 
     table = read_xnn_log(log)
     if baseline:
         table = compare_kernels(table, read_xnn_log(baseline))
-    text = defuse(table).to_csv(index=False, lineterminator="\n").rstrip()
+    text = to_csv(table).rstrip()
     step = "profile the model: samples show which of them ran, and for how long"
     return Output([text], {"kernels": table}, step=step)
 
@@ -315,7 +315,7 @@ def history(
     """
     from workbench.portfolio.history import read_history, write_figure
     from workbench.store import atomic_write
-    from workbench.trace.writers import defuse
+    from workbench.trace.writers import to_csv
 
     found = read_history(roots or (Path(),), across=across)
     if found.rows.empty:
@@ -327,7 +327,7 @@ def history(
 
         write_figure(plot_history(found.rows, found.changes), figure)
     if csv:
-        atomic_write(csv, defuse(found.rows).to_csv(index=False, lineterminator="\n"))
+        atomic_write(csv, to_csv(found.rows))
     if "peak memory" in limits:
         limits["anonymous memory"] = limits["peak memory"]
     grown = found.exceeding(limits)

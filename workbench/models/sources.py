@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import importlib.util
 import inspect
 import re
@@ -88,9 +87,11 @@ def sample_files(sources: Iterable[str]) -> list[Path]:
 
 def installed_version(package: str) -> str:
     """``name version`` of an installed package; empty if there is none of that name."""
+    from importlib.metadata import PackageNotFoundError, version  # for which every command waits
+
     try:
-        return f"{package} {importlib.metadata.version(package)}"
-    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return f"{package} {version(package)}"
+    except (PackageNotFoundError, ValueError):
         return ""
 
 

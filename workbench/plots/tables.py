@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-from pandas.io.formats.style import Styler
 
 from workbench.errors import printable, unknown_name
 from workbench.frames import (
@@ -220,6 +219,8 @@ def _write_html(
     cells: pd.DataFrame, names: list[str], heads: dict[int, str], numbers: list[int], caption: str,
     meanings: dict[str, str],
 ) -> str:  # fmt: skip
+    from pandas.io.formats.style import Styler  # which imports Jinja
+
     widths = {p: max([len(heads[p]), *cells[p].str.len()]) for p in heads}
     columns = {
         place: _NUMBER_CSS

@@ -21,7 +21,7 @@ from workbench.portfolio.matrix import Matrix
 from workbench.records.codec import to_json
 from workbench.records.portfolio import Cell, Outcome, Portfolio, Row
 from workbench.report.html import render_page
-from workbench.trace.writers import defuse
+from workbench.trace.writers import to_csv
 
 PORTFOLIO, TABLE, INDEX, OUTCOMES = "portfolio.json", "portfolio.csv", "index.html", "cells"
 #: Axes that the page can be filtered by.
@@ -196,7 +196,7 @@ def write_csv(outcomes: Iterable[Outcome]) -> str:
         for row in [asdict(row) for row in outcome.rows] or [{}]:
             of_other = dict.fromkeys(FACTS_OF_PROGRAM if row.get("program") else (), "")
             lines.append({**axes, **row, **facts, **of_other, "cache_key": outcome.cell.cache_key})
-    return defuse(pd.DataFrame(lines, dtype=object)).to_csv(index=False)
+    return to_csv(pd.DataFrame(lines, dtype=object))
 
 
 def render_index(portfolio: Portfolio) -> str:

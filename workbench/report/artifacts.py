@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from workbench.analysis.describe import describe_latency, identify_run
@@ -146,13 +147,14 @@ def _kit_result(measurement: Measurement) -> Document:
 def summarize_analysis(run: Run) -> Document:
     """All that a run shows; the figures at the top are those of its subject."""
     measurements = {m: _measurement(m) for m in run.measurements if m.sessions}
+    times = {m: _sum_runs(m.ledger) for m in measurements}
     traces = [
         {
             "etdump": session.etdump,
             "experiment": m.name,
             "threads": m.threads,
             "process": session.process,
-            "e2e": _e2e(m.ledger, session.process),
+            "e2e": _e2e(times[m], session.process),
         }
         for m in measurements
         for session in m.sessions
@@ -218,7 +220,7 @@ def _measurement(measurement: Measurement) -> Document:
         "experiment": measurement.name,
         "threads": measurement.threads,
         "latency": measurement.statistics[["clock", *STATISTICS.names]].to_dict("records")[0],
-        "e2e": _e2e(measurement.ledger),
+        "e2e": _e2e(_sum_runs(measurement.ledger)),
         "bottlenecks": rank_bottlenecks(measurement.ledger),
         "category_totals_ms": categories.set_index("category")["mean_ms"].to_dict(),
         "operator_details": [
@@ -270,11 +272,16 @@ def _comparison(comparison: Comparison) -> Document:
     return _outline(comparison) | {"code": comparison.proof, **frames}
 
 
-def _e2e(ledger: pd.DataFrame, process: int | None = None) -> Mapping[str, Any]:
+def _sum_runs(ledger: pd.DataFrame) -> pd.Series:
+    """The time of every traced inference in ms."""
+    return ledger.groupby(["process", "run"], sort=False)["duration_ns"].sum() / 1e6
+
+
+def _e2e(times: pd.Series, process: int | None = None) -> Mapping[str, Any]:
     """Statistics of ``Method::execute`` in the traced runs, of one process or of all."""
-    ledger = ledger if process is None else ledger[ledger["process"] == process]
-    runs = ledger.groupby(["process", "run"], sort=False)["duration_ns"].sum() / 1e6
-    return describe(runs.to_numpy(), runs.index.get_level_values("process"))
+    processes = times.index.get_level_values("process").to_numpy()
+    chosen = np.full(len(times), True) if process is None else processes == process
+    return describe(times.to_numpy()[chosen], processes[chosen])
 
 
 def _folder(run_dir: Path) -> str:
