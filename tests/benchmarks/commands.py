@@ -44,7 +44,7 @@ def spend(*arguments, cwd, **environment):
 def measure():
     """CPU seconds of `import torch` and of each call, once."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
-        # A run as it was recorded: the copy has its times, and outputs about new files are not kept.
+        # The copy has the old times: outputs that depend on files of this second are not cached.
         run = shutil.copytree(SAMPLES, Path(folder, SAMPLES.name)) / "runs" / "linux"
         times = {"import torch": spend("-c", "import torch", cwd=folder)}
         times |= {name: spend("-m", "workbench", name, cwd=folder) for name in OTHERS}

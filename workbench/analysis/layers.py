@@ -105,12 +105,8 @@ def summarize_layer_types(operators: pd.DataFrame, runs: pd.DataFrame) -> pd.Dat
     types = operators["module_class"].where(operators["module"].notna(), NO_LAYER)
     named = operators.assign(module_class=types.replace("", THE_MODEL))
     groups = named.groupby(["module_class", "category"])
-    table = groups.agg(
-        mean_ms=("mean_ms", "sum"),
-        share=("share", "sum"),
-        operators=("key", "size"),
-        layers=("module", "nunique"),
-    ).reset_index()
+    table = groups[["mean_ms", "share"]].sum()
+    table = table.assign(operators=groups.size(), layers=groups["module"].nunique()).reset_index()
     times = runs[list(operators["key"])].fillna(0.0).T.groupby(groups.ngroup().to_numpy()).sum().T
     half = half_width(blocks_of(times).to_numpy())
     table = table.assign(

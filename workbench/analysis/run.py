@@ -756,6 +756,11 @@ class Measurement:
             raise StoreError(f"{self.label} has no trace", where=self.run.path)
         return [self._read_ledger(session) for session in self.sessions]
 
+    @cached_property
+    def _runs(self) -> pd.DataFrame:
+        """Its traced time in ms by run and operator."""
+        return operators.total_runs(self._rows, "key")
+
     @property
     def closed(self) -> np.ndarray:
         """For every traced run, whether its ledger rows sum to ``Method::execute``."""
@@ -801,16 +806,14 @@ class Measurement:
         """Time by layer of the model: ``frames.LAYERS``."""
         if self.sidecar is None or not self.has_layers:
             return None
-        return layers.summarize_layers(
-            self.operators, self.sidecar, operators.total_runs(self._rows, "key")
-        )
+        return layers.summarize_layers(self.operators, self.sidecar, self._runs)
 
     @frame_property
     def layer_types(self) -> pd.DataFrame | None:
         """Time by class of layer and category of operator: ``frames.LAYER_TYPES``."""
         if self.layers is None:
             return None
-        return layers.summarize_layer_types(self.operators, operators.total_runs(self._rows, "key"))
+        return layers.summarize_layer_types(self.operators, self._runs)
 
     @frame_property
     def machine_code(self) -> pd.DataFrame | None:
@@ -865,8 +868,7 @@ class Measurement:
 
         By run if the runner told no other times: then it is the time of the tables, too.
         """
-        runs = operators.total_runs(self._rows, "key")
-        return statistics.undisturbed_times(runs) if self.is_timed else runs
+        return statistics.undisturbed_times(self._runs) if self.is_timed else self._runs
 
     @property
     def is_timed(self) -> bool:
