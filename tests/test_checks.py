@@ -1,6 +1,7 @@
 """How good a measurement is: the criteria, their grades, and the list of checks."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -134,6 +135,38 @@ def test_what_may_be_used_is_said_once_and_followed(tmp_path, slower, uses, why)
     on = run.subject
     assert on.use[0] == uses and why in on.use[1]
     assert str(wb.show(run)).count(why or "use its") == bool(why)
+    assert bool(run.compare().verdict.bottleneck) == ("shares" in uses)
+
+
+@pytest.mark.parametrize(
+    ("factors", "restart", "uses", "why"),
+    [
+        (1.03, 0.0, ["latency", "milliseconds", "shares"], ""),
+        (1.055, 0.0, ["latency", "shares"], r"take 5\.\d % longer, shares are within 4\.\d points"),
+        ({"Convolution": 1.3}, 0.0, ["latency"], r"may have moved its shares by 1\d points"),
+        (1.07, 0.3, ["latency"], r"may have moved its shares by \d"),
+    ],
+)
+def test_shares_that_other_programs_may_have_moved_are_in_no_verdict(
+    tmp_path, factors, restart, uses, why
+):
+    """They lengthen traced inferences, whose CPU time stays that of the untraced ones."""
+    ms, parts = 6.713, ("Convolution", "GEMM", "Data Movement", "Elementwise", "Other")
+    factors = factors if isinstance(factors, dict) else dict.fromkeys(parts, factors)
+    run = open_made_run(
+        tmp_path, {"off": ms, "on": ms}, factors={"off": factors, "on": factors}, traced=4,
+        traced_restart=restart, **CALM,
+    )  # fmt: skip
+    sessions = tuple(
+        replace(s, batches=tuple(replace(b, cpu_ns=(int(1e6 * ms),) * 4) for b in s.batches))
+        if s.traced else s
+        for s in run.record.sessions
+    )  # fmt: skip
+    run = replace(run, record=replace(run.record, sessions=sessions))
+    on = run.subject
+    assert sorted(on.use[0]) == uses
+    assert re.search(why, on.use[1])
+    assert bool(on.use[1]) == bool(why)
     assert bool(run.compare().verdict.bottleneck) == ("shares" in uses)
 
 

@@ -8,7 +8,13 @@ import pandas as pd
 
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.foreign import Recording
-from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
+from workbench.analysis.statistics import (
+    blocks_of,
+    clock_of,
+    half_width,
+    pick_timed,
+    restart_latencies,
+)
 from workbench.frames import EMULATED, QUALITY, SOURCE, check, format_share, plural
 from workbench.records.runs import Agreement, Export, Proof, RunRecord, Session
 from workbench.run.plan import BY_ORDER
@@ -18,9 +24,9 @@ GRADES = "ABCD"
 TRACER_LIMIT = 0.05
 #: What the times of a measurement may be used as: those of parts in ms, or as parts of the whole.
 USES = ("latency", "shares", "milliseconds")
-#: A latency whose interval reaches further, or traced inferences that take longer by this, as a
-#: part of the latency, show nothing (chosen, not benchmarked).
-USELESS = (0.5, 1.0)
+#: A latency whose interval reaches further, as a part of it, shows nothing, and neither do shares
+#: that other programs may have moved further (chosen, not benchmarked).
+USELESS = (0.5, 0.05)
 
 
 #: What makes a measurement better or worse: the largest values for grades A, B and C, their unit
@@ -139,31 +145,48 @@ def summarize_quality(quality: pd.DataFrame) -> str:
 
 
 def decide_use(
-    width: float, tracer_overhead: float, traced: float, undisturbed: float
+    width: float, tracer_overhead: float, traced: float, moved: float
 ) -> tuple[frozenset[str], str]:
     """What may be used of a measurement, of ``latency``, ``shares`` and ``milliseconds``; and why.
 
-    ``width`` is half of the latency's interval, and ``traced`` and ``undisturbed`` by how much
-    longer its traced inferences take (all of them, and the fastest), as parts of the latency; NaN
-    where unknown. The reason is empty if all may be used.
+    ``width`` is half of the latency's interval, and ``traced`` by how much longer its traced
+    inferences take, as parts of the latency; ``moved`` is how far a share may be off; NaN where
+    unknown. The reason is empty if all may be used.
     """
-    (limit, longest), lost, why = USELESS, set[str](), ""
+    (limit, furthest), lost, why = USELESS, set[str](), ""
     if tracer_overhead > TRACER_LIMIT:
         lost, why = (
             {"shares", "milliseconds"},
             (f"tracing adds {format_share(tracer_overhead)} that is not accounted for"),
         )
-    elif undisturbed > longest:
-        lost, why = {"shares", "milliseconds"}, "other programs took most of the traced time"
+    elif moved > furthest:
+        why = f"interference may have moved its shares by {100 * moved:.2g} points"
+        lost = {"shares", "milliseconds"}
     elif abs(traced) > TRACER_LIMIT:
         longer = "longer" if traced > 0 else "shorter"
         lost, why = {"milliseconds"}, f"traced inferences take {format_share(abs(traced))} {longer}"
+        why += f", shares are within {100 * moved:.2g} points" if moved == moved else ""
     if width > limit:
         lost, why = lost | {"latency", "milliseconds"}, f"the latency is ± {format_share(width)}"
     use = [name for name in USES if name not in lost]
     text = f"use its {' and '.join(use)}" if use else "use none of its times"
     but = " and ".join(name for name in USES if name in lost and use)
     return frozenset(use), f"{text}{but and f', not its {but}'}: {why}" if lost else ""
+
+
+def bound_shares(runs: pd.DataFrame, fastest: pd.Series, longer: float) -> float:
+    """How far a share of the traced time may be off, at most, because of other programs.
+
+    ``runs`` has the times of the parts by restart and run, and ``fastest`` those without
+    interference, which together still exceed the latency by ``longer``, as a part of it. That much
+    may have been taken from any one part. The scatter over the restarts counts if it is larger.
+    """
+    blocks, longer = blocks_of(runs), max(longer, 0.0)
+    scatter = half_width(blocks.div(blocks.sum(axis=1), axis=0).to_numpy())
+    shares = runs.mean() / runs.mean().sum()
+    most = fastest.reindex(shares.index, fill_value=0.0) / fastest.sum() * (1 + longer)
+    ends = most.clip(upper=1.0) - shares, shares - (most - longer).clip(lower=0.0)
+    return float(np.nanmax([*ends, scatter]))
 
 
 def _relative_restarts(timed: pd.DataFrame) -> pd.DataFrame:

@@ -654,11 +654,15 @@ class Measurement:
         row, latency_ms = self.statistics.iloc[0], self.latency_ms
         if self.emulated or not latency_ms:
             return frozenset(), ""
-        longer = [math.nan, math.nan]
+        longer = moved = math.nan
         if self.sessions and not self.latencies["traced"].all():
-            times = float(self.operators["mean_ms"].sum()), self.traced_ms
-            longer = [ms / latency_ms - 1 for ms in times]
-        uses, why = quality.decide_use(row["high"] / latency_ms - 1, self.tracer_excess, *longer)
+            longer = float(self.operators["mean_ms"].sum()) / latency_ms - 1
+        if longer > quality.TRACER_LIMIT:  # less moves no share further than may be
+            runs = operators.total_runs(operators.add_categories(self.ledger), "category")
+            fastest = self.undisturbed.mean().groupby(self.costs["category"].astype(object)).sum()
+            moved = quality.bound_shares(runs, fastest, self.traced_ms / latency_ms - 1)
+        width = row["high"] / latency_ms - 1
+        uses, why = quality.decide_use(width, self.tracer_excess, longer, moved)
         return uses, f"{self.label}: {why}" if why else ""
 
     @property
