@@ -291,6 +291,17 @@ def test_a_run_that_measured_nothing_says_how_to_go_on(run_dir):
         wb.open_run(run_dir)
 
 
+def test_a_side_of_which_only_traces_are_left_is_left_out(run_dir):
+    run = wb.open_run(run_dir).record
+    sessions = tuple(s for s in run.sessions if s.traced or s.experiment != "avx512_off")
+    change_manifest(run_dir, sessions=sessions)
+    opened = wb.open_run(run_dir)
+    assert "avx512_off" not in {m.name for m in opened.measurements}
+    assert "avx512_off" in {s.experiment for s in opened.record.sessions}
+    assert not opened.comparisons
+    assert "avx512_on" in str(wb.show(opened))
+
+
 def test_summary_figures_are_those_of_the_frames(analysed):
     run_dir = analysed.path
     summary = json.loads((run_dir / "analysis_summary.json").read_text())

@@ -181,9 +181,13 @@ class Run:
 
     @cached_property
     def measurements(self) -> tuple[Measurement, ...]:
-        """Every experiment at every thread count that was measured, controls included."""
+        """Every experiment at every thread count that was measured, controls included.
+
+        One of which only traces are left is none beside others that were timed without them.
+        """
         experiments = {e.name: e for e in self.record.plan.experiments}
-        timed = (s for s in self.record.sessions if s.complete and (s.etdump or s.batches))
+        timed = [s for s in self.record.sessions if s.complete and (s.etdump or s.batches)]
+        timed = [s for s in timed if not s.traced] or timed
         setups = dict.fromkeys((s.experiment, s.threads) for s in timed)
         return tuple(Measurement(self, experiments[name], threads) for name, threads in setups)
 
