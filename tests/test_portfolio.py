@@ -669,9 +669,13 @@ def test_warnings_of_workers_stay_off_the_terminal(tmp_path):
 
 def test_a_row_has_the_needs_of_its_measurement(tmp_path):
     changes = {"starts": (make_start("a"),)}
-    subject = open_made_run(tmp_path / "run", {"a": 6.0}, traced=1, changes=changes).subject
+    subject = open_made_run(tmp_path / "run", {"a": None}, traced=1, changes=changes).subject
     (row,), needs = stages.tabulate_rows(subject), subject.resources.set_index("resource")["value"]
     assert (row.first_output_ms, row.peak_mb) == (needs["first output"], needs["peak memory"])
+    assert row.bottleneck == "Convolution" and row.share > 0.5
+    vars(subject)["use"] = (frozenset({"latency"}), "interference")
+    (row,) = stages.tabulate_rows(subject)
+    assert (row.bottleneck, row.share, row.latency_ms > 0) == ("", None, True)
 
 
 def test_a_measurement_has_a_row_for_each_of_its_comparisons(tmp_path):

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -209,6 +210,18 @@ def test_products_at_the_roof_of_arithmetic_are_found():
     assert first["gain_ms"] == pytest.approx(10 * (1 - 1 / 4 / 0.75), rel=0.01)
 
 
+def test_what_an_extension_left_alone_gains_no_more_than_the_roof_leaves():
+    """A product of activations at 90 % of the peak, of which int8 gains nothing."""
+    product = Node("BatchMatrixMultiply", "x W", "y", 0, flops=9 * 10**8)
+    facts = bound_facts(product, 10.0, {}, toggle="avx512")
+    rows = facts.operators[facts.operators["family"] == "bmm"]
+    sides = dict.fromkeys(("candidate_ms", "baseline_ms"), rows["mean_ms"])
+    changes = pd.DataFrame({"key": rows["key"], "name": rows["operator"], **sides})
+    changes = changes.assign(speedup=1.0, low=0.97, high=1.03)
+    table = changed(facts, changes=changes).findings.set_index("rule")
+    assert table.loc["no speed-up", "high_ms"] == pytest.approx(1.0, abs=0.5)
+
+
 @pytest.mark.parametrize(
     ("kind", "attributes", "found"),
     [
@@ -270,5 +283,6 @@ def test_a_finding_and_the_table_name_the_same_bound():
     assert "memory-bound" in set(facts.findings["rule"])
     rows = facts.operators
     disturbed = changed(facts, operators=rows.assign(mean_ms=rows["mean_ms"] * 20))
+    vars(disturbed)["use"] = facts.use
     assert disturbed.roofline["bound"].tolist() == ["neither"]
     assert "memory-bound" not in set(disturbed.findings["rule"])

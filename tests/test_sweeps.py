@@ -111,6 +111,12 @@ def test_two_sizes_show_no_line_and_changes_with_the_size_are_sentences(tmp_path
     assert on == "on, 1 thread: most time in GEMM from batch=4, then Convolution from batch=8"
     assert pays.startswith("on over off, 1 thread: ")
     assert "x at batch=4, " in pays and pays.endswith("x at batch=8")
+    again = wb.open_run(tmp_path)
+    for side in again.measurements[:2]:
+        vars(side)["use"] = (frozenset({"latency"}), "interference")
+    assert again.phases["category"].tolist()[:2] == ["", ""]
+    off, on, again_pays = again.size_changes
+    assert again_pays == pays and "at every size" in off and "from batch=4" not in on
 
 
 @pytest.fixture(scope="module")

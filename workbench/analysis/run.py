@@ -342,12 +342,15 @@ class Run:
         """Latency, tokens per second and bottleneck in every phase: ``frames.PHASES``."""
         if not self.record.plan.phases or not self.traced:
             return None
+        sides = [m for m in self.traced if not m.control]
         rows = [
-            sweeps.describe_phase(m.phase, m.statistics, m.categories, m.roofline)
-            for m in self.traced
-            if not m.control
+            sweeps.describe_phase(m.phase, m.statistics, m.categories, m.roofline) for m in sides
         ]
-        return frames.check(pd.DataFrame(rows, columns=frames.PHASES.names), frames.PHASES)
+        table = pd.DataFrame(rows, columns=frames.PHASES.names)
+        unknown = [not (m.emulated or "shares" in m.use[0]) for m in sides]
+        table.loc[unknown, ["category", "bound"]] = ""
+        table.loc[unknown, ["share", "bound_share"]] = math.nan
+        return frames.check(table, frames.PHASES)
 
     @frame_property
     def size_fits(self) -> pd.DataFrame | None:
@@ -364,7 +367,8 @@ class Run:
         if not self.record.plan.sweep or self.phases is None or self.emulated:
             return ()
         sides = {m.name: m.side for m in self.measurements}
-        phases = self.phases.assign(side=self.phases["experiment"].map(sides))
+        phases = self.phases.dropna(subset="share")
+        phases = phases.assign(side=phases["experiment"].map(sides))
         speedups = [
             ab.latency.assign(
                 label=f"{ab.candidate.side} over {ab.baseline.side}, {ab.threads_text}",

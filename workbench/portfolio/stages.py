@@ -233,6 +233,8 @@ def tabulate_rows(m: Measurement) -> Iterator[Row]:
     found = m.statistics.iloc[0]
     resources = dict(zip(m.resources["resource"], m.resources["value"], strict=True))
     largest = m.categories.loc[m.categories["mean_ms"].idxmax()]
+    if "shares" in m.use[0]:
+        row = replace(row, bottleneck=str(largest["category"]), share=float(largest["share"]))
     row = replace(
         row,
         clock=str(found["clock"]),
@@ -242,8 +244,6 @@ def tabulate_rows(m: Measurement) -> Iterator[Row]:
         median_ms=float(found["median"]),
         low_ms=_finite(found["low"]),
         high_ms=_finite(found["high"]),
-        bottleneck=str(largest["category"]),
-        share=float(largest["share"]),
         first_output_ms=resources.get("first output"),
         peak_mb=resources.get("peak memory"),
     )

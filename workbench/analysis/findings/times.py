@@ -104,13 +104,19 @@ def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     peers = products[products["low"] > _SPEEDUP]["speedup"]
     same = products[(products["high"] < _NO_SPEEDUP) & products.index.isin(unclaimed)]
     same = same[~same.index.isin(_memory_bound(m))]
+    best = pd.Series(0.0, m.costs.index)
+    if m.roofline is not None and m.roof is not None:  # peaks vary between processes
+        best.update(_roofline(m).set_index("key")["least_ms"] / (1 + m.roof.spread))
     for name, part in same.groupby("name", sort=False):
         keys = list(part.index)
         spent = time_spent(m, keys)
-        gain = Gain.at_most(spent.ms)
+        left = spent.ms - float(best[keys].sum())  # no kernel is faster than the roof
+        gain = Gain.at_most(left)
         if len(peers) >= 3:
             least, typical, most = (1 - 1 / np.percentile(peers, q) for q in (10, 50, 90))
-            gain = Gain(spent.ms * typical, spent.low * least, spent.high * most, "twin")
+            known = spent.low * least, spent.ms * typical, spent.high * most
+            low, typical, most = (min(ms, left) for ms in known)
+            gain = Gain(typical, low, most, "twin")
         ratio = part["baseline_ms"].sum() / part["candidate_ms"].sum()
         names = m.kernels.get("function", pd.Series(dtype=object))
         # Of a function without a name, the class of its code.
