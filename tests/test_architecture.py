@@ -107,7 +107,8 @@ def test_texts_about_a_run_need_no_drawing():
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-def test_the_site_lists_every_command(cli):
+def test_the_readme_is_short_and_the_site_lists_every_command(cli):
+    assert len((ROOT / "README.md").read_text().split()) <= 700
     page = (ROOT / "data/docs/commands.md").read_text()
     table = page.partition("| command |")[2].partition("\n\n")[0]
     listed = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", table))))
