@@ -45,10 +45,11 @@ TOGETHER = {
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """With ``--dist=loadfile``, the files of a group are one."""
+    """With ``--dist=loadfile``, the files of a group are one; of slow tests, only exports are."""
     from xdist.scheduler import LoadFileScheduling
 
-    groups = {f"test_{file}": group for group, files in TOGETHER.items() for file in files}
+    chosen = TOGETHER if config.getoption("markexpr").startswith("not slow") else ["exporting"]
+    groups = {f"test_{file}": group for group in chosen for file in TOGETHER[group]}
 
     class InGroups(LoadFileScheduling):
         def _split_scope(self, nodeid):
