@@ -40,6 +40,13 @@ def test_every_parameter_is_an_annotated_literal_with_an_explanation(path):
 
 
 @every_notebook
+def test_logic_lives_in_the_package(path):
+    own = r"sys\.path" if path.stem == "01_first_profile" else r"^\s*(def|class|!|%)\b"
+    for cell in code_of(path):
+        assert not re.search(rf"{own}|sys\.path|[\"']/", cell["source"], re.M)
+
+
+@every_notebook
 def test_what_a_view_uses_is_never_changed_below_it(path):
     """A control's view is called long after all cells have run: it sees what names mean then."""
     used = set()
