@@ -213,7 +213,7 @@ def _moved(
     gone = []
     for rare, often in ((0, 1), (1, 0)):
         few, many = counts[:, rare], counts[:, often]
-        left = few * totals[..., often] <= _LEFT * many * totals[..., rare]
+        left = (many > 0) & (few * totals[..., often] <= _LEFT * many * totals[..., rare])
         share = np.broadcast_to(totals[..., rare] / sampled, few.shape)
         chance = [_chance(*row) for row in zip(few[left], both[left], share[left], strict=True)]
         left[left] = np.array(chance) < np.broadcast_to(_ALPHA / functions, few.shape)[left]

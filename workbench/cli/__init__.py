@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments is None:
         atexit.register(gc.freeze)  # to take PyTorch apart at the end took a second
         arguments = sys.argv[1:]
-    gc.set_threshold(100_000)  # collecting garbage took a seventh of a command's time
+    gc.set_threshold(300_000)  # collecting garbage took a seventh of a command's time
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:

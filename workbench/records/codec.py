@@ -26,8 +26,7 @@ def to_json(record: object) -> str:
 def to_document(content: Mapping[str, Any]) -> str:
     """A mapping with a schema version added, as JSON text; see `to_plain`."""
     versioned = {"schema_version": SCHEMA_VERSION, **content}
-    text = json.dumps(to_plain(versioned), allow_nan=False)
-    return msgspec.json.format(text, indent=1) + "\n"  # json.dumps indents slowly
+    return json.dumps(to_plain(versioned), indent=1, allow_nan=False) + "\n"
 
 
 def to_plain(value: Any) -> Any:

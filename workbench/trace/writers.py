@@ -88,11 +88,11 @@ def to_csv(table: pd.DataFrame) -> str:
     """A table as CSV, with texts that are one line each and no formula."""
     columns = []
     for name in table:
-        column = table[name].astype(object)
+        values = table[name].astype(object).where(table[name].notna(), "").tolist()
         if not pd.api.types.is_numeric_dtype(table[name]):
-            codes, values = pd.factorize(column)
-            column = pd.Series([*map(_defuse_text, values)], dtype=object).reindex(codes)
-        columns.append(column.where(column.notna(), "").tolist())
+            texts = {value: _defuse(value) for value in set(values) if isinstance(value, str)}
+            values = [texts.get(value, value) for value in values]
+        columns.append(values)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")  # faster than that of pandas
     writer.writerow(table)
@@ -100,9 +100,7 @@ def to_csv(table: pd.DataFrame) -> str:
     return text.getvalue()
 
 
-def _defuse_text(text: object) -> object:
-    if not isinstance(text, str):
-        return text
+def _defuse(text: str) -> str:
     plain = printable(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text)).lstrip()
     return f"'{plain}" if plain.startswith(_FORMULA) else plain
 
