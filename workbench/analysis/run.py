@@ -80,6 +80,9 @@ from workbench.trace.xnn_log import read_xnn_log
 
 F = TypeVar("F", pd.DataFrame, "pd.DataFrame | None")
 
+#: Events of a trace that takes less memory, about 1 MB, than reading it again is worth.
+_SHORT_TRACE = 10_000
+
 #: Columns that identify a measurement.
 MEASUREMENT = ["experiment", "threads"]
 
@@ -493,11 +496,11 @@ class Run:
         return set.intersection(*masks) if masks else set()
 
     def read_trace(self, session: Session) -> pd.DataFrame:
-        """The events of a session's ETDump; that of a first process is kept."""
+        """The events of a session's ETDump; that of a first process is kept, and short ones."""
         events = self._traces.get(session.etdump)
         if events is None:
             events = read_etdump(self.locate(session.etdump))
-            if session.process == 0:
+            if session.process == 0 or len(events) <= _SHORT_TRACE:
                 self._traces[session.etdump] = events
         return events
 
