@@ -122,7 +122,7 @@ def test_a_negative_tracer_overhead_is_noise(tmp_path, slower, grade, noise):
         (
             0.85,
             {"latency", "shares"},
-            ", not its milliseconds: traced inferences take 1",
+            ", not its milliseconds: traced inferences are 1",
         ),
     ],
 )
@@ -142,7 +142,7 @@ def test_what_may_be_used_is_said_once_and_followed(tmp_path, slower, uses, why)
     ("factors", "restart", "uses", "why"),
     [
         (1.03, 0.0, ["latency", "milliseconds", "shares"], ""),
-        (1.055, 0.0, ["latency", "shares"], r"take 5\.\d % longer, shares are within 4\.\d points"),
+        (1.055, 0.0, ["latency", "shares"], r"are 5\.\d % longer, shares are within 4\.\d points"),
         ({"Convolution": 1.3}, 0.0, ["latency"], r"may have moved its shares by 1\d points"),
         (1.07, 0.3, ["latency"], r"may have moved its shares by \d"),
     ],

@@ -374,7 +374,8 @@ def test_times_of_starts_that_others_decided_are_not_stated(tmp_path):
     rows = needs.resources.set_index("resource")
     assert rows.loc["cold first output", ["low", "high"]].isna().all()
     assert rows.loc["first output", ["low", "high"]].notna().all()
-    assert "over 3 starts: no interval" in str(needs.caveats)
+    assert "of 3 starts that scatter too much for an interval" in str(needs.caveats)
+    assert "±" not in str(needs.caveats)
 
 
 def test_a_check_of_starts_names_their_measurement(tmp_path):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from changed_runs import changed
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
@@ -156,6 +157,9 @@ def test_the_waterfall_goes_from_one_total_to_the_other(ab):
     ends = ab.shift[["low_ms", "high_ms"]].add(before, axis=0).itertuples(index=False, name=None)
     assert spans == [pytest.approx(known) for known in ends]
     assert "95 % interval" in figure.alt_text
+    small = ab.shift.assign(delta_ms=ab.shift["delta_ms"] / 1000)
+    words = words_of(wb.plot_shift(changed(ab, shift=small)))
+    assert not any(word.startswith("0.00 ms") for word in words)
 
 
 def test_a_change_too_small_to_divide_has_no_parts(published):

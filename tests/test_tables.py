@@ -155,6 +155,12 @@ def test_a_run_shows_its_verdicts_and_a_comparison_its_own(run):
     )
 
 
+def test_a_name_that_begins_a_finding_keeps_its_spelling():
+    page = wb.show(recorded("unet_small"), "findings")._repr_html_()
+    assert "<strong>avx512 does not speed up" in page
+    assert "<strong>Convolutions and matmuls" in page
+
+
 def test_sides_of_two_runs_are_told_apart_by_their_programs():
     compared = wb.compare(recorded("AsTrained"), recorded("Ready"))
     text = str(wb.show(compared))

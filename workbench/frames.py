@@ -788,6 +788,11 @@ def format_share(share: float, decimals: int | None = None) -> str:
     return f"{format_number(100 * share, decimals)} %" if math.isfinite(share) else MISSING
 
 
+def begin_sentence(text: str) -> str:
+    """The text with a capital letter, unless a name such as ``avx512`` or ``a.b`` begins it."""
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
+
+
 def format_number(value: float, decimals: int, sign: str = "-") -> str:
     """A number with a true minus, and none before a zero; ``sign`` as in a format, "+" or "-".
 

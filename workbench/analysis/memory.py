@@ -108,7 +108,7 @@ def check_starts(starts: Sequence[Start], subject: str) -> Iterator[tuple[str, s
         half = float(half_width(times.to_numpy())) if len(times) > 1 else 0.0
         if half > times.mean():
             mean = frames.format_ms(times.mean())
-            text = f"{mean} ± {frames.format_ms(half)} over {len(times)} starts: no interval"
+            text = f"{mean}, of {len(times)} starts that scatter too much for an interval"
             yield f"{name} of {subject}", "note", f"{text}; {remedy}"
 
 

@@ -164,7 +164,7 @@ def decide_use(
         lost = {"shares", "milliseconds"}
     elif abs(traced) > TRACER_LIMIT:
         longer = "longer" if traced > 0 else "shorter"
-        lost, why = {"milliseconds"}, f"traced inferences take {format_share(abs(traced))} {longer}"
+        lost, why = {"milliseconds"}, f"traced inferences are {format_share(abs(traced))} {longer}"
         why += f", shares are within {100 * moved:.2g} points" if moved == moved else ""
     if width > limit:
         lost, why = lost | {"latency", "milliseconds"}, f"the latency is ± {format_share(width)}"

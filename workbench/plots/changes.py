@@ -203,7 +203,6 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
     highest = np.fmax(reached, reached - shift["delta_ms"] + shift["high_ms"])
     widest = max(before, after, highest.max()) or 1.0
     axis.set_xlim(0, 1.42 * widest)
-    decimals = decimals_of(max(before, after))
     for row, total in ((0, before), (len(shift) + 1, after)):
         style.draw_bar(axis, row, total, style.PLAIN)
         style.write_after(axis, total, row, style.write_ms(total), bold=True)
@@ -215,7 +214,7 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
             style.draw_interval(axis, row, level + entry.low_ms, level + entry.high_ms)
         right = level + np.nanmax([0.0, entry.delta_ms, entry.high_ms])
         level += entry.delta_ms
-        text = f"{format_number(entry.delta_ms, decimals, '+')} ms"
+        text = f"{format_number(entry.delta_ms, decimals_of(entry.delta_ms), '+')} ms"
         if math.isfinite(entry.contribution):
             text += f" · {format_share(entry.contribution)}"
         style.write_after(axis, right, row, text)

@@ -319,7 +319,7 @@ def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterato
         named = {"": source.sme2}
     for name, table in named.items():
         text = sme2.describe_kernels(table)
-        yield f"{name}: {text}." if name else f"{text[:1].upper()}{text[1:]}."
+        yield f"{name}: {text}." if name else f"{frames.begin_sentence(text)}."
         yield show_table(sme2.group_kernels(table), top=top, caption="By type of operator")
         columns = ["module", "operator", "shapes", "m", "n", "k", "kernel_off", "kernel_on"]
         products = table[table["m"].notna()].sort_values("flops", ascending=False, kind="stable")
@@ -328,7 +328,7 @@ def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterato
     if isinstance(measured, Measurement) and not measured.emulated and measured.threads == 1:
         try:
             text = describe_projections(project_levels(measured, device="m4-like"))
-            yield f"{text[:1].upper()}{text[1:]}."
+            yield f"{frames.begin_sentence(text)}."
         except WorkbenchError as error:
             yield f"Not projected: {error}."
     yield show_note(sme2.LIMITS)
@@ -459,8 +459,7 @@ def _rules(run: Run, top: int) -> Iterator[Part]:
 
 def _quality(run: Run, top: int) -> Iterator[Part]:
     """The grade of a measurement in a sentence, and every criterion."""
-    grade = f"{summarize_quality(run.quality)}."
-    yield grade[0].upper() + grade[1:]
+    yield f"{frames.begin_sentence(summarize_quality(run.quality))}."
     yield show_table(run.quality)
 
 
@@ -525,8 +524,8 @@ def _show_finding(row: dict[str, Any]) -> Table:
     title = " ".join(str(row["title"]).split())
     gain, action, hint = describe_gain(row), str(row["action"]), str(row["hint"])
     heading, place = str(row["heading"]), describe_place(row)
-    place = f"{place[:1].upper()}{place[1:]}. " if place else ""
-    page = f"<strong>{to_html(title[:1].upper() + title[1:])}.</strong> "
+    place = f"{frames.begin_sentence(place)}. " if place else ""
+    page = f"<strong>{to_html(frames.begin_sentence(title))}.</strong> "
     page += f"<p>{to_html(place)}Gain: {to_html(gain)}.</p><p>To do: {to_html(action)}.</p>"
     code, lines = f"<pre><code>{html.escape(hint)}</code></pre>", hint.count("\n") + 1
     fold = f"<details><summary>{lines} lines of code</summary>{code}</details>"

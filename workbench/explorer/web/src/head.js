@@ -99,7 +99,8 @@ export class Head {
     if (b.note && !model.head.emulated) notes.push(b.note);
     if (sides.twins) notes.push(`A and B are different programs: operators are paired by layer, kind, shapes and cost; ${unpaired(sides)}`);
     if (state.swap && sides.a) notes.push("A and B are exchanged: A is the candidate of the comparison as planned");
-    this.caveats.replaceChildren(...notes.map(text => h("p", { role: "note" }, text)));
+    const whole = text => text.split(/(--\S+(?: \d+)?)/).map((part, n) => n % 2 ? h("span", { class: "option" }, part) : part);
+    this.caveats.replaceChildren(...notes.map(text => h("p", { role: "note" }, ...whole(text))));
   }
 }
 
