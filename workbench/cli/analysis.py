@@ -332,7 +332,7 @@ def history(
         limits["anonymous memory"] = limits["peak memory"]
     grown = found.exceeding(limits)
     record = {"runs": found.rows, "changes": found.changes, "problems": found.problems}
-    lines = [text for table in found.tables for text in (table, "")]
+    lines = [text for table in filter(str, found.tables) for text in (table, "")]
     step = f"open {figure}" if figure else "--figure history.svg plots these runs"
     notes = tuple(f"skipped: {problem}" for problem in found.problems)
     if timeless:
