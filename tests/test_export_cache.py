@@ -218,6 +218,12 @@ def test_the_key_has_the_folder_of_the_file_its_packages_and_versions_but_no_nam
     assert model_key() == keys[-1]
 
 
+def test_a_class_of_one_name_in_two_files_of_a_folder_is_two_models(files):
+    Path("other.py").write_text(MODEL.replace("* SCALE", "+ SCALE"))
+    mine, other = (cache.identify_export(f"{name}.py:Net") for name in ("mine", "other"))
+    assert mine["model"] != other["model"]
+
+
 def test_the_key_is_the_same_in_another_folder_though_the_file_names_files(files, monkeypatch):
     spec, key = f"{files / 'mine.py'}:Net", model_key()
     (files / "elsewhere").mkdir()

@@ -31,7 +31,8 @@ def hash_sources(file: Path) -> str:
     folders = {file.parent, package_root(file) or file.parent}
     files = {file, *chain.from_iterable(map(list_python_files, folders))}
     versions = sorted(set(map(installed_version, _IMPORT.findall(_read(file)))) - {""})
-    return f"{hash_contents(sorted(files))} {', '.join(versions)}".strip()
+    # Two files of a folder may have a class of one name: which of them is meant comes first.
+    return f"{hash_contents([file, *sorted(files)])} {', '.join(versions)}".strip()
 
 
 def hash_contents(files: Iterable[Path]) -> str:
