@@ -125,13 +125,18 @@ def test_a_batch_that_cannot_begin_is_one_line(cli, matrix, ran):
     assert "no cell 'nothing' -> cells: toy_cnn/fp32/host/none" in err
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 64])
-def test_a_dask_address_of_another_program_is_one_line(cli, matrix, answer):
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 64, b"\x10" + b"\0" * 7]
+)
+def test_a_dask_address_of_another_program_is_one_line(cli, matrix, answer, monkeypatch):
     pytest.importorskip("distributed", reason="needs the extra cluster")
+    monkeypatch.setattr("workbench.portfolio.executor.CONNECT_S", 0.2)
 
     class Program(socketserver.StreamRequestHandler):
         def handle(self):
             self.wfile.write(answer)
+            if len(answer) == 8:  # a length, of what never comes
+                self.rfile.read()
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Program) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

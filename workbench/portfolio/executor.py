@@ -138,15 +138,19 @@ def _connect(address: str, devices: Sequence[str]) -> Iterator[Submit]:
 
 
 def _check_greeting(address: str) -> None:
-    """Require a greeting as short as a scheduler's: Dask would make room for any length."""
+    """Require a whole greeting, as short as a scheduler's: Dask makes room and waits for any."""
     scheme, _, place = address.rpartition("://")
     host, _, port = place.rpartition(":")
     if scheme not in ("", "tcp") or not port.isdecimal():
         return  # encrypted, or for Dask to refuse
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S) as connection:
-        size = connection.makefile("rb").read(8)
-    if not 0 < int.from_bytes(size, "little") <= LARGEST_GREETING:
-        raise ValueError("it answers as another program")
+    peer = host.strip("[]"), int(port)
+    with (
+        socket.create_connection(peer, timeout=CONNECT_S) as connection,
+        connection.makefile("rb") as answer,
+    ):
+        size = int.from_bytes(answer.read(8), "little")
+        if not 0 < size <= LARGEST_GREETING or len(answer.read(size)) < size:
+            raise ValueError("it answers as another program")
 
 
 def _start_cluster(count: str, address: str, devices: Sequence[str]) -> LocalCluster:
