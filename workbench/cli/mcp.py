@@ -93,8 +93,8 @@ def serve(tools: Mapping[str, click.Command]) -> None:
 
     async def call_tool(context: Any, params: Any) -> types.CallToolResult:
         if params.name not in tools:
-            text = types.TextContent(text=f"unknown tool; valid: {', '.join(tools)}")
-            return types.CallToolResult(content=[text], is_error=True)
+            unknown = types.TextContent(text=f"unknown tool; valid: {', '.join(tools)}")
+            return types.CallToolResult(content=[unknown], is_error=True)
         words, started = command_line(tools[params.name], params.arguments or {}), time.monotonic()
         # -P: Python files in the folder are not imported.
         line = [sys.executable, "-P", "-m", "workbench", *words]
