@@ -61,6 +61,20 @@ def conf(monkeypatch, tmp_path):
     return module
 
 
+def test_the_site_leads_to_every_page(conf):
+    assert conf.CONTENTS["Project"][:1] == ["CHANGELOG"]
+    listed = {page for pages in conf.CONTENTS.values() for page in pages}
+    included = {
+        path.relative_to(ROOT).with_suffix("").as_posix()
+        for pattern in conf.include_patterns
+        for path in ROOT.glob(pattern)
+        if path.suffix == ".md" and path.name != "SKILL.md"
+    }
+    assert included - listed == {conf.root_doc}
+    generated = {page for page in listed if page.startswith("build/")}
+    assert all((ROOT / f"{page}.md").is_file() for page in listed - generated)
+
+
 def test_reference_pages_have_every_public_name_and_playbook(conf, monkeypatch, tmp_path):
     links = {"data": ROOT / "data", "workbench": ROOT / "workbench"}
     for name, target in links.items():

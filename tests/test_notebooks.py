@@ -6,6 +6,7 @@ import re
 import resource
 import shutil
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import papermill
@@ -29,6 +30,41 @@ def code_of(path):
     return [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
 
 
+def test_the_list_of_notebooks_has_each_with_what_it_has():
+    lines = (ROOT / "notebooks" / "README.md").read_text().splitlines()
+    rows = [line.split(" | ") for line in lines if line.startswith("| [")]
+    assert [row[0] for row in rows] == [f"| [{path.stem}]({path.name})" for path in NOTEBOOKS]
+    for path, row in zip(NOTEBOOKS, rows, strict=True):
+        goal = re.search(r"\*\*Goal:\*\* (.+?)[:.,\n]", cells_of(path)[0]["source"])
+        assert goal is None or goal[1].lower() in row[1].lower()
+        code = "".join(cell["source"] for cell in code_of(path))
+        widgets = set(re.findall(r"wb\.(pick\w*|LiveRun|explore)\b", code))
+        assert widgets == set(re.findall(r"`(\w+)`", row[3]))
+        driven = re.search(r"`explore`: .*selected", row[3])
+        assert bool(driven) == bool(re.search(r"explorer\.draw\(", code))
+        figures = set(re.findall(r"plot_(\w+)", code)) or {"the explorer's" if widgets else "none"}
+        assert figures == set(row[4].split(", ")) or (row[4:5] == ["none"] and "pick" in widgets)
+        assert row[2].isdecimal() and (row[5] != "none |") == ("**Exercise.**" in path.read_text())
+
+
+def test_every_notebook_has_a_goal_and_leads_to_the_next():
+    in_order = sorted(NOTEBOOKS, key=lambda path: path.stem == "15_report")
+    for path, following in pairwise(in_order):
+        assert "**Goal:** " in cells_of(path)[0]["source"]
+        link = f"**Next:** [{following.stem}]({following.name})"
+        assert link in cells_of(path)[-1]["source"]
+
+
+@every_notebook
+def test_title_is_first_then_parameters_then_imports(path):
+    first, second, third = cells_of(path)[:3]
+    assert first["source"].startswith("# ")
+    assert second["metadata"]["tags"] == ["parameters"]
+    lines = [line for line in third["source"].splitlines() if line]
+    assert all(line.startswith(("import ", "from ")) for line in lines)
+    assert len(lines) <= 3
+
+
 @every_notebook
 def test_every_parameter_is_an_annotated_literal_with_an_explanation(path):
     source = cells_of(path)[1]["source"]
@@ -37,6 +73,14 @@ def test_every_parameter_is_an_annotated_literal_with_an_explanation(path):
         ast.literal_eval(node.value)
         assert "  # " in line, line
     assert "headless" not in source
+
+
+@every_notebook
+def test_cells_are_few_and_short(path):
+    code = code_of(path)
+    assert len(code) <= (18 if path.stem == "15_report" else 10)
+    for cell in code:
+        assert len(cell["source"].splitlines()) <= 10, cell["source"]
 
 
 @every_notebook
@@ -59,6 +103,24 @@ def test_what_a_view_uses_is_never_changed_below_it(path):
             inside = [node for node in ast.walk(view.body) if isinstance(node, ast.Name)]
             own |= {node.id for node in inside if isinstance(node.ctx, ast.Store)}
             used |= {node.id for node in inside} - own
+
+
+@every_notebook
+def test_exercises_have_a_folded_solution(path):
+    exercise = any("**Exercise.**" in c["source"] for c in cells_of(path))
+    solutions = [c for c in code_of(path) if "solution" in c["metadata"].get("tags", [])]
+    assert len(solutions) == exercise
+    for cell in solutions:
+        assert cell["metadata"]["jupyter"] == {"outputs_hidden": True, "source_hidden": True}
+
+
+@every_notebook
+def test_it_is_stripped_and_keeps_its_kernel(path):
+    notebook = json.loads(path.read_text())
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    for cell in code_of(path):
+        assert cell["outputs"] == []
+        assert cell["execution_count"] is None
 
 
 #: What the answer to an exercise is like, on the recorded runs.

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,27 @@ from command_line import COMMANDS, list_playbooks
 
 ROOT = Path(__file__).resolve().parents[1]
 SKILLS = list_playbooks()
+SECTIONS = ["Prerequisites", "Commands", "Expected outputs", "Success check", "On failure"]
 #: Seconds that one playbook may take.
 PATIENCE = 900
+
+
+def test_there_are_nine_and_they_are_shipped():
+    assert [skill.name[:2] for skill in SKILLS] == [f"{number:02}" for number in range(1, 10)]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    shipped = project["tool"]["setuptools"]["package-data"]["workbench"]
+    found = {path for pattern in shipped for path in (ROOT / "workbench").glob(pattern)}
+    assert {path.parent.name for path in found} >= {skill.name for skill in SKILLS}
+
+
+@pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
+def test_a_playbook_is_short_and_has_all_its_parts(skill):
+    assert re.findall(r"^## (.+)$", skill.text, re.MULTILINE) == SECTIONS
+    assert f"name: {skill.name[3:]}" in skill.text
+    assert len(skill.text.splitlines()) < 70
+    assert len(skill.commands) >= 2 and skill.outputs
+    _, _, failure = skill.text.partition("## On failure\n")
+    assert len(re.findall(r"^- ", failure, re.MULTILINE)) >= 2
 
 
 @pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)

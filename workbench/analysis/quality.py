@@ -155,10 +155,8 @@ def decide_use(
     """
     (limit, furthest), lost, why = USELESS, set[str](), ""
     if tracer_overhead > TRACER_LIMIT:
-        lost, why = (
-            {"shares", "milliseconds"},
-            (f"tracing adds {format_share(tracer_overhead)} that is not accounted for"),
-        )
+        why = f"tracing adds {format_share(tracer_overhead)} that is not accounted for"
+        lost = {"shares", "milliseconds"}
     elif moved > furthest:
         why = f"interference may have moved its shares by {100 * moved:.2g} points"
         lost = {"shares", "milliseconds"}

@@ -669,7 +669,7 @@ class Measurement:
         if self.sessions and not self.latencies["traced"].all():
             longer = float(self.operators["mean_ms"].sum()) / latency_ms - 1
         if longer > quality.TRACER_LIMIT:  # less moves no share further than may be
-            runs = operators.total_runs(operators.add_categories(self.ledger), "category")
+            runs = operators.total_runs(self._rows, "category")
             fastest = self.undisturbed.mean().groupby(self.costs["category"].astype(object)).sum()
             moved = quality.bound_shares(runs, fastest, self.traced_ms / latency_ms - 1)
         width = row["high"] / latency_ms - 1

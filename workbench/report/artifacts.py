@@ -146,8 +146,8 @@ def _kit_result(measurement: Measurement) -> Document:
 
 def summarize_analysis(run: Run) -> Document:
     """All that a run shows; the figures at the top are those of its subject."""
-    measurements = {m: _measurement(m) for m in run.measurements if m.sessions}
-    times = {m: _sum_runs(m.ledger) for m in measurements}
+    times = {m: _sum_runs(m.ledger) for m in run.measurements if m.sessions}
+    measurements = {m: _measurement(m, ms) for m, ms in times.items()}
     traces = [
         {
             "etdump": session.etdump,
@@ -214,13 +214,13 @@ def _quality(run: Run) -> Document:
     return {"grade": run.quality["grade"].iloc[0], "summary": summarize_quality(run.quality)}
 
 
-def _measurement(measurement: Measurement) -> Document:
+def _measurement(measurement: Measurement, times: pd.Series) -> Document:
     categories = measurement.categories
     return {
         "experiment": measurement.name,
         "threads": measurement.threads,
         "latency": measurement.statistics[["clock", *STATISTICS.names]].to_dict("records")[0],
-        "e2e": _e2e(_sum_runs(measurement.ledger)),
+        "e2e": _e2e(times),
         "bottlenecks": rank_bottlenecks(measurement.ledger),
         "category_totals_ms": categories.set_index("category")["mean_ms"].to_dict(),
         "operator_details": [
