@@ -34,7 +34,7 @@ from workbench.export.lower import measure_layer_noise
 from workbench.export.rewrite import offer_rewrites, rewrite_operators
 from workbench.frames import FINDINGS
 from workbench.models.loader import LoadedModel, load_model
-from workbench.models.process import silence
+from workbench.process import silence
 from workbench.optimize import search
 from workbench.optimize.proposals import (
     Choice,

@@ -1,6 +1,6 @@
 """How to export and how to measure: the command line, matrices and configs are made from these."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
@@ -11,7 +11,26 @@ Progress = Callable[[str, float], None]
 ModuleDtypes: TypeAlias = tuple[tuple[str, str], ...]
 #: Weights that share one scale in 8da4w, if nothing else is asked for.
 GROUP_SIZE = 32
-#: Rewrites that compute the same (the approximations say so), and are not always faster.
+#: What `--rewrite all` applies: what makes a program faster, or right, and never slower.
+COMMON_REWRITES = {
+    "hardsigmoid": "hard sigmoid as a clamp, without casts of its constants at every inference",
+    "gelu": "GELU in half precision by its tanh approximation (error up to 5e-4)",
+    "silu": "SiLU in half precision as a product with a sigmoid, without casts",
+    "attention": "attention without a mask as two products and a softmax, without its guard "
+    "against fully masked rows",
+    "softmax": "softmax over the last of an image's four dimensions in two dimensions",
+    "layer_norm": "layer norm in half precision and bfloat16 in single precision",
+    "transposes": "no two transposes that undo each other",
+    "casts": "casts of constants computed by the export",
+    "expansions": "no expansion to a tensor's own shape",
+    "batch": "a dynamic batch of any size, where a convolution would limit it to 15",
+    "sums": "int8: sums that a layer norm reads stay in floating point",
+    "concatenations": "int8: concatenations with what no layer computed stay in floating point",
+    "scalars": "quantised: operators of tensors without dimensions stay in floating point",
+    "readers": "int8: a dequantisation for each reader of a value",
+    "linears": "int8dyn, 8da4c: linear layers only, no convolutions",
+}
+#: Rewrites that compute the same (the approximation says so), and are not always faster.
 OPTIONAL_REWRITES = {
     "slices": "slices and reshapes instead of splits, selections and unbinding",
     "mean": "means that keep their dimensions, reshaped afterwards",
@@ -24,6 +43,17 @@ OPTIONAL_REWRITES = {
     "lookups": "rows of a table instead of products with one-hot vectors",
     "gelu_tanh": "GELU by its tanh approximation (error up to 5e-4)",
 }
+REWRITES = COMMON_REWRITES | OPTIONAL_REWRITES
+#: In `--rewrite`, all of `COMMON_REWRITES`.
+ALL = "all"
+
+
+def expand_rewrites(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of rewrites with those that ``all`` stands for, each once."""
+    expanded: dict[str, None] = {}
+    for name in names:
+        expanded |= dict.fromkeys(COMMON_REWRITES if name == ALL else [name])
+    return tuple(expanded)
 
 
 #: Where a start gets XNNPACK's packed weights from.
@@ -92,10 +122,10 @@ class ExportOptions:
         GROUP_SIZE,
         "int4 weights that share a scale in 8da4w: a multiple of 32.",
     )
-    rewrite: bool = _option(True, "Rewrite operators that XNNPACK does not support.")
-    also_rewrite: tuple[str, ...] = _option(
+    rewrite: tuple[str, ...] = _option(
         (),
-        f"A rewrite that is not always faster: {', '.join(OPTIONAL_REWRITES)}.",
+        f"Change the program that ExecuTorch would export: {ALL} (of {', '.join(COMMON_REWRITES)}),"
+        f" or {', '.join(OPTIONAL_REWRITES)}.",
         type="several",
         metavar="NAME",
     )

@@ -108,8 +108,7 @@ def replay_layer(
     progress(f"{layer}: exporting", 0.0)
     part = take_layer(load_model(spec), layer)
     root = within.path.parent.parent / "replay" / safe_name(layer)
-    rewrite = export.options.get("rewrite") != "no"
-    exporting = ExportOptions(export.dtype, export.backend, rewrite=rewrite)
+    exporting = ExportOptions(export.dtype, export.backend, rewrite=export.rewrite)
     program = export_model(part, options=exporting, root=root, progress=progress)
     plan, ladder = run.plan, run.plan.toggle == LADDER_TOGGLE
     toggle = "auto" if ladder else plan.toggle or "none"

@@ -28,7 +28,7 @@ import torch
 
 import workbench as wb
 from workbench.models.loader import load_model
-from workbench.models.process import silence
+from workbench.process import silence
 
 MAX_SHARE, MAX_SECONDS = 0.1, 1.0
 

@@ -62,7 +62,7 @@ def read_study(path: str | Path) -> Study:
 
 def match_findings(findings: pd.DataFrame, rewrite: str) -> pd.DataFrame:
     """The findings whose cause a rewrite removes, at least in part."""
-    named = findings["hint"].str.endswith(f"--also-rewrite {rewrite}")
+    named = findings["hint"].str.endswith(f"--rewrite {rewrite}")
     if rewrite not in CURES:
         return findings[named]
     rule, starts = CURES[rewrite]
@@ -91,7 +91,7 @@ def add_measured(findings: pd.DataFrame, study: Study, sha256: str) -> pd.DataFr
         parent, gain, options = parents.get(variant.parent), variant.gain, variant.options
         if parent is None or parent.latency_ms is None or gain is None or gain.ms is None:
             continue
-        rewrites = set(options.also_rewrite) - set(parent.options.also_rewrite)
+        rewrites = set(options.rewrite) - set(parent.options.rewrite)
         moved = options.channels_last and not parent.options.channels_last
         if variant.whole:
             found = findings[findings["hint"].str.contains(rf"--dtype {options.dtype}(?!\w)")]

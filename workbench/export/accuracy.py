@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
-from workbench.models.process import silent_stderr
 from workbench.models.sources import reason
+from workbench.process import silent_stderr
 from workbench.records.runs import Fidelity, LayerNoise
+from workbench.upstream import tree_leaves
 
 if TYPE_CHECKING:
     from workbench.records.layers import Layers
@@ -46,12 +46,13 @@ def run_program(pte: bytes, inputs: list[torch.Tensor], layers: Layers | None = 
 
     A `RuntimeError` names the operator that fails and the reason, if the runtime logs them.
     """
-    from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
+    from executorch.runtime import Runtime
 
     with silent_stderr() as log:
         try:
-            program = _load_for_executorch_from_buffer(pte)
-            return program.run_method("forward", [tensor.clone() for tensor in inputs])
+            method = Runtime.get().load_program(pte).load_method("forward")
+            assert method is not None  # every program that is exported has it
+            return list(method.execute([tensor.clone() for tensor in inputs]))
         except RuntimeError as error:
             raise RuntimeError(explain_log(log.getvalue(), layers) or reason(error)) from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -15,16 +14,23 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import store
+from workbench import store, upstream
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
 from workbench.export.layers import count_calls
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
 from workbench.frames import format_size, plural
-from workbench.models.process import silence
-from workbench.models.registry import identify_sources, parse_name
-from workbench.models.sources import hash_contents, list_python_files, reason, sample_files
-from workbench.options import GROUP_SIZE, OPTIONAL_REWRITES, ExportOptions, Progress
+from workbench.models.sources import hash_contents, list_python_files, reason
+from workbench.options import (
+    ALL,
+    COMMON_REWRITES,
+    GROUP_SIZE,
+    REWRITES,
+    ExportOptions,
+    Progress,
+    expand_rewrites,
+)
+from workbench.process import silence
 from workbench.progress import show_progress
 from workbench.records.runs import Export, Tensor, Undelegated
 
@@ -32,7 +38,7 @@ if TYPE_CHECKING:  # these import PyTorch
     import torch
     from torch import nn
 
-    from workbench.export.lower import Lowered
+    from workbench.export.lower import Lowered, Trace
     from workbench.models.loader import LoadedModel
 
 #: Below this SQNR, a warning names the noisiest layers; and as many are recorded.
@@ -52,12 +58,17 @@ def export_model(
 ) -> Program:
     """Export a model to ``<root>/artifacts/<model>_<backend>_<dtype>.pte``.
 
+    By default, the program is byte for byte that of ExecuTorch's documented recipe:
+    ``to_edge_transform_and_lower(torch.export.export(module, inputs),
+    partitioner=[XnnpackPartitioner()]).to_executorch()``, after its quantiser if the dtype is
+    quantised. ``options.rewrite`` changes that.
+
     Beside it are the ETRecord, the layer sidecar, one ``.input<i>.bin`` per input (raw, in the
     program's layout) and the record, which is written last: if it exists, the export is complete.
-    A model given by name is exported again only if something has changed: a Python file in the
-    model's folder or of the exporter, an installed version, an option, weights, inputs, or a file
-    that was written. So is a module, whose graph is traced to see that; its program has a name of
-    its own, ``<model>-<hash>_...``, and the one from before the change is kept.
+    The model is traced each time, and exported again only if something has changed: the graph, its
+    weights, constants, inputs or source lines, an installed version, an option, the exporter, or a
+    file that was written. The program of a module has a name of its own,
+    ``<model>-<hash>_...``, and the one from before a change is kept.
 
     Parameters
     ----------
@@ -107,54 +118,49 @@ def _export_model(
     report: Progress,
 ) -> Program:
     options = apply_recipe(options)
+    options = replace(options, rewrite=expand_rewrites(options.rewrite))
     _check_options(options)
-    plain = isinstance(model, str) and inputs is None and not name
-    if plain and (cached := find_cached_export(str(model), options, root=root)):
-        report(f"{cached.path.name}: up to date", 1.0)
-        _report_problems(cached, report)
-        return cached
-    report("importing torch", 0.0)  # only now: an export that is reused needs no PyTorch
+    report("importing torch", 0.0)
     from workbench.export import accuracy, failure
-    from workbench.export.lower import lower_model
+    from workbench.export.lower import trace_model
     from workbench.models.inputs import choose_inputs, name_dimensions
     from workbench.models.loader import SEED, LoadedModel, load_model
 
-    given = model
+    given, plain = model, isinstance(model, str) and inputs is None and not name
     if not isinstance(model, LoadedModel):
         report(f"loading {model if isinstance(model, str) else type(model).__name__}", 0.0)
     with silence():
         model = load_model(model, inputs, name=name, state_dict=options.state_dict or None)
     model = choose_inputs(model, options)
+    report(f"tracing {model.name}", 0.1)
+    trace = trace_model(model)
+    made_from = _list_sources(trace, options)
     pte = _pte_path(model.name, options, root)
-    made_from: dict[str, str] = {}
-    if plain:
-        made_from = identify_export(str(given), options)
-    elif model is not given:
-        report(f"tracing {model.name}", 0.1)
-        made_from = identify_export(model, options)
+    if not plain and model is not given:
         root = Path(root) if root else store.default_root(model.name)
         digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
         pte = _pte_path(f"{model.name}-{digest[:8]}", options, root)
-        if not options.fresh and (cached := _open_export(pte, made_from)):
-            report(f"{pte.name}: up to date", 1.0)
-            _report_problems(cached, report)
-            return cached
+    cached = None if options.fresh else _open_export(pte, made_from)
+    if cached:
+        report(f"{pte.name}: up to date", 1.0)
+        _report_problems(cached, report)
+        return cached
     started = time.perf_counter()
     with silence():
         report("running the PyTorch model", 0.1)
         with failure.explain(failure.FORWARD, model.origin):
             expected = accuracy.run_eagerly(model.module, model.example_inputs, model.kwargs)
-        lowered = lower_model(model, options, report)
+        lowered = _lower(model, options, trace, report)
         report("comparing the outputs with the PyTorch model's", 0.8)
         checked = _check(lowered, expected, options.dtype, pte, report)
+        if "problem" in checked:
+            checked["problem"] += _find_cure(model, options, trace, expected, report)
     seconds = time.perf_counter() - started
 
     asked = {
         "module_dtypes": ", ".join(f"{path}={dtype}" for path, dtype in options.module_dtypes),
-        "also_rewrite": ", ".join(options.also_rewrite),
         "group_size": str(options.group_size) * (options.group_size != GROUP_SIZE),
         "channels_last": "yes" * options.channels_last,
-        "rewrite": "no" * (not options.rewrite),
     }
     report(f"writing {pte.name}", 0.95)
     store.export_record_path(pte).unlink(missing_ok=True)
@@ -194,6 +200,9 @@ def _export_model(
         options={name: text for name, text in (asked | lowered.notes).items() if text},
         partition=lowered.partition,
         rewrites=lowered.rewrites,
+        rewrite=lowered.rewrite,
+        graph=trace.graph,
+        missing=upstream.find_missing(),
         **checked,
         made_from=made_from,
         spec=str(given) if plain else "",
@@ -204,22 +213,6 @@ def _export_model(
     program = Program(pte, sha256, export, store.file_state(pte))
     _report_problems(program, report)
     return program
-
-
-def find_cached_export(
-    model: str,
-    options: ExportOptions = ExportOptions(),
-    *,
-    root: str | os.PathLike[str] | None = None,
-) -> Program | None:
-    """The program that `export_model` would return without exporting; None if there is none.
-
-    Imports neither PyTorch nor the model.
-    """
-    options = apply_recipe(options)
-    made_from = {} if options.fresh else identify_export(model, options)
-    pte = _pte_path(parse_name(model).label, options, root)
-    return _open_export(pte, made_from) if made_from else None
 
 
 def _open_export(pte: Path, made_from: dict[str, str]) -> Program | None:
@@ -248,7 +241,10 @@ def apply_recipe(options: ExportOptions) -> ExportOptions:
 def _pte_path(name: str, options: ExportOptions, root: str | os.PathLike[str] | None) -> Path:
     folder = store.artifacts_dir(Path(root) if root else store.default_root(name))
     # What findings advise is exported beside the program that it is compared with.
-    name = "-".join([name, *options.also_rewrite, *["channels_last"] * options.channels_last])
+    rewrites = list(options.rewrite)
+    if not COMMON_REWRITES.keys() - {*rewrites}:
+        rewrites = [ALL, *(each for each in rewrites if each not in COMMON_REWRITES)]
+    name = "-".join([name, *rewrites, *["channels_last"] * options.channels_last])
     return folder / f"{store.stem_of(store.safe_name(name), options.dtype, options.backend)}.pte"
 
 
@@ -265,9 +261,9 @@ def _check_options(options: ExportOptions) -> None:
             hint = "such as --dtype int8 --module-dtype head=fp32"
             text = f"{dtype} cannot be mixed with {options.dtype}"
             raise UsageError(text, where=f"module dtype {pattern}", hint=hint)
-    for name in options.also_rewrite:
-        if name not in OPTIONAL_REWRITES:
-            raise unknown_name("rewrite", name, OPTIONAL_REWRITES)
+    for name in options.rewrite:
+        if name not in REWRITES:
+            raise unknown_name("rewrite", name, [ALL, *REWRITES])
     if options.backend not in BACKENDS:
         raise unknown_name("backend", options.backend, BACKENDS)
     if options.backend == "portable" and quantized:
@@ -300,6 +296,54 @@ def _report_problems(program: Program, report: Progress) -> None:
         raise ExportError(export.problem, where=pte, hint=f"the program is kept; {does}")
     for problem in list_problems(export) if export else ():
         report(f"warning: {pte.name}: {problem}", 0.0)
+
+
+def _lower(model: LoadedModel, options: ExportOptions, trace: Trace, progress: Progress) -> Lowered:
+    """Lower a model; if that fails, the error names a rewrite with which it does not."""
+    from workbench.export.lower import lower_model, suggest_rewrites
+
+    try:
+        return lower_model(model, options, trace, progress)
+    except ExportError as error:
+        for names in _list_trials(suggest_rewrites(options, trace.exported)):
+            progress(f"trying {', '.join(names)}", 0.4)
+            with contextlib.suppress(WorkbenchError):
+                lower_model(model, _with_rewrites(options, names), trace)
+                error.hint = f"--rewrite {','.join(names)} exports it (tried)"
+                break
+        raise
+
+
+def _find_cure(
+    model: LoadedModel, options: ExportOptions, trace: Trace, expected: list[Any],
+    progress: Progress,
+) -> str:  # fmt: skip
+    """Which rewrite makes a wrong program right, as the end of a sentence; each is tried."""
+    from workbench.export import accuracy
+    from workbench.export.lower import lower_model, suggest_rewrites
+
+    least_db = PRECISIONS[options.dtype].least_sqnr_db
+    for names in _list_trials(suggest_rewrites(options, trace.exported)):
+        progress(f"its outputs are wrong: trying {', '.join(names)}", 0.9)
+        # What fails, or has other outputs, cures nothing.
+        with contextlib.suppress(WorkbenchError, RuntimeError, ValueError):
+            other = lower_model(model, _with_rewrites(options, names), trace)
+            outputs = accuracy.run_program(other.pte, other.inputs, other.layers)
+            fidelity = accuracy.compare_with_model(outputs, expected, least_db)
+            if not accuracy.describe_problem(fidelity):
+                ratios = [each.sqnr_db for each in fidelity if each.sqnr_db is not None]
+                ratio = f": {min(ratios):.1f} dB" if ratios else ""
+                return f"; --rewrite {','.join(names)} avoids it (tried{ratio})"
+    return ""
+
+
+def _list_trials(names: list[str]) -> list[list[str]]:
+    """Each of some rewrites alone, then all of them."""
+    return [[name] for name in names] + ([names] if len(names) > 1 else [])
+
+
+def _with_rewrites(options: ExportOptions, names: list[str]) -> ExportOptions:
+    return replace(options, rewrite=(*options.rewrite, *names))
 
 
 def _check(
@@ -360,29 +404,26 @@ def _write_inputs(
 def identify_export(
     model: str | LoadedModel, options: ExportOptions = ExportOptions()
 ) -> dict[str, str]:
-    """What an export depends on: the record's ``made_from``, the key of the cache.
+    """What an export depends on: the record's ``made_from``. The model is loaded and traced."""
+    from workbench.export.lower import trace_model
+    from workbench.models.inputs import choose_inputs
+    from workbench.models.loader import load_model
 
-    Hashes, or short texts. Empty for a class that was registered while Python runs. A loaded model
-    is traced.
-    """
-    if isinstance(model, str):
-        identity = identify_sources(parse_name(model))
-    else:
-        from workbench.export.lower import identify_graph
+    with silence():
+        loaded = load_model(model, state_dict=options.state_dict or None)
+    return _list_sources(trace_model(choose_inputs(loaded, options)), options)
 
-        identity = identify_graph(model)
-    if not identity:
-        return {}
+
+def _list_sources(trace: Trace, options: ExportOptions) -> dict[str, str]:
+    """What an export depends on, as hashes or short texts."""
     settings = asdict(options) | {"sizes": dict(options.sizes)}
-    for name in ("state_dict", "inputs", "recipe", "fresh"):
+    for name in ("recipe", "fresh"):
         del settings[name]
-    inputs, weights = options.inputs, options.state_dict
     return {
-        "model": identity,
+        "model": trace.graph,
+        "lines": trace.lines,
         **identify_exporter(),
         "settings": json.dumps(settings, sort_keys=True),
-        "inputs": " ".join([*inputs, hash_contents(sample_files(inputs))]) if inputs else "",
-        "weights": store.sha256_of(Path(weights)) if weights and Path(weights).is_file() else "",
     }
 
 
@@ -396,9 +437,17 @@ def identify_exporter() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """The versions of all that makes a program."""
-    own = importlib.metadata.version("executorch-workbench")
-    packages = {p: importlib.metadata.version(p) for p in ("torch", "executorch", "torchao")}
+    packages = upstream.installed_versions("torch", "executorch", "torchao")
+    own = upstream.installed_versions("executorch-workbench").get("executorch-workbench", "")
     return {"python": platform.python_version(), **packages, "workbench": own}
+
+
+def describe_rewrites(export: Export) -> str:
+    """Which program it is, in a few words: ExecuTorch's own, or with which rewrites."""
+    if export.rewrite:
+        count = plural(len(export.rewrite), "rewrite")
+        return f"with {count}: {', '.join(export.rewrite)}"
+    return "as ExecuTorch exports it" if export.graph else ""
 
 
 def describe_export(export: Export) -> list[str]:
@@ -407,7 +456,8 @@ def describe_export(export: Export) -> list[str]:
     count, delegates = sum(row.count for row in missing), sum(export.delegates.values())
     size = f"{format_size(export.size_bytes)} in {export.seconds:.1f} s"
     size += f", {plural(delegates, 'delegate')}, {plural(count, 'operator')} not delegated"
-    lines = [f"{export.pte}: {size}"]
+    program = describe_rewrites(export)
+    lines = [f"{export.pte}: {size}"] + ([f"program: {program}"] if program else [])
     lines += [f"{name.replace('_', ' ')}: {text}" for name, text in export.options.items()]
     for output in export.fidelity:
         text = "not comparable with PyTorch's"

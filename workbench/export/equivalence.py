@@ -16,7 +16,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node, Proxy
 from torch.fx.node import map_arg
-from torch.utils._pytree import tree_leaves
+
+from workbench.upstream import find_schema, tree_leaves
 
 aten: Any = torch.ops.aten
 #: The rewrites of `OPTIONAL_REWRITES` that are found here.
@@ -452,7 +453,7 @@ def _call(node: Node, values: Any) -> Any:
 def _function(node: Node) -> Any:
     """What a node calls; of an operator that overwrites its operand, the one that does not."""
     target: Any = node.target
-    schema = getattr(target, "_schema", None)
+    schema = find_schema(target)
     if schema is None or not schema.is_mutable:
         return target
     name = schema.name.removeprefix("aten::").removesuffix("_")
@@ -489,7 +490,7 @@ def _is_pure(node: Node) -> bool:
     target: Any = _function(node)
     if target is operator.getitem:
         return True
-    schema = getattr(target, "_schema", None)
+    schema = find_schema(target)
     if node.op != "call_function" or schema is None or schema.is_mutable:
         return False
     if target is not node.target:  # it overwrites its operand, which must be its own

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.errors import ExportError
 from workbench.models.sources import BROKEN, reason, user_line, user_line_of_stack
+from workbench.upstream import find_operator, schema_name, user_error
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -38,7 +39,6 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
     try:
         yield
     except Exception as error:  # the model and the passes of the exporter may raise anything
-        from torch._dynamo.exc import UserError
         from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
         what, hint, text = reason(error), _HINTS.get(stage), str(error)
@@ -47,7 +47,7 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
         if isinstance(error, GuardOnDataDependentSymNode):
             what = "the code branches on a tensor's value, or uses it as a size"
             hint = "compute both sides and choose with torch.where; keep sizes constant"
-        elif isinstance(error, UserError) and "dynamic" in text:
+        elif isinstance(error, user_error()) and "dynamic" in text:
             what = "; ".join(re.findall(r"^\s*- (.*)", text, re.MULTILINE)) or what
             hint = "check get_dynamic_shapes()"
         elif exported and (missing := re.search(r"Missing out variants: \{([^}]*)\}", text)):
@@ -75,10 +75,12 @@ def _list_rare(exported: ExportedProgram) -> dict[str, str]:
         nodes = exported.graph.nodes
     rare: dict[str, str] = {}
     for node in nodes:
-        own = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
-        if own and torch.Tag.core not in node.target.tags:
+        operator = find_operator(node.target)
+        if operator is None or operator.namespace != "aten":
+            continue
+        if torch.Tag.core not in operator.tags:
             line = user_line_of_stack(node.meta.get("stack_trace"))
-            rare.setdefault(node.target._schema.name, line)
+            rare.setdefault(schema_name(operator), line)
     return rare
 
 
@@ -88,13 +90,13 @@ def check_operands(exported: ExportedProgram, dtype: str, origin: str) -> None:
     Tracing accepts these, and running the model in half precision to find them takes seconds.
     """
     for node in exported.graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or schema.name not in _PRODUCTS:
+        called = schema_name(node.target)
+        if called not in _PRODUCTS:
             continue
         values = [getattr(arg, "meta", {}).get("val") for arg in node.args[:3]]
         dtypes = {str(v.dtype).removeprefix("torch.") for v in values if v is not None}
         if len(dtypes) > 1:
-            name, operands = schema.name.removeprefix("aten::"), " and ".join(sorted(dtypes))
+            name, operands = called.removeprefix("aten::"), " and ".join(sorted(dtypes))
             raise ExportError(
                 f"in {dtype} this is a {name} of {operands}",
                 where=user_line_of_stack(node.meta.get("stack_trace")) or origin,
@@ -116,7 +118,6 @@ def _line_of_operator(operator: str, program: ExportedProgram) -> str:
     name = operator.partition(".")[0]
     graphs = (getattr(module, "graph", None) for module in program.graph_module.modules())
     for node in chain.from_iterable(graph.nodes for graph in graphs if graph is not None):
-        schema = getattr(node.target, "_schema", None)
-        if schema is not None and schema.name == name:
+        if schema_name(node.target) == name:
             return user_line_of_stack(node.meta.get("stack_trace"))
     return ""

@@ -7,16 +7,15 @@ import copy
 import hashlib
 import io
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_leaves
 
 from workbench.errors import ExportError
 from workbench.export import accuracy, failure, quantize
@@ -25,23 +24,35 @@ from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewrite import (
     list_rewrites,
+    matching_rewrites,
     offer_rewrites,
     rewrite_operators,
     transform_passes,
     unroll_recurrences,
 )
-from workbench.export.shortcuts import import_exir, take_shortcuts
-from workbench.models.process import PROCESS_LOCK, collect_stderr, replaced, silence
 from workbench.models.sources import UserFrames, user_line_of_stack
-from workbench.options import Progress, silent
+from workbench.options import ExportOptions, Progress, silent
+from workbench.process import collect_stderr, silence
 from workbench.records.runs import LayerNoise, Partition, Rewrite, Tensor
+from workbench.upstream import (
+    collect_reasons,
+    edge_config,
+    keep_half_weights,
+    keep_lines,
+    list_operators,
+    operator_refusal,
+    tree_leaves,
+)
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 
     from workbench.models.loader import Call, LoadedModel
-    from workbench.options import ExportOptions, ModuleDtypes
     from workbench.records.layers import Layers
+
+
+#: Measures the quantisation noise of each layer; None if nothing was quantised.
+MeasureNoise = Callable[[], tuple[LayerNoise, ...]] | None
 
 
 @dataclass(frozen=True)
@@ -60,109 +71,169 @@ class Lowered:
     layers: Layers
     notes: dict[str, str]
     partition: tuple[Partition, ...]
+    #: The rewrites that changed it.
+    rewrite: tuple[str, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
-    measure_noise: Callable[[], tuple[LayerNoise, ...]] | None = None
-    #: Of the number of an output that is wrong, the smallest part that is, and its operators.
+    measure_noise: MeasureNoise = None
+    #: From the number of a wrong output to the smallest wrong part, its operators and program.
     find_wrong_part: Callable[[int], tuple[str, bytes] | None] | None = None
 
 
-def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress = silent) -> Lowered:
-    """Export a model and lower it to a backend; the model itself is not modified."""
+@dataclass(frozen=True)
+class Trace:
+    """A model as `torch.export` traced it, and what identifies it.
+
+    ``graph`` is a hash of what it computes, with which weights, on which inputs; ``lines`` one of
+    where its source has that. ``module`` is the copy that was traced.
+    """
+
+    module: nn.Module
+    exported: ExportedProgram
+    graph: str
+    lines: str
+
+
+def trace_model(model: LoadedModel) -> Trace:
+    """Trace a copy of a model as its user wrote it, in its own dtype."""
+    with silence(), failure.explain(failure.TRACING, model.origin):
+        module = copy.deepcopy(model.module).eval()
+        example = model.traced_inputs or (model.example_inputs, model.kwargs)
+        bound = bind_constants(module, *example)
+        exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
+    return Trace(module, exported, _hash_graph(model, exported), _hash_lines(exported))
+
+
+def _hash_graph(model: LoadedModel, exported: ExportedProgram) -> str:
+    digest = hashlib.sha256()
+    for graph in _list_graphs(exported):
+        digest.update(str(graph).encode())
+    run = (model.example_inputs, model.kwargs)
+    settings = sorted(map(repr, model.metadata.items()))
+    for value in tree_leaves((exported.state_dict, exported.constants, run, model.calibration)):
+        is_tensor = isinstance(value, torch.Tensor)
+        text = f"{value.dtype} {tuple(value.shape)}" if is_tensor else repr(value)
+        digest.update(text.encode())
+        if is_tensor:
+            digest.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    limits = sorted(map(repr, exported.range_constraints.items()))
+    digest.update(repr((settings, limits)).encode())
+    return digest.hexdigest()
+
+
+def _hash_lines(exported: ExportedProgram) -> str:
+    digest = hashlib.sha256()
+    for graph in _list_graphs(exported):
+        for node in graph.nodes:
+            line = user_line_of_stack(node.meta.get("stack_trace"))
+            digest.update(f"{line} {node.meta.get('nn_module_stack')}".encode())
+    return digest.hexdigest()
+
+
+def _list_graphs(exported: ExportedProgram) -> Iterator[torch.fx.Graph]:
+    """The graph of a program, and those of the branches and loops in it."""
+    for module in exported.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield module.graph
+
+
+def lower_model(
+    model: LoadedModel, options: ExportOptions, trace: Trace, progress: Progress = silent
+) -> Lowered:
+    """Lower a traced model to a backend; the model itself is not modified.
+
+    Without rewrites among ``options``, the program is that of upstream's documented lines.
+    """
     progress("importing ExecuTorch", 0.15)
-    import_exir()
-    from executorch.extension.pybindings.portable_lib import _get_operator_names
+    from executorch.runtime import Runtime
 
     dtype, backend = options.dtype, options.backend
     torch_dtype = getattr(torch, DTYPES[dtype])
     progress(f"exporting in {dtype}", 0.2)
     with failure.explain(failure.FORWARD, model.origin):
-        module = copy.deepcopy(model.module).to(torch_dtype).eval()
+        module = trace.module
+        if _has_other_floats(model, torch_dtype):
+            module, trace = copy.deepcopy(module).to(torch_dtype), replace(trace, exported=None)
         args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
         traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
-    exported, notes, noise = _quantize(module, (args, kwargs), traced, model, options)
+    counts: Counter[str] = Counter()
+    exported, notes, noise = _quantize(
+        module, trace.exported, (args, kwargs), traced, model, options, counts
+    )
     failure.check_operands(exported, dtype, model.origin)
-    if "slices" in options.also_rewrite:
+    if "slices" in options.rewrite:
         exported = unroll_recurrences(exported)
-    if options.rewrite or options.also_rewrite:
-        counts = sorted(rewrite_operators(exported, options).items())
-        notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
+    counts += rewrite_operators(exported, options)
     offered = [] if PRECISIONS[dtype].quantizes else offer_rewrites(exported)
     progress(f"lowering to {backend}", 0.4)
-    weights = keep_half_weights() if PRECISIONS[dtype].half_weights else contextlib.nullcontext()
-    with failure.explain(failure.LOWERING, model.origin, exported), weights, torch.no_grad():
-        try:
-            with take_shortcuts():
-                program, edge, partition = _lower(exported, options, model.metadata)
-        except Exception:  # upstream's own error, if there is one
-            program, edge, partition = _lower(exported, options, model.metadata)
-    rewrites = list_rewrites(offered, edge)
     with failure.explain(failure.LOWERING, model.origin, exported):
-        etrecord, layers = _write_etrecord(exported, edge, program), describe_program(program)
-    if missing := sorted(count_calls(layers, "kernel").keys() - set(_get_operator_names())):
-        raise failure.no_kernel_error(missing, program.exported_program(), model.origin)
+        made = _lower(exported, options, model.metadata, counts)
+        etrecord, layers = _write_etrecord(exported, made), describe_program(made.program)
+    names = Runtime.get().operator_registry.operator_names
+    if missing := sorted(count_calls(layers, "kernel").keys() - names):
+        raise failure.no_kernel_error(missing, made.program.exported_program(), model.origin)
     _, args, kwargs = bind_constants(module, args, kwargs)
     inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
-    pte = program.buffer
+    pte = made.program.buffer
     arguments, outputs = read_interface(pte)
     if PRECISIONS[dtype].quantizes:
         quantized, products = count_quantized(layers)
         notes["quantized"] = f"{quantized} of {products} convolutions and matrix products"
+    if made.unchecked:
+        notes["unchecked"] = made.unchecked
+    if options.rewrite:
+        done = sorted(f"{count} {name}" for name, count in counts.items() if count)
+        notes["rewritten"] = ", ".join(done) or "nothing"
 
     def reduce(output: int) -> tuple[str, bytes] | None:
         from workbench.export.reduce import find_wrong_part
 
         least_db = PRECISIONS[dtype].least_sqnr_db
         return find_wrong_part(
-            exported, inputs, output, lambda part: _lower(part, options, {})[0], least_db
+            exported, inputs, output, lambda part: _lower(part, options, {}).program, least_db
         )
 
     return Lowered(
-        pte, etrecord, inputs, arguments, outputs, layers, notes, partition, rewrites, noise,
-        None if PRECISIONS[dtype].quantizes else reduce,
+        pte, etrecord, inputs, arguments, outputs, layers, notes, made.partition,
+        tuple(name for name in options.rewrite if counts[name]), list_rewrites(offered, made.edge),
+        noise, None if PRECISIONS[dtype].quantizes else reduce,
     )  # fmt: skip
 
 
-def identify_graph(model: LoadedModel) -> str:
-    """A hash of what a model computes, with which weights, on which inputs, in which lines."""
-    run = (model.example_inputs, model.kwargs)
-    with silence(), failure.explain(failure.TRACING, model.origin):
-        exported = trace_model(model)
-    digest = hashlib.sha256(str(exported.graph).encode())
-    for node in exported.graph.nodes:
-        line = user_line_of_stack(node.meta.get("stack_trace"))
-        digest.update(f"{line} {node.meta.get('nn_module_stack')}".encode())
-    values = tree_leaves((exported.state_dict, exported.constants, run, model.calibration))
-    for value in values:
-        is_tensor = isinstance(value, torch.Tensor)
-        text = f"{value.dtype} {tuple(value.shape)}" if is_tensor else repr(value)
-        digest.update(text.encode())
-        if is_tensor:
-            digest.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+def _has_other_floats(model: LoadedModel, dtype: torch.dtype) -> bool:
+    """Whether a model or its inputs have floating-point values in another dtype."""
+    calls = (model.example_inputs, model.kwargs, model.traced_inputs, model.calibration)
+    tensors = [*model.module.parameters(), *model.module.buffers(), *tree_leaves(calls)]
+    dtypes = {each.dtype for each in tensors if isinstance(each, torch.Tensor)}
+    return any(each.is_floating_point and each != dtype for each in dtypes)
 
 
-def trace_model(model: LoadedModel) -> ExportedProgram:
-    """The graph of a model as it is."""
-    bound = bind_constants(
-        model.module, *(model.traced_inputs or (model.example_inputs, model.kwargs))
-    )
-    return _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
+def suggest_rewrites(options: ExportOptions, exported: ExportedProgram) -> list[str]:
+    """The rewrites that could avoid a fault of a program, the likeliest first."""
+    names = [*matching_rewrites(exported, options.backend), "casts", "expansions"]
+    if PRECISIONS[options.dtype].quantizes == "graph":
+        dynamic = ["linears"] if options.dtype == "int8dyn" else []
+        names = ["scalars", *dynamic, "readers", "sums", "concatenations", *names]
+    return [name for name in dict.fromkeys(names) if name not in options.rewrite]
 
 
 def _quantize(
-    module: nn.Module, run: Call, traced: Call, model: LoadedModel, options: ExportOptions
-) -> tuple[ExportedProgram, dict[str, str], Callable[[], tuple[LayerNoise, ...]] | None]:
+    module: nn.Module, exported: ExportedProgram | None, run: Call, traced: Call,
+    model: LoadedModel, options: ExportOptions, counts: Counter[str],
+) -> tuple[ExportedProgram, dict[str, str], MeasureNoise]:  # fmt: skip
     """The exported graph, quantised if the dtype is; notes; and what measures the noise."""
     precision, modules = PRECISIONS[options.dtype], options.module_dtypes
     ways = {PRECISIONS[each].quantizes for each in (options.dtype, *dict(modules).values())}
+    # As upstream's exporter of language models; others may have code that Dynamo cannot trace.
+    strict = bool(model.metadata)
     with failure.explain(failure.TRACING, model.origin):
         if "weights" in ways:
+            module, exported = copy.deepcopy(module), None
             quantize.quantize_weights(module, options.dtype, modules, options.group_size)
-        # As upstream's exporter of language models; others may have code that Dynamo cannot trace.
-        strict = bool(model.metadata)
-        exported = _trace(*bind_constants(module, *traced), model.dynamic_shapes, strict=strict)
+        if exported is None:
+            bound = bind_constants(module, *traced)
+            exported = _trace(*bound, model.dynamic_shapes, strict=strict)
         if "graph" in ways:
-            walks, graph = _quantize_graph(exported, module, run, model, options.dtype, modules)
+            walks, graph = _quantize_graph(exported, module, run, model, options, counts)
             exported = _trace(graph, *bind_constants(module, *traced)[1:], model.dynamic_shapes)
     if not precision.quantizes:
         return exported, {}, None
@@ -186,12 +257,12 @@ def _quantize_graph(
     module: nn.Module,
     run: Call,
     model: LoadedModel,
-    dtype: str,
-    module_dtypes: ModuleDtypes = (),
+    options: ExportOptions,
+    counts: Counter[str],
 ) -> tuple[tuple[accuracy.Walk, accuracy.Walk, dict[str, tuple[str, str]]], torch.fx.GraphModule]:
     """Walks of the graph before and after quantisation, its places, and the quantised graph."""
     batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
-    graph, before = quantize.quantize_activations(exported, dtype, batches, module_dtypes)
+    graph, before = quantize.quantize_activations(exported, options, batches, counts)
     inputs = tree_leaves(exported.example_inputs)
     exact, noisy = (partial(accuracy.walk_graph, it, inputs) for it in (before, graph))
     return (exact, noisy, quantize.list_places(graph.graph)), graph
@@ -201,10 +272,10 @@ def measure_layer_noise(
     model: LoadedModel, dtype: str, order: Sequence[str], seconds: float
 ) -> dict[str, float]:
     """`accuracy.measure_each_layer` of a dtype that quantises the graph, on the first sample."""
-    module, run = copy.deepcopy(model.module).eval(), (model.example_inputs, model.kwargs)
+    run, trace = (model.example_inputs, model.kwargs), trace_model(model)
     with silence(), failure.explain(failure.TRACING, model.origin):
-        exported = _trace(*bind_constants(module, *run), model.dynamic_shapes)
-        walks, _ = _quantize_graph(exported, module, run, model, dtype)
+        options = ExportOptions(dtype=dtype)
+        walks, _ = _quantize_graph(trace.exported, trace.module, run, model, options, Counter())
         return accuracy.measure_each_layer(*walks, order, seconds)
 
 
@@ -219,59 +290,121 @@ def _trace(
 
     It keeps the lines of functions that ``forward`` calls, not only those of ``forward`` itself.
     """
-    anchors = replaced(torch.fx.proxy, "_STACK_TRACE_ANCHORS", UserFrames())
-    with collect_stderr() as printed, torch.no_grad(), anchors:
+    # Not under no_grad(), in which PyTorch decomposes some operators of bfloat16 in another way.
+    with collect_stderr() as printed, keep_lines(UserFrames()):
         exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
     sys.stderr.write(printed.getvalue())
     return exported
 
 
+@dataclass(frozen=True)
+class _Made:
+    """A lowered program, its edge program before partitioning, and what was delegated.
+
+    ``etrecord`` is upstream's own, None if passes changed the edge program; ``unchecked`` says why
+    upstream's check of operators was left out.
+    """
+
+    program: ExecutorchProgramManager
+    edge: ExportedProgram
+    partition: tuple[Partition, ...]
+    etrecord: Any = None
+    unchecked: str = ""
+
+
 def _lower(
-    exported: ExportedProgram, options: ExportOptions, metadata: dict[str, Any]
-) -> tuple[ExecutorchProgramManager, ExportedProgram, tuple[Partition, ...]]:
-    """The program, the edge program before partitioning, and what was delegated."""
+    exported: ExportedProgram,
+    options: ExportOptions,
+    metadata: dict[str, Any],
+    counts: Counter[str] | None = None,
+) -> _Made:
+    """Lower a graph; without upstream's check of operators if only that refuses it."""
+    counts = Counter() if counts is None else counts
+    try:
+        return _lower_once(exported, options, metadata, counts, checked=True)
+    except Exception as error:  # passes wrap it in others
+        if not _was_raised_by(error, operator_refusal()):
+            raise
+        reason = " ".join(str(error).split())[:200]
+    made = _lower_once(exported, options, metadata, counts, checked=False)
+    text = "upstream's check refuses it: EdgeCompileConfig(_check_ir_validity=False) is needed"
+    return replace(made, unchecked=f"{text} ({reason})")
+
+
+def _lower_once(
+    exported: ExportedProgram,
+    options: ExportOptions,
+    metadata: dict[str, Any],
+    counts: Counter[str],
+    checked: bool,
+) -> _Made:
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackDynamicallyQuantizedPartitioner,
         XnnpackPartitioner,
     )
-    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+    from executorch.exir import to_edge_transform_and_lower
 
     partitioners: list[Any] = [XnnpackPartitioner()] if options.backend == "xnnpack" else []
     if metadata and partitioners:  # as upstream's exporter of language models
         partitioners.insert(0, XnnpackDynamicallyQuantizedPartitioner())
-
     seen: list[ExportedProgram] = []
-    # Which library PyTorch would use for a convolution depends on whether the batch is 16 or more:
-    # the answer becomes a limit of a dynamic batch, of 15 for an example of less.
-    nnpack, mkldnn = torch.backends.nnpack.flags(False), torch.backends.mkldnn.flags(False)
-    with collect_reasons() as reasons, nnpack, mkldnn:
+    passes = transform_passes(options, counts, seen.append)
+    half = PRECISIONS[options.dtype].half_weights
+    weights = keep_half_weights() if half else contextlib.nullcontext()
+    with collect_reasons() as reasons, weights, _free_batch(exported, options, counts):
         edge = to_edge_transform_and_lower(
             exported,
-            transform_passes=transform_passes(options, seen.append),
+            transform_passes=passes,
             partitioner=partitioners,
             constant_methods=metadata or None,
-            # The check rejects operators outside Core ATen that the runtime does have kernels for
-            # (bitwise shifts, masked_select); missing kernels are looked for in the program.
-            compile_config=EdgeCompileConfig(_check_ir_validity=False),
+            compile_config=edge_config(checked=checked),
+            generate_etrecord=passes is None,
         )
         partition = tabulate_partition(edge, reasons, options.backend)
         program = edge.to_executorch()
-    return program, seen[0], partition
+    if passes is not None:
+        return _Made(program, seen[0], partition)
+    record = program.get_etrecord()
+    return _Made(program, record.edge_dialect_program, partition, record)
 
 
-def _write_etrecord(
-    exported: ExportedProgram, edge: ExportedProgram, program: ExecutorchProgramManager
-) -> bytes:
+@contextlib.contextmanager
+def _free_batch(
+    exported: ExportedProgram, options: ExportOptions, counts: Counter[str]
+) -> Iterator[None]:
+    """With the rewrite ``batch``: let no library of PyTorch limit a dynamic batch.
+
+    Which library PyTorch would use for a convolution depends on whether the batch is 16 or more:
+    the answer becomes a limit of a dynamic batch, of 15 for an example of less.
+    """
+    if "batch" not in options.rewrite or not exported.range_constraints:
+        yield
+        return
+    counts["batch"] += 1
+    with torch.backends.nnpack.flags(False), torch.backends.mkldnn.flags(False):
+        yield
+
+
+def _was_raised_by(error: BaseException | None, kind: type[Exception]) -> bool:
+    """Whether an error is, or was raised by, one of a kind."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _write_etrecord(exported: ExportedProgram, made: _Made) -> bytes:
     """The ETRecord; empty for the few graphs that PyTorch emits but cannot serialise.
 
-    The exporter's own option copies and writes the edge program twice if there are passes.
+    Of an edge program that passes have changed, upstream's own would have two versions.
     """
     from executorch.devtools.etrecord import ETRecord
     from executorch.exir.serde.export_serialize import SerializeError
 
-    record = ETRecord(edge_dialect_program=edge)
-    record.add_exported_program(exported)
-    record.add_executorch_program(program)
+    record = made.etrecord
+    if record is None:
+        record = ETRecord(edge_dialect_program=made.edge)
+        record.add_exported_program(exported)
+        record.add_executorch_program(made.program)
     buffer = io.BytesIO()
     try:
         record.save(buffer)
@@ -280,56 +413,12 @@ def _write_etrecord(
     return buffer.getvalue()
 
 
-@contextlib.contextmanager
-def keep_half_weights() -> Iterator[None]:
-    """Serialise convolution weights and biases in fp16 for what is lowered inside.
-
-    ExecuTorch widens them to fp32, which transposed convolutions need, but XNNPACK's fp16 fully
-    connected kernels, which run 1x1 convolutions, need fp16 weights.
-    """
-    from executorch.backends.xnnpack.operators.node_visitor import _node_visitor_dict as visitors
-
-    operator = "aten.convolution.default"
-    visitor: Any = visitors[operator]
-
-    class HalfVisitor(visitor):
-        def define_node(self, node: Any, *args: Any, **kwargs: Any) -> None:
-            self.is_transposed = node.args[6]
-            super().define_node(node, *args, **kwargs)
-
-        def define_tensor(self, *args: Any, force_fp32: bool = False, **kwargs: Any) -> None:
-            super().define_tensor(*args, force_fp32=force_fp32 and self.is_transposed, **kwargs)
-
-    with PROCESS_LOCK:
-        visitors[operator] = HalfVisitor
-        try:
-            yield
-        finally:
-            visitors[operator] = visitor
-
-
-@contextlib.contextmanager
-def collect_reasons() -> Iterator[dict[str, str]]:
-    """Collect why nodes are not delegated, by name, which the partitioner only logs."""
-    from executorch.exir.backend.utils import WhyNoPartition
-
-    reasons: dict[str, str] = {}
-    log = WhyNoPartition.__call__
-
-    def collect(self: WhyNoPartition, node: torch.fx.Node, reason: str) -> None:
-        reasons.setdefault(node.name, " ".join(reason.split()))
-        log(self, node, reason)
-
-    with replaced(WhyNoPartition, "__call__", collect):
-        yield reasons
-
-
 def tabulate_partition(
     edge: EdgeProgramManager, reasons: dict[str, str], backend: str
 ) -> tuple[Partition, ...]:
     """The operators of a lowered program: undelegated ones first, then the most frequent."""
     modules: dict[tuple[bool, str, str, str], list[str]] = defaultdict(list)
-    for node, delegated in _operators(edge):
+    for node, delegated in list_operators(edge):
         target: Any = node.target
         source = reason = ""
         if not delegated:
@@ -344,19 +433,6 @@ def tabulate_partition(
         inside = tuple(filter(None, dict.fromkeys(paths)))
         rows.append(Partition(operator, len(paths), delegated, reason, source, inside))
     return tuple(rows)
-
-
-def _operators(edge: EdgeProgramManager) -> Iterator[tuple[torch.fx.Node, bool]]:
-    """Each operator of a program, and whether it is delegated; no inputs, calls or tuples."""
-    from executorch.exir.lowered_backend_module import LoweredBackendModule
-
-    graph = edge.exported_program().graph_module
-    delegates = [child for child in graph.children() if isinstance(child, LoweredBackendModule)]
-    inner = [delegate.original_module.graph_module for delegate in delegates]
-    for number, module in enumerate([graph, *inner]):
-        for node in module.graph.nodes:
-            if node.op == "call_function" and hasattr(node.target, "_op"):
-                yield node, number > 0
 
 
 def _missing(target: Any) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.export.pte import NO_HANDLE
 from workbench.models.sources import user_line_of_stack
 from workbench.records.layers import Instruction, Method, Origin, XNode
+from workbench.upstream import find_operator
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -267,14 +268,9 @@ def _delegate_calls(node: Node, graph: GraphModule) -> Iterator[Node]:
 
 def _runtime_name(node: Node) -> str:
     """What the emitted program calls a node: ``aten::mean.out``, or ``delegate``."""
-    import torch
-
-    target: Any = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        target = getattr(target, "_op", target)
-    if isinstance(target, torch._ops.OpOverload):
-        overload = target._schema.overload_name
-        return target._schema.name + (f".{overload}" if overload else "")
+    operator = find_operator(node.target)
+    if operator is not None:
+        return str(operator.name())
     return "delegate" if _name(node) == _DELEGATE else _name(node)
 
 

@@ -18,6 +18,7 @@ from workbench.frames import format_size
 from workbench.options import RUNTIMES
 from workbench.records.layers import Layers
 from workbench.records.runs import Export, Tensor
+from workbench.upstream import tree_flatten, tree_map_tensors, tree_unflatten
 
 if TYPE_CHECKING:
     import torch
@@ -183,13 +184,11 @@ def open_program(pte: Program | str | os.PathLike[str]) -> Program:
 
 def cast_floats(values: Any, dtype: torch.dtype) -> Any:
     """Nested values with all floating-point tensors in ``dtype``."""
-    import torch
-    from torch.utils._pytree import tree_map_only
 
     def cast(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
-    return tree_map_only(torch.Tensor, cast, values)
+    return tree_map_tensors(cast, values)
 
 
 def bind_constants(
@@ -200,7 +199,6 @@ def bind_constants(
     ``torch.export`` leaves numbers, flags and None in the signature: a runner had to pass them.
     """
     import torch
-    from torch.utils._pytree import tree_flatten, tree_unflatten
 
     leaves, structure = tree_flatten((args, kwargs))
     if all(isinstance(leaf, torch.Tensor) for leaf in leaves):

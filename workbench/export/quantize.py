@@ -2,15 +2,16 @@
 
 import copy
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from workbench.models.process import replaced
-from workbench.options import ModuleDtypes, dtype_of_module
+from workbench.options import ExportOptions, ModuleDtypes, dtype_of_module
+from workbench.upstream import keep_in_float, schema_name
 
 _SUMS = ("aten::add", "aten::add_")
 _ACTIVATIONS = ("aten::relu", "aten::relu_", "aten::hardtanh", "aten::hardtanh_", "aten::clamp")
@@ -20,78 +21,140 @@ _LAYERS = ("aten::conv1d", "aten::conv2d", "aten::linear", "aten::conv_transpose
 
 def quantize_activations(
     exported: ExportedProgram,
-    dtype: str,
+    options: ExportOptions,
     batches: Iterable[tuple[tuple[Any, ...], dict[str, Any]]],
-    module_dtypes: ModuleDtypes = (),
+    counts: Counter[str],
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Post-training quantisation of an exported program (PT2E), to be exported once more.
 
     Also returns the program before, with the same names of operators, and with observers.
 
-    Weights have one symmetric scale per output channel; activations one scale and zero point, from
-    histograms of ``batches``. ``int8`` quantises every pattern of the XNNPACK quantiser, except two
-    in which values of different magnitude would share a scale: sums that a layer norm reads (the
-    residual stream of a transformer), and concatenations with values that no layer computed, such
-    as a class token. Either reduces vit_tiny from 29 to less than 10 dB SQNR. ``int8dyn`` quantises
-    linear layers only: dynamically quantised convolutions with fused activations are not lowered
-    reliably. ``module_dtypes`` are as in `ExportOptions`.
+    By default this is upstream's recipe: weights have one symmetric scale per output channel;
+    activations one scale and zero point, from histograms of ``batches`` (int8) or found at run time
+    (int8dyn). 8da4c quantises linear layers only. ``counts`` gets how often each rewrite of
+    ``options`` changed that:
+
+    - ``sums`` that a layer norm reads (the residual stream of a transformer), and
+      ``concatenations`` with values that no layer computed, such as a class token, stay in floating
+      point: values of different magnitude would share a scale. Either reduces vit_tiny from 29 to
+      less than 10 dB SQNR.
+    - ``scalars``: the XNNPACK backend cannot lay out a quantised tensor without dimensions.
+    - ``linears``: dynamically quantised convolutions with fused activations are not lowered
+      reliably.
+    - ``readers``: ExecuTorch 1.5.1 lowers two quantised readers of one dequantised value as one,
+      which must not depend on another reader of that value.
     """
-    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-        XNNPACKQuantizer,
-        get_symmetric_quantization_config,
-    )
     from torchao.quantization.pt2e import quantize_pt2e
-    from torchao.quantization.pt2e.quantizer import ComposableQuantizer, QuantizationAnnotation
-    from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
+    from torchao.quantization.pt2e.quantizer import ComposableQuantizer
 
-    def make_quantizer(wanted: str) -> Any:
-        is_dynamic = wanted in _DYNAMIC
-        weights = {"weight_qmin": -8, "weight_qmax": 7} if wanted == "8da4c" else {}
-        config = get_symmetric_quantization_config(
-            is_per_channel=True, is_dynamic=is_dynamic, **weights
-        )
-        chosen = _may_be_quantized(wanted, dtype, module_dtypes)
-        quantizer = XNNPACKQuantizer().set_filter_function(chosen)
-        if is_dynamic:
-            return quantizer.set_operator_type(torch.ops.aten.linear.default, config)
-        return quantizer.set_global(config)
-
+    dtypes = {options.dtype, *dict(options.module_dtypes).values()} & {"int8", *_DYNAMIC}
     graph = exported.module()
-    # The filter does not apply to concatenations; those marked as annotated are skipped.
-    is_static = _may_be_quantized("int8", dtype, module_dtypes)
-    for node in graph.graph.nodes:
-        if _operator(node) == "aten::cat" and not is_static(node):
-            node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(_annotated=True)
-    wanted = {dtype, *dict(module_dtypes).values()} & {"int8", *_DYNAMIC}
-    quantizer = ComposableQuantizer([*map(make_quantizer, sorted(wanted))])
+    kept: Kept = defaultdict(set)
+    quantizers = [_make_quantizer(dtype, options, kept) for dtype in sorted(dtypes)]
+    # The quantiser's filter does not apply to concatenations.
+    if "concatenations" in options.rewrite:
+        kept["concatenations"] = {*filter(_is_uneven, graph.graph.nodes)}
+    keep_in_float(kept["concatenations"] | _list_other(graph.graph, options))
+    quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
     prepared = quantize_pt2e.prepare_pt2e(graph, quantizer)
     with torch.no_grad():
         for args, kwargs in batches:
             prepared(*args, **kwargs)
         before = torch.fx.GraphModule(prepared, copy.deepcopy(prepared.graph))
-        # The patterns of quantisation-aware training cannot be here; the search takes 20 s.
-        with replaced(quantize_pt2e, "_fold_conv_bn_qat", lambda graph: graph):
-            graph = quantize_pt2e.convert_pt2e(prepared)
-    _split_dequantized(graph)
+        graph = quantize_pt2e.convert_pt2e(prepared)
+    counts.update({name: len(nodes) for name, nodes in kept.items()})
+    if "readers" in options.rewrite:
+        counts["readers"] += _split_dequantized(graph)
     return graph, before
 
 
-def _split_dequantized(graph: torch.fx.GraphModule) -> None:
-    """Give every quantised reader of a value its own dequantisation.
+#: What keeps an operator in floating point, by name of the rewrite.
+Kept = dict[str, set[torch.fx.Node]]
 
-    ExecuTorch 1.5.1 lowers both as one, which must not depend on another reader of that value.
-    """
+
+def _make_quantizer(dtype: str, options: ExportOptions, kept: Kept) -> Any:
+    """Upstream's quantiser for one dtype; it has a filter only where something may be ``kept``."""
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
+    )
+
+    is_dynamic = dtype in _DYNAMIC
+    weights = {"weight_qmin": -8, "weight_qmax": 7} if dtype == "8da4c" else {}
+    config = get_symmetric_quantization_config(
+        is_per_channel=True, is_dynamic=is_dynamic, **weights
+    )
+    rules = {"sums": _is_residual, "scalars": _takes_scalar}
+    chosen = {name: rules[name] for name in options.rewrite if name in rules}
+
+    def may_be_quantized(node: torch.fx.Node) -> bool:
+        if not schema_name(node.target):  # a weight, which has no layer
+            return True
+        reasons = [name for name, applies in chosen.items() if applies(node)]
+        for name in reasons:
+            kept[name].add(node)
+        wanted = dtype_of_module(module_path(node), options.dtype, options.module_dtypes)
+        return wanted == dtype and not reasons
+
+    quantizer = XNNPACKQuantizer()
+    if chosen or options.module_dtypes:
+        quantizer.set_filter_function(may_be_quantized)
+    if dtype == "8da4c" or (is_dynamic and "linears" in options.rewrite):
+        return quantizer.set_operator_type(torch.ops.aten.linear.default, config)
+    return quantizer.set_global(config)
+
+
+def _list_other(graph: torch.fx.Graph, options: ExportOptions) -> set[torch.fx.Node]:
+    """Concatenations of modules in another dtype than int8: the quantiser's filter misses them."""
+    if not options.module_dtypes:
+        return set()
+    joined = [node for node in graph.nodes if schema_name(node.target) == "aten::cat"]
+    wanted = {
+        node: dtype_of_module(module_path(node), options.dtype, options.module_dtypes)
+        for node in joined
+    }
+    return {node for node, dtype in wanted.items() if dtype != "int8"}
+
+
+def _is_residual(node: torch.fx.Node) -> bool:
+    """Whether a node is a sum that a layer norm reads, or that adds to such a sum."""
+    # The last sum of a residual stream may have another reader.
+    sums = [each for each in (node, *node.all_input_nodes) if schema_name(each.target) in _SUMS]
+    readers = {schema_name(user.target) for each in sums for user in each.users}
+    return node in sums and "aten::layer_norm" in readers
+
+
+def _is_uneven(node: torch.fx.Node) -> bool:
+    """Whether a node joins values of layers with others."""
+    joins = schema_name(node.target) == "aten::cat"
+    return joins and not all(map(_is_made, node.all_input_nodes))
+
+
+def _takes_scalar(node: torch.fx.Node) -> bool:
+    """Whether an operator takes a tensor without dimensions."""
+    values = [source.meta.get("val") for source in node.all_input_nodes]
+    return bool(schema_name(node.target)) and any(getattr(v, "ndim", 1) == 0 for v in values)
+
+
+def _split_dequantized(graph: torch.fx.GraphModule) -> int:
+    """Give every quantised reader of a value its own dequantisation; how many were added."""
+    added = 0
     for node in list(graph.graph.nodes):
-        if _operator(node).endswith("::dequantize_per_tensor") and len(node.users) > 1:
-            for reader in list(node.users):
-                last = reader
-                while len(last.users) == 1 and _operator(next(iter(last.users))) in _ACTIVATIONS:
-                    last = next(iter(last.users))
-                if any("::quantize" in _operator(user) for user in last.users):
-                    with graph.graph.inserting_after(node):
-                        reader.replace_input_with(node, graph.graph.node_copy(node))
+        if schema_name(node.target).endswith("::dequantize_per_tensor") and len(node.users) > 1:
+            for reader in filter(_is_quantized, list(node.users)):
+                with graph.graph.inserting_after(node):
+                    reader.replace_input_with(node, graph.graph.node_copy(node))
+                added += 1
     graph.graph.eliminate_dead_code()
     graph.recompile()
+    return added
+
+
+def _is_quantized(node: torch.fx.Node) -> bool:
+    """Whether a node's result, after activations, is quantised."""
+    while len(node.users) == 1 and schema_name(next(iter(node.users)).target) in _ACTIVATIONS:
+        node = next(iter(node.users))
+    return any("::quantize" in schema_name(user.target) for user in node.users)
 
 
 def quantize_weights(
@@ -118,15 +181,16 @@ def quantize_weights(
 def list_places(graph: torch.fx.Graph) -> dict[str, tuple[str, str]]:
     """The module of every operator, and what it calls, such as ``conv2d``, by its name."""
     return {
-        node.name: (module_path(node), _operator(node).removeprefix("aten::"))
+        node.name: (module_path(node), schema_name(node.target).removeprefix("aten::"))
         for node in graph.nodes
     }
 
 
 def has_quantized(exported: ExportedProgram) -> bool:
     """Whether some convolution or linear layer has quantised weights."""
-    layers = (node for node in exported.graph.nodes if _operator(node) in _LAYERS)
-    return any("dequantize" in _operator(node.args[1]) for node in layers)
+    layers = [node for node in exported.graph.nodes if schema_name(node.target) in _LAYERS]
+    weights: list[Any] = [layer.args[1] for layer in layers]
+    return any("dequantize" in schema_name(weight.target) for weight in weights)
 
 
 def module_path(node: torch.fx.Node) -> str:
@@ -136,34 +200,8 @@ def module_path(node: torch.fx.Node) -> str:
     return re.sub(r"^L\['self'\]\.?", "", path)
 
 
-def _may_be_quantized(
-    wanted: str, dtype: str, module_dtypes: ModuleDtypes
-) -> Callable[[torch.fx.Node], bool]:
-    def may_be_quantized(node: torch.fx.Node) -> bool:
-        if not _operator(node):  # a weight, which has no layer
-            return True
-        # The XNNPACK backend cannot lay out a quantised tensor without dimensions.
-        values = [source.meta.get("val") for source in node.all_input_nodes]
-        is_scalar = any(getattr(value, "ndim", 1) == 0 for value in values)
-        # The last sum of a residual stream may have another reader.
-        sums = [each for each in (node, *node.all_input_nodes) if _operator(each) in _SUMS]
-        readers = {_operator(user) for each in sums for user in each.users}
-        is_residual = node in sums and "aten::layer_norm" in readers
-        is_uneven = _operator(node) == "aten::cat" and not all(map(_is_made, node.all_input_nodes))
-        is_wanted = dtype_of_module(module_path(node), dtype, module_dtypes) == wanted
-        return is_wanted and not (is_scalar or is_residual or is_uneven)
-
-    return may_be_quantized
-
-
 def _is_made(node: torch.fx.Node) -> bool:
     """Whether a layer computed a value: no input, parameter or view of these."""
-    while _operator(node) and len(node.all_input_nodes) == 1:
+    while schema_name(node.target) and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
-    return bool(_operator(node))
-
-
-def _operator(node: Any) -> str:
-    """The name of what a node calls, such as ``aten::linear``; empty if it calls nothing."""
-    schema = getattr(getattr(node, "target", None), "_schema", None)
-    return schema.name if schema is not None else ""
+    return bool(schema_name(node.target))

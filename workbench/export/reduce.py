@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Interpreter, Node
-from torch.utils._pytree import tree_map_only
 
 from workbench.export import accuracy
+from workbench.upstream import tree_map_tensors
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
@@ -34,7 +34,7 @@ class _Reducer:
         class Recorder(Interpreter):
             def run_node(self, n: Node) -> Any:
                 result = super().run_node(n)
-                values[n] = tree_map_only(torch.Tensor, torch.clone, result)  # may be written into
+                values[n] = tree_map_tensors(torch.clone, result)  # may be written into
                 return result
 
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Rewrite operators that a backend does not support, or computes incorrectly."""
+"""Rewrite operators that a backend does not support, or computes incorrectly, if asked to."""
 
 import copy
 import itertools
@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, default_decompositions
 from torch.fx import Node, Proxy
 from torch.fx.node import map_arg
 from torch.fx.proxy import GraphAppendingTracer
@@ -23,8 +22,9 @@ from workbench.export.equivalence import (
     normalise,
     readers,
 )
-from workbench.options import ExportOptions
+from workbench.options import COMMON_REWRITES, ExportOptions
 from workbench.records.runs import Rewrite
+from workbench.upstream import fold_constants
 
 aten: Any = torch.ops.aten
 #: From a node to a function of its tensors that replaces it, if any.
@@ -39,42 +39,71 @@ _MOST_ROUNDS = 10
 
 
 def rewrite_operators(exported: ExportedProgram, options: ExportOptions) -> Counter[str]:
-    """Rewrite operators that a backend lacks or computes incorrectly; returns the counts.
+    """Apply the rewrites of ``options`` to a graph, in place; how often each changed it.
 
-    Those of ``options.also_rewrite`` are in `OPTIONAL_REWRITES`. For every backend, two transposes
-    that undo each other go, such as those of a KV cache; and layer norm in half precision and
-    bfloat16 runs in single precision: ExecuTorch 1.5.1's kernel returns wrong values for some row
-    lengths, such as 256. For XNNPACK, which has no node for these:
+    Those of `transform_passes` and of the quantiser come later. Of `COMMON_REWRITES`:
 
-    - Hard sigmoid becomes a clamp: PyTorch's decomposition casts its constants at every inference,
-      and in half precision all of its arithmetic.
-    - GELU in half precision becomes its tanh approximation, with an error of at most 5e-4, the
+    - ``transposes``: two transposes that undo each other go, such as those of a KV cache.
+    - ``layer_norm``: layer norm in half precision and bfloat16 runs in single precision:
+      ExecuTorch 1.5.1's kernel returns wrong values for some row lengths, such as 256.
+
+    And for XNNPACK, which has no node for these:
+
+    - ``hardsigmoid`` becomes a clamp: PyTorch's decomposition casts its constants at every
+      inference, and in half precision all of its arithmetic.
+    - ``gelu`` in half precision becomes its tanh approximation, with an error of at most 5e-4, the
       resolution of half precision at 1.
-    - SiLU in half precision becomes a product with a sigmoid: PyTorch's decomposition computes it
-      in single precision, between two casts.
-    - Attention without a mask becomes two matrix products and a softmax: PyTorch's decomposition
-      guards against fully masked rows with five operators that XNNPACK lacks.
-    - Softmax over the last of an image's four dimensions gets two: ExecuTorch 1.5.1's delegate
+    - ``silu`` in half precision becomes a product with a sigmoid: PyTorch's decomposition computes
+      it in single precision, between two casts.
+    - ``attention`` without a mask becomes two matrix products and a softmax: PyTorch's
+      decomposition guards against fully masked rows with five operators that XNNPACK lacks.
+    - ``softmax`` over the last of an image's four dimensions gets two: ExecuTorch 1.5.1's delegate
       keeps the image channels last and applies it to the channels (errors above 0.05).
     """
-    rules: dict[Any, Rule] = {}
-    if options.rewrite:
-        rules |= _RULES
-    if options.rewrite and options.backend == "xnnpack":
-        rules |= _XNNPACK_RULES
-    for name in options.also_rewrite:
-        rules |= _OPTIONAL_RULES.get(name, {})
-    if "products" in options.also_rewrite:
-        rules |= dict.fromkeys(_PRODUCTS, partial(_product, _list_fixed(exported)))
-    counts = _replace_equivalents(exported, {*options.also_rewrite} & {*EQUIVALENTS})
+    names, counts = options.rewrite, Counter[str]()
+    counts += _replace_equivalents(exported, {*names} & {*EQUIVALENTS})
+    rules = list_rules(exported, names, options.backend)
     for node in list(exported.graph.nodes):
-        rule = rules.get(node.target)
-        if rule is not None and (build_replacement := rule(node)):
+        name, build_replacement = _match(node, rules)
+        if build_replacement:
             _replace(node, build_replacement, [a for a in node.args if isinstance(a, Node)])
-            counts[node.target._schema.name.removeprefix("aten::")] += 1
-    exported.graph.lint()
-    exported.graph_module.recompile()
+            counts[name] += 1
+    if counts:
+        exported.graph.lint()
+        exported.graph_module.recompile()
     return counts
+
+
+#: Rules with the names of their rewrites, by operator; the first that matches counts.
+Rules = dict[Any, list[tuple[str, Rule]]]
+
+
+def list_rules(exported: ExportedProgram, names: Collection[str], backend: str) -> Rules:
+    """The rules of some rewrites for a backend."""
+    tables = _RULES | (_XNNPACK_RULES if backend == "xnnpack" else {})
+    products = partial(_product, _list_fixed(exported))
+    tables |= {"products": dict.fromkeys(_PRODUCTS, products)}
+    rules: Rules = {}
+    for name in filter(tables.__contains__, names):
+        for target, rule in tables[name].items():
+            rules.setdefault(target, []).append((name, rule))
+    return rules
+
+
+def _match(node: Node, rules: Rules) -> tuple[str, Callable[..., Any] | None]:
+    """The rewrite that changes a node, and what builds its replacement."""
+    for name, rule in rules.get(node.target, []):
+        build_replacement = rule(node)
+        if build_replacement:
+            return name, build_replacement
+    return "", None
+
+
+def matching_rewrites(exported: ExportedProgram, backend: str) -> list[str]:
+    """The rewrites of operators, of `COMMON_REWRITES`, that would change a graph."""
+    rules = list_rules(exported, COMMON_REWRITES, backend)
+    names = [_match(node, rules)[0] for node in exported.graph.nodes]
+    return list(dict.fromkeys(filter(None, names)))
 
 
 def unroll_recurrences(exported: ExportedProgram) -> ExportedProgram:
@@ -82,38 +111,49 @@ def unroll_recurrences(exported: ExportedProgram) -> ExportedProgram:
     recurrent = _RECURRENT & {node.target for node in exported.graph.nodes}
     if not recurrent:  # nothing is retraced
         return exported
-    return exported.run_decompositions({each: decomposition_table[each] for each in recurrent})
+    table = default_decompositions()
+    return exported.run_decompositions({each: table[each] for each in recurrent})
 
 
-def transform_passes(options: ExportOptions, see: Callable[[ExportedProgram], None]) -> Any:
-    """The passes over the edge program before it is partitioned; ``see`` gets a copy of the result.
+def transform_passes(
+    options: ExportOptions, counts: Counter[str], see: Callable[[ExportedProgram], None]
+) -> Any:
+    """The passes of some rewrites over the edge program, before it is partitioned; None for none.
 
-    With ``rewrite``, they remove expansions to a tensor's own shape, and fold casts of constants,
-    or all that depends on no input.
+    ``expansions`` removes those to a tensor's own shape, ``casts`` folds casts of constants; the
+    rewrites that compute with constants fold all that depends on no input. ``counts`` gets how
+    often each changed the program, and ``see`` a copy of the result.
     """
     from executorch.backends.xnnpack.utils.configs import get_transform_passes
-    from executorch.exir.dialects._ops import ops
     from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
     from executorch.exir.pass_manager import ExportedProgramPassManager
-    from executorch.exir.passes.constant_prop_pass import constant_prop_pass
 
-    cast = ops.edge.dim_order_ops._to_dim_order_copy.default
+    folds_all = not _FOLDING.isdisjoint(options.rewrite)
+    folds = folds_all or "casts" in options.rewrite
+    cleans = "expansions" in options.rewrite
+    if not (folds or cleans):
+        return None
 
     class Fold(ExportedProgramPassBase):
         def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
-            targets = {node.target for node in exported_program.graph.nodes}
-            folds_all = not _FOLDING.isdisjoint(options.also_rewrite)
-            folds = options.rewrite and (folds_all or cast in targets)
+            if cleans:
+                counts["expansions"] = sizes.pop() - len(exported_program.graph.nodes)
+            folded = 0
             if folds:
-                skipped = {t for t in targets if "dequantize" in str(t)} if folds_all else targets
-                exported_program = constant_prop_pass(
-                    exported_program, skipped - {cast}, _skip_dim_order=False
-                )
+                exported_program, folded = fold_constants(exported_program, not folds_all)
+                counts["constants" if folds_all else "casts"] += folded
             see(copy.deepcopy(exported_program))
-            return ExportedProgramPassResult(exported_program, folds)
+            return ExportedProgramPassResult(exported_program, folded > 0)
 
-    cleaning = get_transform_passes() if options.rewrite else []
-    return ExportedProgramPassManager([*cleaning, Fold()])
+    sizes: list[int] = []
+
+    class Count(ExportedProgramPassBase):
+        def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
+            sizes.append(len(exported_program.graph.nodes))
+            return ExportedProgramPassResult(exported_program, False)
+
+    cleaning = get_transform_passes() if cleans else []
+    return ExportedProgramPassManager([Count(), *cleaning, Fold()])
 
 
 def _tensor(argument: Any) -> torch.Tensor:
@@ -313,20 +353,11 @@ def _static_shape(node: Node) -> list[int] | None:
     return shape if all(isinstance(size, int) for size in shape) else None
 
 
-_RULES: dict[Any, Rule] = {
-    aten.layer_norm.default: _layer_norm,
-    aten.transpose.int: _undo,
-    aten.permute.default: _undo,
-}
-_XNNPACK_RULES: dict[Any, Rule] = {
-    aten.hardsigmoid.default: lambda node: hard_sigmoid,
-    aten.gelu.default: lambda node: _gelu if _is_half(node) else None,
-    aten.silu.default: _silu,
-    aten.softmax.int: _softmax,
-    aten.silu_.default: _silu,
-    aten.scaled_dot_product_attention.default: _attention,
-}
-_OPTIONAL_RULES: dict[str, dict[Any, Rule]] = {
+#: By name of the rewrite and by operator. Which workaround ends with which version stands in
+#: `WORKAROUNDS`.
+_RULES: dict[str, dict[Any, Rule]] = {
+    "layer_norm": {aten.layer_norm.default: _layer_norm},
+    "transposes": {aten.transpose.int: _undo, aten.permute.default: _undo},
     "slices": {
         aten.unbind.int: _select,
         aten.split.Tensor: _split,
@@ -342,6 +373,15 @@ _OPTIONAL_RULES: dict[str, dict[Any, Rule]] = {
     "gelu_tanh": {aten.gelu.default: lambda node: _gelu},
     "norms": {aten.layer_norm.default: _decompose_layer_norm},
 }
+_XNNPACK_RULES: dict[str, dict[Any, Rule]] = {
+    "hardsigmoid": {aten.hardsigmoid.default: lambda node: hard_sigmoid},
+    "gelu": {aten.gelu.default: lambda node: _gelu if _is_half(node) else None},
+    "silu": {aten.silu.default: _silu, aten.silu_.default: _silu},
+    "softmax": {aten.softmax.int: _softmax},
+    "attention": {aten.scaled_dot_product_attention.default: _attention},
+}
+#: What works around a fault, and the first version of ExecuTorch that has to be tried without it.
+WORKAROUNDS = {"layer_norm": "1.6", "softmax": "1.6", "batch": "1.6", "readers": "1.6"}
 
 
 def offer_rewrites(exported: ExportedProgram) -> list[Equivalent]:
@@ -384,7 +424,7 @@ def _replace_equivalents(exported: ExportedProgram, names: Collection[str]) -> C
                     for check in list(node.users):
                         exported.graph.erase_node(check)
                     exported.graph.erase_node(node)
-            counts[each.text] += 1
+            counts[each.name] += 1
         exported.graph.eliminate_dead_code()
     return counts
 

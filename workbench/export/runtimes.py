@@ -24,11 +24,12 @@ from workbench.export.layers import read_interface
 from workbench.export.origins import make_origin, module_classes, module_stack
 from workbench.export.precision import DTYPES
 from workbench.export.program import Program, open_program
-from workbench.models.process import silence
 from workbench.models.sources import reason
 from workbench.options import RUNTIMES, ExportOptions, Progress
+from workbench.process import silence
 from workbench.records.layers import Instruction, Layers, Method, Origin
 from workbench.records.runs import GIVEN
+from workbench.upstream import operator_label
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -89,35 +90,42 @@ def check_side(text: str) -> None:
 
 def reload_model(program: Program) -> LoadedModel:
     """The model that a program was exported from, with the inputs of the export."""
+    from workbench.export.lower import trace_model
     from workbench.models.inputs import choose_inputs
     from workbench.models.loader import load_model
 
     export = program.export
-    if export is None or not export.spec or export.made_from["weights"]:
+    if export is None or not export.spec or not export.graph:
         given = export is not None and export.input_source == GIVEN
         hint = 'wb.profile(net, x, against=["eager"])' if given else "workbench profile MODEL"
         raise UsageError("its PyTorch model is not known", where=program.path, hint=hint)
     settings = json.loads(export.made_from["settings"])
-    settings |= {"sizes": tuple(settings["sizes"].items())}
-    sources = tuple(export.made_from["inputs"].split()[:-1])  # the last word is a hash
-    options = ExportOptions(**settings, inputs=sources)
-    return choose_inputs(load_model(export.spec), options)
+    settings = {name: _as_tuple(value) for name, value in settings.items()}
+    settings |= {"sizes": tuple(dict(settings["sizes"]).items())}
+    options = ExportOptions(**settings)
+    model = load_model(export.spec, state_dict=options.state_dict or None)
+    model = choose_inputs(model, options)
+    if trace_model(model).graph != export.graph:
+        what = f"{export.spec} has changed since it was exported"
+        raise UsageError(what, where=program.path, hint=f"workbench profile {export.spec}")
+    return model
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def label_node(node: Any) -> str:
     """What a trace calls an operator of PyTorch's graph, such as ``conv2d (conv2d_3)``."""
-    target = node.target
-    return f"{getattr(target, '_opname', getattr(target, '__name__', target))} ({node.name})"
+    return f"{operator_label(node.target)} ({node.name})"
 
 
 def _save_graph(path: Path, model: LoadedModel) -> None:
     import torch
 
-    from workbench.export import failure
     from workbench.export.lower import trace_model
 
-    with failure.explain(failure.TRACING, model.origin):
-        graph = trace_model(model)
+    graph = trace_model(model).exported
     partial = path.with_name(f".{path.stem}.{os.getpid():08}{store.PARTIAL}.pt2")
     try:
         torch.export.save(graph, partial)

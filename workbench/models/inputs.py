@@ -16,12 +16,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch.export import Dim
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from workbench.errors import UsageError, unknown_name
 from workbench.models.loader import Call, LoadedModel, load_tensors, try_forward
 from workbench.models.sources import ARRAYS, MOST_SAMPLES, RANDOM, sample_files
 from workbench.options import ExportOptions
+from workbench.upstream import (
+    tree_flatten,
+    tree_leaves,
+    tree_map,
+    tree_map_tensors,
+    tree_unflatten,
+)
 
 #: Larger images take too much memory: while it is decoded, a JPEG in several scans is held whole.
 MOST_PIXELS = 2**25
@@ -61,7 +67,7 @@ def _lay_out_channels_last(model: LoadedModel) -> LoadedModel:
         return tensor.to(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
 
     names = ("example_inputs", "kwargs", "calibration", "traced_inputs")
-    values = {name: tree_map_only(torch.Tensor, lay_out, getattr(model, name)) for name in names}
+    values = {name: tree_map_tensors(lay_out, getattr(model, name)) for name in names}
     return replace(model, **values)
 
 

@@ -13,6 +13,7 @@ from workbench.models.registry import EagerModelBase
 from workbench.options import GROUP_SIZE
 from workbench.records.codec import parse_json
 from workbench.store import read_file
+from workbench.upstream import list_llm_transforms
 
 #: Sizes of published models, as upstream's ``params.json`` has them.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -148,14 +149,10 @@ class LanguageModel(EagerModelBase):
 
     def prepare_for_export(self, module: nn.Module) -> nn.Module:
         """The module with the operators that upstream's exporter puts in for attention."""
-        from executorch.examples.models.llama.export_llama_lib import _get_source_transforms
-        from executorch.extension.llm.export.builder import DType
-
         bits = self.settings["embedding"]
         if bits:
             import executorch.kernels.quantized  # noqa: F401  (registers its operators)
-        for transform in _get_source_transforms(
-            DType.fp32,
+        for transform in list_llm_transforms(
             use_kv_cache=self.cache,
             use_sdpa_with_kv_cache=self.sdpa,
             quantize_kv_cache=bool(self.settings["kv"]),

@@ -25,7 +25,6 @@ from torch import nn
 
 from workbench.errors import UsageError, WorkbenchError, install_command, unknown_name
 from workbench.models import registry
-from workbench.models.process import PROCESS_LOCK, replaced, silent_stderr
 from workbench.models.sources import (
     BROKEN,
     forward_line,
@@ -35,6 +34,7 @@ from workbench.models.sources import (
     user_line,
 )
 from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
+from workbench.process import PROCESS_LOCK, replaced, silent_stderr
 from workbench.records.runs import GIVEN
 
 #: The seed of random weights and inputs: every export of a model is the same.

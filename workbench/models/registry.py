@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import UsageError
-from workbench.models.sources import hash_contents, hash_sources, installed_version
 
 if TYPE_CHECKING:
     from torch import nn
@@ -219,14 +218,3 @@ def restore_name(label: str) -> str:
     if library == LLM:  # settings lost their comma and equals sign
         name = re.sub(r"_([a-z]+)_(\d+)(?=_|$)", r",\1=\2", name)
     return f"{library}:{name}" if name and library in (*LIBRARIES, LLM) else label
-
-
-def identify_sources(model: ModelName) -> str:
-    """What a model is made from, as a key; empty for a class registered while Python runs."""
-    if model.library == LLM:
-        files = [model.file] if model.file else []
-        return f"{hash_contents(files)} {installed_version('executorch')}"
-    if model.library:
-        return installed_version(model.library) or model.library
-    file = model.file or (_builtin_file(model.name) if model.name in BUILTIN else None)
-    return hash_sources(file) if file else ""

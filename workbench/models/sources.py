@@ -7,7 +7,6 @@ import hashlib
 import importlib.util
 import inspect
 import re
-import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -17,22 +16,13 @@ from typing import TYPE_CHECKING
 
 from workbench.errors import UsageError
 from workbench.store import read_file, sha256_of
+from workbench.upstream import find_cell_number
 
 if TYPE_CHECKING:
     from torch import nn
 
 _INSTALLED = {"site-packages", "dist-packages"}
-_IMPORT = re.compile(r"^\s*(?:from|import)\s+(\w+)", re.MULTILINE)
 _RELATIVE_IMPORT = re.compile(r"^\s*from\s+(\.+)", re.MULTILINE)
-
-
-def hash_sources(file: Path) -> str:
-    """The hash of a model file and those beside it, and the versions of what the file imports."""
-    folders = {file.parent, package_root(file) or file.parent}
-    files = {file, *chain.from_iterable(map(list_python_files, folders))}
-    versions = sorted(set(map(installed_version, _IMPORT.findall(_read(file)))) - {""})
-    # Two files of a folder may have a class of one name: which of them is meant comes first.
-    return f"{hash_contents([file, *sorted(files)])} {', '.join(versions)}".strip()
 
 
 def hash_contents(files: Iterable[Path]) -> str:
@@ -86,16 +76,6 @@ def sample_files(sources: Iterable[str]) -> list[Path]:
     return files
 
 
-def installed_version(package: str) -> str:
-    """``name version`` of an installed package; empty if there is none of that name."""
-    from importlib.metadata import PackageNotFoundError, version  # for which every command waits
-
-    try:
-        return f"{package} {version(package)}"
-    except (PackageNotFoundError, ValueError):
-        return ""
-
-
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?')
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|\n\n|\nFor more information")
 _MODELS = Path(__file__).parent / "zoo"
@@ -137,17 +117,10 @@ def reason(error: BaseException) -> str:
 
 def shown_path(file: Path) -> str:
     """``In [4]`` for a notebook's cell; else a path, relative if in the working directory."""
-    if cell := _cell_number(str(file)):
+    if cell := find_cell_number(str(file)):
         return f"In [{cell}]"
     folder = Path.cwd()
     return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
-
-
-def _cell_number(file: str) -> int | None:
-    """The number of the cell that IPython compiled under a file's name."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return getattr(shell.compile, "_filename_map", {}).get(file) if shell else None
 
 
 class UserFrames(set[tuple[str, str]]):
@@ -166,7 +139,7 @@ def _innermost(frames: list[tuple[str, int]]) -> str:
 
 @functools.cache
 def _is_in_users_code(file: str) -> bool:
-    return bool(_cell_number(file)) or (not file.startswith("<") and _is_users(Path(file)))
+    return bool(find_cell_number(file)) or (not file.startswith("<") and _is_users(Path(file)))
 
 
 def _is_users(file: Path) -> bool:

@@ -15,7 +15,13 @@ from workbench.analysis.layers import THE_MODEL
 from workbench.analysis.run import Measurement
 from workbench.analysis.variants import match_findings, match_layout
 from workbench.frames import plural
-from workbench.options import OPTIONAL_REWRITES, ExportOptions, ModuleDtypes, dtype_of_module
+from workbench.options import (
+    COMMON_REWRITES,
+    OPTIONAL_REWRITES,
+    ExportOptions,
+    ModuleDtypes,
+    dtype_of_module,
+)
 from workbench.records.optimize import Variant, VariantGain
 
 if TYPE_CHECKING:
@@ -51,11 +57,15 @@ def propose_dtypes(base: Variant, only: Sequence[str] = ()) -> list[Variant]:
 
 def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
     """What removes the cause of findings: each rewrite, and all of them together."""
-    options, found = parent.options, []
+    options, found = parent.options, list[Variant]()
+    common = tuple(name for name in COMMON_REWRITES if name not in options.rewrite)
+    if common:
+        changed = replace(options, rewrite=(*options.rewrite, *common))
+        found.append(Variant("all common rewrites", changed, parent.name))
     for name in OPTIONAL_REWRITES:
         rows = match_findings(findings, name)
-        if len(rows) and name not in options.also_rewrite:
-            changed = replace(options, also_rewrite=(*options.also_rewrite, name))
+        if len(rows) and name not in options.rewrite:
+            changed = replace(options, rewrite=(*options.rewrite, name))
             found.append(
                 Variant(OPTIONAL_REWRITES[name], changed, parent.name, predicted=_promise(rows))
             )
@@ -68,9 +78,9 @@ def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
 
 def combine(parent: Variant, others: Sequence[Variant]) -> Variant:
     """The rewrites of several variants in one; their predictions add up."""
-    also = dict.fromkeys(name for one in (parent, *others) for name in one.options.also_rewrite)
+    also = dict.fromkeys(name for one in (parent, *others) for name in one.options.rewrite)
     last = any(one.options.channels_last for one in (parent, *others))
-    options = replace(parent.options, also_rewrite=tuple(also), channels_last=last)
+    options = replace(parent.options, rewrite=tuple(also), channels_last=last)
     known = [other.predicted for other in others if other.predicted]
     ms = None if any(gain.ms is None for gain in known) else sum(gain.ms or 0.0 for gain in known)
     total = VariantGain(ms, sum(g.low_ms for g in known), sum(g.high_ms for g in known), "sum")

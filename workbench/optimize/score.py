@@ -26,7 +26,8 @@ def score_program(
     The function gets one list of output tensors for each sample.
     """
     import torch
-    from torch.utils._pytree import tree_leaves
+
+    from workbench.upstream import tree_leaves
 
     export = program.export
     assert export

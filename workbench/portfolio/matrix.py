@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 
-from workbench.errors import UsageError, unknown_name
+from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import identify_export
 from workbench.export.precision import BACKENDS, DTYPES
 from workbench.export.program import SUFFIXES, open_program
@@ -203,13 +203,21 @@ def plan_cells(matrix: Matrix) -> list[Cell]:
 def _identify(model: str, matrix: Matrix) -> tuple[str, Sequence[str], dict[str, str]]:
     """The name of a model or program, its dtypes, and what its cells depend on."""
     if model not in matrix.programs:
-        return parse_name(model).label, matrix.dtypes, identify_export(model) | {"settings": ""}
+        return parse_name(model).label, matrix.dtypes, _identify_model(model, matrix)
     program = open_program(model)
     if program.path.stem != safe_name(program.path.stem):
         hint = "rename it: letters, digits, '.', '_' and '-'"
         raise UsageError("cannot name a folder of results", where=model, hint=hint)
     dtype = program.export.dtype if program.export else "pte"
     return program.path.stem, (dtype,), {"sha256": program.sha256}
+
+
+def _identify_model(model: str, matrix: Matrix) -> dict[str, str]:
+    """What the exports of a model depend on, but for the dtype; of one that fails, the reason."""
+    try:
+        return identify_export(model, replace(matrix.export, fresh=False)) | {"settings": ""}
+    except WorkbenchError as error:
+        return {"error": str(error)}
 
 
 def select_cells(cells: list[Cell], pattern: str) -> list[Cell]:

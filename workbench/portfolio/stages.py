@@ -17,7 +17,7 @@ from pathlib import Path
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement
 from workbench.errors import ExportError, WorkbenchError
-from workbench.export.artifact import export_model, find_cached_export, versions
+from workbench.export.artifact import export_model, versions
 from workbench.export.program import Program, open_program
 from workbench.frames import WRONG
 from workbench.options import Progress
@@ -122,12 +122,12 @@ def export_cell(job: Job, progress: Progress) -> tuple[Outcome, bool]:
     if cell.model in job.matrix.programs:
         return keep_program(job)
     job.storage.fetch(f"{cell.folder}/artifacts")
-    program = find_cached_export(cell.model, options, root=job.root)
-    cached = program is not None
-    if program is None:
-        program = export_model(cell.model, options=options, root=job.root, progress=progress)
-        job.storage.send(f"{cell.folder}/artifacts")
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    program = export_model(cell.model, options=options, root=job.root, progress=progress)
     export = program.export
+    cached = export is not None and export.created < started
+    if not cached:
+        job.storage.send(f"{cell.folder}/artifacts")
     if export is None:
         raise WorkbenchError("has no export record", where=program.path)
     if not export.runs:

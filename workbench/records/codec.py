@@ -11,6 +11,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from workbench.errors import StoreError, unknown_name
+from workbench.options import ALL
 from workbench.records.runs import SCHEMA_VERSION
 
 T = TypeVar("T")
@@ -96,11 +97,28 @@ def upgrade(data: dict[str, Any], where: object, *, least: int = 1) -> dict[str,
     if version == 1 and data.get("notes") == []:  # of the first manifests, and never used
         data = {key: value for key, value in data.items() if key != "notes"}
     if isinstance(export := data.get("export"), dict):
-        data = {**data, "export": upgrade(export, where)}
+        data = {**data, "export": _upgrade_rewrites(upgrade(export, where))}
+    if isinstance(variants := data.get("variants"), list):
+        data = {**data, "variants": list(map(_upgrade_variant, variants))}
     if isinstance(exports := data.get("exports"), dict):
         each = {k: upgrade(v, where) if isinstance(v, dict) else v for k, v in exports.items()}
         data = {**data, "exports": each}
     return {**data, "schema_version": SCHEMA_VERSION} if "schema_version" in data else data
+
+
+def _upgrade_variant(variant: Any) -> Any:
+    if isinstance(variant, dict) and isinstance(options := variant.get("options"), dict):
+        return {**variant, "options": _upgrade_rewrites(options)}
+    return variant
+
+
+def _upgrade_rewrites(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of an export; in earlier ones, rewrites had two options, and the first was a flag."""
+    if "also_rewrite" not in options:
+        return options
+    options = dict(options)
+    more, common = options.pop("also_rewrite"), options.get("rewrite") is True
+    return {**options, "rewrite": [*([ALL] if common else []), *more]}
 
 
 def structure(cls: type[T], data: dict[str, Any], where: object) -> T:

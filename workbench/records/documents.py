@@ -223,7 +223,7 @@ CONFIG.__doc__ = "The config of `workbench run`: that of Arm's profiling kit, an
 
 #: Keys of a matrix whose value may be written without brackets if it is a single one.
 LISTS = (
-    *("models", "dtypes", "targets", "isa", "threads", "also_rewrite", "against", "weights"),
+    *("models", "dtypes", "targets", "isa", "threads", "rewrite", "against", "weights"),
     *("workspace", "runtime", "programs"),
 )
 

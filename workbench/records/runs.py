@@ -99,7 +99,7 @@ class LayerNoise:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What `--also-rewrite` replaces in a program, which the export has shown to be equal.
+    """What `--rewrite` could replace in a program, which the export has shown to be equal.
 
     ``nodes`` are operators of the edge program, of whose work the share ``kept`` remains;
     ``sqnr_db`` compares both results on random tensors.
@@ -121,7 +121,8 @@ class Export:
     ``options`` are the options beyond dtype and backend, and what was done to the graph;
     ``made_from`` identifies the sources of the export, and ``files`` has the SHA-256 of every file
     beside the program. ``spec`` is the model as ``load_model`` takes it, empty for a module;
-    ``rewrites`` would make it cheaper.
+    ``rewrites`` would make it cheaper; ``missing`` is what this ExecuTorch or PyTorch did not give,
+    and why.
     """
 
     model: str
@@ -152,6 +153,11 @@ class Export:
     noise: tuple[LayerNoise, ...] = ()
     spec: str = ""
     rewrites: tuple[Rewrite, ...] = ()
+    #: SHA-256 of the traced graph of the model as its user gave it, without the export's changes.
+    graph: str = ""
+    #: The names of the rewrites that changed this program; none: it is as ExecuTorch exports it.
+    rewrite: tuple[str, ...] = ()
+    missing: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -204,9 +204,9 @@ def time_runs(
 def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
     """A program of ``torch.export``, its operators called one after the other, or compiled."""
     import torch
-    from torch.utils._pytree import tree_flatten, tree_unflatten
 
     from workbench.export.runtimes import label_node
+    from workbench.upstream import tree_flatten, tree_unflatten
 
     torch.set_num_threads(settings.threads)
     program: Any = torch.export.load(settings.path)
@@ -263,14 +263,11 @@ def _call_directly(module: Any) -> None:
     PyTorch's objects for operators take microseconds more than its functions, and so does each
     module on the way to a weight.
     """
-    import torch
+    from workbench.upstream import find_eager_function
 
-    owners = torch._C._nn, torch._C._VariableFunctions, torch.Tensor
     for number, node in enumerate(module.graph.nodes):
-        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten":
-            name = node.target._schema.name.partition("::")[2]
-            found = (getattr(owner, name, None) for owner in owners)
-            node.target = next(filter(None, found), node.target)
+        if node.op == "call_function":
+            node.target = find_eager_function(node.target)
         elif node.op == "get_attr":
             weight, node.target = attrgetter(node.target)(module), f"weight_{number}"
             vars(module)[node.target] = weight

@@ -64,7 +64,7 @@ ADVICE: dict[str, Advice] = {
     "native_layer_norm": (
         "export it as matrix products and elementwise operators, use a norm that folds into a "
         "convolution (batch norm), or normalise less often: XNNPACK has no layer norm",
-        "workbench export MODEL --also-rewrite norms",
+        "workbench export MODEL --rewrite norms",
     ),
     "upsample_nearest2d": (
         "resize bilinearly, which XNNPACK supports, or repeat by concatenation",
@@ -124,7 +124,7 @@ def advise(operator: str, reason: str) -> Advice:
 
 _UNSEAL = (
     "unroll the recurrence, with slices for the gates",
-    "workbench export MODEL --also-rewrite slices",
+    "workbench export MODEL --rewrite slices",
 )
 _SAFE_SOFTMAX = {"eq", "logical_not", "any", "where"}
 #: Operators of a delegate that compute channels last: the exporter converts the layout around them.
@@ -212,7 +212,7 @@ def find_rewrites(m: Measurement, unclaimed: Collection[str]) -> Iterator[Findin
             keys + extra,
             "write it so, or let the export do it: on random tensors, the results agree "
             f"({rewrite.sqnr_db:.0f} dB)",
-            f"workbench export MODEL --also-rewrite {rewrite.name}",
+            f"workbench export MODEL --rewrite {rewrite.name}",
         )
 
 

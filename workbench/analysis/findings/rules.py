@@ -27,7 +27,7 @@ _NUMBERS = ("gain_ms", "low_ms", "high_ms", "share")
 _UNMEASURED: dict[str, Any] = {"basis": "unmeasurable"}
 _UNMEASURED |= dict.fromkeys(("spent", *_NUMBERS), math.nan)
 #: Fixes that are another export, whose delegates and operators may be others.
-_EXPORTS = r"--dtype |--also-rewrite |channels-last inputs"
+_EXPORTS = r"--dtype |--rewrite |channels-last inputs"
 #: The notebook that shows the evidence.
 NOTEBOOK = "15_report"
 
@@ -110,7 +110,7 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
     for name in variants.CURES:
         cured = variants.match_findings(table, name)
         rows = cured.index[cured["rule"] != "fragments"]
-        table.loc[rows, "action"] += f"; `workbench export --also-rewrite {name}` does it"
+        table.loc[rows, "action"] += f"; `workbench export --rewrite {name}` does it"
     exports = (table["action"] + table["hint"]).str.contains(_EXPORTS)
     table.loc[exports & (table["basis"] != "measured"), "action"] += variants.UNCHECKED
     table = table.astype({"rank": int} | dict.fromkeys(_NUMBERS, float))

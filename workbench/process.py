@@ -58,11 +58,11 @@ def silent_stderr() -> Iterator[io.StringIO]:
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace an attribute of a library, or add it."""
+    """Replace an attribute of a library; AttributeError if it has none of that name."""
     with PROCESS_LOCK:
-        known, original = hasattr(owner, name), getattr(owner, name, None)
+        original = getattr(owner, name)
         setattr(owner, name, value)
         try:
             yield
         finally:
-            setattr(owner, name, original) if known else delattr(owner, name)
+            setattr(owner, name, original)
