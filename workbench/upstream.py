@@ -40,9 +40,8 @@ def installed_versions(*packages: str) -> dict[str, str]:
     return versions
 
 
-def describe_version() -> str:
-    """One line on an ExecuTorch that is not among `TESTED`; empty for one that is."""
-    version = installed_versions("executorch").get("executorch", "")
+def describe_version(version: str) -> str:
+    """One line on a version of ExecuTorch that is not among `TESTED`; empty for one that is."""
     release = version.partition("+")[0]
     if not release or release in TESTED:
         return ""

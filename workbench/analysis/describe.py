@@ -136,7 +136,10 @@ def _describe_export(export: Export | None, ending: str) -> dict[str, str]:
         return {}
     delegates = ", ".join(f"{name} x{count}" for name, count in export.delegates.items())
     how = f"{export.dtype}, {export.backend}, {format_size(export.size_bytes)}"
+    how += f", {export.changes}" * bool(export.changes)
+    missing = "; ".join(f"{name} ({reason})" for name, reason in export.missing.items())
     return {
+        f"missing in ExecuTorch or PyTorch{ending}": missing,
         f"weights{ending}": export.weights or "not recorded",
         f"exported{ending}": f"{how}, delegates: {delegates or 'none'}",
     }

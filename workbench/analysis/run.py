@@ -142,11 +142,13 @@ class Run:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Model, dtype, device, and when it was started, as far as they are known."""
-        exports = filter(None, map(self.record.export_of, self.record.plan.all_programs))
+        """Model, dtype, program, device, and when it was started, as far as they are known."""
+        exports = [*filter(None, map(self.record.export_of, self.record.plan.all_programs))]
+        exports = [export for export in exports if export.backend not in RUNTIMES]
         dtypes = " and ".join(dict.fromkeys(export.dtype for export in exports))
+        program = " and ".join(dict.fromkeys(export.changes for export in exports))
         started = self.record.started[:16].replace("T", " ")
-        return tuple(filter(None, (self.model, dtypes, self.device, started)))
+        return tuple(filter(None, (self.model, dtypes, program, self.device, started)))
 
     @property
     def device(self) -> str:

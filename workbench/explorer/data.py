@@ -113,6 +113,7 @@ def _describe(run: Run) -> Json:
     return {
         "model": run.model,
         "dtype": export.dtype if export else "",
+        "program": export.changes if export else "",
         "device": run.device,
         "started": record.started,
         "grade": quality["grade"].iloc[0],

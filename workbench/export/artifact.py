@@ -442,23 +442,15 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **packages, "workbench": own}
 
 
-def describe_rewrites(export: Export) -> str:
-    """Which program it is, in a few words: ExecuTorch's own, or with which rewrites."""
-    if export.rewrite:
-        count = plural(len(export.rewrite), "rewrite")
-        return f"with {count}: {', '.join(export.rewrite)}"
-    return "as ExecuTorch exports it" if export.graph else ""
-
-
 def describe_export(export: Export) -> list[str]:
     """Size, accuracy, and operators that were not delegated, one line each."""
     missing = [row for row in export.partition if not row.delegated]
     count, delegates = sum(row.count for row in missing), sum(export.delegates.values())
     size = f"{format_size(export.size_bytes)} in {export.seconds:.1f} s"
     size += f", {plural(delegates, 'delegate')}, {plural(count, 'operator')} not delegated"
-    program = describe_rewrites(export)
-    lines = [f"{export.pte}: {size}"] + ([f"program: {program}"] if program else [])
+    lines = [f"{export.pte}: {size}", f"program: {export.changes}"]
     lines += [f"{name.replace('_', ' ')}: {text}" for name, text in export.options.items()]
+    lines += [f"missing: {name} ({reason})" for name, reason in export.missing.items()]
     for output in export.fidelity:
         text = "not comparable with PyTorch's"
         if output.max_abs is not None:

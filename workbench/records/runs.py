@@ -167,6 +167,18 @@ class Export:
         return min(known, default=None)
 
     @property
+    def changes(self) -> str:
+        """Which program it is: as ExecuTorch exports it, or with which rewrites; empty: unknown."""
+        if self.rewrite:
+            count = f"{len(self.rewrite)} rewrite{'s' * (len(self.rewrite) > 1)}"
+            return f"with {count}: {', '.join(self.rewrite)}"
+        if self.graph:
+            half = "with fp16 convolution weights, which ExecuTorch stores as fp32"
+            return half if self.dtype == "fp16w" else "as ExecuTorch exports it"
+        earlier = self.options.get("rewritten", "nothing")
+        return "" if earlier == "nothing" else f"rewritten: {earlier}"
+
+    @property
     def computed_dtype(self) -> str:
         """In which dtype it computes matrix products."""
         half, integer = {"fp16w": "fp16"}, dict.fromkeys(("int8dyn", "8da4w", "8da4c"), "int8")

@@ -22,7 +22,7 @@ Advice = tuple[str, str]
 
 _GELU = (
     "0.5 * x * (1 + torch.tanh(0.7978846 * (x + 0.044715 * x * x * x)))"
-    "  # `workbench export --rewrite` does it in half precision"
+    "  # `workbench export --rewrite gelu_tanh` does it"
 )
 
 #: By name of the kernel; each rewrite computes the same, unless its hint says otherwise.
@@ -54,9 +54,12 @@ ADVICE: dict[str, Advice] = {
     ),
     "expand_copy": (
         "drop expansions to the existing shape; let arithmetic broadcast the others",
-        "workbench export MODEL  # --rewrite (default) drops the former",
+        "workbench export MODEL --rewrite expansions  # drops the former",
     ),
-    "hardsigmoid": ("write it with clamp", "torch.clamp(x + 3, 0, 6) / 6"),
+    "hardsigmoid": (
+        "write it with clamp, or let the export do it",
+        "workbench export MODEL --rewrite hardsigmoid  # torch.clamp(x + 3, 0, 6) / 6",
+    ),
     "pow": (
         "multiply, or take the square root, instead of raising to a power",
         "x * x  # for x ** 2; torch.sqrt(x) for x ** 0.5",
@@ -72,7 +75,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "_to_dim_order_copy": (
         "keep everything in one dtype: each cast splits the graph",
-        "workbench export MODEL  # --rewrite (default) folds casts of constants",
+        "workbench export MODEL --rewrite casts  # folds casts of constants; also hardsigmoid, silu",
     ),
     "_softmax": (
         "apply the softmax to the last dimension, the only one that XNNPACK supports",
@@ -303,9 +306,10 @@ def find_safe_softmax(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         f"delegated: {_names(rows)}",
         replace(gain, high=gain.high + _joined_calls_ms(m, keys)),
         keys + calls,
-        "write attention as two matrix products and a softmax",
-        "((q * d**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v  # in transformers: "
-        'attn_implementation="eager"; `--rewrite` (default) does it for attention without a mask',
+        "write attention as two matrix products and a softmax, or let the export do it",
+        "workbench export MODEL --rewrite attention  # without a mask; with one: "
+        "((q * d**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v, or in transformers "
+        'attn_implementation="eager"',
     )
 
 

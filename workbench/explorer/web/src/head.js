@@ -29,7 +29,7 @@ export class Head {
     this.root = h("header", { class: "head" },
       h("div", { class: "facts" },
         h("h1", null, head.model),
-        ...[head.dtype, head.device, day].filter(Boolean).map(text => h("span", { class: "fact" }, text)),
+        ...[head.dtype, head.program, head.device, day].filter(Boolean).map(text => h("span", { class: "fact" }, text)),
         h("span", { class: `grade grade-${head.grade}`, title: head.summary }, `quality ${head.grade}`),
         h("span", { class: "spring" },
           // The report is written beside explore.html.
