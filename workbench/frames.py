@@ -517,15 +517,6 @@ EVIDENCE = make_frame(
     *_interval("the share's"),
 )
 
-CODE_SHARES = make_frame(
-    "code shares",
-    ("part", "text", "", "E2E, or an operator, family or category"),
-    ("code", "text", "", "widest class of instructions of the functions"),
-    ("samples", "int", "", "samples in such functions"),
-    ("share", "float", "", "of the part's samples"),
-    *_interval("the share's"),
-)
-
 KERNEL_EVIDENCE = make_frame(
     "kernel evidence",
     "key",
