@@ -112,12 +112,10 @@ def test_of_two_the_verdict_is_said_under_their_names():
 
 
 @pytest.mark.ci
-def test_more_than_two_are_a_heat_map_under_what_tells_them_apart():
+def test_more_than_two_are_a_table_under_what_tells_them_apart():
     run = recorded("mobilenet_v3_small_int8")
     levels = {f"m: {m.name}, 1 thread": m for m in run.traced if not m.control}
-    figure = compare_picked(levels)
-    heads = [label.get_text().replace("\n", "") for label in figure.axes[0].get_xticklabels()]
-    assert heads[:2] == ["sse2", "sse41"] and len(heads) == 6
+    assert "**[1] sse2; [2] sse41; [3] avx; " in str(compare_picked(levels))
 
 
 @pytest.fixture

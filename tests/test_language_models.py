@@ -251,11 +251,8 @@ def test_a_sweep_measures_one_program_at_every_size(swept):
 
 
 @pytest.mark.ci
-def test_a_sweep_is_drawn_and_described(swept):
+def test_a_sweep_is_described(swept):
     assert "latency = fixed + each * size" in str(wb.show(swept, "sweeps"))
-    alt_text = wb.show(swept, "sweeps").parts[0].alt_text
-    assert "How does latency grow with tokens" in alt_text
-    assert "Other" in alt_text
     assert swept.size_fits["power"].tolist() == [1, 1]
     assert {title.split(":")[0] for title in swept.findings["title"]} <= {"tokens_1", "tokens_31"}
 

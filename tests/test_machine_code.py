@@ -23,7 +23,6 @@ from workbench.analysis.machine_code import (
     gather_evidence,
     name_kernels,
     prove_change,
-    split_code,
 )
 from workbench.frames import EVIDENCE
 from workbench.trace.functions import (
@@ -375,8 +374,6 @@ def test_samples_are_counted_by_operator_and_function():
     assert rows.loc["d", ["key", "operator"]].tolist() == ["", UNSURE]
     kernels = name_kernels(evidence)
     assert kernels["function"].to_dict() == {"0/Transpose/0": "a"}
-    code = split_code(evidence)
-    assert code[["part", "code", "samples", "share"]].values.tolist() == [["E2E", "avx2", 23, 1]]
 
 
 def test_without_samples_there_is_no_evidence():
@@ -384,7 +381,6 @@ def test_without_samples_there_is_no_evidence():
     nothing = samples_of(np.array([]), [])
     evidence = gather_evidence(events, nothing)
     assert evidence.empty
-    assert split_code(evidence).empty
     assert prove_change(evidence, evidence).outcome == "not shown"
     assert compare_evidence(evidence, evidence).empty
 

@@ -387,11 +387,6 @@ def test_an_unknown_name_shows_similar_ones(libraries):
     assert "repvit_m2" in line
 
 
-def test_a_network_that_was_built_in_is_that_of_its_library(libraries):
-    assert wb.load_model("resnet18").name == "torchvision_resnet18"
-    assert "resnet18" not in wb.list_models()
-
-
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 @pytest.mark.parametrize("build", ["", "+cpu"])
 def test_a_missing_library_comes_with_the_line_that_installs_it(library, build, monkeypatch):

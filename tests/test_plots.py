@@ -247,47 +247,12 @@ def test_speedups_of_any_size_have_a_few_round_ticks(ratios):
 
 
 @pytest.mark.ci
-def test_levels_threads_and_sizes_are_rows_and_points():
+def test_steps_of_isa_levels_are_rows():
     squeezesam = recorded("squeezesam")
     levels = squeezesam.isa_levels
-    figure = wb.show(squeezesam, "sweeps").parts[0]
-    assert_tidy(figure)
-    times, steps = figure.axes
-    assert rows_of(times) == list(levels["level"])
-    assert [bar.get_width() for bar in times.patches] == list(levels["latency_ms"])
-    ends = levels[["latency_low_ms", "latency_high_ms"]].itertuples(index=False, name=None)
-    assert [tuple(line.get_xdata()) for line in times.lines] == list(ends)
-    assert dots_of(steps) == list(levels["speedup"].dropna())
-    unet = recorded("unet_small")
-    (axis,) = wb.show(unet, "sweeps").parts[0].axes
-    solid = [line.get_ydata() for line in axis.lines if line.get_marker() == "o"]
-    assert np.concatenate(solid).tolist() == unet.scaling["latency_ms"].tolist()
-
-
-def test_a_prediction_is_as_long_as_its_parts(run):
-    factors = {"GEMM": 2, "Other": math.inf}
-    e2e = wb.predict_what_if(run.subject.ledger, factors).iloc[0]
-    figure = wb.plot_what_if(run, factors)
-    axis, lengths = figure.axes[0], {0: 0.0, 1: 0.0}
-    for bar in axis.patches:
-        lengths[round(bar.get_y() + bar.get_height() / 2)] += bar.get_width()
-    assert lengths == pytest.approx({0: e2e["measured_ms"], 1: e2e["predicted_ms"]})
-    (band,) = axis.lines
-    assert list(band.get_xdata()) == pytest.approx([e2e["low_ms"], e2e["high_ms"]])
-    assert axis.get_xlim()[1] >= e2e["high_ms"]
-    assert f"{e2e['speedup']:.2f}x" in figure.alt_text
-    assert "GEMM 2x, Other free" in figure.alt_text
-
-
-def test_what_is_assumed_is_named_as_far_as_it_fits(run, published):
-    assert wb.plot_what_if(run, {}).alt_text.startswith("Nothing faster: ")
-    many = dict(zip(CATEGORIES, (1.5, 2, 3, 4, 6), strict=True))
-    assert "if 5 parts are faster" in wb.plot_what_if(run, many).alt_text
-    key = run.subject.operators["key"].iloc[0]
-    figure = wb.plot_what_if(run, {key: 3}, by="key")
-    assert len(figure.axes[0].patches) == 4 and "all else" in figure.alt_text
-    bare = wb.plot_what_if(published["FP16, SME2 off"], {"Convolution": 9})
-    assert not bare.axes[0].lines, "without repetitions no band"
+    (axis,) = wb.show(squeezesam, "sweeps").parts[0].axes
+    assert rows_of(axis) == list(levels["level"][1:])
+    assert dots_of(axis) == list(levels["speedup"].dropna())
 
 
 def test_gains_are_drawn_from_what_is_left_to_what_was_measured(run):
@@ -305,7 +270,6 @@ FIGURES = {
     "latencies": wb.plot_latencies, "iterations": wb.plot_iterations,
     "categories": wb.plot_categories, "shift": wb.plot_shift, "speedups": wb.plot_speedups,
     "operators": wb.plot_operators, "bottlenecks": wb.plot_bottlenecks,
-    "what_if": lambda run: wb.plot_what_if(run, {"GEMM": 2}),
     "layer types": lambda run: wb.plot_categories(run, by="layer type"),
     "layers": lambda run: wb.plot_bottlenecks(run, by="layer"),
 }  # fmt: skip
@@ -356,7 +320,7 @@ def test_a_figure_takes_what_leads_to_its_noun_and_refuses_all_else(run, ab):
 def test_what_a_run_lacks_is_a_sentence(ab):
     lone = wb.open_run(next(ab.run.path.rglob("*.etdump")))
     assert "Layers unknown" in str(wb.plot_categories(lone, by="layer type"))
-    assert "not sampled" in str(wb.plot_machine_code(ab))
+    assert "not sampled" in str(wb.show(ab, "code"))
     assert "workbench roofline" in str(wb.plot_roofline(recorded("toy_cnn")))
     assert "--isa-ladder" in str(wb.show(ab.run, "sweeps"))
 

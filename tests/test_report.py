@@ -249,7 +249,6 @@ def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
         wb.plot_shift(ab),
         wb.plot_speedups(ab),
         wb.plot_operators(ab),
-        wb.plot_what_if(on, {}),
         wb.plot_bottlenecks(on),
     ):
         assert "emulated: " in shown.alt_text

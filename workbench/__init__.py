@@ -18,8 +18,8 @@ Traces
 
 Figures, tables and widgets
     show, explore, pick, pick_measurements, pick_run, plot_bottlenecks, plot_categories,
-    plot_heatmap, plot_history, plot_iterations, plot_latencies, plot_machine_code,
-    plot_operators, plot_roofline, plot_shift, plot_speedups, plot_variants, plot_what_if
+    plot_history, plot_iterations, plot_latencies, plot_operators, plot_roofline, plot_shift,
+    plot_speedups, plot_variants
 
 Names are imported when they are first used; ``help(workbench.NAME)`` describes one.
 """

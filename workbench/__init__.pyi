@@ -18,15 +18,8 @@ from .models.loader import load_model
 from .models.registry import EagerModelBase, list_models, register_model
 from .optimize.search import optimize
 from .options import ExportOptions, MeasureOptions, OptimizeOptions
-from .plots.breakdown import (
-    plot_bottlenecks,
-    plot_categories,
-    plot_machine_code,
-    plot_operators,
-    plot_roofline,
-    plot_what_if,
-)
-from .plots.changes import plot_heatmap, plot_shift, plot_speedups, plot_variants
+from .plots.breakdown import plot_bottlenecks, plot_categories, plot_operators, plot_roofline
+from .plots.changes import plot_shift, plot_speedups, plot_variants
 from .plots.latencies import plot_history, plot_iterations, plot_latencies
 from .plots.views import show
 from .portfolio.combined import combine_runs
@@ -47,12 +40,11 @@ __all__ = [
     "Comparison", "EagerModelBase", "ExportOptions", "LiveRun", "MeasureOptions", "Measurement",
     "OptimizeOptions", "Program", "Run", "WorkbenchError", "align_measurements", "batch",
     "build_ledger", "combine_runs", "compare", "examine_machine", "explore", "export_model",
-    "export_trace", "find_runner", "list_models", "load_ipython_extension",
-    "load_model", "make_report", "measure", "measure_roof", "open_program", "open_run",
-    "optimize", "pick", "pick_measurements", "pick_run", "plot_bottlenecks", "plot_categories",
-    "plot_heatmap", "plot_history", "plot_iterations", "plot_latencies", "plot_machine_code",
-    "plot_operators", "plot_roofline", "plot_shift", "plot_speedups", "plot_variants",
-    "plot_what_if", "predict_what_if", "profile", "read_etdump", "read_exports", "read_history",
-    "read_isa", "read_study", "read_xnn_log", "register_model", "replay_layer", "run_config",
-    "sample_file", "sample_run", "show", "validate_run",
+    "export_trace", "find_runner", "list_models", "load_ipython_extension", "load_model",
+    "make_report", "measure", "measure_roof", "open_program", "open_run", "optimize", "pick",
+    "pick_measurements", "pick_run", "plot_bottlenecks", "plot_categories", "plot_history",
+    "plot_iterations", "plot_latencies", "plot_operators", "plot_roofline", "plot_shift",
+    "plot_speedups", "plot_variants", "predict_what_if", "profile", "read_etdump", "read_exports",
+    "read_history", "read_isa", "read_study", "read_xnn_log", "register_model", "replay_layer",
+    "run_config", "sample_file", "sample_run", "show", "validate_run",
 ]  # fmt: skip

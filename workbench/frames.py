@@ -517,15 +517,6 @@ EVIDENCE = make_frame(
     *_interval("the share's"),
 )
 
-CODE_SHARES = make_frame(
-    "code shares",
-    ("part", "text", "", "E2E, or an operator, family or category"),
-    ("code", "text", "", "widest class of instructions of the functions"),
-    ("samples", "int", "", "samples in such functions"),
-    ("share", "float", "", "of the part's samples"),
-    *_interval("the share's"),
-)
-
 KERNEL_EVIDENCE = make_frame(
     "kernel evidence",
     "key",
@@ -577,7 +568,7 @@ PROJECTION = make_frame(
 
 COLD_START = make_frame(
     "cold start",
-    ("cache", "text", "", "warm | cold: are files in the page cache; written: packed weights are"),
+    ("cache", "text", "", "warm | cold: are files in the page cache"),
     ("stage", "text", "", "part of the time from exec to the first output, in order"),
     ("meaning", "text", "", "what happens in it"),
     ("mean_ms", "float", "ms", "over the starts; the rows of a cache sum to the whole"),
@@ -621,7 +612,7 @@ RESOURCES = make_frame(
         "resource",
         "text",
         "",
-        "latency | (cold, writing) first output | CPU time of a start | peak memory | "
+        "latency | (cold) first output | CPU time of a start | peak memory | "
         "anonymous memory | PSS | size",
     ),
     ("unit", "text", "", "ms or MB"),

@@ -58,8 +58,6 @@ def expand_rewrites(names: Iterable[str]) -> tuple[str, ...]:
 
 #: Where a start gets XNNPACK's packed weights from.
 WEIGHTS = {"packed": "packed at every start", "cached": "mapped from a file that a start wrote"}
-#: What shares one XNNPACK workspace.
-WORKSPACES = ("delegate", "method", "process")
 #: Other runtimes that a program can be measured against.
 RUNTIMES = {
     "eager": "eager PyTorch",
@@ -222,13 +220,7 @@ class MeasureOptions:
     weights: tuple[str, ...] = _option(
         (),
         "XNNPACK's packed weights: packed at every start, or cached in a file that later starts "
-        "map. packed,cached measures both, and --toggle is off; so do several --workspace.",
-        type="words",
-        metavar="NAMES",
-    )
-    workspace: tuple[str, ...] = _option(
-        (),
-        "What shares one XNNPACK workspace: delegate, method or process [default: as built].",
+        "map. packed,cached measures both, and --toggle is off.",
         type="words",
         metavar="NAMES",
     )

@@ -10,7 +10,7 @@ import pandas as pd
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.operators import Scheme, add_categories
 from workbench.analysis.statistics import NORMAL_95
-from workbench.frames import CODE_SHARES, EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS, check
+from workbench.frames import EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS, check
 from workbench.records.runs import Proof, RunRecord
 from workbench.store import FUNCTIONS, inside
 from workbench.trace.samples import read_samples, resolve_functions, write_functions
@@ -99,17 +99,6 @@ def gather_evidence(
     counts = counts.assign(**_shares(counts["samples"], total))
     counts = counts.sort_values("samples", ascending=False, kind="stable", ignore_index=True)
     return check(counts[EVIDENCE.names], EVIDENCE)
-
-
-def split_code(evidence: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
-    """Shares of the classes of machine code in E2E, or ``by`` a column: ``frames.CODE_SHARES``."""
-    part = evidence[by] if by else pd.Series("E2E", evidence.index)
-    counts = evidence.groupby([part.rename("part"), "code"])["samples"].sum().reset_index()
-    total = counts.groupby("part")["samples"].transform("sum")
-    counts = counts.assign(**_shares(counts["samples"], total), total=total).sort_values(
-        ["total", "part", "samples"], ascending=[False, True, False], ignore_index=True
-    )
-    return check(counts[CODE_SHARES.names], CODE_SHARES)
 
 
 def name_kernels(evidence: pd.DataFrame) -> pd.DataFrame:

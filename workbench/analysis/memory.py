@@ -28,7 +28,6 @@ STAGES = {
     "method": "the method's values and kernels are set up",
     "delegate": "the delegate compiles its graph and packs its weights",
     "delegates": "the delegates compile their graphs and pack their weights",
-    "weight cache": "the new file of packed weights is checked and renamed",
     "inputs": "the inputs are read",
     "first inference": "the first execution, which allocates the delegates' workspace",
 }
@@ -63,7 +62,7 @@ def first_outputs(starts: Iterable[Start], clock: str = "ns") -> pd.DataFrame:
 def tabulate_starts(starts: Sequence[Start]) -> pd.DataFrame | None:
     """The time from exec to the first output by stage: ``frames.COLD_START``."""
     tables = list[pd.DataFrame]()
-    for cache, mode in (("warm", "time"), ("cold", "cold"), ("written", "write")):
+    for cache, mode in (("warm", "time"), ("cold", "cold")):
         times = first_outputs(_in_mode(starts, mode))
         total = times.sum(axis=1).mean()
         # Other programs decided what took less time than the warm ones.
@@ -80,11 +79,7 @@ def tabulate_starts(starts: Sequence[Start]) -> pd.DataFrame | None:
 
 
 def _in_mode(starts: Iterable[Start], mode: str) -> list[Start]:
-    """The starts in a mode; those that had to write their packed weights first are others."""
-    chosen = [start for start in starts if start.mode == mode]
-    if mode == "write":
-        return [start for start in chosen if start.weights == "written"]
-    return [start for start in chosen if start.weights != "written"]
+    return [start for start in starts if start.mode == mode]
 
 
 def check_starts(starts: Sequence[Start], subject: str) -> Iterator[tuple[str, str, str]]:
@@ -279,18 +274,17 @@ def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:
 
 def measure_resources(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series]]:
     """By resource, its unit and its value in every process, by number."""
-    warm, cold, written = (_in_mode(starts, mode) for mode in ("time", "cold", "write"))
+    warm, cold = (_in_mode(starts, mode) for mode in ("time", "cold"))
     known = [start for start in warm if start.memory.peak]
     timed = [s for s in warm if min((stage.cpu_ns for stage in s.stages), default=-1) >= 0]
     numbers = [start.number for start in known]
-    outputs = [first_outputs(mode).sum(axis=1) for mode in (warm, cold, written)]
+    outputs = [first_outputs(mode).sum(axis=1) for mode in (warm, cold)]
     if len(outputs[0]) and outputs[1].mean() < outputs[0].mean():
         outputs[1] = outputs[1][:0]
     found = {
         "first output": ("ms", outputs[0]),
         "CPU time of a start": ("ms", first_outputs(timed, "cpu_ns").sum(axis=1)),
         "cold first output": ("ms", outputs[1]),
-        "writing first output": ("ms", outputs[2]),
         "peak memory": ("MB", pd.Series([s.memory.peak / MB for s in known], numbers)),
         "anonymous memory": ("MB", pd.Series([s.memory.anonymous / MB for s in known], numbers)),
         "PSS": ("MB", pd.Series([s.memory.pss / MB for s in known], numbers)),

@@ -169,7 +169,7 @@ def _summarize(run: Run) -> list[str]:
         for m in run.measurements
         if m.paced is not None
     ]
-    starts = {(e.weights, e.workspace) for e in run.record.plan.experiments}
+    starts = {e.weights for e in run.record.plan.experiments}
     needs = [
         f"{ab.candidate.label}: {describe_resources(ab.resources)}"
         for ab in run.comparisons

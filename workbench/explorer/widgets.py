@@ -17,9 +17,8 @@ from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import WorkbenchError
 from workbench.explorer.page import Selector, explore
 from workbench.frames import plural
-from workbench.plots.changes import plot_heatmap
-from workbench.plots.style import Chart, distinguish
-from workbench.plots.tables import Table, VStack, show_note
+from workbench.plots.style import distinguish
+from workbench.plots.tables import Table, VStack, show_aligned, show_note
 from workbench.progress import is_interactive
 from workbench.store import find_runs
 
@@ -125,7 +124,7 @@ def pick_measurements(folder: str | Path = ".") -> Picker:
     """Lists to pick measurements from, and what may differ, above how they compare.
 
     Runs below the folder and the recorded samples are listed. Two measurements are compared in the
-    explorer, more in a heat map. ``selected`` has them by label. Without a live front end, the
+    explorer, more in a table. ``selected`` has them by label. Without a live front end, the
     first two are compared.
 
     Examples
@@ -149,8 +148,8 @@ def pick_measurements(folder: str | Path = ".") -> Picker:
 
 def compare_picked(
     picked: Mapping[str, Measurement], across: Collection[str] = ()
-) -> VStack | Chart | Table:
-    """Two measurements in the explorer, under their verdict; more as a heat map over the first."""
+) -> VStack | Table:
+    """Two measurements in the explorer, under their verdict; more as a table over the first."""
     if len(picked) < 2:
         return show_note("Pick two or more, with Ctrl or Shift; the first is the baseline.")
     if len(picked) == 2:
@@ -160,6 +159,6 @@ def compare_picked(
         )
         return VStack(show_note(compared.text), explore(compared))
     aligned = compare_runs.align_measurements(picked, across=across, by="category")
-    heads = dict(zip(picked, map("\n".join, distinguish(picked)), strict=True))
+    heads = dict(zip(picked, map(", ".join, distinguish(picked)), strict=True))
     aligned = aligned.assign(run=aligned["run"].map(heads))
-    return plot_heatmap(aligned, title="Every category, over the first")
+    return show_aligned(aligned)

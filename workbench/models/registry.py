@@ -18,17 +18,9 @@ if TYPE_CHECKING:
 
 #: Names of built-in models, which are modules of ``zoo``, and the parameters of each export.
 BUILTIN = {
-    "edgetam_image_encoder": 4_882_736, "efficient_sam": 10_223_204,
-    "mobilenet_v3_small": 2_542_856, "squeezesam": 2_742_942, "toy_cnn": 65_930,
-    "unet_small": 486_562, "vit_tiny": 5_717_416,
+    "edgetam_image_encoder": 4_882_736, "mobilenet_v3_small": 2_542_856,
+    "squeezesam": 2_742_942, "toy_cnn": 65_930, "unet_small": 486_562, "vit_tiny": 5_717_416,
 }  # fmt: skip
-#: Names of earlier built-in models, and the libraries that have the same networks.
-ALIASES = {
-    "mobilenet_v2": "torchvision:mobilenet_v2",
-    "mobilevit_xs": "timm:mobilevit_xs",
-    "resnet18": "torchvision:resnet18",
-    "resnet50": "torchvision:resnet50",
-}
 
 
 class EagerModelBase(ABC):
@@ -119,7 +111,7 @@ def list_models() -> list[str]:
     Examples
     --------
     >>> wb.list_models()[:2]
-    ['edgetam_image_encoder', 'efficient_sam']
+    ['edgetam_image_encoder', 'mobilenet_v3_small']
     """
     return sorted({*BUILTIN, *_registered})
 
@@ -185,9 +177,8 @@ def parse_name(spec: str) -> ModelName:
 
     ``llm:NAME`` or ``llm:params.json`` may have settings after commas; see `models.llm`.
 
-    A plain name may also be in `ALIASES`, or one of ExecuTorch's, as in the profiling kit.
+    A plain name may also be one of ExecuTorch's, as in the profiling kit.
     """
-    spec = spec if spec in _registered else ALIASES.get(spec, spec)
     library, _, name = spec.partition(":")
     if library == LLM and name:
         file = Path(name.partition(",")[0])

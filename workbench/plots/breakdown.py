@@ -1,4 +1,4 @@
-"""Where the time goes and what limits it: categories, operators, machine code, roofline."""
+"""Where the time goes and what limits it: categories, operators, roofline, bottlenecks."""
 
 import itertools
 import math
@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from workbench.analysis.machine_code import explain_lack, split_code
 from workbench.analysis.operators import drop_overhead, label_operator, label_operators
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.analysis.what_if import predict_what_if, rank_bottlenecks
+from workbench.analysis.what_if import rank_bottlenecks
 from workbench.errors import unknown_name
 from workbench.frames import format_share, plural
 from workbench.plots import style
@@ -26,18 +25,8 @@ NO_ROOFLINE = (
 _LINES = 4  #: Bandwidths drawn at most: the fastest, the slowest, and some between.
 _LARGEST_DOT = 420.0
 _NAMED = 8  #: Operators that are numbered, and named below the axis with their roof shares.
-_LONGEST = 60  #: Letters of a title's assumptions, beyond which they are counted.
 _TOP_TYPES = 12  #: Types of layers that are drawn.
 _WHISKERS = {"ecolor": style.INK, "elinewidth": 1, "capsize": 2}
-#: From the narrowest vectors to the widest: paler to stronger, x86 blue and Arm green; what needs
-#: the newest extension stands out. Brightness alone tells them apart, too.
-CODE_COLORS = {
-    "unknown": "#FFFFFF", "scalar": "#E0E0E0", "sse": "#C6DBEF", "avx": "#9ECAE1",
-    "avx2": "#4292C6", "avx512": "#084594", "avx512vnni": "#3F007D", "neon": "#C7E9C0",
-    "fp16": "#A1D99B", "dotprod": "#74C476", "bf16": "#41AB5D", "i8mm": "#238B45",
-    "sve": "#005A32", "sme": "#F4A582", "sme2": "#B2182B",
-}  # fmt: skip
-_CODE_RIGHT = 1.7  #: Inches right of the bars of machine code.
 
 
 @draws(Run, Measurement, Comparison, Mapping)
@@ -63,13 +52,13 @@ def plot_categories(
         if layer_types is None:
             return show_note(NO_LAYERS)
         groups = layer_types[layer_types["mean_ms"] > 0].groupby("module_class", sort=False)
-        return draw_categories(dict(list(groups)[:_TOP_TYPES]), f"{title}, by type of layer")
+        return _draw_bars(dict(list(groups)[:_TOP_TYPES]), f"{title}, by type of layer")
     if by != "measurement":
         raise unknown_name("kind of bars", by, ["measurement", "layer type"])
-    return draw_categories(_frames_of(source), title)
+    return _draw_bars(_frames_of(source), title)
 
 
-def draw_categories(bars: Mapping[str, pd.DataFrame], title: str) -> Chart:
+def _draw_bars(bars: Mapping[str, pd.DataFrame], title: str) -> Chart:
     """One stacked bar per frame of categories and their times, with shares of each frame's sum."""
     short = max(map(len, bars), default=0) <= 28
     names = list(bars) if short else map(", ".join, style.distinguish(bars))
@@ -199,61 +188,6 @@ def _pair(ab: Comparison) -> pd.DataFrame:
     both["before_ms"] = before["mean_ms"]
     largest = both[["before_ms", "mean_ms"]].max(axis=1).sort_values(ascending=False, kind="stable")
     return both.loc[largest.index].reset_index()
-
-
-@draws(Comparison)
-def plot_machine_code(ab: Comparison, *, by: str = "family", top: int = 8) -> Chart | Table:
-    """A bar for every part and side, split into classes of machine code.
-
-    Parts are a ``category``, ``family``, ``operator`` or ``key``; the ``top`` ones have the most
-    samples of the program counter. Shares in per cent; each bar ends with the number of its
-    samples. A sentence where nothing was sampled.
-
-    Examples
-    --------
-    >>> "sme2" in wb.plot_machine_code(wb.open_run(wb.sample_run("toy_cnn")).compare()).alt_text
-    True
-    """
-    before, after = ab.baseline.machine_code, ab.candidate.machine_code
-    if before is None or after is None:
-        return show_note(explain_lack(ab.run.record))
-    shares = {
-        name: pd.concat([split_code(evidence), split_code(evidence, by)])
-        for name, evidence in zip(name_sides(ab), (before, after), strict=True)
-    }
-    totals = pd.concat(shares.values()).groupby("part", sort=False)["samples"].sum()
-    parts = list(totals.sort_values(ascending=False, kind="stable").index[:top])
-    labels = [style.shorten(part, 28) for part in parts]
-    figure, axis = style.new_rows(
-        "Which machine code ran", labels, 0.22 * max(len(shares), 2), head=0.74, right=_CODE_RIGHT
-    )
-    step, inches = 0.8 / len(shares), style.WIDTH - style.label_margin(labels) - _CODE_RIGHT
-    for place, (name, frame) in enumerate(shares.items()):
-        for row, part in enumerate(parts):
-            at = row + (place - (len(shares) - 1) / 2) * step
-            _draw_code(axis, frame[frame["part"] == part], at, step, inches)
-            samples = int(frame.loc[frame["part"] == part, "samples"].sum())
-            style.write_after(axis, 1, at, f"{style.shorten(name, 14)}: {samples}", size=8)
-    axis.set_xlim(0, 1)
-    axis.set_xticks([0, 0.25, 0.5, 0.75, 1], [f"{n} %" for n in (0, 25, 50, 75, 100)])
-    axis.set_xlabel("share of the samples (%)")
-    codes = set().union(*(frame["code"] for frame in shares.values()))
-    style.add_key(figure, {c: color for c, color in CODE_COLORS.items() if c in codes}, 0.1)
-    return figure
-
-
-def _draw_code(axis: Axes, frame: pd.DataFrame, row: float, step: float, inches: float) -> None:
-    start, order = 0.0, list(CODE_COLORS)
-    for code, share in sorted(
-        zip(frame["code"], frame["share"], strict=True), key=lambda part: order.index(part[0])
-    ):
-        color = CODE_COLORS[code]
-        axis.barh(row, share, left=start, height=0.9 * step, color=color, edgecolor="#BBBBBB",
-                  linewidth=0.5)  # fmt: skip
-        text = f"{code} {format_share(share)}"
-        if style.text_inches(text, 8) + 0.08 < share * inches:
-            style.write_inside(axis, start + share / 2, row, text, color)
-        start += share
 
 
 @draws(Measurement)
@@ -397,58 +331,3 @@ def _draw_row(axis: Axes, place: int, row, e2e: float) -> None:
     style.write_beside(
         axis, place, f"{style.write_ratio(row.speedup)} at {row.factor:g}x", 88, color=style.FAINT
     )
-
-
-@draws(Measurement, pd.DataFrame)
-def plot_what_if(
-    source: Measurement | pd.DataFrame, factors: Mapping[str, float], *, by: str = "category",
-    title: str = "",
-) -> Chart:  # fmt: skip
-    """Two bars: E2E as measured and as predicted, with the prediction's 95 % interval.
-
-    Parts become ``factors`` times faster (``inf``: free); ``source`` and ``by`` are as for
-    `plot_bottlenecks`. Times in ms. Parts other than categories that stay as they are are drawn as
-    one. An empty title names the speed-up of E2E and what it assumes.
-
-    Examples
-    --------
-    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
-    >>> "if GEMM 2x" in wb.plot_what_if(on, {"GEMM": 2}).alt_text
-    True
-    """
-    times = source.ledger if isinstance(source, Measurement) else source
-    predicted = predict_what_if(times, factors, by=by)
-    e2e, parts = predicted.iloc[0], predicted[1:]
-    if not (parts["level"] == "category").all():
-        # The parts that become faster, and all others as one.
-        faster = parts["speedup"] != 1
-        rest = parts.loc[~faster, ["measured_ms", "predicted_ms"]].sum().to_frame().T
-        parts = pd.concat([parts[faster], rest.assign(name="all else")], ignore_index=True)
-    bars = {}
-    for label in ("measured", "predicted"):
-        ms, total = parts[f"{label}_ms"], e2e[f"{label}_ms"] or math.nan
-        bars[label] = pd.DataFrame({"category": parts["name"], "mean_ms": ms, "share": ms / total})
-    figure = draw_categories(bars, title or _describe_what_if(predicted))
-    if math.isfinite(e2e["low_ms"]):
-        axis = figure.axes[0]
-        axis.set_xlim(0, max(axis.get_xlim()[1], e2e["high_ms"]))
-        style.draw_interval(axis, 1.44, e2e["low_ms"], e2e["high_ms"], width=2.2)
-        axis.set_xlabel(f"{axis.get_xlabel()}; line: 95 % interval of the prediction")
-    return figure
-
-
-def _describe_what_if(what_if: pd.DataFrame) -> str:
-    """The speed-up of E2E and what it assumes, in one line."""
-    e2e, parts = what_if.iloc[0], what_if[1:]
-    changed = parts[parts["speedup"] != 1]
-    if changed.empty:
-        return f"Nothing faster: {style.write_ms(e2e['measured_ms'])}"
-    by_factor = changed.groupby("speedup", sort=False)["name"].agg(", ".join)
-    assumed = ", ".join(
-        f"{names} {'free' if math.isinf(factor) else f'{factor:g}x'}"
-        for factor, names in by_factor.items()
-    )
-    if len(assumed) > _LONGEST:
-        assumed = f"{len(changed)} parts are faster"
-    band = f" ({e2e['low']:.2f} to {e2e['high']:.2f})" if math.isfinite(e2e["low"]) else ""
-    return f"{e2e['speedup']:.2f}x{band} if {assumed}"

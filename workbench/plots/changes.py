@@ -1,6 +1,5 @@
-"""What changes between measurements: with runs, ISA levels, threads, sizes and variants."""
+"""What changes between measurements: speed-ups, the shift of the bottleneck, variants."""
 
-import itertools
 import math
 import textwrap
 from collections.abc import Collection, Mapping
@@ -8,20 +7,18 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, Normalize
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox
 
-from workbench.analysis.run import Comparison, Run
+from workbench.analysis.run import Comparison
 from workbench.analysis.variants import tabulate_variants
 from workbench.analysis.what_if import bottleneck_shift
-from workbench.frames import decimals_of, format_number, format_share, plural
+from workbench.frames import decimals_of, format_number, format_share
 from workbench.plots import style
 from workbench.plots.breakdown import name_sides
 from workbench.plots.style import Chart, draws
 from workbench.records.optimize import Study
 
-_MAP = LinearSegmentedColormap.from_list("change", [style.SLOWER, "#F2F2F2", style.FASTER])
 #: Latencies that differ by more than this factor are drawn on a logarithmic axis.
 _LOG_ABOVE = 4
 
@@ -77,67 +74,6 @@ def _ticks(low: float, high: float) -> list[float]:
     else:
         ticks = [first * 10.0**power for power in range(-4, 5) for first in (1, 2, 5)]
     return [round(float(tick), 6) for tick in ticks if low <= tick <= high]
-
-
-@draws(pd.DataFrame)
-def plot_heatmap(
-    aligned: pd.DataFrame, *, top: int = 20, title: str = "Every layer in every run"
-) -> Chart:
-    """One row per layer, one column per run; the colour is the speed-up over the first run.
-
-    ``aligned`` is ``frames.ALIGNED`` from `align_measurements`; the ``top`` rows are those with the
-    most time in any run. Cells show the time, and the speed-up with its 95 % interval where one was
-    shown; all others have no colour. A layer that a run lacks is empty.
-
-    Examples
-    --------
-    >>> sides = [f"{wb.sample_run()}:avx512_{isa}" for isa in ("off", "on")]
-    >>> "E2E" in wb.plot_heatmap(wb.align_measurements(sides), top=5).alt_text
-    True
-    """
-    largest = aligned.groupby("name", sort=False)["time_ms"].max().nlargest(top).index
-    names = [name for name in dict.fromkeys(aligned["name"]) if name in largest]
-    runs = list(dict.fromkeys(aligned["run"]))
-    labels = [style.shorten(name, 40) for name in names]
-    inches = (style.WIDTH - style.label_margin(labels) - 0.3) / len(runs)
-    letters = int(inches / style.text_inches("m"))
-    # A name may be broken where it may be in a sentence, and is cut where that does not suffice.
-    heads = [
-        [
-            style.shorten(part, letters)
-            for line in run.split("\n")
-            for part in textwrap.wrap(line, letters)
-        ]
-        for run in runs
-    ]
-    head = 0.55 + 0.16 * max(map(len, heads), default=1)
-    figure, axis = style.new_rows(title, labels, 0.36, head=head)
-    cells = aligned[aligned["name"].isin(names)]
-    shown = cells["outcome"].isin(["faster", "slower"])
-    change = np.where(shown, np.log2(cells["speedup"].where(shown, 1.0)), 0.0)
-    reach = max(0.5, np.abs(change).max(initial=0.0))
-    colors = _MAP(Normalize(-reach, reach)(change))
-    colors[cells["time_ms"].isna()] = (1, 1, 1, 1)
-    x = cells["run"].map(runs.index).to_numpy(dtype=float)
-    y = cells["name"].map(names.index).to_numpy(dtype=float)
-    axis.bar(x, 1, 1, y - 0.5, color=colors, edgecolor="white", linewidth=1.5)
-    for cell, column, row, color in zip(cells.itertuples(), x, y, colors, strict=True):
-        if math.isfinite(cell.time_ms):
-            time, texts = style.write_ms(cell.time_ms), []
-            if cell.outcome in ("faster", "slower"):
-                texts = [f"{time}\n{style.write_ratio(cell.speedup, cell.low, cell.high)}"]
-                texts.append(f"{time}\n{style.write_ratio(cell.speedup)}")
-            style.write_inside(axis, column, row, style.fit([*texts, time], inches), color[:3])
-    axis.grid(False)
-    axis.set_xlim(-0.5, len(runs) - 0.5)
-    axis.set_xticks(range(len(runs)), ["\n".join(head) for head in heads])
-    axis.xaxis.tick_top()
-    axis.tick_params(axis="x", labelcolor=style.INK)
-    axis.spines["bottom"].set_visible(False)
-    note = "mean time per inference, and speed-up over the first column, with its 95 % interval "
-    note += "if there is room; blue: faster, orange: slower, pale: no difference shown"
-    figure.text(0.5, 0.1 / figure.get_figheight(), note, ha="center", fontsize=8, color=style.FAINT)
-    return figure
 
 
 @draws(Comparison, Mapping)
@@ -221,132 +157,6 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
     axis.vlines(after, len(shift), len(shift) + 1, color=style.LINE, linewidth=0.8, zorder=0)
     axis.set_xticks([tick for tick in MaxNLocator(5).tick_values(0, widest) if tick <= widest])
     axis.set_xlabel("mean time per traced inference (ms)")
-
-
-@draws(pd.DataFrame)
-def plot_isa_levels(levels: pd.DataFrame) -> Chart:
-    """Latency of every ISA level beside its speed-up over the level below, with intervals.
-
-    ``levels`` is a frame of ``frames.LADDER`` with one thread count. Latency in ms, and ratios:
-    hollow dots are equivalent or inconclusive.
-    """
-    threads, names = int(levels["threads"].iloc[0]), list(levels["level"])
-    title = f"What each extension gains, {plural(threads, 'thread')}"
-    height, left = 1.35 + 0.42 * len(names), style.label_margin(names)
-    figure, (times, steps) = style.new_figure(
-        title,
-        height, columns=2, left=left, right=3.05, top=0.75,
-    )  # fmt: skip
-    style.set_rows(times, names)
-    longest = levels["latency_high_ms"].fillna(levels["latency_ms"]).max()
-    times.set_xlim(0, 1.35 * longest)
-    ends = levels[["speedup", "low", "high"]].stack().dropna()
-    low, high = min(1.0, ends.min()), max(1.0, ends.max())
-    pad = 0.08 * max(high - low, 0.05)
-    steps.set_xlim(low - pad, high + pad)
-    steps.axvline(1, color=style.LINE, linewidth=1)
-    for row, entry in enumerate(levels.itertuples()):
-        style.draw_bar(times, row, entry.latency_ms, style.PLAIN)
-        style.draw_interval(times, row, entry.latency_low_ms, entry.latency_high_ms)
-        style.write_after(times, entry.latency_ms, row, style.write_ms(entry.latency_ms))
-        if math.isfinite(entry.speedup):
-            style.draw_speedup(steps, row, entry)
-    times.set_xticks([t for t in MaxNLocator(4).tick_values(0, longest) if t <= 1.1 * longest])
-    steps.xaxis.set_major_locator(MaxNLocator(4))
-    style.set_head(times, "latency of one inference")
-    style.set_head(steps, "speed-up over the level below")
-    times.set_xlabel("latency with 95 % interval (ms)")
-    steps.set_xlabel("times as fast; grey: noise floor")
-    return figure
-
-
-@draws(pd.DataFrame)
-def plot_threads(scaling: pd.DataFrame) -> Chart:
-    """Latency against threads, one line per experiment, with its interval and the ideal.
-
-    ``scaling`` is a frame of ``frames.SCALING``. Wall time in ms; both axes are logarithmic, so
-    that ideal scaling is a straight line, dotted here. Where lines cross, the faster experiment
-    depends on the number of threads.
-    """
-    names = list(dict.fromkeys(scaling["experiment"]))
-    margin = 0.35 + min(1.95, max(map(style.text_inches, names), default=0.0))
-    figure, (axis,) = style.new_figure("What do more threads gain?", 3.4, left=0.75, right=margin)
-    parts = {name: scaling[scaling["experiment"] == name].sort_values("threads") for name in names}
-    ideal = {
-        name: part["latency_ms"].iloc[0] * part["threads"].iloc[0] / part["threads"]
-        for name, part in parts.items()
-    }
-    _draw_lines(axis, "threads", parts, ideal)
-    axis.set_ylabel("wall time (ms)")
-    axis.set_xlabel("threads; latency with 95 % interval; dotted: ideal scaling")
-    return figure
-
-
-def _draw_lines(
-    axis: Axes, x: str, parts: Mapping[str, pd.DataFrame], dotted: Mapping[str, pd.Series]
-) -> None:
-    """Latency with its interval over a column, both logarithmic, and another line by name."""
-    style.use_log_scales(axis)
-    axis.yaxis.set_minor_formatter(axis.yaxis.get_major_formatter())
-    ends, colors = [], itertools.chain(style.SERIES, itertools.repeat(style.LINE))
-    for (name, part), color in zip(parts.items(), colors, strict=False):
-        if name in dotted:
-            axis.plot(part[x], dotted[name], ":", color=color, linewidth=1)
-        axis.vlines(part[x], part["latency_low_ms"], part["latency_high_ms"], color=color)
-        axis.plot(part[x], part["latency_ms"], "o-", color=color, linewidth=1.8, markersize=5)
-        ends.append((part["latency_ms"].iloc[-1], style.shorten(name, 24), color))
-    style.label_ends(axis, ends)
-    values = sorted({value for part in parts.values() for value in part[x]})
-    axis.xaxis.set_major_locator(FixedLocator(values))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.tick_params(axis="y", which="both", labelsize=8, labelcolor=style.FAINT)
-
-
-@draws(Run)
-def plot_sizes(run: Run) -> Chart:
-    """Latency over the size of ``--sweep``, and below it the share of each category.
-
-    Latency in ms with its 95 % interval, one line per experiment, dotted where the straight line of
-    ``Run.size_fits`` is; the shares are those of the first comparison's candidate. One thread
-    count, the first.
-    """
-    name, phases, fits = run.record.plan.sweep, run.phases, run.size_fits
-    assert phases is not None, "a sweep has phases"
-    swept = sorted(run.traced, key=lambda m: m.phase.size)
-    swept = [m for m in swept if m.threads == swept[0].threads and not m.control]
-    rows, chosen = phases.set_index(["experiment", "threads"]), run.comparisons[0].candidate.side
-    parts = {
-        side: rows.loc[[(m.name, m.threads) for m in swept if m.side == side]]
-        for side in dict.fromkeys(m.side for m in swept)
-    }
-    margin = 0.35 + min(1.95, max(map(style.text_inches, [*parts, *style.COLORS])))
-    figure, (times, shares) = style.new_figure(
-        f"How does latency grow with {name}? {plural(swept[0].threads, 'thread')}",
-        5.2, rows=2, left=0.75, right=margin,
-    )  # fmt: skip
-    lines = {
-        fit.side: fit.fixed_ms + fit.each_ms * parts[fit.side]["size"] ** fit.power
-        for fit in (() if fits is None else fits[fits["threads"] == swept[0].threads].itertuples())
-    }
-    _draw_lines(times, "size", parts, lines)
-    times.set_ylabel("latency (ms)")
-    table = pd.DataFrame(
-        {
-            m.phase.size: m.categories.set_index("category")["share"]
-            for m in swept
-            if m.side == chosen
-        }
-    )
-    table = 100 * table.reindex(style.COLORS).fillna(0.0)
-    table = table[table.max(axis=1) > 0]
-    colors = [style.color_of(category) for category in table.index]
-    shares.stackplot(table.columns.to_numpy(float), table.to_numpy(), colors=colors)
-    shares.set_ylim(0, 100)
-    middles = table.iloc[:, -1].cumsum() - table.iloc[:, -1] / 2
-    style.label_ends(shares, list(zip(middles, table.index, colors, strict=True)))
-    shares.set_ylabel(f"share of {chosen} (%)")
-    shares.set_xlabel(f"{name}; latency with 95 % interval; dotted: straight line")
-    return figure
 
 
 def _name_dots(

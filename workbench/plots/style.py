@@ -106,8 +106,6 @@ def _describe_rows(axis: Axes, first: Axes) -> list[str]:
     for text in filter(Text.get_text, axis.texts):
         height = text.xy[1] if isinstance(text, Annotation) else text.get_position()[1]
         rows.setdefault(names.get(round(height), ""), []).append(text.get_text())
-    if axis.xaxis.get_ticks_position() == "top":
-        rows["columns"] = [tick.get_text() for tick in axis.get_xticklabels()]
     return [f"{name}: {', '.join(said)}".strip(": ") for name, said in rows.items()]
 
 

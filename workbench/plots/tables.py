@@ -16,6 +16,7 @@ from workbench.frames import (
     PROJECTED,
     format_figure,
     format_number,
+    format_range,
     format_share,
     is_emulated,
 )
@@ -179,6 +180,29 @@ def show_table(
     title = [f"**{to_markdown(caption)}**", ""] if caption else []
     page = _write_html(cells, list(map(str, shown)), heads, numbers, caption, meanings)
     return Table(page, "\n".join([*title, *lines]))
+
+
+def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
+    """E2E and the parts with the most time in any run; speed-ups only where significant."""
+    largest = aligned.groupby("name", sort=False)["time_ms"].max()
+    parts = largest.drop("E2E", errors="ignore").nlargest(top).index
+    chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
+    significant = aligned["outcome"].isin(["faster", "slower"])
+    ratios = aligned["speedup"].map(" ({:.2f}x)".format).where(significant, "")
+    times = aligned["time_ms"]
+    cells = aligned.assign(text=format_range(times.max(), *times)[1:] + ratios)
+    wide, caption = put_side_by_side(cells, chosen)
+    wide.insert(0, aligned["level"].iloc[-1], chosen)
+    return show_table(wide, caption=f"{caption}; mean times, and speed-ups of typical ones")
+
+
+def put_side_by_side(cells: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, str]:
+    """The ``text`` of each ``name`` with a column per ``run``, and a legend of the columns."""
+    runs = list(dict.fromkeys(cells["run"]))
+    heads = {run: f"[{number}]" for number, run in enumerate(runs, 1)}
+    wide = cells.pivot(index="name", columns="run", values="text").loc[names, runs]
+    caption = "; ".join(f"{head} {run}" for run, head in heads.items())
+    return wide.rename(columns=heads).reset_index(drop=True), caption
 
 
 def _is_number(dtype: object) -> bool:

@@ -26,7 +26,7 @@ from workbench.analysis.variants import tabulate_variants
 from workbench.errors import WorkbenchError, unknown_name
 from workbench.export.program import Program
 from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
-from workbench.plots.changes import plot_isa_levels, plot_sizes, plot_speedups, plot_threads
+from workbench.plots.changes import plot_speedups
 from workbench.plots.style import Chart, convert
 from workbench.plots.tables import (
     Table,
@@ -335,17 +335,17 @@ def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterato
 
 
 def _sweeps(run: Run, top: int) -> Iterator[Part]:
-    """Figures and tables of what ISA levels, threads and sizes bring, and what is not covered."""
+    """What ISA levels, threads and sizes bring, and what is not covered."""
     parts = list(_isa_levels(run))
     if run.record.plan.sweep:
-        parts += [plot_sizes(run), show_note(*run.size_changes)] if run.size_changes else []
+        parts += [show_note(*run.size_changes)] if run.size_changes else []
         parts += _phases(run)
     if run.size_fits is not None:
         caption = "latency = fixed + each * size ** power; `off`: largest deviation from the fit"
         parts.append(show_table(run.size_fits, caption=caption))
     if run.scaling is not None:
         caption = "speedup: over the fewest threads; wall time; 95 % intervals"
-        parts += [plot_threads(run.scaling), show_table(run.scaling, caption=caption)]
+        parts += [show_table(run.scaling, caption=caption)]
         parts += [show_note(*(run.crossovers or ("No crossover was shown.",)))]
     yield from parts or [
         "Measured: one toggle at one thread count. `--isa-ladder` measures every ISA level of "
@@ -356,11 +356,13 @@ def _sweeps(run: Run, top: int) -> Iterator[Part]:
 def _isa_levels(run: Run) -> Iterator[Part]:
     if run.isa_levels is None:
         return
-    for _, levels in run.isa_levels.groupby("threads"):
-        yield plot_isa_levels(levels)
+    for threads, levels in run.isa_levels.groupby("threads"):
+        steps = levels[levels["speedup"].notna()]
+        yield plot_speedups(steps.assign(name=steps["level"]))
         yield show_table(
             levels.drop(columns=["threads"]).assign(code=_codes_of(run, levels)),
-            caption="speedup: over the level below; total: over the lowest; 95 % intervals",
+            caption=f"{frames.plural(threads, 'thread')}; speedup: over the level below; "
+            "total: over the lowest; 95 % intervals",
         )
     portable = run.ledger.loc[run.ledger["kind"] == "portable", "duration_ns"].sum()
     share = portable / run.ledger["duration_ns"].sum()

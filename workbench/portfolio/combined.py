@@ -15,10 +15,15 @@ from workbench.analysis.run import Comparison, Measurement
 from workbench.errors import WorkbenchError
 from workbench.frames import COMPARISON, EMULATED, LAYER_CODE, RUNS, check
 from workbench.plots.breakdown import plot_categories
-from workbench.plots.changes import plot_heatmap
-from workbench.plots.tables import fold_table, join_tables, show_note, show_table
+from workbench.plots.tables import (
+    fold_table,
+    join_tables,
+    put_side_by_side,
+    show_aligned,
+    show_note,
+    show_table,
+)
 from workbench.records.codec import to_document
-from workbench.report.gate import put_side_by_side, show_aligned
 from workbench.report.html import Section, render_html, render_markdown
 from workbench.store import atomic_write, safe_name
 
@@ -219,8 +224,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
         return
     timed = combined.layers[combined.layers["run"].isin(list(bars))]
     if len(bars) > 1:
-        items = [plot_heatmap(timed, top=TOP), show_aligned(timed, top=TOP)]
-        yield Section("Time by layer", items=items)
+        yield Section("Time by layer", items=[show_aligned(timed, top=TOP)])
     layers = combined.layers
     bracketed = (" [" + layers["kernels"] + "]").where(layers["kernels"] != "", "")
     layer_names = list(dict.fromkeys(layers["name"]))

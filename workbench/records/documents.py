@@ -192,7 +192,6 @@ CONFIG_EXPERIMENT = _keys(
     isa=_key(str, "the ISA level, such as avx2; native by default"),
     isa_off=_key(_WORDS, "CPU extensions to hide"),
     weights=_key(str, "packed at every start (default), or cached in a file"),
-    workspace=_key(str, "what shares an XNNPACK workspace: delegate, method or process"),
     threads=_key(_COUNTS, "thread counts; 1 by default"),
     num_threads=_key(int, "the same, as the kit has it"),
     runs=_key(int, "minimum timed inferences; 50, with a runner_path 100"),
@@ -224,7 +223,7 @@ CONFIG.__doc__ = "The config of `workbench run`: that of Arm's profiling kit, an
 #: Keys of a matrix whose value may be written without brackets if it is a single one.
 LISTS = (
     *("models", "dtypes", "targets", "isa", "threads", "rewrite", "against", "weights"),
-    *("workspace", "runtime", "programs"),
+    *("runtime", "programs"),
 )
 
 

@@ -229,11 +229,10 @@ class Experiment:
     """One way to run a program, of the plan's the one named ``program``, in the one ``phase``.
 
     ``isa`` is an ISA level, ``isa_off`` further features to hide; ``weights`` says where starts get
-    packed weights from, ``workspace`` what shares one (empty: as XNNPACK was built); ``runner`` is
-    ``wheel`` (the native runner; old runs also have ``python``), another version of ExecuTorch, or
-    the path of an ``executor_runner``. The fields after ``control`` are for the latter: ``mode`` is
-    ``timing`` or ``xnntrace`` (a build whose XNNPACK logs its kernels); ``threads``, ``runs`` and
-    ``warmup`` replace the plan's.
+    packed weights from; ``runner`` is ``wheel`` (the native runner; old runs also have ``python``),
+    another version of ExecuTorch, or the path of an ``executor_runner``. The fields after
+    ``control`` are for the latter: ``mode`` is ``timing`` or ``xnntrace`` (a build whose XNNPACK
+    logs its kernels); ``threads``, ``runs`` and ``warmup`` replace the plan's.
     """
 
     name: str
@@ -250,7 +249,6 @@ class Experiment:
     program: str = ""
     phase: str = ""
     weights: str = "packed"
-    workspace: str = ""
 
     @property
     def has_roof(self) -> bool:
@@ -474,10 +472,10 @@ class Start:
     """A process from its exec to its first output.
 
     ``mode`` is ``time``; ``cold``, with the files that it maps dropped from the page cache before;
-    ``write``, with its file of packed weights written anew; or ``memory``, with its memory read
-    after every stage; old runs also have starts that read the program instead of mapping it.
-    ``cached`` is how much of the program's file was in the page cache. ``weights`` says what became
-    of the file of packed weights: ``mapped``, ``written``, or ``packed`` if it was not used.
+    or ``memory``, with its memory read after every stage; old runs also have starts that read the
+    program instead of mapping it. ``cached`` is how much of the program's file was in the page
+    cache. ``weights`` says whether the file of packed weights was ``mapped``, or its weights
+    ``packed``.
     """
 
     experiment: str

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from workbench.analysis.open import open_run
 from workbench.analysis.run import Run
 from workbench.errors import UsageError, WorkbenchError, printable
 from workbench.frames import WRONG, format_range, plural
-from workbench.plots.tables import Table, show_note, show_table
+from workbench.plots.tables import show_aligned, show_note, show_table
 from workbench.records.documents import DOCUMENTS
 from workbench.records.runs import SCHEMA_VERSION
 from workbench.report.artifacts import summarize_run
@@ -87,29 +87,6 @@ def describe_row(row: dict[str, Any]) -> str:
         return f"{text}, too few restarts for an interval"
     low, high = (100 * (1 / row[end] - 1) for end in ("high", "low"))
     return f"{text}, latency {low:+.1f} % to {high:+.1f} % (95 % CI)"
-
-
-def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
-    """E2E and the parts with the most time in any run; speed-ups only where significant."""
-    largest = aligned.groupby("name", sort=False)["time_ms"].max()
-    parts = largest.drop("E2E", errors="ignore").nlargest(top).index
-    chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
-    significant = aligned["outcome"].isin(["faster", "slower"])
-    ratios = aligned["speedup"].map(" ({:.2f}x)".format).where(significant, "")
-    times = aligned["time_ms"]
-    cells = aligned.assign(text=format_range(times.max(), *times)[1:] + ratios)
-    wide, caption = put_side_by_side(cells, chosen)
-    wide.insert(0, aligned["level"].iloc[-1], chosen)
-    return show_table(wide, caption=f"{caption}; mean times, and speed-ups of typical ones")
-
-
-def put_side_by_side(cells: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, str]:
-    """The ``text`` of each ``name`` with a column per ``run``, and a legend of the columns."""
-    runs = list(dict.fromkeys(cells["run"]))
-    heads = {run: f"[{number}]" for number, run in enumerate(runs, 1)}
-    wide = cells.pivot(index="name", columns="run", values="text").loc[names, runs]
-    caption = "; ".join(f"{head} {run}" for run, head in heads.items())
-    return wide.rename(columns=heads).reset_index(drop=True), caption
 
 
 def describe_compared(compared: Compared) -> list[object]:

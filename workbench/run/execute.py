@@ -1,7 +1,6 @@
 """Execute a plan: interleaved live runners, then starts, then sampled ones; all recorded."""
 
 import contextlib
-import hashlib
 import itertools
 import math
 import random
@@ -310,30 +309,29 @@ def start_runner(
                 flags += ["--input_shape", "x".join(map(str, tensor.shape))]
     if cores := experiment.cpu_affinity or (() if core is None else (core,)):
         flags += ["--cpus", ",".join(map(str, cores))]
+    flags += experiment.extra_args
     if experiment.weights == "cached":
-        flags += ["--weight_cache", place_weights(recorder, experiment)]
-    if experiment.workspace:
-        flags += ["--workspace", experiment.workspace]
-    flags += [*experiment.extra_args, *more]
-    return open_runner(runner, flags, timeout_s=plan.timeout_s)
+        if experiment.name not in recorder.weights:
+            recorder.weights[experiment.name] = write_weights(recorder, experiment, runner, flags)
+        flags += ["--weight_cache", recorder.weights[experiment.name]]
+    return open_runner(runner, [*flags, *more], timeout_s=plan.timeout_s)
 
 
-def place_weights(recorder: RunRecorder, experiment: Experiment) -> str:
-    """Where on the target an experiment keeps its packed weights, of which it alone has a file.
+def write_weights(
+    recorder: RunRecorder, experiment: Experiment, runner: Runner, flags: Sequence[str]
+) -> str:
+    """Write an experiment's packed weights to a file on the target, which later starts map.
 
-    XNNPACK lets only one process at a time map a file. The name has a hash of all that decides what
-    is in it: an interrupted run may continue on another CPU, or with another XNNPACK.
+    XNNPACK lets only one process at a time map a file, so each experiment has its own.
     """
-    plan, runner = recorder.run.plan, recorder.runner
-    if experiment.name not in recorder.weights:
-        code = [runner.description, runner.isa.features, experiment.isa, experiment.isa_off]
-        method = plan.phase_of(experiment).method
-        content = [plan.program_of(experiment).sha256, method, experiment.phase, *code]
-        key = hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
-        path = recorder.run_dir.resolve() / PACKED / f"{experiment.name}-{key}"
-        path.parent.mkdir(exist_ok=True)
-        recorder.weights[experiment.name] = runner.target.place(path)
-    return recorder.weights[experiment.name]
+    path = recorder.run_dir.resolve() / PACKED / experiment.name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)  # an interrupted run may continue on another CPU
+    place = runner.target.place(path)
+    with open_runner(
+        runner, [*flags, "--weight_cache", place], timeout_s=recorder.run.plan.timeout_s
+    ):
+        return place
 
 
 def start_runtime(
@@ -470,9 +468,8 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
     ]
     # Where starts are what is compared, none is saved.
     compared = any(experiment.weights == "cached" for experiment in chosen)
-    counts = {"memory": 1, "time": plan.starts, "cold": min(plan.starts, COLD_STARTS)}
-    if compared:
-        counts |= {"cold": plan.starts, "write": plan.starts}
+    cold = plan.starts if compared else min(plan.starts, COLD_STARTS)
+    counts = {"memory": 1, "time": plan.starts, "cold": cold}
     modes = [mode for mode, count in counts.items() for _ in range(count)]
     for number, mode in enumerate(modes):
         spent_s = (time.monotonic() - began) / max(1, len(chosen))

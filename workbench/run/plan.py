@@ -5,14 +5,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib import metadata
-from itertools import chain, count, pairwise, product
+from itertools import chain, count, pairwise
 from pathlib import Path
 
 import numpy as np
 
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.program import Program
-from workbench.options import RUNTIMES, WEIGHTS, WORKSPACES, MeasureOptions
+from workbench.options import RUNTIMES, WEIGHTS, MeasureOptions
 from workbench.records.runs import (
     LADDER_TOGGLE,
     Experiment,
@@ -71,7 +71,7 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         raise UsageError(what, where=f"--target {runner.target.name}")
     threads = choose_threads(options.threads, runner)
     toggle, experiments, pairs = choose_experiments(options, runner.isa, compared, runtimes)
-    if (options.weights or options.workspace) and runner.target.platform == "mac":
+    if options.weights and runner.target.platform == "mac":
         raise UsageError("needs Linux or Android", where="--weights")
     for version in options.runtime:
         version_runner(version)
@@ -426,39 +426,26 @@ def choose_experiments(
     ``programs`` are the names of several that are compared, the baseline first; ``runtimes`` are
     those of the ones that ExecuTorch does not run.
     """
-    for name, words, known in (
-        ("weights", options.weights, WEIGHTS), ("workspace", options.workspace, WORKSPACES),
-    ):  # fmt: skip
-        if wrong := [word for word in words if word not in known]:
-            raise unknown_name(name, wrong[0], known, where=f"--{name}")
-    kinds = list(product(options.weights or ("packed",), options.workspace or ("",)))
-    if len(kinds) > 1:
+    for word in options.weights:
+        if word not in WEIGHTS:
+            raise unknown_name("weights", word, WEIGHTS, where="--weights")
+    if len(options.weights) > 1:
         if options.isa_ladder or len(programs) > 1 or options.toggle not in ("auto", "none"):
             what = "several are the sides of a run: one program at one ISA level"
-            raise UsageError(what, where="--weights" if len(options.weights) > 1 else "--workspace")
-        return "none", *plan_starts(kinds)
+            raise UsageError(what, where="--weights")
+        return "none", *plan_weights(options.weights)
     name, experiments, pairs = _choose_code(options, isa, programs, runtimes)
-    weights, workspace = kinds[0]
-    alike = (replace(e, weights=weights, workspace=workspace) for e in experiments)
-    return name, tuple(alike), pairs
+    for weights in options.weights:
+        experiments = tuple(replace(e, weights=weights) for e in experiments)
+    return name, experiments, pairs
 
 
-def plan_starts(
-    kinds: Sequence[tuple[str, str]],
-) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
-    """Each kind of weights and workspace, a control like the first; pairs of it with the others."""
-    differs = [len(set(words)) > 1 for words in zip(*kinds, strict=True)]
-    named = {
-        "_".join(word for word, other in zip(kind, differs, strict=True) if other): kind
-        for kind in kinds
-    }
-    sides = [
-        Experiment(name, weights=weights, workspace=workspace)
-        for name, (weights, workspace) in named.items()
-    ]
-    control = replace(sides[0], name=CONTROL, control=True)
-    first, *others = named
-    return (*sides, control), tuple(Pair(first, it, f"with {it}") for it in others)
+def plan_weights(kinds: Sequence[str]) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
+    """Each kind of weights, a control like the first; pairs of it with the others."""
+    first, *others = dict.fromkeys(kinds)
+    sides = [Experiment(kind, weights=kind) for kind in (first, *others)]
+    control = Experiment(CONTROL, weights=first, control=True)
+    return (*sides, control), tuple(Pair(first, other, f"with {other}") for other in others)
 
 
 def _choose_code(

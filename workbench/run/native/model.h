@@ -47,11 +47,11 @@ class Model {
  public:
   Model(const std::string& path, const std::string& data_path, std::string method,
         et::EventTracer* tracer, const std::function<bool()>& load_operators,
-        WeightCache weights)
+        const std::string& weight_cache)
       : file_(open_program(path)),
         loader_(std::make_unique<executorch::extension::BufferDataLoader>(file_.data(),
                                                                           file_.size())),
-        weights_(std::move(weights)) {
+        weights_(weight_cache, file_.size()) {
     if (!data_path.empty()) data_.emplace(data_path);
     stages.program = file_.data();
     stages.end("file");
@@ -342,7 +342,6 @@ class Model {
     }
     arena_.emplace(et::Span<et::Span<uint8_t>>(planned_spans_.data(), planned_spans_.size()));
     memory_.emplace(&method_allocator_, &*arena_, &temporary_allocator_);
-    weights_.choose_file(file_.size(), !stages.on());
     stages.end("arenas", arena_bytes);
     int64_t start = 0;
     const auto load = [&] {
@@ -351,6 +350,7 @@ class Model {
                                    data_ ? &*data_->map : nullptr, &weights_.options());
     };
     auto first = load();
+    if (first.error() == Error::OperatorMissing) weights_.discard();
     const bool again = first.error() == Error::OperatorMissing && load_operators();
     if (again) {
       error_log.take();
@@ -363,7 +363,6 @@ class Model {
     stages.end("method", method_allocator_.bytes + temporary_allocator_.bytes);
     if (method.ok()) {
       method_.emplace(std::move(*method));
-      weights_.finish();
     } else if (method.error() == Error::OperatorMissing) {
       throw Failure(kMissing, "operator", "the program needs operators that this runner lacks",
                     method.error());

@@ -343,7 +343,7 @@ void run(int argc, char** argv) {
   Observers observers(flags);
   Model model(flags.model_path, flags.data_path, flags.method_name, observers.tracer.get(),
               [&] { return load_operators(flags.operators, true); },
-              WeightCache(flags.weight_cache, flags.workspace));
+              flags.weight_cache);
   for (size_t i = 0; i < flags.inputs.size(); i++) {
     if (i > 0 && !stages.on()) model.run();
     model.set_inputs(flags.inputs[i].files, flags.inputs[i].shapes);

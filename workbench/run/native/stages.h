@@ -114,7 +114,7 @@ class Stages {
   bool reads_memory() const { return memory_; }
 
   // Starts this process again, which gives the time of its exec; drops the files that it maps from
-  // the page cache first if asked to. `mode` is empty (no stages), "time", "cold", "write" or "memory".
+  // the page cache first if asked to. `mode` is empty (no stages), "time", "cold" or "memory".
   void start(const std::string& mode, const std::string& path, const std::string& weight_cache) {
     if (mode.empty()) return;
     on_ = true;
@@ -128,7 +128,6 @@ class Stages {
     }
     cached_ = share_cached(path, mode == "cold");
     if (mode == "cold") share_cached(weight_cache, true);
-    if (mode == "write") std::remove((weight_cache + ".sum").c_str());
     last_ = now_ns(CLOCK_MONOTONIC);
     last_cpu_ = now_ns(CLOCK_PROCESS_CPUTIME_ID);
     std::string said = std::to_string(last_) + ' ' + std::to_string(cached_);

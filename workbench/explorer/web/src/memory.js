@@ -35,7 +35,7 @@ export class Memory {
   redraw() {
     const { sides, model } = this.view;
     const groups = [["Largest resident set", "MB", m => merge(m.memory.map(row => ({ ...row, mb: row.size_bytes / 1e6 })), "part", "mb")]];
-    const caches = { warm: "", cold: ", files not cached", written: ", writing the packed weights" };
+    const caches = { warm: "", cold: ", files not cached" };
     for (const [cache, text] of model.head.emulated ? [] : Object.entries(caches)) {
       groups.push([`From exec to the first output${text}`, "ms",
         m => merge(m.start.filter(row => row.cache === cache), "stage", "mean_ms")]);
