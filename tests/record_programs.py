@@ -21,8 +21,8 @@ from torch.nn import functional
 
 from workbench.export.lower import lower_model
 from workbench.models.loader import LoadedModel
-from workbench.process import silence
 from workbench.options import ExportOptions
+from workbench.process import silence
 from workbench.records.codec import to_json
 from workbench.records.runs import Ceilings, Probe
 

@@ -2,8 +2,7 @@
 
 import functools
 import itertools
-import subprocess
-import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +35,7 @@ from workbench.models.zoo.edgetam_image_encoder import (
 )
 from workbench.models.zoo.mobilenet_v3_small import InvertedResidual
 from workbench.models.zoo.squeezesam import SqueezeSam, click_and_box
-from workbench.options import ExportOptions
+from workbench.options import COMMON_REWRITES, ExportOptions
 from workbench.records.layers import Instruction, Layers, Method, Origin, XNode
 
 
@@ -64,9 +63,11 @@ def mixed_model(**changes):
 
 @pytest.fixture(scope="module")
 def record_of(tmp_path_factory):
-    """The record of the mixed model in a dtype, exported once."""
-    root = tmp_path_factory.mktemp("mixed")
-    return functools.cache(lambda dtype: export_quietly(mixed_model(), root, dtype=dtype))
+    """The record of the mixed model in a dtype, exported once with all common rewrites."""
+    root, rewrite = tmp_path_factory.mktemp("mixed"), ("all",)
+    return functools.cache(
+        lambda dtype: export_quietly(mixed_model(), root, dtype=dtype, rewrite=rewrite)
+    )
 
 
 # Dtypes
@@ -94,7 +95,7 @@ def test_each_dtype_computes_what_the_model_does(record_of, dtype, least, quanti
     assert 0 < output.max_abs < output.scale
     assert 0.95 < output.cosine <= 1 + 1e-9
     assert export.problem == ""
-    assert export.pte == f"mixed_xnnpack_{dtype}.pte"
+    assert export.pte == f"mixed-all_xnnpack_{dtype}.pte"
     assert export.options.get("quantized", "").startswith(quantized)
     left = sum(row.count for row in export.partition if not row.delegated)
     assert left == sum(row.count for row in export.undelegated)
@@ -160,8 +161,9 @@ def test_layers_can_be_kept_in_float(tmp_path):
 @pytest.mark.parametrize("dtype", ["int8dyn", "8da4w"])
 def test_nothing_to_quantise_is_an_error(dtype, tmp_path):
     model = LoadedModel("conv", nn.Conv2d(3, 4, 1), (torch.ones(1, 3, 4, 4),))
+    options = ExportOptions(dtype=dtype, rewrite=("linears",))
     with pytest.raises(ExportError, match=rf"^model conv: nothing to quantise for {dtype}.*int8"):
-        export_model(model, options=ExportOptions(dtype=dtype), root=tmp_path)
+        export_model(model, options=options, root=tmp_path)
     assert not list(tmp_path.rglob("*"))
 
 
@@ -183,8 +185,10 @@ def test_what_no_layer_made_shares_no_scale(tmp_path):
     """One scale for all tokens would round the class token to zero."""
     torch.manual_seed(0)
     model = LoadedModel("token", ClassToken(), (torch.randn(1, 4, 8),))
-    export = export_quietly(model, tmp_path, dtype="int8")
-    assert export.fidelity[0].sqnr_db > 30
+    plain = export_quietly(model, tmp_path, dtype="int8")
+    assert plain.rewrite == () and "--rewrite concatenations avoids it (tried: " in plain.problem
+    kept = export_quietly(model, tmp_path, dtype="int8", rewrite=("concatenations",))
+    assert kept.fidelity[0].sqnr_db > 30 and kept.rewrite == ("concatenations",)
 
 
 @pytest.mark.slow
@@ -375,7 +379,8 @@ def test_the_smallest_part_that_the_delegate_computes_wrongly_is_bundled(tmp_pat
 
     torch.manual_seed(0)
     model = LoadedModel("shares", Shares(), (torch.randn(1, 3, 8, 8),))
-    export = export_quietly(model, tmp_path, rewrite=False)
+    export = export_quietly(model, tmp_path)
+    assert "; --rewrite softmax avoids it (tried: " in export.problem
     text = "conv2d, softmax: attach shares_xnnpack_fp32.wrong.bp to an issue of pytorch/executorch"
     assert export.options["smallest wrong part"] == text
     (bundle,) = tmp_path.rglob("*.wrong.bp")
@@ -460,7 +465,9 @@ def test_a_residual_stream_that_is_normalised_stays_in_float():
     torch.manual_seed(0)
     x = torch.randn(1, 4, 16) * torch.logspace(-3, 3, 16)
     exported = torch.export.export(Residual().eval(), (x,))
-    graph = quantize_activations(exported, "int8", [((x,), {})])[0].graph
+    options, counts = ExportOptions(dtype="int8", rewrite=("sums",)), Counter()
+    graph = quantize_activations(exported, options, [((x,), {})], counts)[0].graph
+    assert counts == {"sums": 1}
     (total,) = (node for node in graph.nodes if node.target is torch.ops.aten.add.Tensor)
     assert not any("quantize" in str(user.target) for user in total.users)
     (linear,) = (node for node in graph.nodes if node.target is torch.ops.aten.linear.default)
@@ -482,7 +489,8 @@ class Attending(nn.Module):
 def rewritten(module, *inputs, backend="xnnpack"):
     """What a rewritten program returns, what the module does, and what was rewritten."""
     exported = torch.export.export(module, inputs)
-    counts = rewrite_operators(exported, ExportOptions(backend=backend))
+    options = ExportOptions(backend=backend, rewrite=tuple(COMMON_REWRITES))
+    counts = rewrite_operators(exported, options)
     return exported.module()(*inputs), module(*inputs), dict(counts)
 
 
@@ -490,12 +498,12 @@ def rewritten(module, *inputs, backend="xnnpack"):
     ("turn", "undone"),
     [
         (lambda x: x.transpose(1, 2).transpose(-1, 1), {}),
-        (lambda x: x.transpose(1, 2).transpose(-2, 1), {"transpose": 1}),
-        (lambda x: x.transpose(-3, 3).permute(0, 3, 2, -3), {"permute": 1}),
-        (lambda x: x.permute(0, 2, 3, 1).permute(0, 3, 1, 2), {"permute": 1}),
+        (lambda x: x.transpose(1, 2).transpose(-2, 1), {"transposes": 1}),
+        (lambda x: x.transpose(-3, 3).permute(0, 3, 2, -3), {"transposes": 1}),
+        (lambda x: x.permute(0, 2, 3, 1).permute(0, 3, 1, 2), {"transposes": 1}),
         (lambda x: x.permute(0, 2, 3, 1).permute(0, 2, 3, 1), {}),
         (lambda x: x.permute(0, 2, 3, 1).add(1).permute(0, 3, 1, 2), {}),
-        (lambda x: x.transpose(1, 2).transpose(1, 2).transpose(1, 2), {"transpose": 1}),
+        (lambda x: x.transpose(1, 2).transpose(1, 2).transpose(1, 2), {"transposes": 1}),
     ],
 )
 def test_transposes_that_undo_each_other_go(turn, undone):
@@ -532,8 +540,8 @@ REWRITTEN = [
     *((module, [x], "silu" if x.dtype == torch.float16 else "", 2e-3)
       for module in (nn.SiLU(), Overwritten(False), Overwritten(True))
       for x in (FINE.half(), FINE)),
-    (Attending(), [QUERY, KEY, KEY], "scaled_dot_product_attention", 1e-5),
-    (Attending(scale=0.3), [QUERY, KEY, KEY], "scaled_dot_product_attention", 1e-5),
+    (Attending(), [QUERY, KEY, KEY], "attention", 1e-5),
+    (Attending(scale=0.3), [QUERY, KEY, KEY], "attention", 1e-5),
     (Attending(is_causal=True), [QUERY] * 3, "", 0),
     (Attending(attn_mask=MASK), [QUERY] * 3, "", 0),
     (Attending(enable_gqa=True), [QUERY, *[QUERY[:, :1]] * 2], "", 0),
@@ -557,15 +565,18 @@ def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
     torch.manual_seed(0)
     norm = nn.LayerNorm(256, elementwise_affine=affine)
     model = LoadedModel("norm", norm, (torch.randn(1, 4, 256),))
-    export = export_quietly(model, tmp_path, dtype="fp16", backend=backend)
-    assert export.options == {"rewritten": "1 layer_norm"}
+    options = {"dtype": "fp16", "backend": backend}
+    plain = export_quietly(model, tmp_path, **options)
+    assert "--rewrite layer_norm avoids it (tried: " in plain.problem
+    export = export_quietly(model, tmp_path, rewrite=("layer_norm",), **options)
+    assert export.options == {"rewritten": "1 layer_norm"} and export.rewrite == ("layer_norm",)
     assert export.fidelity[0].sqnr_db > 60
     assert rewritten(norm, torch.randn(1, 4, 256))[2] == {}
 
 
 def test_rewrites_keep_their_origin():
     exported = torch.export.export(nn.Sequential(nn.Hardsigmoid()), (torch.ones(2),))
-    rewrite_operators(exported, ExportOptions())
+    rewrite_operators(exported, ExportOptions(rewrite=("hardsigmoid",)))
     nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
     assert len(nodes) == 3
     assert all("hardsigmoid" in node.meta["stack_trace"] for node in nodes)
@@ -578,10 +589,10 @@ def test_rewriting_leaves_nothing_behind(tmp_path):
     torch.manual_seed(0)
     block = InvertedResidual(16, 3, 16, 16, True, nn.Hardswish, 1)
     model = LoadedModel("block", initialize(block), (torch.randn(1, 16, 8, 8),))
-    ours = export_quietly(model, tmp_path, dtype="fp16")
-    plain = export_quietly(model, tmp_path, dtype="fp16", rewrite=False)
-    assert ours.options == {"rewritten": "1 hardsigmoid"}
-    assert plain.options == {"rewrite": "no"}
+    ours = export_quietly(model, tmp_path, dtype="fp16", rewrite=("all",))
+    plain = export_quietly(model, tmp_path, dtype="fp16")
+    assert (ours.rewrite, ours.changes) == (("hardsigmoid",), "with 1 rewrite: hardsigmoid")
+    assert (plain.rewrite, plain.changes) == ((), "as ExecuTorch exports it")
     assert (sum(ours.delegates.values()), ours.undelegated) == (1, ())
     assert (sum(plain.delegates.values()), plain.undelegated[0].count) == (3, 4)
 
@@ -656,134 +667,3 @@ def test_raw_bytes_lie_in_the_given_order(dim_order, data):
             index[dimension] = position
         assert next(stored) == tensor[tuple(index)]
     assert next(stored, None) is None
-
-
-class Upsampled(nn.Module):
-    """Fused norms and activations, more tensors joined than XNNPACK joins at once."""
-
-    def __init__(self):
-        super().__init__()
-        self.convs = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU6(), nn.MaxPool2d(2),
-            nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.PReLU(8),
-        )  # fmt: skip
-
-    def forward(self, x):
-        x = self.convs(x)
-        large = nn.functional.interpolate(x, scale_factor=2, mode="bilinear")
-        return torch.cat([large] * 7, 1).amax(1), x.permute(0, 2, 3, 1)
-
-
-class Masked(nn.Module):
-    """Attention with a mask and without, between linear layers."""
-
-    def __init__(self):
-        super().__init__()
-        self.into, self.norm, self.out = nn.Linear(16, 48), nn.LayerNorm(16), nn.Linear(16, 8)
-        self.register_buffer("mask", torch.zeros(6, 6))
-
-    def forward(self, x):
-        q, k, v = self.into(self.norm(x)).view(2, 6, 2, 24).transpose(1, 2).split(8, -1)
-        attend = nn.functional.scaled_dot_product_attention
-        x = attend(q, k, v, attn_mask=self.mask.to(q.dtype)) + attend(q, k, v)
-        return nn.functional.gelu(self.out(x.transpose(1, 2).reshape(2, 6, 16)))
-
-
-class Recurrent(nn.Module):
-    """A loop over time, a buffer that keeps a state, a convolution of one dimension."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.cell = nn.Conv1d(4, 8, 3, padding=1), nn.GRU(8, 8, batch_first=True)
-        self.register_buffer("state", torch.zeros(1, 6, 8))
-
-    def forward(self, x):
-        x, _ = self.cell(self.conv(x).transpose(1, 2))
-        self.state.add_(x)
-        return self.state * 2
-
-
-class Branching(nn.Module):
-    """Two branches and a shared layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x):
-        x = self.layer(x)
-        return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x * 2, (x,))
-
-
-def sized_layers():
-    batch = torch.export.Dim("batch", min=1, max=8)
-    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Hardswish(), nn.Flatten(), nn.Linear(288, 4))
-    return LoadedModel("sized", module, (torch.randn(4, 3, 8, 8),), dynamic_shapes=({0: batch},))
-
-
-@pytest.mark.slow
-def test_a_short_import_has_the_whole_table_and_removes_functionalized_operators():
-    code = """
-import sys, torch
-from importlib.resources import read_text
-from ruamel.yaml import YAML
-from workbench.export.shortcuts import import_exir
-import_exir()
-print("torch._inductor.fx_passes.post_grad" in sys.modules)
-from executorch.exir.dialects.edge import _ops
-rows = YAML(typ="safe", pure=True).load(read_text("executorch.exir.dialects.edge", "edge.yaml"))
-print(_ops._edge_dialect_info == {row["inherits"]: row for row in rows}, len(rows) > 100)
-
-@torch.library.custom_op("mine::fill", mutates_args={"x"})
-def fill(x: torch.Tensor) -> None:
-    x.fill_(2)
-
-class Net(torch.nn.Module):
-    def forward(self, x):
-        y = x * 2
-        torch.ops.mine.fill(y)
-        return y
-
-exported = torch.export.export(Net(), (torch.ones(2),)).run_decompositions({})
-print("auto_functionalized" in str(exported.graph))
-from executorch.exir.program._program import unsafe_remove_auto_functionalized_pass as remove
-print("auto_functionalized" in str(remove(exported).graph), "mine.fill" in str(exported.graph))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.split() == ["False", "True", "True", "True", "False", "True"], done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: mixed_model(),
-        lambda: LoadedModel("upsampled", Upsampled(), (torch.randn(1, 3, 8, 8),)),
-        lambda: LoadedModel("masked", Masked(), (torch.randn(2, 6, 16),)),
-        lambda: LoadedModel("recurrent", Recurrent(), (torch.randn(1, 4, 6),)),
-        lambda: LoadedModel("branching", Branching(), (torch.randn(3, 8),)),
-        sized_layers,
-        lambda: "toy_cnn",
-    ],
-    ids=["mixed", "upsampled", "masked", "recurrent", "branching", "sized", "toy_cnn"],
-)
-def test_shortcuts_change_no_program(make, tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.export.reduce._SECONDS", 0.0)  # else it tries what time allows
-    runs, run = [], torch.fx.Interpreter.run
-    monkeypatch.setattr(
-        torch.fx.Interpreter, "run", lambda *args, **how: runs.append(1) or run(*args, **how)
-    )
-    for dtype in ("fp32", "fp16", "int8"):
-        made, retraces = [], []
-        for side in ("shortcuts", "upstream"):
-            with monkeypatch.context() as context:
-                if side == "upstream":
-                    context.setattr("workbench.export.shortcuts.COMPARED", {"torch": "0"})
-                torch.manual_seed(1)
-                runs.clear()
-                options = ExportOptions(dtype=dtype)
-                program = export_model(make(), options=options, root=tmp_path / side)
-                retraces.append(len(runs))
-            made.append((program.sha256, program.layers, program.export.partition))
-        assert made[0] == made[1], dtype
-        assert retraces[0] < retraces[1], dtype

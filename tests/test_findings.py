@@ -252,7 +252,7 @@ FOUND = {
              {"hint": "--dtype int8"}),
     "shown to be equal": ("rewrite", lambda: spelled_out(EQUAL), {
         "title": "less work computes the same: hard swish instead of 4 operators",
-        "hint": "--also-rewrite functions", "keys": "0/Add/1\n0/Clamp/2", "gain_ms": 0.75}),
+        "hint": "--rewrite functions", "keys": "0/Add/1\n0/Clamp/2", "gain_ms": 0.75}),
     "groups": ("grouped convolution", lambda: convolutions(), {
         "title": "1 grouped convolution with groups of 8 channels*5 GFLOP/s", "basis": "twin",
         "gain_ms": 1.5}),
@@ -619,7 +619,7 @@ def test_a_fix_that_is_an_export_says_that_nobody_made_it():
     names = ("mobilenet_v3_small", "toy_cnn", "smollm2", "vit_tiny")
     findings = pd.concat([recorded(name).findings for name in names])
     promised = findings[findings["basis"] != "measured"]
-    exports = promised["hint"].str.contains("--dtype|--also-rewrite")
+    exports = promised["hint"].str.contains("--dtype|--rewrite")
     assert exports.sum() >= 3
     assert promised["action"][exports].str.contains("not checked: no such export").all()
     assert (
@@ -733,7 +733,7 @@ def test_work_inside_a_recurrent_layer_of_pytorch_is_no_advice_to_register_a_buf
     facts = measured(*program)
     assert found(facts, "fixed work").empty
     rows = found(facts, "undelegated")
-    assert rows["action"].str.contains("--also-rewrite slices").to_list() == [True]
+    assert rows["action"].str.contains("--rewrite slices").to_list() == [True]
     assert rows["title"].iloc[0].startswith("full, split_with_sizes_copy run outside the delegate")
 
 

@@ -34,7 +34,6 @@ from workbench.export.lower import measure_layer_noise
 from workbench.export.rewrite import offer_rewrites, rewrite_operators
 from workbench.frames import FINDINGS
 from workbench.models.loader import LoadedModel, load_model
-from workbench.process import silence
 from workbench.optimize import search
 from workbench.optimize.proposals import (
     Choice,
@@ -48,6 +47,7 @@ from workbench.optimize.proposals import (
 )
 from workbench.optimize.score import call_metric
 from workbench.options import OPTIONAL_REWRITES, dtype_of_module
+from workbench.process import silence
 from workbench.records.optimize import Recipe, Study, Variant, VariantGain
 from workbench.store import load_recipe, save_recipe
 
@@ -217,7 +217,7 @@ def test_optional_rewrites_compute_the_same(name, gone):
     x = torch.randn(2, 3, 6)
     with silence():
         exported = torch.export.export(Wordy(), (x,))
-        counts = rewrite_operators(exported, wb.ExportOptions(also_rewrite=(name,)))
+        counts = rewrite_operators(exported, wb.ExportOptions(rewrite=(name,)))
     assert counts
     called = {str(node.target) for node in exported.graph.nodes}
     assert not any(f"aten.{word}" in target for word in gone for target in called)
@@ -241,7 +241,7 @@ class Recurrent(nn.Module):
 @pytest.mark.ci
 def test_slices_unroll_recurrent_layers_into_the_delegate(tmp_path):
     x = torch.randn(1, 3, 6)
-    sliced = wb.ExportOptions(also_rewrite=("slices",))
+    sliced = wb.ExportOptions(rewrite=("slices",))
     program = wb.export_model(Recurrent(), x, options=sliced, root=tmp_path)
     outside = {row.operator.partition(".")[0] for row in program.export.undelegated}
     assert not outside & {"aten::split_with_sizes_copy", "aten::squeeze_copy"}
@@ -303,12 +303,13 @@ def test_what_computes_the_same_is_found_in_any_spelling(text, function, x):
     module = Spelled(function).eval()
     with silence():
         exported = torch.export.export(module, (x,))
-        offered = [each.text for each in offer_rewrites(exported)]
+        parts = offer_rewrites(exported)
+        offered = [each.text for each in parts]
         names = ("functions", "order", "lookups")
-        counts = rewrite_operators(exported, wb.ExportOptions(also_rewrite=names))
+        counts = rewrite_operators(exported, wb.ExportOptions(rewrite=names))
         result = exported.module()(x)
     assert [each[: len(text)] for each in offered] == [text] * bool(text), offered
-    assert [*counts] == offered
+    assert {*counts} == {each.name for each in parts}
     torch.testing.assert_close(result, module(x), atol=1e-5, rtol=1e-5)
 
 
@@ -319,7 +320,7 @@ def test_known_problems_are_offered_a_rewrite(case):
     with silence():
         exported = torch.export.export(module.eval(), inputs)
         offered = [each for each in offer_rewrites(exported) if case.word in each.text]
-    assert offered and {each.name for each in offered} == {*case.fix["also_rewrite"]}
+    assert offered and {each.name for each in offered} == {*case.fix["rewrite"]}
 
 
 @pytest.mark.parametrize(("function", "rewritten"), [
@@ -331,7 +332,7 @@ def test_products_of_two_activations_become_batches_of_one(function, rewritten):
     x, module = torch.randn(2, 5, 6), Spelled(function).eval()
     with silence():
         exported = torch.export.export(module, (x,))
-        counts = rewrite_operators(exported, wb.ExportOptions(also_rewrite=("products",)))
+        counts = rewrite_operators(exported, wb.ExportOptions(rewrite=("products",)))
         torch.testing.assert_close(exported.module()(x), module(x))
     assert sum(counts.values()) == rewritten
 
@@ -382,7 +383,7 @@ def test_rewrites_are_proposed_for_what_findings_name_with_their_promise():
         ]
     )
     proposed = propose_rewrites(BASE, found)
-    made = [(v.options.also_rewrite, v.options.channels_last) for v in proposed]
+    made = [(v.options.rewrite, v.options.channels_last) for v in proposed]
     assert made == [
         (("mean",), False), (("powers",), False), ((), True), (("mean", "powers"), True)
     ]  # fmt: skip
@@ -403,8 +404,8 @@ def test_a_measured_gain_replaces_the_bound_of_the_finding_that_suggested_the_ch
     ).assign(rank=[1, 2, 3], action=f"do it{UNCHECKED}", share=0.1)
     found.loc[0, "hint"] = "workbench profile x --dtype int8  # one byte per weight"
     base = replace(BASE, sha256="a", latency_ms=10.0)
-    mean = wb.ExportOptions(also_rewrite=("mean",))
-    powers = wb.ExportOptions(also_rewrite=("powers",))
+    mean = wb.ExportOptions(rewrite=("mean",))
+    powers = wb.ExportOptions(rewrite=("powers",))
     tried = [
         replace(BASE, name="01-int8", options=wb.ExportOptions(dtype="int8"), flaw="SQNR 5 dB"),
         Variant("mean", mean, name="02-fp32", gain=VariantGain(0.2, -0.1, 0.4, "measured")),
@@ -503,7 +504,7 @@ def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
     options = wb.ExportOptions(
         dtype="int8",
         module_dtypes=(("body", "int8dyn"), ("first", "fp32"), ("first.0", "int8")),
-        also_rewrite=("mean", "slices"),
+        rewrite=("mean", "slices"),
         inputs=("random:3",),
     )
     first = wb.export_model(small, options=options, root=tmp_path / "a")
@@ -514,8 +515,8 @@ def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
     assert again.sha256 == made.sha256
     assert again.options["module_dtypes"] == "body=int8dyn, first=fp32, first.0=int8"
     assert again.options["quantized"].startswith("3 of 4")
-    other = export_quietly(small, tmp_path / "b", recipe=str(path), also_rewrite=("mean",))
-    assert other.options["also_rewrite"] == "mean" and other.dtype == "int8"
+    other = export_quietly(small, tmp_path / "b", recipe=str(path), rewrite=("mean",))
+    assert other.rewrite == ("mean",) and other.dtype == "int8"
 
 
 @pytest.mark.parametrize(
@@ -533,7 +534,7 @@ def test_a_malformed_recipe_is_one_line(text, words, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [{"module_dtypes": (("a", "int3"),), "dtype": "int8"}, {"module_dtypes": (("a", "int8"),)},
-     {"module_dtypes": (("a", "fp16"),), "dtype": "int8"}, {"also_rewrite": ("everything",)}],
+     {"module_dtypes": (("a", "fp16"),), "dtype": "int8"}, {"rewrite": ("everything",)}],
 )  # fmt: skip
 def test_options_that_cannot_be_mixed_are_refused(options, small, tmp_path):
     with pytest.raises(UsageError):
@@ -564,7 +565,7 @@ CAUSES = {"mean": "mean runs", "slices": "squeeze_copy runs", "powers": "pow run
 
 
 def true_ms(options):
-    factors = [FACTORS[name] for name in (options.dtype, *options.also_rewrite)]
+    factors = [FACTORS[name] for name in (options.dtype, *options.rewrite)]
     return 10.0 * math.prod(factors) * (0.97 if options.channels_last else 1.0)
 
 
@@ -644,7 +645,7 @@ class Landscape:
         rows = [
             finding("undelegated", title, 1.0, 0.5, 2.0)
             for name, title in CAUSES.items()
-            if name not in variant.options.also_rewrite
+            if name not in variant.options.rewrite
         ]
         return SimpleNamespace(
             findings=pd.DataFrame(rows, columns=FINDINGS.names), has_layers=False, emulated=False
@@ -665,7 +666,7 @@ def test_the_search_finds_the_best_with_a_third_of_the_measurements_of_an_enumer
     study = run_search()
     rewrites = [names for size in range(4) for names in itertools.combinations(CAUSES, size)]
     every = [
-        wb.ExportOptions(dtype=dtype, also_rewrite=names)
+        wb.ExportOptions(dtype=dtype, rewrite=names)
         for dtype in FACTORS.keys() - {*CAUSES, "fp16w"}
         for names in rewrites
     ]
@@ -673,7 +674,7 @@ def test_the_search_finds_the_best_with_a_third_of_the_measurements_of_an_enumer
     best = min(allowed, key=true_ms)
     assert true_ms(study[study.best].options) <= 1.05 * true_ms(best)
     assert len(set(landscape.exported)) <= len(every) / 3
-    assert set(study[study.best].options.also_rewrite) == {"mean", "slices"}
+    assert set(study[study.best].options.rewrite) == {"mean", "slices"}
     assert study[study.whole].options.dtype == "int8dyn"
     recipe = load_recipe(RECIPE)
     assert recipe.export == study[study.best].options
@@ -762,7 +763,7 @@ def test_a_longer_budget_goes_on_after_the_last_round(landscape):
     assert longer.rounds[: len(first.rounds) - 1] == first.rounds[:-1] and longer.rounds[-1].last
     assert [each.last for each in longer.rounds].count(True) == 1
     assert len(landscape.measured) == len(longer.rounds)
-    assert set(longer[longer.best].options.also_rewrite) == {"mean", "slices"}
+    assert set(longer[longer.best].options.rewrite) == {"mean", "slices"}
 
 
 def test_the_budget_is_the_time_that_passes_and_what_was_not_tried_is_named(landscape):
@@ -771,7 +772,7 @@ def test_the_budget_is_the_time_that_passes_and_what_was_not_tried_is_named(land
     study = wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=180.0))
     assert landscape.clock <= 180.0 and study.spent_s == landscape.clock
     tried = [v for v in study.variants if v.state == "measured"]
-    assert len(tried) > 1 and {"slices", "mean"} & {*tried[1].options.also_rewrite}
+    assert len(tried) > 1 and {"slices", "mean"} & {*tried[1].options.rewrite}
     untried = [v.name for v in study.variants if v.state == "planned"]
     assert untried and all(name in study.conclusion for name in untried)
     assert "not tried within the budget" in str(wb.show(study))

@@ -135,7 +135,7 @@ CASES = (
         lambda: tokens(lambda m, x: torch.mm(torch.mm(x[0], x[0].t()), x[0])[None], count=256),
         "undelegated",
         "mm",
-        fix={"also_rewrite": ("products",)},
+        fix={"rewrite": ("products",)},
     ),
     Case(
         "computed weight",
@@ -143,7 +143,7 @@ CASES = (
         "#15914",
         lambda: tokens(computed_weight, nn.Linear(192, 192), nn.Linear(192, 1)),
         "fixed work",
-        fix={"also_rewrite": ("constants",)},
+        fix={"rewrite": ("constants",)},
     ),
     Case(
         "layer norm",
@@ -152,7 +152,7 @@ CASES = (
         lambda: activation(nn.LayerNorm(192), tokens),
         "undelegated",
         "native_layer_norm",
-        fix={"also_rewrite": ("norms",)},
+        fix={"rewrite": ("norms",)},
     ),
     Case(
         "batch norm",
@@ -172,7 +172,7 @@ CASES = (
         lambda: image(chunked, *(nn.Conv2d(16, 16, 1) for _ in range(6))),
         "undelegated",
         "split",
-        fix={"also_rewrite": ("slices",)},
+        fix={"rewrite": ("slices",)},
     ),
     Case(
         "power",
@@ -181,7 +181,7 @@ CASES = (
         lambda: activation(lambda x: (x.relu() + 1) ** 0.5),
         "undelegated",
         "pow",
-        fix={"also_rewrite": ("powers",)},
+        fix={"rewrite": ("powers",)},
     ),
     Case(
         "hard swish",
@@ -190,7 +190,7 @@ CASES = (
         lambda: activation(lambda x: x * torch.clamp(x + 3, 0, 6) / 6),
         "rewrite",
         "hard swish",
-        fix={"also_rewrite": ("functions",)},
+        fix={"rewrite": ("functions",)},
     ),
     Case(
         "gelu by tanh",
@@ -201,7 +201,7 @@ CASES = (
         ),
         "rewrite",
         "GELU",
-        fix={"also_rewrite": ("functions",)},
+        fix={"rewrite": ("functions",)},
     ),
     Case(
         "silu",
@@ -210,7 +210,7 @@ CASES = (
         lambda: activation(lambda x: x / (1 + torch.exp(-x))),
         "rewrite",
         "SiLU",
-        fix={"also_rewrite": ("functions",)},
+        fix={"rewrite": ("functions",)},
     ),
     Case(
         "relu6",
@@ -219,7 +219,7 @@ CASES = (
         lambda: activation(lambda x: torch.minimum(x.relu(), x.new_full((1,), 6.0))),
         "rewrite",
         "clamp",
-        fix={"also_rewrite": ("functions",)},
+        fix={"rewrite": ("functions",)},
     ),
     Case(
         "norm by hand",
@@ -228,7 +228,7 @@ CASES = (
         lambda: activation(norm_by_hand, tokens),
         "rewrite",
         "layer norm",
-        fix={"also_rewrite": ("functions",)},
+        fix={"rewrite": ("functions",)},
     ),
     Case(
         "softmax by hand",
@@ -237,7 +237,7 @@ CASES = (
         lambda: tokens(lambda m, x: softmax_by_hand(x @ x.transpose(1, 2) * 0.1) @ x, count=256),
         "rewrite",
         "softmax",
-        fix={"also_rewrite": ("functions",)},
+        fix={"rewrite": ("functions",)},
     ),
     Case(
         "upsampling",
@@ -246,7 +246,7 @@ CASES = (
         lambda: image(lambda m, x: m[0](fn.interpolate(x, scale_factor=2)), nn.Conv2d(32, 32, 1)),
         "rewrite",
         "before",
-        fix={"also_rewrite": ("order",)},
+        fix={"rewrite": ("order",)},
     ),
     Case(
         "pooling",
@@ -255,7 +255,7 @@ CASES = (
         lambda: image(lambda m, x: fn.avg_pool2d(m[0](x), 2), nn.Conv2d(32, 32, 1)),
         "rewrite",
         "after",
-        fix={"also_rewrite": ("order",)},
+        fix={"rewrite": ("order",)},
     ),
     Case(
         "one token",
@@ -264,7 +264,7 @@ CASES = (
         lambda: tokens(lambda m, x: m[0](x)[:, :1], nn.Linear(192, 192)),
         "rewrite",
         "after",
-        fix={"also_rewrite": ("order",)},
+        fix={"rewrite": ("order",)},
     ),
     Case(
         "one-hot",
@@ -280,7 +280,7 @@ CASES = (
         ),
         "rewrite",
         "rows of a table",
-        fix={"also_rewrite": ("lookups",)},
+        fix={"rewrite": ("lookups",)},
     ),
     Case(
         "gathered bias",
@@ -288,7 +288,7 @@ CASES = (
         "#10297",
         lambda: tokens(gathered, nn.Embedding(128, 1)),
         "fixed work",
-        fix={"also_rewrite": ("constants",)},
+        fix={"rewrite": ("constants",)},
     ),
     Case(
         "mask",
@@ -306,7 +306,7 @@ CASES = (
         lambda: activation(lambda x: x.permute(0, 2, 3, 1).exp().permute(0, 3, 1, 2)),
         "rewrite",
         "exp",
-        fix={"also_rewrite": ("functions",)},
+        fix={"rewrite": ("functions",)},
     ),
     Case(
         "edges",
@@ -387,7 +387,7 @@ CASES = (
         ),
         "undelegated",
         "mean",
-        fix={"also_rewrite": ("mean",)},
+        fix={"rewrite": ("mean",)},
     ),
     Case(
         "bf16",

@@ -83,8 +83,8 @@ def fixes_of(findings):
     """What the export can do about the first three findings: the finding and options of each."""
     for finding in findings.head(3).to_dict("records"):
         text = finding["action"] + finding["hint"]
-        if names := re.findall(r"--also-rewrite (\w+)", text):
-            yield finding, {"also_rewrite": tuple(dict.fromkeys(names))}
+        if names := re.findall(r"--rewrite (\w+)", text):
+            yield finding, {"rewrite": tuple(dict.fromkeys(names))}
         elif "channels-last inputs" in finding["action"]:
             yield finding, {"channels_last": True}
 

@@ -165,7 +165,7 @@ def measure_case(name, root):
         model, exports = SMALL, (replace(export, backend="portable"), export)
         if name.endswith("#403"):
             model = f"{wb.sample_file('sentences.py')}:Sentences"
-            exports = (export, replace(export, also_rewrite=("products",)))
+            exports = (export, replace(export, rewrite=("products",)))
         folders = (root / "had", root / "fixed")
         pairs = zip(exports, folders, strict=True)
         nets, x = [wb.export_model(model, options=o, root=folder) for o, folder in pairs], None

@@ -62,7 +62,7 @@ def read_study(path: str | Path) -> Study:
 
 def match_findings(findings: pd.DataFrame, rewrite: str) -> pd.DataFrame:
     """The findings whose cause a rewrite removes, at least in part."""
-    named = findings["hint"].str.endswith(f"--rewrite {rewrite}")
+    named = findings["hint"].str.contains(rf"--rewrite {rewrite}(?!\w)")
     if rewrite not in CURES:
         return findings[named]
     rule, starts = CURES[rewrite]

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -43,6 +44,8 @@ if TYPE_CHECKING:  # these import PyTorch
 
 #: Below this SQNR, a warning names the noisiest layers; and as many are recorded.
 LOW_SQNR_DB, NOISY_LAYERS = 20, 20
+#: Seconds after which no further rewrite is tried on a program that fails or is wrong.
+_TRIALS_S = 60.0
 #: Folders whose code decides what an export is.
 _EXPORTER = [Path(__file__).parents[1] / name for name in ("export", "models", "records")]
 
@@ -337,9 +340,12 @@ def _find_cure(
     return ""
 
 
-def _list_trials(names: list[str]) -> list[list[str]]:
-    """Each of some rewrites alone, then all of them."""
-    return [[name] for name in names] + ([names] if len(names) > 1 else [])
+def _list_trials(names: list[str]) -> Iterator[list[str]]:
+    """Each of some rewrites alone, then all of them, until the time for trials is over."""
+    until = time.monotonic() + _TRIALS_S
+    for trial in [[name] for name in names] + ([names] if len(names) > 1 else []):
+        if time.monotonic() < until:
+            yield trial
 
 
 def _with_rewrites(options: ExportOptions, names: list[str]) -> ExportOptions:

@@ -209,10 +209,9 @@ def _has_other_floats(model: LoadedModel, dtype: torch.dtype) -> bool:
 
 def suggest_rewrites(options: ExportOptions, exported: ExportedProgram) -> list[str]:
     """The rewrites that could avoid a fault of a program, the likeliest first."""
-    names = [*matching_rewrites(exported, options.backend), "casts", "expansions"]
+    names = matching_rewrites(exported, options.backend)
     if PRECISIONS[options.dtype].quantizes == "graph":
-        dynamic = ["linears"] if options.dtype == "int8dyn" else []
-        names = ["scalars", *dynamic, "readers", "sums", "concatenations", *names]
+        names = [*quantize.matching_rewrites(exported.graph, options.dtype), *names]
     return [name for name in dict.fromkeys(names) if name not in options.rewrite]
 
 

@@ -104,6 +104,14 @@ def _make_quantizer(dtype: str, options: ExportOptions, kept: Kept) -> Any:
     return quantizer.set_global(config)
 
 
+def matching_rewrites(graph: torch.fx.Graph, dtype: str) -> list[str]:
+    """The rewrites of the quantiser that may change a graph in a dtype, the likeliest first."""
+    rules = {"sums": _is_residual, "concatenations": _is_uneven}
+    names = [name for name, applies in rules.items() if any(map(applies, graph.nodes))]
+    # Numbers become tensors without dimensions, and values get their readers, only later.
+    return [*names, "scalars", *(["readers"] if dtype == "int8" else ["linears"])]
+
+
 def _list_other(graph: torch.fx.Graph, options: ExportOptions) -> set[torch.fx.Node]:
     """Concatenations of modules in another dtype than int8: the quantiser's filter misses them."""
     if not options.module_dtypes:

@@ -16,8 +16,6 @@ from workbench.analysis.run import Measurement
 from workbench.analysis.variants import match_findings, match_layout
 from workbench.frames import plural
 from workbench.options import (
-    COMMON_REWRITES,
-    OPTIONAL_REWRITES,
     ExportOptions,
     ModuleDtypes,
     dtype_of_module,
@@ -58,17 +56,11 @@ def propose_dtypes(base: Variant, only: Sequence[str] = ()) -> list[Variant]:
 def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
     """What removes the cause of findings: each rewrite, and all of them together."""
     options, found = parent.options, list[Variant]()
-    common = tuple(name for name in COMMON_REWRITES if name not in options.rewrite)
-    if common:
-        changed = replace(options, rewrite=(*options.rewrite, *common))
-        found.append(Variant("all common rewrites", changed, parent.name))
-    for name in OPTIONAL_REWRITES:
+    for name in REWRITES:
         rows = match_findings(findings, name)
         if len(rows) and name not in options.rewrite:
             changed = replace(options, rewrite=(*options.rewrite, name))
-            found.append(
-                Variant(OPTIONAL_REWRITES[name], changed, parent.name, predicted=_promise(rows))
-            )
+            found.append(Variant(REWRITES[name], changed, parent.name, predicted=_promise(rows)))
     rows = match_layout(findings)
     if len(rows) and not options.channels_last:
         changed, promise = replace(options, channels_last=True), _promise(rows)

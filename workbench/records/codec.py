@@ -114,10 +114,10 @@ def _upgrade_variant(variant: Any) -> Any:
 
 def _upgrade_rewrites(options: dict[str, Any]) -> dict[str, Any]:
     """Options of an export; in earlier ones, rewrites had two options, and the first was a flag."""
-    if "also_rewrite" not in options:
+    if "rewrite" not in options:
         return options
     options = dict(options)
-    more, common = options.pop("also_rewrite"), options.get("rewrite") is True
+    more, common = options.pop("rewrite"), options.get("rewrite") is True
     return {**options, "rewrite": [*([ALL] if common else []), *more]}
 
 

@@ -75,7 +75,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "_to_dim_order_copy": (
         "keep everything in one dtype: each cast splits the graph",
-        "workbench export MODEL --rewrite casts  # folds casts of constants; also hardsigmoid, silu",
+        "workbench export MODEL --rewrite casts  # folds those of constants; or hardsigmoid, silu",
     ),
     "_softmax": (
         "apply the softmax to the last dimension, the only one that XNNPACK supports",
