@@ -326,8 +326,8 @@ def check_state(record: RunRecord, recording: Recording | None) -> Iterator[Row]
         yield "runner", "note", f"{kind}; an iteration is {clocks}, and not cross-checked"
     else:
         yield "runner", "ok", f"{record.runner.get('kind')} runner; an iteration is {clocks}"
-    for clock in sorted({s.operator_clock for s in record.sessions} - {"", "ns"}):
-        yield "operator clock", "note", f"rounds down to whole {clock}"
+    for name, consequence in record.missing.items():
+        yield name, "note", consequence
     if how := record.plan.direction:
         yield "baseline", "note" if how == BY_ORDER else "ok", how
 
