@@ -6,6 +6,7 @@ import pytest
 from devices import Tools
 
 import workbench as wb
+from workbench.run import doctor
 
 
 @pytest.fixture
@@ -15,6 +16,7 @@ def tools(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tools.folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", "/bin/false")
+    monkeypatch.setattr(doctor, "find_missing", dict)
     return tools.write
 
 

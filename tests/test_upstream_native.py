@@ -12,9 +12,10 @@ from devices import needs_compiler
 import workbench as wb
 from workbench.errors import RunnerError
 from workbench.run import build
-from workbench.run.build import NATIVE, TESTED
+from workbench.run.build import NATIVE
 from workbench.run.isa import TOGGLES, resolve_toggle
 from workbench.run.runner import find_runner, open_runner
+from workbench.upstream import TESTED
 
 pytestmark = [pytest.mark.upstream, needs_compiler]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the delegate calls it on Linux only")
@@ -82,7 +83,7 @@ def test_without_the_profiler_symbol_traces_come_from_processes_of_their_own(
     assert ("profiler symbol", "note", reason) in [*run.checks.itertuples(index=False, name=None)]
     doctor = {check.subject: check for check in wb.examine_machine()}
     assert (doctor["profiler symbol"].status, doctor["profiler symbol"].detail) == ("note", reason)
-    assert "1.5.1" in doctor["profiler symbol"].fix and "tracing" not in doctor
+    assert "1.5.1" in doctor["profiler symbol"].fix and "parts of ExecuTorch" not in doctor
 
 
 @linux

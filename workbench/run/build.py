@@ -22,10 +22,8 @@ from typing import Any
 
 from workbench.errors import RunnerError, WorkbenchError, install_command
 from workbench.store import cached, sha256_of
+from workbench.upstream import TESTED
 
-#: The versions of ExecuTorch with which the workbench is tested, the oldest first: those whose
-#: wheels bring headers and libraries for C++.
-TESTED = ("1.5.0", "1.5.1")
 NATIVE = Path(__file__).parent / "native"
 WHEELS = Path(__file__).parent / "wheels.txt"
 
@@ -64,14 +62,6 @@ def find_sdk() -> Path:
             return folder
     what = "this executorch has no C++ libraries"
     raise WorkbenchError(what, where=folders[0], install=f"executorch=={TESTED[-1]}")
-
-
-def untested_version() -> str:
-    """A note if the installed ExecuTorch is none of the tested versions; otherwise empty."""
-    version = metadata.version("executorch")
-    if version in TESTED:
-        return ""
-    return f"executorch {version} is installed, and {' and '.join(TESTED)} are tested"
 
 
 def library_path(sdk: Path, name: str) -> Path:

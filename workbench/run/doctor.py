@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from workbench.errors import WorkbenchError, install_command
-from workbench.run.build import TESTED, ZIG, find_sdk, installed_compiler, untested_version
+from workbench.run.build import ZIG, find_sdk, installed_compiler
 from workbench.run.ceilings import unpack_program
 from workbench.run.isa import Isa, resolve_toggle
 from workbench.run.runner import Runner, find_runner, open_runner
 from workbench.run.targets.android import adb, list_devices
 from workbench.run.targets.qemu import MACHINE, OLDEST, qemu_version
 from workbench.store import cache_folder
+from workbench.upstream import TESTED, describe_version, find_missing
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _ask(subject: str, examine: Callable[[], Answer], problem: str = "note") -> 
 def _package(package: str) -> Check:
     with contextlib.suppress(metadata.PackageNotFoundError):
         version = metadata.version(package)
-        if package == "executorch" and (untested := untested_version()):
+        if package == "executorch" and (untested := describe_version()):
             return Check(package, "note", untested, TESTED_VERSION)
         return Check(package, "ok", version)
     if package == "jupyterlab":
@@ -122,18 +123,18 @@ def _features(isa: Isa) -> Iterator[Check]:
 
 
 def _upstream(runner: Runner) -> Iterator[Check]:
-    """What a small program shows that this ExecuTorch lacks; one check if that is nothing."""
+    """What exports lack, and what tracing a small program does; one check if that is nothing."""
     flags = ["--model_path", str(unpack_program(PROBE)), "--etdump_path", os.devnull]
     try:
         with open_runner(runner, flags, timeout_s=TIMEOUT_S) as session:
-            missing = session.ready.missing
+            missing = find_missing() | session.ready.missing
     except WorkbenchError as error:
-        yield Check("tracing", "fail", error.what, error.hint or TESTED_VERSION)
+        yield Check("parts of ExecuTorch", "fail", error.what, error.hint or TESTED_VERSION)
         return
     for name, consequence in missing.items():
         yield Check(name, "note", consequence, TESTED_VERSION)
     if not missing:
-        yield Check("tracing", "ok", "operators in nanoseconds, on and off in one process")
+        yield Check("parts of ExecuTorch", "ok", "all that exports, tracing and masks need")
 
 
 def _load() -> Answer:

@@ -13,7 +13,6 @@ from workbench.errors import TargetError, WorkbenchError
 from workbench.export.program import Program
 from workbench.options import Progress
 from workbench.records.runs import Plan, Reading, RunRecord, Sampling, Session, Start, kit_result
-from workbench.run.build import untested_version
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner
 from workbench.run.session import RunnerSession
@@ -28,6 +27,7 @@ from workbench.store import (
     safe_name,
     save_run,
 )
+from workbench.upstream import describe_version
 
 #: Without it, XNNPACK's delegate reports operators to every tracer (``native/upstream.h``).
 PROFILER = "profiler symbol"
@@ -130,7 +130,7 @@ def begin_run(plan: Plan, programs: Sequence[Program], runner: Runner) -> RunRec
     # The ExecuTorch version of a custom runner is unknown.
     packages = ["executorch"] if "executorch" in runner.description else []
     versions = {name: metadata.version(name) for name in (*packages, "executorch-workbench")}
-    untested = untested_version() if packages else ""
+    untested = describe_version() if packages else ""
     named = zip(plan.all_programs, programs, strict=True)
     exports = {planned.name: program.export for planned, program in named}
     return RunRecord(
