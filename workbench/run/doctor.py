@@ -96,7 +96,8 @@ def _package(package: str) -> Check:
     if package == "jupyterlab":
         fix = install_command(package)
         return Check(package, "note", "not installed: no `workbench lab`", fix)
-    return Check(package, "fail", "not installed", install_command("executorch-workbench"))
+    requirement = f"executorch=={TESTED[-1]}" if package == "executorch" else package
+    return Check(package, "fail", "not installed", install_command(requirement))
 
 
 def _compiler() -> Answer:
