@@ -34,6 +34,12 @@ def test_a_machine_is_described_in_full():
     assert all(check.fix for check in checks.values() if check.status == "fail")
 
 
+def test_an_executorch_that_is_not_tested_is_a_note(tools, monkeypatch):
+    monkeypatch.setattr("workbench.upstream.TESTED", ("1.4.0",))
+    check = find("executorch")
+    assert check.status == "note" and "is not among the tested versions, 1.4.0" in check.detail
+
+
 def test_missing_targets_are_not_failures(tools):
     checks = {check.subject: check for check in wb.examine_machine()}
     assert {check.subject for check in checks.values() if check.status == "fail"} <= {"runner"}

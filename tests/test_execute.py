@@ -29,7 +29,7 @@ from workbench.run import execute
 from workbench.run.build import installed_compiler
 from workbench.run.locks import runner_options
 from workbench.run.plan import BY_ORDER, pair_experiments
-from workbench.run.recorder import name_run
+from workbench.run.recorder import begin_run, name_run
 from workbench.run.runner import find_runner
 from workbench.run.session import RunnerSession
 from workbench.run.tensor_files import locate_inputs
@@ -75,6 +75,14 @@ def test_a_folder_is_named_after_what_was_measured():
     phone = replace(run, started=started, export=far, platform="android")
     assert name_run(phone) == "my_net.py_Net-8da4w-android-20261122-1433"
     assert name_run(replace(run, started=started, export=None)).startswith(f"{run.plan.stem}-linux")
+
+
+def test_an_executorch_that_is_not_tested_is_in_the_manifest(plan, runner, monkeypatch):
+    programs = [wb.open_program(plan.pte)]
+    assert begin_run(plan, programs, runner).missing == {}
+    monkeypatch.setattr("workbench.upstream.TESTED", ("1.4.0",))
+    (note,) = begin_run(plan, programs, runner).missing.values()
+    assert "is not among the tested versions, 1.4.0" in note
 
 
 def test_everything_is_measured_and_recorded(plan, runner, tmp_path):

@@ -18,7 +18,6 @@ from workbench.analysis.statistics import (
 from workbench.frames import EMULATED, QUALITY, SOURCE, check, format_share, plural
 from workbench.records.runs import Agreement, Export, Proof, RunRecord, Session
 from workbench.run.plan import BY_ORDER
-from workbench.upstream import describe_version
 
 GRADES = "ABCD"
 #: A tracer that costs more than this moves the shares it measures.
@@ -360,9 +359,6 @@ def check_program(
     if export and export.missing:
         missing = "; ".join(f"{name}: {reason}" for name, reason in export.missing.items())
         yield "ExecuTorch and PyTorch give what the export asks for", "note", f"without {missing}"
-    note = describe_version(export.versions.get("executorch", "")) if export else ""
-    if note:
-        yield "ExecuTorch is a tested version", "note", note
 
 
 def check_toggle_effect(

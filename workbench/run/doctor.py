@@ -90,7 +90,7 @@ def _ask(subject: str, examine: Callable[[], Answer], problem: str = "note") -> 
 def _package(package: str) -> Check:
     with contextlib.suppress(metadata.PackageNotFoundError):
         version = metadata.version(package)
-        if package == "executorch" and (untested := describe_version()):
+        if package == "executorch" and (untested := describe_version(version)):
             return Check(package, "note", untested, TESTED_VERSION)
         return Check(package, "ok", version)
     if package == "jupyterlab":

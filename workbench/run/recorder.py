@@ -130,7 +130,7 @@ def begin_run(plan: Plan, programs: Sequence[Program], runner: Runner) -> RunRec
     # The ExecuTorch version of a custom runner is unknown.
     packages = ["executorch"] if "executorch" in runner.description else []
     versions = {name: metadata.version(name) for name in (*packages, "executorch-workbench")}
-    untested = describe_version() if packages else ""
+    untested = describe_version(versions.get("executorch", ""))
     named = zip(plan.all_programs, programs, strict=True)
     exports = {planned.name: program.export for planned, program in named}
     return RunRecord(
