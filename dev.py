@@ -26,6 +26,8 @@ STAMP = VENV / "workbench-setup"
 CONSTRAINTS = ROOT / "constraints.txt"
 #: The same pins with the hashes of their files. pip cannot take them: it would want torch's too.
 HASHES = ROOT / "hashes.txt"
+#: The hashes of the wheels of each tested version of ExecuTorch.
+WHEELS = ROOT / "workbench" / "run" / "wheels.txt"
 # PyPI's torch for Linux pulls in several gigabytes of CUDA packages; this project needs none.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 #: What commands need besides the package; all others need what the tests need.
@@ -52,6 +54,7 @@ def main() -> int:
         "slow": (slow, "run the slow tests, and all property tests with more examples"),
         "long": (long, "run the tests that take minutes: batches, sanitizers, papermill"),
         "devices": (devices, "test the targets QEMU, adb and ssh, as far as possible here"),
+        "upstream": (upstream, "test private parts of ExecuTorch with each tested version"),
         "notebooks": (notebooks, "run the notebooks by papermill, three on every kind of run"),
         "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),
         "lint": (lint, "check style, formatting, types, and that the notebooks have no outputs"),
@@ -70,7 +73,7 @@ def main() -> int:
     # Containers often set it; every process would then compile all packages that it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
-        if options.command not in ("lock", "setup", "web"):
+        if options.command not in ("lock", "setup", "upstream", "web"):
             install(*EXTRAS.get(options.command, ["test"]))
         return commands[options.command][0](rest)
     except SetupFailure as failure:
@@ -103,10 +106,10 @@ def install(*extras: str) -> None:
         return
     if VENV.is_symlink():
         raise SetupFailure(
-            f".venv is a link to {VENV.resolve()}, which set-up would clear; "
+            f"{VENV} is a link to {VENV.resolve()}, which set-up would clear; "
             f"remove the link (rm {VENV}) and run this again"
         )
-    print("setting up .venv (once; takes a minute)", file=sys.stderr)
+    print(f"setting up {VENV.relative_to(ROOT)} (once; takes a minute)", file=sys.stderr)
     if fresh:
         _create_venv()
     package = f"{ROOT}[{','.join(wanted)}]" if wanted else str(ROOT)
@@ -139,6 +142,37 @@ def long(arguments: list[str]) -> int:
 def devices(arguments: list[str]) -> int:
     """Run the tests that need QEMU, adb or sshd; skipped tests say why."""
     return _pytest("-m", "qemu or adb or ssh", "-rs", *arguments)
+
+
+def upstream(arguments: list[str]) -> int:
+    """Run the tests of private parts with each tested ExecuTorch, in environments of their own."""
+    text = (ROOT / "workbench" / "upstream.py").read_text()
+    (tested,) = re.findall(r"^TESTED = (\(.*\))$", text, re.MULTILINE)
+    files = sorted(str(path) for path in (ROOT / "tests").glob("test_upstream*.py"))
+    codes = []
+    for version in ast.literal_eval(tested):
+        use_version(version)
+        install("test")
+        print(f"with executorch {version}:", flush=True)
+        codes.append(_pytest("-m", "upstream", *files, *arguments))
+    return max(codes)
+
+
+def use_version(version: str) -> None:
+    """Use the environment ``build/upstream-VERSION`` from now on: the pins but for ExecuTorch's."""
+    global VENV, PYTHON, STAMP, CONSTRAINTS, HASHES
+    hashes = r"^executorch==%s\b.*(?:\n +--hash.*)*"
+    (wheels,) = re.findall(hashes % re.escape(version), WHEELS.read_text(), re.MULTILINE)
+    VENV = ROOT / "build" / f"upstream-{version}"
+    PYTHON, STAMP = VENV / "bin" / "python", VENV / "workbench-setup"
+    VENV.parent.mkdir(exist_ok=True)
+    changed = []
+    for name, pin in (("constraints.txt", f"executorch=={version}"), ("hashes.txt", wheels)):
+        text = (ROOT / name).read_text()
+        text = re.sub(hashes % "[0-9.]+", lambda _, pin=pin: pin, text, flags=re.MULTILINE)
+        changed.append(VENV.parent / f"{VENV.name}-{name}")
+        changed[-1].write_text(text)
+    CONSTRAINTS, HASHES = changed
 
 
 def notebooks(arguments: list[str]) -> int:

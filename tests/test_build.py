@@ -113,7 +113,7 @@ def test_threads_that_need_a_runner_compile_it_once(cache, fake_compiler, tmp_pa
     [
         (
             "echo 'In file included from x:' >&2; echo 'x.h:3: error: no way' >&2; exit 1",
-            r"does not compile: x.h:3: error: no way",
+            r"the compiler does not compile C\+\+17: x.h:3: error: no way -> set \$CXX to another",
         ),
         ("exit 1", "no reason given"),
         (
@@ -209,3 +209,17 @@ def test_without_executorch_or_its_libraries(monkeypatch, tmp_path):
     hide_packages(monkeypatch, "executorch", replacement=wheel)
     with pytest.raises(wb.WorkbenchError, match=r"no C\+\+ libraries"):
         find()
+
+
+def test_a_compiler_that_warns_compiles(cache, fake_compiler):
+    warn = 'echo "x.h:3: warning: no better way" >&2'
+    fake_compiler(f'case " $* " in *" -Werror "*) {warn}; exit 1;; esac; {warn}; {MUTE}')
+    assert find_runner().is_file()
+
+
+def test_a_link_that_fails_names_the_symbol(cache, fake_compiler):
+    lines = ("ld: in function main:", "x.o: undefined reference to et_gone", "error: ld returned 1")
+    fails = "; ".join(f"echo '{line}' >&2" for line in lines)
+    fake_compiler(f'case "$*" in *trivial.cpp*) exit 0;; esac; {fails}; exit 1')
+    with pytest.raises(wb.WorkbenchError, match=r"not compile: x\.o: undefined reference"):
+        find_runner()

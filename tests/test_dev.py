@@ -187,3 +187,21 @@ def test_a_package_with_another_hash_is_refused(dev, monkeypatch, tmp_path, righ
         with pytest.raises(dev.SetupFailure, match="differs from its hash"):
             dev._install("tiny")
     assert bool([*tmp_path.glob("venv/lib/*/site-packages/tiny.py")]) == right
+
+
+@pytest.mark.parametrize("version", ["1.5.0", "1.5.1"])
+def test_an_environment_for_another_executorch_has_its_pin_and_hashes(
+    dev, monkeypatch, tmp_path, version
+):
+    for name in ("constraints.txt", "hashes.txt"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    dev.use_version(version)
+    assert str(dev.PYTHON) == f"{tmp_path}/build/upstream-{version}/bin/python"
+    pins, hashes = dev.CONSTRAINTS.read_text(), dev.HASHES.read_text()
+    known = (ROOT / "constraints.txt").read_text()
+    assert pins == known.replace("executorch==1.5.1", f"executorch=={version}")
+    assert f"\nexecutorch=={version} \\\n    --hash=sha256:" in hashes
+    of_one_version = "4ea28ab1c261934d3c15c7d044b27c5f1febbd885c59bb55feb4423d11e20719"
+    assert (of_one_version in hashes) == (version == "1.5.0")
+    assert hashes.count("\nexecutorch==") == 1 and "\nfilelock==" in hashes

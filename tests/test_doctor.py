@@ -6,6 +6,7 @@ import pytest
 from devices import Tools
 
 import workbench as wb
+from workbench.run import doctor
 
 
 @pytest.fixture
@@ -15,6 +16,7 @@ def tools(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tools.folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", "/bin/false")
+    monkeypatch.setattr(doctor, "find_missing", dict)
     return tools.write
 
 
@@ -30,6 +32,12 @@ def test_a_machine_is_described_in_full():
     assert checks["hiding features"].status == "ok"
     assert "--target qemu" in checks
     assert all(check.fix for check in checks.values() if check.status == "fail")
+
+
+def test_an_executorch_that_is_not_tested_is_a_note(tools, monkeypatch):
+    monkeypatch.setattr("workbench.upstream.TESTED", ("1.4.0",))
+    check = find("executorch")
+    assert check.status == "note" and "is not among the tested versions, 1.4.0" in check.detail
 
 
 def test_missing_targets_are_not_failures(tools):

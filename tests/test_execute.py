@@ -29,7 +29,7 @@ from workbench.run import execute
 from workbench.run.build import installed_compiler
 from workbench.run.locks import runner_options
 from workbench.run.plan import BY_ORDER, pair_experiments
-from workbench.run.recorder import name_run
+from workbench.run.recorder import begin_run, name_run
 from workbench.run.runner import find_runner
 from workbench.run.session import RunnerSession
 from workbench.run.tensor_files import locate_inputs
@@ -77,6 +77,14 @@ def test_a_folder_is_named_after_what_was_measured():
     assert name_run(replace(run, started=started, export=None)).startswith(f"{run.plan.stem}-linux")
 
 
+def test_an_executorch_that_is_not_tested_is_in_the_manifest(plan, runner, monkeypatch):
+    programs = [wb.open_program(plan.pte)]
+    assert begin_run(plan, programs, runner).missing == {}
+    monkeypatch.setattr("workbench.upstream.TESTED", ("1.4.0",))
+    (note,) = begin_run(plan, programs, runner).missing.values()
+    assert "is not among the tested versions, 1.4.0" in note
+
+
 def test_everything_is_measured_and_recorded(plan, runner, tmp_path):
     layers = Layers(plan.sha256, ())
     store.save_layers(layers, store.layers_path(Path(plan.pte)))
@@ -87,7 +95,7 @@ def test_everything_is_measured_and_recorded(plan, runner, tmp_path):
     assert masked["control"] == masked[pair.baseline]
     assert plan.toggle == "none" or masked[pair.baseline] > masked[pair.candidate]
     if sys.platform == "linux":
-        assert {s.traced: s.operator_clock for s in run.sessions} == {False: "", True: "ns"}
+        assert run.missing == {}
         times = wb.open_run(run_dir).measurements[0].ledger.query("kind == 'delegated'")
         assert (times["duration_ns"] % 1000 > 0).mean() > 0.5
         measured = wb.open_run(run_dir).measurements[0]

@@ -24,7 +24,7 @@ from workbench.run.tensor_files import compare_output_bytes, random_bytes, read_
 
 READY = {
     **{"event": "ready", "runner": "fake", "clock": "none", "traced": True, "isa": "native"},
-    **{"masked": [], "features": ["avx2"], "self_check": "ok", "threads": 1, "startup_ms": 1},
+    **{"masked": [], "features": ["avx2"], "missing": {}, "threads": 1, "startup_ms": 1},
     **{"load_ms": 0.5, "method": "forward", "methods": ["forward"], "added_later": 1},
     **{"inputs": [{"dtype": "float32", "shape": [1, 2]}], "outputs": []},
 }

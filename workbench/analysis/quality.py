@@ -18,7 +18,6 @@ from workbench.analysis.statistics import (
 from workbench.frames import EMULATED, QUALITY, SOURCE, check, format_share, plural
 from workbench.records.runs import Agreement, Export, Proof, RunRecord, Session
 from workbench.run.plan import BY_ORDER
-from workbench.upstream import describe_version
 
 GRADES = "ABCD"
 #: A tracer that costs more than this moves the shares it measures.
@@ -326,8 +325,8 @@ def check_state(record: RunRecord, recording: Recording | None) -> Iterator[Row]
         yield "runner", "note", f"{kind}; an iteration is {clocks}, and not cross-checked"
     else:
         yield "runner", "ok", f"{record.runner.get('kind')} runner; an iteration is {clocks}"
-    for clock in sorted({s.operator_clock for s in record.sessions} - {"", "ns"}):
-        yield "operator clock", "note", f"rounds down to whole {clock}"
+    for name, consequence in record.missing.items():
+        yield name, "note", consequence
     if how := record.plan.direction:
         yield "baseline", "note" if how == BY_ORDER else "ok", how
 
@@ -360,9 +359,6 @@ def check_program(
     if export and export.missing:
         missing = "; ".join(f"{name}: {reason}" for name, reason in export.missing.items())
         yield "ExecuTorch and PyTorch give what the export asks for", "note", f"without {missing}"
-    note = describe_version(export.versions.get("executorch", "")) if export else ""
-    if note:
-        yield "ExecuTorch is a tested version", "note", note
 
 
 def check_toggle_effect(

@@ -686,9 +686,10 @@ class Measurement:
 
     @property
     def caveats(self) -> list[str]:
-        """What weakens its figures: emulation, what its program lost, a measurement of grade C."""
+        """What weakens its figures: emulation, losses of its program, a missing part, grade C."""
         caveats = [text for text in (frames.EMULATED * self.emulated, self.use[1]) if text]
         caveats += [f"{name}: {text}" for name, status, text in self.checks if status == "note"]
+        caveats += [f"{name}: {text}" for name, text in self.run.record.missing.items()]
         if self.run.quality["grade"].iloc[0] in "CD":
             caveats.append(quality.summarize_quality(self.run.quality))
         return caveats

@@ -367,7 +367,7 @@ class Session:
 
     ``core`` is the core it was pinned to, or None. Custom runners have no batches: their latencies
     are those in the ETDump after the first ``skipped`` ones (warm-up); ``log`` is their output.
-    ``operator_clock`` is the unit of the times of XNNPACK's operators, and why if it is not ``ns``.
+    Old runs have ``operator_clock``, the unit of operators' times.
     """
 
     experiment: str
@@ -542,8 +542,9 @@ class RunRecord:
 
     ``state`` is ``incomplete`` until everything is measured, then ``complete``; or ``failed``.
     ``export`` is that of the first program, None if its origin is unknown; ``exports`` has those of
-    further programs by name. ``paced`` has inferences at the plan's rate. ``model``, ``executorch``
-    and ``results`` are for the scripts of Arm's profiling kit: the first program, the build of
+    further programs by name. ``paced`` has inferences at the plan's rate. ``missing`` is what the
+    runner's ExecuTorch lacks, by name, and what follows from it. ``model``, ``executorch`` and
+    ``results`` are for the scripts of Arm's profiling kit: the first program, the build of
     ExecuTorch, and the experiments.
     """
 
@@ -563,6 +564,7 @@ class RunRecord:
     samplings: tuple[Sampling, ...] = ()
     starts: tuple[Start, ...] = ()
     paced: tuple[Session, ...] = ()
+    missing: dict[str, str] = field(default_factory=dict)
     export: Export | None = None
     exports: dict[str, Export] = field(default_factory=dict)
     model: str = ""

@@ -20,8 +20,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import RunnerError, WorkbenchError
+from workbench.errors import RunnerError, WorkbenchError, install_command
 from workbench.store import cached, sha256_of
+from workbench.upstream import TESTED
 
 NATIVE = Path(__file__).parent / "native"
 WHEELS = Path(__file__).parent / "wheels.txt"
@@ -32,9 +33,15 @@ LIBRARIES = ("executorch", "executorch_etdump", "executorch_threadpool")
 #: Zig also compiles its C++ library, the first time.
 TOOL_TIMEOUT_S = 900.0
 ZIG = "0.16.0"
-#: In the line that says why a compiler, pip or apt failed.
-_ERROR = re.compile("error|^E:", re.IGNORECASE)
-
+#: In the line that says why a compiler, a linker, pip or apt failed.
+_ERROR = re.compile("error:|undefined |^E:", re.IGNORECASE)
+#: What every compiler for C++17 takes, with the parts of its library that the runner needs.
+TRIVIAL = """\
+#include <filesystem>
+#include <optional>
+#include <thread>
+int main() { return std::optional<int>{}.value_or(std::filesystem::path{"/"}.is_relative()); }
+"""
 
 #: Of the architectures with a runner, by ``uname -m``: Debian's name, and the dynamic loader.
 ARCHITECTURES = {
@@ -48,13 +55,13 @@ def find_sdk() -> Path:
     # Importing it would take seconds.
     spec = importlib.util.find_spec("executorch")
     if spec is None or not spec.submodule_search_locations:
-        raise WorkbenchError("executorch is not installed", install="executorch==1.5.1")
+        raise WorkbenchError("executorch is not installed", install=f"executorch=={TESTED[-1]}")
     # A checkout in the working directory, as the kit has one, is part of the namespace package.
     for folder in (folders := [*map(Path, spec.submodule_search_locations)]):
         if (folder / "include").is_dir() and library_path(folder, "executorch").is_file():
             return folder
     what = "this executorch has no C++ libraries"
-    raise WorkbenchError(what, where=folders[0], install="executorch==1.5.1")
+    raise WorkbenchError(what, where=folders[0], install=f"executorch=={TESTED[-1]}")
 
 
 def library_path(sdk: Path, name: str) -> Path:
@@ -114,7 +121,7 @@ def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
         )
         if not wanted.stat().st_size:
             what = f"no known hash of the wheels of {requirement}"
-            raise WorkbenchError(what, install="executorch==1.5.1")
+            raise WorkbenchError(what, install=f"executorch=={TESTED[-1]}")
         flags += ["--require-hashes", "--dest", downloads, "-r", str(wanted)]
         download([*_pip(), "download", *flags], what=requirement)
         (wheel,) = Path(downloads).glob("*.whl")
@@ -157,14 +164,14 @@ def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
     portable_types = include / "executorch/runtime/core/portable_type/c10"
     mac = library_path(sdk, "executorch").suffix == ".dylib"
     return [
-        *("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"),
+        *("-std=c++17", "-O2"),
         *(f"-D{definition}" for definition in DEFINITIONS),
         *("-isystem", str(include), "-isystem", str(portable_types)),
         str(NATIVE / "runner.cpp"),
         f"-L{sdk / 'lib'}",
         f"-Wl,-rpath,{rpath or sdk / 'lib'}",
         *(f"-l{library}" for library in LIBRARIES),
-        # XNNPACK's delegate finds a function of the runner (clock.h).
+        # XNNPACK's delegate finds functions of the runner (upstream.h).
         *(() if mac else ("-fvisibility-inlines-hidden", "-rdynamic", "-ldl", "-pthread")),
     ]
 
@@ -187,9 +194,27 @@ def build_runner(version: str = "") -> Path:
 
 
 def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:
-    """Compile the runner against the executorch package ``sdk``; WorkbenchError if that fails."""
+    """Compile the runner against the executorch package ``sdk``.
+
+    WorkbenchError if that fails: for want of a compiler, or because the API of ExecuTorch differs.
+    """
     command = [*compiler, *compile_flags(sdk, rpath), "-o", str(binary)]
-    run_tool(command, "the runner does not compile", "set $CXX to another C++17 compiler")
+    differs = f"this ExecuTorch's C++ API differs from the tested {' and '.join(TESTED)}"
+    hint = f"{differs}: {install_command(f'executorch=={TESTED[-1]}')}"
+    try:
+        run_tool(command, "the runner does not compile", hint)
+    except WorkbenchError:
+        check_compiler(compiler)
+        raise
+
+
+def check_compiler(compiler: Sequence[str]) -> None:
+    """Compile a few lines; WorkbenchError if that fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        (source := Path(folder) / "trivial.cpp").write_text(TRIVIAL)
+        command = [*compiler, "-std=c++17", str(source), "-o", f"{folder}/trivial"]
+        hint = "set $CXX to another C++17 compiler"
+        run_tool(command, "the compiler does not compile C++17", hint)
 
 
 def find_operator_libraries() -> list[Path]:

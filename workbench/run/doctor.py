@@ -16,11 +16,13 @@ from typing import TypeAlias
 
 from workbench.errors import WorkbenchError, install_command
 from workbench.run.build import ZIG, find_sdk, installed_compiler
+from workbench.run.ceilings import unpack_program
 from workbench.run.isa import Isa, resolve_toggle
-from workbench.run.runner import find_runner
+from workbench.run.runner import Runner, find_runner, open_runner
 from workbench.run.targets.android import adb, list_devices
 from workbench.run.targets.qemu import MACHINE, OLDEST, qemu_version
 from workbench.store import cache_folder
+from workbench.upstream import TESTED, describe_version, find_missing
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Check:
 FEATURES = ("sme2", "sme", "sve2", "i8mm", "bf16", "asimddp", "asimdhp")
 PACKAGES = ("executorch", "torch", "pandas", "matplotlib", "papermill", "ipykernel", "jupyterlab")
 DISK_GB, TIMEOUT_S = 1.0, 20.0
+#: A program of `workbench.run.ceilings` with one operator, which is delegated.
+PROBE = "program_fp32_0.pte"
+#: What to do about a part that ExecuTorch lacks.
+TESTED_VERSION = f"install a tested version: {' or '.join(TESTED)}"
 
 #: Status, detail and fix of a check; the last one or two may be missing.
 Answer: TypeAlias = tuple[str, ...]
@@ -61,7 +67,7 @@ def examine_machine() -> list[Check]:
         _ask("runner", lambda: ("ok", f"native, {find_runner().command[0]}"), "fail"),
     ]
     if checks[-1].status == "ok":
-        checks += _features(find_runner().isa)
+        checks += [*_features(find_runner().isa), *_upstream(find_runner())]
     cross = shutil.which(f"{MACHINE}-linux-gnu-g++") or _zig()
     return [
         *checks,
@@ -83,11 +89,15 @@ def _ask(subject: str, examine: Callable[[], Answer], problem: str = "note") -> 
 
 def _package(package: str) -> Check:
     with contextlib.suppress(metadata.PackageNotFoundError):
-        return Check(package, "ok", metadata.version(package))
+        version = metadata.version(package)
+        if package == "executorch" and (untested := describe_version(version)):
+            return Check(package, "note", untested, TESTED_VERSION)
+        return Check(package, "ok", version)
     if package == "jupyterlab":
         fix = install_command(package)
         return Check(package, "note", "not installed: no `workbench lab`", fix)
-    return Check(package, "fail", "not installed", install_command("executorch-workbench"))
+    requirement = f"executorch=={TESTED[-1]}" if package == "executorch" else package
+    return Check(package, "fail", "not installed", install_command(requirement))
 
 
 def _compiler() -> Answer:
@@ -104,8 +114,6 @@ def _features(isa: Isa) -> Iterator[Check]:
     missing = Check("SME2", "note", "not in this CPU", "--target qemu shows which code runs")
     yield Check("SME2", "ok", "this CPU has it") if "sme2" in isa.features else missing
     if isa.self_check != "ok":
-        fix = "--toggle none measures without hiding features"
-        yield Check("hiding features", "fail", isa.self_check, fix)
         return
     yield Check("hiding features", "ok", "cpuinfo and the system agree")
     toggle = resolve_toggle("auto", isa)
@@ -113,6 +121,21 @@ def _features(isa: Isa) -> Iterator[Check]:
         yield Check("--toggle auto", "note", "no extension to switch off: A/A runs only")
     else:
         yield Check("--toggle auto", "ok", f"{toggle.name}: {toggle.on} against {toggle.off}")
+
+
+def _upstream(runner: Runner) -> Iterator[Check]:
+    """What exports lack, and what tracing a small program does; one check if that is nothing."""
+    flags = ["--model_path", str(unpack_program(PROBE)), "--etdump_path", os.devnull]
+    try:
+        with open_runner(runner, flags, timeout_s=TIMEOUT_S) as session:
+            missing = find_missing() | session.ready.missing
+    except WorkbenchError as error:
+        yield Check("parts of ExecuTorch", "fail", error.what, error.hint or TESTED_VERSION)
+        return
+    for name, consequence in missing.items():
+        yield Check(name, "note", consequence, TESTED_VERSION)
+    if not missing:
+        yield Check("parts of ExecuTorch", "ok", "all that exports, tracing and masks need")
 
 
 def _load() -> Answer:

@@ -95,12 +95,8 @@ def execute(
     """
     with open_record(plan, programs, runner, root, progress) as recorder:
         recorder.inputs = locate_inputs(plan, recorder.run_dir)
-        # The native runner has a sampler on Linux, and can leave its tracer out.
-        linux = runner.target.platform != "mac"
-        kinds = [(False, True)] if linux else [(False,), (True,)]
         for process in restarts(recorder, enough):
-            for threads, traced in itertools.product(plan.threads, kinds):
-                steps = [(threads, process, kind) for kind in traced]
+            for steps in group_steps(recorder, process):
                 watch(recorder.run)
                 announce(steps[0], recorder.run, progress)
                 if not all(map(recorder.has, steps)):
@@ -109,7 +105,8 @@ def execute(
             progress(f"{plural(threads, 'thread')}, started", 1.0)
             with optional("starts", progress, fatal=TargetError):
                 time_starts(recorder, threads)
-        for threads in plan.threads if plan.sampled_ms and linux else ():
+        samples = plan.sampled_ms and runner.target.platform != "mac"  # has no sampler
+        for threads in plan.threads if samples else ():
             progress(f"{plural(threads, 'thread')}, sampled", 1.0)
             with optional("PC samples", progress, fatal=TargetError):
                 sample_experiments(recorder, threads)
@@ -144,6 +141,19 @@ def restarts(recorder: RunRecorder, enough: Callable[[RunRecord], bool]) -> Iter
         if needed_s > plan.budget_s or enough(recorder.run):
             return
         yield process
+
+
+def group_steps(recorder: RunRecorder, process: int) -> Iterator[list[Step]]:
+    """The steps of a restart: those that differ in being traced share a process if they can.
+
+    Whether they can is known once the first process has been started.
+    """
+    for threads in recorder.run.plan.threads:
+        untraced, traced = (threads, process, False), (threads, process, True)
+        if recorder.alternates:
+            yield [untraced, traced]
+        if not recorder.alternates:
+            yield from ([untraced], [traced])
 
 
 def announce(step: Step, run: RunRecord, progress: Progress) -> None:
@@ -213,7 +223,7 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
             session = Session(name, threads, process, traced, *times, core, complete=complete)
             if traced:
                 etdump = str(traces[name].relative_to(run_dir)) if complete else ""
-                session = replace(session, etdump=etdump, operator_clock=ready.operator_clock)
+                session = replace(session, etdump=etdump)
             described.append(session)
         return described
 
@@ -228,6 +238,9 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
                     session = start_runner(recorder, experiment, threads, core, *flags)
                     sessions[name] = stack.enter_context(session)
                 sessions = {e.name: sessions[e.name] for e in experiments}
+                recorder.add_missing(sessions.values())
+                if len(kinds) > 1 and not recorder.alternates:
+                    return  # the steps follow one by one
                 time_interleaved(sessions, plan, batches, process)
             except RunnerError as error:
                 raise _explain_crash(error, recorder, experiments, threads, core) from error

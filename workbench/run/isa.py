@@ -123,11 +123,9 @@ def resolve_toggle(name: str, isa: Isa) -> Toggle:
     elsewhere = {toggle.name: toggle for toggles in TOGGLES.values() for toggle in toggles}
     if name not in (*elsewhere, "auto", "none"):
         raise unknown_name("toggle", name, (*known, "auto", "none"))
-    if name == "none":
+    if name == "none" or (name == "auto" and not (present and isa.self_check == "ok")):
         return Toggle("none", "native", "native")
     _check_layout(isa)
-    if name == "auto" and not present:
-        return Toggle("none", "native", "native")
     toggle = present[0] if name == "auto" else elsewhere[name]
     if toggle not in present:
         valid = ", ".join([toggle.name for toggle in present] + ["none"])

@@ -105,11 +105,10 @@ def serve(settings: Settings, answer: Callable[..., None]) -> None:
     traced: list[Span] = []
     answer(
         event="ready", runner=settings.runtime, clock=CLOCK, traced=settings.traced, isa="native",
-        masked=[], features=[], self_check="", threads=model.threads, load_ms=load_ms,
+        masked=[], features=[], threads=model.threads, load_ms=load_ms,
         startup_ms=1e3 * (time.perf_counter() - started), method="forward", methods=["forward"],
         inputs=[asdict(tensor) for tensor in settings.inputs],
         outputs=[{"dtype": a.dtype.name, "shape": a.shape} for a in map(to_array, outputs)],
-        operator_clock="ns",
     )  # fmt: skip
     for line in sys.stdin:
         command, _, argument = line.rstrip("\n").partition(" ")

@@ -15,6 +15,7 @@ from workbench.options import Progress
 from workbench.records.runs import Plan, Reading, RunRecord, Sampling, Session, Start, kit_result
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner
+from workbench.run.session import RunnerSession
 from workbench.run.tensor_files import Inputs
 from workbench.store import (
     MANIFEST,
@@ -26,6 +27,10 @@ from workbench.store import (
     safe_name,
     save_run,
 )
+from workbench.upstream import describe_version
+
+#: Without it, XNNPACK's delegate reports operators to every tracer (``native/upstream.h``).
+PROFILER = "profiler symbol"
 
 #: Thread count, restart, and whether it is traced: a fresh process of every experiment.
 Step: TypeAlias = tuple[int, int, bool]
@@ -59,6 +64,17 @@ class RunRecorder:
     def has(self, step: Step) -> bool:
         """Whether this step was completed."""
         return any(session.complete for session in self.sessions_of(step))
+
+    @property
+    def alternates(self) -> bool:
+        """Whether a process can be traced in some inferences only, as far as is known."""
+        return PROFILER not in self.run.missing
+
+    def add_missing(self, sessions: Iterable[RunnerSession]) -> None:
+        """Add what runners say that their ExecuTorch lacks."""
+        found = {name: text for each in sessions for name, text in each.ready.missing.items()}
+        if not found.items() <= self.run.missing.items():
+            self.update(missing={**self.run.missing, **found})
 
     def sessions_of(self, step: Step) -> tuple[Session, ...]:
         """The sessions of a step."""
@@ -114,6 +130,7 @@ def begin_run(plan: Plan, programs: Sequence[Program], runner: Runner) -> RunRec
     # The ExecuTorch version of a custom runner is unknown.
     packages = ["executorch"] if "executorch" in runner.description else []
     versions = {name: metadata.version(name) for name in (*packages, "executorch-workbench")}
+    untested = describe_version(versions.get("executorch", ""))
     named = zip(plan.all_programs, programs, strict=True)
     exports = {planned.name: program.export for planned, program in named}
     return RunRecord(
@@ -126,6 +143,7 @@ def begin_run(plan: Plan, programs: Sequence[Program], runner: Runner) -> RunRec
         host=runner.target.describe(),
         runner=runner.description,
         versions={**versions, "python": platform.python_version()},
+        missing={"tested version": untested} if untested else {},
         export=exports.pop(""),
         exports={name: export for name, export in exports.items() if export},
         executorch={"version": version.__version__, "sha": version.git_version} if packages else {},

@@ -26,6 +26,7 @@ from workbench.records.codec import parse_json
 from workbench.records.runs import Batch, ProcessMemory, Stage, Tensor
 from workbench.run.locks import runner_options
 from workbench.run.targets.host import HOST, Host
+from workbench.upstream import TESTED
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ HINTS = {
     "check": _REJECTED,
     "memory": "close other programs, or use a smaller model",
     "inputs": "pass one file of raw bytes per input, in the program's dtype and shape",
-    "isa": "measure at level native, or install the executorch version that the workbench supports",
+    "isa": f"measure at level native, or install executorch {' or '.join(TESTED)}",
+    "threads": f"measure one thread, or install executorch {' or '.join(TESTED)}",
 }
 
 T = TypeVar("T")
@@ -67,8 +69,8 @@ class Ready:
 
     ``masked`` CPU features are hidden from XNNPACK, ``features`` visible; ``clock`` is what an
     iteration's time includes; ``startup_ms`` counts from the start of the process;
-    ``operator_clock`` is that of `workbench.records.runs.Session`, the last one that of
-    `workbench.records.runs.Start`; with ``--stages``, so are the three before it.
+    ``missing`` is what its ExecuTorch lacks, by name, and what follows from it; ``weights`` is that
+    of `workbench.records.runs.Start`; with ``--stages``, so are the three before it.
     """
 
     runner: str
@@ -77,7 +79,6 @@ class Ready:
     isa: str
     masked: tuple[str, ...]
     features: tuple[str, ...]
-    self_check: str
     threads: int
     startup_ms: float
     load_ms: float
@@ -86,7 +87,7 @@ class Ready:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     backends: tuple[str, ...] = ()
-    operator_clock: str = ""
+    missing: dict[str, str] = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
     memory: ProcessMemory = field(default_factory=ProcessMemory)
     cached: float | None = None

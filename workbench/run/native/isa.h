@@ -24,9 +24,7 @@
 #include <sys/sysctl.h>
 #endif
 
-// The wheel exports these but has no header for them.
-extern "C" bool cpuinfo_initialize(void);
-extern "C" uint32_t cpuinfo_get_processors_count(void);
+#include "upstream.h"
 
 namespace isa {
 
@@ -164,13 +162,7 @@ inline std::string self_check(const unsigned char* flags, size_t size,
   return "ok";
 }
 
-// `cpuinfo_isa` of the loaded library; null if there is none. Looked up by name, because naming it
-// in an expression would make the linker place a copy of it into the runner.
-inline unsigned char* find_flags() {
-  return static_cast<unsigned char*>(dlsym(RTLD_DEFAULT, "cpuinfo_isa"));
-}
-
-// Its size in the library's symbol table; the expected size where that is unknown.
+// The size of `cpuinfo_isa` in the library's symbol table; the expected size where that is unknown.
 inline size_t size_of_flags(const unsigned char* flags) {
 #if defined(__GLIBC__)
   Dl_info info;
@@ -181,6 +173,13 @@ inline size_t size_of_flags(const unsigned char* flags) {
 #endif
   (void)flags;
   return kSize;
+}
+
+// The verdict on the loaded library's flags; why none can be hidden is missing of upstream.
+inline std::string examine(const unsigned char* flags) {
+  const std::string verdict = self_check(flags, size_of_flags(flags));
+  if (verdict != "ok") upstream::missing["ISA mask"] = "no CPU feature can be hidden: " + verdict;
+  return verdict;
 }
 
 inline size_t level_index(const std::string& name) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,6 +76,7 @@ inline std::string text(const Number& number) {
 
 class Object;
 inline std::string text(const Object& value);
+inline std::string text(const std::map<std::string, std::string>& members);
 
 template <class T>
 std::string text(const std::vector<T>& values) {
@@ -102,6 +104,12 @@ class Object {
 };
 
 inline std::string text(const Object& value) { return value.str(); }
+
+inline std::string text(const std::map<std::string, std::string>& members) {
+  Object object;
+  for (const auto& [key, value] : members) object.add(key.c_str(), value);
+  return object.str();
+}
 
 // One answer: a line on standard output, flushed.
 inline void answer(const Object& object) {

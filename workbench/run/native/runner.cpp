@@ -30,19 +30,7 @@
 #include "model.h"
 #include "sampler.h"
 #include "tracer.h"
-
-// The wheel exports these without headers; a changed signature fails to link.
-namespace executorch::extension::threadpool {
-class ThreadPool {
- public:
-  size_t get_thread_count() const;
-  bool _unsafe_reset_threadpool(uint32_t count);
-};
-ThreadPool* get_threadpool();
-}  // namespace executorch::extension::threadpool
-namespace executorch::extension::cpuinfo {
-uint32_t get_num_performant_cores();
-}
+#include "upstream.h"
 
 #if defined(__clang__)
 #define COMPILER "clang " __clang_version__
@@ -58,13 +46,12 @@ uint32_t get_num_performant_cores();
 #endif
 
 using sampler::Sampler;
-namespace threadpool = executorch::extension::threadpool;
 
 namespace {
 
 void print_isa() {
-  unsigned char* flags = isa::find_flags();
-  const std::string verdict = isa::self_check(flags, isa::size_of_flags(flags));
+  const unsigned char* flags = upstream::find_features();
+  const std::string verdict = isa::examine(flags);
   std::vector<json::Object> levels, features;
   for (const isa::Level& level : isa::kLevels) {
     levels.push_back(json::Object().add("name", level.name).add("meaning", level.meaning));
@@ -81,17 +68,17 @@ void print_isa() {
                    .add("event", "isa")
                    .add("arch", isa::kArch)
                    .add("self_check", verdict)
-                   .add("cores", static_cast<int>(cpuinfo_get_processors_count()))
+                   .add("cores", upstream::count_processors())
                    .add("performance_cores",
-                        static_cast<int>(executorch::extension::cpuinfo::get_num_performant_cores()))
+                        static_cast<int>(upstream::pool::count_fast_cores()))
                    .add("levels", levels)
                    .add("features", features));
 }
 
 // Hides features from XNNPACK, as the flags say; describes the remaining ones.
 json::Object hide_features(const Flags& flags) {
-  unsigned char* bytes = isa::find_flags();
-  const std::string verdict = isa::self_check(bytes, isa::size_of_flags(bytes));
+  unsigned char* bytes = upstream::find_features();
+  const std::string verdict = isa::examine(bytes);
   const bool known = verdict == "ok";
   std::vector<std::string> masked;
   try {
@@ -105,8 +92,7 @@ json::Object hide_features(const Flags& flags) {
   return json::Object()
       .add("isa", flags.isa)
       .add("masked", masked)
-      .add("features", known ? isa::visible(bytes) : std::vector<std::string>())
-      .add("self_check", verdict);
+      .add("features", known ? isa::visible(bytes) : std::vector<std::string>());
 }
 
 bool load_library(const std::string& directory, const std::string& name) {
@@ -117,7 +103,7 @@ bool load_library(const std::string& directory, const std::string& name) {
 
 // Registers kernels and delegates; some wheels lack some of the optional ones.
 void load_libraries(const std::string& directory) {
-  for (const char* name : {"executorch_kernels_optimized", "executorch_backend_xnnpack"}) {
+  for (const char* name : {"executorch_kernels_optimized", upstream::kDelegate}) {
     if (!load_library(directory, name)) throw Failure(kMissing, "library", dlerror());
   }
   for (const char* name : {"executorch_kernels_quantized", "executorch_kernels_torchao"}) {
@@ -141,14 +127,18 @@ bool load_operators(const std::vector<std::string>& files, bool late) {
   return !files.empty();
 }
 
-void set_threads(int wanted) {
-  const uint32_t count = wanted ? static_cast<uint32_t>(wanted)
-                                : executorch::extension::cpuinfo::get_num_performant_cores();
-  threadpool::ThreadPool* pool = threadpool::get_threadpool();
-  if (!pool) throw Failure(kExecution, "threads", "ExecuTorch has no thread pool");
-  if (count != 0 && count != pool->get_thread_count()) pool->_unsafe_reset_threadpool(count);
-  // One thread: run on this thread instead of a pool of one.
-  threadpool::NoThreadPoolGuard::set_enabled(pool->get_thread_count() == 1);
+// Sets the number of threads, and returns it. One runs here, instead of in a pool of one.
+size_t set_threads(int wanted) {
+  size_t count = wanted ? static_cast<size_t>(wanted) : upstream::pool::count_fast_cores();
+  if (count == 0) count = upstream::pool::count_threads();
+  if (count != 0 && !upstream::pool::resize(count)) {
+    if (count != 1) {
+      throw Failure(kExecution, "threads", "this ExecuTorch's thread pool cannot be resized");
+    }
+    upstream::missing["thread pool"] = "cannot be resized; one thread runs without it";
+  }
+  executorch::extension::threadpool::NoThreadPoolGuard::set_enabled(count == 1);
+  return count;
 }
 
 void set_cpus(const std::vector<int>& cpus) {
@@ -326,7 +316,7 @@ void run(int argc, char** argv) {
 #endif
   stages.start(flags.stages, flags.model_path, flags.weight_cache);
   set_up_platform();
-  if (!cpuinfo_initialize()) throw Failure(kIsa, "isa", "cpuinfo does not know this CPU");
+  upstream::initialize_cpuinfo();
   if (flags.print_isa) {
     print_isa();
     return;
@@ -337,7 +327,7 @@ void run(int argc, char** argv) {
   load_libraries(flags.lib_dir);
   if (std::getenv(kOperators)) load_operators(flags.operators, false);
   stages.end("libraries");
-  set_threads(flags.cpu_threads);
+  const size_t threads = set_threads(flags.cpu_threads);
   stages.end("threads");
 
   Observers observers(flags);
@@ -352,19 +342,18 @@ void run(int argc, char** argv) {
     if (stages.on()) model.run();
     stages.end(i == 0 ? "first inference" : "later inference", 0, model.unused_arena_bytes());
   }
-  std::string operator_clock;
   observers.reset();
   if (observers.tracer) {
     model.run();
-    operator_clock = observers.tracer->check_clock();
+    observers.tracer->probe();
   }
   json::answer(json::Object()
                    .add("event", "ready")
                    .add("runner", "native")
                    .add("clock", "Method::execute")
                    .add("traced", observers.tracer != nullptr)
-                   .add("operator_clock", operator_clock)
-                   .add("threads", threadpool::get_threadpool()->get_thread_count())
+                   .add("missing", upstream::missing)
+                   .add("threads", threads)
                    .add("startup_ms", static_cast<double>(now_ns(CLOCK_MONOTONIC) - start) / 1e6)
                    .extend(isa)
                    .extend(stages.describe())

@@ -12,6 +12,7 @@
 #include <executorch/devtools/etdump/etdump_flatcc.h>
 
 #include "clock.h"
+#include "upstream.h"
 
 class Tracer : public executorch::etdump::ETDumpGen {
   using Base = executorch::etdump::ETDumpGen;
@@ -24,29 +25,27 @@ class Tracer : public executorch::etdump::ETDumpGen {
   // takes longer than the shortest of them.
   explicit Tracer(bool pause) {
     clocks::pauses = pause;
-    set_unit(clocks::find_xnnpack() ? clocks::Unit::kNanosecond : clocks::Unit::kMicrosecond);
+    set_unit(upstream::find_xnnpack() ? clocks::Unit::kNanosecond : clocks::Unit::kMicrosecond);
     if (pause) calibrate();
   }
 
   // Without, an inference costs what it does in a process without a tracer.
-  void enable(bool on) {
-    if (!on && xnnpack_ && !clocks::asked) {
-      throw Failure(kExecution, "trace", "this ExecuTorch traces a process always or never");
-    }
-    clocks::unit = on ? unit_ : clocks::Unit::kNone;
-  }
+  void enable(bool on) { clocks::unit = on ? unit_ : clocks::Unit::kNone; }
 
-  // Ends the first traced inference: checks that the operators of every delegate take as long
-  // together as XNNPACK's clock says, or goes back to microseconds; returns the unit or the reason.
-  const char* check_clock() {
+  // Ends the first traced inference, which shows what of upstream.h has an effect. Goes back to
+  // microseconds unless XNNPACK reads nanoseconds, and the operators of every delegate take as long
+  // together as its clock says.
+  void probe() {
     inference_ = {events_.size(), bytes_.size()};
     reset();
-    if (unit_ == clocks::Unit::kNanosecond && adds_up_) return "ns";
-    const bool found = unit_ == clocks::Unit::kNanosecond;
+    if (!reported_) return;
+    upstream::probe_delegate();
+    if (refined_ && adds_up_) return;
+    upstream::missing["operator clock"] =
+        refined_ ? "in whole microseconds: nanoseconds do not add up to the delegate's time"
+                 : "in whole microseconds: XNNPACK does not read the runner's clock";
     set_unit(clocks::Unit::kMicrosecond);
     adds_up_ = true;
-    return found ? "us: XNNPACK's operator times do not add up in nanoseconds"
-                 : "us: XNNPACK's clock cannot be replaced on this system";
   }
 
   void create_event_block(const char* name) override {
@@ -91,9 +90,9 @@ class Tracer : public executorch::etdump::ETDumpGen {
                               const void* metadata, size_t size) override {
     if (!is_on()) return;
     Entry entry = start_profiling_delegate(name, id);
-    const bool xnnpack = clocks::first_ns != 0;
-    xnnpack_ |= xnnpack;
-    if (xnnpack && unit_ == clocks::Unit::kNanosecond) {
+    reported_ = true;
+    if (clocks::first_ns != 0 && unit_ == clocks::Unit::kNanosecond) {
+      refined_ = true;
       // Laid end to end, each a thousand times as long as it was, and one reading of the clock.
       if (logged_ == 0) laid_ = start;
       logged_ += static_cast<int64_t>(end - start);
@@ -231,7 +230,8 @@ class Tracer : public executorch::etdump::ETDumpGen {
   struct {
     size_t events, bytes;
   } inference_{};
-  bool adds_up_ = true, xnnpack_ = false;
+  bool adds_up_ = true;
+  bool reported_ = false, refined_ = false;  // a delegate's operators; in nanoseconds
   clocks::Unit unit_ = clocks::Unit::kNone;
   // What a reading of the clock and a call cost, and both since the inference began, in ns.
   int64_t read_ns_ = 0, call_ns_ = 0, left_out_ = 0;
