@@ -15,11 +15,7 @@ from workbench.analysis.layers import THE_MODEL
 from workbench.analysis.run import Measurement
 from workbench.analysis.variants import match_findings, match_layout
 from workbench.frames import plural
-from workbench.options import (
-    ExportOptions,
-    ModuleDtypes,
-    dtype_of_module,
-)
+from workbench.options import REWRITES, ExportOptions, ModuleDtypes, dtype_of_module
 from workbench.records.optimize import Variant, VariantGain
 
 if TYPE_CHECKING:
