@@ -24,7 +24,7 @@ from workbench.progress import show_progress
 from workbench.store import EXPLORER_HTML, atomic_write
 
 
-@command(cached=True)
+@command()
 @click.argument("run_dir", type=PATH)
 @BASELINE
 @CATEGORIES
@@ -92,7 +92,7 @@ def report(
     return Output(files, {"runs": runs, "files": files}, step=f"open {files[0]} in a browser")
 
 
-@command(cached=True)
+@command()
 @click.argument("run_dir", type=PATH)
 @click.option("--experiment", default="", help="Which one [default: the first candidate].")
 @click.option("--threads", type=int, help="At which thread count [default: the first].")
@@ -232,7 +232,7 @@ def kernels(log: Path, baseline: Path | None) -> Output:
     return Output([text], {"kernels": table}, step=step)
 
 
-@command(cached=True)
+@command()
 @click.argument("names", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--baseline", type=PATH, help="metrics.json of an earlier run, instead of BASELINE.")
 @click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
@@ -277,7 +277,7 @@ def compare(
     return Output(describe_compared(found), found.record, exit_code=exit_code, step=step)
 
 
-@command(cached=True)
+@command()
 @click.argument("run_dir", type=PATH)
 def validate(run_dir: Path) -> Output:
     """Check that a run is complete and its files agree; exit 1 if not.
@@ -296,7 +296,7 @@ def validate(run_dir: Path) -> Output:
     return Output(lines, record, exit_code=failed, step=step)
 
 
-@command(cached=True)
+@command()
 @click.argument("roots", nargs=-1, type=PATH, metavar="[FOLDER]...")
 @click.option("--across", multiple=True, help="What may differ within a line: program.")
 @click.option("--figure", type=PATH, help="Plot latency over time into this file (.png, .svg).")
