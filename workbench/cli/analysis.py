@@ -189,7 +189,7 @@ def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int, tar
 
 @command()
 @click.argument("etdump", type=PATH)
-@click.option("--to", required=True, help="csv, parquet, perfetto, speedscope or model-explorer.")
+@click.option("--to", required=True, help="csv, perfetto or model-explorer.")
 @click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
 @click.option("--baseline", type=PATH, help="A second ETDump to compare with.")
 def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Output:
@@ -203,7 +203,6 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Out
     files = export_trace(etdump, to, out=out, baseline=baseline)
     viewers = {
         "perfetto": "https://ui.perfetto.dev",
-        "speedscope": "https://www.speedscope.app",
         "model-explorer": "Model Explorer, as node data of the program's graph",
     }
     step = f"open the file in {viewers.get(to, 'pandas')}"
