@@ -63,7 +63,7 @@ def test_every_command_has_the_option():
     [
         (["models"], {"models"}),
         (["schema"], {"documents"}),
-        (["schema", "layers"], {"schema"}),
+        (["schema", "metrics"], {"schema"}),
         (["skills"], {"skills"}),
         (["skills", "01_set_up_workspace"], {"commands"}),
         (["history", "RUN"], {"runs", "changes"}),

@@ -401,5 +401,3 @@ def test_any_times_are_drawn_within_their_call(tmp_path_factory, times, end):
     operators = sorted((s["ts"], s["ts"] + s["dur"]) for s in slices if s["cat"] == "Other")
     assert all(one[1] <= other[0] for one, other in pairwise(operators))
     assert all(0 <= begin <= stop <= end for begin, stop in operators)
-
-

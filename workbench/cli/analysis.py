@@ -279,7 +279,7 @@ def compare(
 @command()
 @click.argument("run_dir", type=PATH)
 def validate(run_dir: Path) -> Output:
-    """Check that a run is complete and its files agree; exit 1 if not.
+    """Check that a run is complete and its files are those that it names; exit 1 if not.
 
     RUN_DIR may also be the file of an atlas.
     """
@@ -343,13 +343,13 @@ def history(
 @command()
 @click.argument("name", required=False)
 def schema(name: str | None) -> Output:
-    """Print the JSON Schema of a file that the workbench writes; without NAME, list them."""
+    """Print the JSON Schema of a config, a matrix or metrics.json; without NAME, list them."""
     from workbench.records.documents import DOCUMENTS, describe_document
 
     if name is None:
         return Output([*DOCUMENTS], {"documents": [*DOCUMENTS]}, step="workbench schema NAME")
     described = describe_document(name)
-    step = "`workbench validate RUN` checks the files of a run"
+    step = "`workbench validate RUN` checks metrics.json"
     return Output([json.dumps(described, indent=1)], {"schema": described}, step=step)
 
 
