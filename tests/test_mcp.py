@@ -31,7 +31,7 @@ def test_the_tools_are_commands_with_their_options():
     schema = describe_arguments(commands.commands["export"])
     assert schema["required"] == ["model"]
     assert schema["properties"]["sizes"]["type"] == "array"
-    assert schema["properties"]["rewrite"]["type"] == "boolean"
+    assert schema["properties"]["channels_last"]["type"] == "boolean"
     assert "fp16" in schema["properties"]["dtype"]["description"]
     assert describe_arguments(commands.commands["run"])["properties"]["runs"]["type"] == "integer"
 
@@ -41,7 +41,7 @@ def test_the_tools_are_commands_with_their_options():
     [
         ("export", {"model": "a.py:N", "dtype": "int8"}, ["--dtype=int8", "--", "a.py:N"]),
         ("export", {"model": "--out=/x"}, ["--", "--out=/x"]),
-        ("export", {"model": "m", "rewrite": False}, ["--no-rewrite", "--", "m"]),
+        ("run", {"subject": "m", "evidence": False}, ["--no-evidence", "--", "m"]),
         ("export", {"model": "m", "fresh": True, "sizes": ["a=1", "b=2"]},
          ["--size=a=1", "--size=b=2", "--fresh", "--", "m"]),
         ("compare", {"names": ["a"], "nonsense": False}, ["--nonsense", "--", "a"]),
