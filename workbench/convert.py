@@ -103,15 +103,6 @@ def export_trace(
     return [write_perfetto(spans, target)]
 
 
-def _list_operators(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
-    """The operators of a trace by key, with layers if its run has them."""
-    ledger = build_ledger(events)
-    operators = summarize_operators(ledger)
-    if sidecar := _find_sidecar(etdump):
-        operators = add_layers(operators, attribute_layers(ledger, sidecar))
-    return operators.assign(label=label_operators(operators)).set_index("key")
-
-
 def _find_sidecar(etdump: Path) -> Layers | None:
     """What the instructions of a trace's program were in the model, if a run is around it."""
     etdump = etdump.resolve()
@@ -126,11 +117,14 @@ def _find_sidecar(etdump: Path) -> Layers | None:
 def _describe_spans(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
     """The spans of a trace with label, layer, source line and shapes of their operators."""
     spans = describe_spans(events)
-    if spans["key"].notna().any():
-        operators = _list_operators(events, etdump).rename(columns={"module": "layer"})
-        operators["logged"] = operators["name"]
-        for column in operators.columns.intersection(
-            ["label", "layer", "source", "shapes", "logged"]
-        ):
-            spans[column] = spans["key"].astype(object).map(operators[column])
+    if spans["key"].isna().all():
+        return spans
+    ledger = build_ledger(events)
+    operators = summarize_operators(ledger)
+    if sidecar := _find_sidecar(etdump):
+        operators = add_layers(operators, attribute_layers(ledger, sidecar))
+    operators = operators.assign(label=label_operators(operators), logged=operators["name"])
+    operators = operators.set_index("key").rename(columns={"module": "layer"})
+    for column in operators.columns.intersection(["label", "layer", "source", "shapes", "logged"]):
+        spans[column] = spans["key"].astype(object).map(operators[column])
     return spans
