@@ -58,7 +58,7 @@ from workbench.options import ExportOptions
 from workbench.portfolio.matrix import read_matrix
 from workbench.portfolio.state import read_outcome, write_csv
 from workbench.records.codec import to_json
-from workbench.records.documents import DOCUMENTS
+from workbench.records.documents import METRICS
 from workbench.records.layers import Layers
 from workbench.records.optimize import Recipe
 from workbench.records.portfolio import Cell, CellStage, Outcome, Row
@@ -229,11 +229,11 @@ def take(name: str) -> Callable[[Path], list[bytes]]:
     return lambda folder: [(copy_run(folder) / name).read_bytes()]
 
 
-def make_document(name: str, folder: Path) -> list[bytes]:
-    """A document that the workbench writes about a run."""
+def make_metrics(folder: Path) -> list[bytes]:
+    """The metrics of a run."""
     run = wb.open_run(copy_run(folder / "source"))
     write_artifacts(run)
-    return [path.read_bytes() for path in run.output.glob(f"*{name}")]
+    return [(run.output / "metrics.json").read_bytes()]
 
 
 def make_configs(folder: Path) -> list[bytes]:
@@ -456,11 +456,6 @@ def use_run(path: Path) -> None:
     validate_run(run)
 
 
-def read_as(kind: type) -> Callable[[Path], object]:
-    """The reader of one kind of document."""
-    return lambda path: load_record(kind, path, least=2)
-
-
 def read_ceilings(path: Path) -> None:
     """Read the peaks of a machine, and draw its roof."""
     build_roof(load_record(Ceilings, path))
@@ -491,12 +486,7 @@ KINDS = {
     "run": Kind("manifest.json", take("manifest.json"), use_run, seconds=SECONDS_RUN),
     "run_layers": Kind("layers.json", take("layers.json"), use_run, seconds=SECONDS_RUN),
     "kit": Kind("manifest.json", make_kit, lambda path: wb.open_run(path.parent)),
-    "metrics": Kind(
-        "m.json", partial(make_document, "metrics.json"), read_as(DOCUMENTS["metrics"])
-    ),
-    "summary": Kind(
-        "s.json", partial(make_document, "summary.json"), read_as(DOCUMENTS["analysis_summary"])
-    ),
+    "metrics": Kind("m.json", make_metrics, lambda p: load_record(METRICS, p, least=2)),
     "outcome": Kind("o.json", make_outcome, load_outcome),
     "ceilings": Kind("c.json", make_ceilings, read_ceilings),
     "study": Kind("optimize.json", take_study, wb.read_study),

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 
-import jsonschema
 import numpy as np
 import pytest
 
@@ -107,8 +106,6 @@ def test_the_page_the_text_and_the_summary_say_the_same(cli, emulated, tmp_path)
     assert "CPU\\|qemu" in text and "<b>" not in text
     assert files[3].read_text() in text
     content = json.loads(files[2].read_text())
-    schema = json.loads(cli("schema", "combined_pipeline_summary")[1])
-    jsonschema.Draft202012Validator(schema).validate(content)
     assert [run["emulated"] for run in content["runs"]] == [False, False, True]
     assert np.isfinite(content["latencies"][0]["speedup"])
 

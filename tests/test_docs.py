@@ -75,6 +75,13 @@ def test_the_site_leads_to_every_page(conf):
     assert all((ROOT / f"{page}.md").is_file() for page in listed - generated)
 
 
+def test_nothing_installs_the_workbench_by_a_name_that_is_on_no_index():
+    texts = [*TEXTS, *ROOT.glob(".github/**/*.yml"), *ROOT.glob("notebooks/*.ipynb")]
+    texts += [*ROOT.glob("workbench/skills/*/SKILL.md"), *ROOT.glob("*.md")]
+    called = re.compile(r"pip install [^\n]*(?<![\w./-])executorch-workbench(?![/.])")
+    assert [path.name for path in texts if called.search(path.read_text())] == []
+
+
 def test_reference_pages_have_every_public_name_and_playbook(conf, monkeypatch, tmp_path):
     links = {"data": ROOT / "data", "workbench": ROOT / "workbench"}
     for name, target in links.items():

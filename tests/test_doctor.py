@@ -1,6 +1,10 @@
 """The doctor reports what works and how to fix what does not."""
 
+import json
 import os
+import shlex
+from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 from devices import Tools
@@ -85,3 +89,23 @@ def test_an_adb_that_fails_is_a_note(tools, short_waits):
     assert find("--target android").detail == "no permissions"
     tools("adb", "exec sleep 30")
     assert find("--target android").detail == "no answer in 0.2 s"
+
+
+@pytest.mark.parametrize(
+    ("origin", "words"),
+    [
+        ({"url": "file:///a%20b", "dir_info": {"editable": True}}, ["-e", "/a b[mcp]"]),
+        ({"url": "file:///a/w.whl", "archive_info": {}}, ["/a/w.whl[mcp]"]),
+        (
+            {"url": "https://a/w.git", "vcs_info": {"vcs": "git", "commit_id": "1f"}},
+            ["executorch-workbench[mcp] @ git+https://a/w.git@1f"],
+        ),
+        (None, ["-e", ".[mcp]"]),
+    ],
+)
+def test_extras_are_installed_from_where_the_workbench_came(monkeypatch, origin, words):
+    content = json.dumps(origin) if origin else None
+    found = SimpleNamespace(read_text=lambda name: content)
+    monkeypatch.setattr(metadata, "distributions", lambda **_: [found])
+    error = wb.WorkbenchError("mcp is not installed", install="executorch-workbench[mcp]")
+    assert shlex.split(error.hint)[-len(words) - 1 :] == ["install", *words]

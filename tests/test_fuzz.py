@@ -6,7 +6,7 @@ import pytest
 from fuzz import KINDS, Kind, WorkbenchError, fuzz, mutate_json
 
 #: They are read by analysing a whole run.
-SLOW = ("run", "run_layers", "metrics", "summary")
+SLOW = ("run", "run_layers", "metrics")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -193,6 +194,16 @@ def test_a_declared_axis_joins_lines(archive):
     assert joined.rows["line"].value_counts().max() == 13
     with pytest.raises(wb.WorkbenchError, match="unknown axis 'device' -> valid: program"):
         wb.read_history([archive], across=["device"])
+
+
+@pytest.mark.parametrize("folder", [".hidden", "below/.venv", "env"])
+def test_hidden_folders_and_python_environments_are_left_out(tmp_path, folder):
+    write_record(SMALL, tmp_path / "runs" / "a")
+    write_record(SMALL, tmp_path / folder / "b")
+    (tmp_path / "env").mkdir(exist_ok=True)
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    found = {Path(row).name for row in wb.read_history([tmp_path]).rows["run_dir"]}
+    assert found == {"a"}
 
 
 def test_an_empty_folder_has_no_history(tmp_path):

@@ -109,7 +109,12 @@ def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
     assert "wb.profile([before, after])" in apart.caveats[0]
     command = before.subject.complete_command("workbench profile MODEL --dtype int8")
     assert command == "%workbench profile net x --dtype int8"
-    both = wb.profile([before, after], effort="quick")
+    options = wb.MeasureOptions(budget_s=2.0)
+    both = wb.profile([before, after], measure=options, effort="quick")
+    counted = wb.MeasureOptions(toggle="none", runs=4, processes=2)
+    runs = [before, both, wb.profile(before, measure=counted, effort="quick")]
+    assert [run.record.plan.budget_s for run in runs] == [3.0, 2.0, 0.0]
+    assert not any(run.record.samplings for run in runs)
     assert both.compare().verdict.outcome == "faster"
     with pytest.raises(wb.WorkbenchError, match="unknown effort 'slow'"):
         wb.profile(nn.ReLU(), x, effort="slow")
@@ -151,6 +156,11 @@ def test_magics_take_names_of_the_notebook_and_cells(shell, quick):
     assert (
         shell.run_line_magic("workbench", "export net x --backend portable").export.model == "Net"
     )
+    assert shell.run_cell("fp16 = run").success  # also the value of an option
+    program = shell.run_line_magic("workbench", "export net x --dtype fp16 --backend portable")
+    assert program.export.dtype == "fp16"
+    done = shell.run_cell("%workbench export net y --backend portable")
+    assert "y: is not defined in this notebook" in str(done.error_in_exec)
     done = shell.run_cell("%workbench compare nonsense")
     assert isinstance(done.error_in_exec, Exception)
 

@@ -19,7 +19,6 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
-import jsonschema
 import pytest
 from run_folder import make_start, open_made_run
 
@@ -30,7 +29,6 @@ from workbench.portfolio import scheduler, stages
 from workbench.portfolio.executor import limit_time, open_executor
 from workbench.portfolio.matrix import plan_cells, read_matrix
 from workbench.portfolio.state import open_storage, outcome_path, render_index
-from workbench.records.documents import describe_document
 from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio, Row
 from workbench.run.locks import lock_device, lock_folder
 from workbench.store import load_run
@@ -283,7 +281,6 @@ def test_every_cell_is_exported_measured_and_reported_once(matrix, ran, tmp_path
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     written = json.loads((tmp_path / "out" / "portfolio.json").read_text())
     assert [o["state"] for o in written["outcomes"]] == ["done"] * 4
-    jsonschema.validate(written, describe_document("portfolio"))
     lines = list(csv.DictReader(io.StringIO((tmp_path / "out" / "portfolio.csv").read_text())))
     assert [line["latency_ms"] for line in lines] == ["2.0"] * 4
     assert "4 cells: 4 done" in (tmp_path / "out" / "index.html").read_text()

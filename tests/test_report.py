@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import re
 import shutil
 import signal
@@ -427,6 +428,16 @@ def test_a_failing_cell_is_one_line_and_what_ran_is_kept(cli, run_dir, write_not
     assert files_of(run_dir) - before == {"report.failed.ipynb"}
     cells = json.loads((run_dir / "report.failed.ipynb").read_text())["cells"]
     assert "n is 7" in str(cells) and "n = 7" in str(cells)
+
+
+@pytest.mark.ci
+def test_papermill_is_silent_only_while_it_runs(run_dir, write_notebook, caplog):
+    logger = logging.getLogger("papermill")
+    with pytest.raises(wb.WorkbenchError, match="ZeroDivisionError"):
+        wb.make_report(run_dir, notebook=write_notebook("run_dir = ''", "1 / 0"))
+    assert not caplog.records
+    logger.error("from the user's own notebook")
+    assert [record.name for record in caplog.records] == ["papermill"]
 
 
 @pytest.mark.ci

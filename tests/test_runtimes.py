@@ -29,7 +29,7 @@ SIDES = ["eager"] + [
         name,
         marks=pytest.mark.skipif(
             name not in INSTALLED,
-            reason=f"{name} is an extra: pip install 'executorch-workbench[{name}]'",
+            reason=f"{name} is an extra: pip install '.[{name}]'",
         ),
     )
     for name in ("onnx", "openvino")
@@ -246,7 +246,7 @@ def test_a_missing_package_names_the_line_that_installs_it(conv_pte, monkeypatch
     absent = lambda name, *rest: None if name == "openvino" else found(name, *rest)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", absent)
     options = wb.MeasureOptions(against=("openvino",))
-    with pytest.raises(wb.WorkbenchError, match=r"not installed -> .*workbench\[openvino\]"):
+    with pytest.raises(wb.WorkbenchError, match=r"not installed -> .* -e \S+\[openvino\]"):
         wb.measure(conv_pte, options=options)
 
 

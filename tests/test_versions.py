@@ -1,6 +1,7 @@
 """Another version of ExecuTorch beside the installed one."""
 
 import re
+import runpy
 import socket
 from importlib import metadata
 
@@ -12,12 +13,17 @@ INSTALLED = metadata.version("executorch")
 BRIEF = wb.MeasureOptions(runtime=("1.5.0",), runs=4, processes=2, evidence=False, roof=False)
 
 
-def index_answers():
+@pytest.fixture
+def package_index():
     try:
         socket.create_connection(("pypi.org", 443), timeout=5).close()
     except OSError:
-        return False
-    return True
+        pytest.skip("no package index: the wheel of 1.5.0 is not here")
+
+
+def test_nothing_connects_when_these_tests_are_imported(monkeypatch):
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("it connects"))
+    runpy.run_path(__file__)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +43,7 @@ def test_what_cannot_be_a_version_is_one_line(cli, conv_pte, words, says):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not index_answers(), reason="no package index: the wheel of 1.5.0 is not here")
+@pytest.mark.usefixtures("package_index")
 def test_latency_memory_and_start_of_two_versions(conv_pte, tmp_path):
     run = wb.measure(conv_pte, options=BRIEF, root=tmp_path)
     old, new = "executorch_1_5_0", f"executorch_{INSTALLED}".replace(".", "_")

@@ -1,18 +1,14 @@
 """Traces in other formats: what comes out is what went in, and what cannot be says why."""
 
 import csv
-import importlib.util
 import json
-import math
 import os
-import re
 import shutil
 import sys
 import unicodedata
 from itertools import pairwise
 from pathlib import Path
 
-import jsonschema
 import pandas as pd
 import pytest
 from etdump_builder import Block, Profile, build_etdump
@@ -23,11 +19,7 @@ import workbench as wb
 
 GOLDEN = sorted((Path(__file__).parent / "data" / "etdump").glob("*.etdump"))
 TRACE = next(path for path in GOLDEN if path.stem == "two_methods")
-needs_pyarrow = pytest.mark.skipif(
-    importlib.util.find_spec("pyarrow") is None,
-    reason="pyarrow is an extra: pip install '.[parquet]'",
-)
-FORMATS = ["csv", pytest.param("parquet", marks=needs_pyarrow), "perfetto", "speedscope"]
+FORMATS = ["csv", "perfetto"]
 
 
 @pytest.fixture
@@ -64,45 +56,6 @@ def is_shown_as(text, shown):
     )
 
 
-@needs_pyarrow
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_parquet_restores_the_frame_and_adds_the_ledger(path, tmp_path):
-    (file,) = wb.export_trace(path, "parquet", out=tmp_path / "it.parquet")
-    events, spans = wb.read_etdump(path), pd.read_parquet(file)
-    pd.testing.assert_frame_equal(spans[list(events)], events)
-    e2e = events[(events["kind"] == "method") & (events["run"] >= 0)].set_index("run")
-    own = spans[spans["run"] >= 0].groupby("run")["own_ns"].sum()
-    assert own.to_dict() == e2e["duration_ns"].to_dict()
-    outside = spans.loc[spans["run"] < 0, [c for c in spans if c not in events]]
-    assert outside.isna().to_numpy().all()
-
-
-@needs_pyarrow
-def test_parquet_has_the_meaning_of_its_columns(trace):
-    from pyarrow import parquet
-
-    (file,) = wb.export_trace(trace, "parquet")
-    assert file == trace.with_suffix(".parquet")
-    schema = parquet.read_schema(file)
-    columns = {field.name: field.metadata for field in schema}
-    assert columns["duration_ns"][b"unit"] == b"ns"
-    raw = {name for name, metadata in columns.items() if not metadata}
-    assert raw <= {"bundled_input", "metadata"}  # as the file has them
-    assert all(columns[name][b"meaning"] for name in columns.keys() - raw)
-    assert (schema.metadata[b"frame"], schema.metadata[b"trace"]) == (b"spans", b"it")
-
-
-@needs_pyarrow
-def test_a_trace_without_a_run_has_nothing_from_the_ledger(tmp_path):
-    path = write_trace(tmp_path / "it.etdump", Profile("Method::init", -1, end=5))
-    (file,) = wb.export_trace(path, "parquet")
-    (row,) = pd.read_parquet(file).to_dict("records")
-    assert (row["name"], row["duration_ns"]) == ("Method::init", 5)
-    assert pd.isna(row["category"])
-    assert pd.isna(row["own_ns"])
-    assert wb.export_trace(path, "perfetto")[0].stat().st_size > 0
-
-
 @pytest.mark.parametrize("to", FORMATS)
 def test_files_are_written_beside_the_trace_by_default(cli, trace, to):
     code, out, err = cli("trace", trace, "--to", to)
@@ -119,12 +72,11 @@ def test_files_are_written_beside_the_trace_by_default(cli, trace, to):
     assert files == [expected] or all(file.parent == expected for file in files)
 
 
-@pytest.mark.parametrize("to", ["perfetto", "speedscope"])
-def test_two_traces_of_one_name_are_distinguished(cli, trace, to):
+def test_two_traces_of_one_name_are_distinguished(cli, trace):
     other = trace.parent / "other" / trace.name
     other.parent.mkdir()
     shutil.copy(TRACE, other)
-    code, out, _ = cli("trace", trace, "--to", to, "--baseline", other)
+    code, out, _ = cli("trace", trace, "--to", "perfetto", "--baseline", other)
     assert code == 0
     content = Path(out.strip()).read_bytes()
     assert b"baseline: it" in content
@@ -134,11 +86,10 @@ def test_two_traces_of_one_name_are_distinguished(cli, trace, to):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--to", "json"], "--to: unknown format 'json' -> valid: csv, model-explorer, parquet"),
+        (["--to", "json"], "--to: unknown format 'json' -> valid: csv, model-explorer, perfetto"),
         (["--to", "perfeto"], "did you mean 'perfetto'?"),
         ([], "--to"),
         (["--to", "csv", "--baseline", "it.etdump"], "--baseline: csv holds one trace"),
-        (["--to", "parquet", "--baseline", "it.etdump"], "for model-explorer, perfetto"),
         (["--to", "perfetto", "--out", "it.etdump"], "it.etdump: is a trace to read"),
         (["--to", "perfetto", "--out", "./it.etdump"], "is a trace to read"),
         (["--to", "perfetto", "--baseline", "b.etdump", "--out", "b.etdump"], "a trace to read"),
@@ -164,7 +115,7 @@ def test_a_bad_trace_is_one_line_and_exit_code_1(cli, trace, to, content):
     if content is not None:
         bad.write_bytes(trace.read_bytes()[:-100] if content == "cut" else content)
     before = set(trace.parent.iterdir())
-    arguments = ["--baseline", bad] if to in ("perfetto", "speedscope") else []
+    arguments = ["--baseline", bad] if to == "perfetto" else []
     for chosen in [[bad], [trace, *arguments]][: 1 + bool(arguments)]:
         code, out, err = cli("trace", *chosen, "--to", to)
         assert (code, out) == (1, "")
@@ -196,22 +147,12 @@ def test_a_file_name_that_is_not_utf_8(trace, to):
         assert set(pd.read_csv(files[0])["model_id"]) == {"? "}
 
 
-@needs_pyarrow
 def test_hostile_names_are_preserved(tmp_path):
     name = '"\\\x00\x1b[31m</script>\U0001f4a3\ufffd' + "x" * 900
     path = write_trace(tmp_path / "it.etdump", *run_of((name, 0, 4), end=9))
-    (file,) = wb.export_trace(path, "parquet")
-    assert pd.read_parquet(file)["name"].tolist()[0] == name
-    for to in ("speedscope", "perfetto"):
-        (file,) = wb.export_trace(path, to)
-        assert "\x1b" not in file.read_text()
+    (file,) = wb.export_trace(path, "perfetto")
+    assert "\x1b" not in file.read_text()
     assert is_shown_as(name, decode(file)["it"][-1]["name"])
-
-
-def test_parquet_without_pyarrow_says_what_to_install(trace, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(Exception, match=r"executorch-workbench\[parquet\]"):
-        wb.export_trace(trace, "parquet")
 
 
 # --- CSV files of the kit -------------------------------------------------------------------------
@@ -322,9 +263,13 @@ def test_any_name_is_one_plain_cell(tmp_path_factory, first, rest):
 # --- Perfetto -------------------------------------------------------------------------------------
 
 
+def refuse(constant):
+    raise AssertionError(f"{constant} is no JSON")
+
+
 def decode(path):
     """The slices of each process by its name; refuses what the Perfetto UI would not read."""
-    content = load_json(path)
+    content = json.loads(path.read_text(), parse_constant=refuse)
     processes, slices = {}, {}
     for event in content["traceEvents"]:
         assert event["pid"] == event["tid"]
@@ -336,13 +281,6 @@ def decode(path):
         times = {side: round(1000 * event[side]) for side in ("ts", "dur")}
         slices.setdefault(processes[event["pid"]], []).append(event | times)
     return slices
-
-
-def load_json(path):
-    def refuse(constant):
-        raise AssertionError(f"{constant} is no JSON")
-
-    return json.loads(path.read_text(), parse_constant=refuse)
 
 
 def check_slices(slices, events):
@@ -426,6 +364,11 @@ def test_overlapping_operators_are_cut_where_the_next_begins(tmp_path):
     assert slices[2]["args"]["duration_ns"] == 1000
 
 
+def test_a_trace_without_a_run_has_its_events(tmp_path):
+    (slices,) = draw(tmp_path, [Profile("Method::init", -1, end=5)])
+    assert [(s["name"], s["dur"]) for s in slices] == [("Method::init", 5)]
+
+
 def test_first_executions_begin_together_however_long_loading_took(tmp_path):
     def load_and_execute(since, loading):
         loaded = Profile("Method::init", -1, start=since, end=since + loading)
@@ -458,136 +401,3 @@ def test_any_times_are_drawn_within_their_call(tmp_path_factory, times, end):
     operators = sorted((s["ts"], s["ts"] + s["dur"]) for s in slices if s["cat"] == "Other")
     assert all(one[1] <= other[0] for one, other in pairwise(operators))
     assert all(0 <= begin <= stop <= end for begin, stop in operators)
-
-
-# --- speedscope -----------------------------------------------------------------------------------
-
-
-def record(required, **properties):
-    """The schema of an object of nothing else."""
-    known = {"properties": properties, "required": required.split(), "additionalProperties": False}
-    return {"type": "object", **known}
-
-
-def array(**items):
-    return {"type": "array", "items": items}
-
-
-TEXT, NUMBER = {"type": "string"}, {"type": "number"}
-#: What file-format-spec.ts of speedscope asks of a file with sampled profiles.
-FORMAT = record(
-    "$schema shared profiles",
-    **{"$schema": {"const": "https://www.speedscope.app/file-format-schema.json"}},
-    name=TEXT, exporter=TEXT, activeProfileIndex={"type": "integer", "minimum": 0},
-    shared=record("frames", frames=array(
-        **record("name", name=TEXT, file=TEXT, line={"type": "integer", "minimum": 1}))),
-    profiles=array(**record(
-        "type name unit startValue endValue samples weights",
-        type={"const": "sampled"}, name=TEXT, unit={"const": "nanoseconds"},
-        startValue=NUMBER, endValue=NUMBER, weights=array(type="number", minimum=0),
-        samples=array(**array(type="integer", minimum=0)))),
-)  # fmt: skip
-
-
-def load(path):
-    """The file as speedscope would read it; refuses what is none."""
-    content = load_json(path)
-    jsonschema.validate(content, FORMAT)
-    frames = content["shared"]["frames"]
-    assert 0 <= content["activeProfileIndex"] < len(content["profiles"])
-    for profile in content["profiles"]:
-        assert len(profile["samples"]) == len(profile["weights"])
-        assert all(index < len(frames) for stack in profile["samples"] for index in stack)
-        assert profile["endValue"] == pytest.approx(math.fsum(profile["weights"]), rel=1e-12)
-    return content
-
-
-def mean_e2e(path):
-    """Mean nanoseconds of ``Method::execute``, without the ledger."""
-    events = wb.read_etdump(path)
-    return events.loc[(events["kind"] == "method") & (events["run"] >= 0), "duration_ns"].mean()
-
-
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_the_total_is_the_mean_latency(path, tmp_path):
-    (file,) = wb.export_trace(path, "speedscope", out=tmp_path / "it.json")
-    (profile,) = load(file)["profiles"]
-    assert profile["endValue"] == pytest.approx(mean_e2e(path), rel=1e-9)
-
-
-def test_a_baseline_is_a_profile_of_its_own(tmp_path):
-    off, on = traces().values()
-    (file,) = wb.export_trace(on, "speedscope", out=tmp_path / "it.json", baseline=off)
-    content = load(file)
-    assert [p["name"] for p in content["profiles"]] == [
-        f"baseline: {off.stem}",
-        f"candidate: {on.stem}",
-    ]
-    names = [frame["name"] for frame in content["shared"]["frames"]]
-    run = wb.open_run(wb.sample_run())
-    for path, profile in zip((off, on), content["profiles"], strict=True):
-        assert profile["endValue"] == pytest.approx(mean_e2e(path), rel=1e-9)
-        first = [names[stack[0]] for stack in profile["samples"]]
-        totals = pd.Series(profile["weights"]).groupby(first).sum()
-        assert {*totals.index} == {*run.categories.query("mean_ms > 0")["category"], "tracing"}
-
-
-def test_samples_are_in_the_order_of_execution(tmp_path):
-    path = traces()["on"]
-    (file,) = wb.export_trace(path, "speedscope", out=tmp_path / "it.json")
-    content = load(file)
-    frames, (profile,) = content["shared"]["frames"], content["profiles"]
-    stacks = [[frames[index]["name"] for index in stack] for stack in profile["samples"]]
-    events = wb.read_etdump(path)
-    logged = events.loc[(events["run"] == 0) & (events["kind"] == "delegate_operator"), "name"]
-    numbers = [re.search(r" #\d+", stack[-1]) for stack in stacks]
-    assert [n[0] for n in numbers if n] == [re.search(r" #\d+", name)[0] for name in logged]
-    label = "classifier.3 · Fully Connected GEMM #42: 1x1024 -> 1x1000"
-    assert ["GEMM", "classifier", "classifier.3", label] in stacks
-    (place,) = (frame for frame in frames if frame["name"] == label)
-    assert place["file"].endswith("mobilenet_v3_small.py") and place["line"] == 77
-
-
-def test_overhead_stands_at_the_end_of_the_call_that_has_it(tmp_path):
-    (file,) = wb.export_trace(traces()["on"], "speedscope", out=tmp_path / "it.json")
-    frames, (profile,) = (content := load(file))["shared"]["frames"], content["profiles"]
-    names = [frames[stack[-1]]["name"] for stack in profile["samples"]]
-    call = names.index("DELEGATE_CALL")
-    assert "GEMM #42" in names[call - 1] and "#" not in "".join(names[call:])
-
-
-def test_a_trace_outside_of_its_run_has_categories_and_families(tmp_path):
-    path = Path(shutil.copy(traces()["on"], tmp_path / "it.etdump"))
-    content = load(wb.export_trace(path, "speedscope")[0])
-    frames, (profile,) = content["shared"]["frames"], content["profiles"]
-    stacks = [[frames[index]["name"] for index in stack] for stack in profile["samples"]]
-    assert ["Convolution", "depthwise", "Convolution DWConv #5"] in stacks
-
-
-def test_a_trace_without_a_whole_run_has_no_mean(tmp_path):
-    path = write_trace(tmp_path / "it.etdump", Profile("x"))
-    with pytest.raises(Exception, match="holds no run"):
-        wb.export_trace(path, "speedscope")
-
-
-def test_a_negative_overhead_is_taken_from_the_others(tmp_path):
-    run = run_of(("a", 0, 30), ("b", 30, 100), end=90)
-    content = load(wb.export_trace(write_trace(tmp_path / "it.etdump", *run), "speedscope")[0])
-    names = [frame["name"] for frame in content["shared"]["frames"]]
-    (profile,) = content["profiles"]
-    tops = [names[stack[-1]] for stack in profile["samples"]]
-    weights = dict(zip(tops, profile["weights"], strict=True))
-    assert weights == pytest.approx({"a": 27, "b": 63, "DELEGATE_CALL": 0, "Method::execute": 0})
-
-
-@given(
-    st.lists(st.tuples(st.text(min_size=1, max_size=40), st.integers(0, 10**12)), min_size=1),
-    st.sampled_from([1, 2, 4]),
-)
-def test_any_times_and_names_give_a_file_of_the_same_total(tmp_path_factory, operators, half):
-    path = tmp_path_factory.getbasetemp() / "any.etdump"
-    named = [(name.encode(errors="ignore").decode(), 0, time) for name, time in operators]
-    end = half * (sum(time for _, time in operators) // 2 + 1)
-    write_trace(path, *run_of(*named, end=end))
-    content = load(wb.export_trace(path, "speedscope")[0])
-    assert content["profiles"][0]["endValue"] == pytest.approx(end, rel=1e-9)

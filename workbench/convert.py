@@ -2,7 +2,6 @@
 
 import contextlib
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -14,21 +13,14 @@ from workbench.analysis.open import open_run
 from workbench.analysis.operators import describe_spans, label_operators, summarize_operators
 from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.explorer.model_explorer import write_node_data
-from workbench.frames import SPANS
 from workbench.records.layers import Layers
 from workbench.store import is_ours
 from workbench.trace.etdump import read_etdump
-from workbench.trace.writers import write_csvs, write_parquet, write_perfetto, write_speedscope
+from workbench.trace.writers import write_csvs, write_perfetto
 
 #: The formats, and the suffix of each one's file.
-_FORMATS = {
-    "model-explorer": "",
-    "csv": ".csv",
-    "parquet": ".parquet",
-    "perfetto": ".perfetto.json",
-    "speedscope": ".speedscope.json",
-}
-_COMPARING = ("model-explorer", "perfetto", "speedscope")
+_FORMATS = {"model-explorer": "", "csv": ".csv", "perfetto": ".perfetto.json"}
+_COMPARING = ("model-explorer", "perfetto")
 
 
 def export_trace(
@@ -45,17 +37,16 @@ def export_trace(
     etdump
         The trace.
     to
-        ``csv``: the three tables of ``write_csvs``. ``parquet``: the events with their rows of the
-        ledger, `workbench.frames.SPANS`. ``perfetto``: a timeline for the Perfetto UI.
-        ``speedscope``: a flame graph of the mean time of every category, module and operator. If
-        the trace is one of a run, both have the layer, source line and shapes of each operator.
+        ``csv``: the three tables of ``write_csvs``. ``perfetto``: a timeline for the Perfetto UI,
+        which also opens in Chrome's trace viewer; if the trace is one of a run, it has the layer,
+        source line and shapes of each operator.
         ``model-explorer``: times and speed-ups as node data for graphs of Arm's adapters for
         ``.pte`` and ``.etrecord``; ``etdump`` may be the folder of a run.
     out
         The file, or for ``csv`` and ``model-explorer`` the folder; by default beside the trace.
     baseline
-        A second trace: ``perfetto`` draws both side by side, ``speedscope`` has a profile of each,
-        ``model-explorer`` also writes speed-ups.
+        A second trace: ``perfetto`` draws both side by side, ``model-explorer`` also writes
+        speed-ups.
 
     Returns
     -------
@@ -108,24 +99,8 @@ def export_trace(
     label, events = next(iter(traces.items()))
     if to == "csv":
         return write_csvs(events, target, model_id=label)
-    if to == "parquet":
-        return [write_parquet(describe_spans(events), SPANS, target, about={"trace": label})]
-    if to == "speedscope":
-        tables = {name: _list_operators(traces[name], path) for name, path in names.items()}
-        return [write_speedscope(tables, target)]
     spans = {name: _describe_spans(traces[name], path) for name, path in names.items()}
     return [write_perfetto(spans, target)]
-
-
-def _list_operators(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
-    """The operators of a trace in the order in which they run, with layers if its run has them."""
-    ledger = build_ledger(events)
-    operators = summarize_operators(ledger)
-    if sidecar := _find_sidecar(etdump):
-        operators = add_layers(operators, attribute_layers(ledger, sidecar))
-    operators = operators.assign(label=label_operators(operators), ns=1e6 * operators["mean_ms"])
-    operators = operators.set_index("key").loc[ledger["key"].drop_duplicates().astype(object)]
-    return operators.assign(stack=[_stack_of(row) for row in operators.to_dict("records")])
 
 
 def _find_sidecar(etdump: Path) -> Layers | None:
@@ -139,23 +114,17 @@ def _find_sidecar(etdump: Path) -> Layers | None:
     return None
 
 
-def _stack_of(row: dict[Any, Any]) -> list[str]:
-    """Category, modules and operator; without a layer, its family takes the place of modules."""
-    module, shapes = row.get("module"), row.get("shapes")
-    parts = module.split(".") if isinstance(module, str) else []
-    modules = [".".join(parts[: end + 1]) for end in range(len(parts))]
-    label = f"{row['label']}: {shapes}" if isinstance(shapes, str) and shapes else row["label"]
-    return [row["category"] or row["kind"], *(modules or [row["family"]]), label]
-
-
 def _describe_spans(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
     """The spans of a trace with label, layer, source line and shapes of their operators."""
     spans = describe_spans(events)
-    if spans["key"].notna().any():
-        operators = _list_operators(events, etdump).rename(columns={"module": "layer"})
-        operators["logged"] = operators["name"]
-        for column in operators.columns.intersection(
-            ["label", "layer", "source", "shapes", "logged"]
-        ):
-            spans[column] = spans["key"].astype(object).map(operators[column])
+    if spans["key"].isna().all():
+        return spans
+    ledger = build_ledger(events)
+    operators = summarize_operators(ledger)
+    if sidecar := _find_sidecar(etdump):
+        operators = add_layers(operators, attribute_layers(ledger, sidecar))
+    operators = operators.assign(label=label_operators(operators), logged=operators["name"])
+    operators = operators.set_index("key").rename(columns={"module": "layer"})
+    for column in operators.columns.intersection(["label", "layer", "source", "shapes", "logged"]):
+        spans[column] = spans["key"].astype(object).map(operators[column])
     return spans

@@ -2,12 +2,15 @@
 
 import difflib
 import importlib.util
+import json
 import re
 import shlex
 import sys
 import traceback
 from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
 
+PACKAGE = "executorch-workbench"
 #: Control characters, and those that change the direction of text or are invisible.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff"
@@ -103,12 +106,36 @@ class StoreError(WorkbenchError):
 
 
 def install_command(*arguments: str) -> str:
-    """The command that installs packages for this Python, which may have no pip of its own."""
+    """The command that installs packages for this Python, which may have no pip of its own.
+
+    The workbench, with or without extras, is installed from where it came: it is on no index.
+    """
     own = [sys.executable, "-m", "pip", "install"]
     # The Python that made the environment: `python3` may be that of the environment.
     base = getattr(sys, "_base_executable", "") or "python3"
     other = [base, "-m", "pip", "--python", sys.executable, "install"]
-    return shlex.join([*(own if importlib.util.find_spec("pip") else other), *arguments])
+    words = [word for argument in arguments for word in _locate_package(argument)]
+    return shlex.join([*(own if importlib.util.find_spec("pip") else other), *words])
+
+
+def _locate_package(requirement: str) -> list[str]:
+    """What pip is given for a requirement: of the workbench, a checkout, a file or a URL."""
+    if not requirement.startswith(PACKAGE):
+        return [requirement]
+    from importlib import metadata
+
+    extras = requirement.removeprefix(PACKAGE)
+    records = [dist.read_text("direct_url.json") for dist in metadata.distributions(name=PACKAGE)]
+    origin = json.loads(next(filter(None, records), "{}"))
+    url = urlsplit(origin.get("url", ""))
+    if url.scheme == "file":
+        editable = ["-e"] if origin.get("dir_info", {}).get("editable") else []
+        return [*editable, f"{unquote(url.path)}{extras}"]
+    if url.scheme:
+        source, version = origin["url"], origin.get("vcs_info")
+        source = f"{version['vcs']}+{source}@{version['commit_id']}" if version else source
+        return [f"{PACKAGE}{extras} @ {source}"]
+    return ["-e", f".{extras}"]  # in a checkout
 
 
 def unknown_name(what: str, name: str, valid: Iterable[str], where: object = None) -> UsageError:

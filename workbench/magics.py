@@ -5,7 +5,7 @@ import contextlib
 import glob
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,25 +48,40 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> object:
     """Run a command line, in which names of the notebook stand for models, inputs and runs.
 
-    `export`, `profile`, `run` and `optimize` return what they make, of which a report is not part;
-    the others print. Above a cell, the module that the cell defines is the first argument.
+    Values of options are text. `export`, `profile`, `run` and `optimize` return what they make, of
+    which a report is not part; the others print. Above a cell, the module that the cell defines is
+    the first argument.
     """
     name, *words = shlex.split(line) or ["--help"]
-    values: list[Any] = [_look_up(shell, word) for word in words]
-    if cell is not None:
-        # Lines keep their numbers in the cell.
-        shell.run_cell(f"# %%workbench {line}\n{cell}").raise_error()
-        values.insert(0, _find_module(shell, cell))
     try:
+        command = workbench.commands.get(name)
+        places = _find_arguments(command, words) if command else []
+        arguments: list[Any] = [_look_up(shell, words[place]) for place in places]
+        options = [word for place, word in enumerate(words) if place not in places]
+        if cell is not None:
+            # Lines keep their numbers in the cell.
+            shell.run_cell(f"# %%workbench {line}\n{cell}").raise_error()
+            arguments.insert(0, _find_module(shell, cell))
         is_config = name == "run" and any(word.endswith(".json") for word in words)
         if name in _MAKERS and "--help" not in words and not is_config:
-            return _make(name, values)
-        plain = [str(value.path if isinstance(value, Run) else value) for value in values]
+            return _make(name, arguments, options)
+        plain = [str(value.path if isinstance(value, Run) else value) for value in arguments]
         with contextlib.redirect_stderr(sys.stdout):  # which a notebook would show in red
-            workbench.main([name, *plain], "%workbench", standalone_mode=False)
+            workbench.main([name, *options, *plain], "%workbench", standalone_mode=False)
     except click.ClickException as error:
         raise MagicError(printable(error.format_message())) from None
     return None
+
+
+def _find_arguments(command: click.Command, words: Sequence[str]) -> list[int]:
+    """Places of the words that are neither options nor values of options."""
+    marked = [word if word.startswith("-") else str(place) for place, word in enumerate(words)]
+    values, others, _ = command.make_parser(click.Context(command)).parse_args(marked)
+    for param in command.params:
+        value = values.get(str(param.name)) if isinstance(param, click.Argument) else None
+        if isinstance(value, str | tuple):  # else it is missing
+            others = [value, *others] if isinstance(value, str) else [*value, *others]
+    return [int(place) for place in others if place.isdecimal()]
 
 
 def _look_up(shell: InteractiveShell, word: str) -> Any:
@@ -96,16 +111,20 @@ def _find_module(shell: InteractiveShell, cell: str) -> Any:
     return modules[-1] if modules else classes[-1]()
 
 
-def _make(name: str, values: list[Any]) -> object:
-    """What a command makes of objects; its options are those of the command line."""
+def _make(name: str, arguments: Sequence[Any], flags: Sequence[str]) -> object:
+    """What a command makes of models named as on the command line, or of one and its inputs."""
     command = workbench.commands[name]
-    words = [value for value in values if isinstance(value, str)]
-    subject, *rest = [value for value in values if not isinstance(value, str)] or [None]
-    inputs = rest[0] if len(rest) == 1 else tuple(rest) or None
-    # An object takes the place of the command's argument.
-    context = command.make_context(name, words if subject is None else [*words, "object"])
-    (argument,) = (param for param in command.params if isinstance(param, click.Argument))
-    subject = context.params[str(argument.name)] if subject is None else subject
+    inputs: Any = None
+    if all(isinstance(value, str) for value in arguments):
+        context = command.make_context(name, [*flags, *arguments])
+        (argument,) = (param for param in command.params if isinstance(param, click.Argument))
+        subject = context.params[str(argument.name)]
+    else:
+        subject, *values = arguments
+        for word in (value for value in values if isinstance(value, str)):
+            raise UsageError("is not defined in this notebook", where=word)
+        inputs = values[0] if len(values) == 1 else tuple(values) or None
+        context = command.make_context(name, [*flags, "object"])  # in the place of the argument
     root = context.params["out"]
     if name == "run":
         return measure(subject, inputs, _record(MeasureOptions, context.params), root=root)

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -107,7 +107,8 @@ def profile(
         What a module is called; its class by default.
     effort
         ``quick`` measures latency and operators for about three seconds: wider intervals, and
-        neither memory, machine code nor peaks.
+        neither memory, machine code nor peaks. It sets only options that have their defaults, and
+        no time if ``runs`` is given.
     report
         Also make ``report.html``, CSV and JSON files, as the command line does.
     categories
@@ -133,7 +134,7 @@ def profile(
     """
     if effort not in EFFORTS:
         raise unknown_name("effort", effort, EFFORTS)
-    measure = replace(measure, **EFFORTS[effort])
+    measure = _apply_effort(measure, effort)
     measure = replace(measure, against=tuple(against)) if against else measure
     export = replace(export, dtype=dtype) if dtype else export
     subjects = list_subjects(model)
@@ -182,6 +183,20 @@ def profile(
             with optional("report", tell):
                 make_report(run, kernel=kernel)
     return run
+
+
+def _apply_effort(measure: MeasureOptions, effort: str) -> MeasureOptions:
+    """Options with those of an effort, where the caller left the defaults."""
+    default = MeasureOptions()
+    given = {
+        field.name
+        for field in fields(measure)
+        if getattr(measure, field.name) != getattr(default, field.name)
+    }
+    if "runs" in given:  # a time would take its place
+        given.add("budget_s")
+    settings = {name: value for name, value in EFFORTS[effort].items() if name not in given}
+    return replace(measure, **settings)
 
 
 def label_subject(subject: Any) -> str:

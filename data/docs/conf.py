@@ -119,7 +119,13 @@ def write_reference() -> None:
     for name, kind in DOCUMENTS.items():
         schema = f":download:`{name}.schema.json </data/schemas/v3/{name}.schema.json>`"
         documents += [name, "-" * len(name), "", inspect.getdoc(kind) or "", "", schema, ""]
-    write("files", "Files", "The JSON files of a run, an export and a portfolio.", "", *documents)
+    write(
+        "files",
+        "Files",
+        "What people write by hand, and the figures of a run for scripts, with their JSON Schemas.",
+        "",
+        *documents,
+    )
 
 
 def complete(app, docname: str, source: list[str]) -> None:

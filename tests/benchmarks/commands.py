@@ -1,8 +1,7 @@
 """CPU time of commands that read a recorded run, and of two others, against `import torch`.
 
-A first call finds no cached output, a second one that of the first. All processes have compiled
-modules; `doctor` also has a compiled runner, in the cache of the user. Prints the median ratio of
-the rounds. Exits 1 if a command takes longer than it may.
+All processes have compiled modules; `doctor` also has a compiled runner, in the cache of the user.
+Prints the median ratio of the rounds. Exits 1 if a command takes longer than it may.
 """
 
 import argparse
@@ -17,21 +16,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "data/samples/out_mobilenet_v3_small"
-#: The most that calls may take, in times of `import torch`. `analyze` writes files: it is the last.
-FIRST = {"findings": 0.6, "compare": 0.6, "validate": 0.6, "history": 0.6, "analyze": 1.0}
-SECOND = 0.15
+#: The most that commands may take, in times of `import torch`, without a run and with one.
 OTHERS = {"--help": 0.15, "doctor": 0.4}
-LIMITS = OTHERS | {(name, "first"): limit for name, limit in FIRST.items()}
-LIMITS |= {(name, "second"): SECOND for name in FIRST}
+READERS = {"findings": 0.6, "compare": 0.6, "validate": 0.6, "history": 0.6, "analyze": 1.0}
 
 
-def spend(*arguments, cwd, **environment):
+def spend(*arguments, cwd):
     """CPU seconds of a Python process; exit code 1 is a result, such as that of a failed check."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
@@ -42,16 +38,12 @@ def spend(*arguments, cwd, **environment):
 
 
 def measure():
-    """CPU seconds of `import torch` and of each call, once."""
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
-        # The copy has the old times: outputs that depend on files of this second are not cached.
+    """CPU seconds of `import torch` and of each command, once."""
+    with tempfile.TemporaryDirectory() as folder:
         run = shutil.copytree(SAMPLES, Path(folder, SAMPLES.name)) / "runs" / "linux"
         times = {"import torch": spend("-c", "import torch", cwd=folder)}
         times |= {name: spend("-m", "workbench", name, cwd=folder) for name in OTHERS}
-        for name in FIRST:
-            for call in ("first", "second"):
-                words = ("-m", "workbench", name, str(run))
-                times[name, call] = spend(*words, cwd=folder, XDG_CACHE_HOME=f"{cache}/{name}")
+        times |= {name: spend("-m", "workbench", name, str(run), cwd=folder) for name in READERS}
     return times
 
 
@@ -65,13 +57,13 @@ def main():
     load = os.getloadavg()[0]
     print(f"import torch: {statistics.median(torch_s):.2f} s of CPU time; load {load:.1f}")
     failed = False
-    for call, limit in LIMITS.items():
-        ratios = [times[call] / torch for times, torch in zip(rounds, torch_s, strict=True)]
-        ratio, label = statistics.median(ratios), call if isinstance(call, str) else ", ".join(call)
+    for name, limit in (OTHERS | READERS).items():
+        ratios = [times[name] / torch for times, torch in zip(rounds, torch_s, strict=True)]
+        ratio = statistics.median(ratios)
         met = ratio <= limit
         failed |= not met
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        print(f"{label:16} {ratio:.2f} ({spread}); limit {limit}: {'met' if met else 'NOT met'}")
+        print(f"{name:10} {ratio:.2f} ({spread}); limit {limit}: {'met' if met else 'NOT met'}")
     return failed
 
 

@@ -26,7 +26,6 @@ from workbench.run.plan import names_feature
 from workbench.trace.etdump import read_etdump
 from workbench.trace.xnn_log import read_xnn_log
 
-#: The folder for what the workbench writes beside a recording.
 ETDUMP = ".etdump"
 #: No more than this is searched: levels of folders, files, traces, and programs nearby.
 DEEPEST, MOST_FILES, MOST_TRACES, MOST_PROGRAMS = 6, 20_000, 256, 16

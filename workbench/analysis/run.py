@@ -516,8 +516,7 @@ class Run:
             if layers is None and self.recording:
                 layers = self.recording.layers.get(program.name)
             folder = self.path if self.path.is_dir() else self.path.parent
-            # Listed, so that a kept answer of a command is not used once it is there.
-            if layers and not layers.has_modules and folder / ETRECORD in folder.iterdir():
+            if layers and not layers.has_modules and (folder / ETRECORD).is_file():
                 with contextlib.suppress(StoreError):  # of another program
                     layers = add_etrecord(layers, folder / ETRECORD)
             self._sidecars[program.name] = layers

@@ -24,7 +24,7 @@ from workbench.progress import show_progress
 from workbench.store import EXPLORER_HTML, atomic_write
 
 
-@command(cached=True)
+@command()
 @click.argument("run_dir", type=PATH)
 @BASELINE
 @CATEGORIES
@@ -92,7 +92,7 @@ def report(
     return Output(files, {"runs": runs, "files": files}, step=f"open {files[0]} in a browser")
 
 
-@command(cached=True)
+@command()
 @click.argument("run_dir", type=PATH)
 @click.option("--experiment", default="", help="Which one [default: the first candidate].")
 @click.option("--threads", type=int, help="At which thread count [default: the first].")
@@ -189,7 +189,7 @@ def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int, tar
 
 @command()
 @click.argument("etdump", type=PATH)
-@click.option("--to", required=True, help="csv, parquet, perfetto, speedscope or model-explorer.")
+@click.option("--to", required=True, help="csv, perfetto or model-explorer.")
 @click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
 @click.option("--baseline", type=PATH, help="A second ETDump to compare with.")
 def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Output:
@@ -203,7 +203,6 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Out
     files = export_trace(etdump, to, out=out, baseline=baseline)
     viewers = {
         "perfetto": "https://ui.perfetto.dev",
-        "speedscope": "https://www.speedscope.app",
         "model-explorer": "Model Explorer, as node data of the program's graph",
     }
     step = f"open the file in {viewers.get(to, 'pandas')}"
@@ -232,7 +231,7 @@ def kernels(log: Path, baseline: Path | None) -> Output:
     return Output([text], {"kernels": table}, step=step)
 
 
-@command(cached=True)
+@command()
 @click.argument("names", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--baseline", type=PATH, help="metrics.json of an earlier run, instead of BASELINE.")
 @click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
@@ -277,10 +276,10 @@ def compare(
     return Output(describe_compared(found), found.record, exit_code=exit_code, step=step)
 
 
-@command(cached=True)
+@command()
 @click.argument("run_dir", type=PATH)
 def validate(run_dir: Path) -> Output:
-    """Check that a run is complete and its files agree; exit 1 if not.
+    """Check that a run is complete and its files are those that it names; exit 1 if not.
 
     RUN_DIR may also be the file of an atlas.
     """
@@ -296,7 +295,7 @@ def validate(run_dir: Path) -> Output:
     return Output(lines, record, exit_code=failed, step=step)
 
 
-@command(cached=True)
+@command()
 @click.argument("roots", nargs=-1, type=PATH, metavar="[FOLDER]...")
 @click.option("--across", multiple=True, help="What may differ within a line: program.")
 @click.option("--figure", type=PATH, help="Plot latency over time into this file (.png, .svg).")
@@ -344,13 +343,13 @@ def history(
 @command()
 @click.argument("name", required=False)
 def schema(name: str | None) -> Output:
-    """Print the JSON Schema of a file that the workbench writes; without NAME, list them."""
+    """Print the JSON Schema of a config, a matrix or metrics.json; without NAME, list them."""
     from workbench.records.documents import DOCUMENTS, describe_document
 
     if name is None:
         return Output([*DOCUMENTS], {"documents": [*DOCUMENTS]}, step="workbench schema NAME")
     described = describe_document(name)
-    step = "`workbench validate RUN` checks the files of a run"
+    step = "`workbench validate RUN` checks metrics.json"
     return Output([json.dumps(described, indent=1)], {"schema": described}, step=step)
 
 

@@ -13,7 +13,6 @@ from typing import Any, TypeVar, get_type_hints
 
 import click
 
-from workbench.cli.cache import cache_output, find_output
 from workbench.cli.terminal import write
 from workbench.errors import UsageError, WorkbenchError
 from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
@@ -211,14 +210,10 @@ _MANY = 15
 
 
 class Command(click.Command):
-    """A command whose function returns an ``Output``; ``--json`` prints its record.
+    """A command whose function returns an ``Output``; ``--json`` prints its record."""
 
-    The output of one that is ``cached`` is computed once for each state of the files that it uses.
-    """
-
-    def __init__(self, *arguments: Any, cached: bool = False, **options: Any):
+    def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        self.cached = cached
         text = "Print one JSON document, also for errors."
         self.params.append(click.Option([JSON], is_flag=True, help=text))
 
@@ -237,8 +232,6 @@ class Command(click.Command):
     def invoke(self, context: click.Context) -> int:
         """Run the command and print its output; returns the exit code."""
         as_json = context.params.pop("json")
-        if self.cached:
-            return self._invoke_cached(context, as_json)
         newer = _name_newer_runs(context)
         output: Output = super().invoke(context)
         for line in output.lines:
@@ -246,23 +239,13 @@ class Command(click.Command):
                 write(str(line))
         if as_json:
             click.echo(to_document(output.record), nl=False)
-        _end((*output.notes, *newer), output.step, as_json)
+        for note in (*output.notes, *newer):
+            say(note)
+        if output.step and not as_json:
+            say(f"next: {output.step}")
         if output.then:
             output.then()
         return output.exit_code
-
-    def _invoke_cached(self, context: click.Context, as_json: bool) -> int:
-        path, known = find_output({"command": self.name, "json": as_json, **context.params})
-        if known is None:
-            with cache_output(path) as known:
-                output: Output = super().invoke(context)
-                lines = to_document(output.record).splitlines() if as_json else output.lines
-                known |= {"lines": [*map(str, lines)], "exit_code": int(output.exit_code)}
-                known |= {"notes": output.notes, "step": output.step}
-        for line in known["lines"]:
-            click.echo(line) if as_json else write(line)
-        _end((*known["notes"], *_name_newer_runs(context)), known["step"], as_json)
-        return int(known["exit_code"])
 
 
 def _name_newer_runs(context: click.Context) -> list[str]:
@@ -270,11 +253,6 @@ def _name_newer_runs(context: click.Context) -> list[str]:
     words = [w for value in given for w in (value if isinstance(value, tuple) else [value])]
     runs = [Path(str(word).partition(":")[0]) for word in words]
     return [f"note: a newer run has the name {path}" for run in runs if (path := newer_run(run))]
-
-
-def _end(notes: Iterable[str], step: str, as_json: bool) -> None:
-    for note in (*notes, *([f"next: {step}"] if step and not as_json else [])):
-        say(note)
 
 
 command = functools.partial(click.command, cls=Command)

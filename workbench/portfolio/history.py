@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -122,13 +123,18 @@ def write_figure(figure: Figure, path: Path) -> Path:
 
 
 def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
-    """The folders of all runs at any depth, each once."""
-    found: dict[Path, Path] = {}
+    """The folders of all runs at any depth, each once; no hidden ones, no Python environments."""
+    runs: dict[Path, Path] = {}
     for root in map(Path, roots):
         if not root.is_dir():
             raise UsageError("no such folder", where=root)
-        found |= {path.parent.resolve(): path.parent for path in sorted(root.rglob(MANIFEST))}
-    return list(found.values())
+        for folder, below, files in os.walk(root):
+            below[:] = sorted(name for name in below if not name.startswith("."))
+            if "pyvenv.cfg" in files:
+                below.clear()
+            elif MANIFEST in files:
+                runs.setdefault(Path(folder).resolve(), Path(folder))
+    return list(runs.values())
 
 
 def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator[dict[str, Any]]:

@@ -20,13 +20,17 @@ from workbench.analysis.what_if import rank_bottlenecks
 from workbench.frames import ATTRIBUTION, STATISTICS
 from workbench.plots.tables import to_markdown
 from workbench.records.codec import to_document, to_plain
-from workbench.records.documents import RUN_FIELDS
 from workbench.records.runs import kit_result
 from workbench.store import EXPLORER_HTML, METRICS, REPORT_MD, SUMMARY, artifacts_dir, atomic_write
 from workbench.trace.writers import write_csvs
 from workbench.trace.xnn_log import read_xnn_log
 
 Document = dict[str, Any]
+#: What the pipeline summary has of a run's record.
+_RUN_FIELDS = (
+    *("state", "platform", "emulated", "host", "runner", "versions"),
+    *("started", "finished", "plan"),
+)
 
 
 def write_explorer(names: dict[str, Any]) -> None:
@@ -75,7 +79,12 @@ def write_documents(run: Run) -> list[Path]:
 
     That in Markdown is the report's, once there is one.
     """
-    texts = summarize_run(run)
+    documents = {
+        METRICS: summarize_metrics(run),
+        SUMMARY: summarize_analysis(run),
+        f"{run.record.plan.stem}_pipeline_summary.json": summarize_pipeline(run),
+    }
+    texts = {name: to_document(content) for name, content in documents.items()}
     if not (run.output / REPORT_MD).is_file():
         texts[f"{run.record.plan.stem}_pipeline_summary.md"] = _summarize_briefly(run)
     return [atomic_write(run.output / name, text) for name, text in texts.items()]
@@ -87,16 +96,6 @@ def _summarize_briefly(run: Run) -> str:
     facts += [f"{m.label}: {describe_latency(m.statistics)}" for m in latencies]
     lines = [f"# {run.record.plan.stem}", *facts, *(f"Caveat: {text}" for text in run.caveats)]
     return "\n\n".join(map(to_markdown, lines)) + "\n"
-
-
-def summarize_run(run: Run) -> dict[str, str]:
-    """The JSON files of a run: their texts by name."""
-    files = {
-        METRICS: summarize_metrics(run),
-        SUMMARY: summarize_analysis(run),
-        f"{run.record.plan.stem}_pipeline_summary.json": summarize_pipeline(run),
-    }
-    return {name: to_document(content) for name, content in files.items()}
 
 
 def summarize_metrics(run: Run) -> Document:
@@ -189,7 +188,7 @@ def summarize_analysis(run: Run) -> Document:
 
 def summarize_pipeline(run: Run) -> Document:
     """The verdicts of a run, with what was exported and measured, and where it is."""
-    shared = {name: getattr(run.record, name) for name in RUN_FIELDS}
+    shared = {name: getattr(run.record, name) for name in _RUN_FIELDS}
     return {
         "model": run.model,
         "verdicts": [comparison.text for comparison in run.comparisons],

@@ -113,7 +113,21 @@ def _show_failure(output: NotebookNode) -> NotebookNode:
 
 
 papermill_engines.register(ENGINE, Engine)
-logging.getLogger("papermill").setLevel(logging.CRITICAL)  # whatever it logs as an error, it raises
+
+
+@contextmanager
+def _silence_papermill() -> Iterator[None]:
+    """Drop what papermill logs meanwhile: it raises whatever it logs as an error."""
+
+    def drop(_: logging.LogRecord) -> bool:
+        return False
+
+    logger = logging.getLogger("papermill")
+    logger.addFilter(drop)
+    try:
+        yield
+    finally:
+        logger.removeFilter(drop)
 
 
 def run_notebook(
@@ -148,7 +162,8 @@ def run_notebook(
 
     kind: type[WorkbenchError] | None = None
     try:
-        with nullcontext(kernel) if kernel else open_kernel(packaged) as opened:
+        opening = nullcontext(kernel) if kernel else open_kernel(packaged)
+        with _silence_papermill(), opening as opened:
             papermill.execute_notebook(
                 notebook, None, dict(parameters), engine_name=ENGINE, kernel_name="python3",
                 request_save_on_cell_execute=False, progress_bar=False, start_timeout=START_LIMIT_S,

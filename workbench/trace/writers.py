@@ -1,9 +1,8 @@
-"""Frames as files of other formats: CSV and Parquet, for Perfetto, and for speedscope."""
+"""Frames as files of other formats: CSV, and timelines for Perfetto."""
 
 import csv
 import io
 import json
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.errors import WorkbenchError, printable
-from workbench.frames import EVENTS, Frame, check
+from workbench.errors import printable
+from workbench.frames import EVENTS, check
 from workbench.store import atomic_write
 from workbench.trace.etdump import TRACING, are_leaves, map_names, strip_ordinal
 
@@ -103,31 +102,6 @@ def to_csv(table: pd.DataFrame) -> str:
 def _defuse(text: str) -> str:
     plain = printable(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text)).lstrip()
     return f"'{plain}" if plain.startswith(_FORMULA) else plain
-
-
-def write_parquet(
-    frame: pd.DataFrame, schema: Frame, path: Path, *, about: Mapping[str, str] | None = None
-) -> Path:
-    """Write a frame without its index so that ``pandas.read_parquet`` restores it.
-
-    ``pyarrow.parquet.read_schema(path)`` shows unit and meaning of each column, the name of the
-    schema, and what else is known ``about`` the frame.
-    """
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError:
-        raise WorkbenchError(
-            "Parquet needs pyarrow", install="executorch-workbench[parquet]"
-        ) from None
-
-    table = pa.Table.from_pandas(check(frame, schema), preserve_index=False)
-    described = {name: {"unit": unit, "meaning": text} for name, _, unit, text in schema.columns}
-    fields = [field.with_metadata(described.get(field.name, {})) for field in table.schema]
-    metadata = {**table.schema.metadata, "frame": schema.name, **(about or {})}
-    content = io.BytesIO()
-    parquet.write_table(table.cast(pa.schema(fields, metadata)), content)
-    return atomic_write(path, content.getvalue())
 
 
 # --- Perfetto -------------------------------------------------------------------------------------
@@ -234,46 +208,3 @@ def _origin(spans: pd.DataFrame) -> tuple[int, int]:
     first = int(spans["start_ns"][~spans["parent"].isin(spans["event"])].min())
     executed = spans["start_ns"][spans["kind"] == "method"]
     return first, max(first, int(executed.min())) if len(executed) else first
-
-
-# --- speedscope -----------------------------------------------------------------------------------
-
-
-def write_speedscope(profiles: Mapping[str, pd.DataFrame], path: Path) -> Path:
-    """Write flame graphs in speedscope's file format, one profile for each frame.
-
-    A frame has the columns ``stack`` (names, outermost first), ``ns``, and perhaps ``source``: the
-    source line of the innermost, ``file:line``. The format has no negative times. A row that has
-    one, such as the overhead of a delegate below the rounding of its operators, counts as 0; all
-    others are shortened so that the total stays.
-    """
-    frames: dict[tuple[int, str, str], int] = {}
-    written = []
-    for name, table in profiles.items():
-        samples = []
-        sources = table.get("source", pd.Series("", table.index)).fillna("")
-        for stack, source in zip(table["stack"], sources, strict=True):
-            levels = [(level, text, "") for level, text in enumerate(stack)]
-            levels[-1] = (*levels[-1][:2], source)
-            samples.append([frames.setdefault(frame, len(frames)) for frame in levels])
-        weights = table["ns"].to_numpy(float)
-        if (weights < 0).any():
-            positive = weights.clip(0)
-            weights = positive * (math.fsum(weights) / math.fsum(positive))
-        sizes = {"startValue": 0, "endValue": math.fsum(weights)}
-        profile = {"type": "sampled", "name": name, "unit": "nanoseconds", **sizes}
-        written.append({**profile, "samples": samples, "weights": weights.tolist()})
-    content = {
-        "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "exporter": "executorch-workbench",
-        "name": path.name,
-        "activeProfileIndex": 0,
-        "shared": {"frames": [{"name": text, **_place(source)} for _, text, source in frames]},
-        "profiles": written,
-    }
-    return atomic_write(path, json.dumps(content, allow_nan=False, separators=(",", ":")))
-
-
-def _place(source: str) -> dict[str, str | int]:
-    file, _, line = source.rpartition(":")
-    return {"file": file, "line": int(line)} if file and line.isdecimal() else {}
