@@ -423,6 +423,10 @@ def test_a_measured_gain_replaces_the_bound_of_the_finding_that_suggested_the_ch
                                        "but SQNR 5 dB")  # fmt: skip
     assert "03-fp32" in known["action"][1] and "02-fp32" in known["action"][2]
     assert add_measured(found, study, "another program").equals(found)
+    assert add_measured(found, study, "a", threads=4).equals(found)
+    two = replace(tried[0].options, channels_last=True)
+    more = replace(study, variants=(base, replace(tried[0], options=two)))
+    assert add_measured(found, more, "a").equals(found), "it differs in two things"
 
 
 def test_the_share_of_an_extension_counts_operators_that_mostly_ran_it():

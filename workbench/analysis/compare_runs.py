@@ -22,6 +22,7 @@ from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, RESOURCE_CHANGES, WRONG, check, plural
 from workbench.options import MeasureOptions
 from workbench.records.documents import METRICS
+from workbench.records.runs import Identity, contrast_models
 from workbench.store import MANIFEST, load_record
 
 #: By resource, the most that it may grow, as a fraction.
@@ -145,11 +146,18 @@ def compare(
     for known in baseline.run.comparisons:
         if (known.baseline, known.candidate) == (baseline, candidate) and not subject:
             return known
-    sides = [side.program.stem for side in (candidate, baseline)]
-    if sides[0] == sides[1]:
-        sides = [candidate.label, baseline.label]
-    subject = subject or " against ".join(sides)
+    subject = subject or " against ".join(name_sides(candidate, baseline))
     return Comparison(baseline, candidate, subject=subject)
+
+
+def name_sides(candidate: Measurement, baseline: Measurement) -> list[str]:
+    """What both sides are called: their programs, or their experiments if they ran one program."""
+    sides = [candidate.program, baseline.program]
+    if sides[0].sha256 == sides[1].sha256:
+        return [candidate.label, baseline.label]
+    if sides[0].stem == sides[1].stem:
+        return [f"{side.stem} {side.sha256[:8]}" for side in sides]
+    return [side.stem for side in sides]
 
 
 def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict[str, Measurement]:
@@ -351,9 +359,12 @@ def _judge_table(table: pd.DataFrame, limits: Limits) -> pd.DataFrame:
 
 
 def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
-    """Wrong outputs, and the SQNR and size of programs of different dtypes, one line each."""
+    """Whose models, wrong outputs, and SQNR and size of different dtypes, one line each."""
     several = len({m.export.dtype for m in measurements.values() if m.export}) > 1
+    (first, baseline), *_ = measurements.items()
     for name, measurement in measurements.items():
+        if models := contrast_models(baseline.identity, measurement.identity):
+            yield f"{name} against {first}: {models}"
         if measurement.wrong:
             yield f"{name}: outputs are wrong ({measurement.wrong}): no speed-up is claimed"
         if several and measurement.export:
@@ -474,8 +485,7 @@ def compare_with_metrics(
         known = sorted({f"{row['experiment']}:{row['threads']}" for row in metrics["latencies"]})
         raise unknown_name("measurement", f"{experiment}:{threads}", known, where=metrics_json)
     measured = {(m.name, m.threads): m for m in run.measurements}
-    programs = metrics.get("programs", {})
-    subjects, sides, changes = [], [], []
+    subjects, sides, changes, models = [], [], [], list[str]()
     for row in wanted:
         count = plural(row["threads"], "thread")
         if (row["experiment"], row["threads"]) not in measured:
@@ -483,13 +493,12 @@ def compare_with_metrics(
             hint = "name what to compare: RUN_DIR:EXPERIMENT"
             raise WorkbenchError(problem, where=run.path, hint=hint)
         m = measured[row["experiment"], row["threads"]]
-        before = metrics | {"program": programs.get(m.name, metrics["program"])}
-        _check_identity(before, identify_run(run.record, m.program), across)
+        models.append(_check_saved(metrics, m, across))
         latencies = pick_timed(m.latencies)
         if clock_of(latencies) != row["clock"]:
             problem = f"the clocks differ: {row['clock']} against {clock_of(latencies)}"
             raise WorkbenchError(problem, where=run.path, hint="measure both with the same runner")
-        subjects.append(f"{metrics['model']}, {m.name}, {count}")
+        subjects.append(f"{m.program.model}, {m.name}, {count}")
         sides.append((row["restarts_ms"], restart_latencies(latencies).to_list()))
         earlier = {
             each["resource"]: (each["unit"], pd.Series(each["values"], dtype=float))
@@ -508,15 +517,29 @@ def compare_with_metrics(
         for number, subject in enumerate(subjects)
     )
     started = run.record.started
-    apart = f"measured apart: the baseline at {metrics['started']}, this run at {started}"
+    notes = [f"measured apart: the baseline at {metrics['started']}, this run at {started}"]
+    notes += [f"the baseline and this run: {text}" for text in dict.fromkeys(models) if text]
     rows = table.rename(columns={"name": "subject"})
     resources = _judge_table(pd.concat(changes, ignore_index=True), limits)
     if len(changes) == 1:
         resources = resources.drop(columns="subject")
     return judge_rows(
-        rows, limits, verdicts=verdicts, notes=(apart,),
+        rows, limits, verdicts=verdicts, notes=tuple(notes),
         resources=None if resources.empty else resources,
     )  # fmt: skip
+
+
+def _check_saved(metrics: dict[str, Any], m: Measurement, across: Collection[str]) -> str:
+    """Refuse a baseline of another device or the like; what speaks against both being of a model.
+
+    Of programs, ``metrics.json`` has the first digits of the SHA-256.
+    """
+    saved = metrics | {"program": metrics.get("programs", {}).get(m.name, metrics["program"])}
+    current = identify_run(m.run.record, m.program)
+    _check_identity(saved, current, across)
+    graphs = metrics.get("graphs", {}).get(m.name, ""), m.identity.graph
+    digits = (text.rpartition(" ")[2] for text in (saved["program"], current["program"]))
+    return contrast_models(*map(Identity, graphs, digits))
 
 
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:

@@ -389,8 +389,8 @@ def check_toggle_effect(
     return status, f"hidden from the baseline: {', '.join(sorted(hidden))}{names}; {code}"
 
 
-def check_outputs(agreements: Sequence[Agreement], *, same_model: bool) -> tuple[str, str]:
-    """Whether the outputs of two sides agree."""
+def check_outputs(agreements: Sequence[Agreement], models: str = "") -> tuple[str, str]:
+    """Whether the outputs of two sides agree; ``models`` speaks against their being of one."""
     note = "" if agreements else "no outputs recorded"
     if note := next((a.note for a in agreements if a.note), note):
         return "note", f"not compared: {note}"
@@ -406,8 +406,8 @@ def check_outputs(agreements: Sequence[Agreement], *, same_model: bool) -> tuple
         evidence = f"SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:.0f} expected"
     if all(a.agree for a in agreements):
         return "ok", evidence
-    if not same_model:
-        return "note", f"{evidence}; the programs are of two models"
+    if models:
+        return "note", f"{evidence}; {models}"
     return "fail", evidence
 
 

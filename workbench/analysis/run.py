@@ -45,7 +45,7 @@ from workbench.analysis.layers import Traced
 from workbench.analysis.operators import Scheme
 from workbench.analysis.quality import Row
 from workbench.analysis.roofline import Roof
-from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.etrecord import add_etrecord
 from workbench.export.layers import resize
 from workbench.options import RUNTIMES
@@ -56,21 +56,26 @@ from workbench.records.runs import (
     Agreement,
     Experiment,
     Export,
+    Identity,
     Phase,
     PlannedProgram,
     Proof,
     RunRecord,
     Session,
     Start,
+    contrast_models,
 )
 from workbench.run.plan import pair_experiments
 from workbench.store import (
     ETRECORD,
     FUNCTIONS,
+    RUNS,
     artifacts_dir,
+    find_runs,
     inside,
     kept_layers,
     load_layers,
+    load_run,
     output_folder,
     save_layers,
 )
@@ -173,6 +178,17 @@ class Run:
         """The optimisation that it was measured for, if any."""
         folder = self.path.resolve().parent.parent
         return variants.read_study(folder) if (folder / variants.STUDY).is_file() else None
+
+    @cached_property
+    def siblings(self) -> tuple[RunRecord, ...]:
+        """The records of the complete runs beside it, the latest first."""
+        path, records = self.path.resolve(), list[RunRecord]()
+        beside = find_runs(path.parents[1]) if path.parent.name == RUNS else []
+        for other in reversed(beside):
+            if other.resolve() != path:
+                with contextlib.suppress(WorkbenchError):  # not readable: nothing to compare with
+                    records.append(load_run(other))
+        return tuple(record for record in records if record.state == "complete")
 
     @property
     def emulated(self) -> bool:
@@ -454,7 +470,7 @@ class Run:
         """Whether the numbers can be trusted: ``check``, ``status``, ``evidence``."""
         subjects = {row[0]: row for m in self.measurements for row in m.checks}  # each once
         bundled = [a for a in self.record.agreements if a.baseline == a.candidate]
-        expected = quality.check_outputs(bundled, same_model=True) if bundled else ()
+        expected = quality.check_outputs(bundled) if bundled else ()
         counted = pd.concat([m._rows for m in self.traced or [self.subject]], ignore_index=True)
         rows = [
             *quality.check_state(self.record, self.recording),
@@ -639,6 +655,11 @@ class Measurement:
     def export(self) -> Export | None:
         """How its program was exported; None if that is unknown."""
         return self.run.record.export_of(self.program)
+
+    @property
+    def identity(self) -> Identity:
+        """What tells its program and model from others."""
+        return self.run.record.identify(self.program)
 
     @cached_property
     def sidecar(self) -> Layers | None:
@@ -984,7 +1005,9 @@ class Measurement:
         if self.export and not self.emulated:
             with contextlib.suppress(UsageError, StoreError):  # without a study that can be read
                 study = variants.read_study(self.run.path.resolve().parent.parent)
-                findings = variants.add_measured(findings, study, self.export.sha256)
+                if study.machine == str(self.run.record.host.get("cpu")):
+                    sha256 = self.export.sha256
+                    findings = variants.add_measured(findings, study, sha256, self.threads)
         return findings.assign(hint=findings["hint"].map(self.complete_command))
 
     def complete_command(self, command: str) -> str:
@@ -1072,23 +1095,33 @@ class Comparison:
     def wrong(self) -> str:
         """Why no speed-up can be claimed: wrong outputs of a side, or different ones of both."""
         faults = compare.describe_faults(self.candidate.wrong, self.baseline.wrong)
-        judged = [a for a in self.agreements if self.same_model and not (a.note or a.agree)]
+        judged = [a for a in self.agreements if not (self.models or a.note or a.agree)]
         texts = "; ".join(map(compare.describe_difference, judged))
         return faults or (texts and f"outputs differ ({texts})")
 
     @property
     def programs(self) -> str:
-        """The SQNR and size of two programs of different dtypes; empty if they have one dtype.
+        """What else is to be known of two programs; empty if they differ in their speed alone.
 
-        Against another runtime, whether the outputs agree.
+        Whether they are of two models, and the SQNR and size of different dtypes. Against another
+        runtime, whether the outputs agree.
         """
         if self.baseline.runtime:
-            judged = [a for a in self.agreements if not a.note]
-            return "same outputs" if judged else "outputs not compared"
+            return self._describe_outputs()
+        texts = [self.models] if self.models else []
         sides = [side for side in (self.candidate, self.baseline) if side.export]
-        if len({side.export.dtype for side in sides if side.export}) < 2:
-            return ""
-        return "; ".join(dtypes.summarize_program(side.export, side.dtypes) for side in sides)
+        if len({side.export.dtype for side in sides if side.export}) > 1:
+            texts += [dtypes.summarize_program(side.export, side.dtypes) for side in sides]
+        return "; ".join(texts)
+
+    def _describe_outputs(self) -> str:
+        """Whether the outputs of both sides were compared, and are the same."""
+        judged = [a for a in self.agreements if not a.note]
+        if not judged:
+            return "outputs not compared"
+        if all(a.agree for a in judged):
+            return "same outputs"
+        return "; ".join(filter(None, ["other outputs", self.models]))
 
     @property
     def within_run(self) -> bool:
@@ -1132,9 +1165,11 @@ class Comparison:
         return self.run.record.plan.toggle if self.same_program else "none"
 
     @property
-    def same_model(self) -> bool:
-        """Whether both sides ran programs of one model, which should compute the same."""
-        return self.baseline.program.model == self.candidate.program.model
+    def models(self) -> str:
+        """What speaks against both sides being of one model; empty if their outputs must agree."""
+        within_recording = self.within_run and self.same_program
+        sides = self.baseline.identity, self.candidate.identity
+        return "" if within_recording else contrast_models(*sides)
 
     @property
     def agreements(self) -> list[Agreement]:
@@ -1388,7 +1423,7 @@ class Comparison:
         outputs = f"outputs of {after.name} and {before.name} agree, {threads}"
         return [
             *rows,
-            (outputs, *quality.check_outputs(self.agreements, same_model=self.same_model)),
+            (outputs, *quality.check_outputs(self.agreements, self.models)),
         ]
 
     def _check_toggle(self) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pandas as pd
 
 from workbench.errors import UsageError
 from workbench.frames import VARIANTS, check
+from workbench.options import ExportOptions
 from workbench.records.codec import parse_json, structure, upgrade
 from workbench.records.optimize import Study, Variant
 
@@ -80,25 +82,36 @@ def match_layout(findings: pd.DataFrame) -> pd.DataFrame:
     return findings[edges & (findings["rule"] == "layout")]
 
 
-def add_measured(findings: pd.DataFrame, study: Study, sha256: str) -> pd.DataFrame:
+def match_change(
+    findings: pd.DataFrame, before: ExportOptions, after: ExportOptions
+) -> pd.DataFrame:
+    """The findings that suggest the one thing in which two exports differ; none if it is more."""
+    new = [name for name in after.rewrite if name not in before.rewrite]
+    if after == replace(before, dtype=after.dtype):
+        return findings[findings["hint"].str.contains(rf"--dtype {after.dtype}(?!\w)")]
+    if after == replace(before, channels_last=True):
+        return match_layout(findings)
+    if len(new) == 1 and after == replace(before, rewrite=(*before.rewrite, *new)):
+        return match_findings(findings, *new)
+    return findings[:0]
+
+
+def add_measured(
+    findings: pd.DataFrame, study: Study, sha256: str, threads: int = 1
+) -> pd.DataFrame:
     """The findings of a program, with what a study measured of the changes that they suggest.
 
-    Its gain replaces that of the only finding that suggests it, with the basis ``measured``.
+    Its gain, with as many threads, replaces that of the only finding that suggests it, with the
+    basis ``measured``.
     """
     findings = findings.copy()
-    parents = {v.name: v for v in study.variants if v.sha256 == sha256 and v.latency_ms}
-    for variant in study.variants:
-        parent, gain, options = parents.get(variant.parent), variant.gain, variant.options
+    alike = [variant for variant in study.variants if variant.threads == threads]
+    parents = {v.name: v for v in alike if v.sha256 == sha256 and v.latency_ms}
+    for variant in alike:
+        parent, gain = parents.get(variant.parent), variant.gain
         if parent is None or parent.latency_ms is None or gain is None or gain.ms is None:
             continue
-        rewrites = set(options.rewrite) - set(parent.options.rewrite)
-        moved = options.channels_last and not parent.options.channels_last
-        if variant.whole:
-            found = findings[findings["hint"].str.contains(rf"--dtype {options.dtype}(?!\w)")]
-        elif len(rewrites) + moved == 1 and not options.module_dtypes:
-            found = match_findings(findings, *rewrites) if rewrites else match_layout(findings)
-        else:
-            continue
+        found = match_change(findings, parent.options, variant.options)
         interval = ", ".join(f"{end:.3g}" for end in (gain.low_ms, gain.high_ms))
         text = f"; {variant.name} of `workbench optimize` saved {gain.ms:.3g} ms [{interval}]"
         text += f", but {variant.flaw}" * bool(variant.flaw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,7 +21,7 @@ from workbench.analysis.memory import SUMMARY, summarize_resources
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import HISTORY, WRONG, check, plural
 from workbench.plots.tables import Table, show_table
-from workbench.records.runs import RunRecord
+from workbench.records.runs import Export, Identity, RunRecord
 from workbench.store import MANIFEST, atomic_write, load_run
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str
     roots
         Folders that hold ``runs/<name>/manifest.json`` at any depth.
     across
-        ``program``: programs of one name share a line, whatever their content.
+        ``program``: programs of one model that were exported alike share a line, whatever compiled
+        them. Those of an unknown model are lines of their own.
 
     Raises
     ------
@@ -99,10 +101,10 @@ def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str
         if axis not in AXES:
             raise unknown_name("axis", axis, AXES, where="--across")
     rows: list[dict[str, Any]] = []
-    problems = []
+    problems, names = [], dict[str, str]()
     for run_dir in find_all_runs(roots):
         try:
-            rows += _rows_of(run_dir, load_run(run_dir), across)
+            rows += _rows_of(run_dir, load_run(run_dir), across, names)
         except WorkbenchError as error:
             problems.append(str(error))
     kinds = {"threads": "int64", "restarts": "int64", "emulated": "bool"}
@@ -137,7 +139,10 @@ def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
     return list(runs.values())
 
 
-def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator[dict[str, Any]]:
+def _rows_of(
+    run_dir: Path, run: RunRecord, across: Collection[str], names: dict[str, str]
+) -> Iterator[dict[str, Any]]:
+    """The rows of a run; ``names`` has what the programs of each line are called."""
     started, runner = _in_utc(run.started, run_dir), f"{run.runner.get('kind')} runner"
     experiments = {e.name: e for e in run.plan.experiments}
     timed = statistics.pick_timed(statistics.tabulate_latencies(run))
@@ -149,7 +154,8 @@ def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator
         identity, export = identify_run(run, ran), run.export_of(ran)
         starts = [s for s in run.starts if (s.experiment, s.threads) == (experiment, threads)]
         shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in ran.inputs)
-        program = ran.stem if "program" in across else identity["program"]
+        shared = _identify(run.identify(ran), export, across)
+        program = names.setdefault(shared, f"{ran.stem} {shared[:12]}")
         parts = [program, shapes, experiment, plural(int(threads), "thread"), identity["device"]]
         yield {
             **identity,
@@ -166,6 +172,13 @@ def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator
             **_interval(() if run.emulated else restarts),
             **summarize_resources(starts, export),
         }
+
+
+def _identify(identity: Identity, export: Export | None, across: Collection[str]) -> str:
+    """The SHA-256 of what the programs of a line share."""
+    if "program" not in across or export is None or not export.graph:
+        return identity.sha256
+    return hashlib.sha256(repr([export.graph, *export.settings.items()]).encode()).hexdigest()
 
 
 def _in_utc(started: str, run_dir: Path) -> str:

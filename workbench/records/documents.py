@@ -55,6 +55,7 @@ _LATENCY = _keys(
     resources=NotRequired[_several(_RESOURCE)], **_columns(STATISTICS),
 )  # fmt: skip
 #: ``programs`` has those of experiments that ran another one than the first, ``program``;
+#: ``graphs`` what tells the models of experiments, as far as it is known;
 #: ``problem`` is what is wrong with the outputs of some program, or empty; ``results`` are for the
 #: scripts of Arm's profiling kit.
 METRICS = _object(
@@ -63,7 +64,7 @@ METRICS = _object(
     model=str, program=str, device=str, build=str, emulated=bool, started=str, floor=float | None,
     latencies=_several(_LATENCY), unit=NotRequired[Literal["ms"]], problem=NotRequired[str],
     results=NotRequired[tuple[dict[str, Any], ...]], programs=NotRequired[dict[str, str]],
-    schema_version=NotRequired[int],
+    graphs=NotRequired[dict[str, str]], schema_version=NotRequired[int],
 )  # fmt: skip
 
 

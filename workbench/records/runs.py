@@ -1,9 +1,9 @@
 """Exports, plans, runs and machine peaks as frozen records; ``codec`` converts them to JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from workbench.errors import StoreError
 from workbench.options import RUNTIMES
@@ -188,6 +188,54 @@ class Export:
     def fault(self) -> str:
         """What is wrong with its outputs, without the likely cause; empty if nothing is."""
         return self.problem.partition("; ")[0].rpartition("model's: ")[2]
+
+    @property
+    def settings(self) -> dict[str, Hashable]:
+        """How the model was exported."""
+        return {
+            "dtype": self.dtype,
+            "backend": self.backend,
+            "rewrite": tuple(sorted(self.rewrite)),
+            "sizes": tuple(tensor.most for tensor in self.inputs),
+            **{name: self.options.get(name, "") for name in _SETTINGS},
+        }
+
+
+#: Options of an export that its record has among others.
+_SETTINGS = ("module_dtypes", "group_size", "channels_last")
+#: Packages that make a program.
+_TOOLS = ("executorch", "torch", "torchao")
+
+
+class Identity(NamedTuple):
+    """What tells a program and its model from others: of both, the SHA-256.
+
+    That of the model's ``graph`` is empty where it is unknown.
+    """
+
+    graph: str
+    sha256: str
+
+
+def same_model(a: Export | Identity, b: Export | Identity) -> bool:
+    """Whether two programs are known to be of one model: of one traced graph, or one program."""
+    one_program = a.sha256 == b.sha256 and a.sha256.isalnum()  # others' traces have no SHA-256
+    return one_program or bool(a.graph and a.graph == b.graph)
+
+
+def list_differences(a: Export, b: Export) -> set[str]:
+    """What differs between the exports of one model, such as ``dtype`` or ``rewrite``."""
+    names = {name for name, value in a.settings.items() if b.settings[name] != value}
+    return names | {tool for tool in _TOOLS if a.versions.get(tool) != b.versions.get(tool)}
+
+
+def contrast_models(a: Export | Identity, b: Export | Identity) -> str:
+    """What speaks against two programs being of one model; empty if they are known to be."""
+    if same_model(a, b):
+        return ""
+    if a.graph and b.graph:
+        return "two models: operators, weights or inputs differ"
+    return "not known whether they are of one model"
 
 
 @dataclass(frozen=True)
@@ -575,6 +623,11 @@ class RunRecord:
     def export_of(self, program: PlannedProgram) -> Export | None:
         """How one of the plan's programs was exported, if that is known."""
         return self.exports.get(program.name) if program.name else self.export
+
+    def identify(self, program: PlannedProgram) -> Identity:
+        """What tells one of the plan's programs and its model from others."""
+        export = self.export_of(program)
+        return Identity(export.graph if export else "", program.sha256)
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ def summarize_metrics(run: Run) -> Document:
             for m in run.measurements
             if m.program.name
         },
+        "graphs": {m.name: m.identity.graph for m in run.measurements if m.identity.graph},
     }
 
 

@@ -1,8 +1,8 @@
 """Rules that look at times: against another ISA level, thread count or dtype, and the roofline."""
 
-import contextlib
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -16,11 +16,9 @@ from workbench.analysis.layers import NO_LAYER
 from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Measurement
-from workbench.errors import WorkbenchError
 from workbench.frames import format_ms, format_range, format_size, plural
 from workbench.records.layers import Value
-from workbench.records.runs import PlannedProgram, RunRecord
-from workbench.store import RUNS, find_runs, load_run
+from workbench.records.runs import Experiment, RunRecord, list_differences, same_model
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
@@ -207,7 +205,7 @@ def find_threads(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
 def find_slower_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Layers that another runtime computes faster."""
     for ab in m.run.comparisons:
-        if ab.candidate is not m or not ab.baseline.runtime or ab.layers is None:
+        if ab.candidate is not m or not ab.baseline.runtime or ab.models or ab.layers is None:
             continue
         rows = ab.layers[(ab.layers["outcome"] == "slower") & (ab.layers["name"] != NO_LAYER)]
         lost = rows["candidate_ms"] * untraced_scale(m)
@@ -290,37 +288,42 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
 
 
 def _latencies_by_dtype(m: Measurement) -> dict[str, list[float]]:
-    """The latency in ms of every restart, by dtype measured alike, the program's own first."""
-    own = m.run
-    records = {own.path.resolve(): own.record}
-    folder = own.path.resolve().parent
-    for path in find_runs(folder.parent) if folder.name == RUNS else ():
-        if path.resolve() not in records:
-            with contextlib.suppress(WorkbenchError):  # not readable: no alternative
-                records[path.resolve()] = load_run(path)
-    found: dict[str, list[float]] = {}
-    wanted = _identity(own.record, m.program)
-    for record in records.values():
-        named = [e for e in record.plan.experiments if e.name == m.name]
-        program = record.plan.program_of(named[0]) if named else record.plan.all_programs[0]
-        export, dtype = record.export_of(program), ""
-        if record.state == "complete" and export and _identity(record, program) == wanted:
-            dtype = export.dtype if not export.problem else ""
-        if not dtype or dtype in found:
-            continue
-        timed = own.latencies if record is own.record else statistics.tabulate_latencies(record)
-        same = (timed["experiment"] == m.name) & (timed["threads"] == m.threads)
-        if same.any():
-            found[dtype] = statistics.restart_latencies(timed[same]).to_list()
-    return found
+    """The latency in ms of every restart, by dtype of programs that differ in nothing else.
+
+    Those of other dtypes are of other runs, measured alike; of several, the latest counts.
+    """
+    own = m.export
+    if own is None:
+        return {}
+    found = {own.dtype: _restarts_of(m.run.latencies, m.name, m.threads)}
+    wanted = _describe_conditions(m.run.record, m.experiment)
+    for record in m.run.siblings if own.graph else ():
+        for experiment in record.plan.experiments:
+            other = record.export_of(record.plan.program_of(experiment))
+            if other is None or other.problem or experiment.control or other.dtype in found:
+                continue
+            if not same_model(own, other) or list_differences(own, other) != {"dtype"}:
+                continue
+            if _describe_conditions(record, experiment) == wanted:
+                latencies = statistics.tabulate_latencies(record)
+                if times := _restarts_of(latencies, experiment.name, m.threads):
+                    found[other.dtype] = times
+    return {dtype: times for dtype, times in found.items() if times}
 
 
-def _identity(record: RunRecord, program: PlannedProgram) -> tuple[object, ...]:
-    """What two runs share that differ in their dtype at most."""
-    shapes, export = tuple(tensor.shape for tensor in program.inputs), record.export_of(program)
+def _restarts_of(latencies: pd.DataFrame, experiment: str, threads: int) -> list[float]:
+    """The latency in ms of every restart of an experiment."""
+    part = latencies[(latencies["experiment"] == experiment) & (latencies["threads"] == threads)]
+    return statistics.restart_latencies(part).to_list() if len(part) else []
+
+
+def _describe_conditions(record: RunRecord, experiment: Experiment) -> tuple[object, ...]:
+    """What two measurements share whose programs differ in their dtype at most."""
+    phase = record.plan.phase_of(experiment)
+    inputs = (phase.method, phase.tokens, phase.position, [t.shape for t in phase.inputs])
+    how = replace(experiment, name="", program="", phase="")
     machine = (record.platform, record.emulated, record.host.get("cpu"), record.runner.get("kind"))
-    backend = export.backend if export else None
-    return (program.model, backend, shapes, record.versions.get("executorch"), *machine)
+    return (how, *inputs, record.versions.get("executorch"), *machine)
 
 
 def find_float_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
