@@ -210,6 +210,7 @@ def changed(measurement, **facts):
     scaling = facts.get("scaling", {threads: [latency_ms] * 5})
     path = Path("made")
     if by_dtype := facts.get("by_dtype"):
+        export = replace(export, graph="one model")
         path = Path(tempfile.mkdtemp()) / "runs" / "own"
         scaling = {threads: by_dtype[export.dtype]}
     sessions = {n: _sessions(n, times) for n, times in scaling.items()}

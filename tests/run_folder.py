@@ -13,6 +13,7 @@ import workbench as wb
 from workbench.records.runs import (
     Batch,
     Experiment,
+    Export,
     Pair,
     Phase,
     Plan,
@@ -70,6 +71,7 @@ def write_run(
     clock_ns: int = 1000,
     toggle: str = "avx512",
     latencies: pd.DataFrame | None = None,
+    export: Export | None = None,
     changes: Mapping[str, object] | None = None,
     **options,
 ) -> Path:
@@ -102,6 +104,8 @@ def write_run(
         Of the plan; ``ladder`` for ISA levels, the lowest first.
     latencies
         Latencies to write in place of synthetic ones: ``frames.LATENCIES``.
+    export
+        How its program was exported; its SHA-256 is the program's.
     changes
         Other fields of the manifest.
     options
@@ -160,8 +164,11 @@ def write_run(
         batch = Batch(0, 0, wall, wall, (0,) * traced)
         sessions.append(_session(name, count, process, (batch,), True, masks[name], file))
     compared = pairs or tuple((names[0], other) for other in names[1:])
+    named = ("net.pte", "0" * 64, "net", "net")
+    if export:
+        named = (export.pte, export.sha256, export.model, Path(export.pte).stem)
     plan = Plan(
-        "net.pte", "0" * 64, "net", "net", (), "", tuple(
+        *named, (), "", tuple(
             Experiment(
                 name, isa[name], control=name == "control",
                 phase=next((phase for phase in sizes or () if name.startswith(phase)), ""),
@@ -179,7 +186,7 @@ def write_run(
         "plan": plan, "platform": "linux-x86_64", "emulated": False, "state": "complete",
         "started": "2026-01-01T00:00:00", "finished": "2026-01-01T00:01:00",
         "host": {"cpu": "a CPU"}, "runner": {"kind": "native"}, "versions": {},
-        "sessions": tuple(sessions),
+        "sessions": tuple(sessions), "export": export,
     }  # fmt: skip
     save_run(RunRecord(**record | dict(changes or {})), folder)
     return folder

@@ -24,7 +24,7 @@ from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.analysis.sweeps import find_control
-from workbench.errors import UsageError, WorkbenchError, unknown_name
+from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model
 from workbench.export.program import SUFFIXES, Program, open_program
 from workbench.export.runtimes import check_side, open_side, reload_model
@@ -32,7 +32,7 @@ from workbench.frames import format_share, plural
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.progress import SO_FAR, show_progress
 from workbench.records.codec import to_json
-from workbench.records.runs import Experiment, RunRecord
+from workbench.records.runs import Experiment, PlannedProgram, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
 from workbench.run.ceilings import (
@@ -213,13 +213,23 @@ def list_subjects(
 
     def resolve(subject: Any) -> Any:
         if isinstance(subject, Run):
-            subject = subject.subject.program.pte
+            subject = open_planned(subject.subject.program)
         if isinstance(subject, str | Path):
             is_program = Path(subject).suffix in SUFFIXES
             return open_program(subject) if is_program else str(subject)
         return subject
 
     return list(map(resolve, model if isinstance(model, list | tuple) else [model]))
+
+
+def open_planned(planned: PlannedProgram) -> Program:
+    """The program that a run measured; StoreError if its file is another one by now."""
+    program = open_program(planned.pte)
+    if program.sha256 != planned.sha256:
+        what = "is no longer the program of the run: it was exported again"
+        hint = "give each export a folder of its own: --out"
+        raise StoreError(what, where=program.path, hint=hint)
+    return program
 
 
 def _make_programs(

@@ -200,10 +200,12 @@ def check_comparable(
         identify_run(m.run.record, m.program) | {"threads": str(m.threads)} for m in measurements
     )
     across = {*([across] if isinstance(across, str) else across)}
-    # Programs of one run were measured to be compared.
+    # Programs of one run were measured to be compared; one program may have several file names.
     one_run = len({m.run.path.resolve() for m in measurements}) == 1
+    if one_run or len({m.program.sha256 for m in measurements}) == 1:
+        across |= {"program"}
     for other in others:
-        _check_identity(first, other, across | {"program"} if one_run else across)
+        _check_identity(first, other, across)
     _check_silicon(any(m.emulated for m in measurements))
 
 
@@ -375,7 +377,8 @@ def suggest_interleaving(pair: Comparison) -> tuple[str, ...]:
     """The command that measures programs of two runs side by side, where that is possible."""
     before, after = pair.baseline, pair.candidate
     device, other = (identify_run(m.run.record)["device"] for m in (before, after))
-    if pair.within_run or pair.same_program or not device or device != other:
+    one_file = before.program.pte == after.program.pte  # the later export replaced the earlier one
+    if pair.within_run or pair.same_program or one_file or not device or device != other:
         return ()
     command = ["workbench", "run", before.program.pte, "--against", after.program.pte]
     command += ["--threads", str(after.threads)] if after.threads > 1 else []

@@ -369,5 +369,6 @@ def _save_record(
         problem="",
         files={},
         noise=(),
+        rewrite=(),
     )
     store.save_export(record, path.parent)

@@ -38,6 +38,7 @@ from workbench.portfolio.executor import Submit, open_workers
 from workbench.progress import show_progress
 from workbench.records.codec import to_json
 from workbench.records.optimize import Recipe, Round, Study, Variant, VariantGain
+from workbench.records.runs import Export, contrast_models
 from workbench.run.locks import lock_folder, share_machine
 from workbench.run.targets import open_target
 from workbench.store import atomic_write, default_root, save_recipe
@@ -113,6 +114,7 @@ def optimize(
         raise unknown_name("objective", options.objective, OBJECTIVES)
     export = apply_recipe(export)
     (known,) = list_subjects(model)
+    subject = known.export if isinstance(known, Program) else None
     if isinstance(known, Program):
         if not (known.export and known.export.spec):
             hint = "give the model itself"
@@ -134,7 +136,7 @@ def optimize(
         place.mkdir(parents=True, exist_ok=True)
         stack.enter_context(lock_folder(place))
         search = Search(known, label, export, options, place, submit, show)
-        search.run()
+        search.run(subject)
     return search.study
 
 
@@ -164,14 +166,17 @@ class Search:
         self._earlier_s = self.study.spent_s
         (self.base,) = self.add([Variant("the baseline", export, whole=True)])
 
-    def run(self) -> None:
-        """Search until the budget is spent or nothing new is proposed; then recommend."""
+    def run(self, subject: Export | None = None) -> None:
+        """Search until the budget is spent or nothing new is proposed; then recommend.
+
+        The ``subject`` is the program that is to be optimised, if it is not the model itself.
+        """
         if self.study[self.base].state == "failed":  # last time
             self.update(self.base, state="planned", reason="")
         self.export([self.base])
         if self.study[self.base].state == "failed":
             raise WorkbenchError(self.study[self.base].reason, where=self.label)
-        self.warn()
+        self.warn(subject)
         if not self.emulated:
             self.measure([], FIRST / 2)  # for the findings
         dtypes = propose.propose_dtypes(self.study[self.base], self.options.dtypes)
@@ -395,15 +400,21 @@ class Search:
                 change = f"{mix.change}; {both.change}"
                 yield replace(both, parent=base.name, change=change, predicted=None)
 
-    def warn(self) -> None:
+    def warn(self, subject: Export | None) -> None:
         """Say once what makes the result doubtful."""
-        export = open_program(self.study[self.base].pte).export
-        source = export.input_source if export else ""
-        if source.startswith(RANDOM) and not self.study.warnings:
-            text = f"inputs: {source}. Ranges and errors of quantisation then mean little: pass "
-            text += "representative samples with --inputs"
+        export, texts = open_program(self.study[self.base].pte).export, list[str]()
+        if export and export.input_source.startswith(RANDOM):
+            texts.append(
+                f"inputs: {export.input_source}. Ranges and errors of quantisation then mean "
+                "little: pass representative samples with --inputs"
+            )
+        if export and subject and (models := contrast_models(subject, export)):
+            texts.append(f"the baseline against {subject.pte}: {models}")
+        texts = [text for text in texts if text not in self.study.warnings]
+        for text in texts:
             self.report(f"warning: {text}")
-            self.save(warnings=(text,))
+        if texts:
+            self.save(warnings=(*self.study.warnings, *texts))
 
     def conclude(self) -> None:
         """Recommend the best of the last round that is shown to be better than the baseline."""
