@@ -19,6 +19,7 @@ import torch
 from exporting import export_quietly
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from program_builder import exported
 from torch import nn
 
 import workbench as wb
@@ -49,7 +50,7 @@ from workbench.optimize.score import call_metric
 from workbench.options import OPTIONAL_REWRITES, dtype_of_module
 from workbench.process import silence
 from workbench.records.optimize import Recipe, Study, Variant, VariantGain
-from workbench.store import load_recipe, save_recipe
+from workbench.store import load_recipe, save_export, save_recipe, sha256_of
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 
@@ -589,8 +590,8 @@ class Landscape:
         monkeypatch.setattr(search, "measure", self.record)
         monkeypatch.setattr(search, "open_target", self.open_target)
         monkeypatch.setattr(search, "judge_variants", self.judge_variants)
-        known = SimpleNamespace(export=None)
-        monkeypatch.setattr(search, "open_program", lambda pte: known)
+        self.program = SimpleNamespace(export=None)
+        monkeypatch.setattr(search, "open_program", lambda pte: self.program)
         monkeypatch.setattr(search.Search, "measurement", self.measurement)
 
     def open_target(self, name):
@@ -749,6 +750,19 @@ def test_a_module_is_searched_for_in_this_process_and_another_one_anew(landscape
     assert len(landscape.measured) == 2 * done
     with pytest.raises(wb.WorkbenchError, match="OptimizeOptions: are no inputs -> give options"):
         wb.optimize("toy_cnn", limits)
+
+
+@pytest.mark.parametrize(("graph", "count"), [("before", 0), ("after", 1), ("", 1)])
+def test_a_search_for_a_program_says_if_its_model_is_another_one_by_now(landscape, graph, count):
+    Path("net.pte").write_bytes(b"a program")
+    facts = {"spec": "toy_cnn", "pte": "net.pte", "sha256": sha256_of(Path("net.pte"))}
+    save_export(exported(graph="before", **facts), Path())
+    landscape.program.export = exported(graph=graph)
+    for _ in range(2):
+        limits = wb.OptimizeOptions(budget_s=1e6)
+        warnings = wb.optimize("net.pte", options=limits, root="out").warnings
+        assert len(warnings) == count
+    assert all(text.startswith("the baseline against net.pte: ") for text in warnings)
 
 
 def test_only_what_the_last_round_measured_again_is_recommended(landscape):

@@ -12,6 +12,8 @@ from recorded import recorded
 from run_folder import open_made_run, write_run
 
 import workbench as wb
+from workbench.records.codec import to_json
+from workbench.records.optimize import Study, Variant
 from workbench.records.runs import Agreement, Pair, PlannedProgram
 
 TWO, UNKNOWN = "two models: operators, weights or inputs differ", "not known whether they are of"
@@ -202,3 +204,12 @@ def test_a_run_whose_program_was_replaced_is_not_measured_again_as_what_it_was(t
     (tmp_path / "net.pte").write_bytes(b"another program")
     with pytest.raises(wb.WorkbenchError, match=r"no longer the program of the run.* --out"):
         wb.measure([before, before])
+
+
+def test_the_study_of_another_model_of_that_name_is_none_of_a_run(tmp_path):
+    run = put(tmp_path, "run", net("mlp"), 1.0)
+    for graph in ("linear", "mlp"):
+        base = Variant("the baseline", wb.ExportOptions(), sha256=net(graph).sha256)
+        study = Study("Net", "key", wb.OptimizeOptions(), variants=(base,))
+        (tmp_path / "optimize.json").write_text(to_json(study))
+        assert (wb.open_run(run).study is not None) == (graph == "mlp")

@@ -177,7 +177,10 @@ class Run:
     def study(self) -> Study | None:
         """The optimisation that it was measured for, if any."""
         folder = self.path.resolve().parent.parent
-        return variants.read_study(folder) if (folder / variants.STUDY).is_file() else None
+        study = variants.read_study(folder) if (folder / variants.STUDY).is_file() else None
+        programs = {program.sha256 for program in self.record.plan.all_programs}
+        # A later one, of another model of that name, replaces it.
+        return study if study and programs & {v.sha256 for v in study.variants} else None
 
     @cached_property
     def siblings(self) -> tuple[RunRecord, ...]:
