@@ -20,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from exporting import NET
 from run_folder import make_start, open_made_run
 
 import workbench as wb
@@ -92,7 +93,7 @@ def ran(monkeypatch):
     for stage in STAGES:
         monkeypatch.setitem(stages.STAGE_FUNCTIONS, stage, stand_in(stage))
     monkeypatch.setattr(scheduler, "open_executor", open_threads)
-    monkeypatch.setattr(matrices, "identify_export", lambda model: {"model": model})
+    monkeypatch.setattr(matrices, "identify_export", lambda model, options: {"model": model})
     monkeypatch.setattr(scheduler, "check_toggle", lambda *args: None)
     monkeypatch.setattr(scheduler, "find_runner", lambda *args: None)
     return done
@@ -196,20 +197,18 @@ def test_a_bad_matrix_is_one_clear_line(matrix, text, words):
     assert words in str(error.value)
 
 
-def test_a_model_beside_the_matrix_is_found(matrix, tmp_path, monkeypatch):
+@pytest.mark.ci
+def test_a_model_beside_the_matrix_is_found_and_seen_to_change(matrix, tmp_path):
     (tmp_path / "mine").mkdir()
-    file = tmp_path / "mine" / "net.py"
-    file.write_text("class Net: ...\n")
+    file, text = tmp_path / "mine" / "net.py", f"{NET}\n\nEXAMPLE_INPUTS = (torch.ones(1, 4),)\n"
     path = matrix("models: net.py:Net").rename(tmp_path / "mine" / "m.yaml")
-    (cell,) = plan_cells(read_matrix(path))
-    assert (cell.model, cell.label) == (f"{file}:Net", "Net")
-    assert cell.cache_key != replace_source(path, file, "class Net: x = 1\n").cache_key
-
-
-def replace_source(path, file, text):
-    file.write_text(text)
-    (cell,) = plan_cells(read_matrix(path))
-    return cell
+    keys = []
+    for content in (text, text, text.replace("(4, 2)", "(4, 3)")):
+        file.write_text(content)
+        (cell,) = plan_cells(read_matrix(path))
+        assert (cell.model, cell.label) == (f"{file}:Net", "Net")
+        keys.append(cell.cache_key)
+    assert keys[0] == keys[1] != keys[2]
 
 
 def test_two_models_of_one_name_are_refused(matrix, tmp_path):
@@ -263,7 +262,7 @@ def test_a_batch_of_programs_is_one_page(conv_pte, matrix, tmp_path):
 
 
 def test_the_address_tells_what_the_result_depends_upon(matrix, monkeypatch):
-    monkeypatch.setattr(matrices, "identify_export", lambda model: {"model": model})
+    monkeypatch.setattr(matrices, "identify_export", lambda model, options: {"model": model})
     changes = ["", "runs: 51", "threads: 2", "processes: 4", "evidence: false"]
     changes += ["dtypes: int8", "isa: none", "backend: portable", "targets: ssh:a"]
     texts = [f"models: toy_cnn\n{change}" for change in changes]
