@@ -365,7 +365,7 @@ def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
     several = len({m.export.dtype for m in measurements.values() if m.export}) > 1
     (first, baseline), *_ = measurements.items()
     for name, measurement in measurements.items():
-        if models := contrast_models(baseline.identity, measurement.identity):
+        if models := Comparison(baseline, measurement).models:
             yield f"{name} against {first}: {models}"
         if measurement.wrong:
             yield f"{name}: outputs are wrong ({measurement.wrong}): no speed-up is claimed"
