@@ -24,7 +24,7 @@ from workbench.process import silence
 DTYPES = ("fp32", "fp16", "bf16", "int8", "int8dyn", "8da4w")
 
 
-def quantize(module, inputs, batches, dtype):
+def quantize(module, inputs, shapes, batches, dtype):
     """Upstream's recipe for a quantised module."""
     if dtype == "8da4w":
         config = Int8DynamicActivationIntxWeightConfig(
@@ -35,7 +35,9 @@ def quantize(module, inputs, batches, dtype):
     quantizer = XNNPACKQuantizer()
     dynamic = dtype == "int8dyn"
     quantizer.set_global(get_symmetric_quantization_config(is_per_channel=True, is_dynamic=dynamic))
-    prepared = prepare_pt2e(torch.export.export(module, inputs).module(), quantizer)
+    prepared = prepare_pt2e(
+        torch.export.export(module, inputs, dynamic_shapes=shapes).module(), quantizer
+    )
     for batch in batches:
         prepared(*batch)
     return convert_pt2e(prepared)
@@ -50,7 +52,7 @@ def export_as_documented(model, dtype):
         inputs = tuple(x.to(half) if x.is_floating_point() else x for x in inputs)
     if dtype in ("int8", "int8dyn", "8da4w"):
         batches = [inputs, *(args for args, _ in model.calibration)]
-        module = quantize(module, inputs, batches, dtype)
+        module = quantize(module, inputs, model.dynamic_shapes, batches, dtype)
     exported = torch.export.export(module, inputs, dynamic_shapes=model.dynamic_shapes)
     edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
     return hashlib.sha256(edge.to_executorch().buffer).hexdigest()
@@ -127,9 +129,9 @@ MODELS = {
     "sized": sized_layers,
     "toy_cnn": lambda: wb.load_model("toy_cnn"),
 }
-CASES = [(name, dtype) for name in MODELS for dtype in DTYPES]
-#: Upstream's own recipe fails for these.
-FAILING = set()
+#: The linear layers of the others do not divide into groups of 32: upstream's recipe fails.
+CASES = [(name, dtype) for name in MODELS for dtype in DTYPES if dtype != "8da4w"]
+CASES.append(("toy_cnn", "8da4w"))
 #: One of each in CI.
 IN_CI = {("masked", "fp32"), ("upsampled", "fp16"), ("toy_cnn", "bf16"), ("masked", "int8"),
          ("upsampled", "int8dyn"), ("toy_cnn", "8da4w"), ("sized", "fp32")}  # fmt: skip

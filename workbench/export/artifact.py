@@ -427,6 +427,7 @@ def _list_sources(trace: Trace, options: ExportOptions) -> dict[str, str]:
         del settings[name]
     return {
         "model": trace.graph,
+        "inputs": trace.inputs,
         "lines": trace.lines,
         **identify_exporter(),
         "settings": json.dumps(settings, sort_keys=True),

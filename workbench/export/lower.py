@@ -81,15 +81,17 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Trace:
-    """A model as `torch.export` traced it, and what identifies it.
+    """A model as `torch.export` traced it, and hashes that identify it.
 
-    ``graph`` is a hash of what it computes, with which weights, on which inputs; ``lines`` one of
-    where its source has that. ``module`` is the copy that was traced.
+    ``graph`` is of what it computes, with which weights and constants, on inputs of which shapes
+    and dtypes; ``inputs`` of the values of these, ``lines`` of where its source has what.
+    ``module`` is the copy that was traced.
     """
 
     module: nn.Module
     exported: ExportedProgram
     graph: str
+    inputs: str
     lines: str
 
 
@@ -100,24 +102,36 @@ def trace_model(model: LoadedModel) -> Trace:
         example = model.traced_inputs or (model.example_inputs, model.kwargs)
         bound = bind_constants(module, *example)
         exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
-    return Trace(module, exported, _hash_graph(model, exported), _hash_lines(exported))
+    inputs = _hash_values((model.example_inputs, model.kwargs, model.calibration))
+    return Trace(module, exported, _hash_graph(model, exported), inputs, _hash_lines(exported))
 
 
 def _hash_graph(model: LoadedModel, exported: ExportedProgram) -> str:
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_hash_values((exported.state_dict, exported.constants)).encode())
     for graph in _list_graphs(exported):
         digest.update(str(graph).encode())
-    run = (model.example_inputs, model.kwargs)
-    settings = sorted(map(repr, model.metadata.items()))
-    for value in tree_leaves((exported.state_dict, exported.constants, run, model.calibration)):
-        is_tensor = isinstance(value, torch.Tensor)
-        text = f"{value.dtype} {tuple(value.shape)}" if is_tensor else repr(value)
-        digest.update(text.encode())
-        if is_tensor:
-            digest.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    arguments = map(_describe_value, tree_leaves(exported.example_inputs))
     limits = sorted(map(repr, exported.range_constraints.items()))
-    digest.update(repr((settings, limits)).encode())
+    settings = sorted(map(repr, model.metadata.items()))
+    digest.update(repr((*arguments, limits, settings)).encode())
     return digest.hexdigest()
+
+
+def _hash_values(values: Any) -> str:
+    """A hash of the tensors and other values in nested containers."""
+    digest = hashlib.sha256()
+    for value in tree_leaves(values):
+        digest.update(_describe_value(value).encode())
+        if isinstance(value, torch.Tensor):
+            digest.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _describe_value(value: Any) -> str:
+    """The dtype and shape of a tensor; any other value itself."""
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {tuple(value.shape)}"
+    return repr(value)
 
 
 def _hash_lines(exported: ExportedProgram) -> str:
@@ -178,8 +192,8 @@ def lower_model(
     if PRECISIONS[dtype].quantizes:
         quantized, products = count_quantized(layers)
         notes["quantized"] = f"{quantized} of {products} convolutions and matrix products"
-    if made.unchecked:
-        notes["unchecked"] = made.unchecked
+    if made.needs:
+        notes["needs"] = made.needs
     if options.rewrite:
         done = sorted(f"{count} {name}" for name, count in counts.items() if count)
         notes["rewritten"] = ", ".join(done) or "nothing"
@@ -300,15 +314,15 @@ def _trace(
 class _Made:
     """A lowered program, its edge program before partitioning, and what was delegated.
 
-    ``etrecord`` is upstream's own, None if passes changed the edge program; ``unchecked`` says why
-    upstream's check of operators was left out.
+    ``etrecord`` is upstream's own, None if passes changed the edge program; ``needs`` is what the
+    documented lines lack for this graph.
     """
 
     program: ExecutorchProgramManager
     edge: ExportedProgram
     partition: tuple[Partition, ...]
     etrecord: Any = None
-    unchecked: str = ""
+    needs: str = ""
 
 
 def _lower(
@@ -317,17 +331,36 @@ def _lower(
     metadata: dict[str, Any],
     counts: Counter[str] | None = None,
 ) -> _Made:
-    """Lower a graph; without upstream's check of operators if only that refuses it."""
+    """Lower a graph as documented; where only that refuses it, with what makes it pass.
+
+    The program then says so: whoever exports it needs the same.
+    """
     counts = Counter() if counts is None else counts
     try:
-        return _lower_once(exported, options, metadata, counts, checked=True)
-    except Exception as error:  # passes wrap it in others
-        if not _was_raised_by(error, operator_refusal()):
+        return _lower_once(exported, options, metadata, counts)
+    except Exception as error:  # passes wrap what they raise in others
+        needs = _find_need(error)
+        if not needs:
             raise
-        reason = " ".join(str(error).split())[:200]
-    made = _lower_once(exported, options, metadata, counts, checked=False)
-    text = "upstream's check refuses it: EdgeCompileConfig(_check_ir_validity=False) is needed"
-    return replace(made, unchecked=f"{text} ({reason})")
+    checked, graded = needs != UNCHECKED, needs != UNGRADED
+    made = _lower_once(exported, options, metadata, counts, checked=checked, graded=graded)
+    return replace(made, needs=needs)
+
+
+#: What upstream's own lines need for a few graphs.
+UNCHECKED = "EdgeCompileConfig(_check_ir_validity=False): upstream's check refuses an operator"
+UNGRADED = "torch.no_grad(): a buffer is overwritten in place"
+
+
+def _find_need(error: BaseException | None) -> str:
+    """What lowering needs, from what it raised; empty if nothing is known to help."""
+    while error is not None:
+        if isinstance(error, operator_refusal()):
+            return UNCHECKED
+        if isinstance(error, RuntimeError) and "requires grad" in str(error):
+            return UNGRADED
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _lower_once(
@@ -335,7 +368,9 @@ def _lower_once(
     options: ExportOptions,
     metadata: dict[str, Any],
     counts: Counter[str],
-    checked: bool,
+    *,
+    checked: bool = True,
+    graded: bool = True,
 ) -> _Made:
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
         XnnpackDynamicallyQuantizedPartitioner,
@@ -350,7 +385,8 @@ def _lower_once(
     passes = transform_passes(options, counts, seen.append)
     half = PRECISIONS[options.dtype].half_weights
     weights = keep_half_weights() if half else contextlib.nullcontext()
-    with collect_reasons() as reasons, weights, _free_batch(exported, options, counts):
+    batch, grads = _free_batch(exported, options, counts), torch.set_grad_enabled(graded)
+    with collect_reasons() as reasons, weights, batch, grads:
         edge = to_edge_transform_and_lower(
             exported,
             transform_passes=passes,
@@ -382,13 +418,6 @@ def _free_batch(
     counts["batch"] += 1
     with torch.backends.nnpack.flags(False), torch.backends.mkldnn.flags(False):
         yield
-
-
-def _was_raised_by(error: BaseException | None, kind: type[Exception]) -> bool:
-    """Whether an error is, or was raised by, one of a kind."""
-    while error is not None and not isinstance(error, kind):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def _write_etrecord(exported: ExportedProgram, made: _Made) -> bytes:

@@ -153,7 +153,8 @@ class Export:
     noise: tuple[LayerNoise, ...] = ()
     spec: str = ""
     rewrites: tuple[Rewrite, ...] = ()
-    #: SHA-256 of the traced graph of the model as its user gave it, without the export's changes.
+    #: SHA-256 of the traced graph of the model as its user gave it, without the export's changes:
+    #: operators, weights, constants, and the shapes of inputs.
     graph: str = ""
     #: The names of the rewrites that changed this program; none: it is as ExecuTorch exports it.
     rewrite: tuple[str, ...] = ()
@@ -234,7 +235,7 @@ def contrast_models(a: Export | Identity, b: Export | Identity) -> str:
     if same_model(a, b):
         return ""
     if a.graph and b.graph:
-        return "two models: operators, weights or inputs differ"
+        return "two models: operators, weights or shapes of inputs differ"
     return "not known whether they are of one model"
 
 
