@@ -112,13 +112,18 @@ def _upgrade_variant(variant: Any) -> Any:
     return variant
 
 
+#: The option of optional rewrites when the common ones were a flag.
+_EARLIER = "also_rewrite"
+
+
 def _upgrade_rewrites(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of an export; in earlier ones, rewrites had two options, and the first was a flag."""
-    if "rewrite" not in options:
+    """Options of an export with all rewrites in one."""
+    if _EARLIER not in options:
         return options
     options = dict(options)
-    more, common = options.pop("rewrite"), options.get("rewrite") is True
-    return {**options, "rewrite": [*([ALL] if common else []), *more]}
+    names, common = options.pop(_EARLIER), options.get("rewrite") is True
+    names = names if isinstance(names, list) else []
+    return {**options, "rewrite": [*([ALL] if common else []), *names]}
 
 
 def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
