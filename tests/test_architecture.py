@@ -1,5 +1,6 @@
 """Layers, file names, version pins, import cost, and the READMEs."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import yaml
 import workbench as wb
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "workbench"
 
 
 def pins_in(text):
@@ -123,3 +125,65 @@ def test_the_readme_is_short_and_the_site_lists_every_command(cli):
 def test_links_of_a_page_exist(page):
     for target in re.findall(r"\]\((?!https?:|.*build/)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+#: Packages whose private parts may be named in `upstream.py` only. Python's own are no others'.
+STANDARD = sys.stdlib_module_names | {"workbench"}
+
+
+def list_own_names(trees):
+    """The names of our own functions, classes and attributes that begin with an underscore."""
+    names = set()
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
+    return names
+
+
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def list_private_uses(tree, own):
+    """Lines that name a private part of another package, as a name, a text or a keyword."""
+    for node in ast.walk(tree):
+        names, modules = [], []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            modules = [node.module]
+            if node.module.partition(".")[0] not in STANDARD:
+                names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [node.attr]
+        elif isinstance(node, ast.keyword) and node.arg:
+            names = [node.arg]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in READERS:
+            names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+        others = [m for m in modules if m.partition(".")[0] not in STANDARD]
+        names += [part for module in others for part in module.split(".")]
+        for name in names:
+            if isinstance(name, str) and is_private(name) and name not in own:
+                yield f"{node.lineno}: {name}"
+
+
+READERS = ("getattr", "hasattr", "setattr", "replaced")
+#: Of Python itself.
+PYTHONS = {"_exit", "_base_executable", "_replace", "_asdict", "_fields"}
+
+
+def test_private_parts_of_other_packages_are_named_in_one_file_only():
+    trees = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+    own = list_own_names(trees.values()) | PYTHONS
+    uses = {
+        str(path.relative_to(PACKAGE)): list(list_private_uses(tree, own))
+        for path, tree in trees.items()
+        if path.name != "upstream.py"
+    }
+    assert {path: found for path, found in uses.items() if found} == {}
+    assert list(list_private_uses(trees[PACKAGE / "upstream.py"], own))

@@ -629,5 +629,5 @@ def test_overlapping_exports_leave_standard_error_and_logs_as_they_were(tmp_path
     exporting.set()
     quiet = {"root": tmp_path, "progress": lambda text, fraction: None}
     errors = run_twice(lambda: wb.export_model(model, **quiet))
-    assert ["forward() fails: ValueError: enough" in text for text in errors] == [True, True]
+    assert ["torch.export: ValueError: enough" in text for text in errors] == [True, True]
     assert state() == before

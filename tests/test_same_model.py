@@ -16,7 +16,10 @@ from workbench.records.codec import to_json
 from workbench.records.optimize import Study, Variant
 from workbench.records.runs import Agreement, Pair, PlannedProgram
 
-TWO, UNKNOWN = "two models: operators, weights or shapes of inputs differ", "not known whether they are of"
+TWO, UNKNOWN = (
+    "two models: operators, weights or shapes of inputs differ",
+    "not known whether they are of",
+)
 #: What makes a run that tests only read for its latencies quick to write.
 BRIEF = {"rounds": 2, "traced": 1}
 

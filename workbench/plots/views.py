@@ -85,7 +85,7 @@ def show(
     --------
     >>> run = wb.open_run(wb.sample_run())
     >>> print(wb.show(run))
-    mobilenet_v3_small · fp32 · AMD EPYC (virtual machine) · 2026-11-23 22:03 · quality C
+    mobilenet_v3_small · fp32 · rewritten: 9 hardsigmoid · AMD EPYC ... · quality C
     <BLANKLINE>
     > mobilenet_v3_small: 1.28x faster ...
     >>> "classifier.3" in str(wb.show(run, "layers", top=5))
