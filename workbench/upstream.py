@@ -324,13 +324,6 @@ def find_missing(fresh: bool = False) -> dict[str, str]:
     return missing
 
 
-def known_missing() -> dict[str, str] | None:
-    """What `find_missing` answered for these versions; None if it was not asked yet."""
-    with contextlib.suppress(OSError, ValueError):
-        return dict(json.loads(_answer_path().read_text()))
-    return None
-
-
 def _answer_path() -> Path:
     state = [platform.python_version(), installed_versions(*PACKAGES)]
     key = hashlib.sha256(json.dumps(state).encode() + Path(__file__).read_bytes()).hexdigest()

@@ -38,9 +38,11 @@ _CONVOLUTIONS = {
     ("Conv2d", "fp32"): ("neon", "sme2_mopa"),
     ("Conv2d", "fp16"): ("fp16", "sme2_mopa"),
     ("Conv2d", "qint8"): ("i8mm", "sme2_mopa"),
+    ("Conv2d", "qdint8"): ("i8mm", "i8mm"),
     ("ConvTranspose2d", "fp32"): ("neon", "neon"),
     ("ConvTranspose2d", "fp16"): ("fp16", "fp16"),
     ("ConvTranspose2d", "qint8"): ("i8mm", "sme2_mopa"),
+    ("ConvTranspose2d", "qdint8"): ("i8mm", "i8mm"),
     ("DepthwiseConv2d", "fp32"): ("neon", "neon"),
     ("DepthwiseConv2d", "fp16"): ("fp16", "fp16"),
     ("DepthwiseConv2d", "qint8"): ("neon", "neon"),
@@ -129,6 +131,8 @@ def _explain(
         return f"not known for {row['dtype']}", ""
     if kind == "DepthwiseConv2d":
         return "depthwise: no matrix product, no SME2 kernel", ""
+    if types[0] == "qdint8" and kind in ("Conv2d", "ConvTranspose2d"):
+        return "a convolution with ranges found at run time: no SME2 kernel", f"{_DTYPE}int8"
     if types[1] == "qbint4":
         return "int4 weights in groups: no SME2 kernel", f"{_DTYPE}8da4c"
     if kind == "ConvTranspose2d" and "sme2" not in on:
