@@ -20,7 +20,7 @@ def tools(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tools.folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", "/bin/false")
-    monkeypatch.setattr(doctor, "find_missing", dict)
+    monkeypatch.setattr(doctor, "find_missing", lambda probed: {})
     return tools.write
 
 

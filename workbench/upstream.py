@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: The versions of ExecuTorch that are tested; others are noted.
 TESTED = ("1.5.0", "1.5.1")
+#: The release of PyTorch that they are tested with.
+TESTED_TORCH = "2.13."
 #: The packages that this module reaches into.
 PACKAGES = ("executorch", "torch", "torchao", "ipython")
 
@@ -303,16 +305,17 @@ def _find(path: str) -> Any:
 # Probes: does each function above have its effect?
 
 
-def find_missing(fresh: bool = False) -> dict[str, str]:
+def find_missing(probed: bool = False) -> dict[str, str]:
     """What this installation lacks, and why: by the effect of each function of this module.
 
-    Probed once for each set of versions, in some seconds, and kept in the cache; ``fresh`` probes
-    again.
+    Each set of versions is probed once, in some seconds; the answer is kept in the cache. Tested
+    versions, which CI has probed, are not, unless ``probed`` asks for it.
     """
     path = _answer_path()
-    if not fresh:
-        with contextlib.suppress(OSError, ValueError):
-            return dict(json.loads(path.read_text()))
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads(path.read_text()))
+    if _is_tested() and not probed:
+        return {}
     missing: dict[str, str] = {}
     with silence():
         for name, probe in PROBES.items():
@@ -322,6 +325,12 @@ def find_missing(fresh: bool = False) -> dict[str, str]:
     with contextlib.suppress(OSError):
         atomic_write(path, json.dumps(missing))
     return missing
+
+
+def _is_tested() -> bool:
+    versions = installed_versions("executorch", "torch")
+    release = versions.get("executorch", "").partition("+")[0]
+    return release in TESTED and versions.get("torch", "").startswith(TESTED_TORCH)
 
 
 def _answer_path() -> Path:

@@ -128,7 +128,7 @@ def _upstream(runner: Runner) -> Iterator[Check]:
     flags = ["--model_path", str(unpack_program(PROBE)), "--etdump_path", os.devnull]
     try:
         with open_runner(runner, flags, timeout_s=TIMEOUT_S) as session:
-            missing = find_missing() | session.ready.missing
+            missing = find_missing(probed=True) | session.ready.missing
     except WorkbenchError as error:
         yield Check("parts of ExecuTorch", "fail", error.what, error.hint or TESTED_VERSION)
         return
