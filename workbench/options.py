@@ -30,6 +30,8 @@ COMMON_REWRITES = {
     "readers": "int8: a dequantisation for each reader of a value",
     "linears": "int8dyn, 8da4c: linear layers only, no convolutions",
 }
+#: Those of the quantiser, which cost a little speed for accuracy.
+QUANTISER_REWRITES = ("sums", "concatenations", "scalars", "readers", "linears")
 #: Rewrites that compute the same (the approximation says so), and are not always faster.
 OPTIONAL_REWRITES = {
     "slices": "slices and reshapes instead of splits, selections and unbinding",

@@ -31,7 +31,7 @@ from workbench.export.rewrite import (
     unroll_recurrences,
 )
 from workbench.models.sources import UserFrames, user_line_of_stack
-from workbench.options import ExportOptions, Progress, silent
+from workbench.options import QUANTISER_REWRITES, ExportOptions, Progress, silent
 from workbench.process import collect_stderr, silence
 from workbench.records.runs import LayerNoise, Partition, Rewrite, Tensor
 from workbench.upstream import (
@@ -287,7 +287,7 @@ def measure_layer_noise(
     """`accuracy.measure_each_layer` of a dtype that quantises the graph, on the first sample."""
     run, trace = (model.example_inputs, model.kwargs), trace_model(model)
     with silence(), failure.explain(failure.TRACING, model.origin):
-        options = ExportOptions(dtype=dtype)
+        options = ExportOptions(dtype=dtype, rewrite=QUANTISER_REWRITES)
         walks, _ = _quantize_graph(trace.exported, trace.module, run, model, options, Counter())
         return accuracy.measure_each_layer(*walks, order, seconds)
 

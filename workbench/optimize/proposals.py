@@ -14,8 +14,15 @@ import pandas as pd
 from workbench.analysis.layers import THE_MODEL
 from workbench.analysis.run import Measurement
 from workbench.analysis.variants import match_findings, match_layout
+from workbench.export.precision import PRECISIONS
 from workbench.frames import plural
-from workbench.options import REWRITES, ExportOptions, ModuleDtypes, dtype_of_module
+from workbench.options import (
+    QUANTISER_REWRITES,
+    REWRITES,
+    ExportOptions,
+    ModuleDtypes,
+    dtype_of_module,
+)
 from workbench.records.optimize import Variant, VariantGain
 
 if TYPE_CHECKING:
@@ -42,11 +49,19 @@ _RESERVE_DB = 0.3
 
 def propose_dtypes(base: Variant, only: Sequence[str] = ()) -> list[Variant]:
     """The baseline in every other dtype, or ``only`` in some."""
-    return [
-        Variant(text, replace(base.options, dtype=dtype, module_dtypes=()), base.name, whole=True)
-        for dtype, text in WHOLE.items()
-        if dtype != base.options.dtype and (not only or dtype in only)
-    ]
+    variants = []
+    for dtype, text in WHOLE.items():
+        if dtype != base.options.dtype and (not only or dtype in only):
+            options = replace(base.options, dtype=dtype, module_dtypes=())
+            variants.append(Variant(text, _keep_accuracy(options), base.name, whole=True))
+    return variants
+
+
+def _keep_accuracy(options: ExportOptions) -> ExportOptions:
+    """The options of a program, with the rewrites of the quantiser if it is quantised."""
+    if PRECISIONS[options.dtype].quantizes != "graph":
+        return options
+    return replace(options, rewrite=tuple(dict.fromkeys((*options.rewrite, *QUANTISER_REWRITES))))
 
 
 def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
@@ -216,7 +231,7 @@ def propose_mix(
     text = ", ".join(
         f"{plural(dtypes.count(kind), 'layer')} in {kind}" for kind in sorted(set(dtypes))
     )
-    options = replace(parent.options, dtype=default, module_dtypes=modules)
+    options = _keep_accuracy(replace(parent.options, dtype=default, module_dtypes=modules))
     mix = Variant(text, options, parent.name, predicted=predicted)
     return replace(mix, predicted_sqnr_db=-10 * math.log10(noise))
 
