@@ -152,8 +152,11 @@ def export_by_command():
     return path.read_bytes(), float(value), "up to date" in done.stderr
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("what", READ)
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(what, marks=pytest.mark.ci if what == "weights" else pytest.mark.slow)
+     for what in READ],
+)  # fmt: skip
 def test_what_a_model_reads_while_it_is_built_makes_another_program(reader, monkeypatch, what):
     expected = {"weights": 5, "a constant beside it": 4, "an editable package": 22}
     before, value, _ = export_by_command()

@@ -164,14 +164,16 @@ def lower_model(
     torch_dtype = getattr(torch, DTYPES[dtype])
     progress(f"exporting in {dtype}", 0.2)
     with failure.explain(failure.FORWARD, model.origin):
-        module = trace.module
+        module, traced_graph = trace.module, None
         if _has_other_floats(model, torch_dtype):
-            module, trace = copy.deepcopy(module).to(torch_dtype), replace(trace, exported=None)
+            module = copy.deepcopy(module).to(torch_dtype)
+        elif not options.rewrite:  # which would change it for others
+            traced_graph = trace.exported
         args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
         traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
     counts: Counter[str] = Counter()
     exported, notes, noise = _quantize(
-        module, trace.exported, (args, kwargs), traced, model, options, counts
+        module, traced_graph, (args, kwargs), traced, model, options, counts
     )
     failure.check_operands(exported, dtype, model.origin)
     if "slices" in options.rewrite:
