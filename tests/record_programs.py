@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workbench.export.lower import lower_model
+from workbench.export.lower import lower_model, trace_model
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
 from workbench.process import silence
@@ -173,7 +173,7 @@ def export_program(name, module, inputs, dtype):
         nn.init.constant_(weight, 2.0 ** -(number % 64) / weight.shape[-1])
     with silence():
         model = LoadedModel(name, module.eval(), inputs)
-        return lower_model(model, ExportOptions(dtype=dtype)).pte
+        return lower_model(model, ExportOptions(dtype=dtype), trace_model(model)).pte
 
 
 def name_probe(probe):

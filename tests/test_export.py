@@ -211,7 +211,12 @@ def test_a_dynamic_batch_is_as_large_as_declared_although_the_example_is_small(t
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 4)).eval()
     shapes, sizes = {"input": {0: torch.export.Dim("batch", max=64)}}, (("batch", 64),)
     model = LoadedModel("net", module, (torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
-    program = wb.export_model(model, options=wb.ExportOptions(sizes=sizes), root=tmp_path)
+    words = "--rewrite batch avoids it"
+    assert words in problem(
+        wb.export_model, model, options=wb.ExportOptions(sizes=sizes), root=tmp_path
+    )
+    options = wb.ExportOptions(sizes=sizes, rewrite=("batch",))
+    program = wb.export_model(model, options=options, root=tmp_path)
     (saved,) = program.export.inputs
     assert (saved.shape[0], saved.most[0], program.export.problem) == (64, 64, "")
     assert torch.backends.mkldnn.is_available() == torch.backends.mkldnn.enabled

@@ -308,7 +308,7 @@ def _lower(model: LoadedModel, options: ExportOptions, trace: Trace, progress: P
     try:
         return lower_model(model, options, trace, progress)
     except ExportError as error:
-        for names in _list_trials(suggest_rewrites(options, trace.exported)):
+        for names in _list_trials(suggest_rewrites(model, options, trace)):
             progress(f"trying {', '.join(names)}", 0.4)
             with contextlib.suppress(WorkbenchError):
                 lower_model(model, _with_rewrites(options, names), trace)
@@ -326,7 +326,7 @@ def _find_cure(
     from workbench.export.lower import lower_model, suggest_rewrites
 
     least_db = PRECISIONS[options.dtype].least_sqnr_db
-    for names in _list_trials(suggest_rewrites(options, trace.exported)):
+    for names in _list_trials(suggest_rewrites(model, options, trace)):
         progress(f"its outputs are wrong: trying {', '.join(names)}", 0.9)
         # What fails, or has other outputs, cures nothing.
         with contextlib.suppress(WorkbenchError, RuntimeError, ValueError):

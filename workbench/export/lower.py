@@ -223,11 +223,20 @@ def _has_other_floats(model: LoadedModel, dtype: torch.dtype) -> bool:
     return any(each.is_floating_point and each != dtype for each in dtypes)
 
 
-def suggest_rewrites(options: ExportOptions, exported: ExportedProgram) -> list[str]:
+def suggest_rewrites(model: LoadedModel, options: ExportOptions, trace: Trace) -> list[str]:
     """The rewrites that could avoid a fault of a program, the likeliest first."""
+    exported, dtype = trace.exported, getattr(torch, DTYPES[options.dtype])
+    if _has_other_floats(model, dtype):
+        with silence(), failure.explain(failure.TRACING, model.origin):
+            module = copy.deepcopy(trace.module).to(dtype)
+            call = cast_floats(model.traced_inputs or (model.example_inputs, model.kwargs), dtype)
+            bound = bind_constants(module, *call)
+            exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
     names = matching_rewrites(exported, options.backend)
     if PRECISIONS[options.dtype].quantizes == "graph":
         names = [*quantize.matching_rewrites(exported.graph, options.dtype), *names]
+    if exported.range_constraints:
+        names.insert(0, "batch")
     return [name for name in dict.fromkeys(names) if name not in options.rewrite]
 
 
@@ -305,7 +314,6 @@ def _trace(
 
     It keeps the lines of functions that ``forward`` calls, not only those of ``forward`` itself.
     """
-    # Not under no_grad(), in which PyTorch decomposes some operators of bfloat16 in another way.
     with collect_stderr() as printed, keep_lines(UserFrames()):
         exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
     sys.stderr.write(printed.getvalue())
@@ -387,6 +395,7 @@ def _lower_once(
     passes = transform_passes(options, counts, seen.append)
     half = PRECISIONS[options.dtype].half_weights
     weights = keep_half_weights() if half else contextlib.nullcontext()
+    # Not under no_grad() as a rule: programs in bfloat16 then have other constants.
     batch, grads = _free_batch(exported, options, counts), torch.set_grad_enabled(graded)
     with collect_reasons() as reasons, weights, batch, grads:
         edge = to_edge_transform_and_lower(

@@ -22,7 +22,7 @@ Advice = tuple[str, str]
 
 _GELU = (
     "0.5 * x * (1 + torch.tanh(0.7978846 * (x + 0.044715 * x * x * x)))"
-    "  # `workbench export --rewrite gelu_tanh` does it"
+    "  # `workbench export MODEL --rewrite gelu_tanh` does it"
 )
 
 #: By name of the kernel; each rewrite computes the same, unless its hint says otherwise.
@@ -637,7 +637,7 @@ _FOUR_DIMENSIONS = (
     'self.register_buffer("half", torch.full((1, 1, 1, 1), 0.5))  # x * self.half',
 )
 _HALF_GELU = (
-    "use an activation that XNNPACK has in half precision: `--rewrite` computes GELU with these "
+    "use an activation that XNNPACK has in half precision: `--rewrite gelu` computes it with these "
     "operators, which is still faster than outside the delegate",
     "nn.Hardswish()  # or ReLU; another function: retrain or check",
 )

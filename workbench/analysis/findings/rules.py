@@ -110,7 +110,7 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
     for name in variants.CURES:
         cured = variants.match_findings(table, name)
         rows = cured.index[cured["rule"] != "fragments"]
-        table.loc[rows, "action"] += f"; `workbench export --rewrite {name}` does it"
+        table.loc[rows, "action"] += f"; `workbench export MODEL --rewrite {name}` does it"
     exports = (table["action"] + table["hint"]).str.contains(_EXPORTS)
     table.loc[exports & (table["basis"] != "measured"), "action"] += variants.UNCHECKED
     table = table.astype({"rank": int} | dict.fromkeys(_NUMBERS, float))

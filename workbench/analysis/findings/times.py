@@ -175,7 +175,7 @@ def find_tiny_operators(m: Measurement, unclaimed: Collection[str]) -> Iterator[
         Gain.at_most(time_spent(m, keys).ms),
         keys,
         "do more per call: batch inputs, merge operators, remove those without effect",
-        "workbench export MODEL  # --rewrite (default) removes some",
+        "workbench export MODEL --rewrite all  # removes some",
     )
 
 
