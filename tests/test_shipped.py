@@ -115,6 +115,18 @@ class Branching(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x * 2, (x,))
 
 
+class Double(nn.Module):
+    """A table in double precision, which its user has forgotten."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("table", torch.arange(8.0, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.layer(x) * self.table
+
+
 def sized_layers():
     batch = torch.export.Dim("batch", min=1, max=8)
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Hardswish(), nn.Flatten(), nn.Linear(288, 4))
@@ -127,13 +139,20 @@ MODELS = {
     "recurrent": lambda: LoadedModel("recurrent", Recurrent(), (torch.randn(1, 4, 6),)),
     "branching": lambda: LoadedModel("branching", Branching(), (torch.randn(3, 8),)),
     "sized": sized_layers,
+    "double": lambda: LoadedModel("double", Double(), (torch.randn(3, 8),)),
     "toy_cnn": lambda: wb.load_model("toy_cnn"),
 }
 #: The linear layers of the others do not divide into groups of 32: upstream's recipe fails.
 CASES = [(name, dtype) for name in MODELS for dtype in DTYPES if dtype != "8da4w"]
 CASES.append(("toy_cnn", "8da4w"))
 #: One of each in CI.
-IN_CI = {("masked", "fp32"), ("toy_cnn", "bf16"), ("masked", "int8"), ("toy_cnn", "8da4w")}
+IN_CI = {
+    ("masked", "fp32"),
+    ("double", "fp32"),
+    ("toy_cnn", "bf16"),
+    ("masked", "int8"),
+    ("toy_cnn", "8da4w"),
+}
 
 
 @pytest.mark.parametrize(

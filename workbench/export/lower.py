@@ -165,12 +165,13 @@ def lower_model(
     progress(f"exporting in {dtype}", 0.2)
     with failure.explain(failure.FORWARD, model.origin):
         module, traced_graph = trace.module, None
-        if _has_other_floats(model, torch_dtype):
+        args, kwargs = model.example_inputs, model.kwargs
+        traced = model.traced_inputs or (args, kwargs)
+        if _needs_cast(model, torch_dtype):
             module = copy.deepcopy(module).to(torch_dtype)
+            (args, kwargs), traced = cast_floats(((args, kwargs), traced), torch_dtype)
         elif not options.rewrite:  # which would change it for others
             traced_graph = trace.exported
-        args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
-        traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
     counts: Counter[str] = Counter()
     exported, notes, noise = _quantize(
         module, traced_graph, (args, kwargs), traced, model, options, counts
@@ -215,18 +216,22 @@ def lower_model(
     )  # fmt: skip
 
 
-def _has_other_floats(model: LoadedModel, dtype: torch.dtype) -> bool:
-    """Whether a model or its inputs have floating-point values in another dtype."""
+def _needs_cast(model: LoadedModel, dtype: torch.dtype) -> bool:
+    """Whether a model or its inputs have floating-point values that are cast to a dtype.
+
+    Double precision is not cast to single: that would be another program than the user's.
+    """
     calls = (model.example_inputs, model.kwargs, model.traced_inputs, model.calibration)
     tensors = [*model.module.parameters(), *model.module.buffers(), *tree_leaves(calls)]
     dtypes = {each.dtype for each in tensors if isinstance(each, torch.Tensor)}
-    return any(each.is_floating_point and each != dtype for each in dtypes)
+    kept = {torch.float32, torch.float64} if dtype == torch.float32 else {dtype}
+    return any(each.is_floating_point and each not in kept for each in dtypes)
 
 
 def suggest_rewrites(model: LoadedModel, options: ExportOptions, trace: Trace) -> list[str]:
     """The rewrites that could avoid a fault of a program, the likeliest first."""
     exported, dtype = trace.exported, getattr(torch, DTYPES[options.dtype])
-    if _has_other_floats(model, dtype):
+    if _needs_cast(model, dtype):
         with silence(), failure.explain(failure.TRACING, model.origin):
             module = copy.deepcopy(trace.module).to(dtype)
             call = cast_floats(model.traced_inputs or (model.example_inputs, model.kwargs), dtype)
