@@ -259,7 +259,7 @@ def collect_reasons() -> Iterator[dict[str, str]]:
         yield reasons
 
 
-def list_operators(edge: EdgeProgramManager) -> Iterator[tuple[Node, bool]]:
+def list_edge_operators(edge: EdgeProgramManager) -> Iterator[tuple[Node, bool]]:
     """Each operator of a lowered program, and whether it is delegated; no calls or tuples."""
     from executorch.exir.lowered_backend_module import LoweredBackendModule
 
@@ -462,7 +462,7 @@ def _probe_reasons() -> str:
     exported = _export(lambda self, x: x.mean((2, 3)), _image())
     with collect_reasons() as reasons:
         edge = _lower(exported)
-    outside = [node.name for node, delegated in list_operators(edge) if not delegated]
+    outside = [node.name for node, delegated in list_edge_operators(edge) if not delegated]
     return "" if {*outside} & {*reasons} else "the partitioner gives no reasons"
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # these import PyTorch
     import torch
     from torch import nn
 
-    from workbench.export.lower import Lowered, Trace
+    from workbench.export.lower import Lowered, TracedModel
     from workbench.models.loader import LoadedModel
 
 #: Below this SQNR, a warning names the noisiest layers; and as many are recorded.
@@ -301,7 +301,9 @@ def _report_problems(program: Program, report: Progress) -> None:
         report(f"warning: {pte.name}: {problem}", 0.0)
 
 
-def _lower(model: LoadedModel, options: ExportOptions, trace: Trace, progress: Progress) -> Lowered:
+def _lower(
+    model: LoadedModel, options: ExportOptions, trace: TracedModel, progress: Progress
+) -> Lowered:
     """Lower a model; if that fails, the error names a rewrite with which it does not."""
     from workbench.export.lower import lower_model, suggest_rewrites
 
@@ -318,7 +320,7 @@ def _lower(model: LoadedModel, options: ExportOptions, trace: Trace, progress: P
 
 
 def _find_cure(
-    model: LoadedModel, options: ExportOptions, trace: Trace, expected: list[Any],
+    model: LoadedModel, options: ExportOptions, trace: TracedModel, expected: list[Any],
     progress: Progress,
 ) -> str:  # fmt: skip
     """Which rewrite makes a wrong program right, as the end of a sentence; each is tried."""
@@ -420,7 +422,7 @@ def identify_export(
     return _list_sources(trace_model(choose_inputs(loaded, options)), options)
 
 
-def _list_sources(trace: Trace, options: ExportOptions) -> dict[str, str]:
+def _list_sources(trace: TracedModel, options: ExportOptions) -> dict[str, str]:
     """What an export depends on, as hashes or short texts."""
     settings = asdict(options) | {"sizes": dict(options.sizes)}
     for name in ("recipe", "fresh"):

@@ -39,7 +39,7 @@ from workbench.upstream import (
     edge_config,
     keep_half_weights,
     keep_lines,
-    list_operators,
+    list_edge_operators,
     operator_refusal,
     tree_leaves,
 )
@@ -80,7 +80,7 @@ class Lowered:
 
 
 @dataclass(frozen=True)
-class Trace:
+class TracedModel:
     """A model as `torch.export` traced it, and hashes that identify it.
 
     ``graph`` is of what it computes, with which weights and constants, on inputs of which shapes
@@ -95,7 +95,7 @@ class Trace:
     lines: str
 
 
-def trace_model(model: LoadedModel) -> Trace:
+def trace_model(model: LoadedModel) -> TracedModel:
     """Trace a copy of a model as its user wrote it, in its own dtype."""
     with silence(), failure.explain(failure.TRACING, model.origin):
         module = copy.deepcopy(model.module).eval()
@@ -103,7 +103,9 @@ def trace_model(model: LoadedModel) -> Trace:
         bound = bind_constants(module, *example)
         exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
     inputs = _hash_values((model.example_inputs, model.kwargs, model.calibration))
-    return Trace(module, exported, _hash_graph(model, exported), inputs, _hash_lines(exported))
+    return TracedModel(
+        module, exported, _hash_graph(model, exported), inputs, _hash_lines(exported)
+    )
 
 
 def _hash_graph(model: LoadedModel, exported: ExportedProgram) -> str:
@@ -151,7 +153,7 @@ def _list_graphs(exported: ExportedProgram) -> Iterator[torch.fx.Graph]:
 
 
 def lower_model(
-    model: LoadedModel, options: ExportOptions, trace: Trace, progress: Progress = silent
+    model: LoadedModel, options: ExportOptions, trace: TracedModel, progress: Progress = silent
 ) -> Lowered:
     """Lower a traced model to a backend; the model itself is not modified.
 
@@ -228,7 +230,7 @@ def _needs_cast(model: LoadedModel, dtype: torch.dtype) -> bool:
     return any(each.is_floating_point and each not in kept for each in dtypes)
 
 
-def suggest_rewrites(model: LoadedModel, options: ExportOptions, trace: Trace) -> list[str]:
+def suggest_rewrites(model: LoadedModel, options: ExportOptions, trace: TracedModel) -> list[str]:
     """The rewrites that could avoid a fault of a program, the likeliest first."""
     exported, dtype = trace.exported, getattr(torch, DTYPES[options.dtype])
     if _needs_cast(model, dtype):
@@ -239,7 +241,7 @@ def suggest_rewrites(model: LoadedModel, options: ExportOptions, trace: Trace) -
             exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
     names = matching_rewrites(exported, options.backend)
     if PRECISIONS[options.dtype].quantizes == "graph":
-        names = [*quantize.matching_rewrites(exported.graph, options.dtype), *names]
+        names = [*quantize.matching_exceptions(exported.graph, options.dtype), *names]
     if exported.range_constraints:
         names.insert(0, "batch")
     return [name for name in dict.fromkeys(names) if name not in options.rewrite]
@@ -462,7 +464,7 @@ def tabulate_partition(
 ) -> tuple[Partition, ...]:
     """The operators of a lowered program: undelegated ones first, then the most frequent."""
     modules: dict[tuple[bool, str, str, str], list[str]] = defaultdict(list)
-    for node, delegated in list_operators(edge):
+    for node, delegated in list_edge_operators(edge):
         target: Any = node.target
         source = reason = ""
         if not delegated:

@@ -104,7 +104,7 @@ def _make_quantizer(dtype: str, options: ExportOptions, kept: Kept) -> Any:
     return quantizer.set_global(config)
 
 
-def matching_rewrites(graph: torch.fx.Graph, dtype: str) -> list[str]:
+def matching_exceptions(graph: torch.fx.Graph, dtype: str) -> list[str]:
     """The rewrites of the quantiser that may change a graph in a dtype, the likeliest first."""
     rules = {"sums": _is_residual, "concatenations": _is_uneven}
     names = [name for name, applies in rules.items() if any(map(applies, graph.nodes))]
