@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
+from workbench.remedies import REMEDIES
+
 #: Called with what is being done and the fraction that is done, from 0 to 1.
 Progress = Callable[[str, float], None]
 #: Pairs of a pattern of module paths and a dtype.
@@ -12,39 +14,11 @@ ModuleDtypes: TypeAlias = tuple[tuple[str, str], ...]
 #: Weights that share one scale in 8da4w, if nothing else is asked for.
 GROUP_SIZE = 32
 #: What `--rewrite all` applies: what makes a program faster, or right, and never slower.
-COMMON_REWRITES = {
-    "hardsigmoid": "hard sigmoid as a clamp, without casts of its constants at every inference",
-    "gelu": "GELU in half precision by its tanh approximation (error up to 5e-4)",
-    "silu": "SiLU in half precision as a product with a sigmoid, without casts",
-    "attention": "attention without a mask as two products and a softmax, without its guard "
-    "against fully masked rows",
-    "softmax": "softmax over the last of an image's four dimensions in two dimensions",
-    "layer_norm": "layer norm in half precision and bfloat16 in single precision",
-    "transposes": "no two transposes that undo each other",
-    "casts": "casts of constants computed by the export",
-    "expansions": "no expansion to a tensor's own shape",
-    "batch": "a dynamic batch of any size, where a convolution would limit it to 15",
-    "sums": "int8: sums that a layer norm reads stay in floating point",
-    "concatenations": "int8: concatenations with what no layer computed stay in floating point",
-    "scalars": "quantised: operators of tensors without dimensions stay in floating point",
-    "readers": "int8: a dequantisation for each reader of a value",
-    "linears": "int8dyn, 8da4c: linear layers only, no convolutions",
-}
+COMMON_REWRITES = {each.name: each.text for each in REMEDIES.values() if each.common}
 #: Those of the quantiser, which cost a little speed for accuracy.
-QUANTISER_REWRITES = ("sums", "concatenations", "scalars", "readers", "linears")
+QUANTISER_REWRITES = ("sums", "concatenations", "scalars", "readers", "linears", "copies")
 #: Rewrites that compute the same (the approximation says so), and are not always faster.
-OPTIONAL_REWRITES = {
-    "slices": "slices and reshapes instead of splits, selections and unbinding",
-    "mean": "means that keep their dimensions, reshaped afterwards",
-    "products": "products of two activations as a batch of one, which XNNPACK has",
-    "powers": "products and square roots instead of powers",
-    "norms": "layer norms as matrix products and elementwise operators",
-    "constants": "what depends on no input is computed by the export",
-    "functions": "one operator for a function that is spelled out, such as hard swish",
-    "order": "convolutions and linear layers where there are fewer positions: before upsampling",
-    "lookups": "rows of a table instead of products with one-hot vectors",
-    "gelu_tanh": "GELU by its tanh approximation (error up to 5e-4)",
-}
+OPTIONAL_REWRITES = {each.name: each.text for each in REMEDIES.values() if not each.common}
 REWRITES = COMMON_REWRITES | OPTIONAL_REWRITES
 #: In `--rewrite`, all of `COMMON_REWRITES`.
 ALL = "all"

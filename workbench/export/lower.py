@@ -23,7 +23,8 @@ from workbench.export.layers import count_calls, count_quantized, describe_progr
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewrite import (
-    list_rewrites,
+    BEFORE_QUANTISATION,
+    mark_operators,
     matching_rewrites,
     offer_rewrites,
     rewrite_operators,
@@ -175,18 +176,22 @@ def lower_model(
         elif not options.rewrite:  # which would change it for others
             traced_graph = trace.exported
     counts: Counter[str] = Counter()
-    exported, notes, noise = _quantize(
+    exported, searched, notes, noise = _quantize(
         module, traced_graph, (args, kwargs), traced, model, options, counts
     )
     failure.check_operands(exported, dtype, model.origin)
     if "slices" in options.rewrite:
         exported = unroll_recurrences(exported)
-    counts += rewrite_operators(exported, options)
-    offered = [] if PRECISIONS[dtype].quantizes else offer_rewrites(exported)
+    counts += rewrite_operators(exported, options.rewrite, backend)
+    searched = searched or exported
+    mark_operators(searched)
     progress(f"lowering to {backend}", 0.4)
     with failure.explain(failure.LOWERING, model.origin, exported):
         made = _lower(exported, options, model.metadata, counts)
         etrecord, layers = _write_etrecord(exported, made), describe_program(made.program)
+    progress("looking for remedies", 0.7)
+    operators, outside = _list_origins(made)
+    rewrites = offer_rewrites(searched, backend, operators, outside, options.rewrite)
     names = Runtime.get().operator_registry.operator_names
     if missing := sorted(count_calls(layers, "kernel").keys() - names):
         raise failure.no_kernel_error(missing, made.program.exported_program(), model.origin)
@@ -213,7 +218,7 @@ def lower_model(
 
     return Lowered(
         pte, etrecord, inputs, arguments, outputs, layers, notes, made.partition,
-        tuple(name for name in options.rewrite if counts[name]), list_rewrites(offered, made.edge),
+        tuple(name for name in options.rewrite if counts[name]), rewrites,
         noise, None if PRECISIONS[dtype].quantizes else reduce,
     )  # fmt: skip
 
@@ -250,8 +255,8 @@ def suggest_rewrites(model: LoadedModel, options: ExportOptions, trace: TracedMo
 def _quantize(
     module: nn.Module, exported: ExportedProgram | None, run: Call, traced: Call,
     model: LoadedModel, options: ExportOptions, counts: Counter[str],
-) -> tuple[ExportedProgram, dict[str, str], MeasureNoise]:  # fmt: skip
-    """The exported graph, quantised if the dtype is; notes; and what measures the noise."""
+) -> tuple[ExportedProgram, ExportedProgram | None, dict[str, str], MeasureNoise]:  # fmt: skip
+    """The exported graph, quantised if the dtype is, and before; notes; what measures the noise."""
     precision, modules = PRECISIONS[options.dtype], options.module_dtypes
     ways = {PRECISIONS[each].quantizes for each in (options.dtype, *dict(modules).values())}
     # As upstream's exporter of language models; others may have code that Dynamo cannot trace.
@@ -263,11 +268,16 @@ def _quantize(
         if exported is None:
             bound = bind_constants(module, *traced)
             exported = _trace(*bound, model.dynamic_shapes, strict=strict)
+        before = None
         if "graph" in ways:
+            early = [name for name in options.rewrite if name in BEFORE_QUANTISATION]
+            counts += rewrite_operators(exported, early, options.backend)
+            mark_operators(exported)
+            before = exported
             walks, graph = _quantize_graph(exported, module, run, model, options, counts)
             exported = _trace(graph, *bind_constants(module, *traced)[1:], model.dynamic_shapes)
     if not precision.quantizes:
-        return exported, {}, None
+        return exported, None, {}, None
     if not quantize.has_quantized(exported):
         text = f"nothing to quantise for {options.dtype} ({precision.meaning})"
         other = "fp16" if options.dtype == "int8" else "int8, which also takes convolutions"
@@ -277,10 +287,10 @@ def _quantize(
     if precision.calibrated or "int8" in dict(modules).values():
         notes["calibration"] = f"{1 + len(model.calibration)} batches: {model.input_source}"
     if "graph" in ways:
-        return exported, notes, partial(accuracy.rank_noisy_layers, *walks)
+        return exported, before, notes, partial(accuracy.rank_noisy_layers, *walks)
     places = {path: (path, type(layer).__name__) for path, layer in module.named_modules()}
     exact, noisy = (partial(accuracy.walk_module, it, run) for it in (model.module, module))
-    return exported, notes, partial(accuracy.rank_noisy_layers, exact, noisy, places)
+    return exported, before, notes, partial(accuracy.rank_noisy_layers, exact, noisy, places)
 
 
 def _quantize_graph(
@@ -331,13 +341,15 @@ def _trace(
 class _Made:
     """A lowered program, its edge program before partitioning, and what was delegated.
 
-    ``etrecord`` is upstream's own, None if passes changed the edge program; ``needs`` is what the
-    documented lines lack for this graph.
+    ``outside`` names the operators of the edge program that were not. ``etrecord`` is upstream's
+    own, None if passes changed the edge program; ``needs`` is what the documented lines lack for
+    this graph.
     """
 
     program: ExecutorchProgramManager
     edge: ExportedProgram
     partition: tuple[Partition, ...]
+    outside: frozenset[str]
     etrecord: Any = None
     needs: str = ""
 
@@ -414,11 +426,27 @@ def _lower_once(
             generate_etrecord=passes is None,
         )
         partition = tabulate_partition(edge, reasons, options.backend)
+        outside = frozenset(
+            node.name for node, delegated in list_edge_operators(edge) if not delegated
+        )
         program = edge.to_executorch()
     if passes is not None:
-        return _Made(program, seen[0], partition)
+        return _Made(program, seen[0], partition, outside)
     record = program.get_etrecord()
-    return _Made(program, record.edge_dialect_program, partition, record)
+    return _Made(program, record.edge_dialect_program, partition, outside, record)
+
+
+def _list_origins(made: _Made) -> tuple[dict[str, list[str]], set[str]]:
+    """The operators of the edge program by what they come from, and of which some is outside."""
+    operators: dict[str, list[str]] = defaultdict(list)
+    outside = set[str]()
+    for node in made.edge.graph.nodes:
+        origin = node.meta.get("custom", {}).get("operator")
+        if node.op == "call_function" and origin:
+            operators[origin].append(node.name)
+            if node.name in made.outside:
+                outside.add(origin)
+    return operators, outside
 
 
 @contextlib.contextmanager

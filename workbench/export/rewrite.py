@@ -1,29 +1,41 @@
 """Rewrite operators that a backend does not support, or computes incorrectly, if asked to."""
 
+import contextlib
 import copy
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram, default_decompositions
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import Node, Proxy
-from torch.fx.node import map_arg
+from torch.fx.node import map_aggregate, map_arg
 from torch.fx.proxy import GraphAppendingTracer
 
 from workbench.export.equivalence import (
-    EQUIVALENTS,
     Equivalent,
     Finder,
-    hard_sigmoid,
-    normalise,
+    count_operators,
+    is_pure,
     readers,
 )
+from workbench.export.functions import (
+    constant_row,
+    find_function,
+    find_lookup,
+    find_order,
+    hard_sigmoid,
+    normalise,
+)
+from workbench.export.linear_maps import find_matrices, find_pooling
+from workbench.export.repeats import find_broadcasts, find_groups, find_loops, find_masks
 from workbench.options import COMMON_REWRITES, ExportOptions
 from workbench.records.runs import Rewrite
+from workbench.remedies import REMEDIES
 from workbench.upstream import fold_constants
 
 aten: Any = torch.ops.aten
@@ -33,77 +45,99 @@ Rule = Callable[[Node], Callable[..., Any] | None]
 _GELU_CUBIC = 0.044715
 _RECURRENT = {aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input}
 #: Rewrites that compute with constants, which the export then folds.
-_FOLDING = {"constants", "norms", "lookups", "functions"}
+_FOLDING = {"constants", "norms", "lookups", "functions", "matrices", "loops", "masks", "groups"}
+#: Remedies whose result is quantised, too; those of others stays in floating point.
+BEFORE_QUANTISATION = {
+    "pooling", "broadcasts", "groups", "loops", "functions", "order", "lookups",
+}  # fmt: skip
 #: Rewrites that make others possible end after so many rounds.
-_MOST_ROUNDS = 10
+_MOST_ROUNDS = 12
 
 
-def rewrite_operators(exported: ExportedProgram, options: ExportOptions) -> Counter[str]:
-    """Apply the rewrites of ``options`` to a graph, in place; how often each changed it.
+def rewrite_operators(exported: ExportedProgram, names: Collection[str], backend: str) -> Counter[str]:
+    """Apply remedies to a graph, in place, until none applies; how often each changed it.
 
-    Those of `transform_passes` and of the quantiser come later. Of `COMMON_REWRITES`:
-
-    - ``transposes``: two transposes that undo each other go, such as those of a KV cache.
-    - ``layer_norm``: layer norm in half precision and bfloat16 runs in single precision:
-      ExecuTorch 1.5.1's kernel returns wrong values for some row lengths, such as 256.
-
-    And for XNNPACK, which has no node for these:
-
-    - ``hardsigmoid`` becomes a clamp: PyTorch's decomposition casts its constants at every
-      inference, and in half precision all of its arithmetic.
-    - ``gelu`` in half precision becomes its tanh approximation, with an error of at most 5e-4, the
-      resolution of half precision at 1.
-    - ``silu`` in half precision becomes a product with a sigmoid: PyTorch's decomposition computes
-      it in single precision, between two casts.
-    - ``attention`` without a mask becomes two matrix products and a softmax: PyTorch's
-      decomposition guards against fully masked rows with five operators that XNNPACK lacks.
-    - ``softmax`` over the last of an image's four dimensions gets two: ExecuTorch 1.5.1's delegate
-      keeps the image channels last and applies it to the channels (errors above 0.05).
+    Those of `transform_passes` and of the quantiser come later.
     """
-    names, counts = options.rewrite, Counter[str]()
-    counts += _replace_equivalents(exported, {*names} & {*EQUIVALENTS})
-    rules = list_rules(exported, names, options.backend)
-    for node in list(exported.graph.nodes):
-        name, build_replacement = _match(node, rules)
-        if build_replacement:
-            _replace(node, build_replacement, [a for a in node.args if isinstance(a, Node)])
-            counts[name] += 1
+    counts: Counter[str] = Counter()
+    if "doubles" in names:
+        counts["doubles"] = use_single_precision(exported)
+    graph_names = [name for name in names if name in _list_finders(exported, backend)]
+    for _ in range(_MOST_ROUNDS if graph_names else 0):
+        equivalents = list(find_remedies(Finder(exported), exported, graph_names, backend))
+        if not equivalents:
+            break
+        for each in equivalents:
+            _replace(exported, each)
+            counts[each.name] += 1
+        exported.graph.eliminate_dead_code()
+        _join_equal(exported)
     if counts:
         exported.graph.lint()
         exported.graph_module.recompile()
     return counts
 
 
-#: Rules with the names of their rewrites, by operator; the first that matches counts.
-Rules = dict[Any, list[tuple[str, Rule]]]
+#: Finds the part of a graph that ends in a node and has a remedy.
+Find = Callable[[Finder, Node], Equivalent | None]
 
 
-def list_rules(exported: ExportedProgram, names: Collection[str], backend: str) -> Rules:
-    """The rules of some rewrites for a backend."""
+def _list_finders(exported: ExportedProgram, backend: str) -> dict[str, Find]:
+    """How each remedy is found in a graph, the best one first."""
     tables = _RULES | (_XNNPACK_RULES if backend == "xnnpack" else {})
     products = partial(_product, _list_fixed(exported))
     tables |= {"products": dict.fromkeys(_PRODUCTS, products)}
-    rules: Rules = {}
-    for name in filter(tables.__contains__, names):
-        for target, rule in tables[name].items():
-            rules.setdefault(target, []).append((name, rule))
-    return rules
+    finders: dict[str, Find] = {
+        name: partial(_find_by_operator, name, rules) for name, rules in tables.items()
+    }
+    return finders | {
+        "pooling": find_pooling,
+        "groups": find_groups,
+        "masks": find_masks,
+        "broadcasts": find_broadcasts,
+        "loops": find_loops,
+        "functions": find_function,
+        "matrices": find_matrices,
+        "order": find_order,
+        "lookups": find_lookup,
+    }
 
 
-def _match(node: Node, rules: Rules) -> tuple[str, Callable[..., Any] | None]:
-    """The rewrite that changes a node, and what builds its replacement."""
-    for name, rule in rules.get(node.target, []):
-        build_replacement = rule(node)
-        if build_replacement:
-            return name, build_replacement
-    return "", None
+def _find_by_operator(
+    name: str, rules: dict[Any, Rule], finder: Finder, node: Node
+) -> Equivalent | None:
+    rule = rules.get(node.target)
+    build = rule(node) if rule else None
+    if build is None:
+        return None
+    sources = tuple(argument for argument in node.args if isinstance(argument, Node))
+    return Equivalent(name, REMEDIES[name].text, (node,), node, sources, build)
+
+
+@torch.no_grad()
+def find_remedies(
+    finder: Finder, exported: ExportedProgram, names: Collection[str], backend: str
+) -> Iterator[Equivalent]:
+    """The parts of a graph that have one of some remedies, from its end; none overlaps another."""
+    finders = {k: find for k, find in _list_finders(exported, backend).items() if k in names}
+    taken: set[Node] = set()
+    for node in reversed(finder.nodes):
+        if node in taken or node.op != "call_function" or node in finder.constants:
+            continue
+        for find in finders.values():
+            part = None
+            with contextlib.suppress(Exception):  # operators may refuse these values
+                part = find(finder, node)
+            if part and taken.isdisjoint(part.nodes):
+                taken.update(part.nodes)
+                yield part
+                break
 
 
 def matching_rewrites(exported: ExportedProgram, backend: str) -> list[str]:
-    """The rewrites of operators, of `COMMON_REWRITES`, that would change a graph."""
-    rules = list_rules(exported, COMMON_REWRITES, backend)
-    names = [_match(node, rules)[0] for node in exported.graph.nodes]
-    return list(dict.fromkeys(filter(None, names)))
+    """The remedies, of `COMMON_REWRITES`, that would change a graph."""
+    parts = find_remedies(Finder(exported), exported, COMMON_REWRITES, backend)
+    return list(dict.fromkeys(part.name for part in parts))
 
 
 def unroll_recurrences(exported: ExportedProgram) -> ExportedProgram:
@@ -194,16 +228,91 @@ def _layer_norm(node: Node) -> Callable[..., Any] | None:
     return replacement if dtype in (torch.float16, torch.bfloat16) else None
 
 
-def _decompose_layer_norm(node: Any) -> Callable[..., Any] | None:
-    (width, *more), scales = node.args[1], node.args[2:4]
-    is_affine = len(scales) == 2 and None not in scales
-    if more or not is_affine or _tensor(node.args[0]).dtype != torch.float32:
+def _normalise_rows(node: Any) -> Callable[..., Any] | None:
+    """A norm over the last dimensions, of groups of channels or of images, of single precision."""
+    tensor, shape = _tensor(node.args[0]), _static_shape(node)
+    if tensor.dtype != torch.float32 or shape is None:
         return None
-    epsilon = node.args[4] if len(node.args) > 4 else 1e-5
+    arguments: list[Any] = [*node.args[1:], None, None, None, None, None, None, None]
+    if node.target in (aten.layer_norm.default, aten.rms_norm.default):
+        width = math.prod(arguments[0])
+        scales, affine = arguments[1:3], list(arguments[0])
+        epsilon = arguments[2 if node.target is aten.rms_norm.default else 3]
+        if node.target is aten.rms_norm.default:
+            scales = [arguments[1], None]
+    else:
+        grouped = node.target is aten.group_norm.default
+        groups = arguments[0] if grouped else shape[1]
+        scales = arguments[1:3] if grouped else arguments[:2]
+        epsilon = arguments[3] if grouped else arguments[6]
+        if not grouped and not arguments[4]:
+            return None  # it keeps statistics
+        width, affine = math.prod(shape[1:]) // groups, [1, shape[1], *[1] * (len(shape) - 2)]
+    epsilon = (1.2e-7 if node.target is aten.rms_norm.default else 1e-5) if epsilon is None else epsilon
+    build = _root_mean_square if node.target is aten.rms_norm.default else normalise
 
-    def replacement(x: Any, weight: Any, bias: Any) -> Any:
-        x = normalise(width, epsilon, torch.float32, x)
-        return aten.add.Tensor(aten.mul.Tensor(x, weight), bias)
+    def replacement(x: Any, *tensors: Any) -> Any:
+        given = iter(tensors)
+        rows = aten.reshape.default(x, [math.prod(shape) // width, width])
+        x = aten.reshape.default(build(width, epsilon, torch.float32, rows), shape)
+        if scales[0] is not None:
+            x = aten.mul.Tensor(x, aten.reshape.default(next(given), affine))
+        if scales[1] is not None:
+            x = aten.add.Tensor(x, aten.reshape.default(next(given), affine))
+        return x
+
+    return replacement
+
+
+def _root_mean_square(width: int, epsilon: float, dtype: torch.dtype, x: Any) -> Any:
+    """Rows divided by the root of their mean square."""
+    part = constant_row(x, width, 1 / width, dtype)
+    power = aten.linear.default(aten.mul.Tensor(x, x), part)
+    return aten.mul.Tensor(x, aten.rsqrt.default(aten.add.Tensor(power, epsilon)))
+
+
+def _variance(node: Any) -> Callable[..., Any] | None:
+    """A variance or standard deviation over some axes, with means as products."""
+    shape = _static_shape(node)
+    dims = node.args[1] if len(node.args) > 1 else None
+    if shape is None or isinstance(dims, bool) or _tensor(node).dtype != torch.float32:
+        return None
+    axes = sorted(axis % len(shape) for axis in dims or range(len(shape)))
+    correction = node.kwargs.get("correction", 1)
+    if node.target in (aten.var.dim, aten.std.dim):
+        correction = int(node.args[2]) if len(node.args) > 2 else 1
+    order = [*(axis for axis in range(len(shape)) if axis not in axes), *axes]
+    width, result = math.prod(shape[axis] for axis in axes), list(_tensor(node).shape)
+    is_root = "std" in str(node.target)
+    if correction is None or width <= correction:
+        return None
+
+    def replacement(x: Any) -> Any:
+        x = aten.permute.default(x, order) if order != sorted(order) else x
+        x = aten.reshape.default(x, [math.prod(shape) // width, width])
+        x = aten.sub.Tensor(x, aten.linear.default(x, constant_row(x, width, 1 / width, torch.float32)))
+        divisor = constant_row(x, width, 1 / (width - correction), torch.float32)
+        x = aten.reshape.default(aten.linear.default(aten.mul.Tensor(x, x), divisor), result)
+        return aten.sqrt.default(x) if is_root else x
+
+    return replacement
+
+
+def _length(node: Any) -> Callable[..., Any] | None:
+    """The Euclidean norm along some axes, of which the squares are summed by a product."""
+    shape, given = _static_shape(node), node.args[2] if len(node.args) > 2 else None
+    if shape is None or node.args[1:2] not in ((), (2,), (2.0,)) or node.kwargs:
+        return None
+    dtype, result = _tensor(node).dtype, list(_tensor(node).shape)
+    axes = sorted(axis % len(shape) for axis in given or range(len(shape)))
+    order = [*(axis for axis in range(len(shape)) if axis not in axes), *axes]
+    width = math.prod(shape[axis] for axis in axes)
+
+    def replacement(x: Any) -> Any:
+        x = aten.permute.default(x, order) if order != sorted(order) else x
+        x = aten.reshape.default(x, [math.prod(shape) // width, width])
+        power = aten.linear.default(aten.mul.Tensor(x, x), constant_row(x, width, 1.0, dtype))
+        return aten.reshape.default(aten.sqrt.default(power), result)
 
     return replacement
 
@@ -353,8 +462,7 @@ def _static_shape(node: Node) -> list[int] | None:
     return shape if all(isinstance(size, int) for size in shape) else None
 
 
-#: By name of the rewrite and by operator. Which workaround ends with which version stands in
-#: `WORKAROUNDS`.
+#: By name of the remedy and by operator.
 _RULES: dict[str, dict[Any, Rule]] = {
     "layer_norm": {aten.layer_norm.default: _layer_norm},
     "transposes": {aten.transpose.int: _undo, aten.permute.default: _undo},
@@ -371,7 +479,19 @@ _RULES: dict[str, dict[Any, Rule]] = {
     "mean": {aten.mean.dim: _mean},
     "powers": {aten.pow.Tensor_Scalar: _power},
     "gelu_tanh": {aten.gelu.default: lambda node: _gelu},
-    "norms": {aten.layer_norm.default: _decompose_layer_norm},
+    "norms": {
+        **dict.fromkeys(
+            (
+                aten.layer_norm.default, aten.rms_norm.default, aten.group_norm.default,
+                aten.instance_norm.default,
+            ),
+            _normalise_rows,
+        ),
+        **dict.fromkeys(
+            (aten.var.dim, aten.var.correction, aten.std.dim, aten.std.correction), _variance
+        ),
+        aten.linalg_vector_norm.default: _length,
+    },
 }
 _XNNPACK_RULES: dict[str, dict[Any, Rule]] = {
     "hardsigmoid": {aten.hardsigmoid.default: lambda node: hard_sigmoid},
@@ -380,67 +500,118 @@ _XNNPACK_RULES: dict[str, dict[Any, Rule]] = {
     "softmax": {aten.softmax.int: _softmax},
     "attention": {aten.scaled_dot_product_attention.default: _attention},
 }
-#: What works around a fault, and the first version of ExecuTorch that has to be tried without it.
-WORKAROUNDS = {"layer_norm": "1.6", "softmax": "1.6", "batch": "1.6", "readers": "1.6"}
 
 
-def offer_rewrites(exported: ExportedProgram) -> list[Equivalent]:
-    """What has a cheaper equivalent; marks the operators, for `list_rewrites`."""
-    offered = list(Finder(exported).find(EQUIVALENTS))
-    for number, each in enumerate(offered):
-        for node in each.nodes:
-            node.meta["custom"] = {**node.meta.get("custom", {}), "rewrite": number}
-    return offered
+def mark_operators(exported: ExportedProgram) -> None:
+    """Write the name of each operator into it, which what it becomes keeps."""
+    for node in exported.graph.nodes:
+        if node.op == "call_function":
+            node.meta["custom"] = {**node.meta.get("custom", {}), "operator": node.name}
 
 
-def list_rewrites(offered: list[Equivalent], edge: ExportedProgram) -> tuple[Rewrite, ...]:
-    """What was offered, with the operators of the edge program, alike ones together."""
-    nodes: dict[tuple[str, str, float], list[str]] = {}
-    worst: dict[tuple[str, str, float], float] = {}
-    for node in edge.graph.nodes:
-        number = node.meta.get("custom", {}).get("rewrite")
-        if number is not None and node.op == "call_function":
-            each = offered[number]
-            key = (each.name, each.text, round(each.kept, 3))
-            nodes.setdefault(key, []).append(node.name)
-            worst[key] = min(worst.get(key, math.inf), round(each.sqnr_db, 1))
+def offer_rewrites(
+    exported: ExportedProgram, backend: str, operators: Mapping[str, Collection[str]],
+    outside: Collection[str], used: Collection[str] = (),
+) -> tuple[Rewrite, ...]:  # fmt: skip
+    """The remedies of a marked graph that were shown to compute the same.
+
+    ``operators`` has the operators of the edge program by the name of what they come from, and
+    ``outside`` those names of which some is not delegated; ``used`` remedies are applied already.
+    """
+    names = [name for name in REMEDIES if name not in used]
+    finder = Finder(exported, outside)
+    alike: dict[tuple[str, str, float, int], tuple[list[str], list[float]]] = {}
+    for part in find_remedies(finder, exported, names, backend):
+        proven = part
+        if math.isnan(part.sqnr_db) and not REMEDIES[part.name].differs:
+            with contextlib.suppress(Exception):  # operators may refuse these values
+                proven = finder.prove(part)
+            if proven is None or math.isnan(proven.sqnr_db):
+                continue
+        rows = [name for node in part.nodes for name in operators.get(node.name, ())]
+        key = (part.name, part.text, round(part.kept, 3), count_operators(part))
+        if rows:
+            nodes, ratios = alike.setdefault(key, ([], []))
+            nodes += rows
+            ratios.append(round(proven.sqnr_db, 1))
+    doubles = [n.name for n in exported.graph.nodes if _is_double(n) and "doubles" in names]
+    rows = [name for double in doubles for name in operators.get(double, ())]
+    if rows:
+        alike["doubles", REMEDIES["doubles"].text, 0.5, 1] = (rows, [math.nan])
     return tuple(
-        Rewrite(name, text, tuple(names), kept, worst[name, text, kept])
-        for (name, text, kept), names in nodes.items()
+        Rewrite(name, text, tuple(dict.fromkeys(nodes)), kept, min(ratios), passes)
+        for (name, text, kept, passes), (nodes, ratios) in alike.items()
     )
 
 
-def _replace_equivalents(exported: ExportedProgram, names: Collection[str]) -> Counter[str]:
-    """Replace what has a cheaper equivalent, until nothing has; returns the counts."""
-    counts: Counter[str] = Counter()
-    for _ in range(_MOST_ROUNDS if names else 0):
-        equivalents = list(Finder(exported).find(names))
-        if not equivalents:
-            break
-        for each in equivalents:
-            _replace(each.result, each.build, each.sources)
-            for node in reversed(each.nodes):  # what overwrites its operand counts as used
-                if node is not each.result and not readers(node):
-                    for check in list(node.users):
-                        exported.graph.erase_node(check)
-                    exported.graph.erase_node(node)
-            counts[each.name] += 1
-        exported.graph.eliminate_dead_code()
-    return counts
+def _is_double(node: Node) -> bool:
+    tensor = node.meta.get("val")
+    is_tensor = isinstance(tensor, torch.Tensor) and node.op == "call_function"
+    return is_tensor and tensor.dtype == torch.float64
 
 
-def _replace(node: Node, build_replacement: Callable[..., Any], sources: Sequence[Node]) -> None:
-    """Replace a node by what is built from tensors, with its origin."""
-    graph = node.graph
-    known = set(graph.nodes)
-    tracer = GraphAppendingTracer(graph)
+def use_single_precision(exported: ExportedProgram) -> int:
+    """Make constants and casts in double precision single, and with them what they lead to."""
+    signature = exported.graph_signature
+    names = signature.inputs_to_parameters | signature.inputs_to_buffers
+    names |= signature.inputs_to_lifted_tensor_constants
+    count = 0
+    for store in (exported.constants, exported.state_dict):
+        for name, tensor in list(store.items()):
+            if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64:
+                store[name] = tensor.float()
+                count += 1
+    nodes = list(exported.graph.nodes)
+    doubles = [n for n in nodes if _is_double(n)]
+    for node in nodes:
+        tensor = node.meta.get("val")
+        is_tensor = isinstance(tensor, torch.Tensor)
+        if node.op == "placeholder" and node.name in names and is_tensor:
+            if tensor.dtype == torch.float64:
+                node.meta["val"] = tensor.float()
+        elif node.op == "call_function" and doubles:
+            node.args = map_aggregate(node.args, _single)
+            node.kwargs = map_aggregate(node.kwargs, _single)
+            args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
+            with _fake_mode(exported):
+                node.meta["val"] = node.target(*args, **kwargs)
+    return count + len(doubles)
+
+
+def _single(argument: Any) -> Any:
+    return torch.float32 if argument is torch.float64 else argument
+
+
+def _fake_mode(exported: ExportedProgram) -> Any:
+    values = (node.meta.get("val") for node in exported.graph.nodes)
+    return next(v.fake_mode for v in values if isinstance(v, torch.Tensor))  # type: ignore[attr-defined]
+
+
+def _join_equal(exported: ExportedProgram) -> None:
+    """Compute once what several operators compute alike."""
+    first: dict[Any, Node] = {}
+    for node in list(exported.graph.nodes):
+        if node.op != "call_function" or not is_pure(node):
+            continue
+        key = repr((str(node.target), node.args, sorted(node.kwargs.items())))
+        same = first.setdefault(key, node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            exported.graph.erase_node(node)
+
+
+def _replace(exported: ExportedProgram, each: Equivalent) -> None:
+    """Replace a part by what is built from its sources, with its origin."""
+    graph, node = exported.graph, each.result
+    sources = [*each.sources, *(_add_constant(exported, tensor) for tensor in each.constants)]
+    before, tracer = set(graph.nodes), GraphAppendingTracer(graph)
     with graph.inserting_before(node):
-        result = build_replacement(*(Proxy(source, tracer) for source in sources))
-    with _tensor(sources[0]).fake_mode:  # type: ignore[attr-defined]
+        result = each.build(*(Proxy(source, tracer) for source in sources))
+    with _fake_mode(exported):
         for new in graph.nodes:
-            if new not in known:
-                args = map_arg(new.args, lambda source: source.meta["val"])
-                new.meta = {**node.meta, "val": new.target(*args, **new.kwargs)}
+            if new not in before:
+                args, kwargs = map_arg((new.args, new.kwargs), lambda n: n.meta["val"])
+                new.meta = {**node.meta, "val": new.target(*args, **kwargs)}
     if isinstance(result, list):  # its readers are calls of ``getitem``
         for reader in list(node.users):
             reader.replace_all_uses_with(result[int(str(reader.args[1]))].node)
@@ -448,3 +619,30 @@ def _replace(node: Node, build_replacement: Callable[..., Any], sources: Sequenc
     else:
         node.replace_all_uses_with(result.node)
     graph.erase_node(node)
+    for other in reversed(each.nodes):  # what overwrites its operand counts as used
+        if other is not node and not readers(other):
+            for check in list(other.users):
+                graph.erase_node(check)
+            graph.erase_node(other)
+
+
+def _add_constant(exported: ExportedProgram, tensor: torch.Tensor) -> Node:
+    """A node for a constant that a program did not have; the same one for the same tensor."""
+    for name, other in exported.constants.items():
+        if other is tensor:
+            place = exported.graph_signature.inputs_to_lifted_tensor_constants
+            wanted = next(node for node, target in place.items() if target == name)
+            return next(node for node in exported.graph.nodes if node.name == wanted)
+    signature = exported.graph_signature
+    inputs = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    given = {*signature.user_inputs}
+    position = next((n for n, node in enumerate(inputs) if node.name in given), len(inputs))
+    target = f"remedy_constant_{len(exported.constants)}"
+    following = inputs[position] if position < len(inputs) else next(iter(exported.graph.nodes))
+    with exported.graph.inserting_before(following):
+        node = exported.graph.placeholder(f"c_{target}")
+    node.meta["val"] = _fake_mode(exported).from_tensor(tensor, static_shapes=True)
+    spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name=node.name), target)
+    signature.input_specs.insert(position, spec)
+    exported.constants[target] = tensor
+    return node

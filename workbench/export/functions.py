@@ -1,0 +1,379 @@
+"""What a part of a graph computes: a function, a lookup, or the same with its operators reordered."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import Node, Proxy
+
+from workbench.export.equivalence import (
+    BORDERS,
+    LEAST_DB,
+    PRODUCTS,
+    REORDERED_DB,
+    VIEWS,
+    Build,
+    Equivalent,
+    Finder,
+    call,
+    elements,
+    is_float,
+    is_pure,
+    is_static,
+    name_of,
+    readers,
+    sqnr,
+    value,
+)
+from workbench.upstream import tree_leaves
+
+aten: Any = torch.ops.aten
+#: The largest vocabulary that is tried.
+_MOST_WORDS = 1 << 16
+#: The most of each dimension of the tensors on which functions are compared first.
+_SMALL = 12
+#: Values on which functions of numbers are compared first.
+_SCREENED = 4096
+#: Operators in a row that may be moved, and the most of their work that may remain.
+_LONGEST_PATH, _MOST_KEPT = 6, 0.75
+#: Functions of a number that XNNPACK has no operator for, but operators to compute it.
+_SPELLED = {
+    aten.reciprocal.default, aten.pow.Scalar, aten.pow.Tensor_Scalar, aten.softplus.default,
+    aten.mish.default, aten.elu.default, aten.celu.default, aten.selu.default,
+    aten.log_sigmoid.default, aten.expm1.default, aten.log1p.default, aten.exp2.default,
+    aten.log2.default, aten.log10.default, aten.square.default, aten.softshrink.default,
+}  # fmt: skip
+
+#: A function in words, what builds it, of how many operators, and its signal to noise ratio.
+Match = tuple[str, Build, int, float]
+
+
+def find_function(finder: Finder, last: Node) -> Equivalent | None:
+    """The largest part that ends in a node and is a function of fewer operators."""
+    if not is_pure(last) or last.target in BORDERS or not is_float(last):
+        return None
+    best = None
+    for source, nodes in finder.parts(last):
+        work = sum(node.target not in VIEWS for node in nodes)
+        alike = is_float(source) and value(source).shape == value(last).shape
+        if not alike or value(source).dtype != value(last).dtype:
+            continue
+        lacks = any(node.target in _SPELLED and finder.is_outside(node) for node in nodes)
+        if work < 2 and not lacks:
+            continue
+        key = finder.identify(nodes, [source])
+        if key not in finder.memory:
+            finder.memory[key] = _identify(finder, nodes, source)
+        match = finder.memory[key]
+        if match and (match[2] < work or lacks):
+            text, build, cost, sqnr_db = match
+            names = ", ".join(dict.fromkeys(name_of(n) for n in nodes if n.target not in VIEWS))
+            text = f"{text} instead of {work} operators" if work > 1 else f"{names} as {text}"
+            best = Equivalent(
+                "functions", text, tuple(nodes), last, (source,), build, cost / work, sqnr_db
+            )
+    return best
+
+
+def _identify(finder: Finder, nodes: list[Node], source: Node) -> Match | None:
+    """The function that a part computes; most are dismissed on a small tensor."""
+    whole, match = tuple(value(source).shape), None
+    small = tuple(min(size, _SMALL) for size in whole)
+    for shape in (small, whole):
+        finder.tries -= math.prod(shape)
+        if finder.tries < 0:
+            return None
+        try:
+            match = _match(finder, nodes, source, shape)
+        except (RuntimeError, ValueError, IndexError):  # it takes its own shape only
+            continue
+        if match is None or shape == whole:
+            return match
+    return None
+
+
+def _match(
+    finder: Finder, nodes: list[Node], source: Node, shape: tuple[int, ...]
+) -> Match | None:
+    x = finder.sample(source, shape)
+    other = 0.4 * x.flip(-1) + 1.0  # with other statistics
+    result = finder.run(nodes, {source: x.clone()})
+    if result.min() == result.max():
+        return None
+    numbers = [v for n in nodes for v in tree_leaves(n.args) if isinstance(v, float)]
+    least = LEAST_DB[x.element_size()]
+    few = [x.flatten()[:_SCREENED], result.flatten()[:_SCREENED]]
+    functions = [(*each, True) for each in _list_functions(*few)]
+    if any(elements(node) < elements(source) for node in nodes):  # it may reduce rows
+        functions += [(*each, False) for each in _list_row_functions(x, numbers)]
+    for text, cost, build, of_numbers in functions:
+        with contextlib.suppress(RuntimeError):
+            if of_numbers and sqnr(build(few[0].clone()), few[1]) < least:
+                continue
+            values = build(x.clone())
+            if sqnr(values.flatten()[:_SCREENED], few[1]) < 0:
+                continue
+            sqnr_db = sqnr(values, result)
+            second = finder.run(nodes, {source: other.clone()})
+            if sqnr_db >= least and sqnr(build(other), second) >= least - REORDERED_DB:
+                return text, build, cost, sqnr_db
+    return None
+
+
+def find_lookup(finder: Finder, last: Node) -> Equivalent | None:
+    """A product of rows with a single one, which only reads rows of the weights."""
+    tables = [finder.constants[n] for n in last.all_input_nodes if n in finder.constants]
+    one = len(finder.varying(last)) == 1 and last.target in PRODUCTS
+    if not one or not tables or tables[0].ndim != 2:
+        return None
+    turned = last.target is aten.linear.default
+    build = partial(_look_up, turned)
+    name = next(node for node in last.all_input_nodes if node in finder.constants)
+    for source, nodes in finder.parts(last):
+        tensor = value(source)
+        if tensor.is_floating_point() or tensor.dtype == torch.bool or not is_static(source):
+            continue
+        table = tables[0].t() if turned else tables[0]
+        if len(table) > _MOST_WORDS or value(last).shape[-1] != table.shape[1]:
+            continue
+        bias = tables[1] if turned and len(tables) > 1 else 0.0
+        ids = torch.randint(0, len(table), tuple(tensor.shape)).to(tensor.dtype)
+        worst = 200.0
+        for shift in (0, len(table) // 3, 2 * len(table) // 3 + 1):
+            moved = (ids + shift) % len(table)
+            expected = torch.nn.functional.embedding(moved.long(), table) + bias
+            with contextlib.suppress(RuntimeError, IndexError):
+                worst = min(worst, sqnr(expected, finder.run(nodes, {source: moved})))
+                continue
+            worst = -math.inf
+        if worst < LEAST_DB[4] - REORDERED_DB:
+            continue
+        sources = (source, name, *([last.args[2]] if turned and len(tables) > 1 else []))
+        text = f"rows of a table instead of a product over {len(table)} columns"
+        return Equivalent("lookups", text, tuple(nodes), last, sources, build, 0.0, worst)
+    return None
+
+
+def find_order(finder: Finder, last: Node) -> Equivalent | None:
+    """Operators that treat every position alike, moved to where there are fewer positions."""
+    path = [last]
+    while len(path) <= _LONGEST_PATH and len(before := finder.varying(path[-1])) == 1:
+        if before[0].op != "call_function" or len(readers(before[0])) > 1:
+            break
+        path.append(before[0])
+    if not all(is_pure(node) and is_float(node) for node in path):
+        return None
+    found = None
+    for end, node in enumerate(path[1:], 1):
+        chain, source = path[:end][::-1], finder.varying(node)
+        if len(source) != 1 or not is_float(source[0]):
+            break
+        if not all(_is_pointwise(finder, each) for each in path[: end + 1]):
+            break
+        if last.target not in PRODUCTS and node.target in PRODUCTS:
+            # The last one drops positions, as a pooling does.
+            kept, chain = elements(last) / elements(path[1]), path[1 : end + 1][::-1]
+            longer = _swap(finder, source[0], chain, [last], kept, "drops")
+            found = longer or found
+        elif (
+            node.target not in PRODUCTS
+            and last.target in PRODUCTS
+            and elements(last) <= 2 * elements(node)
+        ):
+            # The first of the path adds positions, as an upsampling does.
+            kept = elements(source[0]) / elements(node)
+            if swapped := _swap(finder, source[0], [node], chain, kept, "adds"):
+                return swapped
+    return found
+
+
+def _is_pointwise(finder: Finder, node: Node) -> bool:
+    """Whether no filter of a node reads several positions."""
+    filters = (finder.constants.get(source) for source in node.all_input_nodes)
+    return all(math.prod(f.shape[2:]) == 1 for f in filters if f is not None and f.ndim > 2)
+
+
+def _swap(
+    finder: Finder, source: Node, first: list[Node], then: list[Node], kept: float, verb: str
+) -> Equivalent | None:
+    """Some operators after others instead of before them."""
+    if kept > _MOST_KEPT:
+        return None
+    x = finder.sample(source)
+    expected = finder.run([*first, *then], {source: x})
+    swapped = [*then, *first]
+    links = {then[0]: (first[-1], source), first[0]: (source, then[-1])}
+
+    def build(x: Any, *given: Any) -> Any:
+        values = dict(zip(others, given, strict=True))
+        values[source] = x
+        for node in swapped:
+            old, new = links.get(node, (None, None))
+            operands = values if old is None else values | {old: values[new]}
+            values[node] = call(node, operands)
+        return values[swapped[-1]]
+
+    others = tuple(dict.fromkeys(s for n in swapped for s in n.all_input_nodes))
+    others = tuple(node for node in others if node in finder.constants)
+    try:
+        result = build(x, *map(finder.constants.__getitem__, others))
+    except (RuntimeError, ValueError, IndexError):
+        return None  # they do not take each other's shapes
+    sqnr_db = sqnr(result, expected)
+    if sqnr_db < LEAST_DB[x.element_size()] - REORDERED_DB:
+        return None
+    moved, still = (then, first) if verb == "adds" else (first, then)
+    product = next(name_of(node) for node in moved if node.target in PRODUCTS)
+    text = f"{product} {'before' if verb == 'adds' else 'after'} {name_of(still[-1])}, "
+    text += f"which {verb} positions"
+    return Equivalent(
+        "order", text, tuple(moved), then[-1], (source, *others), build, kept, sqnr_db
+    )
+
+
+def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
+    """Functions of a number, with their operators: the cheapest in XNNPACK first."""
+    yield "the tensor itself", 0, lambda x: x
+    low, high = float(y.min()), float(y.max())
+    for name, function in (
+        ("hard swish", aten.hardswish.default), ("GELU", aten.gelu.default),
+        ("a sigmoid", aten.sigmoid.default), ("tanh", aten.tanh.default),
+        ("ReLU", aten.relu.default), ("an absolute value", aten.abs.default),
+        ("a negation", aten.neg.default), ("exp", aten.exp.default), ("log", aten.log.default),
+        ("a square root", aten.sqrt.default),
+        ("a reciprocal square root", aten.rsqrt.default),
+    ):  # fmt: skip
+        yield name, 1, function
+    if -math.inf < low < high < math.inf:
+        yield f"a clamp to {low:.6g} and {high:.6g}", 1, lambda x: aten.clamp.default(x, low, high)
+    yield "GELU by tanh", 1, lambda x: aten.gelu.default(x, approximate="tanh")
+    yield "a square", 1, lambda x: aten.mul.Tensor(x, x)
+    yield "a quotient of one", 1, lambda x: aten.div.Tensor(_ones(x), x)
+    # At -10, a leaky ReLU shows its slope.
+    at = int((x + 10).abs().argmin())
+    slope = float(y.flatten()[at] / x.flatten()[at])
+    yield f"a leaky ReLU ({slope:.6g})", 1, lambda x: aten.leaky_relu.default(x, slope)
+    ends = [int(x.argmin()), int(x.argmax())]
+    (a, b), (ya, yb) = ([float(t.flatten()[end]) for end in ends] for t in (x, y))
+    factor = (yb - ya) / (b - a)
+    yield f"a product with {factor:.6g}", 1, lambda x: aten.mul.Tensor(x, factor)
+    yield "SiLU", 2, lambda x: aten.mul.Tensor(x, aten.sigmoid.default(x))
+    offset = ya - factor * a
+    yield (
+        f"{factor:.6g} x + {offset:.6g}",
+        2,
+        lambda x: aten.add.Tensor(aten.mul.Tensor(x, factor), offset),
+    )
+    yield "a product of three", 2, lambda x: aten.mul.Tensor(aten.mul.Tensor(x, x), x)
+    yield "a product of four", 2, lambda x: _square(_square(x))
+    yield from _list_exponentials(x, y, low)
+    yield "a hard sigmoid", 3, hard_sigmoid
+    yield "log(1 + exp x)", 7, _softplus
+    yield "x tanh(log(1 + exp x))", 9, lambda x: aten.mul.Tensor(x, aten.tanh.default(_softplus(x)))
+    yield "minus log(1 + exp -x)", 9, lambda x: aten.neg.default(_softplus(aten.neg.default(x)))
+
+
+def _list_exponentials(
+    x: torch.Tensor, y: torch.Tensor, low: float
+) -> Iterator[tuple[str, int, Build]]:
+    """Powers of a constant, logarithms to a base, and ELU with its factors."""
+    at = int((x - 2).abs().argmin())
+    near, there = float(x.flatten()[at]), float(y.flatten()[at])
+    if there > 0:
+        rate = math.log(there) / near
+        yield (
+            f"exp({rate:.6g} x)",
+            2,
+            lambda x: aten.exp.default(aten.mul.Tensor(x, rate)),
+        )
+    if near > 0 and abs(near - 1) > 1e-3:
+        base = there / math.log(near)
+        yield (
+            f"{base:.6g} log(x)",
+            2,
+            lambda x: aten.mul.Tensor(aten.log.default(x), base),
+        )
+    shrunk = near - there
+    if shrunk > 0:
+        yield (
+            f"x - a clamp to {shrunk:.6g}",
+            2,
+            lambda x: aten.sub.Tensor(x, aten.clamp.default(x, -shrunk, shrunk)),
+        )
+    yield "exp(x) - 1", 2, lambda x: aten.sub.Tensor(aten.exp.default(x), 1.0)
+    yield "log(1 + x)", 2, lambda x: aten.log.default(aten.add.Tensor(x, 1.0))
+    if low < 0 and there > 0:
+        slope, depth = there / near, -low
+
+        def elu(x: Any) -> Any:
+            left = aten.mul.Tensor(aten.sub.Tensor(aten.exp.default(x), 1.0), -depth)
+            return aten.sub.Tensor(
+                aten.mul.Tensor(aten.relu.default(x), slope), aten.relu.default(left)
+            )
+
+        yield f"{slope:.6g} ReLU(x) - ReLU({depth:.6g} - {depth:.6g} exp x)", 7, elu
+
+
+def _ones(x: Any) -> Any:
+    """Ones that broadcast to a tensor."""
+    arguments = (aten.full.default, ([1], 1.0))
+    if isinstance(x, Proxy):  # no operand makes the call a part of the graph
+        dtype = value(x.node).dtype if "val" in x.node.meta else torch.float32
+        return x.tracer.create_proxy("call_function", *arguments, {"dtype": dtype})
+    return aten.full.default([1], 1.0, dtype=x.dtype)
+
+
+def _square(x: Any) -> Any:
+    return aten.mul.Tensor(x, x)
+
+
+def _softplus(x: Any) -> Any:
+    """``log(1 + exp(x))`` without overflow."""
+    small = aten.exp.default(aten.neg.default(aten.abs.default(x)))
+    return aten.add.Tensor(aten.relu.default(x), aten.log.default(aten.add.Tensor(small, 1.0)))
+
+
+def hard_sigmoid(x: Any) -> Any:
+    """Hard sigmoid in operators that XNNPACK has."""
+    return aten.mul.Tensor(aten.clamp.default(aten.add.Tensor(x, 3.0), 0.0, 6.0), 1 / 6)
+
+
+def _list_row_functions(x: torch.Tensor, numbers: list[float]) -> Iterator[tuple[str, int, Build]]:
+    """Functions of the rows of a tensor, with their operators."""
+    for axis in range(x.ndim - 1, -1, -1):
+        last = axis == x.ndim - 1
+        yield (
+            f"softmax over dimension {axis}",
+            1 if last else 3,
+            lambda x, axis=axis: aten.softmax.int(x, axis),
+        )
+    width = x.shape[-1]
+    for epsilon in dict.fromkeys([*numbers, 1e-5, 0.0]):
+        if 0 <= epsilon < 0.1:
+            build = partial(normalise, width, epsilon, x.dtype)
+            yield f"layer norm (epsilon {epsilon:g}) with means as products", 5, build
+
+
+def normalise(width: int, epsilon: float, dtype: torch.dtype, x: Any) -> Any:
+    """Layer norm in operators that XNNPACK has: the mean of a row is a product with a constant."""
+    part = constant_row(x, width, 1 / width, dtype)
+    x = aten.sub.Tensor(x, aten.linear.default(x, part))
+    power = aten.linear.default(aten.mul.Tensor(x, x), part)
+    return aten.mul.Tensor(x, aten.rsqrt.default(aten.add.Tensor(power, epsilon)))
+
+
+def constant_row(x: Any, width: int, number: float, dtype: torch.dtype) -> Any:
+    """A matrix of one row with the same number everywhere: a product with it sums rows."""
+    arguments = (aten.full.default, ([1, width], number), {"dtype": dtype})
+    if isinstance(x, Proxy):  # no operand makes the call a part of the graph
+        return x.tracer.create_proxy("call_function", *arguments)
+    return arguments[0](*arguments[1], **arguments[2])
+
+
+def _look_up(turned: bool, x: Any, weights: Any, *bias: Any) -> Any:
+    weights = aten.t.default(weights) if turned else weights
+    rows = aten.embedding.default(weights, aten.to.dtype(x, torch.int64))
+    return aten.add.Tensor(rows, bias[0]) if bias else rows

@@ -1,0 +1,403 @@
+"""Operators that are linear along the axes of a tensor, as products with constant matrices.
+
+Cumulative sums, flips, rolls, padding by reflection, resizing and pooling are such operators. The
+matrix of one is what it makes of the identity; that it has one is shown on random tensors.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from workbench.export.equivalence import (
+    LEAST_DB,
+    MOST_ELEMENTS,
+    PRODUCTS,
+    REORDERED_DB,
+    VIEWS,
+    Equivalent,
+    Finder,
+    call,
+    is_float,
+    is_pure,
+    is_static,
+    name_of,
+    readers,
+    sqnr,
+    value,
+)
+
+aten: Any = torch.ops.aten
+#: What XNNPACK computes as it is, or what is no map of a single tensor.
+_DELEGATED = PRODUCTS | VIEWS | {
+    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default,
+    aten.cat.default, aten.stack.default, aten.permute.default, aten.transpose.int,
+    aten.constant_pad_nd.default, aten.upsample_bilinear2d.vec, aten.batch_norm.default,
+    aten.pixel_shuffle.default, aten.pixel_unshuffle.default, aten.relu.default,
+    aten.conv_transpose2d.input, aten.slice.Tensor, aten.squeeze.default, aten.split.Tensor,
+    aten.chunk.default, aten.unbind.int, aten.select.int, aten.einsum.default,
+}  # fmt: skip
+#: More slices in a row than XNNPACK concatenates at once.
+_MOST_SLICES = 5
+#: Runs of an operator that show its matrix, at most.
+_MOST_RUNS = 64
+Map = Callable[[torch.Tensor], torch.Tensor]
+
+
+def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
+    """An operator outside of delegates that is linear, as products, slices or a factor."""
+    if last.target in _DELEGATED or not finder.is_outside(last) or not is_pure(last):
+        return None
+    sources = finder.varying(last)
+    if len(sources) != 1 or not is_float(sources[0]) or not is_static(last):
+        return None
+    source = sources[0]
+    if isinstance(value(last), torch.Tensor) and value(last).is_complex():
+        return _find_transform(finder, last, source)
+    if not is_float(last):
+        return None
+    reduced = _reduce(last, source)
+    if reduced is not None:
+        return reduced
+    return _find_map(finder, [last], last, source)
+
+
+def _find_map(
+    finder: Finder, nodes: list[Node], last: Node, source: Node
+) -> Equivalent | None:
+    if len(value(source).shape) != len(value(last).shape):
+        return None
+    x = finder.sample(source)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        finder.tries -= x.numel()
+        return finder.run(nodes, {source: x})
+
+    offset = run(torch.zeros_like(x))
+    if not offset.isfinite().all():
+        return _find_bias(run, x, last, source)
+    linear = _remove_offset(run, offset)
+    if not _is_linear(linear, x):
+        return None
+    axes = _list_axes(linear, x)
+    bias = [offset] if offset.count_nonzero() else []
+    if not axes:
+        factors = linear(torch.ones_like(x))
+        return Equivalent(
+            "matrices", f"{name_of(last)} as a product with constants", tuple(nodes), last,
+            (source,), _scale, constants=(factors, *bias),
+        )  # fmt: skip
+    matrices = _list_matrices(linear, x, axes)
+    if matrices is None:
+        return None
+    steps = [_Step(axis, matrix, x.ndim) for axis, matrix in zip(axes, matrices, strict=True)]
+    steps.sort(key=lambda step: step.matrix.shape[1] / step.matrix.shape[0])
+    constants = [step.matrix.t().contiguous() for step in steps if not step.slices]
+
+    def build(x: Any, *given: Any) -> Any:
+        matrices = iter(given)
+        for step in steps:
+            x = step.build(x, matrices)
+        return aten.add.Tensor(x, next(matrices)) if bias else x
+
+    words = ["slices in a row" if step.slices else "a product with a matrix" for step in steps]
+    text = f"{name_of(last)} as {' and '.join(dict.fromkeys(words))}"
+    return Equivalent(
+        "matrices", text, tuple(nodes), last, (source,), build, constants=(*constants, *bias)
+    )
+
+
+def _scale(x: Any, factors: Any, *bias: Any) -> Any:
+    x = aten.mul.Tensor(x, factors)
+    return aten.add.Tensor(x, bias[0]) if bias else x
+
+
+def _find_bias(run: Map, x: torch.Tensor, last: Node, source: Node) -> Equivalent | None:
+    """An operator that replaces some elements by minus infinity: a sum with a constant."""
+    bias = run(torch.zeros_like(x))
+    hidden = bias == -math.inf
+    if bias.shape != x.shape or not torch.equal(run(x), torch.where(hidden, bias, x)):
+        return None
+    text = f"{name_of(last)} as a sum with a constant mask"
+    return Equivalent(
+        "matrices", text, (last,), last, (source,), aten.add.Tensor, constants=(bias,)
+    )
+
+
+def _remove_offset(run: Map, offset: torch.Tensor) -> Map:
+    return lambda x: run(x) - offset
+
+
+def _is_linear(linear: Map, x: torch.Tensor) -> bool:
+    other = x.flip(-1) * 0.7 + 0.3
+    both = linear(x + 2 * other)
+    return sqnr(linear(x) + 2 * linear(other), both) >= LEAST_DB[x.element_size()] - REORDERED_DB
+
+
+def _list_axes(linear: Map, x: torch.Tensor) -> list[int]:
+    """The axes along which elements meet others; along those left, each stays by itself."""
+    result, axes = linear(x), []
+    generator = torch.Generator().manual_seed(1)
+    for axis, size in enumerate(x.shape):
+        if result.shape[axis] != size:
+            axes.append(axis)
+            continue
+        shape = [size if other == axis else 1 for other in range(x.ndim)]
+        factors = 0.5 + torch.rand(shape, generator=generator).to(x.dtype)
+        if sqnr(linear(x * factors), result * factors) < LEAST_DB[x.element_size()] / 2:
+            axes.append(axis)
+    return axes
+
+
+def _list_matrices(linear: Map, x: torch.Tensor, axes: list[int]) -> list[torch.Tensor] | None:
+    """The matrix of each axis (inputs by outputs), if their product is the operator."""
+    if len(axes) > 2:
+        return None
+    matrices = [_show_matrix(linear, x, axis, axes) for axis in axes]
+    if any(matrix is None for matrix in matrices):
+        return None
+    shown = [matrix for matrix in matrices if matrix is not None]
+    expected, result = linear(x), x
+    for axis, matrix in zip(axes, shown, strict=True):
+        result = torch.tensordot(result, matrix, ([axis], [0])).movedim(-1, axis)
+    # Each matrix of two is known but for a factor.
+    power = float(result.double().square().sum())
+    if not power:
+        return None
+    factor = float((result.double() * expected.double()).sum()) / power
+    if len(axes) == 2:
+        shown[0] = shown[0] if abs(factor - 1) < 1e-6 else shown[0] * factor
+    elif abs(factor - 1) > 1e-3:
+        return None
+    least = LEAST_DB[x.element_size()] - 2 * REORDERED_DB
+    return shown if sqnr(result * factor, expected) >= least else None
+
+
+def _show_matrix(
+    linear: Map, x: torch.Tensor, axis: int, axes: list[int]
+) -> torch.Tensor | None:
+    """What an operator makes of the identity along one axis; along the other, of one vector."""
+    size = x.shape[axis]
+    moved = x.movedim(axis, -1)
+    others = [other for other in axes if other != axis]
+    weights = torch.ones((), dtype=x.dtype)
+    for other in others:
+        shape = [x.shape[a] if a == other else 1 for a in range(x.ndim)]
+        weights = torch.linspace(0.5, 1.5, x.shape[other], dtype=x.dtype).view(shape)
+    free = [a for a in range(x.ndim) if a not in axes]
+    rows = math.prod(x.shape[a] for a in free)
+    runs = math.ceil(size / rows)
+    columns = linear(x).shape[axis]
+    if runs > _MOST_RUNS or size * columns > MOST_ELEMENTS:
+        return None
+    numbers = torch.arange(rows).view([x.shape[a] if a in free else 1 for a in range(x.ndim)])
+    found = []
+    for run in range(runs):
+        wanted = (numbers + run * rows) % size
+        basis = torch.nn.functional.one_hot(wanted.expand_as(moved[..., :1].movedim(-1, axis)), size)
+        basis = basis.squeeze(axis).movedim(-1, axis) if basis.ndim > x.ndim else basis
+        result = linear(basis.to(x.dtype) * weights)
+        for other in others:  # the position where the vector of that axis left most
+            power = result.abs().movedim(other, 0).flatten(1).sum(1)
+            result = result.narrow(other, int(power.argmax()) if run == 0 else place[other], 1)
+            place = {other: int(power.argmax())} if run == 0 else place
+        found.append(result.movedim(axis, -1).reshape(rows, columns))
+    matrix = torch.cat(found)[:size]
+    largest = float(matrix.abs().max())
+    return _round(matrix / largest if others and largest else matrix)
+
+
+def _round(matrix: torch.Tensor) -> torch.Tensor:
+    """Without the last bits of what is a whole number."""
+    whole = matrix.round()
+    return torch.where((matrix - whole).abs() < 1e-6, whole, matrix)
+
+
+class _Step:
+    """A product with a matrix along one axis; or slices in a row, if it only selects."""
+
+    def __init__(self, axis: int, matrix: torch.Tensor, rank: int):
+        self.axis, self.matrix, self.is_last = axis, matrix, axis == rank - 1
+        self.slices = list(_list_slices(matrix))
+
+    def build(self, x: Any, matrices: Iterator[Any]) -> Any:
+        """The result, with the next of some matrices."""
+        if self.slices:
+            parts = [aten.slice.Tensor(x, self.axis, start, end) for start, end in self.slices]
+            return parts[0] if len(parts) == 1 else aten.cat.default(parts, self.axis)
+        if self.is_last:
+            return aten.linear.default(x, next(matrices))
+        x = aten.linear.default(aten.transpose.int(x, self.axis, -1), next(matrices))
+        return aten.transpose.int(x, self.axis, -1)
+
+
+def _list_slices(matrix: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """The slices that a matrix takes, one after the other; none if it does more, or too many."""
+    ones = matrix == 1
+    selects = bool((ones.sum(0) == 1).all()) and bool((matrix[~ones] == 0).all())
+    if not selects:
+        return
+    indices = ones.int().argmax(0).tolist()
+    runs = [
+        [index for _, index in run]
+        for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0])
+    ]
+    if len(runs) <= _MOST_SLICES:
+        yield from ((run[0], run[-1] + 1) for run in runs)
+
+
+def _reduce(last: Node, source: Node) -> Equivalent | None:
+    """A sum or a mean over some axes as a product with a row of constants."""
+    if last.target not in (aten.sum.dim_IntList, aten.mean.dim) or last.kwargs:
+        return None
+    shape = list(value(source).shape)
+    given: Any = last.args[1] if len(last.args) > 1 and last.args[1] else range(len(shape))
+    axes = sorted(axis % len(shape) for axis in given)
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+    width, result = math.prod(shape[axis] for axis in axes), list(value(last).shape)
+    number = 1 / width if last.target is aten.mean.dim else 1.0
+    row = torch.full((1, width), number, dtype=value(source).dtype)
+    order = [*kept, *axes]
+
+    def build(x: Any, row: Any) -> Any:
+        x = aten.permute.default(x, order) if order != sorted(order) else x
+        x = aten.reshape.default(x, [math.prod(shape[axis] for axis in kept), width])
+        return aten.reshape.default(aten.linear.default(x, row), result)
+
+    text = f"{name_of(last)} as a product with constants"
+    return Equivalent("matrices", text, (last,), last, (source,), build, constants=(row,))
+
+
+def _find_transform(finder: Finder, last: Node, source: Node) -> Equivalent | None:
+    """A Fourier transform whose one reader is real: two products with matrices."""
+    users = readers(last)
+    if len(users) != 1 or users[0].target not in _PARTS:
+        return None
+    (reader,) = users
+    shape = value(source).shape
+    size, count = shape[-1], value(last).shape[-1]
+    x = finder.sample(source)
+    if size * count > MOST_ELEMENTS or value(last).shape[:-1] != shape[:-1]:
+        return None
+    rows = math.prod(shape[:-1])
+    basis = torch.eye(size, dtype=x.dtype).repeat(math.ceil(rows / size), 1)[:rows]
+    if rows < size:  # the operator takes its own shape: one part of the identity at a time
+        parts = torch.eye(size, dtype=x.dtype).split(rows)
+        padded = [torch.cat([part, part.new_zeros(rows - len(part), size)]) for part in parts]
+    else:
+        padded = [basis]
+    if len(padded) > _MOST_RUNS:
+        return None
+    results = [call(last, finder.constants | {source: each.view(shape)}) for each in padded]
+    matrix = torch.cat([result.reshape(rows, count) for result in results])[:size]
+    if sqnr(torch.view_as_real(x.to(matrix.dtype) @ matrix),
+            torch.view_as_real(call(last, finder.constants | {source: x}))) < 80:  # fmt: skip
+        return None
+    real, imaginary = (part.t().contiguous() for part in (matrix.real, matrix.imag))
+    text = f"{name_of(last)} as products with matrices of cosines and sines"
+    return Equivalent(
+        "matrices", text, (last, reader), reader, (source,), _PARTS[reader.target],
+        constants=(real, imaginary),
+    )  # fmt: skip
+
+
+def _magnitude(x: Any, real: Any, imaginary: Any) -> Any:
+    a, b = aten.linear.default(x, real), aten.linear.default(x, imaginary)
+    return aten.sqrt.default(aten.add.Tensor(aten.mul.Tensor(a, a), aten.mul.Tensor(b, b)))
+
+
+def _pair(x: Any, real: Any, imaginary: Any) -> Any:
+    parts = [aten.linear.default(x, real), aten.linear.default(x, imaginary)]
+    return aten.stack.default(parts, -1)
+
+
+#: Real functions of a complex tensor, from the matrices of its parts.
+_PARTS = {
+    aten.abs.default: _magnitude,
+    aten.view_as_real.default: _pair,
+    aten.real.default: lambda x, real, imaginary: aten.linear.default(x, real),
+    aten.imag.default: lambda x, real, imaginary: aten.linear.default(x, imaginary),
+}
+
+
+def find_pooling(finder: Finder, last: Node) -> Equivalent | None:
+    """Pooling with padding as a depthwise convolution, or after padding."""
+    if not finder.is_outside(last) or last.target not in _POOLS:
+        return None
+    source: Any = last.args[0]
+    if not is_float(source, MOST_ELEMENTS * 8) or not is_static(source):
+        return None
+    return _POOLS[last.target](finder, last, source)
+
+
+def _average(finder: Finder, last: Node, source: Node) -> Equivalent | None:
+    flat = last.target is aten.avg_pool1d.default
+    sizes, strides, pads, ceils = _pool_arguments(last, 1 if flat else 2)
+    if ceils:
+        return None  # the last windows reach beyond the padding
+    shape = list(value(source).shape)
+    unbatched = len(shape) == (2 if flat else 3)
+    if flat:
+        sizes, strides, pads = [1, *sizes], [1, *strides], [0, *pads]
+    channels = shape[0] if unbatched else shape[1]
+    image = [*([1] if unbatched else shape[:1]), channels, *([1] if flat else []), *shape[-1 if flat else -2:]]
+    dtype = value(source).dtype
+    weights = torch.full((channels, 1, *sizes), 1 / math.prod(sizes), dtype=dtype)
+    result = list(value(last).shape)
+    settings = (None, strides, pads, [1, 1], channels)
+    ones = torch.ones(image, dtype=dtype)
+    means = call(last, finder.constants | {source: torch.ones(shape, dtype=dtype)})
+    sums = aten.conv2d.default(ones, weights, *settings).view(result)
+    border = (means / sums).view(1, *result)[:, :1] if unbatched else (means / sums)[:1, :1]
+    needed = not torch.allclose(border, torch.ones_like(border), atol=1e-6)
+
+    def build(x: Any, weights: Any, *border: Any) -> Any:
+        x = aten.reshape.default(x, image) if image != shape else x
+        x = aten.conv2d.default(x, weights, *settings)
+        x = aten.reshape.default(x, result) if image != shape else x
+        return aten.mul.Tensor(x, border[0]) if border else x
+
+    text = f"{name_of(last)} as a convolution with constant weights"
+    constants = (weights, border.contiguous()) if needed else (weights,)
+    return Equivalent("pooling", text, (last,), last, (source,), build, constants=constants)
+
+
+def _maximum(finder: Finder, last: Node, source: Node) -> Equivalent | None:
+    """The maximum of windows in one dimension, as in two."""
+    sizes, strides, pads, ceils = _pool_arguments(last, 1)
+    shape, result = list(value(source).shape), list(value(last).shape)
+    if ceils or len(shape) != 3 or last.args[4:5] not in ((), ([1],)):
+        return None
+    image = [*shape[:2], 1, shape[2]]
+
+    def build(x: Any) -> Any:
+        x = aten.reshape.default(x, image)
+        x = aten.max_pool2d.default(x, [1, *sizes], [1, *strides], [0, *pads])
+        return aten.reshape.default(x, result)
+
+    text = f"{name_of(last)} in two dimensions, one of size one"
+    return Equivalent("pooling", text, (last,), last, (source,), build)
+
+
+def _pool_arguments(node: Node, count: int) -> tuple[list[int], list[int], list[int], bool]:
+    """Sizes, strides and padding of windows, and whether their number is rounded up."""
+    arguments: list[Any] = [*node.args[1:], None, None, None, None, None]
+    sizes = _repeat(arguments[0], count)
+    strides = _repeat(arguments[1] or sizes, count)
+    ceils = arguments[4] if node.target is aten.max_pool1d.default else arguments[3]
+    return sizes, strides, _repeat(arguments[2] or 0, count), bool(ceils)
+
+
+def _repeat(numbers: Any, count: int) -> list[int]:
+    numbers = [numbers] if isinstance(numbers, int) else list(numbers)
+    return numbers * count if len(numbers) == 1 else numbers
+
+
+_POOLS: dict[Any, Callable[[Finder, Node, Node], Equivalent | None]] = {
+    aten.avg_pool1d.default: _average,
+    aten.avg_pool2d.default: _average,
+    aten.max_pool1d.default: _maximum,
+}

@@ -1,0 +1,514 @@
+"""Work that is done again: copies of tensors, repeated keys and values, and the steps of loops."""
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from workbench.export.equivalence import (
+    MOST_ELEMENTS,
+    Equivalent,
+    Finder,
+    elements,
+    function_of,
+    is_float,
+    is_pure,
+    is_static,
+    name_of,
+    readers,
+    value,
+)
+
+aten: Any = torch.ops.aten
+#: Operators between a repetition and what uses it, at most.
+_LONGEST_CHAIN = 6
+#: Layers of one input, or of one weight, from which on a single one is worth its slices.
+_LEAST_ALIKE = 3
+#: Stands for fully masked scores: the exponential of it is zero, and sums with it are finite.
+_HIDDEN = -1e9
+
+
+def find_broadcasts(finder: Finder, last: Node) -> Equivalent | None:
+    """Arithmetic on a repeated tensor, which would broadcast it."""
+    if not _is_pointwise(last) or not is_pure(last) or not is_float(last, MOST_ELEMENTS * 8):
+        return None
+    inside: list[Node] = []
+    places: dict[Node, Node] = {}
+    for argument in last.all_input_nodes:
+        _find_repeated(finder, argument, inside, places)
+    shapes = [_shape_without(argument, places) for argument in last.all_input_nodes]
+    if not places or torch.broadcast_shapes(*shapes) != value(last).shape:
+        return None
+    nodes = tuple(sorted({*inside, last}, key=finder.place.__getitem__))
+    members = {*nodes}
+    outer = [s for node in nodes for s in node.all_input_nodes if s not in members]
+    sources = tuple(dict.fromkeys(outer))
+
+    def build(*tensors: Any) -> Any:
+        values = dict(zip(sources, tensors, strict=True))
+        for node in nodes:
+            if node in places:
+                values[node] = _align(values[places[node]], node, places[node])
+            else:
+                args = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+                values[node] = function_of(node)(*args[0], **args[1])
+        return values[last]
+
+    names = ", ".join(dict.fromkeys(name_of(node) for node in places))
+    text = f"{name_of(last)} that broadcasts instead of {names}"
+    return Equivalent("broadcasts", text, nodes, last, sources, build)
+
+
+def _find_repeated(
+    finder: Finder, node: Node, inside: list[Node], places: dict[Node, Node], depth: int = 0
+) -> None:
+    """Collect repetitions that a node comes from, by pointwise operators that only it uses."""
+    if node in finder.constants or node.op != "call_function" or depth > _LONGEST_CHAIN:
+        return
+    source = _repeated(finder, node)
+    if source is not None:
+        inside.append(node)
+        places[node] = source
+    elif _is_pointwise(node) and is_pure(node) and len(readers(node)) == 1:
+        before = len(places)
+        for argument in node.all_input_nodes:
+            _find_repeated(finder, argument, inside, places, depth + 1)
+        if len(places) > before:
+            inside.append(node)
+
+
+def _repeated(finder: Finder, node: Node) -> Node | None:
+    """The tensor that a node only repeats along axes of size one; None if it does not."""
+    sources = finder.varying(node)
+    only_shape = sources[1:] if node.target is aten.expand_as.default else []
+    is_copy = not _is_pointwise(node) and len(sources) - len(only_shape) == 1
+    if not is_copy or not is_pure(node) or not is_float(node, MOST_ELEMENTS * 8):
+        return None
+    source = sources[0]
+    if not is_static(source) or elements(source) >= elements(node) or not is_float(source):
+        return None
+    key = ("repeated", finder.identify([node], sources))
+    if key not in finder.memory:
+        x = finder.sample(source)
+        others = {other: finder.sample(other) for other in only_shape}
+        result = finder.run([node], {source: x, **others})
+        shape = [1] * (result.ndim - x.ndim) + list(x.shape)
+        fits = all(a in (1, b) for a, b in zip(shape, result.shape, strict=True))
+        same = fits and torch.equal(x.reshape(shape).expand(result.shape), result)
+        finder.memory[key] = same
+    return source if finder.memory[key] else None
+
+
+def _align(x: Any, node: Node, source: Node) -> Any:
+    """A tensor with as many dimensions as its repetition has."""
+    shape, wanted = list(value(source).shape), len(value(node).shape)
+    if len(shape) == wanted:
+        return x
+    return aten.reshape.default(x, [1] * (wanted - len(shape)) + shape)
+
+
+def _shape_without(node: Node, places: dict[Node, Node]) -> list[int]:
+    """The shape of a node if nothing that it comes from is repeated."""
+    if node in places:
+        shape = list(value(places[node]).shape)
+        return [1] * (len(value(node).shape) - len(shape)) + shape
+    inner = [n for n in node.all_input_nodes if n in places or _is_above(n, places)]
+    if not inner or not _is_pointwise(node):
+        return list(value(node).shape)
+    return list(torch.broadcast_shapes(*(_shape_without(n, places) for n in node.all_input_nodes)))
+
+
+def _is_above(node: Node, places: dict[Node, Node], depth: int = 0) -> bool:
+    if node in places:
+        return True
+    deeper = _is_pointwise(node) and depth < _LONGEST_CHAIN and len(readers(node)) == 1
+    return deeper and any(_is_above(each, places, depth + 1) for each in node.all_input_nodes)
+
+
+def _is_pointwise(node: Node) -> bool:
+    target = function_of(node)
+    return torch.Tag.pointwise in getattr(target, "tags", ())
+
+
+def find_groups(finder: Finder, last: Node) -> Equivalent | None:
+    """A product or attention whose keys or values are repeated for groups of queries."""
+    if last.target is aten.scaled_dot_product_attention.default:
+        return _find_grouped_attention(finder, last)
+    if last.target not in (aten.matmul.default, aten.bmm.default) or len(last.args) != 2:
+        return None
+    left, right = (each for each in last.all_input_nodes) if len(last.all_input_nodes) == 2 else (None, None)
+    if left is None or right is None or len(value(left).shape) != 4:
+        return None
+    repeated = _find_heads(finder, right, (False, True))
+    if repeated is None:
+        return None
+    source, nodes, turned = repeated
+    batch, heads, rows, width = value(left).shape
+    shared = value(source).shape[1]
+    result = list(value(last).shape)
+
+    def build(left: Any, source: Any) -> Any:
+        left = aten.reshape.default(left, [batch, shared, heads // shared * rows, width])
+        right = aten.transpose.int(source, -2, -1) if turned else source
+        return aten.reshape.default(aten.matmul.default(left, right), result)
+
+    text = f"{name_of(last)} of {heads // shared} heads at once instead of repeated operands"
+    return Equivalent("groups", text, (*nodes, last), last, (left, source), build)
+
+
+def _find_heads(
+    finder: Finder, node: Node, turns: Sequence[bool]
+) -> tuple[Node, list[Node], bool] | None:
+    """The tensor whose heads a node repeats, the nodes that do, and whether it is transposed."""
+    if len(value(node).shape) != 4 or not is_float(node, MOST_ELEMENTS * 8) or not is_static(node):
+        return None
+    inside = [node]
+    while len(inside) <= _LONGEST_CHAIN:
+        sources = finder.varying(inside[-1])
+        if len(sources) != 1 or not is_pure(inside[-1]) or not is_float(sources[0]):
+            return None
+        source, shape, whole = sources[0], value(sources[0]).shape, value(node).shape
+        heads = shape[1] if len(shape) == 4 else 0
+        if heads and heads < whole[1] and whole[1] % heads == 0:
+            x = finder.sample(source)
+            result = finder.run(inside[::-1], {source: x})
+            expected = x.repeat_interleave(whole[1] // heads, 1)
+            for turned in turns:
+                if torch.equal(expected.transpose(-2, -1) if turned else expected, result):
+                    return source, inside[::-1], turned
+        if len(readers(source)) > 1:
+            return None
+        inside.append(source)
+    return None
+
+
+def _find_grouped_attention(finder: Finder, last: Node) -> Equivalent | None:
+    query, key, mask = _attention_inputs(last)
+    operands: list[Any] = [*last.args[:3]]
+    nodes: list[Node] = []
+    for place in (1, 2):
+        repeated = _find_heads(finder, operands[place], (False,))
+        if repeated is not None:
+            operands[place] = repeated[0]
+            nodes += repeated[1]
+    heads, shared = query.shape[1], value(operands[1]).shape[1]
+    alike = len(query.shape) == 4 and value(operands[2]).shape[1] == shared < heads
+    if not alike or heads % shared or _width(last) is None or not is_static(last):
+        return None
+    if isinstance(mask, Node) and (len(value(mask).shape) != 4 or value(mask).shape[1] != 1):
+        return None
+    build = _make_attention(last, shared)
+    sources = [*operands, *([mask] if isinstance(mask, Node) else [])]
+    text = f"attention of {heads // shared} heads at once instead of repeated keys and values"
+    constants = (_causal_mask(last),) if _is_causal(last) else ()
+    return Equivalent(
+        "groups", text, (*nodes, last), last, tuple(sources), build, constants=constants
+    )
+
+
+def find_masks(finder: Finder, last: Node) -> Equivalent | None:
+    """Attention with a mask, which PyTorch's decomposition guards."""
+    if last.target is not aten.scaled_dot_product_attention.default or not is_static(last):
+        return None
+    query, key, mask = _attention_inputs(last)
+    plain = len(query.shape) == len(key.shape) >= 3 and query.shape[:-2] == key.shape[:-2]
+    masked = isinstance(mask, Node) or _is_causal(last)
+    if not plain or not masked or _width(last) is None:
+        return None
+    sources = [*last.args[:3], *([mask] if isinstance(mask, Node) else [])]
+    constants = (_causal_mask(last),) if _is_causal(last) else ()
+    text = "attention with a mask without its guard"
+    return Equivalent(
+        "masks", text, (last,), last, tuple(sources), _make_attention(last), constants=constants
+    )  # type: ignore[arg-type]
+
+
+def _attention_inputs(node: Node) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    return value(node.args[0]), value(node.args[1]), mask
+
+
+def _is_causal(node: Node) -> bool:
+    return bool(node.args[5] if len(node.args) > 5 else node.kwargs.get("is_causal", False))
+
+
+def _width(node: Node) -> int | None:
+    """The width of a head; None if it is dynamic, or the attention drops some scores."""
+    width = value(node.args[0]).shape[-1]
+    dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
+    return width if isinstance(width, int) and not dropout else None
+
+
+def _causal_mask(node: Node) -> torch.Tensor:
+    query, key, _ = _attention_inputs(node)
+    rows, columns = query.shape[-2], key.shape[-2]
+    seen = torch.ones(rows, columns, dtype=torch.bool).tril()
+    return torch.zeros(rows, columns, dtype=query.dtype).masked_fill(~seen, _HIDDEN)
+
+
+def _make_attention(node: Node, shared: int = 0) -> Any:
+    """Attention in two products and a softmax; of groups of queries for each ``shared`` head."""
+    query, key, mask = _attention_inputs(node)
+    shape, rows = list(query.shape), query.shape[-2]
+    scale = node.kwargs.get("scale") or 1 / math.sqrt(query.shape[-1])
+    is_bool = isinstance(mask, Node) and value(mask).dtype == torch.bool
+    group = shape[1] // shared if shared else 1
+
+    def build(query: Any, key: Any, values: Any, *masks: Any) -> Any:
+        query = aten.mul.Tensor(query, scale)
+        if shared:
+            query = aten.reshape.default(query, [shape[0], shared, group * rows, shape[-1]])
+        scores = aten.matmul.default(query, aten.transpose.int(key, -2, -1))
+        for given in masks:
+            hidden = given
+            if is_bool:
+                seen = aten.to.dtype(given, value(node.args[0]).dtype)
+                hidden = aten.mul.Tensor(aten.sub.Tensor(seen, 1.0), -_HIDDEN)
+            scores = _add_mask(scores, hidden, shape, shared, group, rows, _columns(node))
+        scores = aten.softmax.int(scores, -1)
+        result = aten.matmul.default(scores, values)
+        if shared:
+            result = aten.reshape.default(result, list(value(node).shape))
+        return result
+
+    return build
+
+
+def _columns(node: Node) -> int:
+    return value(node.args[1]).shape[-2]
+
+
+def _add_mask(
+    scores: Any, mask: Any, shape: list[int], shared: int, group: int, rows: int, columns: int
+) -> Any:
+    """Scores with a mask, which is the same for all queries of a group."""
+    if not shared or rows == 1:
+        return aten.add.Tensor(scores, mask)
+    scores = aten.reshape.default(scores, [shape[0] * shared * group, rows, columns])
+    mask = aten.reshape.default(mask, [-1, rows, columns])
+    whole = [shape[0], shared, group * rows, columns]
+    return aten.reshape.default(aten.add.Tensor(scores, mask), whole)
+
+
+def find_loops(finder: Finder, last: Node) -> Equivalent | None:
+    """Steps of a loop that one operator computes at once."""
+    if not is_pure(last) or not is_float(last, MOST_ELEMENTS * 8) or not is_static(last):
+        return None
+    if last.target in (aten.cat.default, aten.stack.default):
+        return _join_slices(finder, last) or _flatten(last) or _sink(finder, last)
+    return _share_input(finder, last) or _share_weights(finder, last)
+
+
+def _parts_of(last: Node) -> tuple[list[Node], int]:
+    parts: Any = last.args[0]
+    axis: Any = last.args[1] if len(last.args) > 1 else last.kwargs.get("dim", 0)
+    return list(parts), int(axis) % len(value(last).shape)
+
+
+def _join_slices(finder: Finder, last: Node) -> Equivalent | None:
+    """Slices of one tensor that are put together as it was."""
+    parts, _ = _parts_of(last)
+    nodes, source = [], None
+    for part in parts:
+        chain, node = [], part
+        while node.target in _SLICING and len(finder.varying(node)) == 1:
+            chain.append(node)
+            node = finder.varying(node)[0]
+        if not chain or (source is not None and node is not source):
+            return None
+        source = node
+        nodes += chain[::-1]
+    if source is None or value(source).shape != value(last).shape or not is_float(source):
+        return None
+    ordered = sorted({*nodes}, key=finder.place.__getitem__)
+    x = torch.arange(elements(source)).reshape(value(source).shape).to(value(source).dtype)
+    if not torch.equal(finder.run([*ordered, last], {source: x}), x):
+        return None
+    text = f"a tensor instead of its {len(parts)} slices put together"
+    build = lambda x: aten.reshape.default(x, list(value(last).shape))  # noqa: E731
+    return Equivalent("loops", text, (*ordered, last), last, (source,), build, kept=0.0)
+
+
+_SLICING = {
+    aten.slice.Tensor, aten.select.int, aten.unsqueeze.default, aten.split.Tensor,
+    aten.chunk.default, aten.unbind.int, aten.split_with_sizes.default, operator.getitem,
+    aten.view.default, aten.reshape.default, aten.squeeze.dim,
+}  # fmt: skip
+
+
+def _flatten(last: Node) -> Equivalent | None:
+    """Concatenations of concatenations along one axis as one: each copies what is there."""
+    if last.target is not aten.cat.default:
+        return None
+    inside: list[Node] = []
+    _, axis = _parts_of(last)
+
+    def flatten(node: Node) -> list[Node]:
+        parts, along = _parts_of(node)
+        whole = []
+        for part in parts:
+            alone = part.target is aten.cat.default and len(readers(part)) == 1
+            if alone and _parts_of(part)[1] == along == axis:
+                inside.append(part)
+                whole += flatten(part)
+            else:
+                whole.append(part)
+        return whole
+
+    parts = flatten(last)
+    if not inside:
+        return None
+    order = list(dict.fromkeys(parts))
+    places = [order.index(part) for part in parts]
+    kept = elements(last) / (elements(last) + sum(map(elements, inside)))
+    text = f"one concatenation of {len(parts)} tensors instead of {len(inside) + 1} that grow"
+    nodes = (*reversed(inside), last)
+    build = lambda *tensors: aten.cat.default([tensors[place] for place in places], axis)  # noqa: E731
+    return Equivalent("loops", text, nodes, last, tuple(order), build, kept=kept)
+
+
+def _sink(finder: Finder, last: Node) -> Equivalent | None:
+    """The same operator of several tensors, as one of these tensors put together."""
+    parts, axis = _parts_of(last)
+    first = parts[0]
+    alike = len(parts) >= 2 and all(
+        part.target == first.target
+        and part.op == "call_function"
+        and part.kwargs == first.kwargs
+        and len(part.args) == len(first.args)
+        and len(readers(part)) == 1
+        and is_pure(part)
+        and value(part).shape == value(first).shape
+        for part in parts
+    )
+    if not alike or first.target in _SLICING or first.target in (aten.cat.default, aten.stack.default):
+        return None
+    rank = len(value(last).shape)
+    varied = []
+    for place, argument in enumerate(first.args):
+        others = [part.args[place] for part in parts]
+        if all(other is argument or _is_equal(other, argument) for other in others):
+            continue
+        given = all(isinstance(o, Node) and o not in finder.constants for o in others)
+        shapes = {tuple(value(o).shape) for o in others if isinstance(o, Node)}
+        if not given or len(shapes) != 1 or len(next(iter(shapes))) != len(value(first).shape):
+            return None
+        varied.append(place)
+    if not varied:
+        return None
+    target = aten.matmul.default if first.target is aten.mm.default else function_of(first)
+    joined = [tuple(part.args[place] for part in parts) for place in varied]
+    sources = tuple(dict.fromkeys(node for group in joined for node in group))
+    fixed = tuple(
+        argument
+        for place, argument in enumerate(first.args)
+        if place not in varied and isinstance(argument, Node)
+    )
+    order = (*sources, *(node for node in dict.fromkeys(fixed) if node not in sources))
+
+    def build(*tensors: Any) -> Any:
+        values = dict(zip(order, tensors, strict=True))
+        arguments: list[Any] = [values.get(a, a) if isinstance(a, Node) else a for a in first.args]
+        for place, group in zip(varied, joined, strict=True):
+            whole = [values[node] for node in group]
+            put = aten.cat.default if last.target is aten.cat.default else aten.stack.default
+            arguments[place] = put(whole, axis)
+        return target(*arguments, **first.kwargs)
+
+    if last.target is aten.stack.default and axis == rank - 1:
+        return None
+    text = f"{name_of(first)} once instead of {len(parts)} times"
+    each = Equivalent("loops", text, (*parts, last), last, order, build, kept=1 / len(parts))
+    return each if finder.prove(each) else None
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    return not isinstance(one, Node) and not isinstance(other, Node) and one == other
+
+
+def _share_weights(finder: Finder, last: Node) -> Equivalent | None:
+    """A layer of slices of one tensor, as slices of the layer of that tensor."""
+    if last.target not in _LAYERS or len(finder.varying(last)) != 1:
+        return None
+    part: Any = last.args[0]
+    if finder.varying(last)[0] is not part or part.target not in _CUTS:
+        return None
+    source: Any = part.args[0]
+    axis = part.args[1] if len(part.args) > 1 else 0
+    rank = len(value(source).shape)
+    if axis % rank == rank - 1 or not is_float(source) or not is_static(source):
+        return None
+    alike = [
+        user
+        for cut in readers(source)
+        if cut.target is part.target and cut.args[1:2] == part.args[1:2]
+        for user in readers(cut)
+        if user.target is last.target and user.args[1:] == last.args[1:] and user.args[0] is cut
+    ]
+    if len(alike) < _LEAST_ALIKE:
+        return None
+    weights = tuple(node for node in last.args[1:] if isinstance(node, Node))
+    target = aten.matmul.default if last.target is aten.mm.default else last.target
+
+    def build(x: Any, *weights: Any) -> Any:
+        whole = target(x, *weights)
+        return part.target(whole, *part.args[1:])
+
+    text = f"{name_of(last)} of a whole tensor instead of its {len(alike)} slices"
+    each = Equivalent(
+        "loops", text, (part, last), last, (source, *weights), build, kept=1 / len(alike)
+    )
+    return each if finder.prove(each) else None
+
+
+def _share_input(finder: Finder, last: Node) -> Equivalent | None:
+    """A narrow layer of a tensor that others read too, as a slice of one wide layer."""
+    if last.target is not aten.linear.default or finder.varying(last) != [last.args[0]]:
+        return None
+    source: Any = last.args[0]
+    alike = [
+        user
+        for user in readers(source)
+        if user.target is last.target
+        and user.args[0] is source
+        and finder.varying(user) == [source]
+        and len(user.args) == len(last.args)
+        and value(user).shape[-1] <= _NARROW
+    ]
+    if len(alike) < _LEAST_ALIKE or last not in alike:
+        return None
+    ends = [0]
+    for layer in alike:
+        ends.append(ends[-1] + value(layer).shape[-1])
+    place = alike.index(last)
+    weights = _concatenate(finder, alike, 1)
+    biases = (_concatenate(finder, alike, 2),) if len(last.args) > 2 else ()
+    axis = len(value(last).shape) - 1
+
+    def build(x: Any, *given: Any) -> Any:
+        whole = aten.linear.default(x, *given)
+        return aten.slice.Tensor(whole, axis, ends[place], ends[place + 1])
+
+    text = f"one linear layer instead of {len(alike)} of the same input"
+    return Equivalent(
+        "loops", text, (last,), last, (source,), build, 1 / len(alike), constants=(weights, *biases)
+    )
+
+
+def _concatenate(finder: Finder, layers: list[Node], place: int) -> torch.Tensor:
+    """The weights of several layers in one tensor, the same each time."""
+    key = ("whole", place, tuple(layers))
+    if key not in finder.memory:
+        tensors: list[Any] = [finder.constants[layer.args[place]] for layer in layers]  # type: ignore[index]
+        finder.memory[key] = torch.cat(tensors)
+    return finder.memory[key]
+
+
+_CUTS = {aten.slice.Tensor, aten.select.int}
+#: Layers of constant weights whose rows do not depend on each other.
+_LAYERS = {aten.linear.default, aten.mm.default, aten.matmul.default}
+#: Outputs of a layer that is worth being a part of another one.
+_NARROW = 32

@@ -1,0 +1,229 @@
+"""Remedies: changes of a program that make it faster, or right, and how a person would write them.
+
+This is the one table: `--rewrite NAME` applies a remedy, findings name it, `findings --check` and
+``optimize`` try it, and the documentation lists it. How each is found in a graph, by what the
+operators compute, stands in `workbench.export.rewrite`.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change of a program.
+
+    ``text`` is what it does, ``code`` what a person would write instead; ``differs`` says how the
+    function differs, and is empty if the outputs are the same but for rounding. A ``common`` remedy
+    makes no program slower. A fault of ExecuTorch that it works around has to be tried again
+    without it in version ``until``.
+    """
+
+    name: str
+    text: str
+    code: str = ""
+    differs: str = ""
+    common: bool = False
+    until: str = ""
+
+
+_TABLE = (
+    Remedy(
+        "hardsigmoid",
+        "hard sigmoid as a clamp, without casts of its constants at every inference",
+        "torch.clamp(x + 3, 0, 6) / 6",
+        common=True,
+    ),
+    Remedy(
+        "gelu",
+        "GELU in half precision by its tanh approximation (error up to 5e-4)",
+        '0.5 * x * (1 + torch.tanh(0.7978846 * (x + 0.044715 * x**3)))',
+        "its error is up to 5e-4, the resolution of half precision at 1",
+        common=True,
+    ),
+    Remedy(
+        "silu",
+        "SiLU in half precision as a product with a sigmoid, without casts",
+        "x * torch.sigmoid(x)",
+        common=True,
+    ),
+    Remedy(
+        "attention",
+        "attention without a mask as two products and a softmax, without its guard "
+        "against fully masked rows",
+        "((q * d**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v",
+        common=True,
+    ),
+    Remedy(
+        "softmax",
+        "softmax over the last of an image's four dimensions in two dimensions",
+        "x.flatten(0, 2).softmax(-1).view(x.shape)",
+        common=True,
+        until="1.6",
+    ),
+    Remedy(
+        "layer_norm",
+        "layer norm in half precision and bfloat16 in single precision",
+        "norm.float()(x.float()).to(x.dtype)",
+        common=True,
+        until="1.6",
+    ),
+    Remedy(
+        "transposes",
+        "no two transposes that undo each other",
+        "x  # for x.transpose(1, 2).transpose(1, 2)",
+        common=True,
+    ),
+    Remedy(
+        "casts",
+        "casts of constants computed by the export",
+        'self.register_buffer("steps", steps.float())  # in __init__, not in forward()',
+        common=True,
+    ),
+    Remedy(
+        "expansions",
+        "no expansion to a tensor's own shape",
+        "x  # for x.expand(x.shape)",
+        common=True,
+    ),
+    Remedy(
+        "batch",
+        "a dynamic batch of any size, where a convolution would limit it to 15",
+        common=True,
+        until="1.6",
+    ),
+    Remedy("sums", "int8: sums that a layer norm reads stay in floating point", common=True),
+    Remedy(
+        "concatenations",
+        "int8: concatenations with what no layer computed stay in floating point",
+        common=True,
+    ),
+    Remedy(
+        "scalars",
+        "quantised: operators of tensors without dimensions stay in floating point",
+        common=True,
+    ),
+    Remedy(
+        "readers", "int8: a dequantisation for each reader of a value", common=True, until="1.6"
+    ),
+    Remedy("linears", "int8dyn, 8da4c: linear layers only, no convolutions", common=True),
+    Remedy(
+        "slices",
+        "slices and reshapes instead of splits, selections and unbinding",
+        "x[:, :1].flatten(1)  # for x[:, 0]; a, b = x[:, :n], x[:, n:] for x.split(n, 1)",
+    ),
+    Remedy(
+        "mean",
+        "means that keep their dimensions, reshaped afterwards",
+        "x.mean((2, 3), keepdim=True).flatten(1)",
+    ),
+    Remedy(
+        "products",
+        "products of two activations as a batch of one, which XNNPACK has",
+        "torch.bmm(a[None], b[None])[0]",
+    ),
+    Remedy(
+        "powers",
+        "products and square roots instead of powers",
+        "x * x  # for x ** 2; torch.sqrt(x) for x ** 0.5",
+    ),
+    Remedy(
+        "norms",
+        "norms and variances as matrix products and elementwise operators",
+        "mean = x @ torch.full((n, 1), 1 / n); y = x - mean\n"
+        "y * torch.rsqrt((y * y) @ torch.full((n, 1), 1 / n) + eps) * weight + bias",
+    ),
+    Remedy(
+        "constants",
+        "what depends on no input is computed by the export",
+        'self.register_buffer("table", compute_table(...))  # in __init__; forward() only reads it',
+    ),
+    Remedy(
+        "functions",
+        "a function in operators that XNNPACK has, or in one instead of several",
+        "torch.ones_like(x) / x  # for torch.reciprocal(x); F.hardswish(x) for its definition",
+    ),
+    Remedy(
+        "order",
+        "convolutions and linear layers where there are fewer positions: before upsampling",
+        "F.interpolate(conv1x1(x), scale_factor=2)  # for conv1x1(F.interpolate(x, ...))",
+    ),
+    Remedy(
+        "lookups",
+        "rows of a table instead of products with one-hot vectors",
+        "F.embedding(ids, weight)  # for F.one_hot(ids).float() @ weight",
+    ),
+    Remedy(
+        "gelu_tanh",
+        "GELU by its tanh approximation (error up to 5e-4)",
+        'F.gelu(x, approximate="tanh")',
+        "its error is up to 5e-4",
+    ),
+    Remedy(
+        "pooling",
+        "pooling that XNNPACK refuses as a convolution with constant weights, or after padding",
+        "F.conv2d(x, torch.full((channels, 1, k, k), 1 / k**2), stride=s, padding=p, "
+        "groups=channels)\nF.max_pool2d(F.pad(x, (p, p, p, p), value=-math.inf), k, s)",
+    ),
+    Remedy(
+        "matrices",
+        "operators that are linear along their axes as products with constant matrices",
+        "x @ matrix  # matrix: the operator applied to torch.eye(n), computed in __init__",
+    ),
+    Remedy(
+        "broadcasts",
+        "no repeated copies of a tensor where arithmetic broadcasts it",
+        "x * scale[..., None]  # for x * scale[..., None].repeat(1, 1, n)",
+    ),
+    Remedy(
+        "groups",
+        "attention of grouped queries in one product for each key head, without repeated keys",
+        "q.reshape(b, kv_heads, group * n, d) @ k.transpose(-2, -1)  # without k.repeat_interleave",
+    ),
+    Remedy(
+        "masks",
+        "attention with a mask as two products and a softmax, without its guard against fully "
+        "masked rows",
+        "((q * d**-0.5) @ k.transpose(-2, -1) + mask).softmax(-1) @ v  # mask: 0 or -1e9",
+        "rows that are masked as a whole get a mean instead of zeros",
+    ),
+    Remedy(
+        "loops",
+        "one operator for all steps of a loop whose operators do not wait for each other",
+        "layer(x)  # for torch.cat([layer(x[i : i + 1]) for i in range(n)])",
+    ),
+    Remedy(
+        "doubles",
+        "constants in double precision as single precision",
+        'self.register_buffer("table", table.float())',
+        "it computes in single precision what it computed in double",
+    ),
+    Remedy(
+        "copies",
+        "int8: a copy of its weights and bias for each call of a layer that is called twice",
+        "self.again = copy.deepcopy(self.layer)  # for the second call",
+        common=True,
+        until="1.6",
+    ),
+)
+REMEDIES = {remedy.name: remedy for remedy in _TABLE}
+
+#: The nearest function for a kernel that no remedy replaces: another one, or upstream's own way.
+NEAREST: dict[str, tuple[str, str]] = {
+    "upsample_nearest2d": (
+        "resize bilinearly (another function: retrain or check)",
+        'F.interpolate(x, scale_factor=2, mode="bilinear")',
+    ),
+    "index_put": (
+        "export a language model with upstream's attention, which writes its KV cache in place",
+        "workbench export llm:params.json,sdpa=1",
+    ),
+    "custom_sdpa": (
+        "attend to fewer positions: the time grows with those in the KV cache, and the operator is "
+        "upstream's own, without XNNPACK",
+        "workbench run MODEL.pte --phase near=1@16 --phase far=1@240",
+    ),
+    "embedding": (
+        "quantise the table if it does not fit in the cache: the operator only copies rows",
+        "workbench export llm:NAME,embedding=8",
+    ),
+}
