@@ -36,7 +36,7 @@ _TABLE = (
     Remedy(
         "gelu",
         "GELU in half precision by its tanh approximation (error up to 5e-4)",
-        '0.5 * x * (1 + torch.tanh(0.7978846 * (x + 0.044715 * x**3)))',
+        "0.5 * x * (1 + torch.tanh(0.7978846 * (x + 0.044715 * x**3)))",
         "its error is up to 5e-4, the resolution of half precision at 1",
         common=True,
     ),

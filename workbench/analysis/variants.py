@@ -1,6 +1,5 @@
 """What an optimisation tried, and what it brought."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,22 +15,12 @@ from workbench.records.codec import parse_json, structure, upgrade
 from workbench.records.optimize import Study, Variant
 
 STUDY = "optimize.json"
-#: By name of a rewrite, the rule and the start of the title of the findings whose cause it removes.
-CURES = {
-    "slices": ("undelegated", ("split_with_sizes", "squeeze_copy", "select_copy", "alias_copy")),
-    "mean": ("undelegated", ("mean ",)),
-    "powers": ("undelegated", ("pow ",)),
-    "products": ("undelegated", ("mm ", "addmm ")),
-    "norms": ("undelegated", ("native_layer_norm ",)),
-    "gelu_tanh": ("undelegated", ("gelu ",)),
-    "constants": ("fixed work", ("",)),
-}
 #: Rules whose findings only another dtype helps against.
 _FLOORS = ("compute-bound", "dtype")
+#: Rules whose findings name no way out.
+_LAST = ("no known remedy",)
 #: The rule whose findings say that something is slow, and not why.
 _SYMPTOM = "other runtimes"
-#: What a finding says if nobody made the export that would fix it.
-UNCHECKED = "; not checked: no such export was made"
 #: What an objective other than latency makes small.
 SIZES = {"size": "size_bytes", "memory": "peak_bytes", "start": "start_ms"}
 
@@ -62,38 +51,16 @@ def read_study(path: str | Path) -> Study:
     return structure(Study, content, found)
 
 
-def match_findings(findings: pd.DataFrame, rewrite: str) -> pd.DataFrame:
-    """The findings whose cause a rewrite removes, at least in part."""
-    named = findings["hint"].str.contains(rf"--rewrite {rewrite}(?!\w)")
-    if rewrite not in CURES:
-        return findings[named]
-    rule, starts = CURES[rewrite]
-    found = findings[named | (findings["rule"] == rule) & findings["title"].str.startswith(starts)]
-    if len(found) or rule == "fixed work":
-        return found
-    named = "|".join(re.escape(start.strip()) for start in starts)
-    splits = findings["title"].str.contains(rf"\b(?:{named})")
-    return findings[splits & (findings["rule"] == "fragments")]
-
-
-def match_layout(findings: pd.DataFrame) -> pd.DataFrame:
-    """The findings whose cause channels-last inputs remove."""
-    edges = findings["title"].str.contains("the program's inputs and outputs", regex=False)
-    return findings[edges & (findings["rule"] == "layout")]
-
-
-def match_change(
-    findings: pd.DataFrame, before: ExportOptions, after: ExportOptions
-) -> pd.DataFrame:
-    """The findings that suggest the one thing in which two exports differ; none if it is more."""
+def name_change(before: ExportOptions, after: ExportOptions) -> str:
+    """The remedy in which two exports differ; empty if it is nothing, or more."""
     new = [name for name in after.rewrite if name not in before.rewrite]
-    if after == replace(before, dtype=after.dtype):
-        return findings[findings["hint"].str.contains(rf"--dtype {after.dtype}(?!\w)")]
-    if after == replace(before, channels_last=True):
-        return match_layout(findings)
+    if before != after == replace(before, dtype=after.dtype):
+        return after.dtype
+    if before != after == replace(before, channels_last=True):
+        return "channels_last"
     if len(new) == 1 and after == replace(before, rewrite=(*before.rewrite, *new)):
-        return match_findings(findings, *new)
-    return findings[:0]
+        return new[0]
+    return ""
 
 
 def add_measured(
@@ -111,13 +78,13 @@ def add_measured(
         parent, gain = parents.get(variant.parent), variant.gain
         if parent is None or parent.latency_ms is None or gain is None or gain.ms is None:
             continue
-        found = match_change(findings, parent.options, variant.options)
+        change = name_change(parent.options, variant.options)
+        found = findings[(findings["remedy"] == change) & (change != "")]
         interval = ", ".join(f"{end:.3g}" for end in (gain.low_ms, gain.high_ms))
         text = f"; {variant.name} of `workbench optimize` saved {gain.ms:.3g} ms [{interval}]"
         text += f", but {variant.flaw}" * bool(variant.flaw)
-        actions = findings.loc[found.index, "action"].str.replace(UNCHECKED, "", regex=False)
-        findings.loc[found.index, "action"] = actions + text
-        if len(found) == 1 and found["rule"].iloc[0] != "fragments":  # which have several causes
+        findings.loc[found.index, "action"] += text
+        if len(found) == 1:
             values = [gain.ms, gain.low_ms, gain.high_ms, gain.ms / parent.latency_ms, "measured"]
             columns = ["gain_ms", "low_ms", "high_ms", "share", "basis"]
             findings.loc[found.index, columns] = values
@@ -137,7 +104,8 @@ def rank_findings(findings: pd.DataFrame, by_gain: bool = True) -> pd.DataFrame:
         expected = findings["gain_ms"].fillna(findings["high_ms"] / 2)
         floor = findings["rule"].isin(_FLOORS) & (findings["basis"] != "measured")
         latency = findings["of"] == "latency"
-        group = np.select([latency & expected.isna(), ~latency, floor], [3, 2, 1], 0)
+        hopeless = findings["rule"].isin(_LAST)
+        group = np.select([latency & expected.isna(), ~latency, hopeless, floor], [4, 3, 2, 1], 0)
         order = pd.DataFrame({"group": group, "gain": -expected}, findings.index)
         findings = findings.loc[order.sort_values(["group", "gain"], kind="stable").index]
     causes: list[dict[str, Any]] = []

@@ -53,7 +53,8 @@ class Equivalent:
     """A part of a graph, and what computes its ``result``.
 
     ``build`` makes it from the tensors ``sources`` and ``constants``; ``kept`` is the share of the
-    work that remains where the part is delegated, and ``name`` that of the `Remedy`.
+    work that remains where the part is delegated, and ``name`` that of the `Remedy`. ``about`` are
+    the operators that it avoids, if it is not all of the part.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Equivalent:
     kept: float = 1.0
     sqnr_db: float = math.nan
     constants: tuple[torch.Tensor, ...] = ()
+    about: tuple[Node, ...] = ()
 
 
 class Finder:

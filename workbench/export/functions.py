@@ -1,4 +1,4 @@
-"""What a part of a graph computes: a function, a lookup, or the same with its operators reordered."""
+"""What a part of a graph computes: a function, a lookup, or the same in another order."""
 
 import contextlib
 import math
@@ -95,9 +95,7 @@ def _identify(finder: Finder, nodes: list[Node], source: Node) -> Match | None:
     return None
 
 
-def _match(
-    finder: Finder, nodes: list[Node], source: Node, shape: tuple[int, ...]
-) -> Match | None:
+def _match(finder: Finder, nodes: list[Node], source: Node, shape: tuple[int, ...]) -> Match | None:
     x = finder.sample(source, shape)
     other = 0.4 * x.flip(-1) + 1.0  # with other statistics
     result = finder.run(nodes, {source: x.clone()})

@@ -65,9 +65,7 @@ def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
     return _find_map(finder, [last], last, source)
 
 
-def _find_map(
-    finder: Finder, nodes: list[Node], last: Node, source: Node
-) -> Equivalent | None:
+def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Equivalent | None:
     if len(value(source).shape) != len(value(last).shape):
         return None
     x = finder.sample(source)
@@ -176,9 +174,7 @@ def _list_matrices(linear: Map, x: torch.Tensor, axes: list[int]) -> list[torch.
     return shown if sqnr(result * factor, expected) >= least else None
 
 
-def _show_matrix(
-    linear: Map, x: torch.Tensor, axis: int, axes: list[int]
-) -> torch.Tensor | None:
+def _show_matrix(linear: Map, x: torch.Tensor, axis: int, axes: list[int]) -> torch.Tensor | None:
     """What an operator makes of the identity along one axis; along the other, of one vector."""
     size = x.shape[axis]
     moved = x.movedim(axis, -1)
@@ -194,16 +190,15 @@ def _show_matrix(
     if runs > _MOST_RUNS or size * columns > MOST_ELEMENTS:
         return None
     numbers = torch.arange(rows).view([x.shape[a] if a in free else 1 for a in range(x.ndim)])
-    found = []
+    found, places = list[torch.Tensor](), dict[int, int]()
     for run in range(runs):
         wanted = (numbers + run * rows) % size
-        basis = torch.nn.functional.one_hot(wanted.expand_as(moved[..., :1].movedim(-1, axis)), size)
-        basis = basis.squeeze(axis).movedim(-1, axis) if basis.ndim > x.ndim else basis
+        basis = torch.nn.functional.one_hot(wanted.movedim(axis, -1).squeeze(-1), size)
+        basis = basis.expand(moved.shape).movedim(-1, axis)
         result = linear(basis.to(x.dtype) * weights)
         for other in others:  # the position where the vector of that axis left most
             power = result.abs().movedim(other, 0).flatten(1).sum(1)
-            result = result.narrow(other, int(power.argmax()) if run == 0 else place[other], 1)
-            place = {other: int(power.argmax())} if run == 0 else place
+            result = result.narrow(other, places.setdefault(other, int(power.argmax())), 1)
         found.append(result.movedim(axis, -1).reshape(rows, columns))
     matrix = torch.cat(found)[:size]
     largest = float(matrix.abs().max())
@@ -343,7 +338,12 @@ def _average(finder: Finder, last: Node, source: Node) -> Equivalent | None:
     if flat:
         sizes, strides, pads = [1, *sizes], [1, *strides], [0, *pads]
     channels = shape[0] if unbatched else shape[1]
-    image = [*([1] if unbatched else shape[:1]), channels, *([1] if flat else []), *shape[-1 if flat else -2:]]
+    image = [
+        *([1] if unbatched else shape[:1]),
+        channels,
+        *([1] if flat else []),
+        *shape[-1 if flat else -2 :],
+    ]
     dtype = value(source).dtype
     weights = torch.full((channels, 1, *sizes), 1 / math.prod(sizes), dtype=dtype)
     result = list(value(last).shape)

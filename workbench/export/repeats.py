@@ -59,7 +59,7 @@ def find_broadcasts(finder: Finder, last: Node) -> Equivalent | None:
 
     names = ", ".join(dict.fromkeys(name_of(node) for node in places))
     text = f"{name_of(last)} that broadcasts instead of {names}"
-    return Equivalent("broadcasts", text, nodes, last, sources, build)
+    return Equivalent("broadcasts", text, nodes, last, sources, build, about=tuple(places))
 
 
 def _find_repeated(
@@ -139,7 +139,9 @@ def find_groups(finder: Finder, last: Node) -> Equivalent | None:
         return _find_grouped_attention(finder, last)
     if last.target not in (aten.matmul.default, aten.bmm.default) or len(last.args) != 2:
         return None
-    left, right = (each for each in last.all_input_nodes) if len(last.all_input_nodes) == 2 else (None, None)
+    left, right = (
+        (each for each in last.all_input_nodes) if len(last.all_input_nodes) == 2 else (None, None)
+    )
     if left is None or right is None or len(value(left).shape) != 4:
         return None
     repeated = _find_heads(finder, right, (False, True))
@@ -186,7 +188,7 @@ def _find_heads(
 
 
 def _find_grouped_attention(finder: Finder, last: Node) -> Equivalent | None:
-    query, key, mask = _attention_inputs(last)
+    query, _, mask = _attention_inputs(last)
     operands: list[Any] = [*last.args[:3]]
     nodes: list[Node] = []
     for place in (1, 2):
@@ -251,7 +253,7 @@ def _causal_mask(node: Node) -> torch.Tensor:
 
 def _make_attention(node: Node, shared: int = 0) -> Any:
     """Attention in two products and a softmax; of groups of queries for each ``shared`` head."""
-    query, key, mask = _attention_inputs(node)
+    query, _, mask = _attention_inputs(node)
     shape, rows = list(query.shape), query.shape[-2]
     scale = node.kwargs.get("scale") or 1 / math.sqrt(query.shape[-1])
     is_bool = isinstance(mask, Node) and value(mask).dtype == torch.bool
@@ -384,7 +386,11 @@ def _sink(finder: Finder, last: Node) -> Equivalent | None:
         and value(part).shape == value(first).shape
         for part in parts
     )
-    if not alike or first.target in _SLICING or first.target in (aten.cat.default, aten.stack.default):
+    if (
+        not alike
+        or first.target in _SLICING
+        or first.target in (aten.cat.default, aten.stack.default)
+    ):
         return None
     rank = len(value(last).shape)
     varied = []

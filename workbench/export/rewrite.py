@@ -54,7 +54,9 @@ BEFORE_QUANTISATION = {
 _MOST_ROUNDS = 12
 
 
-def rewrite_operators(exported: ExportedProgram, names: Collection[str], backend: str) -> Counter[str]:
+def rewrite_operators(
+    exported: ExportedProgram, names: Collection[str], backend: str
+) -> Counter[str]:
     """Apply remedies to a graph, in place, until none applies; how often each changed it.
 
     Those of `transform_passes` and of the quantiser come later.
@@ -248,7 +250,9 @@ def _normalise_rows(node: Any) -> Callable[..., Any] | None:
         if not grouped and not arguments[4]:
             return None  # it keeps statistics
         width, affine = math.prod(shape[1:]) // groups, [1, shape[1], *[1] * (len(shape) - 2)]
-    epsilon = (1.2e-7 if node.target is aten.rms_norm.default else 1e-5) if epsilon is None else epsilon
+    epsilon = (
+        (1.2e-7 if node.target is aten.rms_norm.default else 1e-5) if epsilon is None else epsilon
+    )
     build = _root_mean_square if node.target is aten.rms_norm.default else normalise
 
     def replacement(x: Any, *tensors: Any) -> Any:
@@ -290,7 +294,9 @@ def _variance(node: Any) -> Callable[..., Any] | None:
     def replacement(x: Any) -> Any:
         x = aten.permute.default(x, order) if order != sorted(order) else x
         x = aten.reshape.default(x, [math.prod(shape) // width, width])
-        x = aten.sub.Tensor(x, aten.linear.default(x, constant_row(x, width, 1 / width, torch.float32)))
+        x = aten.sub.Tensor(
+            x, aten.linear.default(x, constant_row(x, width, 1 / width, torch.float32))
+        )
         divisor = constant_row(x, width, 1 / (width - correction), torch.float32)
         x = aten.reshape.default(aten.linear.default(aten.mul.Tensor(x, x), divisor), result)
         return aten.sqrt.default(x) if is_root else x
@@ -482,7 +488,9 @@ _RULES: dict[str, dict[Any, Rule]] = {
     "norms": {
         **dict.fromkeys(
             (
-                aten.layer_norm.default, aten.rms_norm.default, aten.group_norm.default,
+                aten.layer_norm.default,
+                aten.rms_norm.default,
+                aten.group_norm.default,
                 aten.instance_norm.default,
             ),
             _normalise_rows,
@@ -518,30 +526,43 @@ def offer_rewrites(
     ``operators`` has the operators of the edge program by the name of what they come from, and
     ``outside`` those names of which some is not delegated; ``used`` remedies are applied already.
     """
-    names = [name for name in REMEDIES if name not in used]
     finder = Finder(exported, outside)
-    alike: dict[tuple[str, str, float, int], tuple[list[str], list[float]]] = {}
-    for part in find_remedies(finder, exported, names, backend):
-        proven = part
-        if math.isnan(part.sqnr_db) and not REMEDIES[part.name].differs:
-            with contextlib.suppress(Exception):  # operators may refuse these values
-                proven = finder.prove(part)
-            if proven is None or math.isnan(proven.sqnr_db):
-                continue
-        rows = [name for node in part.nodes for name in operators.get(node.name, ())]
-        key = (part.name, part.text, round(part.kept, 3), count_operators(part))
-        if rows:
-            nodes, ratios = alike.setdefault(key, ([], []))
-            nodes += rows
-            ratios.append(round(proven.sqnr_db, 1))
-    doubles = [n.name for n in exported.graph.nodes if _is_double(n) and "doubles" in names]
-    rows = [name for double in doubles for name in operators.get(double, ())]
-    if rows:
-        alike["doubles", REMEDIES["doubles"].text, 0.5, 1] = (rows, [math.nan])
-    return tuple(
-        Rewrite(name, text, tuple(dict.fromkeys(nodes)), kept, min(ratios), passes)
-        for (name, text, kept, passes), (nodes, ratios) in alike.items()
-    )
+    names = [name for name in _list_finders(exported, backend) if name not in used]
+    alike: dict[tuple[str, str, float], list[tuple[Equivalent, list[str]]]] = {}
+    for name in names:  # parts of several remedies may overlap
+        for part in find_remedies(finder, exported, [name], backend):
+            proven = _prove(finder, part)
+            rows = [row for n in part.about or part.nodes for row in operators.get(n.name, ())]
+            if proven and rows:
+                text = "" if name == "loops" else part.text
+                key = (name, text, round(part.kept, 3) if text else 0.0)
+                alike.setdefault(key, []).append((proven, rows))
+    rewrites = [_join_parts(parts) for parts in alike.values()]
+    doubles = [node.name for node in exported.graph.nodes if _is_double(node)]
+    rows = [row for double in doubles for row in operators.get(double, ())]
+    if rows and "doubles" not in used:
+        text = REMEDIES["doubles"].text
+        rewrites.insert(0, Rewrite("doubles", text, tuple(rows), 0.5, math.nan, len(rows)))
+    return tuple(rewrites)
+
+
+def _prove(finder: Finder, part: Equivalent) -> Equivalent | None:
+    """A part that was shown to be equal, or says how it differs; None otherwise."""
+    if not math.isnan(part.sqnr_db) or REMEDIES[part.name].differs:
+        return part
+    with contextlib.suppress(Exception):  # operators may refuse these values
+        return finder.prove(part)
+    return None
+
+
+def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
+    """The record of parts with one remedy."""
+    largest = max((part for part, _ in parts), key=lambda part: len(part.nodes))
+    nodes = tuple(dict.fromkeys(row for _, rows in parts for row in rows))
+    kept = sum(part.kept for part, _ in parts) / len(parts)
+    ratio = min(round(part.sqnr_db, 1) for part, _ in parts)
+    passes = sum(count_operators(part) for part, _ in parts)
+    return Rewrite(largest.name, largest.text, nodes, round(kept, 3), ratio, passes)
 
 
 def _is_double(node: Node) -> bool:

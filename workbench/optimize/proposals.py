@@ -13,7 +13,6 @@ import pandas as pd
 
 from workbench.analysis.layers import THE_MODEL
 from workbench.analysis.run import Measurement
-from workbench.analysis.variants import match_findings, match_layout
 from workbench.export.precision import PRECISIONS
 from workbench.frames import plural
 from workbench.options import (
@@ -68,11 +67,11 @@ def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
     """What removes the cause of findings: each rewrite, and all of them together."""
     options, found = parent.options, list[Variant]()
     for name in REWRITES:
-        rows = match_findings(findings, name)
+        rows = findings[findings["remedy"] == name]
         if len(rows) and name not in options.rewrite:
             changed = replace(options, rewrite=(*options.rewrite, name))
             found.append(Variant(REWRITES[name], changed, parent.name, predicted=_promise(rows)))
-    rows = match_layout(findings)
+    rows = findings[findings["remedy"] == "channels_last"]
     if len(rows) and not options.channels_last:
         changed, promise = replace(options, channels_last=True), _promise(rows)
         found.append(Variant("channels-last inputs", changed, parent.name, predicted=promise))
@@ -95,7 +94,7 @@ def _promise(rows: pd.DataFrame) -> VariantGain | None:
     """The sum of the gains that findings promise; of one with an upper bound alone, no amount."""
     if rows["basis"].eq("unknown").any():
         return None
-    several = rows["rule"].eq("fragments") | rows["gain_ms"].isna()  # each cause removes a part
+    several = rows["gain_ms"].isna()  # each cause removes a part
     ms = None if several.any() else float(rows["gain_ms"].sum())
     basis = " and ".join(dict.fromkeys(rows["basis"]))
     low = 0.0 if ms is None else float(rows["low_ms"].sum())

@@ -204,7 +204,7 @@ class Search:
         gain = variant.predicted
         if gain is None and variant.whole and self.study[variant.parent].round >= 0:
             findings = self.measurement(self.study[variant.parent]).findings
-            rows = findings[findings["hint"].str.contains(f"--dtype {variant.options.dtype}\\b")]
+            rows = findings[findings["remedy"] == variant.options.dtype]
             return float(rows["gain_ms"].fillna(rows["high_ms"] / 2).sum())
         return 0.0 if gain is None else gain.high_ms / 2 if gain.ms is None else gain.ms
 

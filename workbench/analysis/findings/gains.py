@@ -52,7 +52,8 @@ class Finding:
     """An optimisation opportunity: observation, affected rows, action and gain.
 
     ``keys`` are keys of the operators frame; the gain is then in traced time, otherwise in latency.
-    ``hint`` is code; ``place`` is where they are, if not in the layers of these rows.
+    ``hint`` is code; ``place`` is where they are, if not in the layers of these rows. ``remedy`` is
+    the name of a `Remedy`, ``channels_last`` or a dtype, if one of these is what to do.
     """
 
     title: str
@@ -61,6 +62,7 @@ class Finding:
     action: str
     hint: str
     place: str = ""
+    remedy: str = ""
 
 
 def untraced_scale(m: Measurement) -> float:
@@ -161,7 +163,7 @@ def find_pace(
 def gain_of_replacing(
     m: Measurement,
     keys: Collection[str],
-    passes: int,
+    passes: float,
     extra: Collection[str] = (),
     pace: Pace | None = None,
 ) -> Gain:

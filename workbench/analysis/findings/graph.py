@@ -10,126 +10,18 @@ import pandas as pd
 
 from workbench.analysis import dataflow
 from workbench.analysis.dataflow import POINTWISE, WEIGHTED, Dataflow, FlowStep, NodeId
-from workbench.analysis.findings import gains
+from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
 from workbench.analysis.memory import activation_bytes
 from workbench.analysis.run import Measurement
 from workbench.frames import format_size, plural
 from workbench.records.layers import Value
+from workbench.records.runs import Rewrite
+from workbench.remedies import NEAREST, REMEDIES
 
 #: What to do, and the same in code.
 Advice = tuple[str, str]
 
-_GELU = (
-    "0.5 * x * (1 + torch.tanh(0.7978846 * (x + 0.044715 * x * x * x)))"
-    "  # `workbench export MODEL --rewrite gelu_tanh` does it"
-)
-
-#: By name of the kernel; each rewrite computes the same, unless its hint says otherwise.
-ADVICE: dict[str, Advice] = {
-    "gelu": ("write GELU with tanh, which XNNPACK supports in every dtype", _GELU),
-    "elu": (
-        "write ELU with relu and exp, which XNNPACK supports",
-        "torch.relu(x) - torch.relu(1 - torch.exp(x))",
-    ),
-    "mean": (
-        "keep the dimensions and drop them afterwards",
-        "x.mean((2, 3), keepdim=True).flatten(1)",
-    ),
-    **dict.fromkeys(
-        ("mm", "addmm"), ("multiply as a batch of one", "torch.bmm(a[None], b[None])[0]")
-    ),
-    "select_copy": ("slice and reshape instead of selecting", "x[:, :1].flatten(1)  # for x[:, 0]"),
-    "split_with_sizes_copy": (
-        "slice instead of splitting",
-        "a, b = x[:, :n], x[:, n:]  # for x.split(n, 1), x.chunk(2, 1)",
-    ),
-    "alias_copy": (
-        "drop what returns its input: a slice of everything, .contiguous(), .detach()",
-        "x if x.shape[1] == n else x[:, :n]  # for x[:, :n]",
-    ),
-    "squeeze_copy": (
-        "reshape instead of squeezing or unbinding",
-        "q = qkv[..., :n]  # and so on, for qkv.reshape(..., 3, ...).unbind(...)",
-    ),
-    "expand_copy": (
-        "drop expansions to the existing shape; let arithmetic broadcast the others",
-        "workbench export MODEL --rewrite expansions  # drops the former",
-    ),
-    "hardsigmoid": (
-        "write it with clamp, or let the export do it",
-        "workbench export MODEL --rewrite hardsigmoid  # torch.clamp(x + 3, 0, 6) / 6",
-    ),
-    "pow": (
-        "multiply, or take the square root, instead of raising to a power",
-        "x * x  # for x ** 2; torch.sqrt(x) for x ** 0.5",
-    ),
-    "native_layer_norm": (
-        "export it as matrix products and elementwise operators, use a norm that folds into a "
-        "convolution (batch norm), or normalise less often: XNNPACK has no layer norm",
-        "workbench export MODEL --rewrite norms",
-    ),
-    "upsample_nearest2d": (
-        "resize bilinearly, which XNNPACK supports, or repeat by concatenation",
-        'F.interpolate(x, scale_factor=2, mode="bilinear")  # another function: retrain or check',
-    ),
-    "_to_dim_order_copy": (
-        "keep everything in one dtype: each cast splits the graph",
-        "workbench export MODEL --rewrite casts  # folds those of constants; or hardsigmoid, silu",
-    ),
-    "_softmax": (
-        "apply the softmax to the last dimension, the only one that XNNPACK supports",
-        "x.flatten(2).transpose(1, 2).softmax(-1).transpose(1, 2).reshape(x.shape)  # in four "
-        "dimensions, upstream's delegate normalises the channels of an image instead",
-    ),
-    "index": (
-        "slice or concatenate instead of indexing with a tensor",
-        "x[:, start:stop]  # for x[ids]",
-    ),
-    "index_put": (
-        "export a language model with upstream's attention, which writes its KV cache in place",
-        "workbench export llm:params.json,sdpa=1  # upstream: use_sdpa_with_kv_cache",
-    ),
-    "custom_sdpa": (
-        "attend to fewer positions: the time grows with those in the KV cache, and the operator is "
-        "upstream's own, without XNNPACK",
-        "workbench run MODEL.pte --phase near=1@16 --phase far=1@240",
-    ),
-    "embedding": (
-        "quantise the table if it does not fit in the cache: the operator only copies rows",
-        "workbench export llm:NAME,embedding=8  # upstream: embedding_quantize",
-    ),
-    "where": ("multiply by a mask, or clamp, instead of selecting", "x * mask + y * (1 - mask)"),
-}
-
-#: How many operators of the delegate replace a kernel; of others, the gain has only an upper bound.
-_PASSES = {
-    "addmm": 1, "alias_copy": 0, "_to_dim_order_copy": 0, "mean": 1, "mm": 1, "pow": 1,
-    "select_copy": 1, "split_with_sizes_copy": 1, "squeeze_copy": 1, "expand_copy": 1,
-    "hardsigmoid": 3, "_softmax": 3, "where": 3, "elu": 5, "gelu": 9,
-}  # fmt: skip
-_REASONS = {
-    "dynamic": ("make its shape static", "example inputs of the size that is deployed"),
-    "type": ("compute it in a dtype that XNNPACK supports", "x.float()"),
-}
-_PARTITION = "workbench export MODEL  # lists the operators that were not delegated, where and why"
-_REWRITE = (
-    "rewrite it with operators that XNNPACK supports, or remove it from the model",
-    _PARTITION,
-)
-
-
-def advise(operator: str, reason: str) -> Advice:
-    """Advice on an operator that was not delegated, for the reason that the partitioner gave."""
-    found = (advice for word, advice in _REASONS.items() if word in reason.lower())
-    return ADVICE.get(operator) or next(found, _REWRITE)
-
-
-_UNSEAL = (
-    "unroll the recurrence, with slices for the gates",
-    "workbench export MODEL --rewrite slices",
-)
-_SAFE_SOFTMAX = {"eq", "logical_not", "any", "where"}
 #: Operators of a delegate that compute channels last: the exporter converts the layout around them.
 _CHANNELS_LAST = frozenset(
     """
@@ -147,7 +39,6 @@ _SQUEEZE = (
 )
 #: Converts the dtype, such as to int8, and no layout.
 _CAST = "Convert"
-_SLICES = {"split_with_sizes_copy", "slice_copy"}
 _TRANSPOSES = ("StaticTranspose", "permute_copy", "transpose_copy")
 #: Share of the latency from which the head is worth a finding: more than layers of its size take.
 _HEAD = 0.25
@@ -180,42 +71,108 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         replace(gain, high=gain.high + _joined_calls_ms(m, keys + waiting)),
         keys + waiting,
         "compute it once, when the model is built, and keep the result as a buffer",
-        'self.register_buffer("table", compute_table(...))  # in __init__; forward() only reads it',
+        commands.apply(m, "constants"),
+        remedy="constants",
     )
 
 
-def find_rewrites(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Operators for which the export has shown that fewer of them, or less work, do the same."""
+def find_remedies(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Operators for which the export has shown that a remedy computes the same."""
+    claimed = set[str]()
     for rewrite in m.export.rewrites if m.export else ():
-        nodes = {*rewrite.nodes}
-        keys = keys_of(
-            m, (s for s in m.flow.steps if s.origin and s.origin.node in nodes), unclaimed
-        )
-        if not keys:
-            continue
+        remedy, nodes = REMEDIES.get(rewrite.name), {*rewrite.nodes}
+        steps = [s for s in m.flow.steps if s.origin and s.origin.node in nodes]
+        keys = keys_of(m, steps, unclaimed)
+        if remedy is None or claimed.issuperset(keys):
+            continue  # an earlier remedy is the better one
+        claimed |= {*keys}
+        kinds = m.costs["kind"]
+        kernels = [key for key in keys if kinds[key] == "portable"]
+        outside = time_spent(m, kernels).ms > time_spent(m, keys).ms / 2
         extra = [key for key in _layouts_around(m, keys) if key in unclaimed and key not in keys]
         extra += gains.call_keys(m, keys)
-        spent, around, kept = time_spent(m, keys), time_spent(m, extra), rewrite.kept
-        most = spent.high + around.high + _joined_calls_ms(m, keys)
-        least, typical, worst = kept / 2 * spent.ms, kept * spent.ms, 2 * kept * spent.ms
-        joined = 0.0
-        if rewrite.name == "functions":
-            # The delegates and layouts around it are joined, and its operators run like these.
-            # XNNPACK computes some with the operator before, at no cost.
-            joined, rows = around.ms, m.costs.loc[keys]
-            rows = rows[(rows["kind"] == "delegated") & (rows["bytes"] > rows["bytes"].max() / 2)]
-            if len(rows):
-                pace = kept * len(nodes) * rows["mean_ms"] / rows["calls"]
-                least, typical, worst = 0.0, pace.median(), 2 * pace.max()
-        low = max(0.0, spent.low - worst)
-        gain = Gain(max(low, spent.ms + joined - typical), low, most - least, "twin")
+        if outside:
+            reasons = dict.fromkeys(_reason_of(m, step) for step in steps if step.is_kernel)
+            because = "; ".join(filter(None, reasons)) if len(reasons) < 3 else ""
+            title = f"outside the delegate: {_names(m.costs.loc[kernels])}"
+            title += f" ({because})" if because else ""
+        else:
+            title = f"less work computes the same: {rewrite.text}"
+        proof = f"on random tensors, the results agree ({rewrite.sqnr_db:.0f} dB)"
+        if remedy.differs or math.isnan(rewrite.sqnr_db):
+            proof = f"another function: {remedy.differs}" if remedy.differs else "not compared"
+        gain = _gain_of_remedy(m, rewrite, keys, extra, outside)
         yield Finding(
-            f"less work computes the same: {rewrite.text}",
+            title,
             gain,
             keys + extra,
-            "write it so, or let the export do it: on random tensors, the results agree "
-            f"({rewrite.sqnr_db:.0f} dB)",
-            f"workbench export MODEL --rewrite {rewrite.name}",
+            f"{rewrite.text if outside else 'write it so, or let the export do it'}; {proof}",
+            commands.apply(m, rewrite.name),
+            remedy=rewrite.name,
+        )
+
+
+def _gain_of_remedy(
+    m: Measurement, rewrite: Rewrite, keys: list[str], extra: list[str], outside: bool
+) -> Gain:
+    """What a remedy saves: of kernels, what they take more than operators of the delegate do."""
+    if outside and rewrite.passes and m.costs["bytes"].notna().any():
+        gain = gains.gain_of_replacing(m, keys, rewrite.passes / len(keys), extra)
+        return replace(gain, high=gain.high + _joined_calls_ms(m, keys))
+    spent, around, kept = time_spent(m, keys), time_spent(m, extra), rewrite.kept
+    most = spent.high + around.high + _joined_calls_ms(m, keys)
+    if outside:
+        return Gain.at_most(most)
+    least, typical, worst = kept / 2 * spent.ms, kept * spent.ms, 2 * kept * spent.ms
+    joined = 0.0
+    if rewrite.name == "functions":
+        # The delegates and layouts around it are joined, and its operators run like these.
+        # XNNPACK computes some with the operator before, at no cost.
+        joined, rows = around.ms, m.costs.loc[keys]
+        rows = rows[(rows["kind"] == "delegated") & (rows["bytes"] > rows["bytes"].max() / 2)]
+        if len(rows):
+            pace = kept * len(rewrite.nodes) * rows["mean_ms"] / rows["calls"]
+            least, typical, worst = 0.0, pace.median(), 2 * pace.max()
+    low = max(0.0, spent.low - worst)
+    return Gain(max(low, spent.ms + joined - typical), low, most - least, "twin")
+
+
+#: Floating-point types that XNNPACK does not compute in.
+_NOT_DELEGATED = {
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "fp64": "float64",
+    "float64": "float64",
+}
+#: A part of the time from which on something needs a finding.
+_LEAST_PART = 0.1
+
+
+def find_dtype_outside(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Kernels in a floating-point type that is never delegated."""
+    if m.export is None or m.export.backend == "portable":
+        return
+    steps: dict[str, list[FlowStep]] = {}
+    for step in m.flow.steps:
+        tensors = [m.flow.tensors[t] for t in (*step.reads, *step.writes) if t in m.flow.tensors]
+        wide = [_NOT_DELEGATED[t.dtype] for t in tensors if t.dtype in _NOT_DELEGATED]
+        if step.is_kernel and wide:
+            steps.setdefault(wide[0], []).append(step)
+    for dtype, kernels in steps.items():
+        keys = keys_of(m, kernels, unclaimed)
+        if not keys:
+            continue
+        spent = time_spent(m, keys + gains.call_keys(m, keys))
+        whole = dtype == "bfloat16" and m.export.dtype == "bf16"
+        title = f"XNNPACK computes nothing in {dtype}: {_names(m.costs.loc[keys])} run outside the "
+        title += f"delegate, {100 * gains.share_of(m, spent.ms):.0f} % of the time"
+        hint = commands.command(m, "profile", dtype="fp32")
+        action = "export it in fp32 or fp16, which are delegated"
+        if not whole:
+            action = "keep these tensors in single precision"
+            hint = 'self.register_buffer("table", table.float())  # and no .double() in forward()'
+        yield Finding(
+            title, Gain.at_most(spent.high), keys, action, hint, remedy="fp32" if whole else ""
         )
 
 
@@ -285,31 +242,7 @@ def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
         f"{_names(rows[rows['kind'] == 'portable'])}",
         Gain.at_most(spent.high + _joined_calls_ms(m, keys)),
         keys,
-        *ADVICE["index_put"],
-    )
-
-
-def find_safe_softmax(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Attention whose guard against fully masked rows is not delegated."""
-    lines: dict[tuple[str, str], list[FlowStep]] = {}
-    for step in m.flow.steps:
-        if step.is_kernel and step.origin:
-            lines.setdefault((step.origin.module, step.origin.source), []).append(step)
-    guarded = [steps for steps in lines.values() if {step.type for step in steps} >= _SAFE_SOFTMAX]
-    keys = keys_of(m, (step for steps in guarded for step in steps), unclaimed)
-    if not keys:
-        return
-    rows, calls = m.costs.loc[keys], gains.call_keys(m, keys)
-    gain = gains.gain_of_replacing(m, keys, 0, calls)
-    yield Finding(
-        f"{plural(len(guarded), 'softmax')} with a guard for fully masked rows that is not "
-        f"delegated: {_names(rows)}",
-        replace(gain, high=gain.high + _joined_calls_ms(m, keys)),
-        keys + calls,
-        "write attention as two matrix products and a softmax, or let the export do it",
-        "workbench export MODEL --rewrite attention  # without a mask; with one: "
-        "((q * d**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v, or in transformers "
-        'attn_implementation="eager"',
+        *NEAREST["index_put"],
     )
 
 
@@ -322,7 +255,8 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         keys = list(rows.index)
         title = f"nothing is delegated: {plural(len(rows), 'operator')} run in portable kernels"
         gain = Gain.at_most(time_spent(m, keys).ms)
-        yield Finding(title, gain, keys, "export the model for XNNPACK", _PARTITION)
+        hint = commands.command(m, backend="xnnpack")
+        yield Finding(title, gain, keys, "export the model for XNNPACK", hint)
         return
     if m.export and portable:
         return
@@ -334,37 +268,78 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
     sealed = rows["module_class"].isin(dataflow.SEALED)
     # The operators of a recurrence have one cause.
     names = names.mask(sealed, ", ".join(names[sealed].value_counts().index))
-    for name, part in rows.groupby(names, sort=False):
+    reasons = {key: _reason_of_row(m, key) for key in rows.index}
+    for (name, reason), part in rows.groupby([names, names.index.map(reasons)], sort=False):
         if name == "OPERATOR_CALL":
             continue
         keys = [key for key in part.index if key not in casts]
         if not keys:
             continue
-        reason, source = _reason(m, name.partition(",")[0])
-        part, advice = part.loc[keys], advise(name, reason)
-        passes = _PASSES.get(name)
+        part, in_recurrence = part.loc[keys], bool(sealed[keys].any())
         if name == "native_layer_norm":
             keys += [key for key in casts if key in unclaimed]
-        if part["module_class"].isin(dataflow.SEALED).any():
-            advice, passes = _UNSEAL, None
         layouts = [key for key in _layouts_around(m, keys) if key in unclaimed]
-        # Only an operator that works in any layout can join the delegates around it.
-        joins = layouts if name in POINTWISE | _SLICES | {"mean"} or not passes else []
         calls = gains.call_keys(m, keys)
-        if passes is None or m.costs["bytes"].isna().all():
-            gain = Gain.at_most(time_spent(m, keys + layouts + calls).ms)
-        else:
-            gain = gains.gain_of_replacing(m, keys, passes, [*joins, *calls])
-        if gain.basis != "bound" or advice == _UNSEAL:
-            gain = replace(gain, high=gain.high + _joined_calls_ms(m, keys))
+        gain = Gain.at_most(time_spent(m, keys + layouts + calls).ms)
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {plural(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""
         verb = "run" if ", " in name else "runs"
         title = f"{name} {verb} outside the delegate{because}: {times}{around}"
         keys += [*layouts, *calls]
-        place = gains.layers_of(part) or source
-        yield Finding(title, gain, keys, *advice, place)
+        if in_recurrence:
+            gain = replace(gain, high=gain.high + _joined_calls_ms(m, keys))
+            action = "unroll the recurrence, with slices for the gates"
+            yield Finding(title, gain, keys, action, commands.apply(m, "slices"), remedy="slices")
+            continue
+        action, hint = NEAREST.get(name, (_NO_REMEDY, ""))
+        yield Finding(title, gain, keys, action, hint, gains.layers_of(part))
+
+
+#: What is said of an operator that nothing known replaces; its title has the reason.
+_NO_REMEDY = "no known remedy"
+
+
+def find_rest(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """What takes much of the time and has no finding."""
+    rows = m.costs[m.costs.index.isin(unclaimed)]
+    names = rows["operator"].where(rows["kind"] == "delegated", rows["operator"].map(_kernel_name))
+    for name, part in rows.groupby(names.mask(~rows["kind"].isin(_OPERATOR_KINDS))):
+        spent = time_spent(m, part.index)
+        if gains.share_of(m, spent.ms) < _LEAST_PART:
+            continue
+        reason = "" if m.export is None else _reason_of_row(m, part.index[0])
+        share = f"{100 * gains.share_of(m, spent.ms):.0f} % of the time"
+        where = "in the delegate" if (part["kind"] == "delegated").all() else "outside of it"
+        because = f"; ExecuTorch says: {reason}" if reason else ""
+        title = f"{name} takes {share} {where}, and no remedy is known{because}"
+        yield Finding(title, Gain.at_most(spent.high), [*part.index], _NO_REMEDY, "")
+
+
+#: Rows that execute an operator of the model.
+_OPERATOR_KINDS = ["delegated", "portable"]
+
+
+def find_overhead(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Delegates and calls that take more than their operators: these are many, and tiny."""
+    kinds = ["delegate_overhead", "call_overhead", "framework"]
+    rows = m.costs[m.costs["kind"].isin(kinds) & m.costs.index.isin(unclaimed)]
+    spent = time_spent(m, rows.index)
+    operators = m.costs[m.costs["kind"].isin(_OPERATOR_KINDS)]
+    if gains.share_of(m, spent.ms) < _LEAST_PART or operators.empty:
+        return
+    layers = operators.groupby(operators["module"].fillna(""))["calls"].sum()
+    busiest = layers.sort_values(ascending=False).index[0] or "the model"
+    count = int(operators["calls"].sum())
+    yield Finding(
+        f"starting {plural(count, 'operator')} takes {100 * gains.share_of(m, spent.ms):.0f} % of "
+        f"the time, {1e3 * spent.ms / max(count, 1):.2g} µs each; most are in {busiest}",
+        Gain.at_most(spent.high),
+        [*rows.index],
+        "compute more with each operator: take what does not wait for an earlier step out of "
+        "loops, and batch products of one weight or one input",
+        "torch.stack(inputs) @ weight  # for [x @ weight for x in inputs]",
+    )
 
 
 def find_needless_transposes(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -404,13 +379,15 @@ def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[
                 action += "; tensors of one pixel, as after pooling, are then copied between two "
                 action += "delegates, which costs a part of that"
                 gain = Gain.at_most(gain.ms)
-        else:
-            action, hint = _ONE_LAYOUT
-            if squeezed and cause in POINTWISE | {"mean"}:
-                action, hint = _SQUEEZE
-            elif not mixed:
-                action += ", or channels-last images throughout"
-            gain = Gain.at_most(gain.ms)
+            hint = f"{commands.command(m, channels_last=True)}\n{hint}"
+            yield Finding(title, gain, keys, action, hint, remedy="channels_last")
+            continue
+        action, hint = _ONE_LAYOUT
+        if squeezed and cause in POINTWISE | {"mean"}:
+            action, hint = _SQUEEZE
+        elif not mixed:
+            action += ", or channels-last images throughout"
+        gain = Gain.at_most(gain.ms)
         yield Finding(title, gain, keys, action, hint)
 
 
@@ -472,7 +449,7 @@ def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Findi
         gain,
         keys + layouts,
         "replace the operators that split it, the most frequent first",
-        _PARTITION,
+        f"{commands.command(m)}  # lists them, where and why",
     )
 
 
@@ -562,12 +539,23 @@ def _kernel_name(operator: str) -> str:
     return kernel.partition(".")[0].partition(" (")[0]
 
 
-def _reason(m: Measurement, name: str) -> tuple[str, str]:
-    """The partitioner's reason for leaving an operator, and one source line of it."""
-    for row in m.export.partition if m.export else ():
-        if not row.delegated and row.operator.partition(".")[2].partition(".")[0] == name:
-            return row.reason, row.source
-    return "", ""
+def _reason_of_row(m: Measurement, key: str) -> str:
+    """Why the partitioner left the operator of a row; empty if it gave no reason."""
+    steps = [step for step in gains.steps_of(m, [key]) if step.is_kernel]
+    return _reason_of(m, steps[0]) if steps else ""
+
+
+def _reason_of(m: Measurement, step: FlowStep) -> str:
+    """Why the partitioner left an operator of a line; of another line, only if it has no other."""
+    rows = [
+        row
+        for row in (m.export.partition if m.export else ())
+        if not row.delegated and row.operator.partition(".")[2].partition(".")[0] == step.type
+    ]
+    source = step.origin.source if step.origin else ""
+    here = [row for row in rows if row.source == source]
+    reasons = dict.fromkeys(row.reason for row in here or rows)
+    return next(iter(reasons)) if len(reasons) == 1 else ""
 
 
 def _joined_calls_ms(m: Measurement, keys: Collection[str]) -> float:
@@ -629,7 +617,7 @@ _NO_PERMUTATION = (
 )
 _ONE_DELEGATE = (
     "keep both ends in one delegate: layouts are converted at delegate boundaries",
-    _PARTITION,
+    "workbench export MODEL  # lists the operators that were not delegated, where and why",
 )
 _FOUR_DIMENSIONS = (
     "use operands of four dimensions: around others, such as scalars, the exporter leaves channels "

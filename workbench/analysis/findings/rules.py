@@ -26,12 +26,12 @@ _NUMBERS = ("gain_ms", "low_ms", "high_ms", "share")
 #: A gain that the traces do not show.
 _UNMEASURED: dict[str, Any] = {"basis": "unmeasurable"}
 _UNMEASURED |= dict.fromkeys(("spent", *_NUMBERS), math.nan)
-#: Fixes that are another export, whose delegates and operators may be others.
-_EXPORTS = r"--dtype |--rewrite |channels-last inputs"
 #: The notebook that shows the evidence.
 NOTEBOOK = "15_report"
 
 
+#: The rule about rows that no other one explains.
+REST = "no known remedy"
 #: A rule looks at the rows that no earlier one explained.
 Find = Callable[[Measurement, Collection[str]], Iterator[Finding]]
 
@@ -48,11 +48,11 @@ _MEMORY = "How much memory, and how long until the first output?"
 #: rows, which later rules then skip, and whether it needs times that mean something. The best
 #: explanation comes first.
 RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
-    ("rewrite", graph.find_rewrites, _OPERATORS, True, False),
+    ("dtype outside", graph.find_dtype_outside, _UNDELEGATED, True, False),
+    ("remedy", graph.find_remedies, _OPERATORS, True, False),
     ("fixed work", graph.find_fixed, _OPERATORS, True, False),
     ("logits", graph.find_logits, _OPERATORS, True, False),
     ("KV cache", graph.find_caches, _UNDELEGATED, True, False),
-    ("safe softmax", graph.find_safe_softmax, _UNDELEGATED, True, False),
     ("undelegated", graph.find_undelegated, _UNDELEGATED, True, False),
     ("needless transposes", graph.find_needless_transposes, _OPERATORS, True, False),
     ("batch norm", graph.find_batch_norm, _LAYERS, True, False),
@@ -63,6 +63,7 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
     ("compute-bound", times.find_compute_bound, _OPERATORS, True, True),
     ("head", graph.find_head, _OPERATORS, False, False),
     ("layout", graph.find_layout_changes, _CATEGORIES, False, False),
+    ("overhead", graph.find_overhead, _CATEGORIES, False, True),
     ("fragments", graph.find_fragments, _UNDELEGATED, False, False),
     ("no speed-up", times.find_slow_products, _SPEEDUPS, False, True),
     ("wide weights", times.find_wide_weights, _OPERATORS, False, False),
@@ -77,6 +78,7 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
     ("weights twice", times.find_weights_twice, _MEMORY, False, True),
     ("slow start", times.find_slow_start, _MEMORY, False, True),
     ("wide arenas", times.find_wide_arenas, _MEMORY, False, False),
+    (REST, graph.find_rest, _OPERATORS, False, True),
 )
 
 
@@ -88,13 +90,15 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
     those with the most operators first, without gain or share. Where the shares of a measurement do
     not hold, gains that follow from them are not stated; these findings come last.
     """
-    unclaimed, holds = set(m.costs.index), "shares" in m.use[0]
-    found = []
+    unclaimed, rest = set(m.costs.index), set(m.costs.index)
+    holds, found = "shares" in m.use[0], list[dict[str, Any]]()
     for name, find, heading, claims, timed in RULES:
         if m.runtime or (m.emulated and timed):  # the rules are about ExecuTorch
             continue
         about = {"rule": name, "notebook": NOTEBOOK, "heading": heading}
-        rows = [about | _row(finding, m) for finding in find(m, unclaimed)]
+        rows = [
+            about | _row(finding, m) for finding in find(m, rest if name == REST else unclaimed)
+        ]
         if m.emulated:
             rows.sort(key=lambda row: -len(row["keys"].splitlines()))
         else:
@@ -104,15 +108,11 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
                 if row["of"] == "latency" and row["keys"] and row["basis"] != "measured":
                     row |= _UNMEASURED
         found += rows
+        explained = {key for row in rows for key in row["keys"].splitlines()}
+        rest -= explained
         if claims:
-            unclaimed -= {key for row in rows for key in row["keys"].splitlines()}
+            unclaimed -= explained
     table = pd.DataFrame(found, columns=FINDINGS.names)
-    for name in variants.CURES:
-        cured = variants.match_findings(table, name)
-        rows = cured.index[cured["rule"] != "fragments"]
-        table.loc[rows, "action"] += f"; `workbench export MODEL --rewrite {name}` does it"
-    exports = (table["action"] + table["hint"]).str.contains(_EXPORTS)
-    table.loc[exports & (table["basis"] != "measured"), "action"] += variants.UNCHECKED
     table = table.astype({"rank": int} | dict.fromkeys(_NUMBERS, float))
     return check(variants.rank_findings(table, by_gain=not m.emulated), FINDINGS)
 
@@ -160,5 +160,6 @@ def _row(finding: Finding, m: Measurement) -> dict[str, Any]:
         "basis": gain.basis,
         "action": finding.action,
         "hint": finding.hint,
+        "remedy": finding.remedy,
         "keys": "\n".join(finding.keys),
     }

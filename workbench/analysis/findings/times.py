@@ -10,12 +10,13 @@ import pandas as pd
 
 from workbench.analysis import compare, dtypes, statistics
 from workbench.analysis.dataflow import SEALED, WEIGHTED, FlowStep
-from workbench.analysis.findings import gains
+from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent, untraced_scale
 from workbench.analysis.layers import NO_LAYER
 from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Measurement
+from workbench.export.precision import PRECISIONS
 from workbench.frames import format_ms, format_range, format_size, plural
 from workbench.records.layers import Value
 from workbench.records.runs import Experiment, RunRecord, list_differences, same_model
@@ -46,11 +47,11 @@ _QUANTIZE = {
     ),
     "not a linear layer": (
         "export in int8, which quantises convolutions too",
-        "workbench profile MODEL --dtype int8",
+        "int8",
     ),
     "its inputs": (
         "give these layers inputs in multiples of 32, or export in int8dyn",
-        "workbench profile MODEL --dtype int8dyn",
+        "int8dyn",
     ),
 }
 
@@ -127,9 +128,9 @@ def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             + (f"; ran in {', '.join(list(functions)[:2])}" if functions else ""),
             gain,
             keys,
-            "check which kernel it runs, and give it operands that the extension's kernel supports:"
-            " another dtype, static per-channel weights, no depthwise or grouped convolution",
-            "workbench export MODEL --dtype int8",
+            "check which kernel it runs: static weights, dense convolutions and wide layers have "
+            f"kernels of {comparison.toggle}",
+            "wb.show(wb.open_run('RUN_DIR'), 'kernels')",
         )
 
 
@@ -156,7 +157,8 @@ def find_wide_weights(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         Gain.at_most(time_spent(m, keys).ms),
         keys,
         "store these weights in half precision; this pays on an Arm CPU with SME2",
-        "workbench export MODEL --dtype fp16w",
+        commands.command(m, dtype="fp16w"),
+        remedy="fp16w",
     )
 
 
@@ -175,7 +177,7 @@ def find_tiny_operators(m: Measurement, unclaimed: Collection[str]) -> Iterator[
         Gain.at_most(time_spent(m, keys).ms),
         keys,
         "do more per call: batch inputs, merge operators, remove those without effect",
-        "workbench export MODEL --rewrite all  # removes some",
+        commands.command(m, rewrite=("all",)) + "  # removes some",
     )
 
 
@@ -266,7 +268,8 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
             gain,
             (),
             f"use {best} if its accuracy suffices: see the record of its export",
-            f"workbench profile MODEL --dtype {best}",
+            commands.command(m, "profile", dtype=best),
+            remedy=best,
         )
     # Peaks say more: see `find_memory_bound` and `find_compute_bound`.
     if latencies or m.roofline is not None or dtype != "fp32":
@@ -283,7 +286,8 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         Gain.at_most(0.75 * time_spent(m, keys).ms),
         keys,
         "export the model in int8 and measure it",
-        "workbench profile MODEL --dtype int8",
+        commands.command(m, "profile", dtype="int8"),
+        remedy="int8",
     )
 
 
@@ -342,7 +346,8 @@ def find_float_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
                 Gain.at_most(0.75 * time_spent(m, keys).ms),
                 keys,
                 action,
-                hint,
+                commands.command(m, "profile", dtype=hint) if hint in PRECISIONS else hint,
+                remedy=hint if hint in PRECISIONS else "",
             )
 
 
@@ -376,7 +381,8 @@ def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         keys,
         "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
         "not help",
-        f"workbench profile MODEL --dtype {dtype}  # one byte per weight",
+        commands.command(m, "profile", dtype=dtype) + "  # one byte per weight",
+        remedy=dtype,
     )
 
 
@@ -423,7 +429,7 @@ def find_weight_groups(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         Gain.at_most(_GROUPING * time_spent(m, keys).ms),
         keys,
         "use larger groups, and check the accuracy; KleidiAI's kernels for groups do not use SME2",
-        f"workbench profile MODEL --dtype 8da4w --group-size {_LARGE_GROUP}",
+        commands.command(m, "profile", dtype="8da4w", group_size=_LARGE_GROUP),
     )
 
 
@@ -457,7 +463,8 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         gain,
         list(rows["key"]),
         f"reduce the arithmetic, or use int8, which this core computes {faster}",
-        f"workbench profile MODEL --dtype {dtype}",
+        commands.command(m, "profile", dtype=dtype),
+        remedy=dtype,
     )
 
 
