@@ -27,6 +27,7 @@ T = TypeVar("T")
 MANIFEST = "manifest.json"
 METRICS = "metrics.json"
 SUMMARY = "analysis_summary.json"
+CHECKS = "checks.json"
 REPORT_HTML = "report.html"
 REPORT_MD = "report.md"
 REPORT_IPYNB = "report.ipynb"

@@ -24,8 +24,9 @@ from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.analysis.sweeps import find_control
+from workbench.analysis.trials import check_findings
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.export.artifact import apply_recipe, export_model
+from workbench.export.artifact import apply_recipe, export_model, keep_models
 from workbench.export.program import SUFFIXES, Program, open_program
 from workbench.export.runtimes import check_side, open_side, reload_model
 from workbench.frames import format_share, plural
@@ -51,6 +52,7 @@ from workbench.run.plan import check_toggle, make_plan, read_sweep
 from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
 from workbench.run.targets import open_target
+from workbench.run.targets.host import HOST
 from workbench.store import atomic_write, sha256_of
 
 if TYPE_CHECKING:  # these import PyTorch
@@ -162,6 +164,7 @@ def profile(
         started = beside.submit(stack.enter_context, prepare_kernel()) if report else None
         with contextlib.suppress(TimeoutError):  # an export takes longer
             compiling.result(COMPILED_S)
+        stack.enter_context(keep_models())
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
         runner = compiling.result()
         if kernel := started.result() if started else None:
@@ -172,6 +175,10 @@ def profile(
             with optional("the machine's peaks", tell):
                 measure_roof(run.path, runner=runner, progress=tell)
         run = open_run(run, categories=categories)
+        if effort == "full" and measure.evidence and target is HOST:
+            with optional("trying remedies", tell):
+                check_findings(run, runner=runner, progress=tell)
+                run = open_run(run, categories=categories)
 
         def write() -> None:
             with optional("CSV and JSON files", tell):

@@ -21,9 +21,10 @@ from workbench.records.runs import Experiment, Export, Phase, PlannedProgram, Ru
 
 #: What a gain was concluded from.
 _BASES = {
-    "removal": "measured time of the removed operators",
-    "twin": "from similar operators of this run",
-    "roofline": "estimated from the best rates that were measured",
+    "checked": "measured on this part",
+    "removal": "estimate: measured time of the removed operators",
+    "twin": "estimate from similar operators of this run",
+    "roofline": "estimate from the best rates that were measured",
 }
 NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside the traces."
 
@@ -189,7 +190,7 @@ def describe_gain(row: dict[str, Any]) -> str:
         ends = format_range(row["low_ms"], row["high_ms"]) if row["high_ms"] > 0 else ()
         return f"{text}, between {' and '.join(ends)}" if ends else text
     if row["basis"] == "bound":
-        return f"at most {_format_gain(row, 'high_ms')[0]} ({format_share(row['share'])})"
+        return f"estimate: at most {_format_gain(row, 'high_ms')[0]} ({format_share(row['share'])})"
     gain, low, high = _format_gain(row, "gain_ms", "low_ms", "high_ms")
     return (
         f"{gain} ({format_share(row['share'])}), between {low} and {high}; "

@@ -97,13 +97,27 @@ def report(
 @click.option("--experiment", default="", help="Which one [default: the first candidate].")
 @click.option("--threads", type=int, help="At which thread count [default: the first].")
 @BASELINE
-def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str) -> Output:
+@click.option(
+    "--check", is_flag=True, help="Try the remedies of the first findings on their parts."
+)
+@click.option("--top", default=3, show_default=True, help="With --check: findings to try.")
+@click.option("--model", default="", help="With --check: the run's model, if it is code in a file.")
+def findings(
+    run_dir: Path, experiment: str, threads: int | None, baseline: str, check: bool, top: int,
+    model: str,
+) -> Output:  # fmt: skip
     """List optimisation opportunities, the most promising first."""
     from workbench.analysis.describe import NO_PROGRAM, describe_latency, list_findings
     from workbench.analysis.open import open_run
     from workbench.frames import EMULATED
 
     run = open_run(run_dir, baseline=baseline)
+    if check:
+        from workbench.analysis.trials import check_findings
+
+        with show_progress() as progress:
+            check_findings(run, model or None, top=top, progress=progress)
+        run = open_run(run_dir, baseline=baseline)
     name = experiment or run.subject.name
     measurement = run[name, threads] if threads else run[name]
     found = measurement.findings

@@ -8,7 +8,9 @@ import json
 import os
 import platform
 import time
+import weakref
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -137,6 +139,7 @@ def _export_model(
     model = choose_inputs(model, options)
     report(f"tracing {model.name}", 0.1)
     trace = trace_model(model)
+    _remember(trace.graph, model)
     made_from = _list_sources(trace, options)
     pte = _pte_path(model.name, options, root)
     if not plain and model is not given:
@@ -216,6 +219,36 @@ def _export_model(
     program = Program(pte, sha256, export, store.file_state(pte))
     _report_problems(program, report)
     return program
+
+
+#: Models that were exported, by their graphs, as long as their modules are in use.
+_EXPORTED: dict[str, tuple[weakref.ref[Any], LoadedModel]] = {}
+_KEPT: ContextVar[list[Any] | None] = ContextVar("kept", default=None)
+
+
+def _remember(graph: str, model: LoadedModel) -> None:
+    module: Any = model.module
+    _EXPORTED[graph] = (weakref.ref(module), replace(model, module=None))  # type: ignore[arg-type]
+    kept = _KEPT.get()
+    if kept is not None:
+        kept.append(module)
+
+
+@contextlib.contextmanager
+def keep_models() -> Iterator[None]:
+    """Keep the models that are exported meanwhile, so that remedies can be tried on them."""
+    token = _KEPT.set([])
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
+def recall_model(graph: str) -> LoadedModel | None:
+    """The model of a graph that this process exported, if its module is still in use."""
+    reference, model = _EXPORTED.get(graph, (None, None))
+    module = reference() if reference else None
+    return replace(model, module=module) if model and module is not None else None
 
 
 def _open_export(pte: Path, made_from: dict[str, str]) -> Program | None:
@@ -313,7 +346,7 @@ def _lower(
         for names in _list_trials(suggest_rewrites(model, options, trace)):
             progress(f"trying {', '.join(names)}", 0.4)
             with contextlib.suppress(WorkbenchError):
-                lower_model(model, _with_rewrites(options, names), trace)
+                lower_model(model, _with_rewrites(options, names), trace, remedies=False)
                 error.hint = f"--rewrite {','.join(names)} exports it (tried)"
                 break
         raise
@@ -332,7 +365,7 @@ def _find_cure(
         progress(f"its outputs are wrong: trying {', '.join(names)}", 0.9)
         # What fails, or has other outputs, cures nothing.
         with contextlib.suppress(WorkbenchError, RuntimeError, ValueError):
-            other = lower_model(model, _with_rewrites(options, names), trace)
+            other = lower_model(model, _with_rewrites(options, names), trace, remedies=False)
             outputs = accuracy.run_program(other.pte, other.inputs, other.layers)
             fidelity = accuracy.compare_with_model(outputs, expected, least_db)
             if not accuracy.describe_problem(fidelity):

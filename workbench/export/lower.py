@@ -154,11 +154,13 @@ def _list_graphs(exported: ExportedProgram) -> Iterator[torch.fx.Graph]:
 
 
 def lower_model(
-    model: LoadedModel, options: ExportOptions, trace: TracedModel, progress: Progress = silent
-) -> Lowered:
+    model: LoadedModel, options: ExportOptions, trace: TracedModel, progress: Progress = silent,
+    *, remedies: bool = True,
+) -> Lowered:  # fmt: skip
     """Lower a traced model to a backend; the model itself is not modified.
 
-    Without rewrites among ``options``, the program is that of upstream's documented lines.
+    What has ``remedies`` is looked for. Without rewrites among ``options``, the program is that of
+    upstream's documented lines.
     """
     progress("importing ExecuTorch", 0.15)
     from executorch.runtime import Runtime
@@ -189,9 +191,11 @@ def lower_model(
     with failure.explain(failure.LOWERING, model.origin, exported):
         made = _lower(exported, options, model.metadata, counts)
         etrecord, layers = _write_etrecord(exported, made), describe_program(made.program)
-    progress("looking for remedies", 0.7)
-    operators, outside = _list_origins(made)
-    rewrites = offer_rewrites(searched, backend, operators, outside, options.rewrite)
+    rewrites: tuple[Rewrite, ...] = ()
+    if remedies:
+        progress("looking for remedies", 0.7)
+        operators, outside = _list_origins(made)
+        rewrites = offer_rewrites(searched, backend, operators, outside, options.rewrite)
     names = Runtime.get().operator_registry.operator_names
     if missing := sorted(count_calls(layers, "kernel").keys() - names):
         raise failure.no_kernel_error(missing, made.program.exported_program(), model.origin)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
 from workbench.export import accuracy
-from workbench.upstream import tree_map_tensors
+from workbench.export.part import cut_out, record_values
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
@@ -26,19 +26,10 @@ class _Reducer:
 
     def __init__(self, module: GraphModule, inputs: Sequence[Any], lower: Lower, least_db: float):
         self.module, self.lower, self.least_db = module, lower, least_db
-        self.values: dict[Node, Any] = {}
         self.smallest: tuple[list[Node], Any, list[Any]] | None = None
-        values, until = self.values, time.monotonic() + _SECONDS
+        until = time.monotonic() + _SECONDS
         self.is_late = lambda: time.monotonic() > until
-
-        class Recorder(Interpreter):
-            def run_node(self, n: Node) -> Any:
-                result = super().run_node(n)
-                values[n] = tree_map_tensors(torch.clone, result)  # may be written into
-                return result
-
-        with torch.no_grad():
-            Recorder(module).run(*inputs, enable_io_processing=False)
+        self.values = record_values(module, inputs)
         self.nodes = [node for node in module.graph.nodes if node.op == "call_function"]
 
     def take(self, first: int, last: int) -> list[Node]:
@@ -51,20 +42,10 @@ class _Reducer:
     def is_wrong(self, first: int, last: int) -> bool:
         """Whether the program of a part gives other values than PyTorch; False if it has none."""
         part = self.take(first, last)
-        inside = {*part}
-        graph, copies, given = Graph(), dict[Node, Node](), list[Any]()
-        for source in dict.fromkeys(s for n in part for s in n.all_input_nodes if s not in inside):
-            if source.op == "get_attr":
-                copies[source] = graph.get_attr(str(source.target))
-            else:
-                copies[source] = graph.placeholder(source.name)
-                given.append(self.values[source])
-        for node in part:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-        graph.output(copies[part[-1]])
+        module, given = cut_out(self.module, part, self.values, part[-1:])
         try:
             with torch.no_grad():
-                exported = torch.export.export(GraphModule(self.module, graph), tuple(given))
+                exported = torch.export.export(module, tuple(given))
                 program = self.lower(exported)
             outputs = accuracy.run_program(program.buffer, given)
             found = accuracy.compare_with_model(outputs, [self.values[part[-1]]], self.least_db)

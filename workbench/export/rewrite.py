@@ -542,7 +542,8 @@ def offer_rewrites(
     rows = [row for double in doubles for row in operators.get(double, ())]
     if rows and "doubles" not in used:
         text = REMEDIES["doubles"].text
-        rewrites.insert(0, Rewrite("doubles", text, tuple(rows), 0.5, math.nan, len(rows)))
+        record = Rewrite("doubles", text, tuple(rows), 0.5, None, len(rows), (tuple(doubles),))
+        rewrites.insert(0, record)
     return tuple(rewrites)
 
 
@@ -560,9 +561,11 @@ def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
     largest = max((part for part, _ in parts), key=lambda part: len(part.nodes))
     nodes = tuple(dict.fromkeys(row for _, rows in parts for row in rows))
     kept = sum(part.kept for part, _ in parts) / len(parts)
-    ratio = min(round(part.sqnr_db, 1) for part, _ in parts)
+    ratios = [round(part.sqnr_db, 1) for part, _ in parts if not math.isnan(part.sqnr_db)]
+    ratio = min(ratios) if len(ratios) == len(parts) else None
     passes = sum(count_operators(part) for part, _ in parts)
-    return Rewrite(largest.name, largest.text, nodes, round(kept, 3), ratio, passes)
+    names = tuple(tuple(node.name for node in part.nodes) for part, _ in parts)
+    return Rewrite(largest.name, largest.text, nodes, round(kept, 3), ratio, passes, names)
 
 
 def _is_double(node: Node) -> bool:

@@ -28,7 +28,7 @@ from workbench.models.sources import reason
 from workbench.options import RUNTIMES, ExportOptions, Progress
 from workbench.process import silence
 from workbench.records.layers import Instruction, Layers, Method, Origin
-from workbench.records.runs import GIVEN
+from workbench.records.runs import GIVEN, Export
 from workbench.upstream import operator_label
 
 if TYPE_CHECKING:
@@ -99,16 +99,20 @@ def reload_model(program: Program) -> LoadedModel:
         given = export is not None and export.input_source == GIVEN
         hint = 'wb.profile(net, x, against=["eager"])' if given else "workbench profile MODEL"
         raise UsageError("its PyTorch model is not known", where=program.path, hint=hint)
-    settings = json.loads(export.made_from["settings"])
-    settings = {name: _as_tuple(value) for name, value in settings.items()}
-    settings |= {"sizes": tuple(dict(settings["sizes"]).items())}
-    options = ExportOptions(**settings)
+    options = read_options(export)
     model = load_model(export.spec, state_dict=options.state_dict or None)
     model = choose_inputs(model, options)
     if trace_model(model).graph != export.graph:
         what = f"{export.spec} has changed since it was exported"
         raise UsageError(what, where=program.path, hint=f"workbench profile {export.spec}")
     return model
+
+
+def read_options(export: Export) -> ExportOptions:
+    """The options that a program was exported with."""
+    settings = json.loads(export.made_from["settings"])
+    settings = {name: _as_tuple(value) for name, value in settings.items()}
+    return ExportOptions(**settings | {"sizes": tuple(dict(settings["sizes"]).items())})
 
 
 def _as_tuple(value: Any) -> Any:

@@ -102,16 +102,18 @@ class Rewrite:
     """What `--rewrite` could replace in a program, which the export has shown to be equal.
 
     ``nodes`` are operators of the edge program, of whose work the share ``kept`` remains, in
-    ``passes`` operators for each (0: not recorded); ``sqnr_db`` compares both results on random
-    tensors.
+    ``passes`` operators in all (0: not recorded); ``sqnr_db`` compares both results on random
+    tensors, and is None where they differ by design. ``parts`` name what is replaced in the trace
+    of the model, a part each.
     """
 
     name: str
     text: str
     nodes: tuple[str, ...]
     kept: float
-    sqnr_db: float
+    sqnr_db: float | None
     passes: int = 0
+    parts: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,64 @@
+"""What trying remedies brought, as a part of a run's findings."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from workbench.analysis.variants import rank_findings
+from workbench.records.checks import Check, Checks
+from workbench.records.codec import to_json
+from workbench.store import CHECKS, atomic_write, load_record
+
+
+def read_checks(run_dir: Path) -> tuple[Check, ...]:
+    """The checks that were made of a run's findings."""
+    path = run_dir / CHECKS
+    return load_record(Checks, path).checks if path.is_file() else ()
+
+
+def keep_checks(run_dir: Path, checks: Sequence[Check]) -> None:
+    """Add checks to those in a run's folder; a newer one of a remedy replaces the older."""
+    newer = {(check.program, check.remedy, check.text): check for check in checks}
+    older = {(check.program, check.remedy, check.text): check for check in read_checks(run_dir)}
+    atomic_write(run_dir / CHECKS, to_json(Checks(tuple((older | newer).values()))))
+
+
+def add_checked(findings: pd.DataFrame, checks: Sequence[Check]) -> pd.DataFrame:
+    """Findings with what their remedies brought; of one that did not help, it is said so.
+
+    A check is of the finding with the same remedy whose action names what was tried.
+    """
+    findings = findings.copy()
+    for check in checks:
+        named = findings["remedy"] == check.remedy
+        several = named & findings["title"].add(findings["action"]).str.contains(
+            check.text, regex=False
+        )
+        for row in findings.index[several if several.any() else named][:1]:
+            changes = _change(findings.loc[row].to_dict(), check)
+            findings.loc[row, list(changes)] = list(changes.values())
+    return rank_findings(findings)
+
+
+def _change(row: dict[str, Any], check: Check) -> dict[str, Any]:
+    if check.problem:
+        return {"action": f"{row['action']} (not tried: {check.problem})"}
+    tried = f"{check.tried} of {check.parts} parts" if check.tried < check.parts else "this part"
+    interval = f"[{check.low_ms:.3g}, {check.high_ms:.3g}]"
+    if check.gain_ms <= 0 or check.low_ms <= 0:
+        text = f"--rewrite {check.remedy} was tried on {tried} and does not help: "
+        text += f"it saves {check.gain_ms:.3g} ms {interval}"
+        return {
+            "rule": "no known remedy", "action": text, "hint": "", "remedy": "",
+            "gain_ms": float("nan"), "low_ms": 0.0, "high_ms": row["high_ms"], "basis": "bound",
+        }  # fmt: skip
+    latency = row["gain_ms"] / row["share"] if row["share"] and row["gain_ms"] else None
+    latency = latency or row["high_ms"] / row["share"]
+    ratio = f", outputs agree to {check.sqnr_db:.0f} dB" if check.sqnr_db is not None else ""
+    text = f"{row['action']}; tried on {tried}: {check.before_ms:.3g} -> {check.after_ms:.3g} ms"
+    return {
+        "action": text + ratio, "gain_ms": check.gain_ms, "low_ms": check.low_ms,
+        "high_ms": check.high_ms, "share": check.gain_ms / latency, "basis": "checked",
+    }  # fmt: skip

@@ -1,0 +1,280 @@
+"""Try the remedies of a run's findings on the parts of the program that they change."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis.checks import keep_checks, read_checks
+from workbench.analysis.exports import model_spec
+from workbench.analysis.statistics import half_width
+from workbench.errors import UsageError
+from workbench.export.artifact import recall_model
+from workbench.export.layers import count_calls
+from workbench.export.precision import PRECISIONS
+from workbench.export.program import open_program
+from workbench.export.runtimes import read_options, reload_model
+from workbench.models.registry import parse_name
+from workbench.options import Progress, silent
+from workbench.process import silence
+from workbench.progress import show_progress
+from workbench.records.checks import Check
+from workbench.records.runs import Export, Rewrite
+from workbench.remedies import REMEDIES
+from workbench.run.locks import device_behind, lock_device
+from workbench.run.runner import Runner, find_runner, open_runner
+from workbench.run.session import RunnerSession
+
+if TYPE_CHECKING:  # these import PyTorch
+    from workbench.analysis.run import Measurement, Run
+    from workbench.export.lower import Lowered, TracedModel
+    from workbench.models.loader import LoadedModel
+
+#: Restarts of both sides, and seconds that all of them are timed for.
+RESTARTS, SECONDS = 5, 0.5
+#: Operators of the parts that are tried together, at most.
+_MOST_OPERATORS = 200
+#: Findings that are tried if nobody says how many.
+BEST = 3
+_TIMEOUT_S = 60.0
+
+
+class Findings(pd.DataFrame):
+    """A frame of findings whose remedies can be tried."""
+
+    _metadata: ClassVar[list[str]] = ["run"]
+
+    def __init__(self, data: Any = None, run: Run | None = None, **settings: Any) -> None:
+        super().__init__(data, **settings)
+        self.run = run
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    def check(self, model: Any = None, top: int = BEST) -> pd.DataFrame:
+        """Try the remedies of the first findings, as `check_findings`; returns the new findings."""
+        if self.run is None:
+            raise UsageError("these findings are of no run")
+        with show_progress() as progress:
+            check_findings(self.run, model, top=top, progress=progress)
+        for measurement in self.run.measurements:
+            vars(measurement).pop("findings", None)
+        return self.run.findings
+
+
+def check_findings(
+    run: Run,
+    model: LoadedModel | Any = None,
+    *,
+    top: int = BEST,
+    runner: Runner | None = None,
+    progress: Progress = silent,
+) -> list[Check]:
+    """Try the remedies of a run's first findings, and keep what they brought in the run's folder.
+
+    The parts of the program that a remedy changes are exported with and without it, with the inputs
+    that they have in the model. The outputs are compared, and both are measured side by side for
+    half a second. The findings then say what was measured instead of an estimate; those whose
+    remedy does not help say so.
+
+    Parameters
+    ----------
+    run
+        The run.
+    model
+        The run's model: a module, or what `load_model` takes. By default the module that this
+        process exported, else the run's model, if it is not code in a file.
+    top
+        How many findings.
+    runner
+        Where to measure: this machine by default.
+    progress
+        Called with what is being done and the fraction done.
+
+    Raises
+    ------
+    UsageError
+        The model is unknown, or another one by now.
+
+    Examples
+    --------
+    >>> wb.check_findings(run)[0].gain_ms  # doctest: +SKIP
+    0.163
+    """
+    measurement = run.subject
+    export = measurement.export
+    if export is None or not export.rewrites:
+        return []
+    tried = {check.remedy for check in read_checks(run.path) if check.program == export.sha256}
+    names = list(dict.fromkeys(n for n in measurement.findings["remedy"].head(top) if n))
+    wanted = [name for name in names if name in REMEDIES and name not in tried]
+    rewrites = [r for name in wanted for r in export.rewrites if r.name == name and r.parts]
+    if not rewrites:
+        return []
+    progress("loading the model", 0.0)
+    loaded, trace = _find_model(run, export, model)
+    runner = runner or find_runner()
+    checks = []
+    for number, rewrite in enumerate(rewrites):
+        progress(f"trying {rewrite.name}: {rewrite.text}", number / len(rewrites))
+        with silence():
+            checks.append(_try(loaded, trace, export, rewrite, measurement, runner))
+    keep_checks(run.path, checks)
+    return checks
+
+
+def _find_model(run: Run, export: Export, model: Any) -> tuple[LoadedModel, TracedModel]:
+    from workbench.export.lower import trace_model
+    from workbench.models.inputs import choose_inputs
+    from workbench.models.loader import load_model
+
+    spec, recalled = model_spec(export), recall_model(export.graph)
+    if model is None and not recalled and (not export.spec or parse_name(spec).file):
+        hint = f"if you trust it: --model {shlex.quote(spec)}" if export.spec else "pass the module"
+        raise UsageError(f"the run's model is code of {spec}", where=run.path, hint=hint)
+    with silence():
+        if model is not None:
+            loaded = choose_inputs(load_model(model), read_options(export))
+        else:
+            loaded = recalled or reload_model(open_program(run.subject.program.pte))
+        trace = trace_model(loaded)
+    if trace.graph != export.graph:
+        raise UsageError(f"{spec} has changed since it was exported", where=run.path)
+    return loaded, trace
+
+
+def _try(
+    model: LoadedModel, trace: TracedModel, export: Export, rewrite: Rewrite,
+    measurement: Measurement, runner: Runner,
+) -> Check:  # fmt: skip
+    """The parts of one remedy, without and with it."""
+    from workbench.export.lower import lower_model, trace_model
+    from workbench.export.part import extract
+
+    check = Check(export.sha256, rewrite.name, rewrite.text, parts=len(rewrite.parts))
+    names, tried = _choose_parts(rewrite)
+    options = replace(read_options(export), rewrite=export.rewrite, fresh=True)
+    changed = replace(options, rewrite=(*options.rewrite, rewrite.name))
+    try:
+        part = extract(model, trace.exported, names)
+        traced = trace_model(part)
+        before = lower_model(part, options, traced, remedies=False)
+        after = lower_model(part, changed, trace_model(part), remedies=False)
+        sqnr_db = _compare(before, after, export.dtype)
+        if rewrite.name not in after.rewrite:
+            return replace(check, problem="it does not apply to the part alone")
+        if sqnr_db is not None and sqnr_db < PRECISIONS[export.dtype].least_sqnr_db:
+            return replace(check, problem=f"the outputs differ: {sqnr_db:.1f} dB")
+        blocks = _measure(before, after, measurement, runner)
+    except Exception as error:  # the model's operators run in here, and may raise anything
+        return replace(check, problem=f"could not be tried: {str(error).splitlines()[0][:120]}")
+    gains = blocks[:, 0] - blocks[:, 1]
+    scale, half = len(rewrite.parts) / tried, float(half_width(gains))
+    gain = float(gains.mean())
+    return replace(
+        check,
+        tried=tried,
+        restarts=len(blocks),
+        before_ms=float(blocks[:, 0].mean()),
+        after_ms=float(blocks[:, 1].mean()),
+        gain_ms=scale * gain,
+        low_ms=scale * (gain - half),
+        high_ms=scale * (gain + half),
+        sqnr_db=sqnr_db,
+        delegates=(_count(before, "delegate"), _count(after, "delegate")),
+        kernels=(_count(before, "kernel"), _count(after, "kernel")),
+    )
+
+
+def _choose_parts(rewrite: Rewrite) -> tuple[list[str], int]:
+    """The operators of as many parts as are tried together, and how many parts these are."""
+    names: list[str] = []
+    tried = 0
+    for part in rewrite.parts:
+        if tried and len(names) + len(part) > _MOST_OPERATORS:
+            break
+        names += part
+        tried += 1
+    return names, tried
+
+
+def _count(lowered: Lowered, kind: Any) -> int:
+    return sum(count_calls(lowered.layers, kind).values())
+
+
+def _compare(before: Lowered, after: Lowered, dtype: str) -> float | None:
+    """The lowest signal to noise ratio of the outputs of two programs on the same inputs."""
+    from workbench.export import accuracy
+
+    expected, outputs = (
+        accuracy.run_program(each.pte, each.inputs, each.layers) for each in (before, after)
+    )
+    ratios = accuracy.compare_with_model(outputs, expected, PRECISIONS[dtype].least_sqnr_db)
+    numbers = [each.sqnr_db for each in ratios if each.sqnr_db is not None]
+    return min(numbers, default=None)
+
+
+def _measure(
+    before: Lowered, after: Lowered, measurement: Measurement, runner: Runner
+) -> np.ndarray:
+    """The CPU time of an inference in ms of both sides, a row for each restart."""
+    experiment = measurement.experiment
+    how = ["--cpu_threads", str(measurement.threads), "--isa", experiment.isa]
+    if experiment.isa_off:
+        how += ["--isa_off", ",".join(experiment.isa_off)]
+    device = device_behind(runner.target.name)
+    with tempfile.TemporaryDirectory() as scratch, lock_device(device):
+        sides = [
+            _write(lowered, Path(scratch) / name, how)
+            for name, lowered in (("before", before), ("after", after))
+        ]
+        return np.array([_restart(sides, runner) for _ in range(RESTARTS)])
+
+
+def _write(lowered: Lowered, folder: Path, how: Sequence[str]) -> list[str]:
+    """The flags of a runner for a program, which is written into a folder with its inputs."""
+    from workbench.export.program import raw_bytes
+
+    folder.mkdir()
+    program = folder / "part.pte"
+    program.write_bytes(lowered.pte)
+    flags = ["--model_path", str(program), *how]
+    for number, tensor in enumerate(lowered.inputs):
+        path = folder / f"input{number}.bin"
+        path.write_bytes(raw_bytes(tensor, lowered.arguments[number].dim_order))
+        flags += ["--inputs", str(path)]
+    return flags
+
+
+def _restart(sides: Sequence[Sequence[str]], runner: Runner) -> tuple[float, float]:
+    """The median CPU time in ms of one process for each side, which take turns."""
+    sessions: list[RunnerSession] = []
+    try:
+        for flags in sides:
+            sessions.append(open_runner(runner, flags, timeout_s=_TIMEOUT_S))
+        counts = [_count_inferences(session) for session in sessions]
+        times: tuple[list[int], list[int]] = ([], [])
+        for turn in range(4):
+            for place in (0, 1) if turn % 2 == 0 else (1, 0):
+                times[place].extend(sessions[place].run(counts[place], traced=False).cpu_ns)
+        before, after = (float(np.median(each)) / 1e6 for each in times)
+        return before, after
+    finally:
+        for session in sessions:
+            session.close()
+
+
+def _count_inferences(session: RunnerSession) -> int:
+    """How many inferences fit into the turn of one side, after a warm-up."""
+    session.run(1, traced=False)
+    nanoseconds = min(session.run(3, traced=False).wall_ns)
+    seconds = SECONDS / RESTARTS / 8
+    return int(np.clip(seconds * 1e9 / max(nanoseconds, 1), 1, 2000))

@@ -1,0 +1,40 @@
+"""The record of remedies that were tried on parts of a program."""
+
+from dataclasses import dataclass
+
+from workbench.records.runs import SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a remedy brought on the parts of a program that it changes.
+
+    ``before_ms`` and ``after_ms`` are the latencies of the tried parts, measured side by side in
+    ``restarts`` processes each; ``gain_ms`` is what all parts gain, with its 95 % interval;
+    ``tried`` of ``parts`` were tried. ``sqnr_db`` compares the outputs of both programs on the real
+    inputs. ``problem`` says why there is no gain: the rest is then zero.
+    """
+
+    program: str
+    remedy: str
+    text: str
+    parts: int = 0
+    tried: int = 0
+    restarts: int = 0
+    before_ms: float = 0.0
+    after_ms: float = 0.0
+    gain_ms: float = 0.0
+    low_ms: float = 0.0
+    high_ms: float = 0.0
+    sqnr_db: float | None = None
+    delegates: tuple[int, int] = (0, 0)
+    kernels: tuple[int, int] = (0, 0)
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Checks:
+    """``checks.json`` of a run."""
+
+    checks: tuple[Check, ...] = ()
+    schema_version: int = SCHEMA_VERSION
