@@ -157,6 +157,10 @@ def padded(rows):
     return conv("b", "c", 2.0, attributes={"padding_top": rows, "kernel_height": 1})
 
 
+GUARD = Rewrite(
+    "attention", "attention without its guard", ("eq", "logical_not", "any", "where"), 1.0, 130.0, 5
+)
+GELU = Rewrite("gelu_tanh", "GELU by its tanh approximation", ("gelu",), 1.0, None, 9)
 EQUAL = Rewrite("functions", "hard swish instead of 4 operators", ("Add", "Clamp"), 0.25, 140)
 LAST = Node("Multiply", "c D", "d", 1.0)
 #: What a rule finds in a program: parts of texts, and numbers within 2 %.
@@ -171,8 +175,10 @@ FOUND = {
         TABLE, Delegate([conv("x", "a", 2.0)]), Kernel("mm", "a t", "b", 5.0),
     ), {"title": "index, and keeps mm outside the delegate", "keys": "2/native_call_mm.out/0",
         "high_ms": 7.0}),
-    "guard": ("safe softmax", lambda: measured(*guarded_softmax()),
-              {"gain_ms": 3.604, "place": "attn.py:9"}),
+    "guard": ("remedy", lambda: measured(
+        *guarded_softmax(), export=exported(rewrites=[GUARD])
+    ), {"title": "outside the delegate: ", "place": "attn.py:9", "remedy": "attention",
+        "hint": "--rewrite attention"}),
     "all tokens": ("logits", lambda: language_model(16), {
         "title": "logits of 16 tokens are computed", "place": "head", "high_ms": 4 * 15 / 16}),
     "head": ("head", lambda: language_model(1), {
@@ -193,13 +199,13 @@ FOUND = {
     "casts of a norm": ("undelegated", lambda: measured(*cast_norm(), export=exported("fp16")),
                         {"title": "native_layer_norm", "high_ms": 6.0}),
     "a cast alone": ("undelegated", lambda: measured(cast_norm()[0], cast_norm()[3]),
-                     {"title": "_to_dim_order_copy", "gain_ms": 2.0}),
+                     {"title": "_to_dim_order_copy", "basis": "bound", "high_ms": 2.0}),
     "dynamic": ("undelegated", lambda: refused("some_op", "dynamic shape is not supported"),
-                {"action": "make its shape static"}),
+                {"title": "(dynamic shape is not supported)", "action": "no known remedy"}),
     "dtype refused": ("undelegated", lambda: refused("some_op", "invalid dtype"),
-                      {"action": "a dtype that XNNPACK supports"}),
+                      {"title": "(invalid dtype)", "action": "no known remedy"}),
     "gelu refused": ("undelegated", lambda: refused("gelu", "invalid dtype"),
-                     {"action": "write GELU with tanh"}),
+                     {"title": "gelu runs outside the delegate (invalid dtype)"}),
     "turned back": ("needless transposes", lambda: turned_back(3),
                     {"gain_ms": 3.0, "title": "Sigmoid", "action": "remove both"}),
     "of the rewritten GELU": ("needless transposes", lambda: gelu_between("fp16"),
@@ -250,7 +256,7 @@ FOUND = {
         "action": "nn.Linear"}),
     "int4": ("float layers", lambda: measured(PLAIN, export=exported("8da4w")),
              {"hint": "--dtype int8"}),
-    "shown to be equal": ("rewrite", lambda: spelled_out(EQUAL), {
+    "shown to be equal": ("remedy", lambda: spelled_out(EQUAL), {
         "title": "less work computes the same: hard swish instead of 4 operators",
         "hint": "--rewrite functions", "keys": "0/Add/1\n0/Clamp/2", "gain_ms": 0.75}),
     "groups": ("grouped convolution", lambda: convolutions(), {
@@ -283,8 +289,8 @@ SILENT = {
         TABLE, Delegate([conv("x", "b", 4.0)]), Kernel("size", "x", "", 0.1))),
     "belongs to fixed work": ("undelegated", lambda: measured(
         TABLE, Delegate([conv("x", "a", 2.0)]), Kernel("mm", "a t", "b", 5.0))),
-    "no choice": ("safe softmax", lambda: measured(*guarded_softmax(where="mul"))),
-    "belongs to the guard": ("undelegated", lambda: measured(*guarded_softmax())),
+    "belongs to the guard": ("undelegated", lambda: measured(
+        *guarded_softmax(), export=exported(rewrites=[GUARD]))),
     "one token": ("logits", lambda: language_model(1)),
     "no words": ("logits", lambda: language_model(16, words=1000)),
     "small head": ("head", small_head),
@@ -319,7 +325,7 @@ SILENT = {
         Delegate([conv("x W", "y", 0.008)]), export=exported())),
     "no pattern": ("dtype", gated),
     "in its dtype": ("float layers", lambda: measured(PLAIN, export=exported("fp16"))),
-    "not shown": ("rewrite", spelled_out),
+    "not shown": ("remedy", spelled_out),
     "fast groups": ("grouped convolution", lambda: convolutions(grouped_ms=0.5)),
     "dense": ("grouped convolution", lambda: convolutions(groups=DENSE)),
 }  # fmt: skip
@@ -332,17 +338,18 @@ def test_a_rule_is_silent_where_there_is_nothing_to_gain(reason):
 
 
 def test_nothing_is_found_where_there_is_nothing():
-    assert measured(PLAIN).findings.empty
+    """What takes the time is named, and that nothing is known to do about it."""
+    assert measured(PLAIN).findings["rule"].to_list() == ["no known remedy"]
 
 
-def guarded_softmax(*, where="where"):
+def guarded_softmax():
     place = {"module": "attn", "source": "attn.py:9"}
     return (
         Delegate([Node("BatchMatrixMultiply", "x x", "s", 1.0), Node("Softmax", "s", "p", 0.2)]),
         Kernel("eq", "s", "e", 1.0, **place),
         Kernel("logical_not", "e", "n", 0.3, **place),
         Kernel("any", "n", "y", 0.3, **place),
-        Kernel(where, "y p", "z", 2.0, **place),
+        Kernel("where", "y p", "z", 2.0, **place),
         Delegate([Node("BatchMatrixMultiply", "z x", "o", 1.0)]),
     )
 
@@ -383,12 +390,13 @@ def broken_by_gelu(**others):
 
 def test_an_undelegated_operator_is_found_with_what_it_breaks_and_why():
     reason = left("gelu", "fp16 is not taken")
-    facts = measured(*broken_by_gelu(), export=exported("fp16", [reason]))
-    row = only(facts, "undelegated")
+    facts = measured(*broken_by_gelu(), export=exported("fp16", [reason], rewrites=[GELU]))
+    row = only(facts, "remedy")
     assert row["rank"] == 1
     assert "gelu" in row["title"]
     assert "fp16 is not taken" in row["title"]
-    assert "2 layout conversions" in row["title"]
+    assert row["remedy"] == "gelu_tanh"
+    assert "--dtype fp16 --rewrite gelu_tanh" in row["hint"]
     assert set(row["keys"].splitlines()) == {
         "1/native_call_gelu.out/0", "1/OPERATOR_CALL/0", "0/StaticTranspose/1",
         "2/StaticTranspose/0",
@@ -637,9 +645,9 @@ def untraced(traced, latency_ms):
 
 
 def test_gains_are_those_of_untraced_latency():
-    slow = measured(*broken_by_gelu())
+    slow = measured(*broken_by_gelu(), export=exported(rewrites=[GELU]))
     fast = untraced(slow, slow.traced_ms / 2)
-    before, after = only(slow, "undelegated"), only(fast, "undelegated")
+    before, after = only(slow, "remedy"), only(fast, "remedy")
     assert after["gain_ms"] == pytest.approx(before["gain_ms"] / 2)
     assert before["high_ms"] / 2 < after["high_ms"] <= slow.traced_ms / 2, (
         "it may not be traced more"
@@ -733,7 +741,7 @@ def test_work_inside_a_recurrent_layer_of_pytorch_is_no_advice_to_register_a_buf
     facts = measured(*program)
     assert found(facts, "fixed work").empty
     rows = found(facts, "undelegated")
-    assert rows["action"].str.contains("--rewrite slices").to_list() == [True]
+    assert rows["hint"].str.contains("--rewrite slices").to_list() == [True]
     assert rows["title"].iloc[0].startswith("full, split_with_sizes_copy run outside the delegate")
 
 

@@ -3,6 +3,7 @@ from .analysis.exports import read_exports
 from .analysis.ledger import build_ledger
 from .analysis.open import open_run
 from .analysis.run import Comparison, Measurement, Run
+from .analysis.trials import check_findings
 from .analysis.variants import read_study
 from .analysis.what_if import predict_what_if
 from .convert import export_trace
@@ -39,8 +40,9 @@ from .workflow import measure, profile, run_config
 __all__ = [
     "Comparison", "EagerModelBase", "ExportOptions", "LiveRun", "MeasureOptions", "Measurement",
     "OptimizeOptions", "Program", "Run", "WorkbenchError", "align_measurements", "batch",
-    "build_ledger", "combine_runs", "compare", "examine_machine", "explore", "export_model",
-    "export_trace", "find_runner", "list_models", "load_ipython_extension", "load_model",
+    "build_ledger", "check_findings", "combine_runs", "compare", "examine_machine", "explore",
+    "export_model", "export_trace", "find_runner", "list_models", "load_ipython_extension",
+    "load_model",
     "make_report", "measure", "measure_roof", "open_program", "open_run", "optimize", "pick",
     "pick_measurements", "pick_run", "plot_bottlenecks", "plot_categories", "plot_history",
     "plot_iterations", "plot_latencies", "plot_operators", "plot_roofline", "plot_shift",

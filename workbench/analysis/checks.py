@@ -2,14 +2,40 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from workbench.analysis.variants import rank_findings
+from workbench.progress import show_progress
 from workbench.records.checks import Check, Checks
 from workbench.records.codec import to_json
 from workbench.store import CHECKS, atomic_write, load_record
+
+#: Findings that are tried if nobody says how many.
+BEST = 3
+
+
+class Findings(pd.DataFrame):
+    """A frame of findings whose remedies can be tried."""
+
+    _metadata: ClassVar[list[str]] = ["run"]
+
+    def __init__(self, data: Any = None, run: Any = None, **settings: Any) -> None:
+        super().__init__(data, **settings)
+        self.run = run
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    def check(self, model: Any = None, top: int = BEST) -> pd.DataFrame:
+        """Try the remedies of the first findings, as `check_findings`; returns the new findings."""
+        with show_progress() as progress:
+            self.run.try_remedies(self.run, model, top=top, progress=progress)
+        for measurement in self.run.measurements:
+            vars(measurement).pop("findings", None)
+        return self.run.findings
 
 
 def read_checks(run_dir: Path) -> tuple[Check, ...]:

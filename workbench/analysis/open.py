@@ -10,6 +10,7 @@ from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.foreign import read_recording
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Run
+from workbench.analysis.trials import check_findings
 from workbench.errors import StoreError, TraceError
 from workbench.records.runs import Pair
 from workbench.run.plan import BY_ORDER, pair_experiments
@@ -74,7 +75,7 @@ def open_run(
     path = Path(path)
     if not is_ours(path):
         found = read_recording(path)
-        run = Run(path, found.record, find_bottlenecks, scheme, found, options)
+        run = Run(path, found.record, find_bottlenecks, scheme, found, options, check_findings)
         return _orient(run, baseline)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
@@ -85,7 +86,9 @@ def open_run(
     programs = map(record.plan.program_of, record.plan.experiments)
     for name in [*names, *(str(kept_layers(Path(), program.name)) for program in programs)]:
         inside(path, name)
-    return _orient(Run(path, record, find_bottlenecks, scheme, None, options), baseline)
+    return _orient(
+        Run(path, record, find_bottlenecks, scheme, None, options, check_findings), baseline
+    )
 
 
 def _orient(run: Run, baseline: str) -> Run:

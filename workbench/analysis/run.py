@@ -33,7 +33,6 @@ from workbench.analysis import (
     sme2,
     statistics,
     sweeps,
-    trials,
     variants,
     what_if,
 )
@@ -114,9 +113,9 @@ class Run:
     """A recorded run: its measurements, its comparisons and what they show.
 
     Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
-    record is None. ``rules`` finds what can be made faster; ``scheme`` has the rules of the
-    categories; ``recording`` is set if another tool recorded it; ``opened_with`` has the options of
-    `open_run` that were given.
+    record is None. ``rules`` finds what can be made faster, ``try_remedies`` tries it; ``scheme``
+    has the rules of the categories; ``recording`` is set if another tool recorded it;
+    ``opened_with`` has the options of `open_run` that were given.
 
     Examples
     --------
@@ -133,6 +132,7 @@ class Run:
     scheme: Scheme = field(default_factory=operators.load_scheme)
     recording: Recording | None = None
     opened_with: dict[str, str] = field(default_factory=dict)
+    try_remedies: Callable[..., Any] | None = None
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
     _sidecars: dict[str, Layers | None] = field(default_factory=dict, init=False)
 
@@ -459,7 +459,7 @@ class Run:
         ).sort_values("share", ascending=False, kind="stable")
         latency = merged["of"] == "latency"
         merged = pd.concat([merged[latency], merged[~latency]], ignore_index=True)
-        return trials.Findings(merged.assign(rank=np.arange(1, len(merged) + 1)), self)
+        return checks.Findings(merged.assign(rank=np.arange(1, len(merged) + 1)), self)
 
     @frame_property
     def quality(self) -> pd.DataFrame:
@@ -1017,7 +1017,7 @@ class Measurement:
             tried = [check for check in made if check.program == self.export.sha256]
             findings = checks.add_checked(findings, tried) if tried else findings
         findings = findings.assign(hint=findings["hint"].map(self.complete_command))
-        return trials.Findings(findings, self.run)
+        return checks.Findings(findings, self.run)
 
     def complete_command(self, command: str) -> str:
         """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""

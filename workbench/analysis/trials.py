@@ -7,12 +7,11 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from workbench.analysis.checks import keep_checks, read_checks
+from workbench.analysis.checks import BEST, keep_checks, read_checks
 from workbench.analysis.exports import model_spec
 from workbench.analysis.statistics import half_width
 from workbench.errors import UsageError
@@ -24,7 +23,6 @@ from workbench.export.runtimes import read_options, reload_model
 from workbench.models.registry import parse_name
 from workbench.options import Progress, silent
 from workbench.process import silence
-from workbench.progress import show_progress
 from workbench.records.checks import Check
 from workbench.records.runs import Export, Rewrite
 from workbench.remedies import REMEDIES
@@ -41,33 +39,7 @@ if TYPE_CHECKING:  # these import PyTorch
 RESTARTS, SECONDS = 5, 0.5
 #: Operators of the parts that are tried together, at most.
 _MOST_OPERATORS = 200
-#: Findings that are tried if nobody says how many.
-BEST = 3
 _TIMEOUT_S = 60.0
-
-
-class Findings(pd.DataFrame):
-    """A frame of findings whose remedies can be tried."""
-
-    _metadata: ClassVar[list[str]] = ["run"]
-
-    def __init__(self, data: Any = None, run: Run | None = None, **settings: Any) -> None:
-        super().__init__(data, **settings)
-        self.run = run
-
-    @property
-    def _constructor(self) -> type[pd.DataFrame]:
-        return pd.DataFrame
-
-    def check(self, model: Any = None, top: int = BEST) -> pd.DataFrame:
-        """Try the remedies of the first findings, as `check_findings`; returns the new findings."""
-        if self.run is None:
-            raise UsageError("these findings are of no run")
-        with show_progress() as progress:
-            check_findings(self.run, model, top=top, progress=progress)
-        for measurement in self.run.measurements:
-            vars(measurement).pop("findings", None)
-        return self.run.findings
 
 
 def check_findings(

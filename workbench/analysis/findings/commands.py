@@ -21,10 +21,11 @@ def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
     if m.export is not None:
         settings |= json.loads(m.export.made_from.get("settings", "{}"))
         settings |= {"dtype": m.export.dtype, "backend": m.export.backend}
+        settings |= {"rewrite": m.export.rewrite}
     settings |= changes
     words = ["workbench", verb, "MODEL"]
     for name in _VALUES:
-        if settings[name] != default[name]:
+        if settings[name] and settings[name] != default[name]:
             words += [f"--{name.replace('_', '-')}", shlex.quote(str(settings[name]))]
     for name, option in _PAIRS.items():
         pairs = settings[name].items() if isinstance(settings[name], dict) else settings[name]
