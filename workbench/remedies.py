@@ -165,6 +165,11 @@ _TABLE = (
         "groups=channels)\nF.max_pool2d(F.pad(x, (p, p, p, p), value=-math.inf), k, s)",
     ),
     Remedy(
+        "convolutions",
+        "a convolution that is written by hand as one operator",
+        "F.conv2d(x, weight, bias, padding=1)  # for unfold and a product, or slices and sums",
+    ),
+    Remedy(
         "matrices",
         "operators that are linear along their axes as products with constant matrices",
         "x @ matrix  # matrix: the operator applied to torch.eye(n), computed in __init__",

@@ -6,6 +6,7 @@ matrix of one is what it makes of the identity; that it has one is shown on rand
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -39,6 +40,7 @@ _DELEGATED = PRODUCTS | VIEWS | {
     aten.pixel_shuffle.default, aten.pixel_unshuffle.default, aten.relu.default,
     aten.conv_transpose2d.input, aten.slice.Tensor, aten.squeeze.default, aten.split.Tensor,
     aten.chunk.default, aten.unbind.int, aten.select.int, aten.einsum.default,
+    aten.rsub.Scalar, aten.add.Scalar, aten.sub.Scalar, aten.mul.Scalar, aten.div.Scalar,
 }  # fmt: skip
 #: More slices in a row than XNNPACK concatenates at once.
 _MOST_SLICES = 5
@@ -54,6 +56,8 @@ def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
     sources = finder.varying(last)
     if len(sources) != 1 or not is_float(sources[0]) or not is_static(last):
         return None
+    if last.target is aten.pad.default and last.args[2:3] in ((), ("constant",)):
+        return None  # XNNPACK has it
     source = sources[0]
     if isinstance(value(last), torch.Tensor) and value(last).is_complex():
         return _find_transform(finder, last, source)
@@ -152,7 +156,7 @@ def _list_axes(linear: Map, x: torch.Tensor) -> list[int]:
 
 def _list_matrices(linear: Map, x: torch.Tensor, axes: list[int]) -> list[torch.Tensor] | None:
     """The matrix of each axis (inputs by outputs), if their product is the operator."""
-    if len(axes) > 2:
+    if len(axes) > 3:
         return None
     matrices = [_show_matrix(linear, x, axis, axes) for axis in axes]
     if any(matrix is None for matrix in matrices):
@@ -161,12 +165,12 @@ def _list_matrices(linear: Map, x: torch.Tensor, axes: list[int]) -> list[torch.
     expected, result = linear(x), x
     for axis, matrix in zip(axes, shown, strict=True):
         result = torch.tensordot(result, matrix, ([axis], [0])).movedim(-1, axis)
-    # Each matrix of two is known but for a factor.
+    # Each matrix of several is known but for a factor.
     power = float(result.double().square().sum())
     if not power:
         return None
     factor = float((result.double() * expected.double()).sum()) / power
-    if len(axes) == 2:
+    if len(axes) > 1:
         shown[0] = shown[0] if abs(factor - 1) < 1e-6 else shown[0] * factor
     elif abs(factor - 1) > 1e-3:
         return None
@@ -316,6 +320,119 @@ _PARTS = {
     aten.real.default: lambda x, real, imaginary: aten.linear.default(x, real),
     aten.imag.default: lambda x, real, imaginary: aten.linear.default(x, imaginary),
 }
+
+
+#: Positions of a filter, from its middle to its ends, and channels that are tried at most.
+_REACH, _MOST_CHANNELS = 5, 256
+
+
+def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
+    """A part that computes a convolution of an image: its answer to single points is the filter."""
+    if not is_pure(last) or not is_float(last) or not is_static(last):
+        return None
+    if last.target in (aten.conv2d.default, aten.convolution.default):
+        return None
+    for source, nodes in _parts_across_products(finder, last):
+        if len(nodes) < 3 or not is_float(source) or len(value(source).shape) != 4:
+            continue
+        key = ("convolution", finder.identify(nodes, [source]))
+        if key not in finder.memory:
+            finder.memory[key] = _find_filter(finder, nodes, source, last)
+        found = finder.memory[key]
+        if found is not None:
+            weights, padding, bias = found
+            text = f"a convolution of {weights.shape[2]} x {weights.shape[3]} instead of "
+            text += f"{len(nodes)} operators"
+            build = partial(_convolve, list(value(last).shape), padding)
+            return Equivalent(
+                "convolutions", text, tuple(nodes), last, (source,), build, 0.3,
+                constants=(weights, *bias),
+            )  # fmt: skip
+    return None
+
+
+def _convolve(result: list[int], padding: list[int], x: Any, weights: Any, *bias: Any) -> Any:
+    x = aten.conv2d.default(x, weights, None, [1, 1], padding)
+    x = aten.reshape.default(x, result) if len(result) != 4 else x
+    return aten.add.Tensor(x, bias[0]) if bias else x
+
+
+def _parts_across_products(finder: Finder, last: Node) -> Iterator[tuple[Node, list[Node]]]:
+    """The parts that end in a node and read one image, products included."""
+    inside, frontier = [last], {*finder.varying(last)}
+    while frontier and len(inside) < _MOST_PART:
+        if len(frontier) == 1 and len(inside) > 2:
+            members = {*inside}
+            if all(members.issuperset(readers(node)) for node in inside[1:]):
+                yield next(iter(frontier)), inside[::-1]
+        newest = max(frontier, key=finder.place.__getitem__)
+        if not is_pure(newest) or newest.target in (aten.conv2d.default, aten.relu.default):
+            return
+        frontier.remove(newest)
+        inside.append(newest)
+        inside.sort(key=finder.place.__getitem__, reverse=True)
+        frontier.update(finder.varying(newest))
+
+
+#: Operators of a convolution by hand, at most.
+_MOST_PART = 80
+
+
+def _find_filter(
+    finder: Finder, nodes: list[Node], source: Node, last: Node
+) -> tuple[torch.Tensor, list[int], list[torch.Tensor]] | None:
+    """Weights, padding and bias of the convolution that a part computes; None if it is none."""
+    shape, result = value(source).shape, value(last).shape
+    batch, channels, height, width = shape
+    if channels > _MOST_CHANNELS or result[0] != batch or len(result) not in (3, 4):
+        return None
+    rows, columns = result[2:] if len(result) == 4 else _split_positions(result[2], height, width)
+    if not rows or rows > height + _REACH or columns > width + _REACH:
+        return None
+    x = finder.sample(source)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        finder.tries -= x.numel()
+        return finder.run(nodes, {source: x}).reshape(batch, result[1], rows, columns)
+
+    offset = run(torch.zeros_like(x))
+    linear = _remove_offset(run, offset)
+    if not offset.isfinite().all() or not _is_linear(linear, x):
+        return None
+    row, column = height // 2, width // 2
+    answers = []
+    for channel in range(channels):
+        point = torch.zeros_like(x)
+        point[:, channel, row, column] = 1.0
+        answers.append(linear(point)[0])
+    answer = torch.stack(answers, 1)  # outputs by inputs by positions
+    places = answer.abs().sum((0, 1)).nonzero()
+    if not len(places):
+        return None
+    (top, left), (bottom, right) = places.min(0).values.tolist(), places.max(0).values.tolist()
+    tall, wide = bottom - top + 1, right - left + 1
+    # A point is seen first through the last row of the filter.
+    padding = [bottom - row, right - column]
+    fits = [
+        height + 2 * padding[0] - tall + 1 == rows,
+        width + 2 * padding[1] - wide + 1 == columns,
+    ]
+    if max(tall, wide) > 2 * _REACH + 1 or min(padding) < 0 or not all(fits):
+        return None
+    weights = answer[:, :, top : bottom + 1, left : right + 1].flip((2, 3)).contiguous()
+    again = aten.conv2d.default(x, weights, None, [1, 1], padding)
+    if sqnr(again, linear(x)) < LEAST_DB[x.element_size()] - REORDERED_DB:
+        return None
+    shown = offset.reshape(result)
+    return weights, padding, [shown] if offset.count_nonzero() else []
+
+
+def _split_positions(count: int, height: int, width: int) -> tuple[int, int]:
+    """Rows and columns of an image with so many positions, as near as they are to another's."""
+    for lost in range(2 * _REACH + 1):
+        if (height - lost) * (width - lost) == count:
+            return height - lost, width - lost
+    return 0, 0
 
 
 def find_pooling(finder: Finder, last: Node) -> Equivalent | None:

@@ -1,5 +1,6 @@
 """Work that is done again: copies of tensors, repeated keys and values, and the steps of loops."""
 
+import contextlib
 import math
 import operator
 from collections.abc import Sequence
@@ -323,15 +324,39 @@ def _join_slices(finder: Finder, last: Node) -> Equivalent | None:
             return None
         source = node
         nodes += chain[::-1]
-    if source is None or value(source).shape != value(last).shape or not is_float(source):
+    if source is None or elements(source) != elements(last) or not is_float(source):
         return None
     ordered = sorted({*nodes}, key=finder.place.__getitem__)
     x = torch.arange(elements(source)).reshape(value(source).shape).to(value(source).dtype)
-    if not torch.equal(finder.run([*ordered, last], {source: x}), x):
+    result = finder.run([*ordered, last], {source: x})
+    build = _find_arrangement(x, result, len(parts))
+    if build is None:
         return None
     text = f"a tensor instead of its {len(parts)} slices put together"
-    build = lambda x: aten.reshape.default(x, list(value(last).shape))  # noqa: E731
     return Equivalent("loops", text, (*ordered, last), last, (source,), build, kept=0.0)
+
+
+def _find_arrangement(x: torch.Tensor, result: torch.Tensor, count: int) -> Any:
+    """What arranges a tensor as its slices are: nothing, or one axis in front."""
+    whole = list(result.shape)
+    if torch.equal(x.reshape(whole), result):
+        return lambda x: aten.reshape.default(x, whole)
+    for axis, size in enumerate(x.shape):
+        if size % count:
+            continue
+        split = [*x.shape[:axis], count, size // count, *x.shape[axis + 1 :]]
+        order = [axis, *(a for a in range(len(split)) if a != axis)]
+        if torch.equal(x.reshape(split).permute(order).reshape(whole), result):
+            return _split_axis(split, order, whole)
+    return None
+
+
+def _split_axis(split: list[int], order: list[int], whole: list[int]) -> Any:
+    def build(x: Any) -> Any:
+        x = aten.permute.default(aten.reshape.default(x, split), order)
+        return aten.reshape.default(x, whole)
+
+    return build
 
 
 _SLICING = {
@@ -392,7 +417,6 @@ def _sink(finder: Finder, last: Node) -> Equivalent | None:
         or first.target in (aten.cat.default, aten.stack.default)
     ):
         return None
-    rank = len(value(last).shape)
     varied = []
     for place, argument in enumerate(first.args):
         others = [part.args[place] for part in parts]
@@ -400,12 +424,13 @@ def _sink(finder: Finder, last: Node) -> Equivalent | None:
             continue
         given = all(isinstance(o, Node) and o not in finder.constants for o in others)
         shapes = {tuple(value(o).shape) for o in others if isinstance(o, Node)}
-        if not given or len(shapes) != 1 or len(next(iter(shapes))) != len(value(first).shape):
+        if not given or len(shapes) != 1:
             return None
         varied.append(place)
     if not varied:
         return None
-    target = aten.matmul.default if first.target is aten.mm.default else function_of(first)
+    products = (aten.mm.default, aten.bmm.default)
+    target = aten.matmul.default if first.target in products else function_of(first)
     joined = [tuple(part.args[place] for part in parts) for place in varied]
     sources = tuple(dict.fromkeys(node for group in joined for node in group))
     fixed = tuple(
@@ -415,20 +440,31 @@ def _sink(finder: Finder, last: Node) -> Equivalent | None:
     )
     order = (*sources, *(node for node in dict.fromkeys(fixed) if node not in sources))
 
-    def build(*tensors: Any) -> Any:
+    def compute(tensors: tuple[Any, ...], put: Any, axis: int) -> Any:
         values = dict(zip(order, tensors, strict=True))
         arguments: list[Any] = [values.get(a, a) if isinstance(a, Node) else a for a in first.args]
         for place, group in zip(varied, joined, strict=True):
-            whole = [values[node] for node in group]
-            put = aten.cat.default if last.target is aten.cat.default else aten.stack.default
-            arguments[place] = put(whole, axis)
+            arguments[place] = put([values[node] for node in group], axis)
         return target(*arguments, **first.kwargs)
 
-    if last.target is aten.stack.default and axis == rank - 1:
-        return None
+    def build(*tensors: Any) -> Any:
+        return compute(tensors, last.target, axis)
+
+    def build_in_front(*tensors: Any) -> Any:
+        """The tensors along a new axis in front, which is then moved to where it belongs."""
+        result = compute(tensors, aten.stack.default, 0)
+        rank = len(value(first).shape)
+        moved = [*range(1, axis + 1), 0, *range(axis + 1, rank + 1)]
+        result = aten.permute.default(result, moved) if axis else result
+        return aten.reshape.default(result, list(value(last).shape))
+
     text = f"{name_of(first)} once instead of {len(parts)} times"
-    each = Equivalent("loops", text, (*parts, last), last, order, build, kept=1 / len(parts))
-    return each if finder.prove(each) else None
+    for builder in (build, build_in_front):
+        each = Equivalent("loops", text, (*parts, last), last, order, builder, kept=1 / len(parts))
+        with contextlib.suppress(RuntimeError, IndexError, ValueError):  # it takes no such shapes
+            if finder.prove(each):
+                return each
+    return None
 
 
 def _is_equal(one: Any, other: Any) -> bool:

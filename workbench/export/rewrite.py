@@ -31,7 +31,7 @@ from workbench.export.functions import (
     hard_sigmoid,
     normalise,
 )
-from workbench.export.linear_maps import find_matrices, find_pooling
+from workbench.export.linear_maps import find_convolution, find_matrices, find_pooling
 from workbench.export.repeats import find_broadcasts, find_groups, find_loops, find_masks
 from workbench.options import COMMON_REWRITES, ExportOptions
 from workbench.records.runs import Rewrite
@@ -48,7 +48,7 @@ _RECURRENT = {aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_rel
 _FOLDING = {"constants", "norms", "lookups", "functions", "matrices", "loops", "masks", "groups"}
 #: Remedies whose result is quantised, too; those of others stays in floating point.
 BEFORE_QUANTISATION = {
-    "pooling", "broadcasts", "groups", "loops", "functions", "order", "lookups",
+    "pooling", "convolutions", "broadcasts", "groups", "loops", "functions", "order", "lookups",
 }  # fmt: skip
 #: Rewrites that make others possible end after so many rounds.
 _MOST_ROUNDS = 12
@@ -94,6 +94,7 @@ def _list_finders(exported: ExportedProgram, backend: str) -> dict[str, Find]:
     }
     return finders | {
         "pooling": find_pooling,
+        "convolutions": find_convolution,
         "groups": find_groups,
         "masks": find_masks,
         "broadcasts": find_broadcasts,
