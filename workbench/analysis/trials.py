@@ -17,7 +17,7 @@ from workbench.analysis.statistics import half_width
 from workbench.errors import UsageError
 from workbench.export.artifact import recall_model
 from workbench.export.layers import count_calls
-from workbench.export.precision import PRECISIONS
+from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import open_program
 from workbench.export.runtimes import read_options, reload_model
 from workbench.models.registry import parse_name
@@ -25,7 +25,6 @@ from workbench.options import Progress, silent
 from workbench.process import silence
 from workbench.records.checks import Check
 from workbench.records.runs import Export, Rewrite
-from workbench.remedies import REMEDIES
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner, find_runner, open_runner
 from workbench.run.session import RunnerSession
@@ -44,7 +43,8 @@ _TIMEOUT_S = 60.0
 
 def check_findings(
     run: Run,
-    model: LoadedModel | Any = None,
+    model: Any = None,
+    inputs: Any = None,
     *,
     top: int = BEST,
     runner: Runner | None = None,
@@ -61,9 +61,9 @@ def check_findings(
     ----------
     run
         The run.
-    model
-        The run's model: a module, or what `load_model` takes. By default the module that this
-        process exported, else the run's model, if it is not code in a file.
+    model, inputs
+        The run's model, as `load_model` takes it. By default the module that this process exported,
+        else the run's model, if it is not code in a file.
     top
         How many findings.
     runner
@@ -83,16 +83,13 @@ def check_findings(
     """
     measurement = run.subject
     export = measurement.export
-    if export is None or not export.rewrites:
+    if export is None:
         return []
-    tried = {check.remedy for check in read_checks(run.path) if check.program == export.sha256}
-    names = list(dict.fromkeys(n for n in measurement.findings["remedy"].head(top) if n))
-    wanted = [name for name in names if name in REMEDIES and name not in tried]
-    rewrites = [r for name in wanted for r in export.rewrites if r.name == name and r.parts]
+    rewrites = _choose_remedies(run, export, top)
     if not rewrites:
         return []
     progress("loading the model", 0.0)
-    loaded, trace = _find_model(run, export, model)
+    loaded, trace = _find_model(run, export, model, inputs)
     runner = runner or find_runner()
     checks = []
     for number, rewrite in enumerate(rewrites):
@@ -103,7 +100,25 @@ def check_findings(
     return checks
 
 
-def _find_model(run: Run, export: Export, model: Any) -> tuple[LoadedModel, TracedModel]:
+def _choose_remedies(run: Run, export: Export, top: int) -> list[Rewrite]:
+    """What the first findings propose and nobody has tried: remedies, and delegated dtypes."""
+    tried = {check.remedy for check in read_checks(run.path) if check.program == export.sha256}
+    chosen: dict[tuple[str, str], Rewrite] = {}
+    for row in run.subject.findings.head(top).to_dict("records"):
+        name = row["remedy"]
+        if not name or name in tried:
+            continue
+        if name in DTYPES and row["rule"] == "dtype outside":
+            chosen[name, ""] = Rewrite(name, f"the model in {name}", (), 1.0, None)
+        offers = [each for each in export.rewrites if each.name == name and each.parts]
+        named = [each for each in offers if each.text in row["title"] + row["action"]]
+        chosen |= {(each.name, each.text): each for each in named or offers}
+    return list(chosen.values())
+
+
+def _find_model(
+    run: Run, export: Export, model: Any, inputs: Any
+) -> tuple[LoadedModel, TracedModel]:
     from workbench.export.lower import trace_model
     from workbench.models.inputs import choose_inputs
     from workbench.models.loader import load_model
@@ -114,7 +129,9 @@ def _find_model(run: Run, export: Export, model: Any) -> tuple[LoadedModel, Trac
         raise UsageError(f"the run's model is code of {spec}", where=run.path, hint=hint)
     with silence():
         if model is not None:
-            loaded = choose_inputs(load_model(model), read_options(export))
+            known = recalled is not None and recalled.module is model
+            given = recalled if known else load_model(model, inputs)
+            loaded = choose_inputs(given, read_options(export))
         else:
             loaded = recalled or reload_model(open_program(run.subject.program.pte))
         trace = trace_model(loaded)
@@ -131,17 +148,19 @@ def _try(
     from workbench.export.lower import lower_model, trace_model
     from workbench.export.part import extract
 
-    check = Check(export.sha256, rewrite.name, rewrite.text, parts=len(rewrite.parts))
+    whole = not rewrite.parts
+    check = Check(export.sha256, rewrite.name, rewrite.text, parts=len(rewrite.parts) or 1)
     names, tried = _choose_parts(rewrite)
     options = replace(read_options(export), rewrite=export.rewrite, fresh=True)
     changed = replace(options, rewrite=(*options.rewrite, rewrite.name))
+    if whole:
+        changed = replace(options, dtype=rewrite.name)
     try:
-        part = extract(model, trace.exported, names)
-        traced = trace_model(part)
-        before = lower_model(part, options, traced, remedies=False)
+        part = model if whole else extract(model, trace.exported, names)
+        before = lower_model(part, options, trace_model(part), remedies=False)
         after = lower_model(part, changed, trace_model(part), remedies=False)
         sqnr_db = _compare(before, after, export.dtype)
-        if rewrite.name not in after.rewrite:
+        if not whole and rewrite.name not in after.rewrite:
             return replace(check, problem="it does not apply to the part alone")
         if sqnr_db is not None and sqnr_db < PRECISIONS[export.dtype].least_sqnr_db:
             return replace(check, problem=f"the outputs differ: {sqnr_db:.1f} dB")
@@ -149,7 +168,7 @@ def _try(
     except Exception as error:  # the model's operators run in here, and may raise anything
         return replace(check, problem=f"could not be tried: {str(error).splitlines()[0][:120]}")
     gains = blocks[:, 0] - blocks[:, 1]
-    scale, half = len(rewrite.parts) / tried, float(half_width(gains))
+    scale, half = check.parts / tried, float(half_width(gains))
     gain = float(gains.mean())
     return replace(
         check,
@@ -168,6 +187,8 @@ def _try(
 
 def _choose_parts(rewrite: Rewrite) -> tuple[list[str], int]:
     """The operators of as many parts as are tried together, and how many parts these are."""
+    if not rewrite.parts:
+        return [], 1
     names: list[str] = []
     tried = 0
     for part in rewrite.parts:
@@ -187,7 +208,10 @@ def _compare(before: Lowered, after: Lowered, dtype: str) -> float | None:
     from workbench.export import accuracy
 
     expected, outputs = (
-        accuracy.run_program(each.pte, each.inputs, each.layers) for each in (before, after)
+        [value.float() if value.is_floating_point() else value for value in values]
+        for values in (
+            accuracy.run_program(each.pte, each.inputs, each.layers) for each in (before, after)
+        )
     )
     ratios = accuracy.compare_with_model(outputs, expected, PRECISIONS[dtype].least_sqnr_db)
     numbers = [each.sqnr_db for each in ratios if each.sqnr_db is not None]

@@ -132,7 +132,8 @@ def find_lookup(finder: Finder, last: Node) -> Equivalent | None:
     name = next(node for node in last.all_input_nodes if node in finder.constants)
     for source, nodes in finder.parts(last):
         tensor = value(source)
-        if tensor.is_floating_point() or tensor.dtype == torch.bool or not is_static(source):
+        kinds = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+        if tensor.dtype not in kinds or not is_static(source):
             continue
         table = tables[0].t() if turned else tables[0]
         if len(table) > _MOST_WORDS or value(last).shape[-1] != table.shape[1]:

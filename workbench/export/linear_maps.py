@@ -413,11 +413,10 @@ def _find_filter(
     tall, wide = bottom - top + 1, right - left + 1
     # A point is seen first through the last row of the filter.
     padding = [bottom - row, right - column]
-    fits = [
-        height + 2 * padding[0] - tall + 1 == rows,
-        width + 2 * padding[1] - wide + 1 == columns,
-    ]
-    if max(tall, wide) > 2 * _REACH + 1 or min(padding) < 0 or not all(fits):
+    sizes = (height + 2 * padding[0] - tall + 1, width + 2 * padding[1] - wide + 1)
+    if max(tall, wide) > 2 * _REACH + 1 or min(padding) < 0 or sizes != (rows, columns):
+        return None
+    if tall == wide == 1:  # a product is as good
         return None
     weights = answer[:, :, top : bottom + 1, left : right + 1].flip((2, 3)).contiguous()
     again = aten.conv2d.default(x, weights, None, [1, 1], padding)

@@ -25,7 +25,7 @@ def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
     settings |= changes
     words = ["workbench", verb, "MODEL"]
     for name in _VALUES:
-        if settings[name] and settings[name] != default[name]:
+        if settings[name] and (settings[name] != default[name] or name in changes):
             words += [f"--{name.replace('_', '-')}", shlex.quote(str(settings[name]))]
     for name, option in _PAIRS.items():
         pairs = settings[name].items() if isinstance(settings[name], dict) else settings[name]
