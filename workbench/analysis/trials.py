@@ -129,11 +129,12 @@ def _find_model(
         raise UsageError(f"the run's model is code of {spec}", where=run.path, hint=hint)
     with silence():
         if model is not None:
-            known = recalled is not None and recalled.module is model
-            given = recalled if known else load_model(model, inputs)
-            loaded = choose_inputs(given, read_options(export))
+            inputs = recalled[1] if inputs is None and recalled else inputs
+            loaded = choose_inputs(load_model(model, inputs), read_options(export))
+        elif recalled:
+            loaded = choose_inputs(load_model(*recalled), read_options(export))
         else:
-            loaded = recalled or reload_model(open_program(run.subject.program.pte))
+            loaded = reload_model(open_program(run.subject.program.pte))
         trace = trace_model(loaded)
     if trace.graph != export.graph:
         raise UsageError(f"{spec} has changed since it was exported", where=run.path)

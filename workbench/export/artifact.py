@@ -139,7 +139,7 @@ def _export_model(
     model = choose_inputs(model, options)
     report(f"tracing {model.name}", 0.1)
     trace = trace_model(model)
-    _remember(trace.graph, model)
+    _remember(trace.graph, given, inputs, model)
     made_from = _list_sources(trace, options)
     pte = _pte_path(model.name, options, root)
     if not plain and model is not given:
@@ -221,14 +221,18 @@ def _export_model(
     return program
 
 
-#: Models that were exported, by their graphs, as long as their modules are in use.
-_EXPORTED: dict[str, tuple[weakref.ref[Any], LoadedModel]] = {}
+#: Modules that were exported, with the inputs that were given, by their graphs, as long as they are
+#: in use.
+_EXPORTED: dict[str, tuple[weakref.ref[Any], Any]] = {}
 _KEPT: ContextVar[list[Any] | None] = ContextVar("kept", default=None)
 
 
-def _remember(graph: str, model: LoadedModel) -> None:
-    module: Any = model.module
-    _EXPORTED[graph] = (weakref.ref(module), replace(model, module=None))  # type: ignore[arg-type]
+def _remember(graph: str, given: Any, inputs: Any, model: LoadedModel) -> None:
+    module = getattr(given, "module", given)
+    if isinstance(given, str):
+        module, inputs = model.module, (model.example_inputs or model.kwargs)
+    with contextlib.suppress(TypeError):  # a class of the user's may refuse references
+        _EXPORTED[graph] = (weakref.ref(module), inputs)
     kept = _KEPT.get()
     if kept is not None:
         kept.append(module)
@@ -244,11 +248,11 @@ def keep_models() -> Iterator[None]:
         _KEPT.reset(token)
 
 
-def recall_model(graph: str) -> LoadedModel | None:
-    """The model of a graph that this process exported, if its module is still in use."""
-    reference, model = _EXPORTED.get(graph, (None, None))
+def recall_model(graph: str) -> tuple[Any, Any] | None:
+    """The module of a graph that this process exported, and its inputs; None if it is gone."""
+    reference, inputs = _EXPORTED.get(graph, (None, None))
     module = reference() if reference else None
-    return replace(model, module=module) if model and module is not None else None
+    return None if module is None else (module, inputs)
 
 
 def _open_export(pte: Path, made_from: dict[str, str]) -> Program | None:

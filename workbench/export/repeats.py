@@ -131,7 +131,11 @@ def _is_above(node: Node, places: dict[Node, Node], depth: int = 0) -> bool:
 
 def _is_pointwise(node: Node) -> bool:
     target = function_of(node)
-    return torch.Tag.pointwise in getattr(target, "tags", ())
+    return target in _SAME or torch.Tag.pointwise in getattr(target, "tags", ())
+
+
+#: What returns its input.
+_SAME = {aten.contiguous.default, aten.clone.default, aten.detach.default, aten.alias.default}
 
 
 def find_groups(finder: Finder, last: Node) -> Equivalent | None:

@@ -1,0 +1,258 @@
+"""Remedies are found by what a graph computes, in several spellings of each kind."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as fn
+
+from workbench.export.equivalence import Finder, count_operators
+from workbench.export.rewrite import find_remedies, rewrite_operators
+from workbench.options import REWRITES, ExportOptions
+from workbench.remedies import REMEDIES
+
+IMAGE = (1, 16, 12, 16)
+ROWS = (1, 24, 32)
+
+
+class Net(nn.Module):
+    """A function of inputs, with layers and buffers of its own."""
+
+    def __init__(self, function, *layers, **buffers):
+        super().__init__()
+        self.function, self.layers = function, nn.ModuleList(layers)
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, *x):
+        return self.function(self, *x)
+
+
+def grouped(repeat):
+    """Attention whose keys and values are repeated for four queries each."""
+
+    def attend(net, q, k, v):
+        k, v = repeat(k), repeat(v)
+        return torch.softmax(q @ k.transpose(-2, -1) * 0.2, -1) @ v
+
+    return attend
+
+
+def expanded(x):
+    b, h, n, d = x.shape
+    return x[:, :, None].expand(b, h, 4, n, d).reshape(b, 4 * h, n, d)
+
+
+def by_slices(net, x):
+    padded = fn.pad(x, (1, 1, 1, 1))
+    parts = [padded[:, :, i : i + 12, j : j + 16] for i in range(3) for j in range(3)]
+    return torch.einsum("ock,bckhw->bohw", net.weight.reshape(8, 16, 9), torch.stack(parts, 2))
+
+
+def by_shifts(net, x):
+    """A filter of differences between neighbours."""
+    padded = fn.pad(x, (1, 1, 0, 0))
+    return padded[..., 2:] * 0.5 - padded[..., :-2] * 0.5 + padded[..., 1:-1] * 0.25
+
+
+def heads(net, x):
+    """One product of each head, in a loop."""
+    q, k, v = net.layers[0](x).split(32, -1)
+    results = []
+    for head in range(4):
+        a, b, c = (t[..., head * 8 : head * 8 + 8] for t in (q, k, v))
+        results.append(torch.softmax(a @ b.transpose(-2, -1), -1) @ c)
+    return torch.cat(results, -1)
+
+
+def recurrence(net, x):
+    state, results = torch.zeros(1, 16), []
+    for step in range(x.shape[1]):
+        state = torch.tanh(state @ net.a + x[:, step] @ net.b)
+        results.append(state @ net.a)
+    return torch.stack(results, 1)
+
+
+def growing(net, x):
+    whole = x
+    for _ in range(5):
+        x = torch.tanh(net.layers[0](x))
+        whole = torch.cat((whole, x), 1)
+    return whole
+
+
+def one_by_one(net, x):
+    return torch.cat([torch.relu(net.layers[0](x[n : n + 1])) for n in range(x.shape[0])])
+
+
+def many_layers(net, x):
+    return torch.cat([torch.relu(layer(x)) for layer in net.layers], -1)
+
+
+def masked(net, q):
+    return fn.scaled_dot_product_attention(q, q, q, attn_mask=net.mask)
+
+
+QUERY, KEY = (1, 8, 5, 32), (1, 2, 40, 32)
+#: By remedy, ways to write what it is for; of each kind, one was written only after its rule.
+KINDS = {
+    "pooling": [
+        (lambda net, x: fn.avg_pool2d(x, 3, 1, 1), [IMAGE]),
+        (lambda net, x: fn.avg_pool2d(x, 3, 2, 1, count_include_pad=False), [IMAGE]),
+        (lambda net, x: fn.avg_pool1d(x, 5, 1, 2), [ROWS]),
+        (lambda net, x: fn.max_pool1d(x, 3, 2, 1), [ROWS]),
+    ],
+    "matrices": [
+        (lambda net, x: x.cumsum(-1), [IMAGE]),
+        (lambda net, x: x.flip(2), [IMAGE]),
+        (lambda net, x: torch.roll(x, (3, 1), (2, 3)), [IMAGE]),
+        (lambda net, x: fn.pad(x, (1, 2, 1, 1), mode="reflect"), [IMAGE]),
+        (lambda net, x: fn.pad(x, (2, 2, 0, 1), mode="circular"), [IMAGE]),
+        (lambda net, x: fn.interpolate(x, scale_factor=2), [IMAGE]),
+        (lambda net, x: fn.interpolate(x, size=(17, 31), mode="bicubic"), [IMAGE]),
+        (lambda net, x: fn.adaptive_avg_pool2d(x, 5), [IMAGE]),
+        (lambda net, x: fn.avg_pool3d(x, 2), [(1, 3, 8, 8, 6)]),
+        (lambda net, x: x[:, torch.tensor([3, 1, 2])], [IMAGE]),
+        (lambda net, x: x.tril(), [IMAGE]),
+        (lambda net, x: x.sum((1, 3)), [IMAGE]),
+        (lambda net, x: x.mean(1, keepdim=True), [IMAGE]),
+        (lambda net, x: torch.fft.rfft(x).abs(), [(20, 64)]),
+        (lambda net, x: torch.view_as_real(torch.fft.fft(x)), [(4, 64)]),
+        (lambda net, x: x.masked_fill(torch.ones(12, 16).triu(1) > 0, -math.inf), [IMAGE]),
+    ],
+    "broadcasts": [
+        (lambda net, x, s: x * (1.0 / s.exp().repeat(1, 1, 1, 16)), [IMAGE, (1, 16, 12, 1)]),
+        (lambda net, x, s: x + s.view(1, 16, 1, 1).expand(1, 16, 12, 16).contiguous(),
+         [IMAGE, (16,)]),
+        (lambda net, x, s: x - s.view(1, 16, 1, 1).tile(1, 1, 12, 16), [IMAGE, (16,)]),
+        (lambda net, x: fn.normalize(x, dim=1), [IMAGE]),
+    ],
+    "groups": [
+        (grouped(lambda x: x.repeat_interleave(4, 1)), [QUERY, KEY, KEY]),
+        (grouped(expanded), [QUERY, KEY, KEY]),
+        (lambda net, q, k, v: fn.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+         [QUERY, KEY, KEY]),
+        (lambda net, q, k, v: fn.scaled_dot_product_attention(
+            q, k.repeat_interleave(4, 1), v.repeat_interleave(4, 1)), [QUERY, KEY, KEY]),
+    ],
+    "masks": [
+        (lambda net, q: fn.scaled_dot_product_attention(q, q, q, is_causal=True), [QUERY]),
+        (masked, [QUERY], {"mask": torch.ones(5, 5, dtype=torch.bool).tril()}),
+        (masked, [QUERY], {"mask": torch.randn(1, 1, 5, 5)}),
+    ],
+    "functions": [
+        (lambda net, x: 1.0 / x, [IMAGE]),
+        (lambda net, x: 3.0**x, [ROWS]),
+        (lambda net, x: fn.softplus(x), [IMAGE]),
+        (lambda net, x: fn.mish(x), [IMAGE]),
+        (lambda net, x: fn.elu(x), [IMAGE]),
+        (lambda net, x: torch.where(x > 0, x, 0.1 * x), [IMAGE]),
+        (lambda net, x: x * torch.clamp(x + 3, 0, 6) / 6, [IMAGE]),
+    ],
+    "norms": [
+        (lambda net, x: net.layers[0](x), [IMAGE], {}, lambda: [nn.GroupNorm(4, 16)]),
+        (lambda net, x: net.layers[0](x), [IMAGE], {}, lambda: [nn.InstanceNorm2d(16)]),
+        (lambda net, x: net.layers[0](x), [ROWS], {}, lambda: [nn.RMSNorm(32)]),
+        (lambda net, x: net.layers[0](x), [IMAGE], {}, lambda: [nn.LayerNorm((12, 16))]),
+        (lambda net, x: x.var(-1), [IMAGE]),
+        (lambda net, x: x.std((2, 3), keepdim=True), [IMAGE]),
+        (lambda net, x: torch.linalg.vector_norm(x, dim=1), [IMAGE]),
+    ],
+    "loops": [
+        (growing, [ROWS], {}, lambda: [nn.Linear(32, 32)]),
+        (one_by_one, [(6, 32)], {}, lambda: [nn.Linear(32, 8)]),
+        (one_by_one, [(6, 3, 8, 8)], {}, lambda: [nn.Conv2d(3, 8, 3)]),
+        (many_layers, [ROWS], {}, lambda: [nn.Linear(32, 6) for _ in range(8)]),
+        (heads, [ROWS], {}, lambda: [nn.Linear(32, 96)]),
+        (recurrence, [(1, 20, 16)], {"a": torch.randn(16, 16) / 8, "b": torch.randn(16, 16) / 8}),
+    ],
+    "convolutions": [
+        (by_slices, [IMAGE], {"weight": torch.randn(8, 16, 3, 3) / 12}),
+        (lambda net, x: (net.weight.reshape(8, -1) @ fn.unfold(x, 3, padding=1)), [IMAGE],
+         {"weight": torch.randn(8, 16, 3, 3) / 12}),
+        (by_shifts, [IMAGE]),
+    ],
+}  # fmt: skip
+CASES = [(name, number) for name, cases in KINDS.items() for number in range(len(cases))]
+
+
+def make(name, number):
+    function, shapes, *more = KINDS[name][number]
+    torch.manual_seed(0)
+    buffers = more[0] if more else {}
+    layers = more[1]() if len(more) > 1 else []
+    inputs = tuple(torch.randn(shape) for shape in shapes)
+    return Net(function, *layers, **buffers).eval(), inputs
+
+
+def calls(exported):
+    return [node for node in exported.graph.nodes if node.op == "call_function"]
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_a_kind_is_found_and_its_replacement_computes_the_same(name, number):
+    module, inputs = make(name, number)
+    exported = torch.export.export(module, inputs)
+    parts = list(find_remedies(Finder(exported), exported, [name], "xnnpack"))
+    assert parts, "nothing was found"
+    expected = module(*inputs)
+    counts = rewrite_operators(exported, [name], "xnnpack")
+    assert counts[name] >= 1
+    result = exported.module()(*inputs)
+    finite = expected.isfinite()
+    assert torch.equal(finite, result.isfinite())
+    scale = float(expected[finite].abs().max())
+    assert float((result[finite] - expected[finite]).abs().max()) < 2e-5 * max(scale, 1.0)
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_a_part_is_shown_to_be_equal_before_it_is_offered(name, number):
+    module, inputs = make(name, number)
+    exported = torch.export.export(module, inputs)
+    finder = Finder(exported)
+    for part in find_remedies(finder, exported, [name], "xnnpack"):
+        assert REMEDIES[name].differs or finder.prove(part).sqnr_db > 80
+        assert count_operators(part) >= 0
+
+
+DIFFERENT = {
+    "matrices": (lambda net, x: x.cumsum(-1) * x.cumprod(-1), [IMAGE]),
+    "broadcasts": (lambda net, x, s: x @ s.repeat(1, 1, 1, 1), [ROWS, (1, 1, 32, 8)]),
+    "groups": (grouped(lambda x: x), [QUERY, (1, 8, 40, 32), (1, 8, 40, 32)]),
+    "functions": (lambda net, x: torch.erf(x), [IMAGE]),
+    "loops": (lambda net, x: torch.cat([x[:1].exp(), x[1:].sin()]), [(4, 8)]),
+    "convolutions": (lambda net, x: fn.relu(x[..., 1:] - x[..., :-1]).sum(-1), [IMAGE]),
+    "pooling": (lambda net, x: fn.lp_pool2d(x, 2, 3), [IMAGE]),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_what_computes_something_else_stays(name):
+    function, shapes = DIFFERENT[name]
+    torch.manual_seed(0)
+    inputs = tuple(torch.randn(shape) for shape in shapes)
+    exported = torch.export.export(Net(function).eval(), inputs)
+    rewrite_operators(exported, [name], "xnnpack")
+    torch.testing.assert_close(exported.module()(*inputs), function(None, *inputs))
+
+
+def test_double_constants_become_single():
+    module = Net(
+        lambda net, x: (x * net.table).sum(-1).float(),
+        table=torch.linspace(0, 1, 32, dtype=torch.float64),
+    )
+    x = torch.randn(4, 32)
+    exported = torch.export.export(module, (x,))
+    assert rewrite_operators(exported, ["doubles"], "xnnpack")["doubles"]
+    dtypes = {node.meta["val"].dtype for node in calls(exported) if node.meta["val"] is not None}
+    assert dtypes == {torch.float32}
+    torch.testing.assert_close(exported.module()(x), module(x), rtol=1e-5, atol=1e-5)
+
+
+def test_every_remedy_has_its_code_and_its_name():
+    """What has no code for a person is a matter of the quantiser, or of PyTorch's libraries."""
+    assert {*REMEDIES} == {*REWRITES}
+    without = {name for name, remedy in REMEDIES.items() if not remedy.code}
+    assert without == {"batch", "sums", "concatenations", "scalars", "readers", "linears"}
+    assert ExportOptions(rewrite=("pooling",)).rewrite == ("pooling",)
