@@ -333,7 +333,7 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
     if last.target in (aten.conv2d.default, aten.convolution.default):
         return None
     for source, nodes in _parts_across_products(finder, last):
-        if len(nodes) < 3 or not is_float(source) or len(value(source).shape) != 4:
+        if len(nodes) < 2 or not is_float(source) or len(value(source).shape) != 4:
             continue
         key = ("convolution", finder.identify(nodes, [source]))
         if key not in finder.memory:
@@ -361,7 +361,7 @@ def _parts_across_products(finder: Finder, last: Node) -> Iterator[tuple[Node, l
     """The parts that end in a node and read one image, products included."""
     inside, frontier = [last], {*finder.varying(last)}
     while frontier and len(inside) < _MOST_PART:
-        if len(frontier) == 1 and len(inside) > 2:
+        if len(frontier) == 1 and len(inside) > 1:
             members = {*inside}
             if all(members.issuperset(readers(node)) for node in inside[1:]):
                 yield next(iter(frontier)), inside[::-1]

@@ -118,7 +118,8 @@ def _gain_of_remedy(
     """What a remedy saves: of kernels, what they take more than operators of the delegate do."""
     if outside and rewrite.passes and m.costs["bytes"].notna().any():
         gain = gains.gain_of_replacing(m, keys, rewrite.passes / len(keys), extra)
-        return replace(gain, high=gain.high + _joined_calls_ms(m, keys))
+        if gain.ms > 0:
+            return replace(gain, high=gain.high + _joined_calls_ms(m, keys))
     spent, around, kept = time_spent(m, keys), time_spent(m, extra), rewrite.kept
     most = spent.high + around.high + _joined_calls_ms(m, keys)
     if outside:
