@@ -304,19 +304,39 @@ def _report_problems(program: Program, report: Progress) -> None:
 def _lower(
     model: LoadedModel, options: ExportOptions, trace: TracedModel, progress: Progress
 ) -> Lowered:
-    """Lower a model; if that fails, the error names a rewrite with which it does not."""
-    from workbench.export.lower import lower_model, suggest_rewrites
+    """Lower a model; if that fails, the error names an option with which it does not."""
+    from workbench.export.lower import lower_model
 
     try:
         return lower_model(model, options, trace, progress)
     except ExportError as error:
-        for names in _list_trials(suggest_rewrites(model, options, trace)):
-            progress(f"trying {', '.join(names)}", 0.4)
+        for option, changed in _list_ways(model, options, trace, error):
+            progress(f"trying {option}", 0.4)
             with contextlib.suppress(WorkbenchError):
-                lower_model(model, _with_rewrites(options, names), trace)
-                error.hint = f"--rewrite {','.join(names)} exports it (tried)"
+                lower_model(model, changed, trace)
+                instead = f"; or {error.hint}" if changed.backend != options.backend else ""
+                error.hint = f"{option} exports it (tried){instead if error.hint else ''}"
                 break
         raise
+
+
+def _list_ways(
+    model: LoadedModel, options: ExportOptions, trace: TracedModel, error: ExportError
+) -> Iterator[tuple[str, ExportOptions]]:
+    """What else may lower a model, as an option and all options: rewrites, then other kernels."""
+    from workbench.export.control_flow import has_bodies
+    from workbench.export.failure import LOWERING
+    from workbench.export.lower import suggest_rewrites
+
+    for names in _list_trials(suggest_rewrites(model, options, trace)):
+        yield f"--rewrite {','.join(names)}", _with_rewrites(options, names)
+    if options.backend != "xnnpack" or not error.what.startswith(LOWERING):
+        return
+    if not PRECISIONS[options.dtype].quantizes:
+        yield "--backend portable", replace(options, backend="portable")
+    elif has_bodies(trace.exported):
+        portable = replace(options, backend="portable", dtype="fp32", module_dtypes=())
+        yield "--backend portable --dtype fp32", portable
 
 
 def _find_cure(

@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 
 from workbench.errors import ExportError
 from workbench.export import accuracy, failure, quantize
+from workbench.export.control_flow import name_layers
 from workbench.export.layers import count_calls, count_quantized, describe_program, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
@@ -319,11 +320,13 @@ def _trace(
 ) -> ExportedProgram:
     """``torch.export``, without the graph that it prints to stderr when it fails.
 
-    It keeps the lines of functions that ``forward`` calls, not only those of ``forward`` itself.
+    It keeps the lines of functions that ``forward`` calls, not only those of ``forward`` itself,
+    and the layers in the bodies of control flow.
     """
     with collect_stderr() as printed, keep_lines(UserFrames()):
         exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
     sys.stderr.write(printed.getvalue())
+    name_layers(exported, module)
     return exported
 
 
@@ -464,12 +467,15 @@ def tabulate_partition(
 ) -> tuple[Partition, ...]:
     """The operators of a lowered program: undelegated ones first, then the most frequent."""
     modules: dict[tuple[bool, str, str, str], list[str]] = defaultdict(list)
+    top = edge.exported_program().graph
     for node, delegated in list_edge_operators(edge):
         target: Any = node.target
         source = reason = ""
         if not delegated:
             source = user_line_of_stack(node.meta.get("stack_trace"))
-            reason = "" if backend == "portable" else reasons.get(node.name) or _missing(target)
+            if backend != "portable":
+                reason = reasons.get(node.name) or _missing(target)
+                reason = reason if node.graph is top else _IN_BODY
         operator = target.__name__.removesuffix(".default")
         path = "" if delegated else quantize.module_path(node)
         modules[delegated, operator, source, reason].append(path)
@@ -479,6 +485,9 @@ def tabulate_partition(
         inside = tuple(filter(None, dict.fromkeys(paths)))
         rows.append(Partition(operator, len(paths), delegated, reason, source, inside))
     return tuple(rows)
+
+
+_IN_BODY = "in the body of control flow, where XNNPACK's partitioner does not look"
 
 
 def _missing(target: Any) -> str:
