@@ -55,6 +55,8 @@ HINTS = {
     "delegate": _REJECTED,
     "check": _REJECTED,
     "memory": "close other programs, or use a smaller model",
+    "scalar": "inputs must be tensors; workbench export MODEL fixes numbers, flags and None at "
+    "their values in the example inputs",
     "inputs": "pass one file of raw bytes per input, in the program's dtype and shape",
     "isa": f"measure at level native, or install executorch {' or '.join(TESTED)}",
     "threads": f"measure one thread, or install executorch {' or '.join(TESTED)}",
