@@ -125,6 +125,7 @@ def _export_model(
     _check_options(options)
     report("importing torch", 0.0)
     from workbench.export import accuracy, failure
+    from workbench.export.differences import list_differences
     from workbench.export.lower import trace_model
     from workbench.models.inputs import choose_inputs, name_dimensions
     from workbench.models.loader import SEED, LoadedModel, load_model
@@ -206,6 +207,7 @@ def _export_model(
         rewrite=lowered.rewrite,
         graph=trace.graph,
         missing=upstream.find_missing(),
+        differences=list_differences(model, options, trace.exported, lowered.arguments),
         **checked,
         made_from=made_from,
         spec=str(given) if plain else "",
@@ -278,6 +280,7 @@ def _check_options(options: ExportOptions) -> None:
 def list_problems(export: Export) -> list[str]:
     """What is wrong with an export, one line each."""
     found = [] if export.etrecord else ["no ETRecord: PyTorch cannot serialise this graph"]
+    found += export.differences
     found += [f"this export is wrong: {export.problem}"] if export.problem else []
     known = export.sqnr_db
     if export.noise and (export.problem or (known is not None and known < LOW_SQNR_DB)):

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from workbench.errors import ExportError
 from workbench.export.control_flow import list_calls
-from workbench.models.sources import BROKEN, reason, user_line, user_line_of_stack
+from workbench.models.sources import (
+    BROKEN,
+    reason,
+    user_line,
+    user_line_of_node,
+    user_line_of_stack,
+)
 from workbench.upstream import find_operator, schema_name, user_error
 
 if TYPE_CHECKING:
@@ -88,7 +94,7 @@ def _explain_lowering(
                     f"{kept[1]} is in the body of control flow: XNNPACK's partitioner keeps it "
                     "whole, but does not look into bodies"
                 )
-                line = user_line_of_stack(node.meta.get("stack_trace"))
+                line = user_line_of_node(node)
                 return what, line, "compute it outside of the body"
     if emitted := _NOT_EMITTED.search(text):
         what, hint = " ".join(emitted[1].split()), None
@@ -113,7 +119,7 @@ def _list_rare(exported: ExportedProgram) -> dict[str, str]:
         if operator is None or operator.namespace != "aten":
             continue
         if torch.Tag.core not in operator.tags:
-            line = user_line_of_stack(node.meta.get("stack_trace"))
+            line = user_line_of_node(node)
             rare.setdefault(schema_name(operator), line)
     return rare
 
@@ -133,7 +139,7 @@ def check_operands(exported: ExportedProgram, dtype: str, origin: str) -> None:
             name, operands = called.removeprefix("aten::"), " and ".join(sorted(dtypes))
             raise ExportError(
                 f"in {dtype} this is a {name} of {operands}",
-                where=user_line_of_stack(node.meta.get("stack_trace")) or origin,
+                where=user_line_of_node(node) or origin,
                 hint="create constants in the dtype of the inputs",
             )
 
@@ -153,5 +159,5 @@ def _line_of_operator(operator: str, program: ExportedProgram) -> str:
     graphs = (getattr(module, "graph", None) for module in program.graph_module.modules())
     for node in chain.from_iterable(graph.nodes for graph in graphs if graph is not None):
         if schema_name(node.target) == name:
-            return user_line_of_stack(node.meta.get("stack_trace"))
+            return user_line_of_node(node)
     return ""

@@ -11,11 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 from workbench.errors import ExportError
 from workbench.export import accuracy, failure, quantize
@@ -31,7 +33,7 @@ from workbench.export.rewrite import (
     transform_passes,
     unroll_recurrences,
 )
-from workbench.models.sources import UserFrames, user_line_of_stack
+from workbench.models.sources import UserFrames, user_line_of_node, user_line_of_stack
 from workbench.options import QUANTISER_REWRITES, ExportOptions, Progress, silent
 from workbench.process import collect_stderr, silence
 from workbench.records.runs import LayerNoise, Partition, Rewrite, Tensor
@@ -472,10 +474,11 @@ def tabulate_partition(
         target: Any = node.target
         source = reason = ""
         if not delegated:
-            source = user_line_of_stack(node.meta.get("stack_trace"))
+            source = user_line_of_node(node)
             if backend != "portable":
                 reason = reasons.get(node.name) or _missing(target)
                 reason = reason if node.graph is top else _IN_BODY
+                reason = _AT_RUN_TIME if reason == _DTYPE and _reads_sizes(node) else reason
         operator = target.__name__.removesuffix(".default")
         path = "" if delegated else quantize.module_path(node)
         modules[delegated, operator, source, reason].append(path)
@@ -487,7 +490,29 @@ def tabulate_partition(
     return tuple(rows)
 
 
+_DTYPE, _AT_RUN_TIME = "invalid dtype", "a size that is known only at run time"
 _IN_BODY = "in the body of control flow, where XNNPACK's partitioner does not look"
+
+
+def _reads_sizes(node: torch.fx.Node) -> bool:
+    """Whether the first operand that the partitioner refuses is a number, or of unknown size.
+
+    It calls that an invalid dtype.
+    """
+    lists = (each if isinstance(each, list | tuple) else [each] for each in node.args)
+    for operand in chain.from_iterable(lists):
+        value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
+        if isinstance(value, torch.Tensor):
+            if value.dtype not in (torch.float32, torch.float16):
+                return False
+            if any(
+                isinstance(size, torch.SymInt) and has_free_unbacked_symbols(size)
+                for size in value.shape
+            ):
+                return True
+        elif isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return True
+    return False
 
 
 def _missing(target: Any) -> str:

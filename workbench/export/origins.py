@@ -171,8 +171,9 @@ def _nearest(
 
 
 _ROOT = re.compile(r"^(L\['self'\]|_export_root)\.?")
-#: Wrappers of a graph that is exported a second time, as for quantisation; they are no layers.
-_WRAPPERS = ("_non_strict_export", "GraphModule")
+#: Wrappers of a graph that is exported a second time, as for quantisation, and what PyTorch gives
+#: nodes that its passes add; they are no layers.
+_WRAPPERS = ("_non_strict_export", "GraphModule", "_empty_nn_module_stack_from_metadata_hook")
 _REPOSITORY = f"{Path(__file__).parents[2]}/"
 
 
@@ -193,8 +194,8 @@ def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, 
             handle = handles.get(number) if is_kernel else call.meta.get("debug_handle")
             arguments = tuple(argument.name for argument in call.all_input_nodes)
             edges[-1].append(EdgeNode(len(origins), call.name, _name(call), handle, arguments))
-            modules = module_classes(module_stack(call))
-            trace = call.meta.get("stack_trace")
+            reader = _find_reader(call)
+            modules, trace = module_classes(module_stack(reader)), reader.meta.get("stack_trace")
             origins.append(make_origin(call.name, _name(call), modules, trace))
     share_layers(origins, chain.from_iterable(edges))
     instructions = tuple(
@@ -209,6 +210,15 @@ def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, 
         for call in (node, *inner):
             modules |= module_classes(module_stack(call))
     return replace(method, instructions=instructions, origins=tuple(origins), modules=modules)
+
+
+def _find_reader(node: Node) -> Node:
+    """The first reader of a size that a pass of PyTorch computes in no layer; else the node."""
+    import torch
+
+    is_size = isinstance(node.meta.get("val"), torch.SymInt)
+    is_added = is_size and not module_classes(module_stack(node))
+    return next(iter(node.users), node) if is_added else node
 
 
 def share_layers(origins: list[Origin], edges: Iterable[EdgeNode]) -> None:
