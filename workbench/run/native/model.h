@@ -274,9 +274,9 @@ class Model {
   static std::string ones(const et::TensorInfo& info, size_t count, size_t index) {
     const std::string unit = one(info.scalar_type());
     if (unit.empty()) {
-      throw Failure(kUsage, "inputs",
+      throw Failure(kUsage, "scalar",
                     "input " + std::to_string(index) + " is of " + dtype_name(info.scalar_type()) +
-                        " and cannot be filled with ones: pass --inputs");
+                        ", not of numbers");
     }
     std::string bytes;
     bytes.reserve(count);
