@@ -308,19 +308,26 @@ def read_picture(path: Path) -> None:
 
 def make_record(folder: Path) -> list[bytes]:
     """An ETRecord of the small program."""
-    nodes = [
-        {"name": f"n{n}", "target": "torch.ops.aten.relu.default", "inputs": [
-            {"arg": {"as_tensor": {"name": f"n{n - 1}"}}}], "metadata": {
-            "debug_handle": str(n), "stack_trace": 'File "a.py", line 3, in forward\n  x()',
-            "nn_module_stack": "L__self__,,a.Net;L__self___b,b,torch.nn.ReLU"}}
-        for n in range(4)
-    ]  # fmt: skip
-    methods = [method.name for method in program_layers().methods]
-    handles = {name: {str(n): [n, n + 1] for n in range(3)} for name in methods}
+    kinds = {"decode": ["linear", "elu", "softmax"], "encode": ["convolution", "mean"]}
+    nodes = {
+        name: [
+            {"name": f"n{n}", "target": f"torch.ops.aten.{kind}.default", "inputs": [
+                {"arg": {"as_tensor": {"name": f"n{n - 1}"}}}], "metadata": {
+                "debug_handle": str(n), "stack_trace": 'File "a.py", line 3, in forward\n  x()',
+                "nn_module_stack": "L__self__,,a.Net;L__self___b,b,torch.nn.ReLU"}}
+            for n, kind in enumerate(each, 1)
+        ]
+        for name, each in kinds.items()
+    }  # fmt: skip
+    methods = {method.name: method.instructions for method in program_layers().methods}
+    handles = {
+        name: {n: [n + 1] if call.kind == "delegate" else n + 1 for n, call in enumerate(calls)}
+        for name, calls in methods.items()
+    }
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         for name in methods:
-            graph = json.dumps({"graph_module": {"graph": {"nodes": nodes}}})
+            graph = json.dumps({"graph_module": {"graph": {"nodes": nodes[name]}}})
             archive.writestr(f"edge_dialect_exported_program/{name}", graph)
         archive.writestr("debug_handle_map", json.dumps(handles))
         archive.writestr("delegate_map", json.dumps({name: {} for name in methods}))

@@ -442,7 +442,7 @@ def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):
         ("files/run/manifest.json", "toy_cnn"),
         ("files/trace.etdump", "Where the time goes"),
         ("files/net.pte", "aten::"),
-        ("files/net.etrecord", "aten.relu"),
+        ("files/net.etrecord", "aten.elu"),
         ("files/bad.etdump", "bad.etdump: "),
     ],
 )

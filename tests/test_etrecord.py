@@ -14,7 +14,7 @@ from torch import nn
 import workbench as wb
 from workbench.analysis.attribution import attribute_layers
 from workbench.errors import StoreError
-from workbench.export.etrecord import add_etrecord
+from workbench.export.etrecord import add_etrecord, read_etrecord
 from workbench.export.layers import describe_program, describe_pte
 from workbench.export.origins import EdgeNode, share_layers
 from workbench.export.pte import NO_HANDLE
@@ -227,6 +227,27 @@ def test_a_record_of_another_program_is_refused(other, exported):
         describe_pte(exported[0].buffer, etrecord=write_record(path, {}))
 
 
+def test_a_record_of_another_program_with_the_same_delegates_is_refused(exported, tmp_path):
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    module = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.LayerNorm(8), nn.Linear(8, 8))
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+        program = torch.export.export(module.eval(), (torch.randn(2, 8),))
+        edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+        other = describe_pte(edge.to_executorch().buffer)
+    kinds = [
+        [call.kind for call in layers.methods[0].instructions]
+        for layers in (other, describe_pte(exported[0].buffer))
+    ]
+    assert kinds[0] == kinds[1], "only the operators tell them apart"
+    with pytest.raises(StoreError, match=r"an ETRecord of another program: it has \d of the"):
+        add_etrecord(other, exported[1])
+    methods = (replace(other.methods[0], name="times"),)
+    with pytest.raises(StoreError, match="another program: its methods are forward, not times"):
+        add_etrecord(replace(other, methods=methods), exported[1])
+
+
 @pytest.mark.parametrize(
     "name", ["debug_handle_map", "delegate_map", "edge_after_transform/forward"]
 )
@@ -243,11 +264,44 @@ def test_what_is_no_archive_is_one_clear_error(other, tmp_path):
     path.write_bytes(path.read_bytes()[:60])
     with pytest.raises(StoreError, match="not an ETRecord"):
         add_etrecord(layers, path)
+    path.write_bytes(b"")
+    with pytest.raises(StoreError, match="is empty"):
+        add_etrecord(layers, path)
     with pytest.raises(StoreError, match="No such file"):
         add_etrecord(layers, tmp_path / "none")
 
 
-def test_kernels_in_the_body_of_control_flow_are_unattributed(other):
+def test_a_run_says_why_an_etrecord_beside_it_gives_no_layers(exported, tmp_path):
+    trace = wb.sample_run("toy_cnn") / "sme2_on" / "toy_cnn_xnnpack_fp32_sme2_on_t1.etdump"
+    shutil.copy(trace, tmp_path / "net.etdump")
+    assert "layers" not in " ".join(wb.open_run(tmp_path).caveats)
+    record = tmp_path / "etrecord.bin"
+    record.write_bytes(b"")
+    assert "layers are known: etrecord.bin: is empty" in wb.open_run(tmp_path).caveats
+    record.write_bytes(exported[1].read_bytes()[:600])
+    (caveat,) = (text for text in wb.open_run(tmp_path).caveats if "etrecord" in text)
+    assert "layers are known: etrecord.bin: not an ETRecord" in caveat
+    shutil.copy(exported[1], record)
+    (caveat,) = (text for text in wb.open_run(tmp_path).caveats if "etrecord" in text)
+    assert "put the .pte beside it" in caveat
+
+
+@pytest.mark.ci
+def test_a_run_of_ours_says_so_too(exported, conv_pte, tmp_path):
+    pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
+    shutil.copy(exported[1], tmp_path / "conv.etrecord")
+    options = wb.MeasureOptions(runs=8, processes=2, evidence=False)
+    run = wb.measure(pte, options=options, root=tmp_path / "out")
+    (caveat,) = (text for text in run.caveats if "etrecord" in text)
+    assert "layers are known: conv.etrecord: an ETRecord of another program" in caveat
+
+
+def test_an_etrecord_of_upstream_is_listed(exported):
+    origins = read_etrecord(exported[1])["forward"]
+    assert {"stem.0", "norm", "head"} <= {origin.module for origin in origins}
+
+
+def test_kernels_without_a_node_are_unattributed(other):
     layers, path, _ = other
     told = add_etrecord(layers, path).methods[0]
     calls = (

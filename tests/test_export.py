@@ -215,11 +215,73 @@ def test_a_dynamic_batch_is_as_large_as_declared_although_the_example_is_small(t
     assert words in problem(
         wb.export_model, model, options=wb.ExportOptions(sizes=sizes), root=tmp_path
     )
+    small = wb.export_model(model, root=tmp_path).export
+    limit = "batch is at most 15 in the program, declared up to 64: --rewrite batch keeps that"
+    assert small.differences == (limit,)
     options = wb.ExportOptions(sizes=sizes, rewrite=("batch",))
     program = wb.export_model(model, options=options, root=tmp_path)
+    assert program.export.differences == ()
     (saved,) = program.export.inputs
     assert (saved.shape[0], saved.most[0], program.export.problem) == (64, 64, "")
     assert torch.backends.mkldnn.is_available() == torch.backends.mkldnn.enabled
+
+
+def test_a_computed_size_has_the_line_and_the_layer_that_reads_it(tmp_path):
+    class Halves(nn.Module):
+        def forward(self, x):
+            y = x.cos()
+            return y.view(2 * x.shape[0], -1)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.halves = Halves()
+
+        def forward(self, x):
+            return self.halves(x)
+
+    shapes = ({0: torch.export.Dim("batch", max=16)},)
+    model = LoadedModel("net", Net(), (torch.randn(2, 8),), dynamic_shapes=shapes)
+    program = wb.export_model(model, root=tmp_path)
+    rows = {row.operator: row for row in program.export.partition}
+    assert rows["aten.view_copy"].reason == "a size that is known only at run time"
+    assert rows["sym_size.int"].source == rows["aten.view_copy"].source
+    assert "test_export.py:" in rows["sym_size.int"].source
+    (method,) = program.layers.methods
+    sizes = [call for call in method.instructions if call.name == "aten::sym_size.int"]
+    origins = [method.origins[call.origin] for call in sizes]
+    assert [(origin.module, origin.module_class) for origin in origins] == [("halves", "Halves")]
+
+
+@pytest.mark.parametrize(
+    ("parts", "difference"),
+    [
+        ([torch.half], "the model is in float16, the program in float32: --dtype fp16 keeps it"),
+        ([torch.bfloat16], "the model is in bfloat16, the program in float32: --dtype bf16 keeps"),
+        ([torch.half, torch.float], "parts of the model are in float16, the program in float32"),
+        ([torch.float, torch.double], ""),
+    ],
+)
+def test_a_model_in_half_precision_that_becomes_single(tmp_path, parts, difference):
+    class Layer(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.to(self.weight.dtype))
+
+    module = nn.Sequential(*(Layer(4, 4).to(dtype) for dtype in parts))
+    inputs, warnings = (torch.ones(1, 4, dtype=parts[0]),), []
+    program = wb.export_model(
+        LoadedModel("net", module, inputs), root=tmp_path,
+        progress=lambda text, done: warnings.append(text),
+    )  # fmt: skip
+    assert "; ".join(program.export.differences).startswith(difference)
+    assert bool(program.export.differences) == bool(difference)
+    assert any(f"warning: net_xnnpack_fp32.pte: {difference}" in text for text in warnings) == bool(
+        difference
+    )
+    if len(parts) == 1 and parts[0] == torch.half:
+        options = wb.ExportOptions(dtype="fp16")
+        assert wb.export_model(LoadedModel("net", module, inputs), options=options,
+                               root=tmp_path).export.differences == ()  # fmt: skip
 
 
 @pytest.mark.ci

@@ -122,6 +122,19 @@ def test_a_damaged_program(native, conv_pte, tmp_path):
     assert_fails(native, "--model_path", path, code=4, kind="program", says="broken")
 
 
+def test_a_program_in_an_old_format(native, conv_pte, tmp_path):
+    """Without a segment of constants, as until September 2024."""
+    content = bytearray(conv_pte.read_bytes())
+    (table,) = struct.unpack_from("<I", content, 0)
+    layout = table - struct.unpack_from("<i", content, table)[0]
+    struct.pack_into("<H", content, layout + 4 + 2 * 5, 0)
+    path = tmp_path / "old.pte"
+    path.write_bytes(content)
+    assert_fails(native, "--model_path", path, code=4, kind="version", says="is too old")
+    path.write_bytes(content[:4] + b"ET11" + content[8:])
+    assert_fails(native, "--model_path", path, code=4, kind="version", says="file format ET11")
+
+
 def test_random_damage_never_hangs_and_always_answers(native, conv_pte, tmp_path):
     """Where ExecuTorch itself does not notice, the process may crash, but says nothing false."""
     whole, path = conv_pte.read_bytes(), tmp_path / "damaged.pte"
@@ -224,7 +237,7 @@ def test_wrong_method_and_inputs(native, pair_pte, tmp_path):
     right.write_bytes(bytes(24))
     for flags, code, kind, says in [
         (["--method_name", "backward"], 2, "method", "forward, times"),
-        (["--method_name", "times"], 2, "inputs", "input 1 is not a tensor"),
+        (["--method_name", "times"], 2, "scalar", "input 1 is no tensor, but Int"),
         (["--inputs", right], 2, "inputs", "1 input files, the method takes 2"),
         (["--inputs", f"{short},{right}"], 2, "inputs", "has 23 bytes, input 0 takes 24"),
         (["--inputs", f"{right},{tmp_path}/none"], 9, "io", "No such file"),

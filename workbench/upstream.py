@@ -260,16 +260,25 @@ def collect_reasons() -> Iterator[dict[str, str]]:
 
 
 def list_edge_operators(edge: EdgeProgramManager) -> Iterator[tuple[Node, bool]]:
-    """Each operator of a lowered program, and whether it is delegated; no calls or tuples."""
-    from executorch.exir.lowered_backend_module import LoweredBackendModule
+    """Each operator of a lowered program, and whether it is delegated; no calls or tuples.
 
-    graph = edge.exported_program().graph_module
-    delegates = [child for child in graph.children() if isinstance(child, LoweredBackendModule)]
-    inner = [delegate.original_module.graph_module for delegate in delegates]
-    for number, module in enumerate([graph, *inner]):
-        for node in module.graph.nodes:
-            if node.op == "call_function" and find_operator(node.target) is not None:
-                yield node, number > 0
+    Those in the bodies of control flow are among them.
+    """
+    yield from _list_operators(edge.exported_program().graph_module, False)
+
+
+def _list_operators(graph: torch.fx.GraphModule, delegated: bool) -> Iterator[tuple[Node, bool]]:
+    from executorch.exir.lowered_backend_module import LoweredBackendModule
+    from torch.fx import GraphModule
+
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and find_operator(node.target) is not None:
+            yield node, delegated
+    for child in graph.children():
+        if isinstance(child, LoweredBackendModule):
+            yield from _list_operators(child.original_module.graph_module, True)
+        elif isinstance(child, GraphModule):
+            yield from _list_operators(child, delegated)
 
 
 def keep_in_float(nodes: Iterable[Node]) -> None:

@@ -136,8 +136,7 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
       of the delegate is not explained, but this one is unambiguous.
     - ``ambiguous``: it may belong to another layer; the most likely one is named.
     - ``unattributed``: time of no layer (the framework, a delegate as a whole), a delegate that
-      logs nothing, an operator without explanation, or one in the body of control flow, whose layer
-      is not exported.
+      logs nothing, or an operator without explanation.
     """
     check(ledger, LEDGER)
     columns = ["key", "kind", "name", "operator", "instruction"]
@@ -190,7 +189,7 @@ def _attribute_method(rows: pd.DataFrame, method: Method) -> _Attributed:
             break
         instruction = method.instructions[number]
         if instruction.kind == "kernel":
-            # Kernels in the body of control flow have no origin.
+            # Those that the emitter adds for dynamic sizes have no origin.
             lost = instruction.origin is None and method.origins
             confidence = _UNATTRIBUTED if lost else _EXACT
             compute = {**describe_kernel(method, instruction), "confidence": confidence}

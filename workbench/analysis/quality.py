@@ -353,6 +353,8 @@ def check_program(
         yield name, status, noise or f"SQNR against eager at least {ratio:.1f} dB"
     elif export and export.fidelity:
         yield name, "ok", "outputs equal"
+    if export and export.differences:
+        yield f"{subject} is the model as it is", "note", "; ".join(export.differences)
     if dtypes is not None:
         status = "note" if dtypes["reason"].any() else "ok"
         yield f"{subject} runs in its dtype", status, describe_dtypes(dtypes)

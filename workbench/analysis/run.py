@@ -40,6 +40,7 @@ from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.compare import Verdict
 from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
 from workbench.analysis.describe import describe_latency, describe_run
+from workbench.analysis.etrecords import explain_etrecords
 from workbench.analysis.exports import model_spec
 from workbench.analysis.foreign import Recording
 from workbench.analysis.layers import Traced
@@ -543,6 +544,13 @@ class Run:
             self._sidecars[program.name] = layers
         return self._sidecars[program.name]
 
+    @cached_property
+    def etrecord_problem(self) -> str:
+        """Why an ETRecord that lies beside it gives no layers; empty if none does."""
+        folder = self.path if self.path.is_dir() else self.path.parent
+        programs = self.record.plan.all_programs
+        return explain_etrecords(folder, [(each, self.read_sidecar(each)) for each in programs])
+
     def add_etrecord(self, etrecord: Path) -> None:
         """Keep the layers in an ETRecord with the run; StoreError if it is of no program of it."""
         what, hint = "no program of the run is without layers", "put the .pte beside the traces"
@@ -724,7 +732,10 @@ class Measurement:
         """Whether its program computes what the model does: rows of the run's checks."""
         subject = self.program.stem if self.run.record.plan.programs else "the program"
         starts = memory.check_starts(self.starts, self.label)
-        return [*quality.check_program(subject, self.export, self.dtypes), *starts]
+        rows = [*quality.check_program(subject, self.export, self.dtypes), *starts]
+        if problem := self.run.etrecord_problem:
+            rows.append(("layers are known", "note", problem))
+        return rows
 
     @property
     def label(self) -> str:

@@ -127,6 +127,7 @@ def _export_model(
     _check_options(options)
     report("importing torch", 0.0)
     from workbench.export import accuracy, failure
+    from workbench.export.differences import list_differences
     from workbench.export.lower import trace_model
     from workbench.models.inputs import choose_inputs, name_dimensions
     from workbench.models.loader import SEED, LoadedModel, load_model
@@ -209,6 +210,7 @@ def _export_model(
         rewrite=lowered.rewrite,
         graph=trace.graph,
         missing=upstream.find_missing(),
+        differences=list_differences(model, options, trace.exported, lowered.arguments),
         **checked,
         made_from=made_from,
         spec=str(given) if plain else "",
@@ -315,6 +317,7 @@ def _check_options(options: ExportOptions) -> None:
 def list_problems(export: Export) -> list[str]:
     """What is wrong with an export, one line each."""
     found = [] if export.etrecord else ["no ETRecord: PyTorch cannot serialise this graph"]
+    found += export.differences
     found += [f"this export is wrong: {export.problem}"] if export.problem else []
     known = export.sqnr_db
     if export.noise and (export.problem or (known is not None and known < LOW_SQNR_DB)):
@@ -341,19 +344,39 @@ def _report_problems(program: Program, report: Progress) -> None:
 def _lower(
     model: LoadedModel, options: ExportOptions, trace: TracedModel, progress: Progress
 ) -> Lowered:
-    """Lower a model; if that fails, the error names a rewrite with which it does not."""
-    from workbench.export.lower import lower_model, suggest_rewrites
+    """Lower a model; if that fails, the error names an option with which it does not."""
+    from workbench.export.lower import lower_model
 
     try:
         return lower_model(model, options, trace, progress)
     except ExportError as error:
-        for names in _list_trials(suggest_rewrites(model, options, trace)):
-            progress(f"trying {', '.join(names)}", 0.4)
+        for option, changed in _list_ways(model, options, trace, error):
+            progress(f"trying {option}", 0.4)
             with contextlib.suppress(WorkbenchError):
-                lower_model(model, _with_rewrites(options, names), trace, remedies=False)
-                error.hint = f"--rewrite {','.join(names)} exports it (tried)"
+                lower_model(model, changed, trace, remedies=False)
+                instead = f"; or {error.hint}" if changed.backend != options.backend else ""
+                error.hint = f"{option} exports it (tried){instead if error.hint else ''}"
                 break
         raise
+
+
+def _list_ways(
+    model: LoadedModel, options: ExportOptions, trace: TracedModel, error: ExportError
+) -> Iterator[tuple[str, ExportOptions]]:
+    """What else may lower a model, as an option and all options: rewrites, then other kernels."""
+    from workbench.export.control_flow import has_bodies
+    from workbench.export.failure import LOWERING
+    from workbench.export.lower import suggest_rewrites
+
+    for names in _list_trials(suggest_rewrites(model, options, trace)):
+        yield f"--rewrite {','.join(names)}", _with_rewrites(options, names)
+    if options.backend != "xnnpack" or not error.what.startswith(LOWERING):
+        return
+    if not PRECISIONS[options.dtype].quantizes:
+        yield "--backend portable", replace(options, backend="portable")
+    elif has_bodies(trace.exported):
+        portable = replace(options, backend="portable", dtype="fp32", module_dtypes=())
+        yield "--backend portable --dtype fp32", portable
 
 
 def _find_cure(

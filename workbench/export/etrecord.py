@@ -6,6 +6,7 @@ An ETRecord is a ZIP archive; only its JSON graphs and maps are read here.
 import json
 import zipfile
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -14,10 +15,13 @@ from typing import Any
 from workbench.errors import StoreError
 from workbench.export import origins as links
 from workbench.export.origins import EdgeNode
-from workbench.records.layers import Layers, Method, Origin
+from workbench.export.pte import NO_HANDLE
+from workbench.records.layers import Instruction, Layers, Method, Origin
 
 #: The last graph before partitioning, and the one before that.
 _GRAPHS = ("edge_after_transform", "edge_dialect_exported_program")
+#: Ends of the names of what is stored with a graph.
+_TENSORS = ("_state_dict", "_constants", "_example_inputs")
 #: Objects made from JSON may take 25 times its size.
 _LARGEST_BYTES = 2**24
 
@@ -33,20 +37,35 @@ def add_etrecord(layers: Layers, path: Path) -> Layers:
             methods = tuple(_add_to_method(method, archive) for method in layers.methods)
     except OSError as error:
         raise StoreError(error.strerror or str(error), where=path) from None
+    except _OtherProgram as error:
+        raise StoreError(f"an ETRecord of another program: {error}", where=path) from None
     except Exception as error:  # a malformed one can lead to any
-        raise StoreError(f"not an ETRecord: {error}", where=path) from None
+        raise _not_etrecord(error, path) from None
     return replace(layers, methods=methods)
+
+
+class _OtherProgram(Exception):
+    """An ETRecord does not describe the program; says what differs."""
+
+
+def _not_etrecord(error: Exception, path: Path) -> StoreError:
+    is_empty = path.is_file() and not path.stat().st_size
+    return StoreError("is empty" if is_empty else f"not an ETRecord: {error}", where=path)
 
 
 def read_etrecord(path: Path) -> dict[str, list[Origin]]:
     """What each method of an ETRecord was made of, before anything was delegated."""
     try:
         with zipfile.ZipFile(path) as archive:
-            entries = [name for name in archive.namelist() if name.startswith(_GRAPHS)]
+            entries = [
+                name
+                for name in archive.namelist()
+                if name.startswith(_GRAPHS) and not name.endswith(_TENSORS)
+            ]
             methods = dict.fromkeys(name.rpartition("/")[2] for name in entries)
             graphs = {method: _read_graph(archive, method)[1] for method in methods if method}
     except Exception as error:  # a malformed one can lead to any
-        raise StoreError(f"not an ETRecord: {error}", where=path) from None
+        raise _not_etrecord(error, path) from None
     if not graphs:
         raise StoreError("not an ETRecord: it has no graph", where=path)
     return graphs
@@ -59,21 +78,21 @@ def _add_to_method(method: Method, archive: zipfile.ZipFile) -> Method:
         handles = handles if isinstance(handles, list) else [handles]
         return [edge for n in dict.fromkeys(map(int, handles)) for edge in edges.get(n, ())]
 
-    handles = _read_json(archive, "debug_handle_map")[method.name]
-    known = {int(number): nodes(given) for number, given in handles.items()}
+    handles = {int(n): h for n, h in _read_handles(archive, method.name).items()}
+    known = {number: nodes(given) for number, given in handles.items()}
     delegates = _read_json(archive, "delegate_map").get(method.name, {})
     backends = {int(number): str(delegate["name"]) for number, delegate in delegates.items()}
     ours = {n: call.name for n, call in enumerate(method.instructions) if call.kind == "delegate"}
     if not ours.items() >= backends.items():
-        raise ValueError(f"its delegates are {backends}, those of the program {ours}")
+        raise _OtherProgram(f"its delegates are {backends}, those of the program {ours}")
+    _check_program(method, handles, known)
     calls = list(method.instructions)
     for number, call in enumerate(calls):
         if call.xnodes:
             linked = links.link_xnodes(call.xnodes, known.get(number, []), origins)
             calls[number] = replace(call, xnodes=linked)
         elif call.kind == "kernel" and known.get(number):
-            kernel = call.name.rpartition("::")[2].partition(".")[0]
-            alike = (edge for edge in known[number] if f".{kernel}." in f".{edge.operator}.")
+            alike = (edge for edge in known[number] if _is_kernel_of(call, edge))
             calls[number] = replace(call, origin=next(alike, known[number][0]).number)
     for number, delegate in delegates.items():
         logged = {str(name): nodes(given) for name, given in delegate["delegate_map"].items()}
@@ -81,6 +100,44 @@ def _add_to_method(method: Method, archive: zipfile.ZipFile) -> Method:
             events = {name: tuple(e.number for e in own) for name, own in logged.items() if own}
             calls[int(number)] = replace(calls[int(number)], events=events)
     return replace(method, instructions=tuple(calls), origins=tuple(origins), modules=modules)
+
+
+def _read_handles(archive: zipfile.ZipFile, method: str) -> dict[str, Any]:
+    """The debug handles of each instruction: a list for a delegate, a number for a kernel."""
+    handles = _read_json(archive, "debug_handle_map")
+    if handles and isinstance(handles, dict) and method not in handles:
+        raise _OtherProgram(f"its methods are {', '.join(handles)}, not {method}")
+    return dict(handles[method])
+
+
+#: The part of operators that must be found; in the right ETRecord, all are.
+_LEAST_FOUND = 0.9
+
+
+def _check_program(
+    method: Method, handles: Mapping[int, Any], known: Mapping[int, Sequence[EdgeNode]]
+) -> None:
+    """Raise `_OtherProgram` if the instructions of a method are not those of an ETRecord."""
+    calls = dict(enumerate(method.instructions))
+    for number, given in handles.items():
+        kind = "delegate" if isinstance(given, list) else "kernel"
+        if number not in calls or calls[number].kind != kind:
+            raise _OtherProgram(f"its instruction {number} is a {kind}, the program's is not")
+    fits = []
+    for number, edges in known.items():
+        call = calls[number]
+        if call.kind == "kernel":
+            fits.append(any(_is_kernel_of(call, edge) for edge in edges))
+        for node in (node for node in call.xnodes if node.handle != NO_HANDLE):
+            alike = (edge for edge in edges if edge.handle == node.handle)
+            fits.append(any(node.type in edge.types for edge in alike))
+    if sum(fits) < _LEAST_FOUND * len(fits):
+        raise _OtherProgram(f"it has {sum(fits)} of the program's {len(fits)} operators")
+
+
+def _is_kernel_of(call: Instruction, edge: EdgeNode) -> bool:
+    kernel = call.name.rpartition("::")[2].partition(".")[0]
+    return f".{kernel}." in f".{edge.operator}."
 
 
 def _read_graph(

@@ -9,7 +9,14 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from workbench.errors import ExportError
-from workbench.models.sources import BROKEN, reason, user_line, user_line_of_stack
+from workbench.export.control_flow import list_calls
+from workbench.models.sources import (
+    BROKEN,
+    reason,
+    user_line,
+    user_line_of_node,
+    user_line_of_stack,
+)
 from workbench.upstream import find_operator, schema_name, user_error
 
 if TYPE_CHECKING:
@@ -50,19 +57,52 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
         elif isinstance(error, user_error()) and "dynamic" in text:
             what = "; ".join(re.findall(r"^\s*- (.*)", text, re.MULTILINE)) or what
             hint = "check get_dynamic_shapes()"
-        elif exported and (missing := re.search(r"Missing out variants: \{([^}]*)\}", text)):
-            operators = sorted(re.findall(r"[\w:]+", missing[1]))
-            raise no_kernel_error(operators, exported, origin) from error
         elif returned := re.search(r"Found (<.*?>) in output, which is not", text):
             what = f"forward() returns a {returned[1]}"
             hint = (
                 "return tensors, in tuples, lists or dicts; models of transformers: use_cache=False"
             )
+        elif (ran := _PASS.search(text)) and error.__cause__:
+            what = f"{reason(error.__cause__).rstrip('.')} (in ExecuTorch's {ran[1]})"
         where = user_line(error) or user_line_of_stack(text)
-        if not where and stage == LOWERING and exported and (rare := _list_rare(exported)):
+        if exported:
+            what, where, hint = _explain_lowering(text, exported, origin) or (what, where, hint)
+        if not where and exported and (rare := _list_rare(exported)):
             what += f"; not among the core operators of PyTorch: {', '.join(rare)}"
             where, hint = next(iter(rare.values())), "replace it, or compute it outside the model"
         raise ExportError(f"{stage}: {what}", where=where or origin, hint=hint) from error
+
+
+_PASS = re.compile(r"An error occurred when running the '(\w+)' pass")
+#: What upstream says of an operator that its check finds, and of a node that it cannot emit.
+_KEPT_WHOLE = re.compile(r"with op <EdgeOpOverload: (aten\.\w+).* was not decomposed or delegated")
+_NOT_EMITTED = re.compile(r"Failed with error: (.*?)\s*Here is the node in the graph module:", re.S)
+_UNSUPPORTED = "Unsupported control flow operator: "
+
+
+def _explain_lowering(
+    text: str, exported: ExportedProgram, origin: str
+) -> tuple[str, str, str | None] | None:
+    """What is wrong, the user's line and a hint, if upstream says which node it does not lower."""
+    if missing := re.search(r"Missing out variants: \{([^}]*)\}", text):
+        raise no_kernel_error(sorted(re.findall(r"[\w:]+", missing[1])), exported, origin)
+    if kept := _KEPT_WHOLE.search(text):
+        name = kept[1].replace(".", "::")
+        for node, graph in list_calls(exported.graph_module):
+            if schema_name(node.target) == name and graph is not exported.graph_module:
+                what = (
+                    f"{kept[1]} is in the body of control flow: XNNPACK's partitioner keeps it "
+                    "whole, but does not look into bodies"
+                )
+                line = user_line_of_node(node)
+                return what, line, "compute it outside of the body"
+    if emitted := _NOT_EMITTED.search(text):
+        what, hint = " ".join(emitted[1].split()), None
+        if what.startswith(_UNSUPPORTED):
+            what = f"ExecuTorch does not run {what.removeprefix(_UNSUPPORTED)}"
+            hint = "loop in Python over a fixed number of steps"
+        return what, user_line_of_stack(text), hint
+    return None
 
 
 def _list_rare(exported: ExportedProgram) -> dict[str, str]:
@@ -79,7 +119,7 @@ def _list_rare(exported: ExportedProgram) -> dict[str, str]:
         if operator is None or operator.namespace != "aten":
             continue
         if torch.Tag.core not in operator.tags:
-            line = user_line_of_stack(node.meta.get("stack_trace"))
+            line = user_line_of_node(node)
             rare.setdefault(schema_name(operator), line)
     return rare
 
@@ -99,7 +139,7 @@ def check_operands(exported: ExportedProgram, dtype: str, origin: str) -> None:
             name, operands = called.removeprefix("aten::"), " and ".join(sorted(dtypes))
             raise ExportError(
                 f"in {dtype} this is a {name} of {operands}",
-                where=user_line_of_stack(node.meta.get("stack_trace")) or origin,
+                where=user_line_of_node(node) or origin,
                 hint="create constants in the dtype of the inputs",
             )
 
@@ -119,5 +159,5 @@ def _line_of_operator(operator: str, program: ExportedProgram) -> str:
     graphs = (getattr(module, "graph", None) for module in program.graph_module.modules())
     for node in chain.from_iterable(graph.nodes for graph in graphs if graph is not None):
         if schema_name(node.target) == name:
-            return user_line_of_stack(node.meta.get("stack_trace"))
+            return user_line_of_node(node)
     return ""

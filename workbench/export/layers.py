@@ -60,7 +60,7 @@ def describe_pte(
 
 
 def describe_program(program: ExecutorchProgramManager) -> Layers:
-    """The sidecar of an emitted program with its layers, except in the body of control flow."""
+    """The sidecar of an emitted program with its layers."""
     from workbench.export.origins import add_origins
 
     layers = describe_pte(program.buffer)

@@ -11,14 +11,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 from workbench.errors import ExportError
 from workbench.export import accuracy, failure, quantize
+from workbench.export.control_flow import name_layers
 from workbench.export.layers import count_calls, count_quantized, describe_program, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
@@ -31,7 +34,7 @@ from workbench.export.rewrite import (
     transform_passes,
     unroll_recurrences,
 )
-from workbench.models.sources import UserFrames, user_line_of_stack
+from workbench.models.sources import UserFrames, user_line_of_node, user_line_of_stack
 from workbench.options import QUANTISER_REWRITES, ExportOptions, Progress, silent
 from workbench.process import collect_stderr, silence
 from workbench.records.runs import LayerNoise, Partition, Rewrite, Tensor
@@ -333,11 +336,13 @@ def _trace(
 ) -> ExportedProgram:
     """``torch.export``, without the graph that it prints to stderr when it fails.
 
-    It keeps the lines of functions that ``forward`` calls, not only those of ``forward`` itself.
+    It keeps the lines of functions that ``forward`` calls, not only those of ``forward`` itself,
+    and the layers in the bodies of control flow.
     """
     with collect_stderr() as printed, keep_lines(UserFrames()):
         exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
     sys.stderr.write(printed.getvalue())
+    name_layers(exported, module)
     return exported
 
 
@@ -496,12 +501,16 @@ def tabulate_partition(
 ) -> tuple[Partition, ...]:
     """The operators of a lowered program: undelegated ones first, then the most frequent."""
     modules: dict[tuple[bool, str, str, str], list[str]] = defaultdict(list)
+    top = edge.exported_program().graph
     for node, delegated in list_edge_operators(edge):
         target: Any = node.target
         source = reason = ""
         if not delegated:
-            source = user_line_of_stack(node.meta.get("stack_trace"))
-            reason = "" if backend == "portable" else reasons.get(node.name) or _missing(target)
+            source = user_line_of_node(node)
+            if backend != "portable":
+                reason = reasons.get(node.name) or _missing(target)
+                reason = reason if node.graph is top else _IN_BODY
+                reason = _AT_RUN_TIME if reason == _DTYPE and _reads_sizes(node) else reason
         operator = target.__name__.removesuffix(".default")
         path = "" if delegated else quantize.module_path(node)
         modules[delegated, operator, source, reason].append(path)
@@ -511,6 +520,31 @@ def tabulate_partition(
         inside = tuple(filter(None, dict.fromkeys(paths)))
         rows.append(Partition(operator, len(paths), delegated, reason, source, inside))
     return tuple(rows)
+
+
+_DTYPE, _AT_RUN_TIME = "invalid dtype", "a size that is known only at run time"
+_IN_BODY = "in the body of control flow, where XNNPACK's partitioner does not look"
+
+
+def _reads_sizes(node: torch.fx.Node) -> bool:
+    """Whether the first operand that the partitioner refuses is a number, or of unknown size.
+
+    It calls that an invalid dtype.
+    """
+    lists = (each if isinstance(each, list | tuple) else [each] for each in node.args)
+    for operand in chain.from_iterable(lists):
+        value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
+        if isinstance(value, torch.Tensor):
+            if value.dtype not in (torch.float32, torch.float16):
+                return False
+            if any(
+                isinstance(size, torch.SymInt) and has_free_unbacked_symbols(size)
+                for size in value.shape
+            ):
+                return True
+        elif isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return True
+    return False
 
 
 def _missing(target: Any) -> str:

@@ -15,10 +15,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.export.control_flow import list_calls, place_calls, runtime_name
 from workbench.export.pte import NO_HANDLE
 from workbench.models.sources import user_line_of_stack
 from workbench.records.layers import Instruction, Method, Origin, XNode
-from workbench.upstream import find_operator
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -171,8 +171,9 @@ def _nearest(
 
 
 _ROOT = re.compile(r"^(L\['self'\]|_export_root)\.?")
-#: Wrappers of a graph that is exported a second time, as for quantisation; they are no layers.
-_WRAPPERS = ("_non_strict_export", "GraphModule")
+#: Wrappers of a graph that is exported a second time, as for quantisation, and what PyTorch gives
+#: nodes that its passes add; they are no layers.
+_WRAPPERS = ("_non_strict_export", "GraphModule", "_empty_nn_module_stack_from_metadata_hook")
 _REPOSITORY = f"{Path(__file__).parents[2]}/"
 
 
@@ -183,20 +184,18 @@ def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, 
     nodes had before, by the number of the instruction.
     """
     graph = program.graph_module
-    nodes = defaultdict(list)
-    for node in _calls(graph):
-        nodes[node.meta.get("debug_handle")].append(node)
+    placed = place_calls(graph, method.instructions)
     origins: list[Origin] = []
     edges: list[list[EdgeNode]] = []
     for number, instruction in enumerate(method.instructions):
         edges.append([])
         is_kernel = instruction.kind == "kernel"
-        for call in _calls_of(instruction, nodes[number], graph):
+        for call in _calls_of(instruction, placed.get(number)):
             handle = handles.get(number) if is_kernel else call.meta.get("debug_handle")
             arguments = tuple(argument.name for argument in call.all_input_nodes)
             edges[-1].append(EdgeNode(len(origins), call.name, _name(call), handle, arguments))
-            modules = module_classes(module_stack(call))
-            trace = call.meta.get("stack_trace")
+            reader = _find_reader(call)
+            modules, trace = module_classes(module_stack(reader)), reader.meta.get("stack_trace")
             origins.append(make_origin(call.name, _name(call), modules, trace))
     share_layers(origins, chain.from_iterable(edges))
     instructions = tuple(
@@ -205,11 +204,21 @@ def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, 
         else replace(call, xnodes=link_xnodes(call.xnodes, own, origins))
         for call, own in zip(method.instructions, edges, strict=True)
     )
-    inner = (_delegate_calls(node, graph) for node in _calls(graph) if _name(node) == _DELEGATE)
     modules = {}
-    for node in chain(_calls(graph), chain.from_iterable(inner)):
-        modules |= module_classes(module_stack(node))
+    for node, owner in list_calls(graph):
+        inner = _delegate_calls(node, owner) if runtime_name(node) == "delegate" else ()
+        for call in (node, *inner):
+            modules |= module_classes(module_stack(call))
     return replace(method, instructions=instructions, origins=tuple(origins), modules=modules)
+
+
+def _find_reader(node: Node) -> Node:
+    """The first reader of a size that a pass of PyTorch computes in no layer; else the node."""
+    import torch
+
+    is_size = isinstance(node.meta.get("val"), torch.SymInt)
+    is_added = is_size and not module_classes(module_stack(node))
+    return next(iter(node.users), node) if is_added else node
 
 
 def share_layers(origins: list[Origin], edges: Iterable[EdgeNode]) -> None:
@@ -245,33 +254,17 @@ def make_origin(node: str, operator: str, modules: dict[str, str], trace: str | 
     return Origin(node, operator, path, kind, line)
 
 
-_DELEGATE = "executorch_call_delegate"
-
-
-def _calls_of(instruction: Instruction, nodes: list[Node], graph: GraphModule) -> list[Node]:
-    """The nodes that an instruction runs, of those with its number, which may be stale."""
-    name = instruction.name if instruction.kind == "kernel" else instruction.kind
-    node = next((node for node in nodes if _runtime_name(node) == name), None)
-    if node is None:
+def _calls_of(instruction: Instruction, place: tuple[Node, GraphModule] | None) -> list[Node]:
+    """The nodes that an instruction runs: those of a delegate, or the one of a kernel."""
+    if place is None or instruction.kind not in ("kernel", "delegate"):
         return []
-    return [node] if instruction.kind == "kernel" else list(_delegate_calls(node, graph))
-
-
-def _calls(graph: GraphModule) -> Iterator[Node]:
-    return (node for node in graph.graph.nodes if node.op == "call_function")
+    return [place[0]] if instruction.kind == "kernel" else list(_delegate_calls(*place))
 
 
 def _delegate_calls(node: Node, graph: GraphModule) -> Iterator[Node]:
     delegate: Any = node.args[0]
-    return _calls(getattr(graph, delegate.target).original_module.graph_module)
-
-
-def _runtime_name(node: Node) -> str:
-    """What the emitted program calls a node: ``aten::mean.out``, or ``delegate``."""
-    operator = find_operator(node.target)
-    if operator is not None:
-        return str(operator.name())
-    return "delegate" if _name(node) == _DELEGATE else _name(node)
+    inner = getattr(graph, delegate.target).original_module.graph_module
+    return (call for call, _ in list_calls(inner))
 
 
 def _name(node: Node) -> str:

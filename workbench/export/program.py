@@ -101,9 +101,8 @@ class Program:
             return sidecar
         if self.runtime:
             return None
-        names = (f"{self.path.name}.etrecord", f"{self.path.stem}.etrecord", store.ETRECORD)
         data = self.path.read_bytes()
-        for etrecord in (*filter(Path.exists, map(self.path.with_name, names)), None):
+        for etrecord in (*list_etrecords(self.path), None):
             with contextlib.suppress(WorkbenchError):
                 return describe_pte(data, self.path, etrecord=etrecord)
         return None
@@ -147,6 +146,12 @@ class Program:
             if text
         )
         return f"<table>{''.join(cells)}</table>"
+
+
+def list_etrecords(pte: Path) -> list[Path]:
+    """The ETRecords beside a program, the likeliest first."""
+    names = (f"{pte.name}.etrecord", f"{pte.stem}.etrecord", store.ETRECORD)
+    return list(filter(Path.is_file, map(pte.with_name, names)))
 
 
 def open_program(pte: Program | str | os.PathLike[str]) -> Program:

@@ -105,6 +105,21 @@ def name_dimensions(model: LoadedModel) -> list[tuple[str, ...]]:
     ]
 
 
+def declare_limits(model: LoadedModel) -> list[list[tuple[str, int]]]:
+    """The name and the declared limit of each dimension of each input tensor.
+
+    The name is empty for fixed ones.
+    """
+    dimensions = {} if model.dynamic_shapes is None else _find_dimensions(model)
+    declared = []
+    for leaf in _tensors((model.example_inputs, model.kwargs)):
+        axes = dimensions.get(id(leaf), {})
+        declared.append(
+            [(axes[a].__name__, axes[a].max) if a in axes else ("", 0) for a in range(leaf.ndim)]
+        )
+    return declared
+
+
 def _tensors(values: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 

@@ -20,6 +20,7 @@ from workbench.upstream import find_cell_number
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.fx import Node
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _RELATIVE_IMPORT = re.compile(r"^\s*from\s+(\.+)", re.MULTILINE)
@@ -98,6 +99,12 @@ def user_line_of_stack(stack: str | None) -> str:
     return _innermost([(file, int(line)) for file, line, _ in frames[start:]])
 
 
+def user_line_of_node(node: Node) -> str:
+    """The user's line of a node; of one that PyTorch added, such as a size, of what reads it."""
+    lines = (user_line_of_stack(each.meta.get("stack_trace")) for each in (node, *node.users))
+    return next(filter(None, lines), "")
+
+
 def forward_line(module: nn.Module) -> str:
     """``file:line`` of a model's ``forward``; empty if it is not in the user's code."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
@@ -147,6 +154,9 @@ def _is_users(file: Path) -> bool:
     if file.is_relative_to(_WORKBENCH):
         return file.parent == _MODELS
     if _INSTALLED.isdisjoint(file.parts):
+        # PyTorch gives nodes that its passes add a path of its own, relative to its folder.
+        if file.parts[:1] and file.parts[0] in _LIBRARIES and not file.exists():
+            return False
         return not file.is_relative_to(sysconfig.get_path("stdlib"))
     return not any(file.is_relative_to(folder) for folder in _library_folders())
 

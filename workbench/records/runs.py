@@ -163,6 +163,8 @@ class Export:
     #: The names of the rewrites that changed this program; none: it is as ExecuTorch exports it.
     rewrite: tuple[str, ...] = ()
     missing: dict[str, str] = field(default_factory=dict)
+    #: How it differs from the model as its user has it, and the option that keeps that.
+    differences: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     @property

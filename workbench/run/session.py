@@ -55,7 +55,10 @@ HINTS = {
     "delegate": _REJECTED,
     "check": _REJECTED,
     "memory": "close other programs, or use a smaller model",
-    "inputs": "pass one file of raw bytes per input, in the program's dtype and shape",
+    "scalar": "inputs must be tensors of numbers; workbench export MODEL fixes single numbers, "
+    "flags and None at their values in the example inputs",
+    "inputs": "name one file of raw bytes per input, in the program's dtype and shape, as `inputs` "
+    "of a config: workbench run CONFIG.json",
     "isa": f"measure at level native, or install executorch {' or '.join(TESTED)}",
     "threads": f"measure one thread, or install executorch {' or '.join(TESTED)}",
 }

@@ -47,6 +47,13 @@ class ErrorLog {
     if (lines_.size() == kMaxLines) lines_.pop_front();
     lines_.push_back(std::move(line));
   }
+  bool mentions(const std::string& text) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const std::string& line : lines_) {
+      if (line.find(text) != std::string::npos) return true;
+    }
+    return false;
+  }
   std::vector<std::string> take() {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<std::string> lines(lines_.begin(), lines_.end());

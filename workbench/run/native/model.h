@@ -57,7 +57,12 @@ class Model {
     stages.end("file");
     auto program = et::Program::load(&loader_, et::Program::Verification::InternalConsistency);
     if (!program.ok()) {
-      throw Failure(kProgram, "program", path + ": the program is broken", program.error());
+      const bool old = error_log.mentions("constant_buffer");
+      throw Failure(kProgram, old ? "version" : "program",
+                    path + (old ? ": is too old: ExecuTorch gave up this format of constants in "
+                                  "September 2024"
+                                : ": the program is broken"),
+                    program.error());
     }
     program_.emplace(std::move(*program));
     choose_method(method);
@@ -249,7 +254,9 @@ class Model {
   static et::TensorInfo input_info(const et::MethodMeta& meta, size_t index) {
     const auto info = meta.input_tensor_meta(index);
     if (!info.ok()) {
-      throw Failure(kUsage, "inputs", "input " + std::to_string(index) + " is not a tensor",
+      const auto tag = meta.input_tag(index);
+      const std::string kind = tag.ok() ? et::tag_to_string(*tag) : "broken";
+      throw Failure(kUsage, "scalar", "input " + std::to_string(index) + " is no tensor, but " + kind,
                     info.error());
     }
     return *info;
@@ -267,9 +274,9 @@ class Model {
   static std::string ones(const et::TensorInfo& info, size_t count, size_t index) {
     const std::string unit = one(info.scalar_type());
     if (unit.empty()) {
-      throw Failure(kUsage, "inputs",
+      throw Failure(kUsage, "scalar",
                     "input " + std::to_string(index) + " is of " + dtype_name(info.scalar_type()) +
-                        " and cannot be filled with ones: pass --inputs");
+                        ", not of numbers");
     }
     std::string bytes;
     bytes.reserve(count);

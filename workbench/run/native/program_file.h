@@ -26,7 +26,8 @@ inline MappedFile open_program(const std::string& path) {
   }
   const auto status = Program::check_header(file.data(), file.size());
   if (status == Program::IncompatibleVersion) {
-    fail("version", "made for another version of ExecuTorch's file format");
+    const std::string version(reinterpret_cast<const char*>(file.data()) + 4, 4);
+    fail("version", "has file format " + version + ", this ExecuTorch reads another");
   }
   if (status != Program::CompatibleVersion) fail("not_pte", "is not an ExecuTorch program");
   if (std::memcmp(file.data() + 8, "eh00", 4) != 0) return file;

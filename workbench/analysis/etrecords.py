@@ -1,0 +1,41 @@
+"""Why ETRecords beside a run give its programs no layers."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from workbench.errors import StoreError
+from workbench.export.etrecord import add_etrecord, read_etrecord
+from workbench.export.program import list_etrecords
+from workbench.records.layers import Layers
+from workbench.records.runs import PlannedProgram
+from workbench.store import ETRECORD
+
+
+def explain_etrecords(
+    folder: Path, programs: Sequence[tuple[PlannedProgram, Layers | None]]
+) -> str:
+    """What is wrong with the ETRecords beside programs without layers; empty if there are none.
+
+    ``folder`` is that of the run or of the traces.
+    """
+    problems: list[str] = []
+    for program, layers in programs:
+        if layers and layers.has_modules:
+            continue
+        nearby = (
+            list_etrecords(Path(program.pte)) if program.pte else sorted(folder.glob("*.etrecord"))
+        )
+        problems += _explain(list(dict.fromkeys([*nearby, folder / ETRECORD])), layers)
+    return "; ".join(dict.fromkeys(problems))
+
+
+def _explain(paths: Sequence[Path], layers: Layers | None) -> Iterator[str]:
+    for path in filter(Path.is_file, paths):
+        try:
+            if layers is None:
+                read_etrecord(path)
+                yield f"{path.name} gives no layers without its program: put the .pte beside it"
+            else:
+                add_etrecord(layers, path)
+        except StoreError as error:
+            yield f"{path.name}: {error.what}"
