@@ -5,7 +5,7 @@ import io
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +22,67 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def write_csvs(
-    events: pd.DataFrame, etdump: Path, *, model_id: str, delegate_backend: str = "delegated"
+    processes: Iterable[pd.DataFrame],
+    etdump: Path,
+    *,
+    model_id: str,
+    delegate_backend: str = "delegated",
+    rows: int | None = None,
 ) -> list[Path]:
-    """Write the three tables of a trace beside it, as the kit does; returns their paths.
+    """Write the three tables of the traces of some processes beside the first, as the kit does.
 
     ``all_runs_timeline`` (and ``run0_timeline``) has every event: ``type`` is the name without its
     ordinal; times are on the device's clock; ``pct_total`` is of the run's ``Method::execute``;
     ``node_id`` is the position within the run; ``delegate_backend`` is empty for a span that
-    contains others. Spans are nested: only the ledger may be summed. ``ops_stats`` has every
-    operator, the longest first. ``count`` and ``total_ms`` are means over the ``runs`` that have
-    it, ``pct_total`` is of all ``Method::execute``; the other statistics are over single events.
+    contains others. Spans are nested: only the ledger may be summed. With ``rows``, it has the
+    first inferences of each process: as many as fit into so many rows, at least one. ``ops_stats``
+    has every operator of all inferences, the longest first. ``count`` and ``total_ms`` are means
+    over the ``runs`` that have it, ``pct_total`` is of all ``Method::execute``; the other
+    statistics are over single events.
 
     Names are untrusted: control characters become spaces, and a text that a spreadsheet would
     interpret as a formula gets an apostrophe in front.
     """
+    timelines, leaves, runs, total_ms = list[pd.DataFrame](), list[pd.DataFrame](), 0, 0.0
+    for events in processes:
+        spans = _list_spans(events, model_id, delegate_backend)
+        ends = np.flatnonzero(np.diff(spans["run_index"], append=-1)) + 1
+        fitting = ends[: 1 if rows is None else max(1, np.searchsorted(ends, rows, side="right"))]
+        last = len(spans) if rows is None else fitting.max(initial=0)
+        spans["run_index"] += runs
+        timelines.append(spans[:last])
+        is_operator = (spans["kind"] != "method") & (spans["name"] != TRACING) & spans["leaf"]
+        leaves.append(spans.loc[is_operator, _OPERATOR_COLUMNS])
+        total_ms += spans.loc[spans["kind"] == "method", "duration_ms"].sum()
+        runs += len(ends)
+    timeline = pd.concat(timelines, ignore_index=True).drop(columns=["kind", "leaf"])
+    tables = {
+        "all_runs_timeline": timeline,
+        "run0_timeline": timeline[timeline["run_index"] == 0],
+        "ops_stats": _sum_up_operators(pd.concat(leaves), model_id, total_ms),
+    }
+    paths = []
+    for suffix, frame in tables.items():
+        path = etdump.with_name(f"{etdump.stem}_{suffix}.csv")
+        paths.append(atomic_write(path, to_csv(frame)))
+    return paths
+
+
+_OPERATOR_COLUMNS = ["type", "delegate_backend", "duration_ms", "pct_total", "run_index"]
+
+
+def _list_spans(events: pd.DataFrame, model_id: str, delegate_backend: str) -> pd.DataFrame:
+    """The events of the inferences of one process, and whether each contains no others."""
     events = check(events, EVENTS)[events["run"] >= 0]
     methods = events[events["kind"] == "method"].set_index("run")["duration_ns"]
     run, duration, leaf = events["run"], events["duration_ns"], are_leaves(events)
     backends = dict.fromkeys(("delegate_operator", "delegate_call"), delegate_backend)
     backends |= dict.fromkeys(("kernel", "operator_call"), "portable")
-    spans = pd.DataFrame(
+    return pd.DataFrame(
         {
             "model_id": model_id,
-            "name": events["name"],
-            "type": map_names(pd.Categorical(events["name"]), strip_ordinal),
+            "name": events["name"].astype(object),
+            "type": np.asarray(map_names(pd.Categorical(events["name"]), strip_ordinal), object),
             "delegate_backend": events["kind"].astype(object).map(backends).where(leaf).fillna(""),
             "start_us": events["start_ns"] / 1e3,
             "end_us": (events["start_ns"] + duration) / 1e3,
@@ -53,10 +90,15 @@ def write_csvs(
             "pct_total": (100 * duration / run.map(methods)).round(6),
             "node_id": np.arange(len(run)) - np.searchsorted(run, run),
             "run_index": run,
-            "block": events["block_name"],
+            "block": events["block_name"].astype(object),
+            "kind": events["kind"],
+            "leaf": leaf,
         }
     )
-    leaves = spans[leaf & (events["kind"] != "method") & (events["name"] != TRACING)]
+
+
+def _sum_up_operators(leaves: pd.DataFrame, model_id: str, total_ms: float) -> pd.DataFrame:
+    """The operators of all inferences, which took ``total_ms``."""
     groups = leaves.groupby(["type", "delegate_backend"], observed=True)
     table = groups["duration_ms"].agg(
         count="count",
@@ -68,19 +110,13 @@ def write_csvs(
         min_ms="min",
         max_ms="max",
     )
-    table["pct_total"] = (100 * table["pct_total"] / (methods.sum() / 1e6)).round(6)
+    table["pct_total"] = (100 * table["pct_total"] / total_ms).round(6)
     table["runs"] = groups["run_index"].nunique()
     table[["count", "total_ms"]] = table[["count", "total_ms"]].div(table["runs"], axis=0)
     table = table.reset_index()
     table.insert(0, "name", table["type"])
     table.insert(0, "model_id", model_id)
-    table = table.sort_values(["total_ms", "name"], ascending=[False, True])
-    tables = {"all_runs_timeline": spans, "run0_timeline": spans[run == 0], "ops_stats": table}
-    paths = []
-    for suffix, frame in tables.items():
-        path = etdump.with_name(f"{etdump.stem}_{suffix}.csv")
-        paths.append(atomic_write(path, to_csv(frame)))
-    return paths
+    return table.sort_values(["total_ms", "name"], ascending=[False, True])
 
 
 def to_csv(table: pd.DataFrame) -> str:
