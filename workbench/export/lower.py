@@ -57,7 +57,7 @@ MeasureNoise = Callable[[], tuple[LayerNoise, ...]] | None
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program, its ETRecord (empty where PyTorch cannot write one), its layers, and its inputs.
+    """A program, its ETRecord (empty unless it is wanted), its layers, and its inputs.
 
     ``inputs`` are in the dtype and the order of the program, which takes ``arguments``; ``notes``
     say what was done to it.
@@ -98,7 +98,9 @@ class TracedModel:
 def trace_model(model: LoadedModel) -> TracedModel:
     """Trace a copy of a model as its user wrote it, in its own dtype."""
     with silence(), failure.explain(failure.TRACING, model.origin):
-        module = copy.deepcopy(model.module).eval()
+        # Tracing computes with no weight: the copy shares them.
+        weights = {id(each): each for each in model.module.parameters()}
+        module = copy.deepcopy(model.module, weights).eval()
         example = model.traced_inputs or (model.example_inputs, model.kwargs)
         bound = bind_constants(module, *example)
         exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
@@ -186,7 +188,8 @@ def lower_model(
     progress(f"lowering to {backend}", 0.4)
     with failure.explain(failure.LOWERING, model.origin, exported):
         made = _lower(exported, options, model.metadata, counts)
-        etrecord, layers = _write_etrecord(exported, made), describe_program(made.program)
+        etrecord = _write_etrecord(made.program) if options.etrecord else b""
+        layers = describe_program(made.program)
     names = Runtime.get().operator_registry.operator_names
     if missing := sorted(count_calls(layers, "kernel").keys() - names):
         raise failure.no_kernel_error(missing, made.program.exported_program(), model.origin)
@@ -211,9 +214,10 @@ def lower_model(
             exported, inputs, output, lambda part: _lower(part, options, {}).program, least_db
         )
 
+    rewrites = list_rewrites(offered, made.operators)
     return Lowered(
         pte, etrecord, inputs, arguments, outputs, layers, notes, made.partition,
-        tuple(name for name in options.rewrite if counts[name]), list_rewrites(offered, made.edge),
+        tuple(name for name in options.rewrite if counts[name]), rewrites,
         noise, None if PRECISIONS[dtype].quantizes else reduce,
     )  # fmt: skip
 
@@ -329,16 +333,14 @@ def _trace(
 
 @dataclass(frozen=True)
 class _Made:
-    """A lowered program, its edge program before partitioning, and what was delegated.
+    """A lowered program, its operators in the edge dialect, and what was delegated.
 
-    ``etrecord`` is upstream's own, None if passes changed the edge program; ``needs`` is what the
-    documented lines lack for this graph.
+    ``needs`` is what the documented lines lack for this graph.
     """
 
     program: ExecutorchProgramManager
-    edge: ExportedProgram
+    operators: list[torch.fx.Node]
     partition: tuple[Partition, ...]
-    etrecord: Any = None
     needs: str = ""
 
 
@@ -398,8 +400,7 @@ def _lower_once(
     partitioners: list[Any] = [XnnpackPartitioner()] if options.backend == "xnnpack" else []
     if metadata and partitioners:  # as upstream's exporter of language models
         partitioners.insert(0, XnnpackDynamicallyQuantizedPartitioner())
-    seen: list[ExportedProgram] = []
-    passes = transform_passes(options, counts, seen.append)
+    passes = transform_passes(options, counts)
     half = PRECISIONS[options.dtype].half_weights
     weights = keep_half_weights() if half else contextlib.nullcontext()
     # Not under no_grad() as a rule: programs in bfloat16 then have other constants.
@@ -411,14 +412,11 @@ def _lower_once(
             partitioner=partitioners,
             constant_methods=metadata or None,
             compile_config=edge_config(checked=checked),
-            generate_etrecord=passes is None,
+            generate_etrecord=options.etrecord,
         )
         partition = tabulate_partition(edge, reasons, options.backend)
-        program = edge.to_executorch()
-    if passes is not None:
-        return _Made(program, seen[0], partition)
-    record = program.get_etrecord()
-    return _Made(program, record.edge_dialect_program, partition, record)
+        operators = [node for node, _ in list_edge_operators(edge)]
+        return _Made(edge.to_executorch(), operators, partition)
 
 
 @contextlib.contextmanager
@@ -438,22 +436,13 @@ def _free_batch(
         yield
 
 
-def _write_etrecord(exported: ExportedProgram, made: _Made) -> bytes:
-    """The ETRecord; empty for the few graphs that PyTorch emits but cannot serialise.
-
-    Of an edge program that passes have changed, upstream's own would have two versions.
-    """
-    from executorch.devtools.etrecord import ETRecord
+def _write_etrecord(program: ExecutorchProgramManager) -> bytes:
+    """The ETRecord; empty for the few graphs that PyTorch emits but cannot serialise."""
     from executorch.exir.serde.export_serialize import SerializeError
 
-    record = made.etrecord
-    if record is None:
-        record = ETRecord(edge_dialect_program=made.edge)
-        record.add_exported_program(exported)
-        record.add_executorch_program(made.program)
     buffer = io.BytesIO()
     try:
-        record.save(buffer)
+        program.get_etrecord().save(buffer)
     except SerializeError:
         return b""
     return buffer.getvalue()

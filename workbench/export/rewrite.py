@@ -1,6 +1,5 @@
 """Rewrite operators that a backend does not support, or computes incorrectly, if asked to."""
 
-import copy
 import itertools
 import math
 from collections import Counter
@@ -115,14 +114,12 @@ def unroll_recurrences(exported: ExportedProgram) -> ExportedProgram:
     return exported.run_decompositions({each: table[each] for each in recurrent})
 
 
-def transform_passes(
-    options: ExportOptions, counts: Counter[str], see: Callable[[ExportedProgram], None]
-) -> Any:
+def transform_passes(options: ExportOptions, counts: Counter[str]) -> Any:
     """The passes of some rewrites over the edge program, before it is partitioned; None for none.
 
     ``expansions`` removes those to a tensor's own shape, ``casts`` folds casts of constants; the
     rewrites that compute with constants fold all that depends on no input. ``counts`` gets how
-    often each changed the program, and ``see`` a copy of the result.
+    often each changed the program.
     """
     from executorch.backends.xnnpack.utils.configs import get_transform_passes
     from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
@@ -142,7 +139,6 @@ def transform_passes(
             if folds:
                 exported_program, folded = fold_constants(exported_program, not folds_all)
                 counts["constants" if folds_all else "casts"] += folded
-            see(copy.deepcopy(exported_program))
             return ExportedProgramPassResult(exported_program, folded > 0)
 
     sizes: list[int] = []
@@ -393,13 +389,13 @@ def offer_rewrites(exported: ExportedProgram) -> list[Equivalent]:
     return offered
 
 
-def list_rewrites(offered: list[Equivalent], edge: ExportedProgram) -> tuple[Rewrite, ...]:
+def list_rewrites(offered: list[Equivalent], edge: list[torch.fx.Node]) -> tuple[Rewrite, ...]:
     """What was offered, with the operators of the edge program, alike ones together."""
     nodes: dict[tuple[str, str, float], list[str]] = {}
     worst: dict[tuple[str, str, float], float] = {}
-    for node in edge.graph.nodes:
+    for node in edge:
         number = node.meta.get("custom", {}).get("rewrite")
-        if number is not None and node.op == "call_function":
+        if number is not None:
             each = offered[number]
             key = (each.name, each.text, round(each.kept, 3))
             nodes.setdefault(key, []).append(node.name)
