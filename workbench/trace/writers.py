@@ -43,23 +43,27 @@ def write_csvs(
     Names are untrusted: control characters become spaces, and a text that a spreadsheet would
     interpret as a formula gets an apostrophe in front.
     """
-    timelines, leaves, runs, total_ms = list[pd.DataFrame](), list[pd.DataFrame](), 0, 0.0
+    timelines, operators, runs, total_ms = list[pd.DataFrame](), list[pd.DataFrame](), 0, 0.0
     for events in processes:
-        spans = _list_spans(events, model_id, delegate_backend)
-        ends = np.flatnonzero(np.diff(spans["run_index"], append=-1)) + 1
-        fitting = ends[: 1 if rows is None else max(1, np.searchsorted(ends, rows, side="right"))]
-        last = len(spans) if rows is None else fitting.max(initial=0)
-        spans["run_index"] += runs
-        timelines.append(spans[:last])
-        is_operator = (spans["kind"] != "method") & (spans["name"] != TRACING) & spans["leaf"]
-        leaves.append(spans.loc[is_operator, _OPERATOR_COLUMNS])
-        total_ms += spans.loc[spans["kind"] == "method", "duration_ms"].sum()
-        runs += len(ends)
-    timeline = pd.concat(timelines, ignore_index=True).drop(columns=["kind", "leaf"])
+        spans = check(events, EVENTS)[events["run"] >= 0]
+        run, leaf = spans["run"].to_numpy(), are_leaves(spans)
+        times = spans["duration_ns"][(spans["kind"] == "method").to_numpy()] / 1e6
+        spans = spans.assign(
+            run=run + runs,
+            backend=_name_backends(spans["kind"], delegate_backend).where(leaf, ""),
+            ms=spans["duration_ns"] / 1e6,
+        )
+        ends = np.flatnonzero(np.diff(run, append=-1)) + 1
+        fitting = max(1, np.searchsorted(ends, rows or len(run), side="right"))
+        timelines.append(_list_spans(spans[: ends[:fitting].max(initial=0)], model_id))
+        leaf &= ((spans["kind"] != "method") & (spans["name"] != TRACING)).to_numpy()
+        operators.append(spans.loc[leaf, ["name", "backend", "ms", "run"]])
+        runs, total_ms = runs + len(ends), total_ms + float(times.sum())
+    timeline = pd.concat(timelines, ignore_index=True)
     tables = {
         "all_runs_timeline": timeline,
         "run0_timeline": timeline[timeline["run_index"] == 0],
-        "ops_stats": _sum_up_operators(pd.concat(leaves), model_id, total_ms),
+        "ops_stats": _sum_up_operators(pd.concat(operators), model_id, total_ms),
     }
     paths = []
     for suffix, frame in tables.items():
@@ -68,39 +72,42 @@ def write_csvs(
     return paths
 
 
-_OPERATOR_COLUMNS = ["type", "delegate_backend", "duration_ms", "pct_total", "run_index"]
+def _name_backends(kind: pd.Series, delegate_backend: str) -> pd.Series:
+    names = dict.fromkeys(("delegate_operator", "delegate_call"), delegate_backend)
+    names |= dict.fromkeys(("kernel", "operator_call"), "portable")
+    return kind.astype(object).map(names).fillna("")
 
 
-def _list_spans(events: pd.DataFrame, model_id: str, delegate_backend: str) -> pd.DataFrame:
-    """The events of the inferences of one process, and whether each contains no others."""
-    events = check(events, EVENTS)[events["run"] >= 0]
-    methods = events[events["kind"] == "method"].set_index("run")["duration_ns"]
-    run, duration, leaf = events["run"], events["duration_ns"], are_leaves(events)
-    backends = dict.fromkeys(("delegate_operator", "delegate_call"), delegate_backend)
-    backends |= dict.fromkeys(("kernel", "operator_call"), "portable")
+def _name_types(names: pd.Series) -> pd.Categorical:
+    return map_names(pd.Categorical(names), strip_ordinal)
+
+
+def _list_spans(spans: pd.DataFrame, model_id: str) -> pd.DataFrame:
+    """The columns of a timeline."""
+    methods = spans[spans["kind"] == "method"].set_index("run")["ms"]
+    run = spans["run"]
     return pd.DataFrame(
         {
             "model_id": model_id,
-            "name": events["name"].astype(object),
-            "type": np.asarray(map_names(pd.Categorical(events["name"]), strip_ordinal), object),
-            "delegate_backend": events["kind"].astype(object).map(backends).where(leaf).fillna(""),
-            "start_us": events["start_ns"] / 1e3,
-            "end_us": (events["start_ns"] + duration) / 1e3,
-            "duration_ms": duration / 1e6,
-            "pct_total": (100 * duration / run.map(methods)).round(6),
+            "name": spans["name"].astype(object),
+            "type": np.asarray(_name_types(spans["name"]), object),
+            "delegate_backend": spans["backend"],
+            "start_us": spans["start_ns"] / 1e3,
+            "end_us": (spans["start_ns"] + spans["duration_ns"]) / 1e3,
+            "duration_ms": spans["ms"],
+            "pct_total": (100 * spans["ms"] / run.map(methods)).round(6),
             "node_id": np.arange(len(run)) - np.searchsorted(run, run),
             "run_index": run,
-            "block": events["block_name"].astype(object),
-            "kind": events["kind"],
-            "leaf": leaf,
+            "block": spans["block_name"].astype(object),
         }
     )
 
 
-def _sum_up_operators(leaves: pd.DataFrame, model_id: str, total_ms: float) -> pd.DataFrame:
+def _sum_up_operators(spans: pd.DataFrame, model_id: str, total_ms: float) -> pd.DataFrame:
     """The operators of all inferences, which took ``total_ms``."""
-    groups = leaves.groupby(["type", "delegate_backend"], observed=True)
-    table = groups["duration_ms"].agg(
+    spans = spans.assign(type=_name_types(spans["name"]))
+    groups = spans.groupby(["type", "backend"], observed=True)
+    table = groups["ms"].agg(
         count="count",
         total_ms="sum",
         avg_ms="mean",
@@ -111,10 +118,10 @@ def _sum_up_operators(leaves: pd.DataFrame, model_id: str, total_ms: float) -> p
         max_ms="max",
     )
     table["pct_total"] = (100 * table["pct_total"] / total_ms).round(6)
-    table["runs"] = groups["run_index"].nunique()
+    table["runs"] = groups["run"].nunique()
     table[["count", "total_ms"]] = table[["count", "total_ms"]].div(table["runs"], axis=0)
-    table = table.reset_index()
-    table.insert(0, "name", table["type"])
+    table = table.reset_index().rename(columns={"backend": "delegate_backend"})
+    table.insert(0, "name", table["type"].astype(object))
     table.insert(0, "model_id", model_id)
     return table.sort_values(["total_ms", "name"], ascending=[False, True])
 
