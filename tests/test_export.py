@@ -1,4 +1,5 @@
 import functools
+import gc
 import json
 import logging
 import os
@@ -6,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -98,6 +100,17 @@ def test_the_record_describes_what_lies_there(toy, dtype):
     assert (tensor.dtype, tensor.shape) == (DTYPES[dtype], (1, 3, 224, 224))
     assert export.delegates == {"XnnpackBackend": 2}
     assert [(u.operator, u.count) for u in export.undelegated] == [("aten::mean.out", 1)]
+
+
+@pytest.mark.ci
+def test_an_exported_model_is_freed(tmp_path):
+    """ExecuTorch's and PyTorch's caches do not keep its graph or weights."""
+    module = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU())
+    weights = weakref.ref(module[0].weight)
+    wb.export_model(module, torch.ones(1, 3, 8, 8), root=tmp_path)
+    del module
+    gc.collect()
+    assert weights() is None
 
 
 @pytest.mark.ci

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -44,6 +45,8 @@ if TYPE_CHECKING:  # these import PyTorch
 
 #: Below this SQNR, a warning names the noisiest layers; and as many are recorded.
 LOW_SQNR_DB, NOISY_LAYERS = 20, 20
+#: From this size on, what an export leaves is freed at once, which takes half a second.
+LARGE_BYTES = 2**25
 #: Seconds after which no further rewrite is tried on a program that fails or is wrong.
 _TRIALS_S = 60.0
 #: Folders whose code decides what an export is.
@@ -110,7 +113,11 @@ def export_model(
     <Program out_toy_cnn/artifacts/toy_cnn_xnnpack_fp16.pte, xnnpack fp16, 0.12 MB>
     """
     with show_progress(progress) as report:
-        return _export_model(model, inputs, options, name, root, report)
+        program = _export_model(model, inputs, options, name, root, report)
+    upstream.forget_graphs()
+    if program.size_bytes >= LARGE_BYTES:
+        gc.collect()
+    return program
 
 
 def _export_model(
