@@ -91,7 +91,8 @@ class RunRecorder:
         method = plan.phase_of(experiment).method
         methods = layers.methods if layers else ()
         events = [m.event_count for m in methods if method in ("", m.name)][:1] or [1]
-        restarts = MOST_RESTARTS if plan.budget_s else plan.processes
+        given = plan.processes and not plan.budget_s
+        restarts = plan.processes if given else MOST_RESTARTS
         traces = restarts * len(plan.threads) * len(plan.experiments)
         return max(1, TRACES_BYTES // (EVENT_BYTES * events[0] * traces))
 
