@@ -329,6 +329,21 @@ def _command(path):
         return os.devnull
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("budget_s", [0.0, 0.5])
+def test_traces_stay_small_however_many_inferences_and_restarts(
+    plan, runner, tmp_path, monkeypatch, budget_s
+):
+    """Unless that allows less than one inference in each batch."""
+    most = 100_000
+    monkeypatch.setattr("workbench.run.recorder.TRACES_BYTES", most)
+    plan = replace(plan, traced_runs=100_000, runs=400, budget_s=budget_s)
+    run_dir = run_plan(plan, runner, tmp_path / "out")
+    sizes = [path.stat().st_size for path in run_dir.rglob("*.etdump")]
+    assert len(sizes) >= 6 and sum(sizes) <= 1.3 * most
+    assert budget_s or sum(sizes) >= 0.5 * most
+
+
 @needs_compiler
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sampler needs Linux")
 def test_every_experiment_is_sampled_in_its_own_process(plan, runner, tmp_path):

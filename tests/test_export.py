@@ -1,7 +1,9 @@
 import functools
+import gc
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -81,10 +83,15 @@ def test_the_record_describes_what_lies_there(toy, dtype):
     assert program.path.name == export.pte == f"toy_cnn_xnnpack_{dtype}.pte"
     assert files_below(program.path.parent) == sorted(
         f"{program.path.name}{suffix}"
-        for suffix in ("", ".etrecord", ".export.json", ".input0.bin", ".layers.json")
+        for suffix in ("", ".export.json", ".input0.bin", ".layers.json")
     )
     assert (export.model, export.dtype, export.backend) == ("toy_cnn", dtype, "xnnpack")
     assert export.size_bytes == program.path.stat().st_size
+    written = sum(path.stat().st_size for path in program.path.parent.iterdir())
+    assert (
+        written - (program.path.parent / export.inputs[0].file).stat().st_size
+        <= 2 * export.size_bytes
+    )
     assert export.source.endswith("zoo.toy_cnn")
     assert export.versions.keys() == {"python", "torch", "executorch", "torchao", "workbench"}
     assert export.seconds > 0
@@ -94,13 +101,36 @@ def test_the_record_describes_what_lies_there(toy, dtype):
     assert [(u.operator, u.count) for u in export.undelegated] == [("aten::mean.out", 1)]
 
 
-def test_the_etrecord_is_readable(toy):
+@pytest.mark.ci
+def test_what_was_exported_is_freed(tmp_path):
+    """Caches of ExecuTorch and PyTorch keep no graph."""
+    kind = torch.export.ExportedProgram
+    before = {id(each) for each in gc.get_objects() if isinstance(each, kind)}
+    module = nn.Sequential(nn.Conv2d(4, 8, 1), nn.Flatten(), nn.LayerNorm(128), nn.Linear(128, 8))
+    wb.export_model(module, torch.ones(1, 4, 4, 4), root=tmp_path)
+    gc.collect()
+    after = [each for each in gc.get_objects() if isinstance(each, kind)]
+    assert not [each for each in after if id(each) not in before]
+
+
+@pytest.mark.ci
+def test_an_etrecord_is_written_if_wanted_and_then_stays(toy, tmp_path):
     from executorch.devtools.etrecord import parse_etrecord
 
-    program = toy[1]("fp32")
-    record = parse_etrecord(str(program.path.parent / program.export.etrecord))
+    model, export = toy
+    shutil.copytree(export("fp32").path.parent, tmp_path / "artifacts")
+    wanted = wb.ExportOptions(etrecord=True)
+    program = wb.export_model(model, options=wanted, root=tmp_path)
+    assert program.sha256 == export("fp32").sha256
+    path = program.path.with_name(f"{program.path.name}.etrecord")
+    record = parse_etrecord(str(path))
     assert record.edge_dialect_program is not None
     assert record._debug_handle_map
+    written = path.stat().st_mtime_ns
+    for options in (wanted, wb.ExportOptions()):
+        again = wb.export_model(model, options=options, root=tmp_path)
+        assert again.export.etrecord == path.name
+        assert path.stat().st_mtime_ns == written
 
 
 @tried
@@ -522,7 +552,8 @@ def test_a_graph_that_cannot_be_serialised_has_no_etrecord(tmp_path, capsys):
     stale.parent.mkdir()
     stale.write_text("of an earlier export")
     model = LoadedModel("scaled", Scaled(), arguments)
-    program = wb.export_model(model, options=wb.ExportOptions(backend="portable"), root=tmp_path)
+    options = wb.ExportOptions(backend="portable", etrecord=True)
+    program = wb.export_model(model, options=options, root=tmp_path)
     assert "no ETRecord" in capsys.readouterr().err
     assert program.export.etrecord == ""
     assert not stale.exists()

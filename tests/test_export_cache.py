@@ -213,7 +213,7 @@ def test_another_exporter_is_noticed(files, monkeypatch, part):
     ("suffix", "harm"),
     [
         pytest.param("", "edited", marks=pytest.mark.ci),
-        pytest.param(".etrecord", "gone", marks=pytest.mark.ci),
+        pytest.param(".layers.json", "gone", marks=pytest.mark.ci),
         (".layers.json", "cut"),
         pytest.param(".input0.bin", "edited", marks=pytest.mark.ci),
         pytest.param(".export.json", "cut", marks=pytest.mark.ci),

@@ -5,9 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pandas.testing import assert_frame_equal
 from recorded import recorded
 
 import workbench as wb
+from workbench.analysis.machine_code import keep_places
+from workbench.errors import TraceError
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +140,31 @@ def test_samples_outside_the_folder_are_not_read(run_dir):
     change_manifest(run_dir, samplings=[bad])
     with pytest.raises(Exception, match="outside its folder"):
         wb.open_run(run_dir)
+
+
+def test_placed_samples_show_the_same_without_the_trace_of_their_process(run_dir, sample):
+    keep_places(run_dir)
+    run = wb.open_run(run_dir)
+    assert not [*run_dir.rglob("*_sampled.etdump")]
+    assert [sampling.etdump for sampling in run.record.samplings] == ["", ""]
+    for before in sample.measurements:
+        after = run[before.name]
+        assert_frame_equal(after.machine_code, before.machine_code)
+        assert after.loops.keys() == before.loops.keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"operators": [["0/x/0", "x"]]}, "lack key, operator or kind"),
+        ({"operators": 1}, "lack key, operator or kind"),
+        ({"operators": []}, "in operator .* of 0"),
+        ({"sure": [1]}, "different lengths"),
+    ],
+)
+def test_malformed_places_are_one_line(run_dir, changes, says):
+    keep_places(run_dir)
+    for path in run_dir.glob("*/*.samples"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(TraceError, match=says):
+        wb.open_run(run_dir).measurements[0].machine_code  # noqa: B018

@@ -22,6 +22,7 @@ from workbench.analysis.machine_code import (
     find_operators,
     gather_evidence,
     name_kernels,
+    place_samples,
     prove_change,
 )
 from workbench.frames import EVIDENCE
@@ -361,7 +362,8 @@ def test_samples_are_counted_by_operator_and_function():
     waiting = samples.assign(busy=False, function="idle")
     outside = samples_of([-100.0, 10 * PERIOD - 500], ["c", "c"])
     unsure = samples_of(transposes["end"].to_numpy()[:3], ["d", "d", "d"])
-    evidence = gather_evidence(events, pd.concat([samples, waiting, outside, unsure]))
+    placed = place_samples(pd.concat([samples, waiting, outside, unsure]), events)
+    evidence = gather_evidence(placed)
     rows = evidence.set_index("function")
     assert rows["samples"].to_dict() == {"a": 15, "b": 5, "d": 3}
     assert rows.loc["a", ["key", "category", "library"]].tolist() == [
@@ -379,7 +381,7 @@ def test_samples_are_counted_by_operator_and_function():
 def test_without_samples_there_is_no_evidence():
     events, _ = trace()
     nothing = samples_of(np.array([]), [])
-    evidence = gather_evidence(events, nothing)
+    evidence = gather_evidence(place_samples(nothing, events))
     assert evidence.empty
     assert prove_change(evidence, evidence).outcome == "not shown"
     assert compare_evidence(evidence, evidence).empty

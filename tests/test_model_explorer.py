@@ -131,7 +131,7 @@ def test_the_adapters_graphs_have_all_nodes(model, tmp_path, monkeypatch):
     Path("networks.py").write_text(SOURCE)
     run = wb.profile(
         model if model == "toy_cnn" else f"networks.py:{model}",
-        dtype=NETWORKS[model],
+        export=wb.ExportOptions(dtype=NETWORKS[model], etrecord=True),
         measure=wb.MeasureOptions(runs=3, processes=2, evidence=False),
     )
     files = wb.export_trace(run.path, "model-explorer", out=tmp_path / "data")

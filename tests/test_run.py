@@ -65,7 +65,7 @@ def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monk
     parts = {
         "run.execute.time_starts": "starts",
         "run.execute.sample_experiments": "PC samples",
-        "workflow.keep_functions": "names of machine code",
+        "workflow.keep_places": "names of machine code",
         "workflow.measure_roof": "the machine's peaks",
         "workflow.write_artifacts": "CSV and JSON files",
         "workflow.make_report": "report",

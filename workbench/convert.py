@@ -98,7 +98,7 @@ def export_trace(
     traces = {name: read_etdump(path) for name, path in names.items()}
     label, events = next(iter(traces.items()))
     if to == "csv":
-        return write_csvs(events, target, model_id=label)
+        return write_csvs([events], target, model_id=label)
     spans = {name: _describe_spans(traces[name], path) for name, path in names.items()}
     return [write_perfetto(spans, target)]
 

@@ -104,6 +104,9 @@ class ExportOptions:
         metavar="NAME",
     )
     channels_last: bool = _option(False, "Take images channels last, as XNNPACK computes.")
+    etrecord: bool = _option(
+        False, "Also write an ETRecord, for ExecuTorch's own tools: twice the size of the weights."
+    )
     recipe: str = _option(
         "", "Options from a recipe of `workbench optimize`; others replace its own.", metavar="FILE"
     )

@@ -7,11 +7,13 @@ exports, reports and ``workbench doctor`` repeat it. For C++: ``run/native/upstr
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import importlib
 import json
 import platform
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -171,6 +173,16 @@ def keep_lines(frames: set[tuple[str, str]]) -> Iterator[None]:
 
 
 # ExecuTorch: lowering.
+
+
+def forget_graphs() -> None:
+    """Empty the caches of PyTorch and ExecuTorch that hold exported graphs with their weights."""
+    for cached in (
+        _find("torch._subclasses.fake_tensor:FakeTensorMode"),
+        _find("executorch.exir.backend.utils:is_same_node"),
+    ):
+        if hasattr(cached, "cache_clear"):
+            cached.cache_clear()
 
 
 def edge_config(*, checked: bool) -> Any:
@@ -443,6 +455,15 @@ def _probe_lines() -> str:
     return "" if any(line in trace for trace in traces) else "lines of called functions are lost"
 
 
+def _probe_forgotten() -> str:
+    edge = _lower(_export(lambda self, x: self.layer(x), _image()))
+    graph = weakref.ref(edge.exported_program().graph_module)
+    del edge
+    forget_graphs()
+    gc.collect()
+    return "" if graph() is None else "exported graphs stay in memory, with their weights"
+
+
 def _probe_unchecked() -> str:
     exported = _export(lambda self, x: x.int() << 1, _image())
     try:
@@ -503,6 +524,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "reasons why a model cannot be traced": _probe_errors,
     "numbers of notebook cells": _probe_cells,
     "lines of functions that forward() calls": _probe_lines,
+    "memory of exported graphs": _probe_forgotten,
     "operators outside Core ATen": _probe_unchecked,
     "folded casts and constants": _probe_folding,
     "fp16w: fp16 weights of convolutions": _probe_half_weights,

@@ -18,7 +18,7 @@ import pandas as pd
 from workbench.analysis.atlas import Atlas, atlas_path, build_atlas
 from workbench.analysis.compare import Speedup, compare_latencies, reach_verdict
 from workbench.analysis.findings.rules import find_bottlenecks
-from workbench.analysis.machine_code import keep_functions
+from workbench.analysis.machine_code import keep_places
 from workbench.analysis.open import open_run
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Run
@@ -376,9 +376,9 @@ def measure_programs(
         plan, programs, runner, root,
         progress=progress, watch=look, enough=partial(is_precise, find=options.find),
     )  # fmt: skip
-    run = open_run(run_dir)
     with optional("names of machine code", progress):
-        keep_functions(run.path, run.record, [runner.libraries])
+        keep_places(run_dir, [runner.libraries])
+    run = open_run(run_dir)
     with optional("the machine's peaks", progress):
         for isa, threads in list_roofs(run.record) if options.roof and not options.power else ():
             if known := find_peaks(run.record, isa, threads):
@@ -492,13 +492,13 @@ def run_config(
         if config.experiments[0].runner == Experiment.runner:
             runner = find_runner(there, ops)
             plan, programs = plan_config(config, path.parent, baseline, runner)
-            run = open_run(execute(plan, programs, runner, place, progress=progress))
+            run_dir = execute(plan, programs, runner, place, progress=progress)
             with optional("names of machine code", progress):
-                keep_functions(run.path, run.record, [runner.libraries])
+                keep_places(run_dir, [runner.libraries])
         else:
             plan, programs = plan_config(config, path.parent, baseline)
             run_dir = run_processes(plan, programs, place, name, target=there, progress=progress)
-            run = open_run(run_dir)
+    run = open_run(run_dir)
     with optional("CSV and JSON files", progress):
         write_artifacts(run)
     return run

@@ -92,7 +92,8 @@ def measure(model: str, dtype: str, programs: Path, probe: Path, scratch: Path) 
     if not pte.exists():
         with warnings.catch_warnings(action="ignore"):
             try:
-                pte = wb.export_model(model, options=wb.ExportOptions(dtype=dtype), root=root).path
+                options = wb.ExportOptions(dtype=dtype, etrecord=True)
+                pte = wb.export_model(model, options=options, root=root).path
             except WorkbenchError as error:
                 return [error.what.split(" -> ")[0], *[""] * 9]
     isa = read_isa(find_runner().command)

@@ -145,8 +145,9 @@ def list_layers(operators: pd.DataFrame, order: Sequence[str]) -> list[Unit]:
         .drop_duplicates("name")
         .set_index("name")
     )
-    columns = ["module_class", "shapes", "flops"]
-    return [(name, *main.loc[name, columns]) for name in order]
+    columns = main[["module_class", "shapes", "flops"]].itertuples(index=False, name=None)
+    known = dict(zip(main.index, columns, strict=True))
+    return [(name, *known[name]) for name in order]
 
 
 def match_layers(one: Sequence[Unit], other: Sequence[Unit]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Which machine code each operator ran, from samples of the program counter, and what it proves."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -12,8 +13,14 @@ from workbench.analysis.operators import Scheme, add_categories
 from workbench.analysis.statistics import NORMAL_95
 from workbench.frames import EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS, check
 from workbench.records.runs import Proof, RunRecord
-from workbench.store import FUNCTIONS, inside
-from workbench.trace.samples import read_samples, resolve_functions, write_functions
+from workbench.store import FUNCTIONS, inside, load_run, save_run
+from workbench.trace.etdump import read_etdump
+from workbench.trace.samples import (
+    read_samples,
+    resolve_functions,
+    write_functions,
+    write_places,
+)
 
 #: XNNPACK rounds each time down to a microsecond: it loses half a microsecond on average.
 _LOST_NS = 500.0
@@ -78,17 +85,18 @@ def _spans(events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 UNSURE = "(between two operators)"
 
 
-def gather_evidence(
-    events: pd.DataFrame, samples: pd.DataFrame, scheme: Scheme | None = None
-) -> pd.DataFrame:
-    """Samples of every function in every operator of one traced process: ``frames.EVIDENCE``.
+def place_samples(samples: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
+    """Samples with the columns of `find_operators`, from the trace of the same process."""
+    places = find_operators(events, samples["time_ns"].to_numpy())
+    return samples.assign(**{name: places[name].to_numpy() for name in places})
+
+
+def gather_evidence(samples: pd.DataFrame, scheme: Scheme | None = None) -> pd.DataFrame:
+    """Placed samples of every function in every operator of a process: ``frames.EVIDENCE``.
 
     Samples too close to a boundary between two operators have the key ``""``.
     """
-    samples = samples[samples["busy"]].reset_index(drop=True)
-    found = find_operators(events, samples["time_ns"].to_numpy())
-    rows = pd.concat([found, samples[["function", "code", "library"]]], axis=1)
-    rows = rows[rows["key"].notna()]
+    rows = samples[samples["busy"] & samples["key"].notna()].copy()
     unsure = ~rows["sure"].astype(bool)
     rows.loc[unsure, ["key", "operator", "kind"]] = ["", UNSURE, "framework"]
     rows["library"] = [path.rpartition("/")[2] for path in rows["library"]]
@@ -276,11 +284,25 @@ def _by_purpose(kernels: pd.DataFrame) -> dict[tuple[str, str], list[str]]:
     return {purpose: list(found) for purpose, found in purposes.items()}
 
 
-def keep_functions(run_dir: Path, record: RunRecord, folders: Sequence[Path] = ()) -> None:
-    """Write the functions that a run's samples fell into, while their libraries are at hand."""
-    samples = [read_samples(inside(run_dir, s.samples)) for s in record.samplings if s.samples]
-    if samples:
+def keep_places(run_dir: Path, folders: Sequence[Path] = ()) -> None:
+    """Write the functions and operators of a run's samples, while libraries are at hand.
+
+    The traces of the sampled processes, which grow with their inferences, are then deleted.
+    """
+    record = load_run(run_dir)
+    traced = [sampling for sampling in record.samplings if sampling.samples and sampling.etdump]
+    if not traced:
+        return
+    samples = [read_samples(inside(run_dir, sampling.samples)) for sampling in traced]
+    if not (run_dir / FUNCTIONS).exists():
         write_functions(resolve_functions(samples, folders), run_dir / FUNCTIONS)
+    for sampling, frame in zip(traced, samples, strict=True):
+        placed = place_samples(frame, read_etdump(inside(run_dir, sampling.etdump)))
+        write_places(placed, inside(run_dir, sampling.samples))
+    samplings = tuple(replace(s, etdump="") if s in traced else s for s in record.samplings)
+    save_run(replace(record, samplings=samplings), run_dir)
+    for sampling in traced:
+        inside(run_dir, sampling.etdump).unlink()
 
 
 def explain_lack(record: RunRecord) -> str:

@@ -315,10 +315,17 @@ SUMMARY = ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
 
 def summarize_resources(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
     """The first output, the memory and the size as one row, `SUMMARY`; NaN where unknown."""
-    means = {resource: values.mean() for resource, (_, values) in measure_resources(starts).items()}
-    names = ("first output", "peak memory", "anonymous memory")
-    size = export.size_bytes / MB if export else math.nan
-    return dict(zip(SUMMARY, [*(float(means.get(n, math.nan)) for n in names), size], strict=True))
+    warm = _in_mode(starts, "time")
+    stages = [start.stages[: len(name_stages(start.stages))] for start in warm]
+    held = [start.memory for start in warm if start.memory.peak]
+    columns = (
+        [sum(stage.ns for stage in each) / 1e6 for each in stages],
+        [memory.peak / MB for memory in held],
+        [memory.anonymous / MB for memory in held],
+        [export.size_bytes / MB] if export else [],
+    )
+    means = (sum(values) / len(values) if values else math.nan for values in columns)
+    return dict(zip(SUMMARY, means, strict=True))
 
 
 def compare_resources(

@@ -7,7 +7,7 @@ import html
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from itertools import chain
@@ -568,13 +568,10 @@ class Run:
         raise problem
 
     @cached_property
-    def _samples(self) -> dict[tuple[str, int], tuple[pd.DataFrame, Path]]:
-        """The PC samples of every measurement, and the trace of the same process."""
+    def _samples(self) -> dict[tuple[str, int], pd.DataFrame]:
+        """The PC samples of every measurement."""
         return {
-            (s.experiment, s.threads): (
-                samples.read_samples(self.locate(s.samples)),
-                self.locate(s.etdump),
-            )
+            (s.experiment, s.threads): samples.read_samples(self.locate(s.samples))
             for s in self.record.samplings
             if s.samples
         }
@@ -584,7 +581,7 @@ class Run:
         kept = self.path / FUNCTIONS
         if kept.exists():
             return samples.read_functions(kept)
-        return samples.resolve_functions([sampled for sampled, _ in self._samples.values()])
+        return samples.resolve_functions(self._samples.values())
 
     def _stack(self, name: str) -> pd.DataFrame:
         by_measurement = {(m.name, m.threads): getattr(m, name) for m in self.traced}
@@ -771,18 +768,9 @@ class Measurement:
             raise StoreError(f"{self.label} has no trace", where=self.run.path)
         return self._read_events(self.sessions[0])
 
-    @property
-    def all_events(self) -> pd.DataFrame:
-        """The same of every process, whose runs follow one another."""
-        parts, runs, first = list[pd.DataFrame](), 0, 0
-        for session in self.sessions:
-            events = self._read_events(session)
-            inside = events[events["run"] >= 0]
-            parents = inside["parent"].where(inside["parent"] < 0, inside["parent"] + first)
-            numbers = {"run": inside["run"] + runs, "event": inside["event"] + first}
-            parts.append(inside.assign(**numbers, parent=parents))
-            runs, first = runs + inside["run"].nunique(), first + int(events["event"].max()) + 1
-        return pd.concat(parts, ignore_index=True)
+    def read_processes(self) -> Iterator[pd.DataFrame]:
+        """The same of every process, one after the other."""
+        return map(self._read_events, self.sessions)
 
     def _read_events(self, session: Session) -> pd.DataFrame:
         events = self.run.read_trace(session)
@@ -872,12 +860,16 @@ class Measurement:
     @frame_property
     def machine_code(self) -> pd.DataFrame | None:
         """Samples of the program counter by operator and function: ``frames.EVIDENCE``."""
-        found = self.run._samples.get((self.name, self.threads))
-        if found is None:
+        sampled = self.run._samples.get((self.name, self.threads))
+        if sampled is None:
             return None
-        sampled, etdump = found
+        if "key" not in sampled:  # an interrupted run, of which the trace is still there
+            key = (self.name, self.threads)
+            samplings = {(s.experiment, s.threads): s for s in self.run.record.samplings}
+            events = read_etdump(self.run.locate(samplings[key].etdump))
+            sampled = machine_code.place_samples(sampled, events)
         located = samples.locate_samples(sampled, self.run._functions)
-        return machine_code.gather_evidence(read_etdump(etdump), located, self.run.scheme)
+        return machine_code.gather_evidence(located, self.run.scheme)
 
     @frame_property
     def sme2(self) -> pd.DataFrame | None:
@@ -980,8 +972,8 @@ class Measurement:
     @cached_property
     def loops(self) -> dict[str, pd.Series]:
         """The hot loops of the functions that ran: samples by instruction."""
-        found = self.run._samples.get((self.name, self.threads))
-        return {} if found is None else samples.count_instructions(found[0], self.run._functions)
+        sampled = self.run._samples.get((self.name, self.threads))
+        return {} if sampled is None else samples.count_instructions(sampled, self.run._functions)
 
     @cached_property
     def kernels(self) -> pd.DataFrame:

@@ -31,13 +31,16 @@ from workbench.store import EXPLORER_HTML, atomic_write
 @click.option(
     "--etrecord", type=PATH, help="Of a program exported elsewhere: its layers, kept with the run."
 )
-def analyze(run_dir: Path, baseline: str, categories: str, etrecord: Path | None) -> Output:
+@click.option("--whole", is_flag=True, help="Timelines of all traced inferences, not the first.")
+def analyze(
+    run_dir: Path, baseline: str, categories: str, etrecord: Path | None, whole: bool
+) -> Output:
     """Regenerate the CSV and JSON files of a run from its ETDumps."""
     from workbench.analysis.open import open_run
     from workbench.report.artifacts import write_artifacts
 
     run = open_run(run_dir, baseline=baseline, categories=categories, etrecord=etrecord or "")
-    files = write_artifacts(run)
+    files = write_artifacts(run, whole=whole)
     record = {"run_dir": run_dir, "files": files}
     return Output(files, record, step=call("report", run_dir))
 

@@ -25,10 +25,10 @@ _OF = "\n"
 def write_node_data(source: Measurement | Comparison, folder: Path) -> list[Path]:
     """Write node data of a measurement or of a comparison; returns the files.
 
-    For the graph of the ``.pte``, and that of the ``.etrecord``, there is a file with the mean time
-    of each side in ms, and one with the speed-up and its verdict. A fused operator has one node, a
-    delegate the time of its call and operators. Time without a node, such as that of layout
-    conversions in an ETRecord, is left out.
+    For the graph of the ``.pte``, and that of the ``.etrecord`` (`ExportOptions.etrecord` writes
+    one), there is a file with the mean time of each side in ms, and one with the speed-up and its
+    verdict. A fused operator has one node, a delegate the time of its call and operators. Time
+    without a node, such as that of layout conversions in an ETRecord, is left out.
 
     Raises
     ------

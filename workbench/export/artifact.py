@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -46,6 +47,8 @@ if TYPE_CHECKING:  # these import PyTorch
 
 #: Below this SQNR, a warning names the noisiest layers; and as many are recorded.
 LOW_SQNR_DB, NOISY_LAYERS = 20, 20
+#: From this size on, what an export leaves is freed at once, which takes half a second.
+LARGE_BYTES = 2**25
 #: Seconds after which no further rewrite is tried on a program that fails or is wrong.
 _TRIALS_S = 60.0
 #: Folders whose code decides what an export is.
@@ -68,8 +71,9 @@ def export_model(
     partitioner=[XnnpackPartitioner()]).to_executorch()``, after its quantiser if the dtype is
     quantised. ``options.rewrite`` changes that.
 
-    Beside it are the ETRecord, the layer sidecar, one ``.input<i>.bin`` per input (raw, in the
-    program's layout) and the record, which is written last: if it exists, the export is complete.
+    Beside it are the layer sidecar, one ``.input<i>.bin`` per input (raw, in the program's layout),
+    if wanted the ETRecord, and the record, which is written last: if it exists, the export is
+    complete.
     The model is traced each time, and exported again only if something has changed: the graph, its
     weights, constants, inputs or source lines, an installed version, an option, the exporter, or a
     file that was written. The program of a module has a name of its own,
@@ -111,7 +115,11 @@ def export_model(
     <Program out_toy_cnn/artifacts/toy_cnn_xnnpack_fp16.pte, xnnpack fp16, 0.12 MB>
     """
     with show_progress(progress) as report:
-        return _export_model(model, inputs, options, name, root, report)
+        program = _export_model(model, inputs, options, name, root, report)
+    upstream.forget_graphs()
+    if program.size_bytes >= LARGE_BYTES:
+        gc.collect()
+    return program
 
 
 def _export_model(
@@ -148,7 +156,7 @@ def _export_model(
         digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
         pte = _pte_path(f"{model.name}-{digest[:8]}", options, root)
     cached = None if options.fresh else _open_export(pte, made_from)
-    if cached:
+    if cached and (not options.etrecord or (cached.export and cached.export.etrecord)):
         report(f"{pte.name}: up to date", 1.0)
         _report_problems(cached, report)
         return cached
@@ -176,6 +184,8 @@ def _export_model(
     etrecord.unlink(missing_ok=True)
     if lowered.etrecord:
         store.atomic_write(etrecord, lowered.etrecord)
+    elif options.etrecord:
+        report(f"warning: {pte.name}: no ETRecord: PyTorch cannot serialise this graph", 0.95)
     layers = store.save_layers(lowered.layers, store.layers_path(pte))
     store.atomic_write(pte, lowered.pte)
     sha256 = hashlib.sha256(lowered.pte).hexdigest()
@@ -316,8 +326,7 @@ def _check_options(options: ExportOptions) -> None:
 
 def list_problems(export: Export) -> list[str]:
     """What is wrong with an export, one line each."""
-    found = [] if export.etrecord else ["no ETRecord: PyTorch cannot serialise this graph"]
-    found += export.differences
+    found = list(export.differences)
     found += [f"this export is wrong: {export.problem}"] if export.problem else []
     known = export.sqnr_db
     if export.noise and (export.problem or (known is not None and known < LOW_SQNR_DB)):
@@ -485,7 +494,7 @@ def identify_export(
 def _list_sources(trace: TracedModel, options: ExportOptions) -> dict[str, str]:
     """What an export depends on, as hashes or short texts."""
     settings = asdict(options) | {"sizes": dict(options.sizes)}
-    for name in ("recipe", "fresh"):
+    for name in ("recipe", "fresh", "etrecord"):
         del settings[name]
     return {
         "model": trace.graph,

@@ -43,11 +43,13 @@ _KINDS = {"MoveCall": "move", "JumpFalseCall": "jump", "FreeCall": "free"}
 
 
 def describe_pte(
-    data: bytes | memoryview, where: object = None, *, etrecord: Path | None = None
-) -> Layers:
+    data: bytes | memoryview, where: object = None, *, sha256: str = "",
+    etrecord: Path | None = None,
+) -> Layers:  # fmt: skip
     """The sidecar of any program; with layers if there is an ETRecord, which must be of it.
 
-    It is a `StoreError` if the program or the ETRecord is malformed.
+    Weights are read only for the SHA-256, if that is not given. It is a `StoreError` if the program
+    or the ETRecord is malformed.
     """
     try:
         tables = read_pte(data)
@@ -55,7 +57,7 @@ def describe_pte(
         parts = tuple(list_parts(tables, len(data)))
     except ValueError as error:
         raise StoreError(str(error), where=where, hint="copy or export it again") from None
-    layers = Layers(hashlib.sha256(data).hexdigest(), methods, parts)
+    layers = Layers(sha256 or hashlib.sha256(data).hexdigest(), methods, parts)
     return add_etrecord(layers, etrecord) if etrecord else layers
 
 

@@ -61,7 +61,7 @@ MeasureNoise = Callable[[], tuple[LayerNoise, ...]] | None
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program, its ETRecord (empty where PyTorch cannot write one), its layers, and its inputs.
+    """A program, its ETRecord (empty unless it is wanted), its layers, and its inputs.
 
     ``inputs`` are in the dtype and the order of the program, which takes ``arguments``; ``notes``
     say what was done to it.
@@ -102,7 +102,9 @@ class TracedModel:
 def trace_model(model: LoadedModel) -> TracedModel:
     """Trace a copy of a model as its user wrote it, in its own dtype."""
     with silence(), failure.explain(failure.TRACING, model.origin):
-        module = copy.deepcopy(model.module).eval()
+        # Tracing computes with no weight: the copy shares them.
+        weights = {id(each): each for each in model.module.parameters()}
+        module = copy.deepcopy(model.module, weights).eval()
         example = model.traced_inputs or (model.example_inputs, model.kwargs)
         bound = bind_constants(module, *example)
         exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
@@ -193,7 +195,8 @@ def lower_model(
     progress(f"lowering to {backend}", 0.4)
     with failure.explain(failure.LOWERING, model.origin, exported):
         made = _lower(exported, options, model.metadata, counts)
-        etrecord, layers = _write_etrecord(exported, made), describe_program(made.program)
+        etrecord = _write_etrecord(made.program) if options.etrecord else b""
+        layers = describe_program(made.program)
     rewrites: tuple[Rewrite, ...] = ()
     if remedies:
         progress("looking for remedies", 0.7)
@@ -348,18 +351,15 @@ def _trace(
 
 @dataclass(frozen=True)
 class _Made:
-    """A lowered program, its edge program before partitioning, and what was delegated.
+    """A lowered program, its operators in the edge dialect, and what was delegated.
 
-    ``outside`` names the operators of the edge program that were not. ``etrecord`` is upstream's
-    own, None if passes changed the edge program; ``needs`` is what the documented lines lack for
-    this graph.
+    ``operators`` come with whether they are delegated; ``needs`` is what the documented lines lack
+    for this graph.
     """
 
     program: ExecutorchProgramManager
-    edge: ExportedProgram
+    operators: list[tuple[torch.fx.Node, bool]]
     partition: tuple[Partition, ...]
-    outside: frozenset[str]
-    etrecord: Any = None
     needs: str = ""
 
 
@@ -419,8 +419,7 @@ def _lower_once(
     partitioners: list[Any] = [XnnpackPartitioner()] if options.backend == "xnnpack" else []
     if metadata and partitioners:  # as upstream's exporter of language models
         partitioners.insert(0, XnnpackDynamicallyQuantizedPartitioner())
-    seen: list[ExportedProgram] = []
-    passes = transform_passes(options, counts, seen.append)
+    passes = transform_passes(options, counts)
     half = PRECISIONS[options.dtype].half_weights
     weights = keep_half_weights() if half else contextlib.nullcontext()
     # Not under no_grad() as a rule: programs in bfloat16 then have other constants.
@@ -432,28 +431,22 @@ def _lower_once(
             partitioner=partitioners,
             constant_methods=metadata or None,
             compile_config=edge_config(checked=checked),
-            generate_etrecord=passes is None,
+            generate_etrecord=options.etrecord,
         )
         partition = tabulate_partition(edge, reasons, options.backend)
-        outside = frozenset(
-            node.name for node, delegated in list_edge_operators(edge) if not delegated
-        )
-        program = edge.to_executorch()
-    if passes is not None:
-        return _Made(program, seen[0], partition, outside)
-    record = program.get_etrecord()
-    return _Made(program, record.edge_dialect_program, partition, outside, record)
+        operators = list(list_edge_operators(edge))
+        return _Made(edge.to_executorch(), operators, partition)
 
 
 def _list_origins(made: _Made) -> tuple[dict[str, list[str]], set[str]]:
     """The operators of the edge program by what they come from, and of which some is outside."""
     operators: dict[str, list[str]] = defaultdict(list)
     outside = set[str]()
-    for node in made.edge.graph.nodes:
+    for node, delegated in made.operators:
         origin = node.meta.get("custom", {}).get("operator")
-        if node.op == "call_function" and origin:
+        if origin:
             operators[origin].append(node.name)
-            if node.name in made.outside:
+            if not delegated:
                 outside.add(origin)
     return operators, outside
 
@@ -475,22 +468,13 @@ def _free_batch(
         yield
 
 
-def _write_etrecord(exported: ExportedProgram, made: _Made) -> bytes:
-    """The ETRecord; empty for the few graphs that PyTorch emits but cannot serialise.
-
-    Of an edge program that passes have changed, upstream's own would have two versions.
-    """
-    from executorch.devtools.etrecord import ETRecord
+def _write_etrecord(program: ExecutorchProgramManager) -> bytes:
+    """The ETRecord; empty for the few graphs that PyTorch emits but cannot serialise."""
     from executorch.exir.serde.export_serialize import SerializeError
 
-    record = made.etrecord
-    if record is None:
-        record = ETRecord(edge_dialect_program=made.edge)
-        record.add_exported_program(exported)
-        record.add_executorch_program(made.program)
     buffer = io.BytesIO()
     try:
-        record.save(buffer)
+        program.get_etrecord().save(buffer)
     except SerializeError:
         return b""
     return buffer.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import mmap
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -99,12 +100,13 @@ class Program:
         """
         if sidecar := store.load_layers(store.layers_path(self.path), self.sha256):
             return sidecar
-        if self.runtime:
+        if self.runtime or not self.size_bytes:
             return None
-        data = self.path.read_bytes()
+        with self.path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         for etrecord in (*list_etrecords(self.path), None):
             with contextlib.suppress(WorkbenchError):
-                return describe_pte(data, self.path, etrecord=etrecord)
+                return describe_pte(data, self.path, sha256=self.sha256, etrecord=etrecord)
         return None
 
     @property

@@ -1,7 +1,6 @@
 """Rewrite operators that a backend does not support, or computes incorrectly, if asked to."""
 
 import contextlib
-import copy
 import itertools
 import math
 from collections import Counter
@@ -152,14 +151,12 @@ def unroll_recurrences(exported: ExportedProgram) -> ExportedProgram:
     return exported.run_decompositions({each: table[each] for each in recurrent})
 
 
-def transform_passes(
-    options: ExportOptions, counts: Counter[str], see: Callable[[ExportedProgram], None]
-) -> Any:
+def transform_passes(options: ExportOptions, counts: Counter[str]) -> Any:
     """The passes of some rewrites over the edge program, before it is partitioned; None for none.
 
     ``expansions`` removes those to a tensor's own shape, ``casts`` folds casts of constants; the
     rewrites that compute with constants fold all that depends on no input. ``counts`` gets how
-    often each changed the program, and ``see`` a copy of the result.
+    often each changed the program.
     """
     from executorch.backends.xnnpack.utils.configs import get_transform_passes
     from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
@@ -179,7 +176,6 @@ def transform_passes(
             if folds:
                 exported_program, folded = fold_constants(exported_program, not folds_all)
                 counts["constants" if folds_all else "casts"] += folded
-            see(copy.deepcopy(exported_program))
             return ExportedProgramPassResult(exported_program, folded > 0)
 
     sizes: list[int] = []

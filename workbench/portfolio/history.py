@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from workbench.analysis.memory import SUMMARY, summarize_resources
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import HISTORY, WRONG, check, plural
 from workbench.plots.tables import Table, show_table
-from workbench.records.runs import Export, Identity, RunRecord
+from workbench.records.runs import Export, Identity, RunRecord, Session
 from workbench.store import MANIFEST, atomic_write, load_run
 
 if TYPE_CHECKING:
@@ -108,8 +109,16 @@ def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str
         except WorkbenchError as error:
             problems.append(str(error))
     kinds = {"threads": "int64", "restarts": "int64", "emulated": "bool"}
-    table = pd.DataFrame(rows, columns=HISTORY.names).astype(kinds)
-    table = table.sort_values(["started", "run_dir"], kind="stable").reset_index(drop=True)
+    table = pd.DataFrame(rows, columns=[*HISTORY.names, "error_ms"]).astype(kinds)
+    errors_ms = table.pop("error_ms").to_numpy()
+    half_ms = errors_ms * statistics.student_quantile(table["restarts"].to_numpy() - 1)
+    table["low_ms"] = (table["latency_ms"] - half_ms).clip(lower=0)
+    table["high_ms"] = table["latency_ms"] + half_ms
+    table = (
+        table[HISTORY.names]
+        .sort_values(["started", "run_dir"], kind="stable")
+        .reset_index(drop=True)
+    )
     return History(check(table, HISTORY), find_changes(table), tuple(problems))
 
 
@@ -145,18 +154,17 @@ def _rows_of(
     """The rows of a run; ``names`` has what the programs of each line are called."""
     started, runner = _in_utc(run.started, run_dir), f"{run.runner.get('kind')} runner"
     experiments = {e.name: e for e in run.plan.experiments}
-    timed = statistics.pick_timed(statistics.tabulate_latencies(run))
-    for (experiment, threads), part in timed.groupby(["experiment", "threads"], sort=False):
-        clock, restarts = statistics.clock_of(part), statistics.restart_latencies(part).to_list()
+    for (experiment, threads), sessions in _list_timed(run, run_dir).items():
         if experiments[experiment].control:
             continue
+        clock, restarts = _measure_restarts(sessions)
         ran = run.plan.program_of(experiments[experiment])
         identity, export = identify_run(run, ran), run.export_of(ran)
         starts = [s for s in run.starts if (s.experiment, s.threads) == (experiment, threads)]
         shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in ran.inputs)
         shared = _identify(run.identify(ran), export, across)
         program = names.setdefault(shared, f"{ran.stem} {shared[:12]}")
-        parts = [program, shapes, experiment, plural(int(threads), "thread"), identity["device"]]
+        parts = [program, shapes, experiment, plural(threads, "thread"), identity["device"]]
         yield {
             **identity,
             "line": "; ".join([*parts, runner, clock]),
@@ -164,12 +172,12 @@ def _rows_of(
             "started": started,
             "model": ran.model,
             "experiment": experiment,
-            "threads": int(threads),
+            "threads": threads,
             "emulated": run.emulated,
             "clock": clock,
             "problem": export.fault if export else "",
             "restarts": len(restarts),
-            **_interval(() if run.emulated else restarts),
+            **_sum_up(np.array([] if run.emulated else restarts)),
             **summarize_resources(starts, export),
         }
 
@@ -191,10 +199,38 @@ def _in_utc(started: str, run_dir: Path) -> str:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
 
 
-def _interval(restarts: Collection[float]) -> dict[str, float]:
-    """The mean of latencies, with its 95 % interval by Student's t."""
-    names = ("latency_ms", "low_ms", "high_ms")
-    if not restarts or min(restarts) <= 0:
-        return dict.fromkeys(names, np.nan)
-    found = statistics.describe(list(restarts), range(len(restarts)))
-    return dict(zip(names, (found[name] for name in ("latency", "low", "high")), strict=True))
+def _list_timed(run: RunRecord, run_dir: Path) -> dict[tuple[str, int], list[Session]]:
+    """The sessions with times by experiment and threads; traced ones if there are no others."""
+    complete = [session for session in run.sessions if session.complete]
+    for batch in chain.from_iterable(session.batches for session in complete):
+        if {len(batch.wall_ns)} != {len(batch.cpu_ns), len(batch.preempted)}:
+            raise StoreError("a batch has times of different lengths", where=run_dir)
+    timed = [s for s in complete if any(batch.wall_ns for batch in s.batches)]
+    timed = [s for s in timed if not s.traced] or timed
+    sessions: dict[tuple[str, int], list[Session]] = {}
+    for session in timed:
+        sessions.setdefault((session.experiment, session.threads), []).append(session)
+    return sessions
+
+
+def _measure_restarts(sessions: Collection[Session]) -> tuple[str, list[float]]:
+    """The clock as of `statistics.clock_of`, and the midmean in ms of every restart."""
+    times: dict[str, dict[int, list[int]]] = {"cpu_ns": {}, "wall_ns": {}}
+    for session in sessions:
+        for clock, restarts in times.items():
+            restart = restarts.setdefault(session.process, [])
+            restart += chain.from_iterable(getattr(batch, clock) for batch in session.batches)
+    on_cpu = all(session.threads == 1 for session in sessions)
+    on_cpu = on_cpu and any(map(any, times["cpu_ns"].values()))
+    clock = "cpu_ns" if on_cpu else "wall_ns"
+    return clock, [float(statistics.midmean(np.array(ns)) / 1e6) for ns in times[clock].values()]
+
+
+def _sum_up(restarts_ms: np.ndarray) -> dict[str, float]:
+    """The mean of latencies, and its standard error."""
+    if not len(restarts_ms) or restarts_ms.min() <= 0:
+        return {}
+    error = np.nan
+    if len(restarts_ms) > 1:
+        error = restarts_ms.std(ddof=1) / np.sqrt(len(restarts_ms))
+    return {"latency_ms": float(restarts_ms.mean()), "error_ms": float(error)}

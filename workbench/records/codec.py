@@ -1,5 +1,6 @@
 """Records as JSON: written, read and checked."""
 
+import contextlib
 import json
 import math
 import re
@@ -56,24 +57,35 @@ def from_json(cls: type[T], text: str | bytes, where: object, *, least: int = 1)
     return structure(cls, upgrade(parse_json(text, where), where, least=least), where)
 
 
+#: What may be a number of more than 64 bits.
+_LONG = re.compile(rb"\d{19}")
 #: What may be half of a character beyond 16 bits, which no file or page can hold.
 _HALF = re.compile(rb"\\ud[89a-f]|\xed[\xa0-\xbf]", re.IGNORECASE)
 
 
 def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
     """The object in untrusted JSON text, unless that takes many times the memory of the text."""
-    braces = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
+    content = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     try:
         # An object takes up to 200 bytes, and 200 more as a record.
-        if sum(map(text.count, braces)) > 500_000 + len(text) // 24:  # type: ignore[arg-type]
+        if sum(map(content.count, (b"[", b"{"))) > 500_000 + len(content) // 24:
             raise ValueError("too many lists and objects")
-        data = json.loads(text, parse_int=_parse_int)
-        if _HALF.search(text if isinstance(text, bytes) else text.encode(errors="surrogatepass")):
-            json.dumps(data, ensure_ascii=False).encode()
+        data = _decode(content)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"not JSON: {error}", where=where) from None
     if not isinstance(data, dict):
         raise StoreError("not a JSON object", where=where)
+    return data
+
+
+def _decode(content: bytes) -> Any:
+    """The value of JSON text: in a fifth of the time if it is strict, with ordinary numbers."""
+    if not _LONG.search(content):
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return msgspec.json.decode(content)
+    data = json.loads(content, parse_int=_parse_int)
+    if _HALF.search(content):
+        json.dumps(data, ensure_ascii=False).encode()
     return data
 
 

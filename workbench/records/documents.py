@@ -142,7 +142,9 @@ def _options(record: type, *excluded: str) -> dict[str, Any]:
 
 #: Keys of a matrix that are options of all its exports, and of all its measurements. Code runs only
 #: if the user named it: there is no ``ops``.
-EXPORT_KEYS = _options(ExportOptions, "dtype", "state_dict", "inputs", "recipe", "fresh")
+EXPORT_KEYS = _options(
+    ExportOptions, "dtype", "state_dict", "inputs", "recipe", "fresh", "etrecord"
+)
 MEASURE_KEYS = _options(MeasureOptions, "toggle", "isa_ladder", "target", "ops")
 _MATRIX = _object(
     "Matrix", "The matrix of `workbench batch`, in YAML.",

@@ -107,6 +107,12 @@ class Method:
     origins: tuple[Origin, ...] = ()
     modules: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def event_count(self) -> int:
+        """How many events a trace has of an inference; loops have more."""
+        inner = (len(i.xnodes or i.events) or i.kind == "kernel" for i in self.instructions)
+        return 2 + len(self.instructions) + sum(inner)
+
 
 @dataclass(frozen=True)
 class FilePart:

@@ -468,8 +468,8 @@ class Reading:
 class Sampling:
     """One runner process that was sampled and traced.
 
-    ``samples`` and ``etdump`` are files in the run's folder; if sampling failed, both are empty
-    and ``problem`` is the reason.
+    ``samples`` and ``etdump`` are files in the run's folder; the trace goes once the operators of
+    the samples are known. If sampling failed, both are empty and ``problem`` is the reason.
     """
 
     experiment: str

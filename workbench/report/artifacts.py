@@ -26,6 +26,8 @@ from workbench.trace.writers import write_csvs
 from workbench.trace.xnn_log import read_xnn_log
 
 Document = dict[str, Any]
+#: Rows of a timeline, which take about 110 bytes each.
+MOST_ROWS = 20_000
 #: What the pipeline summary has of a run's record.
 _RUN_FIELDS = (
     *("state", "platform", "emulated", "host", "runner", "versions"),
@@ -48,10 +50,11 @@ def write_explorer(names: dict[str, Any]) -> None:
     display({"application/json": title}, raw=True)
 
 
-def write_artifacts(run: Run) -> list[Path]:
+def write_artifacts(run: Run, *, whole: bool = False) -> list[Path]:
     """Write the JSON files of a run, and the CSV files beside each measurement's first trace.
 
-    A run of kernel logs alone gets a CSV file of each.
+    Timelines are of the first inferences of each restart, in `MOST_ROWS` rows; if ``whole``, of
+    all. A run of kernel logs alone gets a CSV file of each.
     """
     if not run.traced:
         logs = [run.locate(s.log) for s in run.record.sessions if s.log]
@@ -63,10 +66,11 @@ def write_artifacts(run: Run) -> list[Path]:
         ]
     tables = [
         write_csvs(
-            m.all_events,
+            m.read_processes(),
             run.output / m.sessions[0].etdump,
             model_id=m.program.model,
             delegate_backend=", ".join(m.export.delegates) if m.export else "",
+            rows=None if whole else MOST_ROWS // len(m.sessions),
         )
         for m in run.measurements
         if m.sessions

@@ -241,7 +241,8 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
                 recorder.add_missing(sessions.values())
                 if len(kinds) > 1 and not recorder.alternates:
                     return  # the steps follow one by one
-                time_interleaved(sessions, plan, batches, process)
+                most_traced = {e.name: recorder.most_traced(e) for e in experiments}
+                time_interleaved(sessions, plan, batches, process, most_traced)
             except RunnerError as error:
                 raise _explain_crash(error, recorder, experiments, threads, core) from error
             untraced = [session for session in describe() if not session.traced]
@@ -373,21 +374,27 @@ def start_runtime(
 
 
 def time_interleaved(
-    sessions: dict[str, RunnerSession], plan: Plan, batches: Batches, restart: int = 0
-) -> None:
+    sessions: dict[str, RunnerSession], plan: Plan, batches: Batches, restart: int,
+    most_traced: Mapping[str, int],
+) -> None:  # fmt: skip
     """Warm up every session, then time them interleaved; appends to ``batches`` as it goes.
 
     Every batch that is traced stands beside one of the same session that is not, in either order.
+    A session traces at most so many inferences, ``most_traced``, but one in each batch.
     """
     sizes = {name: warm_up(session, plan) for name, session in sessions.items()}
     largest = max(MAX_TRACED_BATCH, math.ceil(plan.traced_runs / (2 * plan.processes)))
-    traced_sizes = {name: min(size, largest) for name, size in sizes.items()}
+    traced_sizes = {
+        name: max(1, min(size, largest, most_traced[name] // 2)) for name, size in sizes.items()
+    }
     kinds = list(dict.fromkeys(traced for _, traced in batches))
 
     def count_rounds(runs: int, sizes: dict[str, int]) -> int:
         return math.ceil(runs / (2 * plan.processes * min(sizes.values())))
 
-    traced_rounds = max(1, count_rounds(plan.traced_runs, traced_sizes)) if True in kinds else 0
+    fitting = min(most_traced[name] // (2 * size) for name, size in traced_sizes.items())
+    traced_rounds = max(1, min(count_rounds(plan.traced_runs, traced_sizes), fitting))
+    traced_rounds *= True in kinds
     rounds = max(MIN_ROUNDS if plan.batch_ms else 1, count_rounds(plan.runs, sizes))
     # What a budget allows for one step; starts and traces take the rest.
     share_s = plan.budget_s / (2 * plan.processes * len(plan.threads))

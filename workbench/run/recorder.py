@@ -12,7 +12,16 @@ from typing import Any, TypeAlias
 from workbench.errors import TargetError, WorkbenchError
 from workbench.export.program import Program
 from workbench.options import Progress
-from workbench.records.runs import Plan, Reading, RunRecord, Sampling, Session, Start, kit_result
+from workbench.records.runs import (
+    Experiment,
+    Plan,
+    Reading,
+    RunRecord,
+    Sampling,
+    Session,
+    Start,
+    kit_result,
+)
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner
 from workbench.run.session import RunnerSession
@@ -31,6 +40,10 @@ from workbench.upstream import describe_version
 
 #: Without it, XNNPACK's delegate reports operators to every tracer (``native/upstream.h``).
 PROFILER = "profiler symbol"
+
+#: Bytes of an event in a trace, and of all traces of a run; a run whose restarts follow from a
+#: budget has at most so many.
+EVENT_BYTES, TRACES_BYTES, MOST_RESTARTS = 92, 24_000_000, 40
 
 #: Thread count, restart, and whether it is traced: a fresh process of every experiment.
 Step: TypeAlias = tuple[int, int, bool]
@@ -69,6 +82,19 @@ class RunRecorder:
     def alternates(self) -> bool:
         """Whether a process can be traced in some inferences only, as far as is known."""
         return PROFILER not in self.run.missing
+
+    def most_traced(self, experiment: Experiment) -> int:
+        """How many inferences of a process may be traced, so that a run's traces stay small."""
+        plan = self.run.plan
+        programs = dict(zip(plan.all_programs, self.programs, strict=True))
+        layers = programs[plan.program_of(experiment)].layers
+        method = plan.phase_of(experiment).method
+        methods = layers.methods if layers else ()
+        events = [m.event_count for m in methods if method in ("", m.name)][:1] or [1]
+        given = plan.processes and not plan.budget_s
+        restarts = plan.processes if given else MOST_RESTARTS
+        traces = restarts * len(plan.threads) * len(plan.experiments)
+        return max(1, TRACES_BYTES // (EVENT_BYTES * events[0] * traces))
 
     def add_missing(self, sessions: Iterable[RunnerSession]) -> None:
         """Add what runners say that their ExecuTorch lacks."""

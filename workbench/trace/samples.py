@@ -5,6 +5,10 @@ second of each thread, on average), ``lost`` (how many did not fit), ``modules``
 with ``path`` and ``build_id``), and an array each of ``time_ns`` (on the clock of the ETDump),
 ``cpu_ns`` (on the thread's CPU clock), ``thread``, ``module`` (position in ``modules``, -1 for
 none) and ``address`` (the program counter as a virtual address in the module's file).
+
+Once the operators of the samples are known, the file also has ``operators`` (of each its ``key``,
+``operator`` and ``kind``, as in the ledger), and an array each of ``place`` (position in
+``operators``, -1 outside any inference) and ``sure`` (0 or 1).
 """
 
 import json
@@ -24,6 +28,9 @@ from workbench.trace.functions import find_functions
 
 _VERSION = 1
 _ARRAYS = ("time_ns", "cpu_ns", "thread", "module", "address")
+_PLACES = ("place", "sure")
+#: What names the operator of a sample.
+_OPERATOR = ["key", "operator", "kind"]
 
 _INSTRUCTION = re.compile(r"[0-9a-f]{1,16} \S.{,199}")
 
@@ -37,11 +44,13 @@ def read_samples(path: str | Path) -> pd.DataFrame:
     """Read the PC samples of one process, in the order of time.
 
     A waiting thread is sampled too, but is not ``busy`` by its CPU clock. Nor is the first sample
-    of a thread, for lack of an earlier clock reading.
+    of a thread, for lack of an earlier clock reading. If their operators are known, there are
+    columns for ``key``, ``operator``, ``kind`` and ``sure``.
     """
     path = Path(path)
     content = _load(path, "samples")
-    arrays = {name: _array(content, name, path) for name in _ARRAYS}
+    placed = "operators" in content
+    arrays = {name: _array(content, name, path) for name in (*_ARRAYS, *_PLACES * placed)}
     lengths = {name: len(values) for name, values in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise TraceError(f"arrays of different lengths: {lengths}", where=path)
@@ -56,7 +65,41 @@ def read_samples(path: str | Path) -> pd.DataFrame:
     names = np.array([*modules, ("", "")], object)[module]
     columns = arrays | {"busy": _busy(arrays, hz), "library": names[:, 0], "build_id": names[:, 1]}
     frame = pd.DataFrame(columns)[SAMPLES.names]
+    if placed:
+        frame = frame.assign(**_places(content, arrays, path))
     return check(frame.sort_values("time_ns", kind="stable", ignore_index=True), SAMPLES)
+
+
+def _places(
+    content: dict[str, Any], arrays: dict[str, np.ndarray], path: Path
+) -> dict[str, np.ndarray]:
+    """The operator of each sample, NaN outside any inference."""
+    operators, place = content["operators"], arrays["place"]
+    if not isinstance(operators, list) or not all(map(_is_operator, operators)):
+        raise TraceError("its operators lack key, operator or kind", where=path)
+    if len(place) and not -1 <= place.min() <= place.max() < len(operators):
+        raise TraceError(f"a sample in operator {place.max()} of {len(operators)}", where=path)
+    columns = np.array([*operators, [np.nan] * len(_OPERATOR)], object)[place].T
+    return dict(zip(_OPERATOR, columns, strict=True)) | {"sure": arrays["sure"] != 0}
+
+
+def _is_operator(row: object) -> bool:
+    return isinstance(row, list) and len(row) == len(_OPERATOR) and all(type(t) is str for t in row)
+
+
+def write_places(samples: pd.DataFrame, path: Path) -> Path:
+    """Add the operators of samples, as `read_samples` orders them, to their file."""
+    content = _load(path, "samples")
+    order = np.argsort(_array(content, "time_ns", path), kind="stable")
+    texts = samples[_OPERATOR].astype(object)
+    place, operators = pd.factorize(pd.MultiIndex.from_frame(texts.fillna("")))
+    place = np.where(texts["key"].isna(), -1, place)
+    for name, values in (("place", place), ("sure", samples["sure"].to_numpy(int))):
+        in_file = np.empty(len(order), int)
+        in_file[order] = values
+        content[name] = in_file.tolist()
+    content["operators"] = [list(operator) for operator in operators]
+    return atomic_write(path, json.dumps(content, separators=(",", ":")) + "\n")
 
 
 def _load(path: Path, what: str) -> dict[str, Any]:
