@@ -31,7 +31,16 @@ settings.load_profile("fast")
 TOGETHER = {
     "exporting": {
         *("align_exported", "attribution", "etrecord", "export", "export_cache", "export_dtypes"),
-        *("exports", "findings_exported", "hostile", "models", "zoo", "optimize", "programs"),
+        *(
+            "disturbed",
+            "exports",
+            "findings_exported",
+            "hostile",
+            "models",
+            "zoo",
+            "optimize",
+            "programs",
+        ),
         *("language_models", "modules", "runner_protocol", "session", "sme2"),
     },
     "reading": {

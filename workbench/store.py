@@ -48,14 +48,17 @@ _LEFTOVER = re.compile(rf"^\..+\.\w{{8}}{PARTIAL}$|\.(etdump|samples){PARTIAL}$"
 
 
 def atomic_write(path: Path, content: bytes | str) -> Path:
-    """Write a file so that a reader sees all of it or the old one; returns its path."""
+    """Write a file so that a reader sees all of it or the old one; returns its path.
+
+    Of a text, what UTF-8 lacks, as in names of another encoding, becomes a question mark.
+    """
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
         temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(content.encode(errors="replace") if isinstance(content, str) else content)
         temporary.chmod(0o644)
         return temporary.replace(path)
     except BaseException as error:

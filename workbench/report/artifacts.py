@@ -56,10 +56,8 @@ def write_artifacts(run: Run) -> list[Path]:
     if not run.traced:
         logs = [run.locate(s.log) for s in run.record.sessions if s.log]
         return [
-            atomic_write(
-                log.with_name(f"{log.stem}_kernels.csv"), read_xnn_log(log).to_csv(index=False)
-            )
-            for log in logs
+            atomic_write(path, read_xnn_log(log).to_csv(index=False))
+            for log, path in zip(logs, list_artifacts(run), strict=True)
         ]
     tables = [
         write_csvs(
@@ -72,6 +70,15 @@ def write_artifacts(run: Run) -> list[Path]:
         if m.sessions
     ]
     return [*itertools.chain(*tables), *write_documents(run)]
+
+
+def list_artifacts(run: Run) -> list[Path]:
+    """What `write_artifacts` writes last: if it is there, all is."""
+    if not run.traced:
+        logs = [run.locate(session.log) for session in run.record.sessions if session.log]
+        return [log.with_name(f"{log.stem}_kernels.csv") for log in logs]
+    names = (METRICS, SUMMARY, f"{run.record.plan.stem}_pipeline_summary.json")
+    return [run.output / name for name in names]
 
 
 def write_documents(run: Run) -> list[Path]:
