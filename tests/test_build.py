@@ -193,6 +193,12 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path, fake_compiler):
         wb.find_runner()
 
 
+def test_a_cache_that_runs_no_programs_is_refused_before_anything_is_compiled(cache, monkeypatch):
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    with pytest.raises(wb.WorkbenchError, match=r"\(noexec\) -> set XDG_CACHE_HOME"):
+        find_runner()
+
+
 def test_a_relative_cache_is_ignored(monkeypatch, tmp_path, fake_compiler):
     fake_compiler(MUTE)
     monkeypatch.setenv("XDG_CACHE_HOME", "here")

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import workbench as wb
 
@@ -153,3 +154,15 @@ def test_a_locale_without_utf_8_changes_no_output(tmp_path):
     plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
     done = run_command("models", cwd=tmp_path, env=plain, encoding="utf-8")
     assert done.returncode == 0 and done.stdout == run_command("models", encoding="utf-8").stdout
+
+
+def test_a_model_on_another_device_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inputs = torch.rand(2, 4)
+    with pytest.raises(wb.WorkbenchError, match="weight is on device meta -> move the model"):
+        wb.load_model(torch.nn.Linear(4, 4, device="meta"), inputs)
+    with pytest.raises(wb.WorkbenchError, match="an input is on device meta -> move the model"):
+        wb.load_model(torch.nn.Linear(4, 4), inputs.to("meta"))
+    net = torch.nn.Linear(4, 4)
+    with torch.device("meta"), pytest.raises(wb.WorkbenchError, match="default device is meta ->"):
+        wb.load_model(net, inputs)

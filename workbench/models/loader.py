@@ -36,6 +36,7 @@ from workbench.models.sources import (
 from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
 from workbench.process import PROCESS_LOCK, contain, replaced, silent_stderr
 from workbench.records.runs import GIVEN
+from workbench.upstream import tree_leaves
 
 #: The seed of random weights and inputs: every export of a model is the same.
 SEED = 0
@@ -360,8 +361,24 @@ def _prepare(
         calibration=calibration,
         metadata=_look_up(holders, "get_metadata") or {},
     )
+    _check_device(model)
     try_forward(model)
     return model
+
+
+def _check_device(model: LoadedModel) -> None:
+    """WorkbenchError if the model is not on the CPU, or what it makes would not be."""
+    hint = "move the model and its inputs to the CPU: model.cpu()"
+    values = tree_leaves((model.example_inputs, model.kwargs))
+    inputs = [("an input", value) for value in values if isinstance(value, torch.Tensor)]
+    tensors = [*model.module.named_parameters(), *model.module.named_buffers(), *inputs]
+    for name, tensor in tensors:
+        if tensor.device.type != "cpu":
+            what = f"{name} is on device {tensor.device.type}"
+            raise WorkbenchError(what, where=model.origin, hint=hint)
+    if torch.get_default_device().type != "cpu":
+        what = f"PyTorch's default device is {torch.get_default_device().type}"
+        raise WorkbenchError(what, where=model.origin, hint='torch.set_default_device("cpu")')
 
 
 def _look_up(holders: list[Any], *names: str) -> Any:

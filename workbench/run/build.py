@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import RunnerError, WorkbenchError, install_command
-from workbench.store import cached, sha256_of
+from workbench.store import cache_folder, cached, sha256_of
 from workbench.upstream import TESTED
 
 NATIVE = Path(__file__).parent / "native"
@@ -188,9 +188,18 @@ _BUILDING = threading.Lock()
 def build_runner(version: str = "") -> Path:
     """The native runner's binary in the cache, for a version; compiled on first use."""
     with _BUILDING:
+        _check_executable(cache_folder())
         sdk, compiler = find_version(version) if version else find_sdk(), find_compiler()
         make = partial(compile_runner, sdk, compiler)
         return cached(f"runner-{fingerprint(sdk, compiler)}", make)
+
+
+def _check_executable(folder: Path) -> None:
+    """WorkbenchError if no program can be started in a folder."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if sys.platform == "linux" and os.statvfs(existing).f_flag & os.ST_NOEXEC:
+        hint = "set XDG_CACHE_HOME to a folder elsewhere"
+        raise WorkbenchError("programs cannot run here (noexec)", where=folder, hint=hint)
 
 
 def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:
