@@ -94,7 +94,8 @@ class Cells(nn.Module):
             (conv(64, 64, 3), 3), (conv(64, 64, 3, padding=1), 2), (conv(16, 32, 3, padding=1), 8),
             (conv(64, 128, 1, stride=2), 8), (conv(32, 32, 3, padding=1, groups=2), 8),
             (conv(16, 32, 3, padding=2, dilation=2), 8),
-            (conv(128, 128, 3, padding=1, groups=128), 8), (conv(64, 64, 7, padding=3, groups=64), 8),
+            (conv(128, 128, 3, padding=1, groups=128), 8),
+            (conv(64, 64, 7, padding=3, groups=64), 8),
             (turned(16, 32, 3), 8), (turned(16, 32, 2, stride=2), 8),
         ]  # fmt: skip
         for layer, side in cells if convolutions else []:
