@@ -35,6 +35,7 @@ from workbench.records.codec import to_json
 from workbench.records.runs import Experiment, PlannedProgram, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
+from workbench.run.build import describe_build
 from workbench.run.ceilings import (
     SHIPPED,
     device_of,
@@ -51,6 +52,7 @@ from workbench.run.plan import check_toggle, make_plan, read_sweep
 from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
 from workbench.run.targets import open_target
+from workbench.run.targets.host import HOST
 from workbench.store import atomic_write, sha256_of
 
 if TYPE_CHECKING:  # these import PyTorch
@@ -163,6 +165,8 @@ def profile(
         with contextlib.suppress(TimeoutError):  # an export takes longer
             compiling.result(COMPILED_S)
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
+        if not compiling.done() and measure.target == HOST.name:
+            tell(describe_build())
         runner = compiling.result()
         if kernel := started.result() if started else None:
             kernel.wait()  # nothing else runs while programs are timed
@@ -326,7 +330,7 @@ def measure(
         show_progress(progress) as show,
         open_target(options.target, power=options.power) as target,
     ):
-        runner = find_runner(target, options.ops)
+        runner = find_runner(target, options.ops, show)
         check_toggle(options, runner)
         programs = _make_programs(subjects, inputs, ExportOptions(), options, root, show)
         place = Path(root or programs[0].root)
