@@ -163,6 +163,7 @@ def with_limits(command: Callable[..., Any]) -> Callable[..., Any]:
     return limited
 
 
+QUIET = click.option("--quiet", is_flag=True, help="Print files only, without the summary.")
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
 CATEGORIES = click.option(
     "--categories",

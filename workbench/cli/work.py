@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from workbench.cli.analysis import show_categories
 from workbench.cli.options import (
     BASELINE,
     CATEGORIES,
@@ -20,6 +21,7 @@ from workbench.cli.options import (
     OPTIMIZE_OPTIONS,
     OUT,
     PATH,
+    QUIET,
     RUN_OPTIONS,
     Output,
     call,
@@ -218,10 +220,12 @@ Examples:
 @EXPORT_OPTIONS
 @RUN_OPTIONS
 @CATEGORIES
+@QUIET
 @OUT
 def profile(
     models: tuple[str, ...],
     categories: str,
+    quiet: bool,
     out: Path | None,
     export: ExportOptions,
     measure: MeasureOptions,
@@ -264,7 +268,9 @@ def profile(
             with optional("findings", lambda text, _: failures.append(text)):
                 record = {"findings": found.findings, "report": page if page.is_file() else None}
                 profiles.append(outline_run(found) | record)
-                yield from (*_summarize(found), *list_findings(found.findings, 3))
+                if not quiet:
+                    yield from (*_summarize(found), *show_categories(found))
+                    yield from list_findings(found.findings, 3)
             if page.is_file():
                 yield f"report: {page}"
 
