@@ -225,7 +225,7 @@ def reported(analysed):
 @pytest.fixture
 def cli(capfd, tmp_path, monkeypatch):
     """Run a command line in an empty folder: its exit code, stdout, stderr."""
-    from workbench.cli import main
+    from workbench.cli import REPORT, main
 
     monkeypatch.chdir(tmp_path)
 
@@ -233,6 +233,7 @@ def cli(capfd, tmp_path, monkeypatch):
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
         out, err = capfd.readouterr()
+        assert REPORT not in err, err
         return ended.value.code, out, err
 
     return run

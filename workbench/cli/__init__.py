@@ -22,8 +22,8 @@ from workbench.records.codec import to_document
 
 INTERRUPTED = 130
 DEBUG = "--debug"
-#: How the line of an error begins that no code foresees.
-UNEXPECTED = "unexpected"
+#: How the line of an error ends that no code foresees.
+REPORT = "if no code of yours is, please report it"
 #: Seconds that a process may take to end after its command has.
 LONGEST_EXIT_S = 5.0
 
@@ -99,8 +99,8 @@ def _explain(error: Exception) -> WorkbenchError:
     if isinstance(error, OSError):
         return WorkbenchError(error.strerror or str(error), where=error.filename)
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    what = f"{UNEXPECTED} {type(error).__name__}: {error}"
-    hint = f"`workbench {DEBUG} ...` shows where; if no code of yours is, please report it"
+    what = f"unexpected {type(error).__name__}: {error}"
+    hint = f"`workbench {DEBUG} ...` shows where; {REPORT}"
     return WorkbenchError(what, where=f"{frame.filename}:{frame.lineno}", hint=hint)
 
 
