@@ -31,7 +31,16 @@ settings.load_profile("fast")
 TOGETHER = {
     "exporting": {
         *("align_exported", "attribution", "etrecord", "export", "export_cache", "export_dtypes"),
-        *("exports", "findings_exported", "hostile", "models", "zoo", "optimize", "programs"),
+        *(
+            "disturbed",
+            "exports",
+            "findings_exported",
+            "hostile",
+            "models",
+            "zoo",
+            "optimize",
+            "programs",
+        ),
         *("language_models", "modules", "runner_protocol", "session", "sme2"),
     },
     "reading": {
@@ -216,7 +225,7 @@ def reported(analysed):
 @pytest.fixture
 def cli(capfd, tmp_path, monkeypatch):
     """Run a command line in an empty folder: its exit code, stdout, stderr."""
-    from workbench.cli import main
+    from workbench.cli import REPORT, main
 
     monkeypatch.chdir(tmp_path)
 
@@ -224,6 +233,7 @@ def cli(capfd, tmp_path, monkeypatch):
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
         out, err = capfd.readouterr()
+        assert REPORT not in err, err
         return ended.value.code, out, err
 
     return run

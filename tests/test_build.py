@@ -1,5 +1,6 @@
 """Compiling the native runner: caching, concurrency and error messages."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -149,6 +150,7 @@ def test_a_hanging_compiler_times_out(cache, fake_compiler, monkeypatch):
 def test_without_compiler_and_zig_the_error_names_the_fix(cache, no_compiler, monkeypatch):
     find = wb.find_runner
     hide_packages(monkeypatch, "pip")
+    monkeypatch.setattr(sys, "_base_executable", "no-python")
     with pytest.raises(
         wb.WorkbenchError, match=r"no C\+\+ compiler, and no Zig: no pip.*install g\+\+"
     ):
@@ -156,6 +158,28 @@ def test_without_compiler_and_zig_the_error_names_the_fix(cache, no_compiler, mo
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(wb.WorkbenchError, match=r"no C\+\+ compiler -> xcode-select --install"):
         find()
+
+
+def test_pip_may_be_a_module_of_the_python_that_made_the_environment(
+    cache, no_compiler, monkeypatch, tmp_path
+):
+    base = tmp_path / "python"
+    base.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\ntest "$3" = --version\n')
+    base.chmod(0o755)
+    hide_packages(monkeypatch, "pip")
+    monkeypatch.setattr(sys, "_base_executable", str(base))
+    with pytest.raises(wb.WorkbenchError, match=r"no Zig: cannot get ziglang"):
+        wb.find_runner()
+    assert "\n-m pip download " in (tmp_path / "calls").read_text()
+
+
+def test_a_compilation_is_announced(cache, fake_compiler):
+    said = []
+    fake_compiler(MUTE)
+    for _ in range(2):
+        with contextlib.suppress(wb.WorkbenchError):
+            wb.find_runner(progress=lambda text, _: said.append(text))
+    assert said == ["compiling the runner (once)"]
 
 
 def hide_packages(monkeypatch, *names, replacement=None):
@@ -191,6 +215,12 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path, fake_compiler):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(wb.WorkbenchError, match="XDG_CACHE_HOME"):
         wb.find_runner()
+
+
+def test_a_cache_that_runs_no_programs_is_refused_before_anything_is_compiled(cache, monkeypatch):
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    with pytest.raises(wb.WorkbenchError, match=r"\(noexec\) -> set XDG_CACHE_HOME"):
+        find_runner()
 
 
 def test_a_relative_cache_is_ignored(monkeypatch, tmp_path, fake_compiler):

@@ -123,7 +123,7 @@ def test_a_deleted_artifact_can_be_made_anew(run_dir, cli):
         measured = path.suffix in (".etdump", ".samples") or path.name.startswith("ceilings")
         if not measured and path.name not in kept:
             path.unlink()
-    code, out, _ = cli("analyze", run_dir)
+    code, out, _ = cli("analyze", run_dir, "--quiet")
     assert code == 0
     assert {run_dir / line for line in out.split()} <= before.keys()
     assert all(path.read_bytes() == before[path] for path in run_dir.rglob("*") if path.is_file())
@@ -142,6 +142,11 @@ def test_a_bad_trace_is_one_line_and_exit_code_1(run_dir, cli, damage):
     assert code == 1
     assert trace.name in err
     assert len(err.splitlines()) == 1
+
+
+def test_analyze_prints_the_time_by_category_unless_it_is_quiet(run_dir, cli):
+    summary, quiet = (cli("analyze", run_dir, *flags)[1] for flags in ([], ["--quiet"]))
+    assert summary.endswith(quiet) and "| Convolution | " in summary and "|" not in quiet
 
 
 def test_compare_gates_on_the_interval(run_dir, cli):

@@ -43,6 +43,13 @@ def test_operators_are_counted_by_the_dtype_in_their_logged_names():
     assert f"{text}; {reason}" in str(wb.show(measured(frame, "int8", emulated=True), "dtypes"))
 
 
+def test_depthwise_convolutions_count():
+    name = "Convolution (NHWC, F32) DWConv"
+    frame = operators({"operator": QC8}, {"operator": name, "family": "depthwise", "mean_ms": 3.0})
+    shown = str(wb.show(measured(frame, "int8"), "dtypes"))
+    assert "1 of 2 convolutions and matrix products ran in int8 (25 % of their time)" in shown
+
+
 @pytest.mark.parametrize(
     ("asked", "operator", "ran"),
     [

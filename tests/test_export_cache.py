@@ -62,6 +62,25 @@ def test_an_unchanged_export_is_kept(files):
     assert export(fresh=True) == (pte, False)
 
 
+def test_an_export_writes_only_what_differs(files):
+    pte, _ = export()
+    written = {path: path.stat().st_mtime_ns for path in pte.parent.iterdir()}
+    export(fresh=True)
+    again = {path for path in pte.parent.iterdir() if path.stat().st_mtime_ns != written[path]}
+    assert {path.suffix for path in again} <= {".json", ".etrecord"} and pte not in again
+
+
+def test_of_two_exports_at_once_the_first_one_stays(files):
+    first = []
+
+    def export_meanwhile(text, fraction):
+        if "comparing" in text and not first:
+            first.append(export_model("mine.py:Net", progress=lambda text, fraction: None))
+
+    second = export_model("mine.py:Net", progress=export_meanwhile)
+    assert first and second.export == first[0].export
+
+
 CHANGES = {
     "a line above": lambda: Path("mine.py").write_text("# more\n" + MODEL),
     "an import": lambda: Path("neighbour.py").write_text("SIZE = 2\n"),

@@ -77,6 +77,9 @@ def test_files_have_the_keys_of_the_kit(folder):
         found = result["metrics"]
         assert len(found["latency_ms"]) == found["runs"] > 0
         assert found["min_ms"] <= found["median_ms"] <= found["max_ms"]
+        (row,) = (r for r in metrics["latencies"] if r["experiment"] == result["experiment"])
+        assert (found["clock"], row["load_clock"]) == (row["clock"], "wall_ns")
+        assert found["median_ms"] == pytest.approx(row["median"])
         assert (folder / found["etdump"]).is_file()
     assert {r["experiment"] for r in metrics["results"]} == {*NAMES.values(), "control"}
     summary = json.loads((folder / "analysis_summary.json").read_text())

@@ -429,18 +429,29 @@ KIT_MODEL = """\
 
 
 @pytest.mark.parametrize("is_package", [True, False])
-@pytest.mark.parametrize("spec", ["models/tiny/model.py:Tiny", "models/tiny:Tiny"])
+@pytest.mark.parametrize(
+    "spec", ["models/tiny/model.py:Tiny", "models/tiny:Tiny", "models/tiny", "models/tiny/model.py"]
+)
 def test_a_model_in_a_package_may_import_relatively(write, spec, is_package):
     before = set(sys.modules)
     for width in (2, 3):  # a second load sees the changed files
         write("class EagerModelBase: pass\n", "models/base.py")
         write(f"WIDTH = {width}\n", "models/tiny/sizes.py")
         write(KIT_MODEL, "models/tiny/model.py")
-        write("from .model import Tiny\nfrom .. import base\n", "models/tiny/__init__.py")
+        named = ":" in spec
+        write("from .model import Tiny\nfrom .. import base\n" * named, "models/tiny/__init__.py")
         if is_package:
             write("from . import tiny\n", "models/__init__.py")
-        assert wb.load_model(spec).module.out_features == width
+        model = wb.load_model(spec)
+        assert (model.module.out_features, model.name) == (width, "Tiny")
     assert not [n for n in sys.modules.keys() - before if n.startswith(("models", "model_file"))]
+
+
+def test_a_folder_of_two_models_needs_a_name(write):
+    write("", "models/tiny/__init__.py")
+    write(KIT_MODEL, "models/tiny/model.py")
+    write(KIT_MODEL.replace("Tiny", "Small"), "models/tiny/small.py")
+    assert "no model named" in problem(wb.load_model, "models/tiny")
 
 
 def test_a_name_of_upstream_is_known_with_and_without_its_prefix():

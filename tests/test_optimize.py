@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -800,6 +801,19 @@ def test_the_budget_is_the_time_that_passes_and_what_was_not_tried_is_named(land
     assert "not tried within the budget" in str(wb.show(study))
     landscape.export_s = 0.0
     assert not [v for v in run_search().variants if v.state == "planned"]
+
+
+def test_a_budget_that_ends_before_the_first_variant_concludes_nothing(landscape):
+    landscape.export_s = 20.0
+    study = wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=40.0))
+    assert len(landscape.measured) == 1 and len(landscape.exported) == 1
+    assert study.conclusion.startswith("tried nothing: the budget of 40 s ended before the first")
+    needed = float(re.search(r"--budget (\d+)s", study.conclusion)[1])
+    longer = wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=needed))
+    assert longer.best
+    assert not [
+        each.name for each in study.variants if longer[each.name].reason == search.NOT_TRIED
+    ]
 
 
 def test_nothing_is_recommended_if_nothing_helped(landscape, monkeypatch):

@@ -1,5 +1,6 @@
 """Several programs in one run: planned, measured interleaved, compared, and kept in its folder."""
 
+import contextlib
 import json
 import os
 import re
@@ -212,16 +213,21 @@ def test_a_program_describes_itself(conv_pte, tmp_path):
     assert Path(program) == pte
 
 
-def test_a_program_that_changes_is_noticed_before_the_next_step(conv_pte, tmp_path):
+@pytest.mark.parametrize("change", [b"", b"more"])
+def test_a_program_with_other_bytes_is_noticed_before_the_next_step(conv_pte, tmp_path, change):
     pte = Path(shutil.copy(conv_pte, tmp_path / "x.pte"))
 
-    def change(text, fraction):
+    def write(text, fraction):
         if "process 2" in text:
-            pte.write_bytes(pte.read_bytes())
+            content = pte.read_bytes() + change
+            pte.unlink()  # another file, of another time
+            pte.write_bytes(content)
 
     brief = replace(BRIEF, toggle="none", cold_start=False)
-    with pytest.raises(StoreError, match="changed since the run was planned"):
-        wb.measure(pte, options=brief, root=tmp_path, progress=change)
+    noticed = pytest.raises(StoreError, match="changed since the run was planned")
+    with noticed if change else contextlib.nullcontext():
+        run = wb.measure(pte, options=brief, root=tmp_path, progress=write)
+        assert run.record.state == "complete"
 
 
 def test_a_program_is_profiled_without_export_options(conv_pte):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import os
 import re
 import shutil
 import signal
@@ -22,6 +23,7 @@ from recorded import recorded, report_text
 from run_folder import make_start
 
 import workbench as wb
+from workbench.report.kernel import open_kernel
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -485,6 +487,51 @@ def test_a_cell_that_takes_too_long_is_stopped(run_dir, write_notebook, short_ce
     path = write_notebook("run_dir = ''", "import time; time.sleep(60)")
     with pytest.raises(wb.WorkbenchError, match="cell 3: took longer than 1 s"):
         wb.make_report(run_dir, notebook=path)
+
+
+@pytest.mark.ci
+def test_a_kernel_that_dies_at_its_start_is_started_once_more(run_dir, write_notebook, monkeypatch):
+    path = write_notebook("run_dir = ''", "print('done')")
+    with open_kernel() as dead:
+        dead.provisioner.process.kill()
+        page, *_ = wb.make_report(run_dir, notebook=path, kernel=dead)
+    assert "done" in page.read_text()
+    monkeypatch.setattr("workbench.report.kernel.COMMAND", [sys.executable, "-c", "exit(1)"])
+    with pytest.raises(wb.WorkbenchError, match="the kernel d"):
+        wb.make_report(run_dir, notebook=path)
+
+
+@pytest.mark.ci
+def test_a_notebook_that_displays_nothing_has_a_page(cli, run_dir, write_notebook):
+    write_notebook("run_dir = ''", "n = 1")
+    status, out, _ = cli("report", run_dir, "--notebook", "my.ipynb")
+    assert status == 0 and "explore.html" in Path(out.split()[0]).read_text()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"\xff\xfe", b"[]", b"1", b'{"cells": [1]}', b'{"cells": {}, "nbformat": 4}',
+        b'{"cells": [], "nbformat": 99, "nbformat_minor": 0, "metadata": {}}',
+        b'{"cells": [{"cell_type": "code", "metadata": {"tags": 1}, "source": "x"}], "nbformat": 4,'
+        b' "nbformat_minor": 5, "metadata": {}}',
+        b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_malformed_notebook_is_one_line(cli, run_dir, content):
+    Path("my.ipynb").write_bytes(content)
+    status, out, err = cli("report", run_dir, "--notebook", "my.ipynb")
+    assert (status, out) == (2, "") and err.startswith("error: my.ipynb: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.ci
+def test_a_folder_named_in_another_encoding_has_a_report(cli, run_dir, write_notebook):
+    write_notebook("run_dir = ''", "print(run_dir)")
+    other = run_dir.rename(os.fsdecode(os.fsencode(run_dir.parent) + b"/m\xfcll"))
+    status, _, err = cli("report", other, "--notebook", "my.ipynb")
+    assert status == 0, err
+    assert re.search("/m.ll", (other / "report.md").read_text())
 
 
 @pytest.mark.ci

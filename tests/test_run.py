@@ -89,9 +89,32 @@ def test_findings_that_fail_leave_the_report(cli, conv_pte, tmp_path, monkeypatc
     monkeypatch.setattr("workbench.analysis.describe.list_findings", lambda *_: 1 / 0)
     short = ("--runs", "4", "--processes", "2", "--no-evidence", "--no-roof", "--no-cold-start")
     code, out, err = cli("profile", shutil.copy(conv_pte, tmp_path), *short)
-    assert code == 0 and "warning: findings not made: ZeroDivisionError" in err
+    assert code == 1 and "error: warning: findings not made: ZeroDivisionError" in err
     (report,) = re.findall("report: (.*)", out)
     assert Path(report).is_file()
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("function", "name", "command"),
+    [
+        ("make_report", "report.html", "report"),
+        ("write_artifacts", "analysis_summary.json", "analyze"),
+    ],
+)
+def test_files_that_were_not_written_are_said_last(
+    cli, conv_pte, tmp_path, monkeypatch, function, name, command
+):
+    def fail(run, **_):
+        raise wb.WorkbenchError("cannot be written: No space left on device", where=run.path / name)
+
+    monkeypatch.setattr(f"workbench.workflow.{function}", fail)
+    short = ("--runs", "4", "--processes", "2", "--no-evidence", "--no-roof", "--no-cold-start")
+    code, _, err = cli("profile", shutil.copy(conv_pte, tmp_path), *short)
+    *_, last = err.splitlines()
+    assert code == 1 and "next: " not in err and "No space left on device" in err
+    assert re.search(rf"^error: .*{name} was not written .* workbench {command} ", err, re.M)
+    assert last.startswith("error: ")
 
 
 @pytest.mark.ci

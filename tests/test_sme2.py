@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from changed_runs import with_record
 from exporting import LoadedModel
 from recorded import recorded
 from torch import nn, randn
@@ -93,6 +94,38 @@ def test_what_is_not_on_sme2_names_the_dtype_that_brings_it_there(
     assert "tiles (m = 36, n = 4)" in by_module["grouped"]["reason"]
     text = str(wb.show(program, "sme2"))
     assert all(kernel in text for kernel in kernels.values())
+
+
+class Depthwise(nn.Module):
+    """Depthwise convolutions of 25 taps, and of 27 and 49, for which there is no such kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.five = nn.Conv2d(8, 8, 5, groups=8)
+        self.wide = nn.Conv2d(8, 8, (3, 9), groups=8)
+        self.twice = nn.Conv2d(8, 16, 7, groups=8)
+
+    def forward(self, image):
+        return self.twice(self.wide(self.five(image).relu()).relu())
+
+
+@pytest.mark.ci
+def test_depthwise_convolutions_of_more_than_25_taps_run_as_products(tmp_path):
+    """As executed under QEMU, with SME2 and without."""
+    model = LoadedModel("net", Depthwise().eval(), (randn(1, 8, 24, 24),))
+    program = wb.export_model(model, options=wb.ExportOptions("int8"), root=tmp_path)
+    (table,) = predict_program(program).values()
+    rows = table[table["m"].notna()].set_index("module")
+    kernels = rows.loc[["five", "wide", "twice"], ["kernel_off", "kernel_on"]].to_numpy().tolist()
+    assert kernels == [["neon"] * 2, ["i8mm"] * 2, ["i8mm"] * 2]
+    assert "49 filter taps: 2-column products" in rows.at["twice", "reason"]
+
+
+def test_a_version_that_was_not_checked_is_named(sample):
+    assert "Not checked" not in str(wb.show(sample, "sme2"))
+    other = with_record(sample, versions={**sample.record.versions, "executorch": "9.9.0"})
+    text = str(wb.show(other, "sme2"))
+    assert "Not checked: executorch 9.9.0 is not among the tested versions" in text
 
 
 def test_a_program_without_products_or_layers_has_empty_texts(tmp_path):

@@ -1,14 +1,16 @@
-"""What loads and exports change in the whole process, one thread at a time, and put back."""
+"""What loads, exports and code of the user's change in the whole process, and put back."""
 
 import contextlib
 import gc
 import io
 import logging
 import os
+import signal
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 #: Held while anything below is changed, or random numbers, imports or ``sys.path``.
 PROCESS_LOCK = threading.RLock()
@@ -30,6 +32,76 @@ def silence() -> Iterator[None]:
         finally:
             logging.disable(level)
             gc.set_threshold(*thresholds)
+
+
+@contextlib.contextmanager
+def contain() -> Iterator[None]:
+    """Put back what code of the user's may change: working folder, standard streams, signals."""
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM) if is_main}
+    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+    descriptors = {number: os.dup(number) for number in (1, 2) if _is_open(number)}
+    try:
+        with contextlib.chdir("."):
+            yield
+    finally:
+        for number, copy in descriptors.items():
+            os.dup2(copy, number)
+            os.close(copy)
+        for number, (name, stream) in enumerate(streams.items(), start=1):
+            closed = stream is not None and stream.closed
+            setattr(sys, name, _open_stream(number) if closed else stream)
+        for number, handler in handlers.items():
+            if handler is not None:  # None: of C code
+                signal.signal(number, handler)
+
+
+def _is_open(descriptor: int) -> bool:
+    with contextlib.suppress(OSError):
+        os.fstat(descriptor)
+        return True
+    return False
+
+
+def _open_stream(descriptor: int, like: TextIO | None = None) -> TextIO:
+    """A text stream on a copy of a descriptor; what its encoding lacks is escaped."""
+    encoding = like.encoding if like else None
+    return open(os.dup(descriptor), "w", buffering=1, encoding=encoding, errors="backslashreplace")
+
+
+#: Standard output while `claim_stdout` keeps it from everything else.
+_claimed: list[TextIO] = []
+
+
+def output() -> TextIO:
+    """The stream that a command prints its results on."""
+    return _claimed[-1] if _claimed else sys.stdout
+
+
+@contextlib.contextmanager
+def claim_stdout() -> Iterator[None]:
+    """Keep standard output for `output`; whatever else is printed goes to standard error.
+
+    That is what models, libraries and child processes print.
+    """
+    stdout = sys.stdout
+    stdout.flush()
+    copy = os.dup(1)
+    try:
+        is_replaced = stdout.fileno() != 1  # by a test or a notebook
+    except (OSError, ValueError):
+        is_replaced = True
+    _claimed.append(stdout if is_replaced else _open_stream(1, stdout))
+    os.dup2(2, 1)
+    sys.stdout = _open_stream(2)
+    try:
+        yield
+        output().flush()
+    finally:
+        sys.stdout = stdout
+        os.dup2(copy, 1)
+        os.close(copy)
+        _claimed.pop()
 
 
 @contextlib.contextmanager

@@ -2,13 +2,14 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from io import BufferedReader
 from itertools import chain
@@ -48,14 +49,17 @@ _LEFTOVER = re.compile(rf"^\..+\.\w{{8}}{PARTIAL}$|\.(etdump|samples){PARTIAL}$"
 
 
 def atomic_write(path: Path, content: bytes | str) -> Path:
-    """Write a file so that a reader sees all of it or the old one; returns its path."""
+    """Write a file so that a reader sees all of it or the old one; returns its path.
+
+    Of a text, what UTF-8 lacks, as in names of another encoding, becomes a question mark.
+    """
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
         temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(content.encode(errors="replace") if isinstance(content, str) else content)
         temporary.chmod(0o644)
         return temporary.replace(path)
     except BaseException as error:
@@ -64,6 +68,31 @@ def atomic_write(path: Path, content: bytes | str) -> Path:
         if isinstance(error, OSError):
             raise StoreError(f"cannot be written: {error.strerror}", where=path) from None
         raise
+
+
+def write_changed(path: Path, content: bytes | str) -> Path:
+    """Write a file unless it has this content: who reads or measures it is not disturbed."""
+    data = content.encode() if isinstance(content, str) else content
+    with contextlib.suppress(OSError):
+        if path.stat().st_size == len(data) and path.read_bytes() == data:
+            return path
+    return atomic_write(path, data)
+
+
+@contextlib.contextmanager
+def lock_writers(folder: Path) -> Iterator[None]:
+    """Lock a folder for one writer; others wait. A file system without locks lets all write."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise StoreError(f"cannot be written: {error.strerror}", where=folder) from None
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def remove_partials(folder: Path) -> None:
@@ -166,12 +195,6 @@ _hashes: dict[tuple[int, ...], str] = {}
 _SETTLED_NS = 20_000_000
 
 
-def file_state(path: Path) -> tuple[int, ...]:
-    """Size, time of modification and inode: they differ after a change of the file."""
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns, status.st_ino
-
-
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal; computed once for each state of the file."""
     try:
@@ -225,7 +248,7 @@ def layers_path(pte: Path) -> Path:
 
 def save_layers(layers: Layers, path: Path) -> Path:
     """Write a sidecar; returns its path."""
-    return atomic_write(path, to_json(layers))
+    return write_changed(path, to_json(layers))
 
 
 def kept_layers(run_dir: Path, program: str) -> Path:

@@ -36,6 +36,7 @@ from workbench.records.codec import to_json
 from workbench.records.runs import Experiment, PlannedProgram, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
+from workbench.run.build import describe_build
 from workbench.run.ceilings import (
     SHIPPED,
     device_of,
@@ -166,6 +167,8 @@ def profile(
             compiling.result(COMPILED_S)
         stack.enter_context(keep_models())
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
+        if not compiling.done() and measure.target == HOST.name:
+            tell(describe_build())
         runner = compiling.result()
         if kernel := started.result() if started else None:
             kernel.wait()  # nothing else runs while programs are timed
@@ -333,7 +336,7 @@ def measure(
         show_progress(progress) as show,
         open_target(options.target, power=options.power) as target,
     ):
-        runner = find_runner(target, options.ops)
+        runner = find_runner(target, options.ops, show)
         check_toggle(options, runner)
         programs = _make_programs(subjects, inputs, ExportOptions(), options, root, show)
         place = Path(root or programs[0].root)

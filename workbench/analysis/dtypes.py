@@ -12,8 +12,10 @@ from workbench.frames import DTYPES, check, format_share, format_size, is_emulat
 from workbench.options import GROUP_SIZE, ModuleDtypes, dtype_of_module
 from workbench.records.runs import Export
 
-#: Families of operators that a dtype is asked for; all others follow their operands.
+#: Families of matrix products, and of all operators that a dtype is asked for; the others follow
+#: their operands.
 PRODUCTS = ("convolution", "deconvolution", "gemm", "bmm")
+ASKED = (*PRODUCTS, "depthwise")
 _LINEAR_ONLY = ("int8dyn", "8da4w", "8da4c")
 _QUANTIZED = ("int8", *_LINEAR_ONLY)
 
@@ -21,7 +23,7 @@ _QUANTIZED = ("int8", *_LINEAR_ONLY)
 def tabulate_dtypes(operators: pd.DataFrame, export: Export) -> pd.DataFrame:
     """The convolutions and matrix products of one measurement: ``frames.DTYPES``."""
     work = operators["kind"].isin(["delegated", "portable"])
-    rows = operators[work & operators["family"].isin(PRODUCTS)].reset_index(drop=True)
+    rows = operators[work & operators["family"].isin(ASKED)].reset_index(drop=True)
     asked = computed_dtype(export)
     ran = [dtype_of(name, export.dtype) for name in rows["operator"]]
     reasons = [

@@ -20,6 +20,7 @@ from workbench.export.layers import resize
 from workbench.export.program import Program
 from workbench.frames import SME2, check, format_share
 from workbench.records.layers import Layers, XNode, XValue
+from workbench.upstream import TESTED, describe_version
 
 #: Kernels of matrix products by the types of activations and weights, of one row and of several:
 #: without SME2 on an Armv8.6 core (i8mm, dot products, fp16), and with it. Executed under QEMU with
@@ -46,11 +47,19 @@ _CONVOLUTIONS = {
     ("DepthwiseConv2d", "fp32"): ("neon", "neon"),
     ("DepthwiseConv2d", "fp16"): ("fp16", "fp16"),
     ("DepthwiseConv2d", "qint8"): ("neon", "neon"),
+    ("LargeDepthwiseConv2d", "fp32"): ("neon", "neon"),
+    ("LargeDepthwiseConv2d", "fp16"): ("fp16", "fp16"),
+    ("LargeDepthwiseConv2d", "qint8"): ("i8mm", "i8mm"),
 }
+#: XNNPACK's depthwise kernels read at most so many values; larger filters run as one product of one
+#: column for each channel.
+_MOST_TAPS = 25
 _TYPES = (
     "FullyConnected",
     "BatchMatrixMultiply",
-    *dict.fromkeys(kind for kind, _ in _CONVOLUTIONS),
+    "Conv2d",
+    "ConvTranspose2d",
+    "DepthwiseConv2d",
 )
 #: Rows and columns of the tile that ``sme2_mopa`` computes at once with vectors of 512 bits, by
 #: activations; from the names of KleidiAI's kernels (``2vlx2vl``, ``1vlx4vl``).
@@ -67,9 +76,16 @@ _LEAST_SAMPLES = 3
 _DTYPE = "--dtype "
 ONE_ROW = "one row: limited by reading the weights; published speed-ups are 0.3x to 1.1x"
 LIMITS = (
-    "Predicted from the program and ExecuTorch 1.5's XNNPACK: which kernels run, not how fast. "
+    f"Predicted from the program and the XNNPACK of ExecuTorch {' and '.join(TESTED)}: which "
+    "kernels run, not how fast. "
     "Cores share an SME2 unit: in published runs, four threads were slower than two."
 )
+
+
+def describe_limits(version: str) -> str:
+    """What a prediction does not say, and whether it was checked with a version of ExecuTorch."""
+    untested = describe_version(version)
+    return f"{LIMITS} Not checked: {untested}." if untested else LIMITS
 
 
 def predict_kernels(layers: Layers, method: str = "") -> pd.DataFrame:
@@ -113,9 +129,10 @@ def _choose_kernels(node: XNode, values: Mapping[int, XValue]) -> dict[str, Any]
         off, on = _PRODUCTS.get(types, ((_UNKNOWN,) * 2,) * 2)
         kernels = off[m > 1], on[m > 1]
     else:
-        kernels = _CONVOLUTIONS.get((kind, left.dtype), (_UNKNOWN,) * 2)
         n, k = n // groups, math.prod(right.shape[1:])
         k //= result.shape[-1] if kind == "DepthwiseConv2d" else 1
+        size = "Large" if kind == "DepthwiseConv2d" and k > _MOST_TAPS else ""
+        kernels = _CONVOLUTIONS.get((f"{size}{kind}", left.dtype), (_UNKNOWN,) * 2)
     sizes = {"m": float(m), "n": float(n), "k": float(k)}
     row = {"operator": name, "dtype": f"{types[0]} x {types[1]}", **sizes}
     row |= dict(zip(("kernel_off", "kernel_on"), kernels, strict=True))
@@ -130,6 +147,8 @@ def _explain(
     if on == _UNKNOWN:
         return f"not known for {row['dtype']}", ""
     if kind == "DepthwiseConv2d":
+        if k > _MOST_TAPS:
+            return f"depthwise with {k} filter taps: {n}-column products, no SME2 kernel", ""
         return "depthwise: no matrix product, no SME2 kernel", ""
     if types[0] == "qdint8" and kind in ("Conv2d", "ConvTranspose2d"):
         return "a convolution with ranges found at run time: no SME2 kernel", f"{_DTYPE}int8"

@@ -1,11 +1,16 @@
 """The command line: one subcommand per stage, each a few lines over one function."""
 
-import atexit
+import contextlib
 import gc
+import locale
 import os
 import signal
 import sys
+import threading
+import time
+import traceback
 import warnings
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -17,17 +22,34 @@ from workbench.records.codec import to_document
 
 INTERRUPTED = 130
 DEBUG = "--debug"
+#: How the line of an error ends that no code foresees.
+REPORT = "if no code of yours is, please report it"
+#: Seconds that a process may take to end after its command has.
+LONGEST_EXIT_S = 5.0
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 1 failed job, 2 usage, 130 interrupted."""
-    if arguments is None:
-        atexit.register(gc.freeze)  # to take PyTorch apart at the end took a second
-        arguments = sys.argv[1:]
+    if arguments is not None:
+        _run(arguments)
+    _prepare_process()
+    try:
+        _run(sys.argv[1:])
+    except SystemExit as end:
+        gc.freeze()  # to take PyTorch apart at the end took a second
+        _limit_exit(int(end.code or 0))
+        raise
+
+
+def _run(arguments: list[str]) -> NoReturn:
+    """Run a command line and exit."""
     gc.set_threshold(300_000)  # collecting garbage took a seventh of a command's time
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
+        if sys.stdout is None:
+            raise WorkbenchError("standard output is closed", hint="redirect it: >/dev/null")
+        _check_folder()
         with warnings.catch_warnings():
             if DEBUG not in arguments:  # commands report problems as lines of their own
                 warnings.showwarning = lambda *_, **__: None
@@ -39,13 +61,60 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort) as error:
         click.echo("interrupted; run the same command again to resume", err=True)
         fail(error, INTERRUPTED, arguments)
-    except (WorkbenchError, OSError) as error:
+    except BrokenPipeError:  # the reader of the output has ended, as `head` does
+        sys.exit(1)
+    except Exception as error:
         if DEBUG in arguments:
             raise
-        if isinstance(error, OSError):
-            error = WorkbenchError(error.strerror or str(error), where=error.filename)
-        say(f"error: {error}")
-        fail(error, getattr(error, "exit_code", 1), arguments)
+        known = _explain(error)
+        say(f"error: {known}")
+        fail(known, known.exit_code, arguments)
+
+
+def _prepare_process() -> None:
+    """Give the process UTF-8 and open standard streams, which files and libraries rely on."""
+    if locale.getencoding().lower() not in ("utf-8", "utf8") and not sys.flags.utf8_mode:
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115, to the end
+
+
+def _check_folder() -> None:
+    try:
+        Path.cwd()
+    except OSError as error:
+        what = f"no working folder: {error.strerror}"
+        raise WorkbenchError(what, hint="change to another folder") from None
+
+
+def _explain(error: Exception) -> WorkbenchError:
+    """The error to show for any other one: a line, and how to see the rest."""
+    if isinstance(error, WorkbenchError):
+        return error
+    if isinstance(error, OSError):
+        return WorkbenchError(error.strerror or str(error), where=error.filename)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"unexpected {type(error).__name__}: {error}"
+    hint = f"`workbench {DEBUG} ...` shows where; {REPORT}"
+    return WorkbenchError(what, where=f"{frame.filename}:{frame.lineno}", hint=hint)
+
+
+def _limit_exit(exit_code: int) -> None:
+    """End the process soon and silently, whatever threads and exit handlers a model has left."""
+    with contextlib.suppress(AttributeError, OSError):  # closed, or full
+        sys.stdout.flush()
+    os.dup2(2, 1)
+
+    def end() -> None:
+        time.sleep(LONGEST_EXIT_S)
+        os._exit(exit_code)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def fail(error: BaseException, exit_code: int, arguments: list[str]) -> NoReturn:

@@ -1,8 +1,11 @@
 """Commands that read what was recorded: runs, traces and logs."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +14,7 @@ from workbench.cli.options import (
     BASELINE,
     CATEGORIES,
     PATH,
+    QUIET,
     TARGET,
     Output,
     call,
@@ -23,6 +27,9 @@ from workbench.options import MeasureOptions
 from workbench.progress import show_progress
 from workbench.store import EXPLORER_HTML, atomic_write
 
+if TYPE_CHECKING:
+    from workbench.analysis.run import Run
+
 
 @command()
 @click.argument("run_dir", type=PATH)
@@ -32,17 +39,33 @@ from workbench.store import EXPLORER_HTML, atomic_write
     "--etrecord", type=PATH, help="Of a program exported elsewhere: its layers, kept with the run."
 )
 @click.option("--whole", is_flag=True, help="Timelines of all traced inferences, not the first.")
+@QUIET
 def analyze(
-    run_dir: Path, baseline: str, categories: str, etrecord: Path | None, whole: bool
+    run_dir: Path, baseline: str, categories: str, etrecord: Path | None, whole: bool, quiet: bool
 ) -> Output:
-    """Regenerate the CSV and JSON files of a run from its ETDumps."""
+    """Regenerate the CSV and JSON files of a run from its ETDumps; print the time by category."""
     from workbench.analysis.open import open_run
     from workbench.report.artifacts import write_artifacts
 
     run = open_run(run_dir, baseline=baseline, categories=categories, etrecord=etrecord or "")
     files = write_artifacts(run, whole=whole)
     record = {"run_dir": run_dir, "files": files}
-    return Output(files, record, step=call("report", run_dir))
+    lines = [*([] if quiet else show_categories(run)), *files]
+    return Output(lines, record, step=call("report", run_dir))
+
+
+def show_categories(run: Run) -> list[str]:
+    """The time of a run's categories of operators, on both sides if there are two; or nothing."""
+    from workbench.plots.tables import show_table
+
+    if run.emulated or not run.traced:
+        return []
+    comparison = next(iter(run.comparisons), None)
+    if comparison is None:
+        columns = ["category", "mean_ms", "share", "operators"]
+        return [str(show_table(run.subject.categories, columns, caption=run.subject.label)).strip()]
+    columns = ["name", "baseline_ms", "candidate_ms", "speedup", "outcome"]
+    return [str(show_table(comparison.categories, columns, caption=comparison.label)).strip()]
 
 
 @command()

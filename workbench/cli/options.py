@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -16,6 +16,7 @@ import click
 from workbench.cli.terminal import write
 from workbench.errors import UsageError, WorkbenchError
 from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
+from workbench.process import claim_stdout, output
 from workbench.records.codec import to_document
 from workbench.store import newer_run
 
@@ -162,6 +163,7 @@ def with_limits(command: Callable[..., Any]) -> Callable[..., Any]:
     return limited
 
 
+QUIET = click.option("--quiet", is_flag=True, help="Print files only, without the summary.")
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
 CATEGORIES = click.option(
     "--categories",
@@ -187,7 +189,9 @@ class Output:
     """What a command returns: ``lines`` for people, ``record`` for programs.
 
     The record may be filled while lines are generated. ``notes`` and ``step``, what to do next, go
-    to stderr. ``then`` runs after the output.
+    to stderr. ``failures`` are what the command promised and could not make, each with its next
+    step; they may be added meanwhile, are said last, and make the exit code 1. ``then`` runs after
+    the output.
     """
 
     lines: Iterable[object]
@@ -196,6 +200,7 @@ class Output:
     then: Callable[[], None] | None = None
     step: str = ""
     notes: tuple[str, ...] = ()
+    failures: list[str] = field(default_factory=list)
 
 
 #: The group of an option in the help of a command that has many.
@@ -233,19 +238,23 @@ class Command(click.Command):
         """Run the command and print its output; returns the exit code."""
         as_json = context.params.pop("json")
         newer = _name_newer_runs(context)
-        output: Output = super().invoke(context)
-        for line in output.lines:
-            if not as_json:
-                write(str(line))
-        if as_json:
-            click.echo(to_document(output.record), nl=False)
-        for note in (*output.notes, *newer):
+        with claim_stdout():
+            result: Output = super().invoke(context)
+            for line in result.lines:
+                if not as_json:
+                    write(str(line))
+            if as_json:
+                failures = {"failures": result.failures} if result.failures else {}
+                click.echo(to_document({**result.record, **failures}), output(), nl=False)
+        for note in (*result.notes, *newer):
             say(note)
-        if output.step and not as_json:
-            say(f"next: {output.step}")
-        if output.then:
-            output.then()
-        return output.exit_code
+        if result.step and not as_json and not result.failures:
+            say(f"next: {result.step}")
+        for failure in result.failures:
+            say(f"error: {failure}")
+        if result.then:
+            result.then()
+        return 1 if result.failures else result.exit_code
 
 
 def _name_newer_runs(context: click.Context) -> list[str]:

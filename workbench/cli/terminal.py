@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from workbench.errors import printable
+from workbench.process import output
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,9 +29,9 @@ _CELLS = re.compile(r"(?<!\\) \| ")
 
 def write(text: str, *, err: bool = False) -> None:
     """Print a text, which may quote untrusted files; a terminal gets columns and colour."""
-    text, stream = printable(text), sys.stderr if err else sys.stdout
+    text, stream = printable(text), sys.stderr if err else output()
     if not stream.isatty():
-        click.echo(text, err=err)
+        click.echo(text, file=stream)
         return
     from rich.console import Console
 

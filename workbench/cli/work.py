@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from workbench.cli.analysis import show_categories
 from workbench.cli.options import (
     BASELINE,
     CATEGORIES,
@@ -20,6 +21,7 @@ from workbench.cli.options import (
     OPTIMIZE_OPTIONS,
     OUT,
     PATH,
+    QUIET,
     RUN_OPTIONS,
     Output,
     call,
@@ -77,9 +79,10 @@ def models() -> Output:
 def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     """Export MODEL to a .pte.
 
-    MODEL is a registered name, path/to/file.py:NAME, executorch:NAME (a model definition of its
-    wheel), torchvision:NAME, timm:NAME, or llm:NAME (llm:params.json), which takes settings:
-    llm:smollm2_135m,layers=4. An up-to-date export is reused.
+    MODEL is a registered name, path/to/file.py:NAME, the folder of one model of Arm's profiling
+    kit, executorch:NAME (a model definition of its wheel), torchvision:NAME, timm:NAME, or llm:NAME
+    (llm:params.json), which takes settings: llm:smollm2_135m,layers=4. An up-to-date export is
+    reused.
 
     Operators that were not delegated, and differences from the outputs of the PyTorch model, are
     listed on stderr.
@@ -143,9 +146,10 @@ def run(
         ]
         record = {"run_dir": result.path, "kernel_changes": changes}
         lines += ["no times: the experiments only log kernels", str(result.path)]
-        return Output(lines, record, step=call("analyze", result.path))
-    step = call("report", result.path)
-    return Output([*_summarize(result), result.path], outline_run(result), step=step)
+        step = call("analyze", result.path)
+        return Output(lines, record, step=step, failures=_list_failures(result))
+    lines, step = [*_summarize(result), str(result.path)], call("report", result.path)
+    return Output(lines, outline_run(result), step=step, failures=_list_failures(result))
 
 
 def _summarize(run: Run) -> list[str]:
@@ -216,10 +220,12 @@ Examples:
 @EXPORT_OPTIONS
 @RUN_OPTIONS
 @CATEGORIES
+@QUIET
 @OUT
 def profile(
     models: tuple[str, ...],
     categories: str,
+    quiet: bool,
     out: Path | None,
     export: ExportOptions,
     measure: MeasureOptions,
@@ -235,13 +241,15 @@ def profile(
     if measure.target == "host":
         # Its first use compiles the runner, while imports take seconds, too. What fails here fails
         # again where the runner is found.
-        ThreadPoolExecutor(1).submit(build_runner)
+        beside = ThreadPoolExecutor(1)
+        beside.submit(build_runner)
+        click.get_current_context().call_on_close(beside.shutdown)
     from workbench import workflow
     from workbench.analysis.describe import list_findings
     from workbench.report.artifacts import outline_run
     from workbench.run.execute import optional
 
-    profiles = []
+    profiles, failures = [], list[str]()
 
     def profile_each() -> Iterator[str]:
         for model in models:
@@ -255,15 +263,31 @@ def profile(
                     root=out,
                     progress=progress,
                 )
-            pages = [page] if (page := found.path / REPORT_HTML).is_file() else []
-            with optional("findings", lambda text, _: say(text)):
-                record = {"findings": found.findings, "report": next(iter(pages), None)}
+            page = found.path / REPORT_HTML
+            failures.extend(_list_failures(found, page))
+            with optional("findings", lambda text, _: failures.append(text)):
+                record = {"findings": found.findings, "report": page if page.is_file() else None}
                 profiles.append(outline_run(found) | record)
-                yield from (*_summarize(found), *list_findings(found.findings, 3))
-            yield from (f"report: {page}" for page in pages)
+                if not quiet:
+                    yield from (*_summarize(found), *show_categories(found))
+                    yield from list_findings(found.findings, 3)
+            if page.is_file():
+                yield f"report: {page}"
 
     step = "open the report in a browser; `workbench findings RUN` lists every finding"
-    return Output(profile_each(), {"profiles": profiles}, step=step)
+    return Output(profile_each(), {"profiles": profiles}, step=step, failures=failures)
+
+
+def _list_failures(run: Run, *pages: Path) -> list[str]:
+    """The files of a run that a command promised and that are not there, with what makes them."""
+    from workbench.report.artifacts import list_artifacts
+
+    commands = dict.fromkeys(list_artifacts(run), "analyze") | dict.fromkeys(pages, "report")
+    return [
+        f"{path} was not written (see above) -> fix that, then: {call(name, run.path)}"
+        for path, name in commands.items()
+        if not path.is_file()
+    ]
 
 
 @command()

@@ -114,8 +114,8 @@ def export_model(
     >>> wb.export_model("toy_cnn", options=wb.ExportOptions(dtype="fp16"))  # doctest: +SKIP
     <Program out_toy_cnn/artifacts/toy_cnn_xnnpack_fp16.pte, xnnpack fp16, 0.12 MB>
     """
-    with show_progress(progress) as report:
-        program = _export_model(model, inputs, options, name, root, report)
+    with show_progress(progress) as report, contextlib.ExitStack() as stack:
+        program = _export_model(model, inputs, options, name, root, report, stack)
     upstream.forget_graphs()
     if program.size_bytes >= LARGE_BYTES:
         gc.collect()
@@ -129,6 +129,7 @@ def _export_model(
     name: str,
     root: str | os.PathLike[str] | None,
     report: Progress,
+    stack: contextlib.ExitStack,
 ) -> Program:
     options = apply_recipe(options)
     options = replace(options, rewrite=expand_rewrites(options.rewrite))
@@ -177,17 +178,23 @@ def _export_model(
         "group_size": str(options.group_size) * (options.group_size != GROUP_SIZE),
         "channels_last": "yes" * options.channels_last,
     }
+    stack.enter_context(store.lock_writers(pte.parent))
+    # Another process may have exported the same meanwhile.
+    if not options.fresh and (cached := _open_export(pte, made_from)):
+        _report_problems(cached, report)
+        return cached
     report(f"writing {pte.name}", 0.95)
     store.export_record_path(pte).unlink(missing_ok=True)
     saved = _write_inputs(lowered.inputs, lowered.arguments, name_dimensions(model), pte)
     etrecord = pte.with_name(f"{pte.name}.etrecord")
-    etrecord.unlink(missing_ok=True)
     if lowered.etrecord:
-        store.atomic_write(etrecord, lowered.etrecord)
-    elif options.etrecord:
-        report(f"warning: {pte.name}: no ETRecord: PyTorch cannot serialise this graph", 0.95)
+        store.write_changed(etrecord, lowered.etrecord)
+    else:
+        etrecord.unlink(missing_ok=True)
+        if options.etrecord:
+            report(f"warning: {pte.name}: no ETRecord: PyTorch cannot serialise this graph", 0.95)
     layers = store.save_layers(lowered.layers, store.layers_path(pte))
-    store.atomic_write(pte, lowered.pte)
+    store.write_changed(pte, lowered.pte)
     sha256 = hashlib.sha256(lowered.pte).hexdigest()
     files = [etrecord, layers] if lowered.etrecord else [layers]
     weights = f"as the model makes them, torch seed {SEED}"
@@ -228,7 +235,7 @@ def _export_model(
         | {tensor.file: tensor.sha256 for tensor in saved},
     )
     store.save_export(export, pte.parent)
-    program = Program(pte, sha256, export, store.file_state(pte))
+    program = Program(pte, sha256, export, len(lowered.pte))
     _report_problems(program, report)
     return program
 
@@ -470,7 +477,7 @@ def _write_inputs(
     written = []
     for number, (tensor, known, dims) in enumerate(zip(tensors, arguments, names, strict=True)):
         path = pte.with_name(f"{pte.name}.input{number}.bin")
-        store.atomic_write(path, raw_bytes(tensor, known.dim_order))
+        store.write_changed(path, raw_bytes(tensor, known.dim_order))
         saved = Tensor(known.dtype, tuple(tensor.shape), path.name, store.sha256_of(path))
         if known.dynamic:
             saved = replace(saved, dynamic=True, most=known.shape, dims=dims)

@@ -17,6 +17,7 @@ from workbench.models.sources import (
     user_line_of_node,
     user_line_of_stack,
 )
+from workbench.process import contain
 from workbench.upstream import find_operator, schema_name, user_error
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ _HINTS = {
 def explain(stage: str, origin: str, exported: ExportedProgram | None = None) -> Iterator[None]:
     """Turn the exceptions of a stage of the export into an `ExportError` with the user's line."""
     try:
-        yield
-    except Exception as error:  # the model and the passes of the exporter may raise anything
+        with contain():
+            yield
+    except (Exception, SystemExit) as error:  # model and exporter may raise anything
         from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
         what, hint, text = reason(error), _HINTS.get(stage), str(error)

@@ -48,7 +48,7 @@ class Program:
     path: Path
     sha256: str
     export: Export | None = None
-    state: tuple[int, ...] = field(default=(), repr=False, compare=False)
+    size_bytes: int = field(default=0, repr=False, compare=False)
     bundled: tuple[Tensor, ...] = ()
     expected: tuple[Tensor, ...] = ()
 
@@ -80,11 +80,6 @@ class Program:
             if folder == store.artifacts_dir(folder.parent)
             else store.default_root(self.stem)
         )
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of its file."""
-        return self.state[0]
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -123,9 +118,9 @@ class Program:
             store.save_layers(self.layers, path)
 
     def check_unchanged(self) -> None:
-        """StoreError if its file is no longer the one that was opened, by size, time and inode."""
-        if not self.path.is_file() or store.file_state(self.path) != self.state:
-            what, hint = "changed since the run was planned", "plan it again"
+        """StoreError if its file has other bytes than the one that was opened."""
+        if not self.path.is_file() or store.sha256_of(self.path) != self.sha256:
+            what, hint = "changed since the run was planned", "run the same command again"
             raise StoreError(what, where=self.path, hint=hint)
 
     def __fspath__(self) -> str:
@@ -179,14 +174,14 @@ def open_program(pte: Program | str | os.PathLike[str]) -> Program:
         path, *case = unpack(path)
     record = store.export_record_path(path)
     export = store.load_record(Export, record) if record.is_file() else None
-    state, sha256 = store.file_state(path), store.sha256_of(path)
+    sha256 = store.sha256_of(path)
     if export and sha256 != export.sha256:
         raise StoreError(
             f"is not the program that {record.name} describes (SHA-256 differs)",
             where=path,
             hint="export it again, or delete the record to run it as a foreign program",
         )
-    return Program(path, sha256, export, state, *case)
+    return Program(path, sha256, export, path.stat().st_size, *case)
 
 
 def cast_floats(values: Any, dtype: torch.dtype) -> Any:

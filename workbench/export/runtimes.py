@@ -54,7 +54,9 @@ def open_side(
     if not store.export_record_path(path).is_file():
         traced = path if text == "eager" else open_side("eager", program, load, progress).path
         progress(f"preparing {program.model} for {RUNTIMES[text]}", 0.0)
-        with silence():
+        with store.lock_writers(path.parent), silence():
+            if store.export_record_path(path).is_file():  # made by another process meanwhile
+                return open_program(path)
             if text == "eager":
                 _save_graph(path, load())
             graph = torch.export.load(traced)

@@ -34,8 +34,9 @@ from workbench.models.sources import (
     user_line,
 )
 from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
-from workbench.process import PROCESS_LOCK, replaced, silent_stderr
+from workbench.process import PROCESS_LOCK, contain, replaced, silent_stderr
 from workbench.records.runs import GIVEN
+from workbench.upstream import tree_leaves
 
 #: The seed of random weights and inputs: every export of a model is the same.
 SEED = 0
@@ -335,9 +336,9 @@ def _prepare(
             inputs = _look_up(holders, *_INPUT_NAMES)
             kwargs = _look_up(holders, "get_example_kwarg_inputs", "get_example_kwargs")
         shapes = _look_up(holders, "get_dynamic_shapes")
-        batches = _look_up(holders, "get_calibration_inputs") or ()
+        batches = list(map(tuple, _look_up(holders, "get_calibration_inputs") or ()))
     kwargs = kwargs or {}
-    calibration = tuple((tuple(batch), kwargs) for batch in batches)
+    calibration = tuple((batch, kwargs) for batch in batches)
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     if isinstance(inputs, dict):
@@ -360,8 +361,24 @@ def _prepare(
         calibration=calibration,
         metadata=_look_up(holders, "get_metadata") or {},
     )
+    _check_device(model)
     try_forward(model)
     return model
+
+
+def _check_device(model: LoadedModel) -> None:
+    """WorkbenchError if the model is not on the CPU, or what it makes would not be."""
+    hint = "move the model and its inputs to the CPU: model.cpu()"
+    values = tree_leaves((model.example_inputs, model.kwargs))
+    inputs = [("an input", value) for value in values if isinstance(value, torch.Tensor)]
+    tensors = [*model.module.named_parameters(), *model.module.named_buffers(), *inputs]
+    for name, tensor in tensors:
+        if tensor.device.type != "cpu":
+            what = f"{name} is on device {tensor.device.type}"
+            raise WorkbenchError(what, where=model.origin, hint=hint)
+    if torch.get_default_device().type != "cpu":
+        what = f"PyTorch's default device is {torch.get_default_device().type}"
+        raise WorkbenchError(what, where=model.origin, hint='torch.set_default_device("cpu")')
 
 
 def _look_up(holders: list[Any], *names: str) -> Any:
@@ -435,7 +452,8 @@ def _siblings_importable(folder: Path) -> Iterator[None]:
         with replaced(sys, "dont_write_bytecode", True):
             yield
     finally:
-        sys.path.remove(str(folder))
+        with contextlib.suppress(ValueError):  # the file may have changed the list
+            sys.path.remove(str(folder))
         for name in set(sys.modules) - known:
             file = Path(getattr(sys.modules[name], "__file__", None) or "/")
             is_sibling = file.is_relative_to(folder) and "site-packages" not in file.parts
@@ -448,7 +466,8 @@ def _siblings_importable(folder: Path) -> Iterator[None]:
 def _explain_errors(what: str, where: str, hint: str | None = None) -> Iterator[None]:
     """Turn what the user's code raises into a `WorkbenchError` with the line that raised it."""
     try:
-        yield
+        with contain():
+            yield
     except WorkbenchError:
         raise
     except (Exception, SystemExit) as error:  # a user's code may raise anything

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import re
 from abc import ABC, abstractmethod
@@ -175,6 +176,7 @@ class ModelName:
 def parse_name(spec: str) -> ModelName:
     """Parse ``NAME``, ``file.py:NAME`` or ``library:NAME``; `UsageError` without such a file.
 
+    The folder of a package, or a file, that defines one `EagerModelBase` needs no ``NAME``.
     ``llm:NAME`` or ``llm:params.json`` may have settings after commas; see `models.llm`.
 
     A plain name may also be one of ExecuTorch's, as in the profiling kit.
@@ -187,10 +189,13 @@ def parse_name(spec: str) -> ModelName:
         return ModelName(name, f"{LLM}_{text}", params, library)
     if library in LIBRARIES and name:
         return ModelName(name, f"{library}_{name}", library=library)
-    if ":" not in spec and not spec.endswith(".py"):
-        upstream = spec not in list_models() and spec in list_upstream()
-        return ModelName(spec, spec, library="executorch" if upstream else "")
     path, _, name = spec.rpartition(":")
+    if ":" not in spec:
+        upstream = spec not in list_models() and spec in list_upstream()
+        is_folder = spec not in list_models() and any(Path(spec).glob("*.py"))
+        if upstream or not (is_folder or spec.endswith(".py")):
+            return ModelName(spec, spec, library="executorch" if upstream else "")
+        path, name = _find_only_model(Path(spec))
     if not path or not name:
         raise UsageError("no model named in the file", where=spec, hint=FILE_FORM)
     file = Path(path).resolve()
@@ -201,6 +206,25 @@ def parse_name(spec: str) -> ModelName:
     if not file.is_file():
         raise UsageError("no such file", where=path)
     return ModelName(name, name, file)
+
+
+def _find_only_model(path: Path) -> tuple[str, str]:
+    """The file and name of the one `EagerModelBase` that a file or a folder's files define.
+
+    The name is empty if there are several, or none. The files are not executed.
+    """
+    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+    models = []
+    for file in files:
+        with contextlib.suppress(OSError, SyntaxError, ValueError):
+            models += [
+                (str(file), node.name)
+                for node in ast.parse(file.read_bytes()).body
+                if isinstance(node, ast.ClassDef)
+                and {"get_eager_model", "get_example_inputs"}
+                <= {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+            ]
+    return models[0] if len(models) == 1 else (str(path), "")
 
 
 def restore_name(label: str) -> str:

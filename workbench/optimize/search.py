@@ -189,8 +189,9 @@ class Search:
             if not self._next and not any(map(is_open, map(self.study.__getitem__, proposed))):
                 break
             self.try_out(proposed, LATER)
-        if finalists := [*self.leaders(2), *filter(None, [self.whole])]:
-            self.measure(finalists, max(LATER, min(LAST, self.left)), last=True)
+        finalists = {*self.leaders(2), self.whole} - {"", self.base}
+        if finalists or self._next:
+            self.measure(sorted(finalists), max(LATER, min(LAST, self.left)), last=True)
         self.conclude()
 
     @property
@@ -418,6 +419,11 @@ class Search:
 
     def conclude(self) -> None:
         """Recommend the best of the last round that is shown to be better than the baseline."""
+        if needed := self.estimate_budget():
+            budget = f"the budget of {self.options.budget_s:g} s ended before the first variant"
+            text = f"tried nothing: {budget}; these take about {needed} s: --budget {needed}s"
+            self.save(best="", whole="", conclusion=text)
+            return
         base, last = self.study[self.base], self.study.rounds[-1:]
         # The best of many earlier measurements would be one with luck.
         found = [v for v in pick_best(self.study) if not last[0].last or v.name in last[0].variants]
@@ -438,6 +444,17 @@ class Search:
         text += f"; {NOT_TRIED}: {', '.join(untried)}" if untried else ""
         text += self.compare_weights(better[0] if better else base)
         self.save(best=better[0].name if better else "", whole=self.whole, conclusion=text)
+
+    def estimate_budget(self) -> int:
+        """Seconds in which all variants can be tried; 0 if one was, or there is none."""
+        others = [v for v in self.study.variants if v.name != self.base]
+        untried = [v for v in others if v.reason == NOT_TRIED]
+        if not untried or len(untried) < len(others):
+            return 0
+        measured_s = sum(each.budget_s for each in self.study.rounds if each.run_dir)
+        known_s = max(0.0, self.study.spent_s - measured_s) + self._export_s * len(untried)
+        needed_s = max(known_s / (1 - 1.5 * FIRST - LATER), 1.5 * self.options.budget_s)
+        return 10 * math.ceil(needed_s / 10)
 
     def compare_weights(self, variant: Variant) -> str:
         """What mapped weights bring to starts and memory, if these are the objective."""

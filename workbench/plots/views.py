@@ -40,6 +40,7 @@ from workbench.plots.tables import (
 )
 from workbench.records.optimize import Study
 from workbench.records.runs import Export
+from workbench.upstream import installed_versions
 
 #: Rows of a table, findings of a list, how many of these are cards, and verdicts before a fold.
 TOP, TOP_FINDINGS, TOP_CARDS, TOP_VERDICTS = 12, 8, 3, 3
@@ -308,11 +309,13 @@ def _dtypes(m: Measurement, top: int) -> Iterator[Part]:
 
 def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterator[Part]:
     """The kernels of every operator with Arm SME2 and without, as predicted, and as executed."""
+    versions = installed_versions("executorch")
     if isinstance(source, Program):
         named = sme2.predict_program(source)
     else:
         if isinstance(source, Run):
             source = next(iter(source.comparisons), source.subject)
+        versions = source.run.record.versions
         if source.sme2 is None:
             yield NO_PROGRAM
             return
@@ -331,7 +334,7 @@ def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterato
             yield f"{frames.begin_sentence(text)}."
         except WorkbenchError as error:
             yield f"Not projected: {error}."
-    yield show_note(sme2.LIMITS)
+    yield show_note(sme2.describe_limits(versions.get("executorch", "")))
 
 
 def _sweeps(run: Run, top: int) -> Iterator[Part]:

@@ -51,7 +51,8 @@ _LATENCY = _keys(
     "measured latency", experiment=str, threads=int,
     clock=Literal["cpu_ns", "wall_ns"], control=bool,
     restarts_ms=Annotated[tuple[Annotated[float, Meta(ge=0)], ...], Meta(min_length=1)],
-    tracer_overhead=float | None, load_ms=tuple[float, ...], startup_ms=tuple[float, ...],
+    tracer_overhead=float | None, load_clock=NotRequired[Literal["wall_ns"]],
+    load_ms=tuple[float, ...], startup_ms=tuple[float, ...],
     resources=NotRequired[_several(_RESOURCE)], **_columns(STATISTICS),
 )  # fmt: skip
 #: ``programs`` has those of experiments that ran another one than the first, ``program``;

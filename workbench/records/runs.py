@@ -572,11 +572,12 @@ def kit_result(
     runs: int,
     trace: Session | None,
     latency_ms: Sequence[float] = (),
+    clock: str = "",
 ) -> dict[str, Any]:
     """An experiment as the scripts of Arm's profiling kit read it, in ``results`` of two files.
 
-    ``latency_ms`` are wall times of single inferences, without warm-up; only ``metrics.json`` has
-    them.
+    ``latency_ms`` are times of single inferences by a ``clock``, without warm-up; only
+    ``metrics.json`` has them.
     """
     metrics = {
         "threads": threads,
@@ -587,6 +588,7 @@ def kit_result(
         "median_ms": median(latency_ms) if latency_ms else None,
         "min_ms": min(latency_ms, default=None),
         "max_ms": max(latency_ms, default=None),
+        "clock": clock or None,
     }
     return {"experiment": experiment, "metrics": metrics}
 

@@ -15,7 +15,7 @@ from workbench.analysis.memory import measure_resources
 from workbench.analysis.open import open_run
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.analysis.statistics import describe, pick_timed, restart_latencies
+from workbench.analysis.statistics import clock_of, describe, pick_timed, restart_latencies
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.frames import ATTRIBUTION, STATISTICS
 from workbench.plots.tables import to_markdown
@@ -59,10 +59,8 @@ def write_artifacts(run: Run, *, whole: bool = False) -> list[Path]:
     if not run.traced:
         logs = [run.locate(s.log) for s in run.record.sessions if s.log]
         return [
-            atomic_write(
-                log.with_name(f"{log.stem}_kernels.csv"), read_xnn_log(log).to_csv(index=False)
-            )
-            for log in logs
+            atomic_write(path, read_xnn_log(log).to_csv(index=False))
+            for log, path in zip(logs, list_artifacts(run), strict=True)
         ]
     tables = [
         write_csvs(
@@ -76,6 +74,15 @@ def write_artifacts(run: Run, *, whole: bool = False) -> list[Path]:
         if m.sessions
     ]
     return [*itertools.chain(*tables), *write_documents(run)]
+
+
+def list_artifacts(run: Run) -> list[Path]:
+    """What `write_artifacts` writes last: if it is there, all is."""
+    if not run.traced:
+        logs = [run.locate(session.log) for session in run.record.sessions if session.log]
+        return [log.with_name(f"{log.stem}_kernels.csv") for log in logs]
+    names = (METRICS, SUMMARY, f"{run.record.plan.stem}_pipeline_summary.json")
+    return [run.output / name for name in names]
 
 
 def write_documents(run: Run) -> list[Path]:
@@ -132,6 +139,7 @@ def _latency(measurement: Measurement) -> Document:
         "control": measurement.control,
         "restarts_ms": restart_latencies(measurement.latencies).to_list(),
         "tracer_overhead": measurement.run.tracer_overhead.get(key),
+        "load_clock": "wall_ns",  # of the next two
         "load_ms": [s.load_ms for s in sessions if s.load_ms],
         "startup_ms": [s.startup_ms for s in sessions if s.startup_ms],
         "resources": [
@@ -142,10 +150,12 @@ def _latency(measurement: Measurement) -> Document:
 
 
 def _kit_result(measurement: Measurement) -> Document:
-    wall_ms = pick_timed(measurement.latencies)["wall_ns"].to_numpy() / 1e6
+    timed = pick_timed(measurement.latencies)
+    clock = clock_of(timed)
+    times_ms = (timed[clock].to_numpy() / 1e6).tolist()
     first = measurement.sessions[0] if measurement.sessions else None
     name, threads = measurement.name, measurement.threads
-    return kit_result(name, threads, len(wall_ms), first, wall_ms.tolist())
+    return kit_result(name, threads, len(times_ms), first, times_ms, clock)
 
 
 def summarize_analysis(run: Run) -> Document:

@@ -160,8 +160,7 @@ def run_notebook(
         number = cell_index
         progress(f"running {template.name}", number / len(notebook.cells))
 
-    kind: type[WorkbenchError] | None = None
-    try:
+    def execute(kernel: Kernel | None) -> None:
         opening = nullcontext(kernel) if kernel else open_kernel(packaged)
         with _silence_papermill(), opening as opened:
             papermill.execute_notebook(
@@ -169,6 +168,16 @@ def run_notebook(
                 request_save_on_cell_execute=False, progress_bar=False, start_timeout=START_LIMIT_S,
                 execution_timeout=CELL_LIMIT_S, on_cell_start=follow, notebooks=executed, km=opened,
             )  # fmt: skip
+
+    kind: type[WorkbenchError] | None = None
+    try:
+        try:
+            execute(kernel)
+        except RuntimeError:  # it died, or did not start
+            if any(cell.get("execution_count") for each in executed for cell in each.cells):
+                raise  # in a cell
+            executed.clear()
+            execute(None)
     except papermill.PapermillExecutionError as error:
         reason, number = f"{error.ename}: {error.evalue}", error.cell_index
         known = getattr(errors, error.ename, None)
@@ -204,14 +213,16 @@ def read_template(template: Path, parameters: Mapping[str, object]) -> NotebookN
     """A notebook whose cell with the parameters assigns all of these."""
     try:
         notebook = nbformat.v4.upgrade(nbformat.read(template, as_version=4))
+        nbformat.validate(notebook, relax_add_props=True)
         tagged = [c.source for c in notebook.cells if PARAMETERS in c.metadata.get("tags", [])]
         known = assigned_names("\n".join(tagged))
     except FileNotFoundError:
         raise UsageError("no such notebook", where=template) from None
-    except (OSError, ValueError, KeyError, AttributeError, nbformat.ValidationError) as error:
-        raise UsageError(f"is not a notebook: {error}", where=template) from None
     except SyntaxError as error:
         raise UsageError(f"cannot read its parameters: {error}", where=template) from None
+    except Exception as error:  # nbformat raises almost anything
+        text = str(error).partition("\n")[0]
+        raise UsageError(f"is not a notebook: {text}", where=template) from None
     if not tagged:
         hint = f'tag the cell with `run_dir = ""` as `{PARAMETERS}`'
         raise UsageError(f"has no cell that is tagged `{PARAMETERS}`", where=template, hint=hint)

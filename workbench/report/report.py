@@ -13,7 +13,7 @@ from workbench import store
 from workbench.errors import WorkbenchError
 from workbench.options import Progress, silent
 from workbench.plots.tables import Table
-from workbench.report.html import read_sections, render_html, render_markdown
+from workbench.report.html import Section, read_sections, render_html, render_markdown
 from workbench.report.notebooks import notebooks_dir
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def make_report(
     )
     failed.unlink(missing_ok=True)
     # The title takes the place of that of the package's notebook.
-    first, *others = read_sections(executed)
+    first, *others = read_sections(executed) or [Section("")]
     href, code = f'href="{store.EXPLORER_HTML}"', f"<code>{store.EXPLORER_HTML}</code>"
     link = Table(f"<a {href}>{EXPLORER_LINK}</a>", f"[{EXPLORER_LINK}]({store.EXPLORER_HTML})")
     title = f"{names['programs']}: {(notebook and first.heading) or 'where the time goes'}"

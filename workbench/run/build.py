@@ -1,5 +1,6 @@
 """The native runner, compiled on first use by C++ or Zig against the installed ExecuTorch wheel."""
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -21,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import RunnerError, WorkbenchError, install_command
-from workbench.store import cached, sha256_of
+from workbench.options import Progress, silent
+from workbench.store import cache_folder, cached, sha256_of
 from workbench.upstream import TESTED
 
 NATIVE = Path(__file__).parent / "native"
@@ -130,8 +132,13 @@ def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
 
 
 def _pip() -> list[str]:
+    """The command of the pip of this environment, of the Python that made it, or on the path."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
+    base = [getattr(sys, "_base_executable", "") or "python3", "-m", "pip"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        if subprocess.run([*base, "--version"], capture_output=True, timeout=60).returncode == 0:
+            return base
     if found := shutil.which("pip3") or shutil.which("pip"):
         return [found]
     raise WorkbenchError("no pip", hint="install pip (Debian: apt install python3-pip)")
@@ -185,12 +192,32 @@ def find_version(version: str) -> Path:
 _BUILDING = threading.Lock()
 
 
-def build_runner(version: str = "") -> Path:
+def build_runner(version: str = "", progress: Progress = silent) -> Path:
     """The native runner's binary in the cache, for a version; compiled on first use."""
+
+    def make(binary: Path) -> None:
+        progress(describe_build(), 0.0)
+        compile_runner(sdk, compiler, binary)
+
     with _BUILDING:
+        _check_executable(cache_folder())
         sdk, compiler = find_version(version) if version else find_sdk(), find_compiler()
-        make = partial(compile_runner, sdk, compiler)
         return cached(f"runner-{fingerprint(sdk, compiler)}", make)
+
+
+def _check_executable(folder: Path) -> None:
+    """WorkbenchError if no program can be started in a folder."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if sys.platform == "linux" and os.statvfs(existing).f_flag & os.ST_NOEXEC:
+        hint = "set XDG_CACHE_HOME to a folder elsewhere"
+        raise WorkbenchError("programs cannot run here (noexec)", where=folder, hint=hint)
+
+
+def describe_build() -> str:
+    """What is waited for while a runner is compiled."""
+    if installed_compiler():
+        return "compiling the runner (once)"
+    return "compiling Zig's C++ library, as no compiler is installed, and the runner (once)"
 
 
 def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import StoreError
+from workbench.options import Progress, silent
 from workbench.run.build import (
     NATIVE,
     ZIG,
@@ -46,7 +47,9 @@ class Runner:
         return read_isa(self.command)
 
 
-def find_runner(target: Host = HOST, operators: Sequence[str] = ()) -> Runner:
+def find_runner(
+    target: Host = HOST, operators: Sequence[str] = (), progress: Progress = silent
+) -> Runner:
     """The native runner for a target, compiled against the installed wheel on first use.
 
     Parameters
@@ -55,6 +58,8 @@ def find_runner(target: Host = HOST, operators: Sequence[str] = ()) -> Runner:
         Where it runs, from `open_target`. Other machines get a bundle with all its libraries.
     operators
         Shared libraries that register operators, for that machine.
+    progress
+        Called before the runner is compiled for this machine.
 
     Raises
     ------
@@ -73,7 +78,7 @@ def find_runner(target: Host = HOST, operators: Sequence[str] = ()) -> Runner:
             raise StoreError("no such library of operators", where=path)
     given = [target.push(Path(path).resolve()) for path in operators]
     if target is HOST:
-        binary, libraries = build_runner(), find_sdk() / "lib"
+        binary, libraries = build_runner(progress=progress), find_sdk() / "lib"
         command = [str(binary)]
         given += map(str, find_operator_libraries())
     else:

@@ -1,0 +1,168 @@
+"""Whatever a model's file does to its process, outputs are where the caller stands, and clean."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import workbench as wb
+
+MODEL = """\
+import atexit, os, signal, sys, threading, time
+import torch
+
+
+def disturb():
+    {code}
+
+
+{at_import}
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        {in_constructor}
+
+    def forward(self, x):
+        if not torch.compiler.is_compiling():
+            {in_forward}
+        return torch.relu(x)
+
+
+def get_example_inputs():
+    return (torch.rand(2, 3),)
+"""
+PLACES = ("at_import", "in_constructor", "in_forward")
+
+
+def write_model(code, place="at_import"):
+    calls = {name: "disturb()" if name == place else "pass" for name in PLACES}
+    Path("m.py").write_text(MODEL.format(code=code, **calls))
+
+
+DISTURBANCES = {
+    "folder": "os.chdir(os.sep)",
+    "prints": "print('x' * 2_000_000); os.system('echo from a child')",
+    "closed stdout": "sys.stdout.close()",
+    "closed descriptor 1": "os.close(1)",
+    "closed descriptor 2": "os.close(2)",
+    "other stdout": "sys.stdout = open(os.devnull, 'w')",
+    "no sys.path": "sys.path.clear()",
+    "no signals": "signal.signal(signal.SIGINT, signal.SIG_IGN)",
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "place"),
+    [
+        *((what, "at_import") for what in DISTURBANCES),
+        ("folder", "in_constructor"),
+        *((what, "in_forward") for what in ("folder", "prints", "closed stdout")),
+    ],
+)
+def test_a_model_disturbs_neither_the_place_nor_the_output(cli, tmp_path, what, place, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write_model(DISTURBANCES[what], place)
+    handler = signal.getsignal(signal.SIGINT)
+    code, out, _ = cli("export", "m.py:Net", "--backend", "portable", "--json")
+    assert code == 0
+    assert (tmp_path / json.loads(out)["pte"]).is_file()
+    assert Path.cwd() == tmp_path and signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_model_file_moves_no_notebook(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_model(DISTURBANCES["folder"], "in_forward")
+    stdout = sys.stdout
+    program = wb.export_model("m.py:Net", options=wb.ExportOptions(backend="portable"))
+    assert program.path.resolve().is_relative_to(tmp_path)
+    assert sys.stdout is stdout and Path.cwd() == tmp_path
+
+
+def run_command(*arguments, **options):
+    line = [sys.executable, "-m", "workbench", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "code",
+    [
+        "threading.Thread(target=time.sleep, args=(600,)).start()",
+        "atexit.register(time.sleep, 600)",
+        "atexit.register(print, 'goodbye')",
+    ],
+)
+def test_what_a_model_leaves_does_not_hold_the_command(tmp_path, monkeypatch, code):
+    monkeypatch.chdir(tmp_path)
+    write_model(code)
+    started = time.monotonic()
+    done = run_command("export", "m.py:Net", "--backend", "portable")
+    assert done.returncode == 0 and time.monotonic() - started < 100
+    assert done.stdout == "out_Net/artifacts/Net_portable_fp32.pte\n"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "name", ["torch.export.export", "torch.relu", "torch.Tensor.detach", "torch.Tensor.cpu", "open"]
+)
+def test_a_broken_function_of_torch_is_one_line(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    target = name if "." in name else f"__import__('builtins').{name}"
+    write_model(f"{target} = None")
+    done = run_command("export", "m.py:Net", "--backend", "portable")
+    *_, last = done.stderr.splitlines()
+    assert done.returncode in (0, 1) and "Traceback" not in done.stderr
+    assert bool(done.returncode) == last.startswith("error: ") == (not done.stdout)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("shell", "code", "words"),
+    [
+        (">&-", 1, "error: standard output is closed -> redirect it"),
+        (">/dev/full", 1, "error: No space left on device"),
+        ("| head -c 1", 0, ""),
+        ("2>&-", 0, ""),
+        ("<&-", 0, ""),
+    ],
+)
+def test_a_closed_or_full_stream_is_one_line(tmp_path, shell, code, words):
+    line = f"{sys.executable} -m workbench models {shell}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path)
+    errors = [text for text in done.stderr.splitlines() if not text.startswith("next: ")]
+    assert done.returncode == code and bool(errors) == bool(words)
+    assert words in "".join(errors)
+
+
+@pytest.mark.ci
+def test_a_deleted_folder_is_one_line(tmp_path):
+    line = f"mkdir gone && cd gone && rmdir ../gone && {sys.executable} -P -m workbench models"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.startswith("error: no working folder: ")
+
+
+@pytest.mark.ci
+def test_a_locale_without_utf_8_changes_no_output(tmp_path):
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = run_command("models", cwd=tmp_path, env=plain, encoding="utf-8")
+    assert done.returncode == 0 and done.stdout == run_command("models", encoding="utf-8").stdout
+
+
+def test_a_model_on_another_device_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inputs = torch.rand(2, 4)
+    with pytest.raises(wb.WorkbenchError, match="weight is on device meta -> move the model"):
+        wb.load_model(torch.nn.Linear(4, 4, device="meta"), inputs)
+    with pytest.raises(wb.WorkbenchError, match="an input is on device meta -> move the model"):
+        wb.load_model(torch.nn.Linear(4, 4), inputs.to("meta"))
+    net = torch.nn.Linear(4, 4)
+    with torch.device("meta"), pytest.raises(wb.WorkbenchError, match="default device is meta ->"):
+        wb.load_model(net, inputs)
