@@ -35,6 +35,7 @@ from workbench.records.codec import to_json
 from workbench.records.runs import Experiment, PlannedProgram, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
+from workbench.run.allocation import MIN_RESTARTS, count_measured, project_restarts
 from workbench.run.ceilings import (
     SHIPPED,
     device_of,
@@ -46,7 +47,7 @@ from workbench.run.ceilings import (
 )
 from workbench.run.config import output_place, plan_config, read_config, select_experiments
 from workbench.run.custom_runner import run_processes
-from workbench.run.execute import MIN_RESTARTS, execute, optional
+from workbench.run.execute import execute, optional
 from workbench.run.plan import check_toggle, make_plan, read_sweep
 from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
@@ -356,14 +357,14 @@ def measure_programs(
 
     def look(record: RunRecord) -> None:
         watch(record)
-        if told or _count_restarts(record) < MIN_RESTARTS or not plan.pairs:
+        if told or count_measured(record) < MIN_RESTARTS or not plan.pairs:
             return
         with contextlib.suppress(WorkbenchError):  # times that cannot be compared
             told.append(_judge_so_far(record))
             if options.find or plan.programs:
                 told.append(foresee(record, options.find))
         for text in told:
-            progress(text, min(1.0, MIN_RESTARTS / plan.processes))
+            progress(text, min(1.0, MIN_RESTARTS / project_restarts(record, MIN_RESTARTS)))
 
     run_dir = run_dir or execute(
         plan, programs, runner, root,
@@ -401,13 +402,6 @@ def is_precise(record: RunRecord, find: float = 0.0) -> bool:
     return bool((np.log(rows["high"] / rows["low"]) / 2 <= record.plan.precision).all())
 
 
-def _count_restarts(record: RunRecord) -> int:
-    """How often every experiment of a run that goes on was timed."""
-    plan, sessions = record.plan, [s for s in record.sessions if s.complete and not s.traced]
-    return min((sum(s.experiment == e.name and s.threads == n for s in sessions)
-                for n in plan.threads for e in plan.experiments_at(n)), default=0)  # fmt: skip
-
-
 def _judge_so_far(record: RunRecord) -> str:
     """The first verdict of a run that goes on."""
     ab = Run(Path(), record, find_bottlenecks).compare()
@@ -417,10 +411,10 @@ def _judge_so_far(record: RunRecord) -> str:
 
 def foresee(record: RunRecord, find: float = 0.0) -> str:
     """Which changes a run will find after its first restarts, and what finds smaller ones."""
-    plan, done = record.plan, _count_restarts(record)
+    plan, done = record.plan, count_measured(record)
     least = float(_compare_pairs(record)["detectable"].max())
     step_s = record.spent_s / done
-    planned = max(done, int(plan.budget_s / step_s)) if plan.budget_s else plan.processes
+    planned = project_restarts(record, done)
     found = Speedup.project(least, done, planned)
     text = f"{plural(planned, 'restart')} will show changes above {format_share(found, 1)}"
     if found <= find or not find:

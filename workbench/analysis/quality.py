@@ -315,8 +315,9 @@ def check_state(record: RunRecord, recording: Recording | None) -> Iterator[Row]
     else:
         done = len({(s.threads, s.process, s.traced) for s in record.sessions if s.complete})
         planned = (1 if foreign else 2) * len(record.plan.threads) * record.plan.processes
-        # With a budget, the number of restarts is not known in advance.
-        steps = f"{done} steps" if record.plan.budget_s else f"{done} of {planned} steps"
+        # Where the seconds decide, the number of restarts is not known in advance.
+        counted = record.plan.processes and not record.plan.budget_s
+        steps = f"{done} of {planned} steps" if counted else f"{done} steps"
         status = "ok" if record.state == "complete" else "note"
         yield "run is complete", status, f"{record.state}, {steps} measured"
     clocks = ", ".join(sorted({session.clock for session in record.sessions}))
