@@ -1391,7 +1391,7 @@ class Comparison:
         )
         verdict = compare.reach_verdict(
             subject, label, self.latency, emulated=self.emulated, wrong=self.wrong,
-            programs=self.programs, unchanged=unchanged, separate=self.separation,
+            programs=self.programs, same_code=unchanged, separate=self.separation,
             paired=not self.apart and bool(ends["low"].max() <= ends["high"].min()),
         )  # fmt: skip
         if not shared or self.wrong or self.emulated:
@@ -1409,7 +1409,7 @@ class Comparison:
             return f"{after} {now} ({self.baseline.runtime}: {before} {was})"
         if before != after:
             return f"{before} {was} -> {after} {now}"
-        unchanged = outcome in ("equivalent", "inconclusive")
+        unchanged = outcome in ("unchanged", "inconclusive")
         return f"{before} {was}" if unchanged else f"still {before}, {was} -> {now}"
 
     @property
@@ -1440,10 +1440,10 @@ class Comparison:
         if not self.toggled:
             return "ok", "none wanted: both sides are the same"
         hidden = run.masked(before.name) - run.masked(after.name)
-        if hidden and self.verdict.unchanged:
+        if hidden and self.verdict.same_code:
             # A ladder of ISA levels is measured to find those that bring nothing.
             status = "fail" if run.isa_levels is None else "note"
-            return status, f"no: {self.verdict.unchanged}"
+            return status, f"no: {self.verdict.same_code}"
         return quality.check_toggle_effect(
             hidden, renamed, self.proof, machine_code.explain_lack(run.record)
         )
@@ -1458,7 +1458,7 @@ class Comparison:
         """What weakens the verdict."""
         verdict = self.verdict
         caveats = [f"{verdict.wrong}: no speed-up is claimed"] if verdict.wrong else []
-        caveats += [verdict.unchanged] if verdict.unchanged else []
+        caveats += [verdict.same_code] if verdict.same_code else []
         if verdict.outcome == "inconclusive" and verdict.detectable < 10:
             least = frames.format_share(verdict.detectable)
             caveats.append(f"inconclusive: only a change above {least} was detectable")

@@ -53,7 +53,7 @@ def _student_area(freedom: np.ndarray, u: ArrayLike = 0.0) -> np.ndarray:
 
 #: Rows of similar length, at most, that show how rows of that length scatter; fewer than the least
 #: show nothing.
-_NEIGHBOURS, _LEAST_ROWS = 31, 8
+NEIGHBOURS, _LEAST_ROWS = 31, 8
 #: Most degrees of freedom that rows of similar length add to the variance of a row.
 _MOST_PRIOR = 12.0
 
@@ -68,7 +68,7 @@ def average_neighbours(lengths: np.ndarray, values: np.ndarray) -> np.ndarray:
     usable = np.isfinite(ordered)
     sums = np.concatenate([[0.0], np.where(usable, ordered, 0.0).cumsum()])
     counts = np.concatenate([[0], usable.cumsum()])
-    window = min(_NEIGHBOURS, len(values))
+    window = min(NEIGHBOURS, len(values))
     start = (np.arange(len(values)) - window // 2).clip(0, len(values) - window)
     found = np.empty(len(values))
     with np.errstate(invalid="ignore"):

@@ -418,8 +418,8 @@ def time_interleaved(
         if kind in kinds and not (kind and both):
             each = halves.count(kind) * min(sizes[name, kind] for name in sessions)
             rounds = max(rounds, math.ceil(runs / (restarts * each)))
-    most = MAX_TRACED / (plan.processes or MOST_RESTARTS)
-    traced_rounds = math.ceil(most / max(sizes[name, True] for name in sessions))
+    longest = max(sizes[name, True] for name in sessions)
+    traced_rounds = math.ceil(MAX_TRACED / (plan.processes or MOST_RESTARTS) / longest)
     for number, order in enumerate(interleave(list(sessions), rounds, restart)):
         chosen = halves if (restart + number) % 2 else halves[::-1]
         if both and number >= traced_rounds:
