@@ -421,11 +421,10 @@ def coverage(log, error, freedom):
 @pytest.mark.parametrize("disturbed", [0.0, 0.1])
 def test_parts_are_compared_without_the_restarts_that_other_programs_disturbed(restarts, disturbed):
     rng = np.random.default_rng(restarts)
-    sides = [
-        np.exp(rng.normal(0, 0.05, (restarts, 4000))
-               + rng.exponential(1.0, (restarts, 4000)) * (rng.random((restarts, 4000)) < disturbed))
-        for _ in range(2)
-    ]  # fmt: skip
+    sides, shape = [], (restarts, 4000)
+    for _ in range(2):
+        lost = rng.exponential(1.0, shape) * (rng.random(shape) < disturbed)
+        sides.append(np.exp(rng.normal(0, 0.05, shape) + lost))
     speedup = speedup_of_parts(*sides)
     assert 0.93 < coverage(speedup.log, speedup.error, speedup.freedom) < 0.99
     if disturbed and restarts == 20:
