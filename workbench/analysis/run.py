@@ -87,6 +87,8 @@ F = TypeVar("F", pd.DataFrame, "pd.DataFrame | None")
 
 #: Events of a trace that takes less memory, about 1 MB, than reading it again is worth.
 _SHORT_TRACE = 10_000
+#: Events of traces that are made a ledger together: one for each restart would take longer.
+_MANY_EVENTS = 200_000
 
 #: Columns that identify a measurement.
 MEASUREMENT = ["experiment", "threads"]
@@ -761,15 +763,7 @@ class Measurement:
     @property
     def all_events(self) -> pd.DataFrame:
         """The same of every process, whose runs follow one another."""
-        parts, runs, first = list[pd.DataFrame](), 0, 0
-        for session in self.sessions:
-            events = self._read_events(session)
-            inside = events[events["run"] >= 0]
-            parents = inside["parent"].where(inside["parent"] < 0, inside["parent"] + first)
-            numbers = {"run": inside["run"] + runs, "event": inside["event"] + first}
-            parts.append(inside.assign(**numbers, parent=parents))
-            runs, first = runs + inside["run"].nunique(), first + int(events["event"].max()) + 1
-        return pd.concat(parts, ignore_index=True)
+        return join_traces([self._read_events(session) for session in self.sessions])[0]
 
     def _read_events(self, session: Session) -> pd.DataFrame:
         events = self.run.read_trace(session)
@@ -792,10 +786,17 @@ class Measurement:
 
     @cached_property
     def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]]:
-        """Of every traced process: ledger, whether the rows of each run add up, times, tracing."""
+        """Of traced processes: ledger, whether the rows of each run add up, times, tracing."""
         if not self.sessions:
             raise StoreError(f"{self.label} has no trace", where=self.run.path)
-        return [self._read_ledger(session) for session in self.sessions]
+        parts, sessions, traces = [], list[Session](), list[pd.DataFrame]()
+        for session in self.sessions:
+            sessions.append(session)
+            traces.append(self.run.read_trace(session))
+            if sum(map(len, traces)) >= _MANY_EVENTS or session is self.sessions[-1]:
+                parts.append(self._build_ledger(sessions, traces))
+                sessions, traces = [], []
+        return parts
 
     @cached_property
     def _runs(self) -> pd.DataFrame:
@@ -1038,22 +1039,50 @@ class Measurement:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)
         return frame[chosen].reset_index(drop=True)
 
-    def _read_ledger(
-        self, session: Session
+    def _build_ledger(
+        self, sessions: Sequence[Session], traces: Sequence[pd.DataFrame]
     ) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]:
-        events = self.run.read_trace(session)
+        events, firsts = join_traces(traces)
         rows = ledger.build_ledger(events)
-        closed = ledger.closed_runs(events, rows)
-        times = rows.groupby("run")["duration_ns"].sum()
-        kept = ledger.kept_runs(session, times.to_numpy(), self.run.path / session.etdump)
-        run, tracing = rows["run"].to_numpy(), (rows["kind"] == ledger.TRACING).to_numpy()
-        spent = np.bincount(run, rows["duration_ns"] * tracing, len(kept))[kept]
+        closed, run = ledger.closed_runs(events, rows), rows["run"].to_numpy()
+        tracing = (rows["kind"] == ledger.TRACING).to_numpy()
+        times, spent = np.zeros((2, firsts[-1]), np.int64)
+        np.add.at(times, run, rows["duration_ns"].to_numpy())
+        np.add.at(spent, run[tracing], rows["duration_ns"].to_numpy()[tracing])
+        counts = np.diff(firsts)
+        number = np.arange(firsts[-1]) - np.repeat(firsts[:-1], counts)
+        places = {
+            name: np.repeat(np.array([getattr(s, name) for s in sessions], kind), counts)
+            for name, kind in zip(frames.SOURCE, (object, int, int), strict=True)
+        }
+        kept = np.concatenate(
+            [
+                ledger.kept_runs(session, times[first:end], self.run.path / session.etdump)
+                for session, first, end in zip(sessions, firsts, firsts[1:], strict=False)
+            ]
+        )
         rows = rows[kept[run] & ~tracing]
-        counted = times.iloc[session.skipped :].to_frame()
-        for place, name in enumerate(frames.SOURCE):
-            rows.insert(place, name, getattr(session, name))
-            counted.insert(place, name, getattr(session, name))
-        return rows, closed, counted, spent
+        chosen = rows["run"].to_numpy()
+        rows = rows.assign(run=number[chosen])
+        counted = number >= np.repeat([s.skipped for s in sessions], counts)
+        table = pd.DataFrame({"duration_ns": times[counted]}, pd.Index(number[counted], name="run"))
+        for place, (name, values) in enumerate(places.items()):
+            rows.insert(place, name, values[chosen])
+            table.insert(place, name, values[counted])
+        return rows, closed, table, spent[kept]
+
+
+def join_traces(traces: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]:
+    """Traces whose runs and events follow one another, and the first run of each; and their end."""
+    parts, first, firsts = list[pd.DataFrame](), 0, [0]
+    for events in traces:
+        inside = events[events["run"] >= 0]
+        parents = inside["parent"].where(inside["parent"] < 0, inside["parent"] + first)
+        numbers = {"run": inside["run"] + firsts[-1], "event": inside["event"] + first}
+        parts.append(inside.assign(**numbers, parent=parents))
+        firsts.append(firsts[-1] + inside["run"].nunique())
+        first += int(events["event"].max()) + 1 if len(events) else 0
+    return pd.concat(parts, ignore_index=True), np.array(firsts)
 
 
 @dataclass(frozen=True)

@@ -350,7 +350,7 @@ class Plan:
     warmup: int = 3
     processes: int = 5
     traced_runs: int = 50
-    batch_ms: float = 20.0
+    batch_ms: float = 10.0
     sampled_ms: float = 0.0
     timeout_s: float = 120.0
     budget_s: float = 0.0

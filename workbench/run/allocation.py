@@ -12,7 +12,7 @@ MIN_RESTARTS = 3
 #: Restarts where neither their number nor a budget is given: so many at least, and at most.
 LEAST_RESTARTS, MOST_RESTARTS = 5, 40
 #: Seconds on a core of one's own for each experiment and thread count, without a budget: what five
-#: restarts of 40 ms of timed inferences, twelve times, took.
+#: long restarts took (`tests/benchmarks/decide.py`).
 EXPERIMENT_S = 2.0
 #: Rounds of a restart, at most, without a budget.
 MOST_ROUNDS = 12

@@ -52,7 +52,7 @@ from workbench.run.targets.host import read_environment
 from workbench.run.tensor_files import compare_experiments, locate_inputs
 from workbench.store import samples_path, trace_path
 
-#: A run keeps every time: of an operator that takes 100 ns, a batch of 20 ms would be 200 000.
+#: A run keeps every time: of an operator that takes 100 ns, a batch of 10 ms would be 100 000.
 MAX_BATCH = 1_000
 #: Most inferences of a traced batch: a trace grows with each, but single ones run cold.
 MAX_TRACED_BATCH = 100
