@@ -773,3 +773,13 @@ def chain_of(*types, gate="C", **facts):
         for kind, (one, other) in zip(types, pairwise(names), strict=True)
     ]
     return measured(Delegate([conv("x", "c0", 2.0), *nodes]), **facts)
+
+
+def test_nothing_is_said_of_parts_that_take_less_than_no_time():
+    """Of a program of a microsecond, the calibrated cost of tracing exceeds what a call takes."""
+    short = measured(Kernel("add", "x", "y", 0.0008, call_ms=-0.0004))
+    assert re.search(
+        r"too short to be told apart: OPERATOR_CALL would take -0.4 us", short.impossible
+    )
+    assert not re.search(r"-\d", str(short.findings.to_dict()))
+    assert measured(Kernel("add", "x", "y", 0.0008, call_ms=-1e-6)).impossible == ""

@@ -7,7 +7,7 @@ import html
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from itertools import chain
@@ -87,6 +87,8 @@ F = TypeVar("F", pd.DataFrame, "pd.DataFrame | None")
 
 #: Events of a trace that takes less memory, about 1 MB, than reading it again is worth.
 _SHORT_TRACE = 10_000
+#: How far shares may be off, as a part of the whole, without a verdict saying so.
+SAID_POINTS = 0.02
 #: Events of traces that are made a ledger together: one for each restart would take longer.
 _MANY_EVENTS = 200_000
 
@@ -692,16 +694,39 @@ class Measurement:
         row, latency_ms = self.statistics.iloc[0], self.latency_ms
         if self.emulated or not latency_ms:
             return frozenset(), ""
-        longer = moved = math.nan
+        longer = math.nan
         if self.sessions and not self.latencies["traced"].all():
             longer = float(self.operators["mean_ms"].sum()) / latency_ms - 1
-        if longer > quality.TRACER_LIMIT:  # less moves no share further than may be
-            runs = operators.total_runs(self._rows, "category")
-            fastest = self.undisturbed.mean().groupby(self.costs["category"].astype(object)).sum()
-            moved = quality.bound_shares(runs, fastest, self.traced_ms / latency_ms - 1)
         width = row["high"] / latency_ms - 1
-        uses, why = quality.decide_use(width, self.tracer_excess, longer, moved)
+        uses, why = quality.decide_use(
+            width, self.tracer_excess, longer, self.share_error, self.impossible
+        )
         return uses, f"{self.label}: {why}" if why else ""
+
+    @cached_property
+    def share_error(self) -> float:
+        """How far a share of its time may be off, as a part of the whole; NaN if unknown."""
+        if self.emulated or not self.sessions or self.latencies["traced"].all():
+            return math.nan
+        runs = operators.total_runs(self._rows, "category")
+        fastest = self.undisturbed.mean().groupby(self.costs["category"].astype(object)).sum()
+        longer = max(self.traced_ms / self.latency_ms - 1, np.nan_to_num(self.tracer_excess))
+        return quality.bound_shares(runs, fastest, longer)
+
+    @cached_property
+    def impossible(self) -> str:
+        """Why no part of its time can be stated; empty if all can."""
+        return quality.find_impossible(self.operators) if self.sessions else ""
+
+    @cached_property
+    def largest(self) -> tuple[str, str]:
+        """The category that takes most, and its share; two, where their order is open."""
+        first, second = self.categories.nlargest(2, "share").to_dict("records")
+        names, shares = [self.name_category(first["category"])], [first["share"]]
+        if first["share"] - second["share"] <= np.nan_to_num(self.share_error):
+            names.append(self.name_category(second["category"]))
+            shares.append(second["share"])
+        return " or ".join(names), " or ".join(map(frames.format_share, shares))
 
     @property
     def tracer_excess(self) -> float:
@@ -724,6 +749,8 @@ class Measurement:
         """Whether its program computes what the model does: rows of the run's checks."""
         subject = self.program.stem if self.run.record.plan.programs else "the program"
         starts = memory.check_starts(self.starts, self.label)
+        parts = [(f"parts of {self.label} are possible", "fail", self.impossible)]
+        starts = (*(parts if self.impossible else ()), *starts)
         return [*quality.check_program(subject, self.export, self.dtypes), *starts]
 
     @property
@@ -1429,17 +1456,15 @@ class Comparison:
 
     def _describe_bottleneck(self, outcome: str) -> str:
         """The largest category of both sides, and its share of E2E."""
-        (before, was), (after, now) = (
-            (side.name_category(largest["category"]), frames.format_share(largest[share]))
-            for side, share in ((self.baseline, "share_before"), (self.candidate, "share_after"))
-            for largest in (self.shift.loc[self.shift[share].idxmax()],)
-        )
+        (before, was), (after, now) = self.baseline.largest, self.candidate.largest
+        error = np.nanmax([0.0, self.baseline.share_error, self.candidate.share_error])
+        off = f" ± {100 * error:.2g} points" if error > SAID_POINTS else ""
         if self.baseline.runtime:
-            return f"{after} {now} ({self.baseline.runtime}: {before} {was})"
+            return f"{after} {now} ({self.baseline.runtime}: {before} {was}){off}"
         if before != after:
-            return f"{before} {was} -> {after} {now}"
-        unchanged = outcome in ("unchanged", "inconclusive")
-        return f"{before} {was}" if unchanged else f"still {before}, {was} -> {now}"
+            return f"{before} {was} -> {after} {now}{off}"
+        alike = outcome in ("unchanged", "inconclusive")
+        return f"{before} {was}{off}" if alike else f"still {before}, {was} -> {now}{off}"
 
     @property
     def checks(self) -> list[Row]:

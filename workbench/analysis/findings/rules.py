@@ -85,13 +85,14 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
 
     `rank_findings` has their order. Gains do not add up: two findings may have one cause. For an
     emulated run, only rules that need no times apply: their findings in the order of the rules,
-    those with the most operators first, without gain or share. Where the shares of a measurement do
-    not hold, gains that follow from them are not stated; these findings come last.
+    those with the most operators first, without gain or share. Where no part of a measurement can be
+    stated, gains that follow from them are not stated; these findings come last.
     """
     unclaimed, holds = set(m.costs.index), "shares" in m.use[0]
     found = []
     for name, find, heading, claims, timed in RULES:
-        if m.runtime or (m.emulated and timed):  # the rules are about ExecuTorch
+        untimed = m.emulated or m.impossible
+        if m.runtime or (untimed and timed):  # the rules are about ExecuTorch
             continue
         about = {"rule": name, "notebook": NOTEBOOK, "heading": heading}
         rows = [about | _row(finding, m) for finding in find(m, unclaimed)]
