@@ -215,7 +215,7 @@ def test_of_a_budget_the_number_of_steps_is_not_known_in_advance(tmp_path, budge
 def test_parts_below_zero_are_a_failed_check_and_have_no_shares(tmp_path):
     run = open_made_run(tmp_path, {"off": 6.7, "on": 6.7}, traced=4, **CALM)
     on, rows = run["on"], run["on"].operators
-    assert on.impossible == "" and "shares" in on.use[0]
+    assert run["off"].impossible == "" and "shares" in run["off"].use[0]
     ms = rows["mean_ms"].where(rows.index != 0, -rows["mean_ms"])
     below = changed(on, operators=rows.assign(mean_ms=ms))
     assert below.use[0] == {"latency"}

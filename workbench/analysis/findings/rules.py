@@ -85,8 +85,8 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
 
     `rank_findings` has their order. Gains do not add up: two findings may have one cause. For an
     emulated run, only rules that need no times apply: their findings in the order of the rules,
-    those with the most operators first, without gain or share. Where no part of a measurement can be
-    stated, gains that follow from them are not stated; these findings come last.
+    those with the most operators first, without gain or share. Where the parts of a measurement
+    are impossible, rules that need times are left out, too, and no gain is stated.
     """
     unclaimed, holds = set(m.costs.index), "shares" in m.use[0]
     found = []
