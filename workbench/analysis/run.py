@@ -748,10 +748,10 @@ class Measurement:
     def checks(self) -> list[Row]:
         """Whether its program computes what the model does: rows of the run's checks."""
         subject = self.program.stem if self.run.record.plan.programs else "the program"
-        starts = memory.check_starts(self.starts, self.label)
-        parts = [(f"parts of {self.label} are possible", "fail", self.impossible)]
-        starts = (*(parts if self.impossible else ()), *starts)
-        return [*quality.check_program(subject, self.export, self.dtypes), *starts]
+        rows = [*quality.check_program(subject, self.export, self.dtypes)]
+        if self.impossible:
+            rows.append((f"parts of {self.label} are possible", "fail", self.impossible))
+        return [*rows, *memory.check_starts(self.starts, self.label)]
 
     @property
     def label(self) -> str:
@@ -1078,7 +1078,7 @@ class Measurement:
         np.add.at(spent, run[tracing], rows["duration_ns"].to_numpy()[tracing])
         counts = np.diff(firsts)
         number = np.arange(firsts[-1]) - np.repeat(firsts[:-1], counts)
-        places = {
+        places: dict[str, np.ndarray] = {
             name: np.repeat(np.array([getattr(s, name) for s in sessions], kind), counts)
             for name, kind in zip(frames.SOURCE, (object, int, int), strict=True)
         }
