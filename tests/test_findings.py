@@ -456,6 +456,7 @@ def changes_of(facts, speedups):
             "key": rows["key"], "name": rows["operator"], "speedup": ratio,
             "low": ratio * 0.97, "high": ratio * 1.03,
             "candidate_ms": rows["mean_ms"], "baseline_ms": rows["mean_ms"] * ratio,
+            "outcome": np.select([ratio > 1.1, ratio < 0.9], ["faster", "slower"], "unchanged"),
         }
     )  # fmt: skip
 
@@ -477,6 +478,26 @@ def test_a_product_that_the_extension_leaves_alone_is_found_with_what_the_others
     assert "Fully Connected" in row["title"]
     assert "1.00x" in row["title"]
     assert row["gain_ms"] == pytest.approx(2.0, rel=0.02)
+
+
+def test_what_the_extension_makes_slower_is_a_finding_of_any_operator():
+    facts = measured(Delegate([conv("x", "a", 1.0), Node("Softmax", "a", "y", 2.6)]))
+    rows = facts.operators
+    changes = pd.DataFrame(
+        {
+            "key": rows["key"], "name": rows["operator"], "candidate_ms": rows["mean_ms"],
+            "speedup": 1 / 2.6, "low": 1 / 2.7, "high": 1 / 2.5, "baseline_ms": 1.0,
+            "outcome": np.where(rows["operator"].str.contains("Softmax"), "slower", "unchanged"),
+        }
+    )  # fmt: skip
+    row = only(changed(facts, changes=changes, toggle="avx512"), "slower")
+    assert "Softmax" in row["title"] and "is 2.6x slower with avx512" in row["title"]
+    assert row["gain_ms"] == pytest.approx(1.6, rel=0.05)
+    assert 1.5 < row["low_ms"] < 1.6 < row["high_ms"] < 1.7
+    assert found(changed(facts, changes=changes, toggle=""), "slower").empty
+    alone = changes_of(products(), [2.0] * 5 + [0.5])
+    slow = changed(products(), changes=alone, toggle="avx512")
+    assert "is 2.0x slower" in only(slow, "slower")["title"] and found(slow, "no speed-up").empty
 
 
 @pytest.mark.parametrize("toggle", ["avx512", ""])

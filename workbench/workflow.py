@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from functools import partial
@@ -135,7 +135,7 @@ def profile(
     """
     if effort not in EFFORTS:
         raise unknown_name("effort", effort, EFFORTS)
-    measure = _apply_effort(measure, effort)
+    measure = apply_effort(measure, effort)
     measure = replace(measure, against=tuple(against)) if against else measure
     export = replace(export, dtype=dtype) if dtype else export
     subjects = list_subjects(model)
@@ -186,17 +186,22 @@ def profile(
     return run
 
 
-def _apply_effort(measure: MeasureOptions, effort: str) -> MeasureOptions:
-    """Options with those of an effort, where the caller left the defaults."""
+def apply_effort(
+    measure: MeasureOptions, effort: str, given: Collection[str] = ()
+) -> MeasureOptions:
+    """Options with those of an effort, where the caller has not ``given`` others.
+
+    Of options whose names are not given, those that differ from the default count as given.
+    """
     default = MeasureOptions()
-    given = {
+    kept = {*given} | {
         field.name
         for field in fields(measure)
         if getattr(measure, field.name) != getattr(default, field.name)
     }
-    if "runs" in given:  # a time would take its place
-        given.add("budget_s")
-    settings = {name: value for name, value in EFFORTS[effort].items() if name not in given}
+    if kept & {"runs", "processes"}:  # a time would take their place
+        kept.add("budget_s")
+    settings = {name: value for name, value in EFFORTS[effort].items() if name not in kept}
     return replace(measure, **settings)
 
 

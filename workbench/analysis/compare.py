@@ -219,7 +219,8 @@ def _trim(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     if count < 2:
         return inner.mean(axis=0), np.full(logs.shape[1:], np.nan), 1.0
     winsorised = ordered.clip(inner[0], inner[-1]).var(axis=0, ddof=1)
-    return inner.mean(axis=0), winsorised * count / len(inner) ** 2, len(inner) - 1.0
+    freedom = len(inner) - 1
+    return inner.mean(axis=0), winsorised * (count - 1) / (len(inner) * freedom), float(freedom)
 
 
 def _join_errors(*parts: tuple[np.ndarray, np.ndarray | float]) -> tuple[np.ndarray, np.ndarray]:

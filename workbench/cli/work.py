@@ -215,10 +215,18 @@ Examples:
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @EXPORT_OPTIONS
 @RUN_OPTIONS
+@click.option(
+    "--effort",
+    type=click.Choice(["full", "quick"]),
+    default="full",
+    show_default=True,
+    help="quick: latency and operators in about three seconds, unless options say otherwise.",
+)
 @CATEGORIES
 @OUT
 def profile(
     models: tuple[str, ...],
+    effort: str,
     categories: str,
     out: Path | None,
     export: ExportOptions,
@@ -241,7 +249,9 @@ def profile(
     from workbench.report.artifacts import outline_run
     from workbench.run.execute import optional
 
-    profiles = []
+    sources, typed = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
+    given = [name for name in sources.params if sources.get_parameter_source(name) == typed]
+    measure, profiles = workflow.apply_effort(measure, effort, given), []
 
     def profile_each() -> Iterator[str]:
         for model in models:

@@ -64,6 +64,7 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
     ("head", graph.find_head, _OPERATORS, False, False),
     ("layout", graph.find_layout_changes, _CATEGORIES, False, False),
     ("fragments", graph.find_fragments, _UNDELEGATED, False, False),
+    ("slower", times.find_slower, _SPEEDUPS, False, True),
     ("no speed-up", times.find_slow_products, _SPEEDUPS, False, True),
     ("wide weights", times.find_wide_weights, _OPERATORS, False, False),
     ("pointwise chain", graph.find_chains, _OPERATORS, False, False),
