@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.atlas import Atlas, atlas_path, build_atlas
-from workbench.analysis.compare import Speedup, compare_latencies, reach_verdict
+from workbench.analysis.compare import MARGIN, Speedup, compare_latencies, reach_verdict
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.open import open_run
@@ -35,7 +35,12 @@ from workbench.records.codec import to_json
 from workbench.records.runs import Experiment, PlannedProgram, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
-from workbench.run.allocation import MIN_RESTARTS, count_measured, project_restarts
+from workbench.run.allocation import (
+    LEAST_RESTARTS,
+    MIN_RESTARTS,
+    count_measured,
+    project_restarts,
+)
 from workbench.run.ceilings import (
     SHIPPED,
     device_of,
@@ -362,14 +367,10 @@ def measure_programs(
 
     def look(record: RunRecord) -> None:
         watch(record)
-        if told or count_measured(record) < MIN_RESTARTS or not plan.pairs:
-            return
-        with contextlib.suppress(WorkbenchError):  # times that cannot be compared
-            told.append(_judge_so_far(record))
-            if options.find or plan.programs:
-                told.append(foresee(record, options.find))
-        for text in told:
-            progress(text, min(1.0, MIN_RESTARTS / project_restarts(record, MIN_RESTARTS)))
+        if not told:
+            told.extend(judge_restarts(record, options))
+            for text in told:
+                progress(text, count_measured(record) / project_restarts(record, 1))
 
     run_dir = run_dir or execute(
         plan, programs, runner, root,
@@ -412,6 +413,35 @@ def _judge_so_far(record: RunRecord) -> str:
     ab = Run(Path(), record, find_bottlenecks).compare()
     verdict = reach_verdict("", ab.label, ab.latency, emulated=ab.emulated, wrong=ab.wrong)
     return f"{SO_FAR}{verdict.text}"
+
+
+def _warn(text: str) -> list[str]:
+    """A text if it is a warning."""
+    return [text] * text.startswith("warning")
+
+
+def judge_restarts(record: RunRecord, options: MeasureOptions) -> list[str]:
+    """What a run that goes on can say so far: its first verdict, and what it will find."""
+    done = count_measured(record)
+    # Of long restarts there are few: what cannot be decided is known from the second.
+    is_long = not (options.budget_s or options.processes)
+    is_long = is_long and project_restarts(record, done) == LEAST_RESTARTS
+    if done < (2 if is_long else MIN_RESTARTS) or not record.plan.pairs:
+        return []
+    texts = list[str]()
+    with contextlib.suppress(WorkbenchError):  # times that cannot be compared
+        texts.append(_judge_so_far(record))
+        if options.find or record.plan.programs:
+            texts.append(foresee(record, options.find))
+        elif is_long:
+            texts += _warn(foresee(record, _difference_so_far(record)))
+    return texts
+
+
+def _difference_so_far(record: RunRecord) -> float:
+    """The least difference (ratio - 1) of a run's speed-ups, or the margin: what is to be found."""
+    speedups = _compare_pairs(record)["speedup"]
+    return max(MARGIN, float(np.expm1(np.abs(np.log(speedups)).min())))
 
 
 def foresee(record: RunRecord, find: float = 0.0) -> str:
