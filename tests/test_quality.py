@@ -178,7 +178,7 @@ def test_a_long_run_says_after_the_second_restart_what_a_decision_takes(tmp_path
     """Its restarts take 10 s each, and scatter by more than the sides differ."""
     record = open_made_run(
         tmp_path / "made", {"off": 300.0, "on": 299.0}, control=True, traced=1, processes=2,
-        restart=0.3,
+        restart=0.05, seed=3,
     ).record  # fmt: skip
     long = replace(record, plan=replace(record.plan, processes=0), spent_s=20.0)
     verdict, warning = judge_restarts(long, wb.MeasureOptions())
