@@ -167,7 +167,7 @@ def decide_use(
     elif moved > furthest:
         why = "other programs may have moved them"
     if why and not impossible:
-        within = f"within ± {100 * moved:.2g} points" if moved == moved else "uncertain"
+        within = f"within {100 * moved:.2g} points" if moved == moved else "uncertain"
         why = f"its shares are {within}: {why}"
     if width > limit:
         why = f"the latency is ± {format_share(width)}"
