@@ -154,7 +154,7 @@ def interrupt_after(monkeypatch, calls, error):
 
 def test_an_interrupted_run_continues(plan, runner, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        interrupt_after(patch, 80, KeyboardInterrupt())
+        interrupt_after(patch, 120, KeyboardInterrupt())
         run_plan(plan, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")
     partial = store.load_run(run_dir)
@@ -207,7 +207,7 @@ def test_another_plan_starts_a_new_run(plan, runner, tmp_path, monkeypatch):
 
 def test_a_crash_keeps_earlier_measurements(plan, runner, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(RunnerError):
-        interrupt_after(patch, 60, RunnerError("killed by SIGSEGV"))
+        interrupt_after(patch, 120, RunnerError("killed by SIGSEGV"))
         run_plan(plan, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")
     run = store.load_run(run_dir)

@@ -464,6 +464,7 @@ def changes_of(facts, speedups):
             "key": rows["key"], "name": rows["operator"], "speedup": ratio,
             "low": ratio * 0.97, "high": ratio * 1.03,
             "candidate_ms": rows["mean_ms"], "baseline_ms": rows["mean_ms"] * ratio,
+            "outcome": np.select([ratio > 1.1, ratio < 0.9], ["faster", "slower"], "unchanged"),
         }
     )  # fmt: skip
 
@@ -485,6 +486,26 @@ def test_a_product_that_the_extension_leaves_alone_is_found_with_what_the_others
     assert "Fully Connected" in row["title"]
     assert "1.00x" in row["title"]
     assert row["gain_ms"] == pytest.approx(2.0, rel=0.02)
+
+
+def test_what_the_extension_makes_slower_is_a_finding_of_any_operator():
+    facts = measured(Delegate([conv("x", "a", 1.0), Node("Softmax", "a", "y", 2.6)]))
+    rows = facts.operators
+    changes = pd.DataFrame(
+        {
+            "key": rows["key"], "name": rows["operator"], "candidate_ms": rows["mean_ms"],
+            "speedup": 1 / 2.6, "low": 1 / 2.7, "high": 1 / 2.5, "baseline_ms": 1.0,
+            "outcome": np.where(rows["operator"].str.contains("Softmax"), "slower", "unchanged"),
+        }
+    )  # fmt: skip
+    row = only(changed(facts, changes=changes, toggle="avx512"), "slower")
+    assert "Softmax" in row["title"] and "is 2.6x slower with avx512" in row["title"]
+    assert row["gain_ms"] == pytest.approx(1.6, rel=0.05)
+    assert 1.5 < row["low_ms"] < 1.6 < row["high_ms"] < 1.7
+    assert found(changed(facts, changes=changes, toggle=""), "slower").empty
+    alone = changes_of(products(), [2.0] * 5 + [0.5])
+    slow = changed(products(), changes=alone, toggle="avx512")
+    assert "is 2.0x slower" in only(slow, "slower")["title"] and found(slow, "no speed-up").empty
 
 
 @pytest.mark.parametrize("toggle", ["avx512", ""])
@@ -781,3 +802,13 @@ def chain_of(*types, gate="C", **facts):
         for kind, (one, other) in zip(types, pairwise(names), strict=True)
     ]
     return measured(Delegate([conv("x", "c0", 2.0), *nodes]), **facts)
+
+
+def test_nothing_is_said_of_parts_that_take_less_than_no_time():
+    """Of a program of a microsecond, the calibrated cost of tracing exceeds what a call takes."""
+    short = measured(Kernel("add", "x", "y", 0.0008, call_ms=-0.0004))
+    assert re.search(
+        r"too short to be told apart: OPERATOR_CALL would take -0.4 us", short.impossible
+    )
+    assert not re.search(r"-\d", str(short.findings.to_dict()))
+    assert measured(Kernel("add", "x", "y", 0.0008, call_ms=-1e-6)).impossible == ""

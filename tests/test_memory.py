@@ -362,7 +362,7 @@ def test_differences_of_needs_are_found_and_equal_ones_are_not(made):
     def compare(before, after):
         return made.compare(before, after).resources.set_index("resource").drop("latency")
 
-    assert set(compare("off", "same")["outcome"]) == {"equivalent"}
+    assert set(compare("off", "same")["outcome"]) == {"unchanged"}
     grown = compare("off", "more")
     assert grown.at["peak memory", "outcome"] == "more"
     assert grown.at["first output", "low"] < 1.1 < grown.at["first output", "high"]

@@ -642,7 +642,7 @@ class Landscape:
             is_lucky = name != names[0] and not study.rounds[number].last
             ms = true_ms(known[name].options) / (self.luck if is_lucky else 1.0)
             facts = {"latency_ms": ms, "speedup": base / ms, "low_ms": ms, "high_ms": ms}
-            facts["outcome"] = "faster" if ms < base else "equivalent"
+            facts["outcome"] = "faster" if ms < base else "unchanged"
             if known[name].parent in names:
                 gain = true_ms(known[known[name].parent].options) - ms
                 facts["gain"] = known[name].gain or VariantGain(gain, gain, gain, "measured")

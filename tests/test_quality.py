@@ -30,7 +30,7 @@ from workbench.run import execute
 from workbench.run.execute import MIN_RESTARTS, restarts
 from workbench.run.runner import find_runner
 from workbench.run.targets.host import HOST, parse_environment, read_environment
-from workbench.workflow import foresee, is_precise
+from workbench.workflow import foresee, is_precise, judge_restarts
 
 PHONE = """load 3.10 2.80 2.00 4/900 12345
 khz 1800000
@@ -172,6 +172,19 @@ def test_precise_is_what_the_plan_calls_so():
     run = store.load_run(sample_run())
     assert is_precise(replace(run, plan=replace(run.plan, precision=0.5)))
     assert not is_precise(replace(run, plan=replace(run.plan, precision=1e-4)))
+
+
+def test_a_long_run_says_after_the_second_restart_what_a_decision_takes(tmp_path):
+    """Its restarts take 10 s each, and scatter by more than the sides differ."""
+    record = open_made_run(
+        tmp_path / "made", {"off": 300.0, "on": 299.0}, control=True, traced=1, processes=2,
+        restart=0.05, seed=3,
+    ).record  # fmt: skip
+    long = replace(record, plan=replace(record.plan, processes=0), spent_s=20.0)
+    verdict, warning = judge_restarts(long, wb.MeasureOptions())
+    assert "inconclusive" in verdict
+    assert re.search(r"^warning: 5 restarts will show changes above .* for ", warning)
+    assert not judge_restarts(replace(long, spent_s=0.5), wb.MeasureOptions()), "after the third"
 
 
 def test_a_run_foresees_what_it_will_find(tmp_path):

@@ -259,7 +259,7 @@ def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
         assert "emulated: " in str(wb.show(table, caption="Some"))
     for frame in (ab.latency, ab.categories, ab.operators):
         assert set(frame["outcome"]) == {"emulated"}
-    for word in ("faster", "slower", "equivalent", "bottleneck"):
+    for word in ("faster", "slower", "unchanged", "bottleneck"):
         assert word not in ab.text
     with pytest.raises(wb.WorkbenchError, match="no speed to compare"):
         wb.compare(on, on)

@@ -217,7 +217,7 @@ def test_what_an_extension_left_alone_gains_no_more_than_the_roof_leaves():
     rows = facts.operators[facts.operators["family"] == "bmm"]
     sides = dict.fromkeys(("candidate_ms", "baseline_ms"), rows["mean_ms"])
     changes = pd.DataFrame({"key": rows["key"], "name": rows["operator"], **sides})
-    changes = changes.assign(speedup=1.0, low=0.97, high=1.03)
+    changes = changes.assign(speedup=1.0, low=0.97, high=1.03, outcome="unchanged")
     table = changed(facts, changes=changes).findings.set_index("rule")
     assert table.loc["no speed-up", "high_ms"] == pytest.approx(1.0, abs=0.5)
 

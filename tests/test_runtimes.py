@@ -252,11 +252,11 @@ def test_a_missing_package_names_the_line_that_installs_it(conv_pte, monkeypatch
 
 def test_the_largest_category_is_that_of_each_runtime():
     for ab in wb.open_run(wb.sample_run("Sentences")).comparisons:
-        assert "interference may have moved its shares" in ab.baseline.use[1]
-        assert "bottleneck" not in ab.text
+        assert "its shares are within " in ab.baseline.use[1]
         for side in (ab.baseline, ab.candidate):
-            vars(side)["use"] = (frozenset({"shares"}), "")
-        del vars(ab)["verdict"]
+            vars(side)["share_error"] = 0.0
+            vars(side).pop("largest", None)
+        vars(ab).pop("verdict", None)
         ours, theirs = (
             m.categories.set_index("category")["share"] for m in (ab.candidate, ab.baseline)
         )

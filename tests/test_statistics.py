@@ -1,6 +1,7 @@
 """Robust statistics, intervals of speed-ups, and undisturbed runs."""
 
 import math
+from dataclasses import replace
 from statistics import stdev
 
 import numpy as np
@@ -21,7 +22,10 @@ from workbench.analysis.compare import (
     compare_latencies,
     compare_restarts,
     judge,
+    pool_control,
+    speedup_of_parts,
     speedup_of_restarts,
+    strengthen,
     tabulate_comparison,
 )
 from workbench.analysis.compare_runs import judge_rows
@@ -32,6 +36,7 @@ from workbench.analysis.statistics import (
     find_undisturbed_runs,
     half_width,
     midmean,
+    moderate_variances,
     percentile_of,
     student_quantile,
     student_tail,
@@ -161,8 +166,8 @@ def test_the_error_of_a_control_counts_too():
     [
         (0.5, 0.1, 0.0, "faster"),
         (-0.3, 0.1, 0.0, "slower"),
-        (0.0, 0.01, 0.0, "equivalent"),
-        (0.01, 0.005, 0.0, "equivalent"),
+        (0.0, 0.01, 0.0, "unchanged"),
+        (0.01, 0.005, 0.0, "unchanged"),
         (0.0, 0.1, 0.0, "inconclusive"),
         (0.05, 0.02, 0.04, "inconclusive"),
         (0.07, 0.02, 0.04, "faster"),
@@ -198,7 +203,7 @@ def test_what_is_found_beyond_the_margin_is_never_called_equivalent_too():
     outcome, _ = judge(rows, [Speedup.exactly(0.02)])
     assert shown.sum() > 100
     assert set(outcome[shown]) == {"faster", "slower"}
-    assert {"equivalent", "inconclusive"} == set(outcome[~shown])
+    assert {"unchanged", "inconclusive"} == set(outcome[~shown])
 
 
 def test_what_is_called_detectable_is_detected_in_4_of_5_repetitions():
@@ -221,7 +226,7 @@ def test_a_gate_fails_only_where_the_whole_interval_is_beyond(ratio, down, up, l
         "speedup": ratio,
         "low": ratio * (1 - down),
         "high": ratio * (1 + up),
-        "outcome": ("faster", "slower", "equivalent", "inconclusive")[outcome],
+        "outcome": ("faster", "slower", "unchanged", "inconclusive")[outcome],
     }
     gate = judge_rows(pd.DataFrame([row]), {"latency": limit}).rows["gate"].iloc[0]
     least, most = 1 / row["high"] - 1, 1 / row["low"] - 1
@@ -406,3 +411,67 @@ def test_a_missing_time_does_not_choose_the_unit_of_the_others():
     assert format_range(math.inf, 0.05) == [MISSING, "50.0 µs"]
     assert format_range(math.nan) == [MISSING]
     assert format_range(12.0, 0.05) == ["12.0 ms", "0.0500 ms"]
+
+
+def coverage(log, error, freedom):
+    return np.mean(np.abs(log) <= stdtrit(freedom, 0.975) * error)
+
+
+@pytest.mark.parametrize("restarts", [3, 5, 8, 20])
+@pytest.mark.parametrize("disturbed", [0.0, 0.1])
+def test_parts_are_compared_without_the_restarts_that_other_programs_disturbed(restarts, disturbed):
+    rng = np.random.default_rng(restarts)
+    sides, shape = [], (restarts, 4000)
+    for _ in range(2):
+        lost = rng.exponential(1.0, shape) * (rng.random(shape) < disturbed)
+        sides.append(np.exp(rng.normal(0, 0.05, shape) + lost))
+    speedup = speedup_of_parts(*sides)
+    assert 0.93 < coverage(speedup.log, speedup.error, speedup.freedom) < 0.99
+    if disturbed and restarts == 20:
+        assert np.median(speedup.error) < 0.4 * np.median(speedup_of_restarts(*sides).error)
+
+
+def test_rows_of_similar_length_strengthen_each_other():
+    """Five restarts of operators whose scatter falls with their length, and varies about that."""
+    rng = np.random.default_rng(0)
+    lengths = rng.lognormal(3, 1.5, 4000)
+    scatter = (0.02 + 0.3 / lengths) / np.sqrt(rng.chisquare(8, 4000) / 8)
+    variances = scatter**2 * rng.chisquare(4, 4000) / 4
+    log = rng.normal(0, scatter)
+    moderated, freedom = moderate_variances(variances, np.full(4000, 4.0), lengths)
+    assert 0.93 < coverage(log, np.sqrt(moderated), freedom) < 0.97
+    widths = [
+        np.median(stdtrit(f, 0.975) * np.sqrt(v))
+        for f, v in ((freedom, moderated), (4.0, variances))
+    ]
+    assert widths[0] < 0.9 * widths[1]
+    few = moderate_variances(variances[:5], np.full(5, 4.0), lengths[:5])
+    assert (few[0] == variances[:5]).all() and (few[1] == 4.0).all()
+
+
+def test_the_noise_of_a_control_is_that_of_rows_of_similar_length():
+    """One noisy control of a row says nothing of this row; what restarts cannot show is added."""
+    rng, count = np.random.default_rng(0), 400
+    lengths, errors = rng.lognormal(3, 1, count), np.full(count, 0.02)
+    logs = {name: rng.normal(0, 0.02, count) for name in ("row", "control")}
+    freedom = np.full(count, 19.0)
+    quiet = Speedup(logs["row"], errors, freedom)
+    _, component = pool_control(Speedup(logs["control"], errors, freedom), lengths)
+    joined = strengthen(quiet, lengths, component)
+    assert np.median(joined.error) == pytest.approx(0.02, rel=0.1)
+    apart = {name: log + rng.normal(0, 0.05, count) for name, log in logs.items()}
+    total, component = pool_control(Speedup(apart["control"], errors, freedom), lengths)
+    assert np.median(component.error) == pytest.approx(0.05, rel=0.2)
+    assert np.median(total.error) == pytest.approx(np.hypot(0.02, 0.05), rel=0.2)
+    joined = strengthen(replace(quiet, log=apart["row"]), lengths, component)
+    assert 0.92 < coverage(joined.log, joined.error, joined.freedom) < 0.98
+
+
+def test_a_part_is_unchanged_within_a_tenth_and_the_whole_within_the_margin():
+    half = 0.02 / stdtrit(20, 0.975)
+    rows = Speedup(np.log([1.05, 1.0, 1.09]), np.full(3, half), np.full(3, 20.0))
+    bounds = [Speedup.exactly(0.02)]
+    assert list(judge(rows, bounds, 0.1)[0]) == ["faster", "unchanged", "faster"]
+    near = Speedup(np.log([1.02, 1.05]), np.full(2, half * 2), np.full(2, 20.0))
+    assert list(judge(near, bounds, 0.1)[0]) == ["unchanged", "unchanged"]
+    assert list(judge(near, bounds)[0]) == ["inconclusive", "inconclusive"]

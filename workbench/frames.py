@@ -63,7 +63,7 @@ def _interval(of: str, unit: str = "", *, prefix: str = "", suffix: str = "") ->
 
 
 _LEDGER_KINDS = "delegated | portable | delegate_overhead | call_overhead | framework | tracing"
-_OUTCOMES = "faster | slower | equivalent | inconclusive"
+_OUTCOMES = "faster | slower | unchanged | inconclusive"
 _SHARED: dict[str, Column] = {
     column[0]: column
     for column in (
@@ -629,7 +629,7 @@ RESOURCE_CHANGES = make_frame(
     ("candidate", "float", "", "of the candidate"),
     ("ratio", "float", "", "candidate / baseline: below 1, it needs less"),
     *_interval("its"),
-    ("outcome", "text", "", "less | more | equivalent | inconclusive | wrong outputs"),
+    ("outcome", "text", "", "less | more | unchanged | inconclusive | wrong outputs"),
     ("control", "float", "", "the same ratio of the A/A control; its distance from 1 is noise"),
 )
 

@@ -119,12 +119,13 @@ class MeasureOptions:
 
     With ``budget_s`` (seconds), restarts continue until half the width of every speed-up's interval
     is below ``precision`` (relative), or a difference of ``find`` (relative) would be found, or the
-    time is spent; otherwise ``runs`` decides.
+    time is spent. Otherwise there are so many ``processes``, or with 0, as many as fit into two
+    seconds for each experiment and thread count, from 5 to 40.
 
     Examples
     --------
     >>> wb.MeasureOptions(toggle="avx512", threads=(1, 2)).runs
-    50
+    5
     """
 
     toggle: str = _option(
@@ -164,7 +165,9 @@ class MeasureOptions:
         "CPU threads, separated by commas; auto (0): those that ExecuTorch's Android and iOS code "
         "would choose.",
     )
-    runs: int = _option(50, "Minimum timed inferences per experiment.")
+    runs: int = _option(
+        5, "Minimum timed inferences per experiment; there are more if these take seconds only."
+    )
     budget_s: float = _option(
         0.0, "Time to measure for, such as 30s, instead of --runs.", name="budget", type="duration"
     )
@@ -187,8 +190,12 @@ class MeasureOptions:
         "says what that takes; with --budget, it stops once that would be found.",
         type="percent",
     )
-    warmup: int = _option(3, "Inferences before timing.")
-    processes: int = _option(5, "Restarts of every runner process.")
+    warmup: int = _option(1, "Inferences before timing; of short ones, some more.")
+    processes: int = _option(
+        0,
+        "Restarts of every runner process [default: as many as fit into two seconds for each "
+        "experiment and thread count, 5 to 40].",
+    )
     evidence: bool = _option(True, "Also sample which machine code runs.")
     roof: bool = _option(
         True, "Compare operators with the machine's peaks, which `profile` measures once."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from functools import partial
@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.atlas import Atlas, atlas_path, build_atlas
-from workbench.analysis.compare import Speedup, compare_latencies, reach_verdict
+from workbench.analysis.compare import MARGIN, Speedup, compare_latencies, reach_verdict
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.machine_code import keep_places
 from workbench.analysis.open import open_run
@@ -36,6 +36,12 @@ from workbench.records.codec import to_json
 from workbench.records.runs import Experiment, PlannedProgram, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
+from workbench.run.allocation import (
+    LEAST_RESTARTS,
+    MIN_RESTARTS,
+    count_measured,
+    project_restarts,
+)
 from workbench.run.build import describe_build
 from workbench.run.ceilings import (
     SHIPPED,
@@ -48,7 +54,7 @@ from workbench.run.ceilings import (
 )
 from workbench.run.config import output_place, plan_config, read_config, select_experiments
 from workbench.run.custom_runner import run_processes
-from workbench.run.execute import MIN_RESTARTS, execute, optional
+from workbench.run.execute import execute, optional
 from workbench.run.plan import check_toggle, make_plan, read_sweep
 from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
@@ -137,7 +143,7 @@ def profile(
     """
     if effort not in EFFORTS:
         raise unknown_name("effort", effort, EFFORTS)
-    measure = _apply_effort(measure, effort)
+    measure = apply_effort(measure, effort)
     measure = replace(measure, against=tuple(against)) if against else measure
     export = replace(export, dtype=dtype) if dtype else export
     subjects = list_subjects(model)
@@ -195,17 +201,22 @@ def profile(
     return run
 
 
-def _apply_effort(measure: MeasureOptions, effort: str) -> MeasureOptions:
-    """Options with those of an effort, where the caller left the defaults."""
+def apply_effort(
+    measure: MeasureOptions, effort: str, given: Collection[str] = ()
+) -> MeasureOptions:
+    """Options with those of an effort, where the caller has not ``given`` others.
+
+    Of options whose names are not given, those that differ from the default count as given.
+    """
     default = MeasureOptions()
-    given = {
+    kept = {*given} | {
         field.name
         for field in fields(measure)
         if getattr(measure, field.name) != getattr(default, field.name)
     }
-    if "runs" in given:  # a time would take its place
-        given.add("budget_s")
-    settings = {name: value for name, value in EFFORTS[effort].items() if name not in given}
+    if kept & {"runs", "processes"}:  # a time would take their place
+        kept.add("budget_s")
+    settings = {name: value for name, value in EFFORTS[effort].items() if name not in kept}
     return replace(measure, **settings)
 
 
@@ -366,14 +377,10 @@ def measure_programs(
 
     def look(record: RunRecord) -> None:
         watch(record)
-        if told or _count_restarts(record) < MIN_RESTARTS or not plan.pairs:
-            return
-        with contextlib.suppress(WorkbenchError):  # times that cannot be compared
-            told.append(_judge_so_far(record))
-            if options.find or plan.programs:
-                told.append(foresee(record, options.find))
-        for text in told:
-            progress(text, min(1.0, MIN_RESTARTS / plan.processes))
+        if not told:
+            told.extend(judge_restarts(record, options))
+            for text in told:
+                progress(text, count_measured(record) / project_restarts(record, 1))
 
     run_dir = run_dir or execute(
         plan, programs, runner, root,
@@ -411,13 +418,6 @@ def is_precise(record: RunRecord, find: float = 0.0) -> bool:
     return bool((np.log(rows["high"] / rows["low"]) / 2 <= record.plan.precision).all())
 
 
-def _count_restarts(record: RunRecord) -> int:
-    """How often every experiment of a run that goes on was timed."""
-    plan, sessions = record.plan, [s for s in record.sessions if s.complete and not s.traced]
-    return min((sum(s.experiment == e.name and s.threads == n for s in sessions)
-                for n in plan.threads for e in plan.experiments_at(n)), default=0)  # fmt: skip
-
-
 def _judge_so_far(record: RunRecord) -> str:
     """The first verdict of a run that goes on."""
     ab = Run(Path(), record, find_bottlenecks).compare()
@@ -425,12 +425,41 @@ def _judge_so_far(record: RunRecord) -> str:
     return f"{SO_FAR}{verdict.text}"
 
 
+def _warn(text: str) -> list[str]:
+    """A text if it is a warning."""
+    return [text] * text.startswith("warning")
+
+
+def judge_restarts(record: RunRecord, options: MeasureOptions) -> list[str]:
+    """What a run that goes on can say so far: its first verdict, and what it will find."""
+    done = count_measured(record)
+    # Of long restarts there are few: what cannot be decided is known from the second.
+    is_long = not (options.budget_s or options.processes)
+    is_long = is_long and project_restarts(record, done) == LEAST_RESTARTS
+    if done < (2 if is_long else MIN_RESTARTS) or not record.plan.pairs:
+        return []
+    texts = list[str]()
+    with contextlib.suppress(WorkbenchError):  # times that cannot be compared
+        texts.append(_judge_so_far(record))
+        if options.find or record.plan.programs:
+            texts.append(foresee(record, options.find))
+        elif is_long:
+            texts += _warn(foresee(record, _difference_so_far(record)))
+    return texts
+
+
+def _difference_so_far(record: RunRecord) -> float:
+    """The least difference (ratio - 1) of a run's speed-ups, or the margin: what is to be found."""
+    speedups = _compare_pairs(record)["speedup"]
+    return max(MARGIN, float(np.expm1(np.abs(np.log(speedups)).min())))
+
+
 def foresee(record: RunRecord, find: float = 0.0) -> str:
     """Which changes a run will find after its first restarts, and what finds smaller ones."""
-    plan, done = record.plan, _count_restarts(record)
+    plan, done = record.plan, count_measured(record)
     least = float(_compare_pairs(record)["detectable"].max())
     step_s = record.spent_s / done
-    planned = max(done, int(plan.budget_s / step_s)) if plan.budget_s else plan.processes
+    planned = project_restarts(record, done)
     found = Speedup.project(least, done, planned)
     text = f"{plural(planned, 'restart')} will show changes above {format_share(found, 1)}"
     if found <= find or not find:

@@ -1,7 +1,7 @@
 """False positive rate of the verdicts, and their power to find a real slowdown.
 
 Compares a model with itself many times, as ``workbench run --toggle none`` does but with a shorter
-plan. Every verdict other than equivalent or inconclusive is false. For the power, the recorded
+plan. Every verdict other than unchanged or inconclusive is false. For the power, the recorded
 times of the second experiment are scaled by a known factor and judged again. Exits 1 if more than
 5 of 100 verdicts are false.
 """
@@ -25,7 +25,7 @@ from workbench.run.execute import attempt_steps
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.10)
 MAX_FALSE = 0.05
-CORRECT = ("equivalent", "inconclusive")
+CORRECT = ("unchanged", "inconclusive")
 
 
 def main() -> int:

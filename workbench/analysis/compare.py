@@ -17,7 +17,10 @@ from numpy.typing import ArrayLike
 
 from workbench.analysis.operators import CATEGORIES, first_rows, total_runs
 from workbench.analysis.statistics import (
+    NEIGHBOURS,
+    average_neighbours,
     clock_of,
+    moderate_variances,
     pick_timed,
     restart_latencies,
     student_quantile,
@@ -39,8 +42,12 @@ from workbench.records.runs import Agreement
 _T = TypeVar("_T", pd.Series, pd.DataFrame)
 _Times: TypeAlias = Sequence[float] | np.ndarray | pd.Series | pd.DataFrame
 
-#: Relative difference up to which two times count as equal, unless the caller says otherwise.
-MARGIN = 0.02
+#: Relative difference up to which two times count as equal, and up to which a part is unchanged:
+#: what the bottleneck's move is about.
+MARGIN, UNCHANGED_PART = 0.02, 0.1
+
+#: The part of the restarts at each end that does not count in speed-ups of parts.
+TRIMMED = 0.2
 
 #: Expected share of false discoveries among the rows called faster or slower.
 FALSE_DISCOVERIES = 0.05
@@ -184,6 +191,38 @@ def speedup_of_restarts(
     return Speedup(log, *_join_errors(*parts, between), bias)
 
 
+def speedup_of_parts(
+    baseline: _Times, candidate: _Times, *, separate: bool = False, bias: ArrayLike = 0.0
+) -> Speedup:
+    """As `speedup_of_restarts`, of parts: their wall times include what other programs take.
+
+    The ratio is the trimmed mean of the restarts' logarithms, without the fifths at both ends, and
+    the interval Student's with the winsorised variance (K. K. Yuen, "The Two-Sample Trimmed t for
+    Unequal Population Variances", Biometrika 61 (1974)). Fewer than five restarts are not trimmed.
+    """
+    columns = (np.asarray(side, float).reshape(len(side), -1) for side in (baseline, candidate))
+    sides = [np.log(np.where(side > 0, side, np.nan)) for side in columns]
+    trimmed = [_trim(side) for side in (sides if separate else [sides[0] - sides[1]])]
+    log = trimmed[0][0] - (trimmed[1][0] if separate else 0.0)
+    if min(map(len, sides)) < 2:
+        return Speedup(log, np.full_like(log, np.nan), np.ones_like(log), bias)
+    between = (np.square(math.sqrt(2) * BETWEEN_RUNS if separate else 0.0), np.inf)
+    return Speedup(log, *_join_errors(*(part[1:] for part in trimmed), between), bias)
+
+
+def _trim(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """The trimmed mean of every column, its variance, and the degrees of freedom of that."""
+    count, cut = len(logs), int(TRIMMED * len(logs))
+    ordered = np.sort(logs, axis=0)  # NaN last
+    ordered[:, np.isnan(logs).any(axis=0)] = np.nan
+    inner = ordered[cut : count - cut]
+    if count < 2:
+        return inner.mean(axis=0), np.full(logs.shape[1:], np.nan), 1.0
+    winsorised = ordered.clip(inner[0], inner[-1]).var(axis=0, ddof=1)
+    freedom = len(inner) - 1
+    return inner.mean(axis=0), winsorised * (count - 1) / (len(inner) * freedom), float(freedom)
+
+
 def _join_errors(*parts: tuple[np.ndarray, np.ndarray | float]) -> tuple[np.ndarray, np.ndarray]:
     """Standard error and degrees of freedom of a sum of variances with degrees of freedom.
 
@@ -199,6 +238,36 @@ def _join_errors(*parts: tuple[np.ndarray, np.ndarray | float]) -> tuple[np.ndar
     return np.sqrt(total), np.minimum(freedom, _NORMAL)
 
 
+def pool_control(control: Speedup, lengths: np.ndarray) -> tuple[Speedup, Speedup]:
+    """How far equal parts differ, and what of that the errors of these do not explain.
+
+    A row's own control is as uncertain as the row; parts of similar length together are not. What
+    their errors do not explain is a variance component that no restart shows.
+    """
+    squares = np.square(control.log)
+    total = average_neighbours(lengths, squares)
+    excess = average_neighbours(lengths, squares - np.square(control.error))
+    freedom = np.full(len(squares), float(max(1, min(NEIGHBOURS, np.isfinite(squares).sum()))))
+    nothing = np.zeros(len(squares))
+    component = np.sqrt(np.maximum(np.nan_to_num(excess), 0.0))
+    return Speedup(nothing, np.sqrt(total), freedom), Speedup(nothing, component, freedom)
+
+
+def strengthen(speedup: Speedup, lengths: np.ndarray, component: Speedup | None) -> Speedup:
+    """Speed-ups whose errors borrow strength from similar rows, and include the control's noise.
+
+    See `moderate_variances` and `pool_control`.
+    """
+    variances, freedom = moderate_variances(
+        np.square(speedup.error), np.broadcast_to(speedup.freedom, speedup.log.shape), lengths
+    )
+    parts = [(variances, freedom)]
+    if component is not None:
+        parts.append((np.square(component.error), component.freedom))
+    error, freedom = _join_errors(*parts)
+    return replace(speedup, error=error, freedom=freedom)
+
+
 def shared_restarts(before: _T, after: _T) -> tuple[_T, _T]:
     """The restarts that both sides have."""
     shared = before.index.intersection(after.index)
@@ -210,22 +279,26 @@ def shared_restarts(before: _T, after: _T) -> tuple[_T, _T]:
     return before.loc[shared], after.loc[shared]
 
 
-def judge(speedup: Speedup, bounds: Sequence[Speedup]) -> tuple[np.ndarray, np.ndarray]:
+def judge(
+    speedup: Speedup, bounds: Sequence[Speedup], unchanged: float = MARGIN
+) -> tuple[np.ndarray, np.ndarray]:
     """The verdict on every row of one family, and its p-value adjusted for all of them.
 
-    ``equivalent``: the whole interval lies within `MARGIN` (two one-sided tests,
-    each at 2.5 %). ``faster`` or ``slower``: further from 1 than every bound, with at most 5 %
-    false discoveries among the rows called so. ``inconclusive``: none of these.
+    ``unchanged``: the whole interval lies within `MARGIN`. Otherwise, ``faster`` or ``slower``:
+    further from 1 than every bound, with at most 5 % false discoveries among the rows called so.
+    Otherwise ``unchanged`` again, within the given difference (two one-sided tests, each at 2.5 %),
+    or ``inconclusive``.
     """
     q = adjust_for_many(np.max([speedup.p_beyond(bound) for bound in bounds], axis=0))
-    low, high, most = np.log(speedup.low), np.log(speedup.high), np.log1p(MARGIN)
-    shown = q <= FALSE_DISCOVERIES
-    kinds = {
-        "equivalent": (low >= -most) & (high <= most),
-        "faster": shown & (speedup.log > 0),
-        "slower": shown & (speedup.log < 0),
-    }
-    return np.select(list(kinds.values()), list(kinds), "inconclusive"), q
+    shown, furthest = q <= FALSE_DISCOVERIES, speedup.distance
+    kinds = [
+        ("unchanged", furthest <= MARGIN),
+        ("faster", shown & (speedup.log > 0)),
+        ("slower", shown & (speedup.log < 0)),
+        ("unchanged", furthest <= unchanged),
+    ]
+    names, conditions = zip(*kinds, strict=True)
+    return np.select(conditions, names, "inconclusive"), q
 
 
 def explain_outcomes(table: pd.DataFrame) -> list[str]:
@@ -272,13 +345,16 @@ def tabulate_comparison(
     """``frames.COMPARISON`` for the rows of one level, which are judged as one family.
 
     ``times_ms`` are typical times of baseline and candidate. E2E must differ by more than the
-    control did, or than the margin without one; parts by more than both, or by
-    `UNCONTROLLED_MARGIN`.
+    control did, or than the margin without one; parts by more than the margin, with the noise of
+    the control's in their intervals (`pool_control`), or by `UNCONTROLLED_MARGIN` without one.
     """
-    bounds = [Speedup.exactly(MARGIN if level == "e2e" else UNCONTROLLED_MARGIN)]
+    whole, floor = level == "e2e", np.zeros(len(speedup.log))
+    bounds = [Speedup.exactly(MARGIN)]
     if control is not None:
-        bounds = [control, *([] if level == "e2e" else [Speedup.exactly(MARGIN)])]
-    outcome, q = judge(speedup, bounds)
+        bounds, floor = ([control], control.distance) if whole else (bounds, control.distance)
+    elif not whole:
+        bounds = [Speedup.exactly(UNCONTROLLED_MARGIN)]
+    outcome, q = judge(speedup, bounds, MARGIN if whole else UNCHANGED_PART)
     table = pd.DataFrame(
         {
             "level": level,
@@ -291,7 +367,7 @@ def tabulate_comparison(
             "outcome": outcome,
             "q": q,
             "detectable": np.max([speedup.minimum_detectable_change(b) for b in bounds], axis=0),
-            "floor": 0.0 if control is None else control.distance,
+            "floor": floor,
             "restarts": restarts,
             "margin": MARGIN,
         }
@@ -369,8 +445,9 @@ def compare_parts(
 
     ``level`` is ``category``; ``kind``; ``operator``, paired by ``key``, from runs of one program;
     or ``layer``, for ledgers with the column that `place_rows` adds. ``control``, a repetition of
-    ``control_of``, gives each row its noise floor. ``apart``: the two are of different runs, whose
-    restarts have nothing in common.
+    ``control_of``, shows how far equal parts differ (`pool_control`). ``apart``: the two are of
+    different runs, whose restarts have nothing in common. Errors of rows of similar length
+    strengthen each other (`moderate_variances`).
 
     Categories keep their usual order; operators and layers are sorted by change of time. Operators
     also have ``key``, ``category`` (the baseline's) and ``candidate_name``; one that only one side
@@ -381,9 +458,12 @@ def compare_parts(
     by = "key" if level == "operator" else level
     names = pd.Index([*baseline[by].unique(), *candidate[by].unique()], dtype=object).unique()
     sides, speedup, times = _speedup(baseline, candidate, by, names, apart)
-    noise = None
+    lengths = np.nan_to_num(times[0], nan=np.inf)
+    noise = component = None
     if control is not None and control_of is not None:
-        _, noise, _ = _speedup(control_of, control, by, names)
+        _, repeated, _ = _speedup(control_of, control, by, names)
+        noise, component = pool_control(repeated, lengths)
+    speedup = strengthen(speedup, lengths, component)
     restarts = min(map(len, sides))
     below = speedup.bias > np.maximum(np.abs(np.nan_to_num(speedup.log)), np.log1p(MARGIN))
     speedup = replace(speedup, log=np.where(below, np.nan, speedup.log))
@@ -416,7 +496,7 @@ def _speedup(
         before, after = shared_restarts(before, after)
     with np.errstate(divide="ignore", invalid="ignore"):
         bias = np.maximum(bounds[0] / before.mean(), bounds[1] / after.mean()).to_numpy()
-    speedup = speedup_of_restarts(before, after, separate=apart, bias=bias)
+    speedup = speedup_of_parts(before, after, separate=apart, bias=bias)
     return (before, after), speedup, (totals[0].mean().to_numpy(), totals[1].mean().to_numpy())
 
 
@@ -442,7 +522,7 @@ class Verdict:
 
     ``subject`` is the model, ``change`` what the candidate does differently (``with avx512``);
     ``speedup`` to ``floor``, ``detectable`` and the times are columns of the comparison.
-    ``bottleneck`` is the largest category of both sides, if traced; ``unchanged`` the reason if the
+    ``bottleneck`` is the largest category of both sides, if traced; ``same_code`` the reason if the
     same machine code ran on both sides; ``wrong`` why no speed-up can be claimed; ``programs`` what
     differs between the two programs beside their speed; ``separate`` says how the sides were
     measured apart, if they were. ``paired``: the intervals of the two latencies overlap, and only
@@ -458,7 +538,7 @@ class Verdict:
     floor: float
     bottleneck: str = ""
     detectable: float = math.nan
-    unchanged: str = ""
+    same_code: str = ""
     wrong: str = ""
     programs: str = ""
     baseline_ms: float = math.nan
@@ -486,9 +566,9 @@ class Verdict:
             times = " against ".join(format_range(self.candidate_ms, self.baseline_ms))
             times = f"({EMULATED})" if emulated else f"in {times}"
             return f"{self.wrong}: no speed-up is claimed; ran{change} {times}"
-        if self.unchanged:
+        if self.same_code:
             latency = EMULATED if emulated else self._describe_change()
-            return f"toggle had no effect{change}: {self.unchanged} ({latency})"
+            return f"toggle had no effect{change}: {self.same_code} ({latency})"
         if emulated:
             return f"ran{change} ({EMULATED})"
         least = f", minimum detectable change {_percent(self.detectable)}"
@@ -503,9 +583,9 @@ class Verdict:
             interval += ", paired restarts" if self.paired else ""
             return f"{value:.2f}x {self.outcome}{change} ({interval}{caveats})"
         bounds = self._describe_change()
-        if self.outcome == "equivalent":
+        if self.outcome == "unchanged":
             margin = f", within the margin of {100 * MARGIN:g} %"
-            return f"equivalent{change} ({bounds}{margin}{caveats})"
+            return f"unchanged{change} ({bounds}{margin}{caveats})"
         if TOO_BUSY < self.floor < math.inf:
             equal = f"two equal experiments differed by up to {100 * self.floor:.0f} %"
             return f"inconclusive{change}: the machine was too busy to compare ({equal})"

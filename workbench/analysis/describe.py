@@ -119,7 +119,8 @@ def _describe_experiment(experiment: Experiment) -> str:
 
 
 def _describe_protocol(record: RunRecord) -> str:
-    plan, processes = record.plan, plural(record.plan.processes, "process")
+    plan = record.plan
+    processes = plural(len({s.process for s in record.sessions}), "process")
     if is_foreign(record):
         order = "run alternately" if record.runner else "in an unknown order"
         warmup = f" after the first {plan.warmup}" if plan.warmup else ""

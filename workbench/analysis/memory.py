@@ -373,7 +373,7 @@ def compare_measured(
 
 
 def judge_ratio(low: float, high: float) -> str:
-    """The outcome of a ratio with this interval: less, more, equivalent or inconclusive."""
+    """The outcome of a ratio with this interval: less, more, unchanged or inconclusive."""
     if low > 1 + MARGIN or high < 1 - MARGIN:
         return "more" if low > 1 else "less"
-    return "equivalent" if low >= 1 - MARGIN and high <= 1 + MARGIN else "inconclusive"
+    return "unchanged" if low >= 1 - MARGIN and high <= 1 + MARGIN else "inconclusive"

@@ -24,9 +24,11 @@ GRADES = "ABCD"
 TRACER_LIMIT = 0.05
 #: What the times of a measurement may be used as: those of parts in ms, or as parts of the whole.
 USES = ("latency", "shares", "milliseconds")
-#: A latency whose interval reaches further, as a part of it, shows nothing, and neither do shares
-#: that other programs may have moved further (chosen, not benchmarked).
+#: A latency whose interval reaches further, as a part of it, shows nothing; a caveat says how far
+#: shares may be off if that is further (chosen, not benchmarked).
 USELESS = (0.5, 0.05)
+#: Parts below zero that take more than this of the whole, together, are not rounding.
+IMPOSSIBLE = 0.03
 
 
 #: What makes a measurement better or worse: the largest values for grades A, B and C, their unit
@@ -145,31 +147,50 @@ def summarize_quality(quality: pd.DataFrame) -> str:
 
 
 def decide_use(
-    width: float, tracer_overhead: float, traced: float, moved: float
+    width: float, tracer_overhead: float, traced: float, moved: float, impossible: str = ""
 ) -> tuple[frozenset[str], str]:
     """What may be used of a measurement, of ``latency``, ``shares`` and ``milliseconds``; and why.
 
     ``width`` is half of the latency's interval, and ``traced`` by how much longer its traced
     inferences take, as parts of the latency; ``moved`` is how far a share may be off; NaN where
-    unknown. The reason is empty if all may be used.
+    unknown. ``impossible`` says why no part can be stated. An uncertain share is stated with how
+    far it may be off; the reason is empty if all may be used as it is.
     """
     (limit, furthest), lost, why = USELESS, set[str](), ""
-    if tracer_overhead > TRACER_LIMIT:
+    longer = "longer" if traced > 0 else "shorter"
+    if impossible:
+        lost, why = {"shares", "milliseconds"}, impossible
+    elif tracer_overhead > TRACER_LIMIT:
         why = f"tracing adds {format_share(tracer_overhead)} that is not accounted for"
-        lost = {"shares", "milliseconds"}
-    elif moved > furthest:
-        why = f"interference may have moved its shares by {100 * moved:.2g} points"
-        lost = {"shares", "milliseconds"}
     elif abs(traced) > TRACER_LIMIT:
-        longer = "longer" if traced > 0 else "shorter"
-        lost, why = {"milliseconds"}, f"traced inferences are {format_share(abs(traced))} {longer}"
-        why += f", shares are within {100 * moved:.2g} points" if moved == moved else ""
+        why = f"traced inferences are {format_share(abs(traced))} {longer}"
+    elif moved > furthest:
+        why = "other programs may have moved them"
+    if why and not impossible:
+        within = f"within {100 * moved:.2g} points" if moved == moved else "uncertain"
+        why = f"its shares are {within}: {why}"
     if width > limit:
-        lost, why = lost | {"latency", "milliseconds"}, f"the latency is ± {format_share(width)}"
-    use = [name for name in USES if name not in lost]
-    text = f"use its {' and '.join(use)}" if use else "use none of its times"
-    but = " and ".join(name for name in USES if name in lost and use)
-    return frozenset(use), f"{text}{but and f', not its {but}'}: {why}" if lost else ""
+        why = f"the latency is ± {format_share(width)}"
+        lost |= {"latency", "milliseconds"}
+    uses = [name for name in USES if name not in lost]
+    if not lost:
+        return frozenset(uses), why
+    text = f"use its {' and '.join(uses)}" if uses else "use none of its times"
+    but = " and ".join(name for name in USES if name in lost and uses)
+    return frozenset(uses), f"{text}{but and f', not its {but}'}: {why}"
+
+
+def find_impossible(operators: pd.DataFrame) -> str:
+    """Why the times of parts cannot be true: some are below zero by more than rounding explains."""
+    total, ms = operators["mean_ms"].sum(), operators["mean_ms"]
+    negative = -ms[ms < 0].sum()
+    if not negative > IMPOSSIBLE * max(total, 0.0):
+        return ""
+    row = operators.loc[ms.idxmin()]
+    return (
+        f"the parts are too short to be told apart: {row['operator']} would take "
+        f"{1e3 * row['mean_ms']:.2g} us of {1e3 * total:.3g}"
+    )
 
 
 def bound_shares(runs: pd.DataFrame, fastest: pd.Series, longer: float) -> float:
@@ -315,8 +336,9 @@ def check_state(record: RunRecord, recording: Recording | None) -> Iterator[Row]
     else:
         done = len({(s.threads, s.process, s.traced) for s in record.sessions if s.complete})
         planned = (1 if foreign else 2) * len(record.plan.threads) * record.plan.processes
-        # With a budget, the number of restarts is not known in advance.
-        steps = f"{done} steps" if record.plan.budget_s else f"{done} of {planned} steps"
+        # Where the seconds decide, the number of restarts is not known in advance.
+        counted = record.plan.processes and not record.plan.budget_s
+        steps = f"{done} of {planned} steps" if counted else f"{done} steps"
         status = "ok" if record.state == "complete" else "note"
         yield "run is complete", status, f"{record.state}, {steps} measured"
     clocks = ", ".join(sorted({session.clock for session in record.sessions}))

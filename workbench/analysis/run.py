@@ -7,7 +7,7 @@ import html
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from itertools import chain
@@ -89,6 +89,10 @@ F = TypeVar("F", pd.DataFrame, "pd.DataFrame | None")
 
 #: Events of a trace that takes less memory, about 1 MB, than reading it again is worth.
 _SHORT_TRACE = 10_000
+#: How far shares may be off, as a part of the whole, without a verdict saying so.
+SAID_POINTS = 0.02
+#: Events of traces that are made a ledger together: one for each restart would take longer.
+_MANY_EVENTS = 200_000
 
 #: Columns that identify a measurement.
 MEASUREMENT = ["experiment", "threads"]
@@ -697,16 +701,39 @@ class Measurement:
         row, latency_ms = self.statistics.iloc[0], self.latency_ms
         if self.emulated or not latency_ms:
             return frozenset(), ""
-        longer = moved = math.nan
+        longer = math.nan
         if self.sessions and not self.latencies["traced"].all():
             longer = float(self.operators["mean_ms"].sum()) / latency_ms - 1
-        if longer > quality.TRACER_LIMIT:  # less moves no share further than may be
-            runs = operators.total_runs(self._rows, "category")
-            fastest = self.undisturbed.mean().groupby(self.costs["category"].astype(object)).sum()
-            moved = quality.bound_shares(runs, fastest, self.traced_ms / latency_ms - 1)
         width = row["high"] / latency_ms - 1
-        uses, why = quality.decide_use(width, self.tracer_excess, longer, moved)
+        uses, why = quality.decide_use(
+            width, self.tracer_excess, longer, self.share_error, self.impossible
+        )
         return uses, f"{self.label}: {why}" if why else ""
+
+    @cached_property
+    def share_error(self) -> float:
+        """How far a share of its time may be off, as a part of the whole; NaN if unknown."""
+        if self.emulated or not self.sessions or self.latencies["traced"].all():
+            return math.nan
+        runs = operators.total_runs(self._rows, "category")
+        fastest = self.undisturbed.mean().groupby(self.costs["category"].astype(object)).sum()
+        longer = max(self.traced_ms / self.latency_ms - 1, np.nan_to_num(self.tracer_excess))
+        return quality.bound_shares(runs, fastest, longer)
+
+    @cached_property
+    def impossible(self) -> str:
+        """Why no part of its time can be stated; empty if all can."""
+        return quality.find_impossible(self.operators) if self.sessions else ""
+
+    @cached_property
+    def largest(self) -> tuple[str, str]:
+        """The category that takes most, and its share; two, where their order is open."""
+        first, second = self.categories.nlargest(2, "share").to_dict("records")
+        names, shares = [self.name_category(first["category"])], [first["share"]]
+        if first["share"] - second["share"] <= np.nan_to_num(self.share_error):
+            names.append(self.name_category(second["category"]))
+            shares.append(second["share"])
+        return " or ".join(names), " or ".join(map(frames.format_share, shares))
 
     @property
     def tracer_excess(self) -> float:
@@ -728,8 +755,10 @@ class Measurement:
     def checks(self) -> list[Row]:
         """Whether its program computes what the model does: rows of the run's checks."""
         subject = self.program.stem if self.run.record.plan.programs else "the program"
-        starts = memory.check_starts(self.starts, self.label)
-        rows = [*quality.check_program(subject, self.export, self.dtypes), *starts]
+        rows = [*quality.check_program(subject, self.export, self.dtypes)]
+        if self.impossible:
+            rows.append((f"parts of {self.label} are possible", "fail", self.impossible))
+        rows += memory.check_starts(self.starts, self.label)
         if problem := self.run.etrecord_problem:
             rows.append(("layers are known", "note", problem))
         return rows
@@ -793,10 +822,17 @@ class Measurement:
 
     @cached_property
     def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]]:
-        """Of every traced process: ledger, whether the rows of each run add up, times, tracing."""
+        """Of traced processes: ledger, whether the rows of each run add up, times, tracing."""
         if not self.sessions:
             raise StoreError(f"{self.label} has no trace", where=self.run.path)
-        return [self._read_ledger(session) for session in self.sessions]
+        parts, sessions, traces = [], list[Session](), list[pd.DataFrame]()
+        for session in self.sessions:
+            sessions.append(session)
+            traces.append(self.run.read_trace(session))
+            if sum(map(len, traces)) >= _MANY_EVENTS or session is self.sessions[-1]:
+                parts.append(self._build_ledger(sessions, traces))
+                sessions, traces = [], []
+        return parts
 
     @cached_property
     def _runs(self) -> pd.DataFrame:
@@ -1047,22 +1083,50 @@ class Measurement:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)
         return frame[chosen].reset_index(drop=True)
 
-    def _read_ledger(
-        self, session: Session
+    def _build_ledger(
+        self, sessions: Sequence[Session], traces: Sequence[pd.DataFrame]
     ) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]:
-        events = self.run.read_trace(session)
+        events, firsts = join_traces(traces)
         rows = ledger.build_ledger(events)
-        closed = ledger.closed_runs(events, rows)
-        times = rows.groupby("run")["duration_ns"].sum()
-        kept = ledger.kept_runs(session, times.to_numpy(), self.run.path / session.etdump)
-        run, tracing = rows["run"].to_numpy(), (rows["kind"] == ledger.TRACING).to_numpy()
-        spent = np.bincount(run, rows["duration_ns"] * tracing, len(kept))[kept]
+        closed, run = ledger.closed_runs(events, rows), rows["run"].to_numpy()
+        tracing = (rows["kind"] == ledger.TRACING).to_numpy()
+        times, spent = np.zeros((2, firsts[-1]), np.int64)
+        np.add.at(times, run, rows["duration_ns"].to_numpy())
+        np.add.at(spent, run[tracing], rows["duration_ns"].to_numpy()[tracing])
+        counts = np.diff(firsts)
+        number = np.arange(firsts[-1]) - np.repeat(firsts[:-1], counts)
+        places: dict[str, np.ndarray] = {
+            name: np.repeat(np.array([getattr(s, name) for s in sessions], kind), counts)
+            for name, kind in zip(frames.SOURCE, (object, int, int), strict=True)
+        }
+        kept = np.concatenate(
+            [
+                ledger.kept_runs(session, times[first:end], self.run.path / session.etdump)
+                for session, first, end in zip(sessions, firsts, firsts[1:], strict=False)
+            ]
+        )
         rows = rows[kept[run] & ~tracing]
-        counted = times.iloc[session.skipped :].to_frame()
-        for place, name in enumerate(frames.SOURCE):
-            rows.insert(place, name, getattr(session, name))
-            counted.insert(place, name, getattr(session, name))
-        return rows, closed, counted, spent
+        chosen = rows["run"].to_numpy()
+        rows = rows.assign(run=number[chosen])
+        counted = number >= np.repeat([s.skipped for s in sessions], counts)
+        table = pd.DataFrame({"duration_ns": times[counted]}, pd.Index(number[counted], name="run"))
+        for place, (name, values) in enumerate(places.items()):
+            rows.insert(place, name, values[chosen])
+            table.insert(place, name, values[counted])
+        return rows, closed, table, spent[kept]
+
+
+def join_traces(traces: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]:
+    """Traces whose runs and events follow one another, and the first run of each; and their end."""
+    parts, first, firsts = list[pd.DataFrame](), 0, [0]
+    for events in traces:
+        inside = events[events["run"] >= 0]
+        parents = inside["parent"].where(inside["parent"] < 0, inside["parent"] + first)
+        numbers = {"run": inside["run"] + firsts[-1], "event": inside["event"] + first}
+        parts.append(inside.assign(**numbers, parent=parents))
+        firsts.append(firsts[-1] + inside["run"].nunique())
+        first += int(events["event"].max()) + 1 if len(events) else 0
+    return pd.concat(parts, ignore_index=True), np.array(firsts)
 
 
 @dataclass(frozen=True)
@@ -1400,7 +1464,7 @@ class Comparison:
         )
         verdict = compare.reach_verdict(
             subject, label, self.latency, emulated=self.emulated, wrong=self.wrong,
-            programs=self.programs, unchanged=unchanged, separate=self.separation,
+            programs=self.programs, same_code=unchanged, separate=self.separation,
             paired=not self.apart and bool(ends["low"].max() <= ends["high"].min()),
         )  # fmt: skip
         if not shared or self.wrong or self.emulated:
@@ -1409,17 +1473,15 @@ class Comparison:
 
     def _describe_bottleneck(self, outcome: str) -> str:
         """The largest category of both sides, and its share of E2E."""
-        (before, was), (after, now) = (
-            (side.name_category(largest["category"]), frames.format_share(largest[share]))
-            for side, share in ((self.baseline, "share_before"), (self.candidate, "share_after"))
-            for largest in (self.shift.loc[self.shift[share].idxmax()],)
-        )
+        (before, was), (after, now) = self.baseline.largest, self.candidate.largest
+        error = np.nanmax([0.0, self.baseline.share_error, self.candidate.share_error])
+        off = f" ± {100 * error:.2g} points" if error > SAID_POINTS else ""
         if self.baseline.runtime:
-            return f"{after} {now} ({self.baseline.runtime}: {before} {was})"
+            return f"{after} {now} ({self.baseline.runtime}: {before} {was}){off}"
         if before != after:
-            return f"{before} {was} -> {after} {now}"
-        unchanged = outcome in ("equivalent", "inconclusive")
-        return f"{before} {was}" if unchanged else f"still {before}, {was} -> {now}"
+            return f"{before} {was} -> {after} {now}{off}"
+        alike = outcome in ("unchanged", "inconclusive")
+        return f"{before} {was}{off}" if alike else f"still {before}, {was} -> {now}{off}"
 
     @property
     def checks(self) -> list[Row]:
@@ -1449,10 +1511,10 @@ class Comparison:
         if not self.toggled:
             return "ok", "none wanted: both sides are the same"
         hidden = run.masked(before.name) - run.masked(after.name)
-        if hidden and self.verdict.unchanged:
+        if hidden and self.verdict.same_code:
             # A ladder of ISA levels is measured to find those that bring nothing.
             status = "fail" if run.isa_levels is None else "note"
-            return status, f"no: {self.verdict.unchanged}"
+            return status, f"no: {self.verdict.same_code}"
         return quality.check_toggle_effect(
             hidden, renamed, self.proof, machine_code.explain_lack(run.record)
         )
@@ -1467,7 +1529,7 @@ class Comparison:
         """What weakens the verdict."""
         verdict = self.verdict
         caveats = [f"{verdict.wrong}: no speed-up is claimed"] if verdict.wrong else []
-        caveats += [verdict.unchanged] if verdict.unchanged else []
+        caveats += [verdict.same_code] if verdict.same_code else []
         if verdict.outcome == "inconclusive" and verdict.detectable < 10:
             least = frames.format_share(verdict.detectable)
             caveats.append(f"inconclusive: only a change above {least} was detectable")

@@ -219,11 +219,19 @@ Examples:
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @EXPORT_OPTIONS
 @RUN_OPTIONS
+@click.option(
+    "--effort",
+    type=click.Choice(["full", "quick"]),
+    default="full",
+    show_default=True,
+    help="quick: latency and operators in about three seconds, unless options say otherwise.",
+)
 @CATEGORIES
 @QUIET
 @OUT
 def profile(
     models: tuple[str, ...],
+    effort: str,
     categories: str,
     quiet: bool,
     out: Path | None,
@@ -249,6 +257,9 @@ def profile(
     from workbench.report.artifacts import outline_run
     from workbench.run.execute import optional
 
+    sources, typed = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
+    given = [name for name in sources.params if sources.get_parameter_source(name) == typed]
+    measure = workflow.apply_effort(measure, effort, given)
     profiles, failures = [], list[str]()
 
     def profile_each() -> Iterator[str]:

@@ -29,7 +29,7 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
 
     ``source`` is a comparison, of which E2E and the categories are shown, or a frame of
     ``frames.COMPARISON`` or ``frames.RESOURCE_CHANGES``, such as its ``resources``. Ratios of
-    baseline to candidate: blue is faster or less, orange slower or more, hollow equivalent or
+    baseline to candidate: blue is faster or less, orange slower or more, hollow unchanged or
     inconclusive. A grey band is the noise ``floor``, where the frame has one.
 
     Examples

@@ -328,16 +328,17 @@ class Plan:
     The first six fields are the first program; ``programs`` are further ones, measured interleaved
     with it. ``runs`` is the minimum number of timed inferences per experiment and thread count;
     ``batch_ms`` the length of a batch (at most 1 000 inferences), 0 for single inferences;
-    ``processes`` the number of restarts of every runner; ``sampled_ms`` the CPU time for which
-    each experiment is sampled, 0 for none.
+    ``processes`` the number of restarts of every runner, 0 for as many as fit into the seconds of
+    `workbench.run.allocation`; ``sampled_ms`` the CPU time for which each experiment is sampled, 0
+    for none.
     With a ``budget_s``, in seconds, restarts continue until half the width of every speed-up's
     interval is below ``precision`` (relative) or the time is spent; each of ``processes`` restarts
-    gets an equal share. At most ``retries`` disturbed steps are measured again, after a pause of
-    ``cool_down_s``. ``direction`` says which experiments are baselines and why, where no toggle
-    does. ``sweep`` is the dimension whose size every phase changes. ``starts`` is how often every
-    experiment is started to time its first output. With ``every_s``, inferences are also timed at
-    that period, in seconds. ``thread_rules`` has the reason for each of ``threads``, if they were
-    chosen by rules.
+    gets an equal share. Of a given number without a budget, at most ``retries`` disturbed steps
+    are measured again, after a pause of ``cool_down_s``. ``direction`` says which experiments are
+    baselines and why, where no toggle does. ``sweep`` is the dimension whose size every phase
+    changes. ``starts`` is how often every experiment is started to time its first output. With
+    ``every_s``, inferences are also timed at that period, in seconds. ``thread_rules`` has the
+    reason for each of ``threads``, if they were chosen by rules.
     """
 
     pte: str
@@ -355,7 +356,7 @@ class Plan:
     warmup: int = 3
     processes: int = 5
     traced_runs: int = 50
-    batch_ms: float = 20.0
+    batch_ms: float = 10.0
     sampled_ms: float = 0.0
     timeout_s: float = 120.0
     budget_s: float = 0.0

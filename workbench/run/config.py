@@ -137,6 +137,7 @@ def plan_config(
     plan = replace(
         plan,
         sampled_ms=SAMPLED_MS if runner else 0.0,
+        processes=0 if runner else plan.processes,
         target=config.target,
         threads=tuple(sorted({count for e in experiments for count in e.threads})),
         runs=max(e.runs for e in experiments),

@@ -78,6 +78,7 @@ def run_processes(
                 for experiment in order
                 if threads in experiment.threads and (experiment.mode == "timing" or process == 0)
             )
+            recorder.save()
     progress("analysing", 1.0)
     return recorder.run_dir
 

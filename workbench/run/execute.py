@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
 from workbench.errors import RunnerError, TargetError, WorkbenchError
 from workbench.export.program import Program
@@ -33,6 +34,15 @@ from workbench.records.runs import (
     Start,
 )
 from workbench.run import other_runtime
+from workbench.run.allocation import (
+    LEAST_RESTARTS,
+    MIN_RESTARTS,
+    MOST_RESTARTS,
+    count_rounds,
+    disturbance,
+    measure_scatter,
+    project_restarts,
+)
 from workbench.run.isa import TOGGLES
 from workbench.run.other_runtime import Settings
 from workbench.run.recorder import RunRecorder, Step, open_record, step_of, timestamp
@@ -42,17 +52,16 @@ from workbench.run.targets.host import read_environment
 from workbench.run.tensor_files import compare_experiments, locate_inputs
 from workbench.store import samples_path, trace_path
 
-#: Restarts that run whatever the budget: fewer give no useful interval.
-MIN_RESTARTS = 3
-#: Half of these rounds per process widened the interval of mobilenet_v3_small from 4.3 to 7.6 %
-#: either way (medians of seven runs of five restarts, load 1).
-MIN_ROUNDS = 6
-#: With a budget, rounds continue until their time is up; two give every order its mirror image.
-MIN_TIMED_ROUNDS = 2
-#: A run keeps every time: of an operator that takes 100 ns, a batch of 20 ms would be 200 000.
-MAX_BATCH, MAX_INFERENCES = 1_000, 50_000
+#: A run keeps every time: of an operator that takes 100 ns, a batch of 10 ms would be 100 000.
+MAX_BATCH = 1_000
 #: Most inferences of a traced batch: a trace grows with each, but single ones run cold.
-MAX_TRACED_BATCH = 200
+MAX_TRACED_BATCH = 100
+#: Traced inferences of an experiment, at most, in more than one round of each restart.
+MAX_TRACED = 400
+#: Inferences of a session, untraced and then traced, before it is timed; long ones need none.
+WARM_UP = 4
+#: Tracing that takes so much longer is not worth as many inferences as are not traced.
+CHEAP_TRACING = 0.02
 #: The fraction of the wall time off its core from which a step is measured again. One other busy
 #: program takes half of it; interleaving and CPU time cope with that (see
 #: ``tests/benchmarks/null.py`` and ``ab_spread.py``).
@@ -67,6 +76,8 @@ PACED_S, MAX_PACED, PACED_BATCH_S = 30.0, 1000, 2.0
 MAX_SAMPLED = 2000
 #: The folder of packed weights in that of a run that goes on.
 PACKED = ".packed"
+#: Of a run, from which on it says how long it will take, in seconds.
+WORTH_SAYING_S = 10.0
 #: Milliseconds between two commands to a sampled runner.
 SAMPLED_BATCH_MS = 100.0
 
@@ -130,16 +141,14 @@ def optional(
 
 
 def restarts(recorder: RunRecorder, enough: Callable[[RunRecord], bool]) -> Iterator[int]:
-    """The restarts to measure: the planned number, or as many as the budget allows and needs."""
+    """The restarts to measure: a given number, or as many as the seconds allow and need."""
     plan = recorder.run.plan
-    if not plan.budget_s:
-        yield from range(plan.processes)
-        return
-    yield from range(MIN_RESTARTS)
-    for process in itertools.count(MIN_RESTARTS):
-        needed_s = recorder.run.spent_s * (process + 1) / process
-        if needed_s > plan.budget_s or enough(recorder.run):
-            return
+    for process in itertools.count():
+        least = MIN_RESTARTS if plan.budget_s else plan.processes or LEAST_RESTARTS
+        if process >= least:
+            full = process >= project_restarts(recorder.run, process)
+            if full or (plan.budget_s and enough(recorder.run)):
+                return
         yield process
 
 
@@ -157,13 +166,16 @@ def group_steps(recorder: RunRecorder, process: int) -> Iterator[list[Step]]:
 
 
 def announce(step: Step, run: RunRecord, progress: Progress) -> None:
-    """Say what is measured next, and what is done: of the budget's time, or of the plan's steps."""
+    """Say what is measured next, of how many restarts, and how long the run will take."""
     plan, (threads, process, traced) = run.plan, step
-    of, fraction = "", min(1.0, run.spent_s / (plan.budget_s or math.inf))
-    if not plan.budget_s:
-        done = plan.threads.index(threads) + traced / 2
-        of, fraction = f"/{plan.processes}", (process + done / len(plan.threads)) / plan.processes
+    planned = project_restarts(run, process)
+    of = f"/{planned}" if planned and not plan.budget_s else ""
+    done = process + (plan.threads.index(threads) + traced / 2) / len(plan.threads)
+    fraction = min(1.0, run.spent_s / plan.budget_s if plan.budget_s else done / (planned or 40))
     text = f"{plural(threads, 'thread')}, process {process + 1}{of}{', traced' if traced else ''}"
+    remaining_s = run.spent_s / done * (planned - done) if done else 0.0
+    if remaining_s >= WORTH_SAYING_S and not plan.budget_s:
+        text += f", {remaining_s:.0f} s to go"
     progress(text, fraction)
 
 
@@ -172,7 +184,7 @@ def time_steps(recorder: RunRecorder, *steps: Step) -> None:
 
     Steps that differ in being traced alternate in one process. A disturbed untraced step is
     measured again after a pause if the plan has retries left; the less disturbed attempt is kept,
-    marked as the second.
+    marked as the second. Where the seconds decide, they are better spent on another restart.
     """
     plan, started, step = recorder.run.plan, time.monotonic(), steps[0]
 
@@ -180,20 +192,23 @@ def time_steps(recorder: RunRecorder, *steps: Step) -> None:
         state = read_environment(recorder.runner.target)
         recorder.add("readings", Reading(timestamp(), moment, *step, **state))
 
-    read("before")
-    attempt_steps(recorder, *steps)
-    repeated = {step_of(session) for session in recorder.run.sessions if session.attempts > 1}
-    # A budget is better spent on another restart.
-    retries = 0 if plan.budget_s else plan.retries - len(repeated)
-    disturbed = disturbance(recorder.sessions_of(step)) > DISTURBED
-    if disturbed and not step[-1] and retries > 0:
-        time.sleep(plan.cool_down_s)
-        attempt_steps(recorder, *steps, again=True)
-        kept = recorder.sessions_of(step)
-        recorder.add_sessions(replace(session, attempts=2) for session in kept)
-    read("after")
-    spent_s = recorder.run.spent_s + time.monotonic() - started
-    recorder.update(spent_s=round(spent_s, 3))
+    try:
+        if not recorder.run.readings:  # else that after the step before
+            read("before")
+        attempt_steps(recorder, *steps)
+        repeated = {step_of(session) for session in recorder.run.sessions if session.attempts > 1}
+        retries = plan.retries - len(repeated) if plan.processes and not plan.budget_s else 0
+        disturbed = disturbance(recorder.sessions_of(step)) > DISTURBED
+        if disturbed and not step[-1] and retries > 0:
+            time.sleep(plan.cool_down_s)
+            attempt_steps(recorder, *steps, again=True)
+            kept = recorder.sessions_of(step)
+            recorder.add_sessions(replace(session, attempts=2) for session in kept)
+        read("after")
+        spent_s = recorder.run.spent_s + time.monotonic() - started
+        recorder.update(spent_s=round(spent_s, 3))
+    finally:
+        recorder.save()
 
 
 def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> None:
@@ -202,6 +217,7 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
     ``again``: what was recorded stays if it is complete and less disturbed.
     """
     plan, run_dir, target = recorder.run.plan, recorder.run_dir, recorder.runner.target
+    began = time.monotonic()
     (threads, process, _), kinds = steps[0], [traced for *_, traced in steps]
     for program in recorder.programs:
         program.check_unchanged()
@@ -242,7 +258,7 @@ def attempt_steps(recorder: RunRecorder, *steps: Step, again: bool = False) -> N
                 if len(kinds) > 1 and not recorder.alternates:
                     return  # the steps follow one by one
                 most_traced = {e.name: recorder.most_traced(e) for e in experiments}
-                time_interleaved(sessions, plan, batches, process, most_traced)
+                time_interleaved(sessions, recorder.run, batches, steps[0], began, most_traced)
             except RunnerError as error:
                 raise _explain_crash(error, recorder, experiments, threads, core) from error
             untraced = [session for session in describe() if not session.traced]
@@ -374,44 +390,60 @@ def start_runtime(
 
 
 def time_interleaved(
-    sessions: dict[str, RunnerSession], plan: Plan, batches: Batches, restart: int,
-    most_traced: Mapping[str, int],
+    sessions: Mapping[str, RunnerSession], run: RunRecord, batches: Batches, step: Step,
+    began: float, most_traced: Mapping[str, int],
 ) -> None:  # fmt: skip
     """Warm up every session, then time them interleaved; appends to ``batches`` as it goes.
 
-    Every batch that is traced stands beside one of the same session that is not, in either order.
-    A session traces at most so many inferences, ``most_traced``, but one in each batch.
+    In a round, every session has a batch in one order, then one in the other: an untraced and a
+    traced one if both are asked for, and which comes first alternates. The rounds follow from what
+    the restart cost since it ``began``, and from the time of a round. A session traces at most so
+    many inferences, ``most_traced``, but one in each batch.
     """
-    sizes = {name: warm_up(session, plan) for name, session in sessions.items()}
-    largest = max(MAX_TRACED_BATCH, math.ceil(plan.traced_runs / (2 * plan.processes)))
-    traced_sizes = {
-        name: max(1, min(size, largest, most_traced[name] // 2)) for name, size in sizes.items()
-    }
+    plan, (threads, restart, _) = run.plan, step
+    warmed = {name: warm_up(session, plan) for name, session in sessions.items()}
     kinds = list(dict.fromkeys(traced for _, traced in batches))
-
-    def count_rounds(runs: int, sizes: dict[str, int]) -> int:
-        return math.ceil(runs / (2 * plan.processes * min(sizes.values())))
-
-    fitting = min(most_traced[name] // (2 * size) for name, size in traced_sizes.items())
-    traced_rounds = max(1, min(count_rounds(plan.traced_runs, traced_sizes), fitting))
-    traced_rounds *= True in kinds
-    rounds = max(MIN_ROUNDS if plan.batch_ms else 1, count_rounds(plan.runs, sizes))
-    # What a budget allows for one step; starts and traces take the rest.
-    share_s = plan.budget_s / (2 * plan.processes * len(plan.threads))
-    start = time.monotonic()
-    if share_s:
-        rounds = max(rounds, MAX_INFERENCES // (2 * max(sizes.values())))
-    rounds = max(rounds, traced_rounds) if False in kinds else traced_rounds
+    both, restarts = len(kinds) > 1, plan.processes or LEAST_RESTARTS
+    sizes = {(name, False): size for name, (size, _) in warmed.items()}
+    for experiment in plan.experiments:
+        if (name := experiment.name) in warmed:
+            cheap = experiment.runner not in RUNTIMES and tracing_cost(run, name) < CHEAP_TRACING
+            most = MAX_TRACED_BATCH if cheap or not both else plan.traced_runs // restarts
+            sizes[name, True] = max(1, min(warmed[name][0], most, most_traced[name]))
+    fixed_s = time.monotonic() - began
+    halves = kinds if both else kinds * 2
+    round_s = sum(sizes[name, kind] * warmed[name][1] for name in sessions for kind in halves)
+    rounds = 1
+    if plan.batch_ms:
+        rounds = count_rounds(plan, threads, fixed_s, round_s, measure_scatter(run, threads))
+    for kind, runs in (False, plan.runs), (True, plan.traced_runs):
+        if kind in kinds and not (kind and both):
+            each = halves.count(kind) * min(sizes[name, kind] for name in sessions)
+            rounds = max(rounds, math.ceil(runs / (restarts * each)))
+    longest = max(sizes[name, True] for name in sessions)
+    traced_rounds = math.ceil(MAX_TRACED / (plan.processes or MOST_RESTARTS) / longest)
+    fitting = min(most_traced[name] // sizes[name, True] for name in sessions)
+    traced_rounds = max(1, min(traced_rounds, fitting))
     for number, order in enumerate(interleave(list(sessions), rounds, restart)):
-        late = share_s and number >= max(MIN_TIMED_ROUNDS, traced_rounds)
-        if late and time.monotonic() - start > share_s:
-            break
-        chosen = [traced for traced in kinds if not traced or number < traced_rounds]
-        half = list(itertools.product(order[: len(sessions)], chosen))
-        for position, (name, traced) in enumerate([*half, *half[::-1]]):
-            size = traced_sizes[name] if traced else sizes[name]
-            timed = sessions[name].run(size, traced=traced)
+        chosen = halves if (restart + number) % 2 else halves[::-1]
+        if both and number >= traced_rounds:
+            chosen = [False, False]
+        for position, name in enumerate(order):
+            traced = chosen[position // len(sessions)]
+            timed = sessions[name].run(sizes[name, traced], traced=traced)
             batches[name, traced].append(replace(timed, round=number, batch=position))
+
+
+def tracing_cost(run: RunRecord, experiment: str) -> float:
+    """How much longer an experiment's traced inferences took so far, as a part; 0 if unknown."""
+    times: dict[tuple[int, int], dict[bool, float]] = {}
+    for session in run.sessions:
+        if session.experiment == experiment and session.complete and session.batches:
+            cpu_ns = [ns for batch in session.batches for ns in batch.cpu_ns]
+            step = times.setdefault((session.threads, session.process), {})
+            step[session.traced] = max(1.0, float(np.median(cpu_ns)))
+    costs = [step[True] / step[False] - 1 for step in times.values() if len(step) > 1]
+    return float(np.median(costs)) if costs else 0.0
 
 
 def interleave(names: Sequence[str], rounds: int, restart: int = 0) -> Iterator[list[str]]:
@@ -429,21 +461,22 @@ def interleave(names: Sequence[str], rounds: int, restart: int = 0) -> Iterator[
         yield order + order[::-1]
 
 
-def warm_up(session: RunnerSession, plan: Plan) -> int:
-    """Warm up a session for ``plan.warmup`` inferences and a batch; its batch size."""
+def warm_up(session: RunnerSession, plan: Plan) -> tuple[int, float]:
+    """Warm up a session for ``plan.warmup`` inferences and some; batch size, and seconds of one.
+
+    Short inferences are run some more, which tells the size of a batch, the last of them traced.
+    """
     if not (plan.warmup or plan.batch_ms):
-        return 1
-    warmed = session.run(max(1, plan.warmup), traced=False)
+        return 1, 0.0
+    timed = session.run(max(1, plan.warmup), traced=False)
     size = 1
-    if plan.batch_ms:
-        # Two more of long inferences tell the size of a batch.
-        more = session.run(2 if min(warmed.wall_ns) > 1e6 * plan.batch_ms / 4 else 5, traced=False)
+    if plan.batch_ms and min(timed.wall_ns) < 1e6 * plan.batch_ms:
+        timed = session.run(WARM_UP, traced=False)
         # The shortest iteration: equal experiments must get equal batches on a busy machine too.
-        shortest_ns = max(min(more.wall_ns), 1)
-        size = min(MAX_BATCH, max(1, round(plan.batch_ms * 1e6 / shortest_ns)))
-        session.run(size)
+        size = min(MAX_BATCH, max(1, round(plan.batch_ms * 1e6 / max(min(timed.wall_ns), 1))))
+        session.run(min(size, WARM_UP))
     session.reset()
-    return size
+    return size, min(timed.wall_ns) / 1e9
 
 
 def pace_in_turn(
@@ -455,24 +488,15 @@ def pace_in_turn(
     taken_s = max(plan.every_s, *(ns / 1e9 for ns in shortest_ns))
     least, most_s = (1, min(plan.budget_s, PACED_S)) if plan.budget_s else (plan.runs, PACED_S)
     total = max(least, min(MAX_PACED, round(most_s / taken_s)))
-    count, largest = math.ceil(total / plan.processes), max(1, round(PACED_BATCH_S / taken_s))
+    count, largest = (
+        math.ceil(total / (plan.processes or LEAST_RESTARTS)),
+        max(1, round(PACED_BATCH_S / taken_s)),
+    )
     for order in interleave(list(sessions), math.ceil(count / (2 * largest)), restart):
         for name in order:
             if size := min(largest, count - sum(len(batch.wall_ns) for batch in batches[name])):
                 batches[name].append(sessions[name].pace(size, plan.every_s))
     return batches
-
-
-def disturbance(sessions: Sequence[Session]) -> float:
-    """The fraction of the wall time in which other processes had the core."""
-    batches = [batch for session in sessions for batch in session.batches]
-    if not batches:
-        return 0.0
-    if sessions[0].threads > 1:  # their CPU times add up
-        preempted = [count > 0 for batch in batches for count in batch.preempted]
-        return sum(preempted) / len(preempted)
-    wall, cpu = (sum(sum(getattr(b, clock)) for b in batches) for clock in ("wall_ns", "cpu_ns"))
-    return max(0.0, 1 - cpu / max(wall, 1))
 
 
 def time_starts(recorder: RunRecorder, threads: int) -> None:
@@ -504,6 +528,7 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
             measured = (ready.stages, ready.memory, ready.cached, ready.weights)
             starts.append(Start(experiment.name, threads, number, mode, *measured))
         recorder.add("starts", *starts)
+        recorder.save()
 
 
 def sample_experiments(recorder: RunRecorder, threads: int) -> None:
@@ -529,6 +554,7 @@ def sample_experiments(recorder: RunRecorder, threads: int) -> None:
     jobs = [partial(copy_context().run, sample, each, number) for number, each in enumerate(left)]
     with ThreadPoolExecutor(max(1, len(target.cores())) if threads == 1 else 1) as pool:
         recorder.add("samplings", *pool.map(lambda job: job(), jobs))
+    recorder.save()
 
 
 def sample_experiment(

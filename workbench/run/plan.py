@@ -38,6 +38,8 @@ SAMPLED_MS = 2000.0
 MAX_STARTS = 5
 #: The time from one inference to the next at a rate, in seconds.
 LEAST_PERIOD_S, MAX_PERIOD_S = 1e-3, 60.0
+#: Restarts of a run that is also timed at a rate, which takes most of its time.
+PACED_RESTARTS = 5
 #: The longest wait for one answer, in seconds: a week.
 MAX_TIMEOUT_S = 7 * 24 * 3600
 
@@ -51,7 +53,7 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         ("threads", 1, min((n or 1 for n in options.threads), default=0)),
         ("runs", 1, options.runs),
         ("warmup", 0, options.warmup),
-        ("processes", 1, options.processes),
+        ("processes", 0, options.processes),
         ("budget", 0, options.budget_s),
     ):
         if value < least:
@@ -87,9 +89,9 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         thread_rules=tuple(threads.values()) if any(threads.values()) else (),
         runs=options.runs,
         warmup=options.warmup,
-        processes=options.processes,
+        processes=options.processes or (PACED_RESTARTS if options.every_s else 0),
         sampled_ms=SAMPLED_MS if options.evidence else 0.0,
-        starts=min(options.processes, MAX_STARTS) if options.cold_start else 0,
+        starts=min(options.processes or MAX_STARTS, MAX_STARTS) if options.cold_start else 0,
         timeout_s=options.timeout_s,
         budget_s=options.budget_s,
         precision=options.precision,

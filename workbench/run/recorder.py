@@ -67,8 +67,11 @@ class RunRecorder:
     weights: dict[str, str] = field(default_factory=dict)
 
     def update(self, **fields: Any) -> None:
-        """Replace fields of the manifest, on disk too."""
+        """Replace fields of the manifest in memory."""
         self.run = replace(self.run, **fields)
+
+    def save(self) -> None:
+        """Write the manifest."""
         keys = dict.fromkeys((s.experiment, s.threads) for s in self.run.sessions if s.complete)
         results = tuple(_outline(self.run, *key) for key in keys)
         self.run = replace(self.run, model=self.run.plan.pte, results=results)
@@ -135,7 +138,7 @@ def open_record(
         remove_partials(run_dir)
         run = load_run(run_dir) if (run_dir / MANIFEST).exists() else begun
         recorder = RunRecorder(run_dir, run, programs, runner)
-        recorder.update()
+        recorder.save()
         for planned, program in zip(plan.all_programs, programs, strict=True):
             program.keep_layers(kept_layers(run_dir, planned.name))
         try:
@@ -145,8 +148,10 @@ def open_record(
             raise
         except WorkbenchError:
             recorder.update(state="failed", finished=timestamp())
+            recorder.save()
             raise
         recorder.update(state="complete", finished=timestamp())
+        recorder.save()
 
 
 def begin_run(plan: Plan, programs: Sequence[Program], runner: Runner) -> RunRecord:

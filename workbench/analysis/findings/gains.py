@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from workbench.analysis import quality
 from workbench.analysis.dataflow import FlowStep, instruction_of
 from workbench.analysis.run import Measurement
 from workbench.analysis.statistics import blocks_of, half_width
@@ -109,6 +110,8 @@ def time_spent(m: Measurement, keys: Iterable[str]) -> Gain:
     ms, half = float(times.mean()), traced_ms * float(half_width(shares.to_numpy()))
     if math.isnan(half):  # one run has no interval
         half = traced_ms
+    if m.share_error > quality.USELESS[1]:
+        half = max(half, traced_ms * m.share_error)
     return Gain(ms, max(0.0, ms - half), min(ms + half, traced_ms), "removal")
 
 

@@ -65,6 +65,7 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
     ("layout", graph.find_layout_changes, _CATEGORIES, False, False),
     ("overhead", graph.find_overhead, _CATEGORIES, False, True),
     ("fragments", graph.find_fragments, _UNDELEGATED, False, False),
+    ("slower", times.find_slower, _SPEEDUPS, False, True),
     ("no speed-up", times.find_slow_products, _SPEEDUPS, False, True),
     ("wide weights", times.find_wide_weights, _OPERATORS, False, False),
     ("pointwise chain", graph.find_chains, _OPERATORS, False, False),
@@ -87,13 +88,14 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
 
     `rank_findings` has their order. Gains do not add up: two findings may have one cause. For an
     emulated run, only rules that need no times apply: their findings in the order of the rules,
-    those with the most operators first, without gain or share. Where the shares of a measurement do
-    not hold, gains that follow from them are not stated; these findings come last.
+    those with the most operators first, without gain or share. Where the parts of a measurement
+    are impossible, rules that need times are left out, too, and no gain is stated.
     """
     unclaimed, rest = set(m.costs.index), set(m.costs.index)
     holds, found = "shares" in m.use[0], list[dict[str, Any]]()
     for name, find, heading, claims, timed in RULES:
-        if m.runtime or (m.emulated and timed):  # the rules are about ExecuTorch
+        untimed = m.emulated or m.impossible
+        if m.runtime or (untimed and timed):  # the rules are about ExecuTorch
             continue
         about = {"rule": name, "notebook": NOTEBOOK, "heading": heading}
         rows = [

@@ -15,11 +15,17 @@ from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
 from workbench.analysis.layers import NO_LAYER
 from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
-from workbench.analysis.run import Measurement
+from workbench.analysis.run import Comparison, Measurement
 from workbench.export.precision import PRECISIONS
 from workbench.frames import format_ms, format_range, format_size, plural
 from workbench.records.layers import Value
-from workbench.records.runs import Experiment, RunRecord, list_differences, same_model
+from workbench.records.runs import (
+    LADDER_TOGGLE,
+    Experiment,
+    RunRecord,
+    list_differences,
+    same_model,
+)
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
@@ -92,16 +98,50 @@ def find_grouped(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
         yield Finding(title, gain, keys, action, hint)
 
 
+def find_slower(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Operators of any kind that an extension makes slower."""
+    comparison = _toggled(m)
+    if comparison is None:
+        return
+    toggle, changes = comparison.toggle, comparison.operators.set_index("key")
+    how = comparison.label if toggle == LADDER_TOGGLE else f"with {toggle}"
+    slower = changes[(changes["outcome"] == "slower") & changes.index.isin(m.costs.index)]
+    for name, part in slower.groupby("name", sort=False):
+        keys, spent = list(part.index), time_spent(m, part.index)
+        weights = part["candidate_ms"] / part["candidate_ms"].sum()
+        ratio, low, high = (
+            float((part[end] * weights).sum()) for end in ("speedup", "low", "high")
+        )
+        gain = Gain(
+            spent.ms * (1 - ratio), max(0.0, spent.low * (1 - high)), spent.high * (1 - low),
+            "measured",
+        )  # fmt: skip
+        yield Finding(
+            f"{name} is {1 / ratio:.1f}x slower {how}, over {plural(len(keys), 'operator')}",
+            gain,
+            keys,
+            "check which kernel it runs with the extension; a build without that kernel, or "
+            "another dtype, avoids it",
+            "workbench export MODEL --dtype int8",
+        )
+
+
+def _toggled(m: Measurement) -> Comparison | None:
+    """The comparison of a measurement with an extension off, of those of its run."""
+    own = [ab for ab in m.run.comparisons if ab.candidate is m and ab.toggle]
+    return next((ab for ab in own if ab.toggle != "none"), None)
+
+
 def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Convolutions and matrix products that an extension did not speed up."""
-    own = [ab for ab in m.run.comparisons if ab.candidate is m]
-    comparison = next((ab for ab in own if ab.toggle != "none"), None)
-    if comparison is None or not comparison.toggle:
+    comparison = _toggled(m)
+    if comparison is None:
         return
     changes = comparison.operators.set_index("key").join(m.costs[["family", "mean_ms"]])
     products = changes[changes["family"].isin(dtypes.PRODUCTS)]
     peers = products[products["low"] > _SPEEDUP]["speedup"]
     same = products[(products["high"] < _NO_SPEEDUP) & products.index.isin(unclaimed)]
+    same = same[same["outcome"] != "slower"]  # is a finding of its own
     same = same[~same.index.isin(_memory_bound(m))]
     best = pd.Series(0.0, m.costs.index)
     if m.roofline is not None and m.roof is not None:  # peaks vary between processes

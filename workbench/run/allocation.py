@@ -1,0 +1,113 @@
+"""How a run spends its seconds: how many restarts, and how many rounds in each."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from workbench.records.runs import Batch, Plan, RunRecord, Session
+
+#: Restarts that run whatever the budget: fewer give no useful interval.
+MIN_RESTARTS = 3
+#: Restarts where neither their number nor a budget is given: so many at least, and at most.
+LEAST_RESTARTS, MOST_RESTARTS = 5, 40
+#: Seconds on a core of one's own for each experiment and thread count, without a budget: what five
+#: long restarts took (`tests/benchmarks/decide.py`).
+EXPERIMENT_S = 2.0
+#: Rounds of a restart, at most, without a budget.
+MOST_ROUNDS = 12
+#: The variance within a restart of the mean of a round, over that between restarts, until three
+#: restarts show it, and the range in which what these show is believed.
+SCATTER, LEAST_SCATTER, MOST_SCATTER = 0.25, 0.05, 4.0
+
+
+def seconds_of(plan: Plan, threads: int) -> float:
+    """The seconds that a plan's restarts at one thread count may take."""
+    if plan.budget_s:
+        return plan.budget_s / len(plan.threads)
+    return EXPERIMENT_S * len(plan.experiments_at(threads))
+
+
+def disturbance(sessions: Sequence[Session]) -> float:
+    """The fraction of the wall time in which other processes had the core."""
+    batches = [batch for session in sessions for batch in session.batches]
+    if not batches:
+        return 0.0
+    if sessions[0].threads > 1:  # their CPU times add up
+        preempted = [count > 0 for batch in batches for count in batch.preempted]
+        return sum(preempted) / len(preempted)
+    wall, cpu = (sum(sum(getattr(b, clock)) for b in batches) for clock in ("wall_ns", "cpu_ns"))
+    return max(0.0, 1 - cpu / max(wall, 1))
+
+
+def count_measured(run: RunRecord) -> int:
+    """The restarts of a run so far in which everything was timed."""
+    plan, sessions = run.plan, [s for s in run.sessions if s.complete and not s.traced]
+    return min((sum(s.experiment == e.name and s.threads == n for s in sessions)
+                for n in plan.threads for e in plan.experiments_at(n)), default=0)  # fmt: skip
+
+
+def project_restarts(run: RunRecord, done: int) -> int:
+    """How many restarts a run will have, by what those ``done`` took; 0 before the first.
+
+    A given number, or as many as fit into the seconds, on a core of their own: where other
+    programs take half of the core, a run without a budget takes twice as long.
+    """
+    plan = run.plan
+    if plan.processes and not plan.budget_s:
+        return plan.processes
+    if not done:
+        return 0
+    if plan.budget_s:
+        return max(MIN_RESTARTS, done, int(plan.budget_s * done / max(run.spent_s, 1e-3)))
+    alone = [s for s in run.sessions if s.complete and s.threads == 1]
+    each_s = max(run.spent_s, 1e-3) / done * (1 - disturbance(alone))
+    fitting = sum(seconds_of(plan, threads) for threads in plan.threads) / each_s
+    return max(LEAST_RESTARTS, done, min(MOST_RESTARTS, int(fitting)))
+
+
+def count_rounds(
+    plan: Plan, threads: int, fixed_s: float, round_s: float, scatter: float = SCATTER
+) -> int:
+    """The rounds of a restart that costs ``fixed_s`` without any, and ``round_s`` for each.
+
+    N restarts of r rounds take N (f + r c) seconds, and their mean has the variance
+    (between + within / r) / N. For given seconds, that is least at r = sqrt(f / c * within /
+    between) (W. G. Cochran, "Sampling Techniques", 1977, chapter 10); ``scatter`` is within /
+    between. A given number of restarts, or the most that a run has, fills the seconds with rounds.
+    """
+    best = math.sqrt(fixed_s / round_s * scatter)
+    restart_s = seconds_of(plan, threads) / (plan.processes or MOST_RESTARTS)
+    fill = (restart_s - fixed_s) / round_s
+    if not plan.budget_s:
+        best, fill = min(best, MOST_ROUNDS), min(fill, MOST_ROUNDS)
+    return max(1, round(best), int(fill))
+
+
+def measure_scatter(run: RunRecord, threads: int) -> float:
+    """The variance of the mean of a round within a restart, over that between restarts.
+
+    Of the logarithms of CPU times, between experiments: what a restart does to all of them alike
+    cancels in a comparison. `SCATTER` until three restarts of two experiments show it.
+    """
+    timed: dict[str, dict[int, tuple[Batch, ...]]] = {}
+    for session in run.sessions:
+        if session.complete and not session.traced and session.threads == threads:
+            timed.setdefault(session.experiment, {})[session.process] = session.batches
+    restarts = set.intersection(*map(set, timed.values())) if timed else set[int]()
+    if len(restarts) < MIN_RESTARTS or len(timed) < 2:
+        return SCATTER
+    means, within, rounds = [], [], []
+    for by_restart in timed.values():
+        batches = [by_restart[restart] for restart in sorted(restarts)]
+        values = [np.log([max(1, ns) for b in each for ns in b.cpu_ns]) for each in batches]
+        if min(map(len, values)) < 2:
+            return SCATTER
+        means.append([np.median(each) for each in values])
+        within += [each.var(ddof=1) / len(each) for each in values]
+        rounds += [len({b.round for b in each}) for each in batches]
+    shared = np.array(means) - np.mean(means, axis=0)
+    total = shared.var(axis=1, ddof=1).mean() * len(timed) / (len(timed) - 1)
+    one_round = float(np.mean(within) * np.mean(rounds))
+    between = max(float(total - np.mean(within)), 1e-12)
+    return min(MOST_SCATTER, max(LEAST_SCATTER, one_round / between))
