@@ -489,8 +489,7 @@ class Attending(nn.Module):
 def rewritten(module, *inputs, backend="xnnpack"):
     """What a rewritten program returns, what the module does, and what was rewritten."""
     exported = torch.export.export(module, inputs)
-    options = ExportOptions(backend=backend, rewrite=tuple(COMMON_REWRITES))
-    counts = rewrite_operators(exported, options)
+    counts = rewrite_operators(exported, COMMON_REWRITES, backend)
     return exported.module()(*inputs), module(*inputs), dict(counts)
 
 
@@ -576,7 +575,7 @@ def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
 
 def test_rewrites_keep_their_origin():
     exported = torch.export.export(nn.Sequential(nn.Hardsigmoid()), (torch.ones(2),))
-    rewrite_operators(exported, ExportOptions(rewrite=("hardsigmoid",)))
+    rewrite_operators(exported, ["hardsigmoid"], "xnnpack")
     nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
     assert len(nodes) == 3
     assert all("hardsigmoid" in node.meta["stack_trace"] for node in nodes)

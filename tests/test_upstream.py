@@ -137,13 +137,13 @@ def test_another_version_is_a_note_of_one_line():
 
 
 def test_a_workaround_is_tried_again_with_the_version_that_it_names():
-    from workbench.export.rewrite import WORKAROUNDS
-    from workbench.options import COMMON_REWRITES
+    from workbench.remedies import REMEDIES
 
     newest = max(tuple(map(int, version.split("."))) for version in upstream.TESTED)
-    ended = [name for name, end in WORKAROUNDS.items() if newest >= tuple(map(int, end.split(".")))]
+    ends = {name: remedy.until for name, remedy in REMEDIES.items() if remedy.until}
+    ended = [name for name, end in ends.items() if newest >= tuple(map(int, end.split(".")))]
     assert not ended, f"try ExecuTorch without the rewrites {ended}"
-    assert WORKAROUNDS.keys() <= COMMON_REWRITES.keys()
+    assert {"softmax", "layer_norm", "batch", "readers", "copies"} <= ends.keys()
 
 
 def test_answers_are_kept_for_the_versions_that_gave_them(answers, monkeypatch, tmp_path):

@@ -197,14 +197,14 @@ def lower_model(
         made = _lower(exported, options, model.metadata, counts)
         etrecord = _write_etrecord(made.program) if options.etrecord else b""
         layers = describe_program(made.program)
+    names = Runtime.get().operator_registry.operator_names
+    if missing := sorted(count_calls(layers, "kernel").keys() - names):
+        raise failure.no_kernel_error(missing, made.program.exported_program(), model.origin)
     rewrites: tuple[Rewrite, ...] = ()
     if remedies:
         progress("looking for remedies", 0.7)
         operators, outside = _list_origins(made)
         rewrites = offer_rewrites(searched, backend, operators, outside, options.rewrite)
-    names = Runtime.get().operator_registry.operator_names
-    if missing := sorted(count_calls(layers, "kernel").keys() - names):
-        raise failure.no_kernel_error(missing, made.program.exported_program(), model.origin)
     _, args, kwargs = bind_constants(module, args, kwargs)
     inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
     pte = made.program.buffer

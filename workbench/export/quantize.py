@@ -1,6 +1,7 @@
 """Quantise weights and activations in the patterns that the XNNPACK partitioner supports."""
 
 import copy
+import operator
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -49,6 +50,8 @@ def quantize_activations(
 
     dtypes = {options.dtype, *dict(options.module_dtypes).values()} & {"int8", *_DYNAMIC}
     graph = exported.module()
+    if "copies" in options.rewrite:
+        counts["copies"] += _copy_shared(graph)
     kept: Kept = defaultdict(set)
     quantizers = [_make_quantizer(dtype, options, kept) for dtype in sorted(dtypes)]
     # The quantiser's filter does not apply to concatenations.
@@ -109,7 +112,17 @@ def matching_exceptions(graph: torch.fx.Graph, dtype: str) -> list[str]:
     rules = {"sums": _is_residual, "concatenations": _is_uneven}
     names = [name for name, applies in rules.items() if any(map(applies, graph.nodes))]
     # Numbers become tensors without dimensions, and values get their readers, only later.
-    return [*names, "scalars", *(["readers"] if dtype == "int8" else ["linears"])]
+    shared = ["copies"] if dtype == "int8" and _has_shared(graph) else []
+    return [*shared, *names, "scalars", *(["readers"] if dtype == "int8" else ["linears"])]
+
+
+def _has_shared(graph: torch.fx.Graph) -> bool:
+    """Whether some layer is called more than once."""
+    sources: Counter[Any] = Counter()
+    for node in graph.nodes:
+        if schema_name(node.target) in _LAYERS:
+            sources.update(node.args[1:3])
+    return any(count > 1 for source, count in sources.items() if isinstance(source, torch.fx.Node))
 
 
 def _list_other(graph: torch.fx.Graph, options: ExportOptions) -> set[torch.fx.Node]:
@@ -156,6 +169,29 @@ def _split_dequantized(graph: torch.fx.GraphModule) -> int:
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return added
+
+
+def _copy_shared(graph: torch.fx.GraphModule) -> int:
+    """Give each call of a layer its own weights and bias; how many layers were copied.
+
+    ExecuTorch 1.5.1 quantises a bias once, with the scale of the input of one of the calls.
+    """
+    count = 0
+    for node in list(graph.graph.nodes):
+        users = [user for user in node.users if schema_name(user.target) in _LAYERS]
+        if node.op != "get_attr" or len(users) < 2:
+            continue
+        for number, user in enumerate(users[1:], 1):
+            name = f"{str(node.target).replace('.', '_')}_copy{number}"
+            tensor: Any = operator.attrgetter(str(node.target))(graph)
+            graph.register_buffer(name, tensor.detach().clone())
+            with graph.graph.inserting_before(user):
+                copied = graph.graph.get_attr(name)
+            copied.meta = dict(node.meta)
+            user.replace_input_with(node, copied)
+            count += 1
+    graph.recompile()
+    return count
 
 
 def _is_quantized(node: torch.fx.Node) -> bool:
