@@ -55,7 +55,8 @@ def check_nothing_twice(portfolio, cells, snapshots=()):
         names = {e.name for e in run.plan.experiments}
         steps = Counter((*step_of(s), s.experiment) for s in run.sessions)
         assert set(steps.values()) == {1}
-        wanted = len(run.plan.threads) * run.plan.processes * 2 * len(names)
+        restarts = len({session.process for session in run.sessions})
+        wanted = len(run.plan.threads) * restarts * 2 * len(names)
         assert len(steps) == wanted
     final = take_snapshot(portfolio)
     for snapshot in snapshots:
@@ -65,13 +66,12 @@ def check_nothing_twice(portfolio, cells, snapshots=()):
 
 def measuring_spans(run):
     """When each step was measured, in seconds since the epoch, by the readings around it."""
-    begun = {}
+    begun = 0.0
     for reading in run.readings:
-        step, when = step_of(reading), datetime.fromisoformat(reading.time).timestamp()
-        if reading.moment == "before":
-            begun[step] = when
-        else:
-            yield begun[step], when, run.plan.stem
+        when = datetime.fromisoformat(reading.time).timestamp()
+        if reading.moment == "after":  # of one step, and before the next
+            yield begun, when, run.plan.stem
+        begun = when
 
 
 def check_one_at_a_time(portfolio):

@@ -191,9 +191,10 @@ def time_steps(recorder: RunRecorder, *steps: Step) -> None:
     def read(moment: str) -> None:
         state = read_environment(recorder.runner.target)
         recorder.add("readings", Reading(timestamp(), moment, *step, **state))
+        recorder.is_read = True
 
     try:
-        if not recorder.run.readings:  # else that after the step before
+        if not recorder.is_read:  # else that after the step before
             read("before")
         attempt_steps(recorder, *steps)
         repeated = {step_of(session) for session in recorder.run.sessions if session.attempts > 1}

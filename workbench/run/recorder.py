@@ -65,6 +65,8 @@ class RunRecorder:
     inputs: Inputs = field(default_factory=dict)
     #: By experiment, the file there with its packed weights.
     weights: dict[str, str] = field(default_factory=dict)
+    #: Whether the machine was read since the run began or went on.
+    is_read: bool = False
 
     def update(self, **fields: Any) -> None:
         """Replace fields of the manifest in memory."""
