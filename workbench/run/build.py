@@ -132,15 +132,16 @@ def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
 
 
 def _pip() -> list[str]:
-    """The command of the pip of this environment, of the Python that made it, or on the path."""
+    """The command of the pip of this environment, on the path, or of the Python that made it."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
+    installed = shutil.which("pip3") or shutil.which("pip")
+    if installed:
+        return [installed]
     base = [getattr(sys, "_base_executable", "") or "python3", "-m", "pip"]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         if subprocess.run([*base, "--version"], capture_output=True, timeout=60).returncode == 0:
             return base
-    if found := shutil.which("pip3") or shutil.which("pip"):
-        return [found]
     raise WorkbenchError("no pip", hint="install pip (Debian: apt install python3-pip)")
 
 
