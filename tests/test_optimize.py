@@ -31,8 +31,8 @@ from workbench.analysis.variants import (
     tabulate_variants,
 )
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError
-from workbench.export.lower import measure_layer_noise
 from workbench.export.equivalence import Finder
+from workbench.export.lower import measure_layer_noise
 from workbench.export.rewrite import find_remedies, rewrite_operators
 from workbench.frames import FINDINGS
 from workbench.models.loader import LoadedModel, load_model
@@ -380,18 +380,18 @@ def test_the_program_of_a_softmax_of_an_image_is_right(tmp_path):
     assert "--rewrite softmax avoids it (tried: " in problem
 
 
-def finding(rule, title, ms, low, high, basis="removal"):
+def finding(rule, title, ms, low, high, basis="removal", remedy=""):
     values = dict.fromkeys(FINDINGS.names, "") | {"rule": rule, "title": title, "basis": basis}
-    return values | {"gain_ms": ms, "low_ms": low, "high_ms": high}
+    return values | {"remedy": remedy, "gain_ms": ms, "low_ms": low, "high_ms": high}
 
 
 def test_rewrites_are_proposed_for_what_findings_name_with_their_promise():
     found = pd.DataFrame(
         [
-            finding("undelegated", "mean runs outside the delegate: once", 1.0, 0.5, 2.0),
-            finding("undelegated", "pow runs outside the delegate: once", math.nan, 0, 3, "bound"),
-            finding("layout", "2 layout conversions for the program's inputs and outputs", 1, 0, 1),
-            finding("dtype", "int8 would read less", 1.0, 0.5, 2.0),
+            finding("remedy", "outside the delegate: mean", 1.0, 0.5, 2.0, remedy="mean"),
+            finding("remedy", "outside: pow", math.nan, 0, 3, "bound", remedy="powers"),
+            finding("layout", "2 layout conversions", 1, 0, 1, remedy="channels_last"),
+            finding("dtype", "int8 would read less", 1.0, 0.5, 2.0, remedy="int8"),
         ]
     )
     proposed = propose_rewrites(BASE, found)
@@ -658,7 +658,7 @@ class Landscape:
 
     def measurement(self, variant):
         rows = [
-            finding("undelegated", title, 1.0, 0.5, 2.0)
+            finding("remedy", title, 1.0, 0.5, 2.0, remedy=name)
             for name, title in CAUSES.items()
             if name not in variant.options.rewrite
         ]

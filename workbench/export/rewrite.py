@@ -92,6 +92,7 @@ def _list_finders(exported: ExportedProgram, backend: str) -> dict[str, Find]:
         name: partial(_find_by_operator, name, rules) for name, rules in tables.items()
     }
     return finders | {
+        "transposes": _find_undone,
         "pooling": find_pooling,
         "convolutions": find_convolution,
         "groups": find_groups,
@@ -421,13 +422,17 @@ def _split(node: Any) -> Callable[..., Any] | None:
     return lambda x: [aten.slice.Tensor(x, axis, start, end) for start, end in places]
 
 
-def _undo(node: Node) -> Callable[..., Any] | None:
-    """What a transpose started from whose result this node transposes back."""
-    before = node.args[0]
-    once, again = (_order(each) for each in (before, node))
+def _find_undone(finder: Finder, node: Node) -> Equivalent | None:
+    """Two transposes, of which the second gives back what the first one started from."""
+    before: Any = node.args[0] if node.args else None
+    once, again = (
+        (_order(each) for each in (before, node)) if isinstance(before, Node) else ([], [])
+    )
     if not once or not again or [once[axis] for axis in again] != sorted(once):
         return None
-    return lambda x: type(x)(x.node.args[0], x.tracer)
+    sources = (before.args[0],)
+    text = REMEDIES["transposes"].text
+    return Equivalent("transposes", text, (before, node), node, sources, lambda x: x, kept=0.0)
 
 
 def _order(node: Any) -> list[int]:
@@ -468,7 +473,6 @@ def _static_shape(node: Node) -> list[int] | None:
 #: By name of the remedy and by operator.
 _RULES: dict[str, dict[Any, Rule]] = {
     "layer_norm": {aten.layer_norm.default: _layer_norm},
-    "transposes": {aten.transpose.int: _undo, aten.permute.default: _undo},
     "slices": {
         aten.unbind.int: _select,
         aten.split.Tensor: _split,
