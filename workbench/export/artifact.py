@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # these import PyTorch
 
     from workbench.export.lower import Lowered, TracedModel
     from workbench.models.loader import LoadedModel
+    from workbench.records.runs import Fidelity
 
 #: Below this SQNR, a warning names the noisiest layers; and as many are recorded.
 LOW_SQNR_DB, NOISY_LAYERS = 20, 20
@@ -400,7 +401,6 @@ def _find_cure(
     progress: Progress,
 ) -> str:  # fmt: skip
     """Which rewrite makes a wrong program right, as the end of a sentence; each is tried."""
-    from workbench.export import accuracy
     from workbench.export.lower import lower_model, suggest_rewrites
 
     least_db = PRECISIONS[options.dtype].least_sqnr_db
@@ -409,9 +409,8 @@ def _find_cure(
         # What fails, or has other outputs, cures nothing.
         with contextlib.suppress(WorkbenchError, RuntimeError, ValueError):
             other = lower_model(model, _with_rewrites(options, names), trace, remedies=False)
-            outputs = accuracy.run_program(other.pte, other.inputs, other.layers)
-            fidelity = accuracy.compare_with_model(outputs, expected, least_db)
-            if not accuracy.describe_problem(fidelity):
+            fidelity, problem, _ = _judge(other, expected, least_db)
+            if not problem:
                 ratios = [each.sqnr_db for each in fidelity if each.sqnr_db is not None]
                 ratio = f": {min(ratios):.1f} dB" if ratios else ""
                 return f"; --rewrite {','.join(names)} avoids it (tried{ratio})"
@@ -439,16 +438,14 @@ def _check(
     bundle = pte.with_suffix(".wrong.bp")
     bundle.unlink(missing_ok=True)
     try:
-        outputs = accuracy.run_program(lowered.pte, lowered.inputs, lowered.layers)
+        fidelity, problem, wrong_output = _judge(lowered, expected, PRECISIONS[dtype].least_sqnr_db)
     except RuntimeError as error:
         return {"problem": f"it does not run here: {error}", "runs": False}
-    try:
-        fidelity = accuracy.compare_with_model(outputs, expected, PRECISIONS[dtype].least_sqnr_db)
     except ValueError as error:
         return {"problem": str(error)}
     found: dict[str, Any] = {"fidelity": fidelity}
-    problem = accuracy.describe_problem(fidelity)
-    if lowered.measure_noise:
+    # Noise of layers does not explain what its quantised graph has not.
+    if lowered.measure_noise and wrong_output is None:
         progress("measuring the quantisation noise of each layer", 0.9)
         try:
             found["noise"] = lowered.measure_noise()[:NOISY_LAYERS]
@@ -459,13 +456,46 @@ def _check(
     cause = accuracy.coarse_kernels(DTYPES[dtype], count_calls(lowered.layers, "kernel"))
     if lowered.find_wrong_part and not cause:
         progress("looking for the smallest part that is wrong", 0.9)
-        number = next(each.output for each in fidelity if each.faithful is False)
+        number = wrong_output
+        if number is None:
+            number = next(each.output for each in fidelity if each.faithful is False)
         with contextlib.suppress(Exception):  # as above; a failure costs this part only
             if wrong := lowered.find_wrong_part(number):
                 store.atomic_write(bundle, wrong[1])
                 text = f"{wrong[0]}: attach {bundle.name} to an issue of pytorch/executorch"
                 lowered.notes["smallest wrong part"] = text
     return found | {"problem": f"{problem}; likely cause: {cause}" if cause else problem}
+
+
+#: The program of a quantised graph has at most so much more noise than the graph in PyTorch; above
+#: so few decibels it matters.
+_MOST_GAP_DB, _CLEAR_DB = 6.0, 40.0
+
+
+def _judge(
+    lowered: Lowered, expected: list[Any], least_db: float
+) -> tuple[tuple[Fidelity, ...], str, int | None]:
+    """A program's fidelity, what is wrong with it, and which output differs from its own graph's.
+
+    A quantised program is also compared with its quantised graph in PyTorch: what it has less is no
+    noise of quantisation. RuntimeError if it does not run, ValueError if shapes differ.
+    """
+    from workbench.export import accuracy
+
+    outputs = accuracy.run_program(lowered.pte, lowered.inputs, lowered.layers)
+    fidelity = accuracy.compare_with_model(outputs, expected, least_db)
+    problem = accuracy.describe_problem(fidelity)
+    if lowered.run_graph is None:
+        return fidelity, problem, None
+    graph = accuracy.compare_with_model(lowered.run_graph(), expected, least_db)
+    for ours, theirs in zip(fidelity, graph, strict=True):
+        if ours.sqnr_db is None or theirs.sqnr_db is None or ours.sqnr_db > _CLEAR_DB:
+            continue
+        if theirs.sqnr_db - ours.sqnr_db > _MOST_GAP_DB:
+            text = f"output {ours.output} has an SQNR of {ours.sqnr_db:.1f} dB, its quantised graph"
+            text += f" in PyTorch {theirs.sqnr_db:.1f} dB: ExecuTorch computes it wrongly"
+            return fidelity, text, ours.output
+    return fidelity, problem, None
 
 
 def _write_inputs(

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from workbench.records.layers import Layers
 
 
+#: The least signal to noise ratio of a part of a quantised graph, against the graph, in dB.
+_PART_DB = 20.0
 #: Measures the quantisation noise of each layer; None if nothing was quantised.
 MeasureNoise = Callable[[], tuple[LayerNoise, ...]] | None
 
@@ -81,6 +83,8 @@ class Lowered:
     measure_noise: MeasureNoise = None
     #: From the number of a wrong output to the smallest wrong part, its operators and program.
     find_wrong_part: Callable[[int], tuple[str, bytes] | None] | None = None
+    #: The outputs of the quantised graph in PyTorch; None if nothing quantised the graph.
+    run_graph: Callable[[], list[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -218,10 +222,15 @@ def lower_model(
         done = sorted(f"{count} {name}" for name, count in counts.items() if count)
         notes["rewritten"] = ", ".join(done) or "nothing"
 
+    quantizes = PRECISIONS[dtype].quantizes
+    run_graph = None
+    if quantizes == "graph":
+        run_graph = partial(accuracy.run_eagerly, exported.module(), args, kwargs)
+
     def reduce(output: int) -> tuple[str, bytes] | None:
         from workbench.export.reduce import find_wrong_part
 
-        least_db = PRECISIONS[dtype].least_sqnr_db
+        least_db = _PART_DB if quantizes else PRECISIONS[dtype].least_sqnr_db
         return find_wrong_part(
             exported, inputs, output, lambda part: _lower(part, options, {}).program, least_db
         )
@@ -229,7 +238,7 @@ def lower_model(
     return Lowered(
         pte, etrecord, inputs, arguments, outputs, layers, notes, made.partition,
         tuple(name for name in options.rewrite if counts[name]), rewrites,
-        noise, None if PRECISIONS[dtype].quantizes else reduce,
+        noise, None if quantizes == "weights" else reduce, run_graph,
     )  # fmt: skip
 
 

@@ -59,7 +59,8 @@ def cut_out(
             copies[source] = graph.get_attr(str(source.target))
         else:
             copies[source] = graph.placeholder(source.name)
-            inputs.append(values[source])
+            # A program takes no other strides.
+            inputs.append(tree_map_tensors(torch.Tensor.contiguous, values[source]))
     for node in nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     outputs = tuple(copies[node] for node in results)
