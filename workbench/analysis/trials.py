@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +49,7 @@ def check_findings(
     inputs: Any = None,
     *,
     top: int = BEST,
+    within_s: float = math.inf,
     runner: Runner | None = None,
     progress: Progress = silent,
 ) -> list[Check]:
@@ -66,6 +69,8 @@ def check_findings(
         else the run's model, if it is not code in a file.
     top
         How many findings.
+    within_s
+        No further remedy is tried after so many seconds.
     runner
         Where to measure: this machine by default.
     progress
@@ -92,7 +97,10 @@ def check_findings(
     loaded, trace = _find_model(run, export, model, inputs)
     runner = runner or find_runner()
     checks = []
+    started = time.monotonic()
     for number, rewrite in enumerate(rewrites):
+        if time.monotonic() - started > within_s:
+            break
         progress(f"trying {rewrite.name}: {rewrite.text}", number / len(rewrites))
         with silence():
             checks.append(_try(loaded, trace, export, rewrite, measurement, runner))

@@ -169,12 +169,11 @@ def find_dtype_outside(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         title += f"delegate, {100 * gains.share_of(m, spent.ms):.0f} % of the time"
         hint = commands.command(m, "profile", dtype="fp32")
         action = "export it in fp32 or fp16, which are delegated"
+        remedy = "fp32"
         if not whole:
-            action = "keep these tensors in single precision"
-            hint = 'self.register_buffer("table", table.float())  # and no .double() in forward()'
-        yield Finding(
-            title, Gain.at_most(spent.high), keys, action, hint, remedy="fp32" if whole else ""
-        )
+            action, remedy = "keep these tensors in single precision", "doubles"
+            hint = commands.apply(m, "doubles")
+        yield Finding(title, Gain.at_most(spent.high), keys, action, hint, remedy=remedy)
 
 
 def find_logits(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
