@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import workbench as wb
+from workbench.remedies import REMEDIES
 
 DATA = Path(__file__).parents[1] / "data"
 PUBLISHED = {path.name.split(".")[0]: path for path in DATA.glob("schemas/v3/*.json")}
@@ -206,5 +207,36 @@ def test_the_documented_matrix_fits_its_schema():
     schema("matrix").validate(yaml.safe_load((DATA / "matrix.yaml").read_text()))
 
 
+REMEDIES_PAGE = DATA / "docs" / "remedies.md"
+_REMEDIES_TEXT = """# Remedies
+
+What makes a program faster or right, and is not what ExecuTorch's documented lines export.
+`workbench profile` names a remedy in a finding and tries the best of them on the part of the program
+that they change, `workbench findings RUN --check` tries more, `--rewrite NAME[,NAME]` applies them,
+and `workbench optimize` measures them on the whole program. A part is recognised by what it
+computes: it is run on random tensors beside its replacement. *same* means but for rounding.
+"""
+
+
+def describe_remedies():
+    """The page of remedies, from their table."""
+    lines = [_REMEDIES_TEXT, "| `--rewrite` | what it does | by hand | outputs | in `all` |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for name, remedy in REMEDIES.items():
+        code = "<br>".join(f"`{line}`" for line in remedy.code.replace("|", "\\|").splitlines())
+        until = f"; a fault of ExecuTorch before {remedy.until}" * bool(remedy.until)
+        common = "yes" * remedy.common
+        text = (
+            f"| `{name}` | {remedy.text}{until} | {code} | {remedy.differs or 'same'} | {common} |"
+        )
+        lines.append(text)
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_of_remedies_is_the_table():
+    assert REMEDIES_PAGE.read_text() == describe_remedies(), "python tests/test_documents.py"
+
+
 if __name__ == "__main__":
     KEYS.write_text(describe_keys())
+    REMEDIES_PAGE.write_text(describe_remedies())

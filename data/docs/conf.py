@@ -53,7 +53,7 @@ CONTENTS = {
     "Use it": [
         *("data/docs/how_do_i", "data/docs/commands", "data/docs/keys"),
         "data/docs/issues",
-        *("data/docs/sme2_adviser", "data/docs/upstream"),
+        *("data/docs/remedies", "data/docs/sme2_adviser", "data/docs/upstream"),
         "data/docs/troubleshooting",
         "notebooks/README",
     ],

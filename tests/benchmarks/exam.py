@@ -74,7 +74,10 @@ def judge(case, before, after):
     said = found["title"] + found["action"]
     rows = found[
         said.str.contains(case.word, regex=False)
-        & ((found["rule"] == case.rule) | found["action"].str.contains("also explains"))
+        & (
+            found["rule"].isin([case.rule, "remedy"])
+            | found["action"].str.contains("also explains")
+        )
     ]
     result = {
         "issue": case.issue,

@@ -70,8 +70,8 @@ CASES = (
     Case("arithmetic", "torchvision resnet18", "compute-bound", dtypes=("fp32", "int8")),
     Case("norms", "timm mobilenetv4_conv_small", "batch norm"),
     Case("biases", "timm levit_128s", "fixed work"),
-    Case("guards", "transformers BERT", "safe softmax"),
-    Case("chains", "timm regnetx_002", "rewrite", "hard swish"),
+    Case("guards", "transformers BERT", "remedy"),
+    Case("chains", "timm regnetx_002", "remedy", "hard swish"),
     Case("tiny", "executorch ds_cnn", "threads", threads=(2, 1)),
 )
 #: Causes that cost nothing on this CPU: the findings must not promise a gain.
