@@ -211,7 +211,7 @@ REMEDIES_PAGE = DATA / "docs" / "remedies.md"
 _REMEDIES_TEXT = """# Remedies
 
 What makes a program faster or right, and is not what ExecuTorch's documented lines export.
-`workbench profile` names a remedy in a finding and tries the best of them on the part of the program
+`workbench profile` names a remedy in a finding and tries the best of them on the part of a program
 that they change, `workbench findings RUN --check` tries more, `--rewrite NAME[,NAME]` applies them,
 and `workbench optimize` measures them on the whole program. A part is recognised by what it
 computes: it is run on random tensors beside its replacement. *same* means but for rounding.

@@ -333,7 +333,8 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
     if last.target in (aten.conv2d.default, aten.convolution.default):
         return None
     for source, nodes in _parts_across_products(finder, last):
-        if len(nodes) < 2 or not is_float(source) or len(value(source).shape) != 4:
+        moves = any(node.target in _SHIFTS for node in nodes)
+        if len(nodes) < 2 or not moves or not is_float(source) or len(value(source).shape) != 4:
             continue
         key = ("convolution", finder.identify(nodes, [source]))
         if key not in finder.memory:
@@ -374,6 +375,11 @@ def _parts_across_products(finder: Finder, last: Node) -> Iterator[tuple[Node, l
         frontier.update(finder.varying(newest))
 
 
+#: What a convolution by hand looks at the neighbours with.
+_SHIFTS = {
+    aten.im2col.default, aten.slice.Tensor, aten.roll.default, aten.unfold.default,
+    aten.index.Tensor, aten.narrow.default, aten.split.Tensor, aten.chunk.default,
+}  # fmt: skip
 #: Operators of a convolution by hand, at most.
 _MOST_PART = 80
 

@@ -122,7 +122,7 @@ def find_slower(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
             keys,
             "check which kernel it runs with the extension; a build without that kernel, or "
             "another dtype, avoids it",
-            "workbench export MODEL --dtype int8",
+            "wb.show(wb.open_run('RUN_DIR'), 'kernels')",
         )
 
 
