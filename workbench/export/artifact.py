@@ -157,8 +157,8 @@ def _export_model(
         root = Path(root) if root else store.default_root(model.name)
         digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
         pte = _pte_path(f"{model.name}-{digest[:8]}", options, root)
-    cached = None if options.fresh else _open_export(pte, made_from)
-    if cached and (not options.etrecord or (cached.export and cached.export.etrecord)):
+    cached = _reuse(pte, made_from, options)
+    if cached:
         report(f"{pte.name}: up to date", 1.0)
         _report_problems(cached, report)
         return cached
@@ -181,7 +181,8 @@ def _export_model(
     }
     stack.enter_context(store.lock_writers(pte.parent))
     # Another process may have exported the same meanwhile.
-    if not options.fresh and (cached := _open_export(pte, made_from)):
+    cached = _reuse(pte, made_from, options)
+    if cached:
         _report_problems(cached, report)
         return cached
     report(f"writing {pte.name}", 0.95)
@@ -273,6 +274,13 @@ def recall_model(graph: str) -> tuple[Any, Any] | None:
     reference, inputs = _EXPORTED.get(graph, (None, None))
     module = reference() if reference else None
     return None if module is None else (module, inputs)
+
+
+def _reuse(pte: Path, made_from: dict[str, str], options: ExportOptions) -> Program | None:
+    """An export that is up to date and has an ETRecord if one is wanted."""
+    cached = None if options.fresh else _open_export(pte, made_from)
+    has_etrecord = bool(cached and cached.export and cached.export.etrecord)
+    return cached if has_etrecord or not options.etrecord else None
 
 
 def _open_export(pte: Path, made_from: dict[str, str]) -> Program | None:

@@ -72,7 +72,8 @@ def rewrite_operators(
             _replace(exported, each)
             counts[each.name] += 1
         exported.graph.eliminate_dead_code()
-        _join_equal(exported)
+        if "loops" in names:  # each step has got a whole that all of them share
+            _join_equal(exported)
     if counts:
         exported.graph.lint()
         exported.graph_module.recompile()
@@ -125,9 +126,13 @@ def find_remedies(
     finders = {k: find for k, find in _list_finders(exported, backend).items() if k in names}
     taken: set[Node] = set()
     for node in reversed(finder.nodes):
-        if node in taken or node.op != "call_function" or node in finder.constants:
+        if node in taken or node.op != "call_function":
             continue
-        for find in finders.values():
+        for name, find in finders.items():
+            # What depends on no input is the export's to compute, unless asked for by its operator.
+            asked = finder.outside is None and (name in _RULES or name in _XNNPACK_RULES)
+            if node in finder.constants and not asked:
+                continue
             part = None
             with contextlib.suppress(Exception):  # operators may refuse these values
                 part = find(finder, node)

@@ -45,5 +45,5 @@ def apply(m: Measurement, remedy: str) -> str:
     """The command that exports a program with one more remedy, and the code that does the same."""
     applied = m.export.rewrite if m.export else ()
     code = REMEDIES[remedy].code
-    text = command(m, rewrite=(*applied, remedy))
-    return f"{text}\n{code}" if code else text
+    lines = [command(m, rewrite=(*applied, remedy)), *(f"# {line}" for line in code.splitlines())]
+    return "\n".join(lines)

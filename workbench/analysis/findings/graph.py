@@ -382,7 +382,7 @@ def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[
                 action += "; tensors of one pixel, as after pooling, are then copied between two "
                 action += "delegates, which costs a part of that"
                 gain = Gain.at_most(gain.ms)
-            hint = f"{commands.command(m, channels_last=True)}\n{hint}"
+            hint = f"{commands.command(m, channels_last=True)}\n# {hint}"
             yield Finding(title, gain, keys, action, hint, remedy="channels_last")
             continue
         action, hint = _ONE_LAYOUT
