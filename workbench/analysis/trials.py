@@ -38,8 +38,8 @@ if TYPE_CHECKING:  # these import PyTorch
 
 #: Restarts of both sides, and seconds that all of them are timed for.
 RESTARTS, SECONDS = 5, 0.5
-#: What a part that runs alone may take more or less than in its program, whose operators leave other
-#: data in the caches: of vit_tiny's attention and layer norms, 4 and 5 % of the time of their parts.
+#: What a part that runs alone may take more or less than in its program, where other data is in the
+#: caches: of vit_tiny's attention and layer norms, 4 and 5 % of the time of their parts.
 APART = 0.05
 #: Operators of the parts that are tried together, at most.
 _MOST_OPERATORS = 200
