@@ -1,12 +1,15 @@
 """Remedies are found by what a graph computes, in several spellings of each kind."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as fn
 
+import workbench as wb
+from workbench.analysis.checks import keep_checks, read_checks
 from workbench.export.equivalence import Finder, count_operators
 from workbench.export.rewrite import find_remedies, rewrite_operators
 from workbench.options import REWRITES, ExportOptions
@@ -256,3 +259,39 @@ def test_every_remedy_has_its_code_and_its_name():
     without = {name for name, remedy in REMEDIES.items() if not remedy.code}
     assert without == {"batch", "sums", "concatenations", "scalars", "readers", "linears"}
     assert ExportOptions(rewrite=("pooling",)).rewrite == ("pooling",)
+
+
+@pytest.mark.ci
+def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path):
+    """Padded, an average pooling runs outside of delegates, and a convolution is faster."""
+    torch.manual_seed(0)
+    stem, head = nn.Conv2d(3, 16, 3, 2, 1), nn.Conv2d(16, 4, 1)
+    module = Net(lambda net, x: head(fn.avg_pool2d(stem(x).relu(), 3, 1, 1)), stem, head).eval()
+    image = torch.randn(1, 3, 64, 64)
+    program = wb.export_model(module, image, root=tmp_path, progress=quiet)
+    assert program.export.rewrites[0].name == "pooling"
+    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
+    run = wb.measure(program, options=brief, root=tmp_path, progress=quiet)
+    (promise,) = run.findings[run.findings["remedy"] == "pooling"].to_dict("records")
+    assert promise["basis"] not in ("checked", "measured")
+    found = run.findings.check()
+    (kept,) = wb.open_run(run.path).findings.query("remedy == 'pooling'").to_dict("records")
+    assert found.query("remedy == 'pooling'")["basis"].item() == kept["basis"] == "checked"
+    assert 0 < kept["low_ms"] < kept["gain_ms"] < kept["high_ms"]
+    assert "tried on this part" in kept["action"]
+    (check,) = wb.check_findings(run, top=1) or read_checks(run.path)
+    assert check.kernels == (1, 0) and check.sqnr_db > 100 and check.restarts == 5
+    changed = replace(check, gain_ms=-1.0, low_ms=-1.1, high_ms=-0.9)
+    keep_checks(run.path, [changed])
+    refused = wb.open_run(run.path).findings
+    assert "pooling" not in set(refused["remedy"])
+    assert refused["action"].str.contains("does not help").any()
+
+
+def quiet(text, fraction):
+    """Report nothing."""
+
+
+def test_a_run_of_another_model_is_not_checked_with_this_one(tmp_path):
+    run = wb.open_run(wb.sample_run("toy_cnn"))
+    assert wb.check_findings(run, nn.Linear(2, 2), torch.randn(1, 2)) == []

@@ -73,7 +73,7 @@ MOST_RESTARTS = 200
 #: Seconds in which a runner is found that was compiled before; a new one takes longer.
 COMPILED_S = 0.5
 #: Seconds after which `profile` tries no further remedy.
-CHECKED_S = 4.0
+CHECKED_S = 6.0
 #: What `profile` measures, by how long it may take.
 EFFORTS: dict[str, dict[str, Any]] = {
     "full": {},
@@ -189,7 +189,6 @@ def profile(
         if effort == "full" and measure.evidence and target is HOST:
             with optional("trying remedies", tell):
                 check_findings(run, within_s=CHECKED_S, runner=runner, progress=tell)
-                run = open_run(run, categories=categories)
 
         def write() -> None:
             with optional("CSV and JSON files", tell):

@@ -33,8 +33,6 @@ class Findings(pd.DataFrame):
         """Try the remedies of the first findings, as `check_findings`; returns the new findings."""
         with show_progress() as progress:
             self.run.try_remedies(self.run, model, top=top, progress=progress)
-        for measurement in self.run.measurements:
-            vars(measurement).pop("findings", None)
         return self.run.findings
 
 

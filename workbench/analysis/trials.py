@@ -108,6 +108,8 @@ def check_findings(
         with silence():
             checks.append(_try(loaded, trace, export, rewrite, measurement, runner))
     keep_checks(run.path, checks)
+    for each in run.measurements:  # which know only the findings from before
+        vars(each).pop("findings", None)
     return checks
 
 

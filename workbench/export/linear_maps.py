@@ -161,9 +161,9 @@ def _list_matrices(linear: Map, x: torch.Tensor, axes: list[int]) -> list[torch.
     matrices = [_show_matrix(linear, x, axis, axes) for axis in axes]
     if any(matrix is None for matrix in matrices):
         return None
-    shown = [matrix for matrix in matrices if matrix is not None]
+    bases = [matrix for matrix in matrices if matrix is not None]
     expected, result = linear(x), x
-    for axis, matrix in zip(axes, shown, strict=True):
+    for axis, matrix in zip(axes, bases, strict=True):
         result = torch.tensordot(result, matrix, ([axis], [0])).movedim(-1, axis)
     # Each matrix of several is known but for a factor.
     power = float(result.double().square().sum())
@@ -171,11 +171,11 @@ def _list_matrices(linear: Map, x: torch.Tensor, axes: list[int]) -> list[torch.
         return None
     factor = float((result.double() * expected.double()).sum()) / power
     if len(axes) > 1:
-        shown[0] = shown[0] if abs(factor - 1) < 1e-6 else shown[0] * factor
+        bases[0] = bases[0] if abs(factor - 1) < 1e-6 else bases[0] * factor
     elif abs(factor - 1) > 1e-3:
         return None
     least = LEAST_DB[x.element_size()] - 2 * REORDERED_DB
-    return shown if sqnr(result * factor, expected) >= least else None
+    return bases if sqnr(result * factor, expected) >= least else None
 
 
 def _show_matrix(linear: Map, x: torch.Tensor, axis: int, axes: list[int]) -> torch.Tensor | None:
@@ -194,7 +194,7 @@ def _show_matrix(linear: Map, x: torch.Tensor, axis: int, axes: list[int]) -> to
     if runs > _MOST_RUNS or size * columns > MOST_ELEMENTS:
         return None
     numbers = torch.arange(rows).view([x.shape[a] if a in free else 1 for a in range(x.ndim)])
-    found, places = list[torch.Tensor](), dict[int, int]()
+    answers, places = list[torch.Tensor](), dict[int, int]()
     for run in range(runs):
         wanted = (numbers + run * rows) % size
         basis = torch.nn.functional.one_hot(wanted.movedim(axis, -1).squeeze(-1), size)
@@ -203,8 +203,8 @@ def _show_matrix(linear: Map, x: torch.Tensor, axis: int, axes: list[int]) -> to
         for other in others:  # the position where the vector of that axis left most
             power = result.abs().movedim(other, 0).flatten(1).sum(1)
             result = result.narrow(other, places.setdefault(other, int(power.argmax())), 1)
-        found.append(result.movedim(axis, -1).reshape(rows, columns))
-    matrix = torch.cat(found)[:size]
+        answers.append(result.movedim(axis, -1).reshape(rows, columns))
+    matrix = torch.cat(answers)[:size]
     largest = float(matrix.abs().max())
     return _round(matrix / largest if others and largest else matrix)
 
@@ -339,9 +339,9 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
         key = ("convolution", finder.identify(nodes, [source]))
         if key not in finder.memory:
             finder.memory[key] = _find_filter(finder, nodes, source, last)
-        found = finder.memory[key]
-        if found is not None:
-            weights, padding, bias = found
+        convolution = finder.memory[key]
+        if convolution is not None:
+            weights, padding, bias = convolution
             text = f"a convolution of {weights.shape[2]} x {weights.shape[3]} instead of "
             text += f"{len(nodes)} operators"
             build = partial(_convolve, list(value(last).shape), padding)
@@ -428,8 +428,8 @@ def _find_filter(
     again = aten.conv2d.default(x, weights, None, [1, 1], padding)
     if sqnr(again, linear(x)) < LEAST_DB[x.element_size()] - REORDERED_DB:
         return None
-    shown = offset.reshape(result)
-    return weights, padding, [shown] if offset.count_nonzero() else []
+    bias = offset.reshape(result)
+    return weights, padding, [bias] if offset.count_nonzero() else []
 
 
 def _split_positions(count: int, height: int, width: int) -> tuple[int, int]:

@@ -144,26 +144,25 @@ def find_groups(finder: Finder, last: Node) -> Equivalent | None:
         return _find_grouped_attention(finder, last)
     if last.target not in (aten.matmul.default, aten.bmm.default) or len(last.args) != 2:
         return None
-    left, right = (
-        (each for each in last.all_input_nodes) if len(last.all_input_nodes) == 2 else (None, None)
-    )
-    if left is None or right is None or len(value(left).shape) != 4:
+    operands = last.all_input_nodes
+    if len(operands) != 2 or len(value(operands[0]).shape) != 4:
         return None
-    repeated = _find_heads(finder, right, (False, True))
+    query, keys = operands
+    repeated = _find_heads(finder, keys, (False, True))
     if repeated is None:
         return None
     source, nodes, turned = repeated
-    batch, heads, rows, width = value(left).shape
+    batch, heads, rows, width = value(query).shape
     shared = value(source).shape[1]
     result = list(value(last).shape)
 
-    def build(left: Any, source: Any) -> Any:
-        left = aten.reshape.default(left, [batch, shared, heads // shared * rows, width])
-        right = aten.transpose.int(source, -2, -1) if turned else source
-        return aten.reshape.default(aten.matmul.default(left, right), result)
+    def build(query: Any, source: Any) -> Any:
+        query = aten.reshape.default(query, [batch, shared, heads // shared * rows, width])
+        keys = aten.transpose.int(source, -2, -1) if turned else source
+        return aten.reshape.default(aten.matmul.default(query, keys), result)
 
     text = f"{name_of(last)} of {heads // shared} heads at once instead of repeated operands"
-    return Equivalent("groups", text, (*nodes, last), last, (left, source), build)
+    return Equivalent("groups", text, (*nodes, last), last, (query, source), build)
 
 
 def _find_heads(
