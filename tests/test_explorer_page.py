@@ -323,7 +323,8 @@ def test_findings_select_their_operators(open_page):
         assert f"finding {number + 1}" in crumbs(page)
         shown = int(page.locator(".t-grid").get_attribute("aria-rowcount")) - 1
         assert shown == len(row["keys"].splitlines())
-        assert page.get_by_label("Command").inner_text() == row["hint"]
+        commands = page.get_by_label("Command").all_inner_texts()
+        assert commands == [row["hint"]] * bool(row["hint"])
         page.locator(".card").nth(number).click()
     assert crumbs(page) == ["mobilenet_v3_small"]
 

@@ -85,8 +85,10 @@ def explain_float(row: Mapping[str, Any], export: Export) -> str:
     """Why an operator of the operators frame does not run in its dtype, as far as is known."""
     if not is_quantized(export.dtype):
         return f"XNNPACK has no {export.dtype} kernel for it on this CPU"
-    known = cannot_quantize(row, export.dtype, module_dtypes(export), group_size(export))
-    return known or "no pattern of XNNPACK's quantiser has it"
+    cause = cannot_quantize(row, export.dtype, module_dtypes(export), group_size(export))
+    if not cause and row["family"] == "deconvolution":
+        return "a transposed convolution in groups: XNNPACK's quantiser has a pattern for one group"
+    return cause or "no pattern of XNNPACK's quantiser has it"
 
 
 def cannot_quantize(

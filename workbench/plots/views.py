@@ -534,11 +534,14 @@ def _show_finding(row: dict[str, Any]) -> Table:
     page += f"<p>{to_html(place)}Gain: {to_html(gain)}.</p><p>To do: {to_html(action)}.</p>"
     code, lines = f"<pre><code>{html.escape(hint)}</code></pre>", hint.count("\n") + 1
     fold = f"<details><summary>{lines} lines of code</summary>{code}</details>"
-    page += fold if lines > 3 else code
+    if hint:
+        page += fold if lines > 3 else code
     page += f"<p>Evidence: <cite>{html.escape(heading)}</cite></p>"
     text = f"**{to_markdown(title)}.** {to_markdown(f'{place}Gain: {gain}')}. "
-    text += f"To do: {to_markdown(action)}. `` " + hint.replace("`", "'")
-    text += f' `` Evidence: "{heading}".'
+    text += f"To do: {to_markdown(action)}. "
+    if hint:
+        text += "`` " + hint.replace("`", "'") + " `` "
+    text += f'Evidence: "{heading}".'
     return Table(page, text)
 
 

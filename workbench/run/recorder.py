@@ -22,6 +22,7 @@ from workbench.records.runs import (
     Start,
     kit_result,
 )
+from workbench.run.allocation import MOST_RESTARTS
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner
 from workbench.run.session import RunnerSession
@@ -41,9 +42,8 @@ from workbench.upstream import describe_version
 #: Without it, XNNPACK's delegate reports operators to every tracer (``native/upstream.h``).
 PROFILER = "profiler symbol"
 
-#: Bytes of an event in a trace, and of all traces of a run; a run whose restarts follow from a
-#: budget has at most so many.
-EVENT_BYTES, TRACES_BYTES, MOST_RESTARTS = 92, 24_000_000, 40
+#: Bytes of an event in a trace, and of all traces of a run.
+EVENT_BYTES, TRACES_BYTES = 92, 24_000_000
 
 #: Thread count, restart, and whether it is traced: a fresh process of every experiment.
 Step: TypeAlias = tuple[int, int, bool]

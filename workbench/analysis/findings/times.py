@@ -51,6 +51,10 @@ _QUANTIZE = {
         "write the cell with nn.Linear layers, which the quantiser sees",
         "gates = self.input(x) + self.hidden(h)  # two nn.Linear, in a loop over the steps",
     ),
+    "a transposed convolution": (
+        "use one group, which the quantiser has (another network: retrain it)",
+        "nn.ConvTranspose2d(channels, channels, 2, 2, groups=1)",
+    ),
     "not a linear layer": (
         "export in int8, which quantises convolutions too",
         "int8",
