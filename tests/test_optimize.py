@@ -303,7 +303,7 @@ class Spelled(nn.Module):
 def offer(exported):
     """What computes the same in fewer operators, or with less work."""
     names = ("functions", "order", "lookups")
-    return list(find_remedies(Finder(exported), exported, names, "xnnpack"))
+    return list(find_remedies(Finder(exported), names, "xnnpack"))
 
 
 @pytest.mark.parametrize(("text", "function", "x"), SPELLINGS)

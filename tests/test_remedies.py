@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as fn
 
 import workbench as wb
-from workbench.analysis.checks import keep_checks, read_checks
+from workbench.analysis.promises import keep_checks, read_checks
 from workbench.export.equivalence import Finder, count_operators
 from workbench.export.rewrite import find_remedies, rewrite_operators
 from workbench.options import REWRITES, ExportOptions
@@ -197,7 +197,7 @@ def calls(exported):
 def test_a_kind_is_found_and_its_replacement_computes_the_same(name, number):
     module, inputs = make(name, number)
     exported = torch.export.export(module, inputs)
-    parts = list(find_remedies(Finder(exported), exported, [name], "xnnpack"))
+    parts = list(find_remedies(Finder(exported), [name], "xnnpack"))
     assert parts, "nothing was found"
     expected = module(*inputs)
     counts = rewrite_operators(exported, [name], "xnnpack")
@@ -214,7 +214,7 @@ def test_a_part_is_shown_to_be_equal_before_it_is_offered(name, number):
     module, inputs = make(name, number)
     exported = torch.export.export(module, inputs)
     finder = Finder(exported)
-    for part in find_remedies(finder, exported, [name], "xnnpack"):
+    for part in find_remedies(finder, [name], "xnnpack"):
         assert REMEDIES[name].differs or finder.prove(part).sqnr_db > 80
         assert count_operators(part) >= 0
 

@@ -212,6 +212,8 @@ _TABLE = (
 )
 REMEDIES = {remedy.name: remedy for remedy in _TABLE}
 
+#: What is said of an operator that nothing in the table replaces, and the rule that finds it.
+NO_REMEDY = "no known remedy"
 #: The nearest function for a kernel that no remedy replaces: another one, or upstream's own way.
 NEAREST: dict[str, tuple[str, str]] = {
     "upsample_nearest2d": (

@@ -1,21 +1,19 @@
 """Measure one layer of a run's model alone, and compare it with its times within the model."""
 
 import math
-import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.exports import model_spec
+from workbench.analysis.exports import trusted_spec
 from workbench.analysis.findings.gains import time_spent
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement, Run
 from workbench.errors import UsageError, WorkbenchError
 from workbench.export.artifact import export_model
 from workbench.frames import format_range
-from workbench.models.registry import parse_name
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.records.runs import LADDER_TOGGLE
 from workbench.run.ceilings import trusted_target
@@ -101,10 +99,7 @@ def replay_layer(
     if export is None:
         raise UsageError("the run's program was not exported here", where=run_dir)
     target = target or trusted_target(run, within.path)
-    spec = model or model_spec(export)
-    if not model and parse_name(spec).file:
-        hint = f"if you trust it: --model {shlex.quote(spec)}"
-        raise UsageError(f"the run's model is code in {spec}", where=run_dir, hint=hint)
+    spec = model or trusted_spec(export, Path(run_dir))
     progress(f"{layer}: exporting", 0.0)
     part = take_layer(load_model(spec), layer)
     root = within.path.parent.parent / "replay" / safe_name(layer)

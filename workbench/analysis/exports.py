@@ -1,6 +1,7 @@
 """Exports of a model side by side, from their records."""
 
 import math
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pandas as pd
 
 from workbench.analysis.quality import describe_noise
 from workbench.errors import UsageError
-from workbench.models.registry import list_models, restore_name
+from workbench.models.registry import list_models, parse_name, restore_name
 from workbench.records.runs import Export
 from workbench.store import load_record
 
@@ -42,6 +43,15 @@ def model_spec(export: Export) -> str:
     if export.source.endswith(".py"):
         return f"{export.source}:{export.model}"
     return restore_name(export.model)
+
+
+def trusted_spec(export: Export, where: Path) -> str:
+    """The same, of a run in a folder, which may be a stranger's; UsageError if it is code."""
+    spec = model_spec(export)
+    if parse_name(spec).file:
+        hint = f"if you trust it: --model {shlex.quote(spec)}"
+        raise UsageError(f"the run's model is code in {spec}", where=where, hint=hint)
+    return spec
 
 
 def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:

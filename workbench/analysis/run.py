@@ -20,7 +20,6 @@ import pandas as pd
 from workbench import frames
 from workbench.analysis import (
     atlas,
-    checks,
     compare,
     dtypes,
     layers,
@@ -28,6 +27,7 @@ from workbench.analysis import (
     machine_code,
     memory,
     operators,
+    promises,
     quality,
     roofline,
     sme2,
@@ -464,7 +464,7 @@ class Run:
         ).sort_values("share", ascending=False, kind="stable")
         latency = merged["of"] == "latency"
         merged = pd.concat([merged[latency], merged[~latency]], ignore_index=True)
-        return checks.Findings(merged.assign(rank=np.arange(1, len(merged) + 1)), self)
+        return promises.Findings(merged.assign(rank=np.arange(1, len(merged) + 1)), self)
 
     @frame_property
     def quality(self) -> pd.DataFrame:
@@ -1052,11 +1052,11 @@ class Measurement:
                 if study.machine == str(self.run.record.host.get("cpu")):
                     sha256 = self.export.sha256
                     findings = variants.add_measured(findings, study, sha256, self.threads)
-            made = checks.read_checks(self.run.path)
+            made = promises.read_checks(self.run.path)
             tried = [check for check in made if check.program == self.export.sha256]
-            findings = checks.add_checked(findings, tried) if tried else findings
+            findings = promises.add_checked(findings, tried) if tried else findings
         findings = findings.assign(hint=findings["hint"].map(self.complete_command))
-        return checks.Findings(findings, self.run)
+        return promises.Findings(findings, self.run)
 
     def complete_command(self, command: str) -> str:
         """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import tempfile
 import time
 from collections.abc import Sequence
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.analysis.checks import BEST, keep_checks, read_checks
-from workbench.analysis.exports import model_spec
+from workbench.analysis.exports import trusted_spec
+from workbench.analysis.promises import BEST, keep_checks, read_checks
 from workbench.analysis.statistics import half_width
 from workbench.errors import UsageError
 from workbench.export.artifact import recall_model
@@ -22,10 +21,9 @@ from workbench.export.layers import count_calls
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import open_program
 from workbench.export.runtimes import read_options, reload_model
-from workbench.models.registry import parse_name
 from workbench.options import Progress, silent
 from workbench.process import silence
-from workbench.records.checks import Check
+from workbench.records.checks import Trial
 from workbench.records.runs import Export, Rewrite
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner, find_runner, open_runner
@@ -55,7 +53,7 @@ def check_findings(
     within_s: float = math.inf,
     runner: Runner | None = None,
     progress: Progress = silent,
-) -> list[Check]:
+) -> list[Trial]:
     """Try the remedies of a run's first findings, and keep what they brought in the run's folder.
 
     The parts of the program that a remedy changes are exported with and without it, with the inputs
@@ -136,10 +134,11 @@ def _find_model(
     from workbench.models.inputs import choose_inputs
     from workbench.models.loader import load_model
 
-    spec, recalled = model_spec(export), recall_model(export.graph)
-    if model is None and not recalled and (not export.spec or parse_name(spec).file):
-        hint = f"if you trust it: --model {shlex.quote(spec)}" if export.spec else "pass the module"
-        raise UsageError(f"the run's model is code of {spec}", where=run.path, hint=hint)
+    recalled = recall_model(export.graph)
+    if model is None and not recalled:
+        if not export.spec:
+            raise UsageError("the run's model was a module", where=run.path, hint="pass it")
+        trusted_spec(export, run.path)
     with silence():
         if model is not None:
             inputs = recalled[1] if inputs is None and recalled else inputs
@@ -150,20 +149,20 @@ def _find_model(
             loaded = reload_model(open_program(run.subject.program.pte))
         trace = trace_model(loaded)
     if trace.graph != export.graph:
-        raise UsageError(f"{spec} has changed since it was exported", where=run.path)
+        raise UsageError("the model has changed since it was exported", where=run.path)
     return loaded, trace
 
 
 def _try(
     model: LoadedModel, trace: TracedModel, export: Export, rewrite: Rewrite,
     measurement: Measurement, runner: Runner,
-) -> Check:  # fmt: skip
+) -> Trial:  # fmt: skip
     """The parts of one remedy, without and with it."""
     from workbench.export.lower import lower_model, trace_model
     from workbench.export.part import extract
 
     whole = not rewrite.parts
-    check = Check(export.sha256, rewrite.name, rewrite.text, parts=len(rewrite.parts) or 1)
+    check = Trial(export.sha256, rewrite.name, rewrite.text, parts=len(rewrite.parts) or 1)
     names, tried = _choose_parts(rewrite)
     options = replace(read_options(export), rewrite=export.rewrite, fresh=True)
     changed = replace(options, rewrite=(*options.rewrite, rewrite.name))
@@ -171,8 +170,10 @@ def _try(
         changed = replace(options, dtype=rewrite.name)
     try:
         part = model if whole else extract(model, trace.exported, names)
-        before = lower_model(part, options, trace_model(part), remedies=False)
-        after = lower_model(part, changed, trace_model(part), remedies=False)
+        traced = trace if whole else trace_model(part)
+        before, after = (
+            lower_model(part, chosen, traced, remedies=False) for chosen in (options, changed)
+        )
         sqnr_db = _compare(before, after, export.dtype)
         if not whole and rewrite.name not in after.rewrite:
             return replace(check, problem="it does not apply to the part alone")

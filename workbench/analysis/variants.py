@@ -13,12 +13,11 @@ from workbench.frames import VARIANTS, check
 from workbench.options import ExportOptions
 from workbench.records.codec import parse_json, structure, upgrade
 from workbench.records.optimize import Study, Variant
+from workbench.remedies import NO_REMEDY
 
 STUDY = "optimize.json"
 #: Rules whose findings only another dtype helps against.
 _FLOORS = ("compute-bound", "dtype")
-#: Rules whose findings name no way out.
-_LAST = ("no known remedy",)
 #: The rule whose findings say that something is slow, and not why.
 _SYMPTOM = "other runtimes"
 #: What an objective other than latency makes small.
@@ -104,7 +103,7 @@ def rank_findings(findings: pd.DataFrame, by_gain: bool = True) -> pd.DataFrame:
         expected = findings["gain_ms"].fillna(findings["high_ms"] / 2)
         floor = findings["rule"].isin(_FLOORS) & (findings["basis"] != "measured")
         latency = findings["of"] == "latency"
-        hopeless = findings["rule"].isin(_LAST)
+        hopeless = findings["rule"] == NO_REMEDY
         group = np.select([latency & expected.isna(), ~latency, hopeless, floor], [4, 3, 2, 1], 0)
         order = pd.DataFrame({"group": group, "gain": -expected}, findings.index)
         findings = findings.loc[order.sort_values(["group", "gain"], kind="stable").index]

@@ -137,7 +137,7 @@ def _export_model(
     _check_options(options)
     report("importing torch", 0.0)
     from workbench.export import accuracy, failure
-    from workbench.export.differences import list_differences
+    from workbench.export.differences import describe_differences
     from workbench.export.lower import trace_model
     from workbench.models.inputs import choose_inputs, name_dimensions
     from workbench.models.loader import SEED, LoadedModel, load_model
@@ -229,7 +229,7 @@ def _export_model(
         rewrite=lowered.rewrite,
         graph=trace.graph,
         missing=upstream.find_missing(),
-        differences=list_differences(model, options, trace.exported, lowered.arguments),
+        differences=describe_differences(model, options, trace.exported, lowered.arguments),
         **checked,
         made_from=made_from,
         spec=str(given) if plain else "",

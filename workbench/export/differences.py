@@ -23,7 +23,7 @@ _HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 _SMALL_BATCH = 15
 
 
-def list_differences(
+def describe_differences(
     model: LoadedModel,
     options: ExportOptions,
     exported: ExportedProgram,

@@ -7,7 +7,7 @@ the same function.
 import contextlib
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from workbench.upstream import find_schema
 
 aten: Any = torch.ops.aten
 #: Operators of a part at most, the largest tensors of one that is searched, and of one of a rule.
-_MOST_NODES, MOST_ELEMENTS, _MOST_PROVEN = 24, 1 << 20, 1 << 23
+_MOST_NODES, MOST_ELEMENTS, MOST_PROVEN = 24, 1 << 20, 1 << 23
 #: The least signal to noise ratio of what is equal but for rounding, in dB, by bytes of an element.
 LEAST_DB = {8: 110.0, 4: 110.0, 2: 50.0}
 #: Noise that sums in another order add, in dB.
@@ -89,11 +89,16 @@ class Finder:
             for node in self.nodes
             if names.get(node.name) in tensors.keys() - changed
         }
-        for node in self.nodes:  # what depends on no input
+        #: What depends on no input, however large and whatever it calls.
+        self.fixed: set[Node] = set()
+        given = set(signature.user_inputs)
+        for node in self.nodes:
+            if node.name not in given and self.fixed.issuperset(node.all_input_nodes):
+                self.fixed.add(node)
             fixed = node.op == "call_function" and self.constants.keys() >= {*node.all_input_nodes}
             if fixed and is_pure(node) and elements(node) <= MOST_ELEMENTS:
                 with contextlib.suppress(Exception):  # a failure costs a remedy, nothing else
-                    self.constants[node] = call(node, self.constants)
+                    self.constants[node] = evaluate(node, self.constants)
         self.tries = _TRIED
         self.samples: dict[Any, torch.Tensor] = {}
         #: What equal parts are, by whatever identifies them.
@@ -134,7 +139,7 @@ class Finder:
         """The result of the last of some nodes."""
         values = {**self.constants, **given}
         for node in nodes:
-            values[node] = call(node, values)
+            values[node] = evaluate(node, values)
         return values[[*nodes][-1]]
 
     def identify(self, nodes: Sequence[Node], sources: Sequence[Node]) -> Any:
@@ -167,7 +172,7 @@ class Finder:
             for source in each.sources
         }
         self.tries -= elements(each.result) + sum(map(elements, each.nodes))
-        if self.tries < 0 or max(map(elements, each.nodes)) > _MOST_PROVEN:
+        if self.tries < 0 or max(map(elements, each.nodes)) > MOST_PROVEN:
             return -math.inf
         with torch.no_grad():
             expected = self.run(each.nodes, given)
@@ -184,6 +189,19 @@ def count_operators(each: Equivalent) -> int:
     sources = [*each.sources, *each.constants]
     each.build(*(Proxy(graph.placeholder(f"x{n}"), tracer) for n, _ in enumerate(sources)))
     return sum(n.op == "call_function" and n.target not in VIEWS for n in graph.nodes)
+
+
+def rows_along(shape: Sequence[int], axes: Iterable[int]) -> tuple[int, Build]:
+    """How many elements some axes have together, and what makes a row of them of a tensor."""
+    along = sorted(axis % len(shape) for axis in axes)
+    order = [*(axis for axis in range(len(shape)) if axis not in along), *along]
+    width = math.prod(shape[axis] for axis in along)
+
+    def gather(x: Any) -> Any:
+        x = aten.permute.default(x, order) if order != sorted(order) else x
+        return aten.reshape.default(x, [math.prod(shape) // width, width])
+
+    return width, gather
 
 
 def _sample(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -219,7 +237,7 @@ def readers(node: Node) -> list[Node]:
     return [user for user in node.users if "_assert" not in str(user.target)]
 
 
-def call(node: Node, values: Any) -> Any:
+def evaluate(node: Node, values: Any) -> Any:
     """The result of a node, from those of others."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source])
     return function_of(node)(*args, **kwargs)

@@ -16,17 +16,18 @@ from torch.fx import Node
 from workbench.export.equivalence import (
     LEAST_DB,
     MOST_ELEMENTS,
+    MOST_PROVEN,
     PRODUCTS,
     REORDERED_DB,
     VIEWS,
     Equivalent,
     Finder,
-    call,
     is_float,
     is_pure,
     is_static,
     name_of,
     readers,
+    rows_along,
     sqnr,
     value,
 )
@@ -254,17 +255,13 @@ def _reduce(last: Node, source: Node) -> Equivalent | None:
         return None
     shape = list(value(source).shape)
     given: Any = last.args[1] if len(last.args) > 1 and last.args[1] else range(len(shape))
-    axes = sorted(axis % len(shape) for axis in given)
-    kept = [axis for axis in range(len(shape)) if axis not in axes]
-    width, result = math.prod(shape[axis] for axis in axes), list(value(last).shape)
+    width, gather_rows = rows_along(shape, given)
+    result = list(value(last).shape)
     number = 1 / width if last.target is aten.mean.dim else 1.0
     row = torch.full((1, width), number, dtype=value(source).dtype)
-    order = [*kept, *axes]
 
     def build(x: Any, row: Any) -> Any:
-        x = aten.permute.default(x, order) if order != sorted(order) else x
-        x = aten.reshape.default(x, [math.prod(shape[axis] for axis in kept), width])
-        return aten.reshape.default(aten.linear.default(x, row), result)
+        return aten.reshape.default(aten.linear.default(gather_rows(x), row), result)
 
     text = f"{name_of(last)} as a product with constants"
     return Equivalent("matrices", text, (last,), last, (source,), build, constants=(row,))
@@ -290,10 +287,10 @@ def _find_transform(finder: Finder, last: Node, source: Node) -> Equivalent | No
         padded = [basis]
     if len(padded) > _MOST_RUNS:
         return None
-    results = [call(last, finder.constants | {source: each.view(shape)}) for each in padded]
+    results = [finder.run([last], {source: each.view(shape)}) for each in padded]
     matrix = torch.cat([result.reshape(rows, count) for result in results])[:size]
     if sqnr(torch.view_as_real(x.to(matrix.dtype) @ matrix),
-            torch.view_as_real(call(last, finder.constants | {source: x}))) < 80:  # fmt: skip
+            torch.view_as_real(finder.run([last], {source: x}))) < 80:  # fmt: skip
         return None
     real, imaginary = (part.t().contiguous() for part in (matrix.real, matrix.imag))
     text = f"{name_of(last)} as products with matrices of cosines and sines"
@@ -445,7 +442,7 @@ def find_pooling(finder: Finder, last: Node) -> Equivalent | None:
     if not finder.is_outside(last) or last.target not in _POOLS:
         return None
     source: Any = last.args[0]
-    if not is_float(source, MOST_ELEMENTS * 8) or not is_static(source):
+    if not is_float(source, MOST_PROVEN) or not is_static(source):
         return None
     return _POOLS[last.target](finder, last, source)
 
@@ -471,7 +468,7 @@ def _average(finder: Finder, last: Node, source: Node) -> Equivalent | None:
     result = list(value(last).shape)
     settings = (None, strides, pads, [1, 1], channels)
     ones = torch.ones(image, dtype=dtype)
-    means = call(last, finder.constants | {source: torch.ones(shape, dtype=dtype)})
+    means = finder.run([last], {source: torch.ones(shape, dtype=dtype)})
     sums = aten.conv2d.default(ones, weights, *settings).view(result)
     border = (means / sums).view(1, *result)[:, :1] if unbatched else (means / sums)[:1, :1]
     needed = not torch.allclose(border, torch.ones_like(border), atol=1e-6)

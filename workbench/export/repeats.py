@@ -10,10 +10,11 @@ import torch
 from torch.fx import Node
 
 from workbench.export.equivalence import (
-    MOST_ELEMENTS,
+    MOST_PROVEN,
     Equivalent,
     Finder,
     elements,
+    evaluate,
     function_of,
     is_float,
     is_pure,
@@ -34,16 +35,22 @@ _HIDDEN = -1e9
 
 def find_broadcasts(finder: Finder, last: Node) -> Equivalent | None:
     """Arithmetic on a repeated tensor, which would broadcast it."""
-    if not _is_pointwise(last) or not is_pure(last) or not is_float(last, MOST_ELEMENTS * 8):
+    if not _is_pointwise(last) or not is_pure(last) or not is_float(last, MOST_PROVEN):
         return None
     inside: list[Node] = []
     places: dict[Node, Node] = {}
     for argument in last.all_input_nodes:
         _find_repeated(finder, argument, inside, places)
-    shapes = [_shape_without(argument, places) for argument in last.all_input_nodes]
-    if not places or torch.broadcast_shapes(*shapes) != value(last).shape:
-        return None
     nodes = tuple(sorted({*inside, last}, key=finder.place.__getitem__))
+    shapes: dict[Node, Sequence[int]] = {}
+    for node in nodes:
+        if node in places:
+            shapes[node] = _aligned_shape(node, places[node])
+            continue
+        operands = [shapes.get(operand, value(operand).shape) for operand in node.all_input_nodes]
+        shapes[node] = torch.broadcast_shapes(*operands)
+    if not places or shapes[last] != value(last).shape:
+        return None
     members = {*nodes}
     outer = [s for node in nodes for s in node.all_input_nodes if s not in members]
     sources = tuple(dict.fromkeys(outer))
@@ -52,10 +59,12 @@ def find_broadcasts(finder: Finder, last: Node) -> Equivalent | None:
         values = dict(zip(sources, tensors, strict=True))
         for node in nodes:
             if node in places:
-                values[node] = _align(values[places[node]], node, places[node])
+                source = places[node]
+                shape, x = _aligned_shape(node, source), values[source]
+                aligned = len(shape) == len(value(source).shape)
+                values[node] = x if aligned else aten.reshape.default(x, shape)
             else:
-                args = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-                values[node] = function_of(node)(*args[0], **args[1])
+                values[node] = evaluate(node, values)
         return values[last]
 
     names = ", ".join(dict.fromkeys(name_of(node) for node in places))
@@ -86,7 +95,7 @@ def _repeated(finder: Finder, node: Node) -> Node | None:
     sources = finder.varying(node)
     only_shape = sources[1:] if node.target is aten.expand_as.default else []
     is_copy = not _is_pointwise(node) and len(sources) - len(only_shape) == 1
-    if not is_copy or not is_pure(node) or not is_float(node, MOST_ELEMENTS * 8):
+    if not is_copy or not is_pure(node) or not is_float(node, MOST_PROVEN):
         return None
     source = sources[0]
     if not is_static(source) or elements(source) >= elements(node) or not is_float(source):
@@ -96,37 +105,17 @@ def _repeated(finder: Finder, node: Node) -> Node | None:
         x = finder.sample(source)
         others = {other: finder.sample(other) for other in only_shape}
         result = finder.run([node], {source: x, **others})
-        shape = [1] * (result.ndim - x.ndim) + list(x.shape)
+        shape = _aligned_shape(node, source)
         fits = all(a in (1, b) for a, b in zip(shape, result.shape, strict=True))
         same = fits and torch.equal(x.reshape(shape).expand(result.shape), result)
         finder.memory[key] = same
     return source if finder.memory[key] else None
 
 
-def _align(x: Any, node: Node, source: Node) -> Any:
-    """A tensor with as many dimensions as its repetition has."""
-    shape, wanted = list(value(source).shape), len(value(node).shape)
-    if len(shape) == wanted:
-        return x
-    return aten.reshape.default(x, [1] * (wanted - len(shape)) + shape)
-
-
-def _shape_without(node: Node, places: dict[Node, Node]) -> list[int]:
-    """The shape of a node if nothing that it comes from is repeated."""
-    if node in places:
-        shape = list(value(places[node]).shape)
-        return [1] * (len(value(node).shape) - len(shape)) + shape
-    inner = [n for n in node.all_input_nodes if n in places or _is_above(n, places)]
-    if not inner or not _is_pointwise(node):
-        return list(value(node).shape)
-    return list(torch.broadcast_shapes(*(_shape_without(n, places) for n in node.all_input_nodes)))
-
-
-def _is_above(node: Node, places: dict[Node, Node], depth: int = 0) -> bool:
-    if node in places:
-        return True
-    deeper = _is_pointwise(node) and depth < _LONGEST_CHAIN and len(readers(node)) == 1
-    return deeper and any(_is_above(each, places, depth + 1) for each in node.all_input_nodes)
+def _aligned_shape(node: Node, source: Node) -> list[int]:
+    """The shape of what a node repeats, with as many dimensions as the result."""
+    shape = list(value(source).shape)
+    return [1] * (len(value(node).shape) - len(shape)) + shape
 
 
 def _is_pointwise(node: Node) -> bool:
@@ -169,7 +158,7 @@ def _find_heads(
     finder: Finder, node: Node, turns: Sequence[bool]
 ) -> tuple[Node, list[Node], bool] | None:
     """The tensor whose heads a node repeats, the nodes that do, and whether it is transposed."""
-    if len(value(node).shape) != 4 or not is_float(node, MOST_ELEMENTS * 8) or not is_static(node):
+    if len(value(node).shape) != 4 or not is_float(node, MOST_PROVEN) or not is_static(node):
         return None
     inside = [node]
     while len(inside) <= _LONGEST_CHAIN:
@@ -301,7 +290,7 @@ def _add_mask(
 
 def find_loops(finder: Finder, last: Node) -> Equivalent | None:
     """Steps of a loop that one operator computes at once."""
-    if not is_pure(last) or not is_float(last, MOST_ELEMENTS * 8) or not is_static(last):
+    if not is_pure(last) or not is_float(last, MOST_PROVEN) or not is_static(last):
         return None
     if last.target in (aten.cat.default, aten.stack.default):
         return _join_slices(finder, last) or _flatten(last) or _sink(finder, last)

@@ -21,8 +21,9 @@ from workbench.export.equivalence import (
     count_operators,
     is_pure,
     readers,
+    rows_along,
 )
-from workbench.export.functions import (
+from workbench.export.formulas import (
     constant_row,
     find_function,
     find_lookup,
@@ -63,9 +64,9 @@ def rewrite_operators(
     counts: Counter[str] = Counter()
     if "doubles" in names:
         counts["doubles"] = use_single_precision(exported)
-    graph_names = [name for name in names if name in _list_finders(exported, backend)]
-    for _ in range(_MOST_ROUNDS if graph_names else 0):
-        equivalents = list(find_remedies(Finder(exported), exported, graph_names, backend))
+    in_graph = not _list_finders(backend).keys().isdisjoint(names)
+    for _ in range(_MOST_ROUNDS if in_graph else 0):
+        equivalents = list(find_remedies(Finder(exported), names, backend))
         if not equivalents:
             break
         for each in equivalents:
@@ -84,15 +85,14 @@ def rewrite_operators(
 Find = Callable[[Finder, Node], Equivalent | None]
 
 
-def _list_finders(exported: ExportedProgram, backend: str) -> dict[str, Find]:
+def _list_finders(backend: str) -> dict[str, Find]:
     """How each remedy is found in a graph, the best one first."""
     tables = _RULES | (_XNNPACK_RULES if backend == "xnnpack" else {})
-    products = partial(_product, _list_fixed(exported))
-    tables |= {"products": dict.fromkeys(_PRODUCTS, products)}
     finders: dict[str, Find] = {
         name: partial(_find_by_operator, name, rules) for name, rules in tables.items()
     }
     return finders | {
+        "products": _find_product,
         "transposes": _find_undone,
         "pooling": find_pooling,
         "convolutions": find_convolution,
@@ -119,11 +119,9 @@ def _find_by_operator(
 
 
 @torch.no_grad()
-def find_remedies(
-    finder: Finder, exported: ExportedProgram, names: Collection[str], backend: str
-) -> Iterator[Equivalent]:
+def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Iterator[Equivalent]:
     """The parts of a graph that have one of some remedies, from its end; none overlaps another."""
-    finders = {k: find for k, find in _list_finders(exported, backend).items() if k in names}
+    finders = {name: find for name, find in _list_finders(backend).items() if name in names}
     taken: set[Node] = set()
     for node in reversed(finder.nodes):
         if node in taken or node.op != "call_function":
@@ -144,7 +142,7 @@ def find_remedies(
 
 def matching_rewrites(exported: ExportedProgram, backend: str) -> list[str]:
     """The remedies, of `COMMON_REWRITES`, that would change a graph."""
-    parts = find_remedies(Finder(exported), exported, COMMON_REWRITES, backend)
+    parts = find_remedies(Finder(exported), COMMON_REWRITES, backend)
     return list(dict.fromkeys(part.name for part in parts))
 
 
@@ -284,19 +282,17 @@ def _variance(node: Any) -> Callable[..., Any] | None:
     dims = node.args[1] if len(node.args) > 1 else None
     if shape is None or isinstance(dims, bool) or _tensor(node).dtype != torch.float32:
         return None
-    axes = sorted(axis % len(shape) for axis in dims or range(len(shape)))
     correction = node.kwargs.get("correction", 1)
     if node.target in (aten.var.dim, aten.std.dim):
         correction = int(node.args[2]) if len(node.args) > 2 else 1
-    order = [*(axis for axis in range(len(shape)) if axis not in axes), *axes]
-    width, result = math.prod(shape[axis] for axis in axes), list(_tensor(node).shape)
+    width, gather_rows = rows_along(shape, dims or range(len(shape)))
+    result = list(_tensor(node).shape)
     is_root = "std" in str(node.target)
     if correction is None or width <= correction:
         return None
 
     def replacement(x: Any) -> Any:
-        x = aten.permute.default(x, order) if order != sorted(order) else x
-        x = aten.reshape.default(x, [math.prod(shape) // width, width])
+        x = gather_rows(x)
         x = aten.sub.Tensor(
             x, aten.linear.default(x, constant_row(x, width, 1 / width, torch.float32))
         )
@@ -313,13 +309,10 @@ def _length(node: Any) -> Callable[..., Any] | None:
     if shape is None or node.args[1:2] not in ((), (2,), (2.0,)) or node.kwargs:
         return None
     dtype, result = _tensor(node).dtype, list(_tensor(node).shape)
-    axes = sorted(axis % len(shape) for axis in given or range(len(shape)))
-    order = [*(axis for axis in range(len(shape)) if axis not in axes), *axes]
-    width = math.prod(shape[axis] for axis in axes)
+    width, gather_rows = rows_along(shape, given or range(len(shape)))
 
     def replacement(x: Any) -> Any:
-        x = aten.permute.default(x, order) if order != sorted(order) else x
-        x = aten.reshape.default(x, [math.prod(shape) // width, width])
+        x = gather_rows(x)
         power = aten.linear.default(aten.mul.Tensor(x, x), constant_row(x, width, 1.0, dtype))
         return aten.reshape.default(aten.sqrt.default(power), result)
 
@@ -371,10 +364,13 @@ def _is_of_image(node: Any) -> bool:
 _PRODUCTS = (aten.mm.default, aten.matmul.default, aten.linear.default)
 
 
-def _product(fixed: Collection[Node], node: Any) -> Callable[..., Any] | None:
+def _find_product(finder: Finder, node: Any) -> Equivalent | None:
     """A product of two matrices that both depend on inputs, as a batch of one."""
+    if node.target not in _PRODUCTS:
+        return None
     left, right = (list(_tensor(argument).shape) for argument in node.args[:2])
-    if node.args[1] in fixed or len(right) != 2 or len(left) < 2 or len(node.all_input_nodes) < 2:
+    fixed = node.args[1] in finder.fixed or len(node.all_input_nodes) < 2
+    if fixed or len(right) != 2 or len(left) < 2:
         return None
     shape = list(_tensor(node).shape)
     if not all(isinstance(size, int) for size in left + right):
@@ -388,16 +384,8 @@ def _product(fixed: Collection[Node], node: Any) -> Callable[..., Any] | None:
         result = aten.reshape.default(aten.bmm.default(x, weights), shape)
         return aten.add.Tensor(result, bias[0]) if bias else result
 
-    return replacement
-
-
-def _list_fixed(exported: ExportedProgram) -> set[Node]:
-    """The nodes that depend on no input."""
-    inputs, fixed = set(exported.graph_signature.user_inputs), set[Node]()
-    for node in exported.graph.nodes:
-        if node.name not in inputs and fixed.issuperset(node.all_input_nodes):
-            fixed.add(node)
-    return fixed
+    sources = tuple(argument for argument in node.args if isinstance(argument, Node))
+    return Equivalent("products", REMEDIES["products"].text, (node,), node, sources, replacement)
 
 
 def _select(node: Any) -> Callable[..., Any] | None:
@@ -533,10 +521,10 @@ def offer_rewrites(
     ``outside`` those names of which some is not delegated; ``used`` remedies are applied already.
     """
     finder = Finder(exported, outside)
-    names = [name for name in _list_finders(exported, backend) if name not in used]
+    names = [name for name in _list_finders(backend) if name not in used]
     alike: dict[tuple[str, str, float], list[tuple[Equivalent, list[str]]]] = {}
     for name in names:  # parts of several remedies may overlap
-        for part in find_remedies(finder, exported, [name], backend):
+        for part in find_remedies(finder, [name], backend):
             proven = _prove(finder, part)
             rows = [row for n in part.about or part.nodes for row in operators.get(n.name, ())]
             if proven and rows:
@@ -591,21 +579,24 @@ def use_single_precision(exported: ExportedProgram) -> int:
             if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64:
                 store[name] = tensor.float()
                 count += 1
-    nodes = list(exported.graph.nodes)
-    doubles = [n for n in nodes if _is_double(n)]
-    for node in nodes:
+    doubles = [node for node in exported.graph.nodes if _is_double(node)]
+    for node in exported.graph.nodes:
         tensor = node.meta.get("val")
-        is_tensor = isinstance(tensor, torch.Tensor)
-        if node.op == "placeholder" and node.name in names and is_tensor:
+        if node.op == "placeholder" and node.name in names and isinstance(tensor, torch.Tensor):
             if tensor.dtype == torch.float64:
                 node.meta["val"] = tensor.float()
         elif node.op == "call_function" and doubles:
             node.args = map_aggregate(node.args, _single)
             node.kwargs = map_aggregate(node.kwargs, _single)
-            args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
-            with _fake_mode(exported):
-                node.meta["val"] = node.target(*args, **kwargs)
+            _set_value(node, _fake_mode(exported))
     return count + len(doubles)
+
+
+def _set_value(node: Node, fake_mode: Any) -> None:
+    """Compute the example value of a node from those of others."""
+    args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
+    with fake_mode:
+        node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def _single(argument: Any) -> Any:
@@ -637,11 +628,11 @@ def _replace(exported: ExportedProgram, each: Equivalent) -> None:
     before, tracer = set(graph.nodes), GraphAppendingTracer(graph)
     with graph.inserting_before(node):
         result = each.build(*(Proxy(source, tracer) for source in sources))
-    with _fake_mode(exported):
-        for new in graph.nodes:
-            if new not in before:
-                args, kwargs = map_arg((new.args, new.kwargs), lambda n: n.meta["val"])
-                new.meta = {**node.meta, "val": new.target(*args, **kwargs)}
+    fake_mode = _fake_mode(exported)
+    for new in graph.nodes:
+        if new not in before:
+            new.meta = dict(node.meta)
+            _set_value(new, fake_mode)
     if isinstance(result, list):  # its readers are calls of ``getitem``
         for reader in list(node.users):
             reader.replace_all_uses_with(result[int(str(reader.args[1]))].node)

@@ -6,7 +6,7 @@ from workbench.records.runs import SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
-class Check:
+class Trial:
     """What a remedy brought on the parts of a program that it changes.
 
     ``before_ms`` and ``after_ms`` are the latencies of the tried parts, measured side by side in
@@ -33,8 +33,8 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Checks:
+class Trials:
     """``checks.json`` of a run."""
 
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Trial, ...] = ()
     schema_version: int = SCHEMA_VERSION

@@ -11,7 +11,7 @@ from workbench.records.runs import Batch, Plan, RunRecord, Session
 MIN_RESTARTS = 3
 #: Restarts where neither their number nor a budget is given: so many at least, and at most.
 LEAST_RESTARTS, MOST_RESTARTS = 5, 40
-#: Seconds on a core of one's own for each experiment and thread count, without a budget: what five
+#: Seconds on a free core for each experiment and thread count, without a budget: what five
 #: long restarts took (`tests/benchmarks/decide.py`).
 EXPERIMENT_S = 2.0
 #: Rounds of a restart, at most, without a budget.

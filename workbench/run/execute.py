@@ -171,7 +171,8 @@ def announce(step: Step, run: RunRecord, progress: Progress) -> None:
     planned = project_restarts(run, process)
     of = f"/{planned}" if planned and not plan.budget_s else ""
     done = process + (plan.threads.index(threads) + traced / 2) / len(plan.threads)
-    fraction = min(1.0, run.spent_s / plan.budget_s if plan.budget_s else done / (planned or 40))
+    fraction = run.spent_s / plan.budget_s if plan.budget_s else done / (planned or MOST_RESTARTS)
+    fraction = min(1.0, fraction)
     text = f"{plural(threads, 'thread')}, process {process + 1}{of}{', traced' if traced else ''}"
     remaining_s = run.spent_s / done * (planned - done) if done else 0.0
     if remaining_s >= WORTH_SAYING_S and not plan.budget_s:

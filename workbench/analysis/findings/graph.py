@@ -17,7 +17,7 @@ from workbench.analysis.run import Measurement
 from workbench.frames import format_size, plural
 from workbench.records.layers import Value
 from workbench.records.runs import Rewrite
-from workbench.remedies import NEAREST, REMEDIES
+from workbench.remedies import NEAREST, NO_REMEDY, REMEDIES
 
 #: What to do, and the same in code.
 Advice = tuple[str, str]
@@ -76,7 +76,7 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     )
 
 
-def find_remedies(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators for which the export has shown that a remedy computes the same."""
     claimed = set[str]()
     for rewrite in m.export.rewrites if m.export else ():
@@ -292,12 +292,8 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             action = "unroll the recurrence, with slices for the gates"
             yield Finding(title, gain, keys, action, commands.apply(m, "slices"), remedy="slices")
             continue
-        action, hint = NEAREST.get(name, (_NO_REMEDY, ""))
+        action, hint = NEAREST.get(name, (NO_REMEDY, ""))
         yield Finding(title, gain, keys, action, hint, gains.layers_of(part))
-
-
-#: What is said of an operator that nothing known replaces; its title has the reason.
-_NO_REMEDY = "no known remedy"
 
 
 def find_rest(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -313,7 +309,7 @@ def find_rest(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         where = "in the delegate" if (part["kind"] == "delegated").all() else "outside of it"
         because = f"; ExecuTorch says: {reason}" if reason else ""
         title = f"{name} takes {share} {where}, and no remedy is known{because}"
-        yield Finding(title, Gain.at_most(spent.high), [*part.index], _NO_REMEDY, "")
+        yield Finding(title, Gain.at_most(spent.high), [*part.index], NO_REMEDY, "")
 
 
 #: Rows that execute an operator of the model.

@@ -19,6 +19,7 @@ from workbench.analysis.findings.gains import (
 )
 from workbench.analysis.run import Measurement
 from workbench.frames import FINDINGS, check
+from workbench.remedies import NO_REMEDY
 
 #: Smaller gains, as a fraction of E2E, are not reported.
 LEAST_SHARE = 0.01
@@ -30,8 +31,6 @@ _UNMEASURED |= dict.fromkeys(("spent", *_NUMBERS), math.nan)
 NOTEBOOK = "15_report"
 
 
-#: The rule about rows that no other one explains.
-REST = "no known remedy"
 #: A rule looks at the rows that no earlier one explained.
 Find = Callable[[Measurement, Collection[str]], Iterator[Finding]]
 
@@ -49,7 +48,7 @@ _MEMORY = "How much memory, and how long until the first output?"
 #: explanation comes first.
 RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
     ("dtype outside", graph.find_dtype_outside, _UNDELEGATED, True, False),
-    ("remedy", graph.find_remedies, _OPERATORS, True, False),
+    ("remedy", graph.find_replaceable, _OPERATORS, True, False),
     ("fixed work", graph.find_fixed, _OPERATORS, True, False),
     ("logits", graph.find_logits, _OPERATORS, True, False),
     ("KV cache", graph.find_caches, _UNDELEGATED, True, False),
@@ -79,7 +78,7 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
     ("weights twice", times.find_weights_twice, _MEMORY, False, True),
     ("slow start", times.find_slow_start, _MEMORY, False, True),
     ("wide arenas", times.find_wide_arenas, _MEMORY, False, False),
-    (REST, graph.find_rest, _OPERATORS, False, True),
+    (NO_REMEDY, graph.find_rest, _OPERATORS, False, True),
 )
 
 
@@ -99,7 +98,8 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
             continue
         about = {"rule": name, "notebook": NOTEBOOK, "heading": heading}
         rows = [
-            about | _row(finding, m) for finding in find(m, rest if name == REST else unclaimed)
+            about | _row(finding, m)
+            for finding in find(m, rest if name == NO_REMEDY else unclaimed)
         ]
         if m.emulated:
             rows.sort(key=lambda row: -len(row["keys"].splitlines()))

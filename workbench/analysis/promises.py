@@ -8,8 +8,9 @@ import pandas as pd
 
 from workbench.analysis.variants import rank_findings
 from workbench.progress import show_progress
-from workbench.records.checks import Check, Checks
+from workbench.records.checks import Trial, Trials
 from workbench.records.codec import to_json
+from workbench.remedies import NO_REMEDY
 from workbench.store import CHECKS, atomic_write, load_record
 
 #: Findings that are tried if nobody says how many.
@@ -36,20 +37,20 @@ class Findings(pd.DataFrame):
         return self.run.findings
 
 
-def read_checks(run_dir: Path) -> tuple[Check, ...]:
+def read_checks(run_dir: Path) -> tuple[Trial, ...]:
     """The checks that were made of a run's findings."""
     path = run_dir / CHECKS
-    return load_record(Checks, path).checks if path.is_file() else ()
+    return load_record(Trials, path).checks if path.is_file() else ()
 
 
-def keep_checks(run_dir: Path, checks: Sequence[Check]) -> None:
+def keep_checks(run_dir: Path, checks: Sequence[Trial]) -> None:
     """Add checks to those in a run's folder; a newer one of a remedy replaces the older."""
-    newer = {(check.program, check.remedy, check.text): check for check in checks}
-    older = {(check.program, check.remedy, check.text): check for check in read_checks(run_dir)}
-    atomic_write(run_dir / CHECKS, to_json(Checks(tuple((older | newer).values()))))
+    made = (*read_checks(run_dir), *checks)
+    latest = {(check.program, check.remedy, check.text): check for check in made}
+    atomic_write(run_dir / CHECKS, to_json(Trials(tuple(latest.values()))))
 
 
-def add_checked(findings: pd.DataFrame, checks: Sequence[Check]) -> pd.DataFrame:
+def add_checked(findings: pd.DataFrame, checks: Sequence[Trial]) -> pd.DataFrame:
     """Findings with what their remedies brought; of one that did not help, it is said so.
 
     A check is of the finding with the same remedy whose action names what was tried.
@@ -66,7 +67,7 @@ def add_checked(findings: pd.DataFrame, checks: Sequence[Check]) -> pd.DataFrame
     return rank_findings(findings)
 
 
-def _change(row: dict[str, Any], check: Check) -> dict[str, Any]:
+def _change(row: dict[str, Any], check: Trial) -> dict[str, Any]:
     if check.problem:
         return {"action": f"{row['action']} (not tried: {check.problem})"}
     tried = f"{check.tried} of {check.parts} parts" if check.tried < check.parts else "this part"
@@ -75,7 +76,7 @@ def _change(row: dict[str, Any], check: Check) -> dict[str, Any]:
         text = f"--rewrite {check.remedy} was tried on {tried} and does not help: "
         text += f"it saves {check.gain_ms:.3g} ms {interval}"
         return {
-            "rule": "no known remedy", "action": text, "hint": "", "remedy": "",
+            "rule": NO_REMEDY, "action": text, "hint": "", "remedy": "",
             "gain_ms": float("nan"), "low_ms": 0.0, "high_ms": row["high_ms"], "basis": "bound",
         }  # fmt: skip
     latency = row["gain_ms"] / row["share"] if row["share"] and row["gain_ms"] else None

@@ -18,8 +18,8 @@ from workbench.export.equivalence import (
     Build,
     Equivalent,
     Finder,
-    call,
     elements,
+    evaluate,
     is_float,
     is_pure,
     is_static,
@@ -212,7 +212,7 @@ def _swap(
         for node in swapped:
             old, new = links.get(node, (None, None))
             operands = values if old is None else values | {old: values[new]}
-            values[node] = call(node, operands)
+            values[node] = evaluate(node, operands)
         return values[swapped[-1]]
 
     others = tuple(dict.fromkeys(s for n in swapped for s in n.all_input_nodes))
