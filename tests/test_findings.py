@@ -655,6 +655,13 @@ def test_what_was_not_tried_is_called_an_estimate():
         assert "estimate" in describe_gain(row)
 
 
+def test_of_a_program_of_others_it_is_not_said_that_no_remedy_is_known():
+    program = (Kernel("avg_pool2d", "x", "y", 3.0), Delegate([conv("y", "z", 3.0)]))
+    assert "profile the model itself" in only(measured(*program), "undelegated")["action"]
+    ours = measured(*program, export=exported(backend="xnnpack"))
+    assert only(ours, "undelegated")["action"] == "no known remedy"
+
+
 def untraced(traced, latency_ms):
     """The same with another untraced latency; its shares hold, however large the difference."""
     made = changed(traced, latency_ms=latency_ms)

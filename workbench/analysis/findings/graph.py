@@ -292,8 +292,15 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             action = "unroll the recurrence, with slices for the gates"
             yield Finding(title, gain, keys, action, commands.apply(m, "slices"), remedy="slices")
             continue
-        action, hint = NEAREST.get(name, (NO_REMEDY, ""))
+        action, hint = NEAREST.get(name, _NOT_SEARCHED if m.export is None else (NO_REMEDY, ""))
         yield Finding(title, gain, keys, action, hint, gains.layers_of(part))
+
+
+#: Of a program that was not exported here, no graph was searched for remedies.
+_NOT_SEARCHED = (
+    "profile the model itself: remedies are looked for in its graph",
+    "workbench profile MODEL",
+)
 
 
 def find_rest(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
