@@ -6,11 +6,14 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 from click.testing import CliRunner
 
 from workbench.cli import workbench
 
-COMMANDS = workbench.commands
+CONTEXT = click.Context(workbench)
+#: All commands, with those of plug-ins.
+COMMANDS = {name: workbench.get_command(CONTEXT, name) for name in workbench.list_commands(CONTEXT)}
 
 
 def is_running(pid):

@@ -60,8 +60,8 @@ from workbench.portfolio.state import read_outcome, write_csv
 from workbench.records.codec import to_json
 from workbench.records.documents import METRICS
 from workbench.records.layers import Layers
-from workbench.records.optimize import Recipe
 from workbench.records.portfolio import Cell, CellStage, Outcome, Row
+from workbench.records.recipe import Recipe
 from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
@@ -390,11 +390,6 @@ def make_outcome(folder: Path) -> list[bytes]:
     return [to_json(outcome).encode()]
 
 
-def take_study(folder: Path) -> list[bytes]:
-    """A recorded study."""
-    return [next(wb.sample_file("out_Tiny").rglob("optimize.json")).read_bytes()]
-
-
 def make_recipe(folder: Path) -> list[bytes]:
     """A recipe with options that are lists and pairs."""
     options = ExportOptions("int8", sizes=(("batch", 2),), module_dtypes=(("head", "fp32"),))
@@ -496,7 +491,6 @@ KINDS = {
     "metrics": Kind("m.json", make_metrics, lambda p: load_record(METRICS, p, least=2)),
     "outcome": Kind("o.json", make_outcome, load_outcome),
     "ceilings": Kind("c.json", make_ceilings, read_ceilings),
-    "study": Kind("optimize.json", take_study, wb.read_study),
     "recipe": Kind("recipe.yaml", make_recipe, load_recipe),
     "params": Kind("params.json", make_params, lambda path: LanguageModel(str(path))),
     "config": Kind("c.json", make_configs, lambda p: plan_config(read_config(p), p.parent)),

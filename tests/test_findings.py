@@ -31,7 +31,7 @@ from recorded import recorded
 
 import workbench as wb
 from workbench.analysis.describe import describe_gain
-from workbench.analysis.variants import rank_findings
+from workbench.analysis.findings.ranking import rank_findings
 from workbench.frames import FINDINGS
 from workbench.records.runs import Rewrite
 

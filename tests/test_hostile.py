@@ -404,13 +404,6 @@ def test_jupyterlab_answers_only_with_its_token_and_by_its_own_name(tmp_path):
         server.wait(30)
 
 
-def test_rows_of_an_old_document_that_are_no_rows_are_refused(tmp_path):
-    path = tmp_path / "study.json"
-    path.write_text(json.dumps({"schema_version": 2, "ladder": ["sme2"]}))
-    with pytest.raises(wb.WorkbenchError):
-        wb.read_study(path)
-
-
 def test_every_attack_of_the_table_has_its_test():
     sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
     import attacks

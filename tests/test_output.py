@@ -66,7 +66,6 @@ def test_every_command_has_the_option():
         (["schema", "metrics"], {"schema"}),
         (["skills"], {"skills"}),
         (["skills", "01_set_up_workspace"], {"commands"}),
-        (["history", "RUN"], {"runs", "changes"}),
         pytest.param(["analyze", "RUN"], {"run_dir", "files"}, marks=pytest.mark.ci),
         pytest.param(["validate", "RUN"], {"run_dir", "ok", "checks"}, marks=pytest.mark.ci),
         (["findings", "RUN"], {"run_dir", "emulated", "findings"}),

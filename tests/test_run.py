@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from changed_runs import changed, edit_json
+from changed_runs import changed
 from recorded import recorded, report_text
 from run_folder import open_made_run
 
@@ -203,16 +203,3 @@ def test_an_open_run_takes_another_baseline_or_refuses_it(tmp_path):
     assert run.compare().baseline.name == "off", "the run itself stays as it was"
     with pytest.raises(Exception, match="unknown experiment 'x'"):
         wb.open_run(run, baseline="x")
-
-
-def test_the_history_names_the_problem_of_the_program_that_ran(run_dir):
-    def add_program(content):
-        plan, wrong = content["plan"], "its outputs differ from the model's: SQNR 1 dB"
-        fields = ("pte", "sha256", "model", "stem", "inputs", "input_source")
-        plan["programs"] = [{name: plan[name] for name in fields} | {"name": "b"}]
-        plan["experiments"][1]["program"] = "b"
-        content["exports"] = {"b": content["export"] | {"problem": wrong}}
-
-    edit_json(run_dir / "manifest.json", add_program)
-    history = wb.read_history([run_dir])
-    assert history.rows["problem"].tolist() == ["", "SQNR 1 dB"]

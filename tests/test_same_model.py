@@ -1,40 +1,22 @@
 """Programs of one model, which its traced graph tells; never its name, shapes or file."""
 
-import hashlib
 import json
 import shutil
 from dataclasses import replace
 
 import pytest
 from changed_runs import with_record
-from program_builder import exported
+from made_models import BRIEF, net, put
 from recorded import recorded
-from run_folder import open_made_run, write_run
+from run_folder import open_made_run
 
 import workbench as wb
-from workbench.records.codec import to_json
-from workbench.records.optimize import Study, Variant
 from workbench.records.runs import Agreement, Pair, PlannedProgram
 
 TWO, UNKNOWN = (
     "two models: operators, weights or shapes of inputs differ",
     "not known whether they are of",
 )
-#: What makes a run that tests only read for its latencies quick to write.
-BRIEF = {"rounds": 2, "traced": 1}
-
-
-def net(graph, dtype="fp32", **changes):
-    """The export of one of several classes that are called Net, in one folder."""
-    sha256 = hashlib.sha256(repr([graph, dtype, changes]).encode()).hexdigest()
-    facts = {"model": "Net", "pte": f"Net_xnnpack_{dtype}.pte", "sha256": sha256}
-    facts |= {"graph": graph, "backend": "xnnpack", "size_bytes": 1000}
-    return exported(dtype, **facts | changes)
-
-
-def put(folder, name, export, ms, **options):
-    """Write a run of an export beside others."""
-    return write_run(folder / "runs" / name, {"on": ms}, export=export, **BRIEF | options)
 
 
 def rules(run_dir):
@@ -129,7 +111,6 @@ def test_a_program_that_was_renamed_is_the_same(tmp_path):
         for pte in ("a.pte", "b.pte")
     )
     assert "model" not in wb.compare(first["on"], second["on"]).text
-    assert wb.read_history([tmp_path]).rows["line"].nunique() == 1
 
 
 @pytest.mark.parametrize(
@@ -163,20 +144,6 @@ def test_a_layer_is_slower_only_than_the_same_model_in_another_runtime(graph, to
     assert texts.str.contains("slower than in eager PyTorch").any() == told
 
 
-def test_a_history_is_of_one_model(tmp_path):
-    sides = [
-        net("mlp"), net("mlp", created="later", versions={"executorch": "1.5.0"}),
-        net("mlp", rewrite=("softmax",)), net("mlp", options={"group_size": "64"}),
-        net("linear"), net("", created="one"), net("", created="other"),
-    ]  # fmt: skip
-    for number, side in enumerate(sides):
-        put(tmp_path, f"{number}", side, 10.0)
-    assert wb.read_history([tmp_path]).rows["line"].nunique() == 7
-    joined = wb.read_history([tmp_path], across=["program"]).rows.set_index("run_dir")["line"]
-    lines = [joined[f"{tmp_path / 'runs' / str(number)}"] for number in range(7)]
-    assert lines[0] == lines[1] and len(set(lines)) == 6
-
-
 def test_a_combined_page_says_that_models_of_one_name_are_two(tmp_path, cli):
     names = [put(tmp_path / graph, "run", net(graph), 10.0) for graph in ("mlp", "linear")]
     assert cli("report", *names, "--out", "out")[0] == 0
@@ -207,12 +174,3 @@ def test_a_run_whose_program_was_replaced_is_not_measured_again_as_what_it_was(t
     (tmp_path / "net.pte").write_bytes(b"another program")
     with pytest.raises(wb.WorkbenchError, match=r"no longer the program of the run.* --out"):
         wb.measure([before, before])
-
-
-def test_the_study_of_another_model_of_that_name_is_none_of_a_run(tmp_path):
-    run = put(tmp_path, "run", net("mlp"), 1.0)
-    for graph in ("linear", "mlp"):
-        base = Variant("the baseline", wb.ExportOptions(), sha256=net(graph).sha256)
-        study = Study("Net", "key", wb.OptimizeOptions(), variants=(base,))
-        (tmp_path / "optimize.json").write_text(to_json(study))
-        assert (wb.open_run(run).study is not None) == (graph == "mlp")

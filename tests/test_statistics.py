@@ -14,7 +14,6 @@ from scipy.special import stdtr, stdtrit
 from simulate import simulate_operators, simulate_restarts
 from synthetic import synthetic_latencies
 
-from workbench.analysis.change_points import estimate_noise, find_changes, split_pieces
 from workbench.analysis.compare import (
     MARGIN,
     Speedup,
@@ -43,7 +42,7 @@ from workbench.analysis.statistics import (
     undisturbed_times,
 )
 from workbench.errors import WorkbenchError
-from workbench.frames import HISTORY, MISSING, STATISTICS, format_range
+from workbench.frames import MISSING, STATISTICS, format_range
 
 times = st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60)
 
@@ -316,29 +315,6 @@ def test_equal_experiments_are_seldom_told_apart():
 
 
 # Changes over time.
-
-
-@pytest.mark.parametrize("count", [8, 20, 50])
-def test_false_alarms_are_rare(count):
-    rng = np.random.default_rng(0)
-    lines = [rng.normal(0, 0.01, count) for _ in range(400)]
-    noise = [estimate_noise(line, np.array([0.008])) for line in lines]
-    split = [len(split_pieces(*pair)) > 1 for pair in zip(lines, noise, strict=True)]
-    assert sum(split) <= 0.02 * 400
-
-
-def test_a_regression_of_five_per_cent_is_found():
-    rng = np.random.default_rng(0)
-    times = np.repeat([10.0, 10.5], [15, 5]) * np.exp(rng.normal(0, 0.01, (50, 20)))
-    place = np.indices(times.shape).reshape(2, -1)
-    history = pd.DataFrame({"line": place[0], "run_dir": place[1], "started": place[1]}).astype(str)
-    history["started"] = history["started"].str.zfill(2)
-    history = history.assign(emulated=False, problem="", restarts=5, latency_ms=times.ravel())
-    history = history.assign(high_ms=1.01 * history["latency_ms"])
-    changes = find_changes(history.reindex(columns=HISTORY.names))
-    found = changes[changes["run_dir"] == "15"]
-    assert len(found) >= 45
-    assert ((found["low"] < 1.05) & (found["high"] > 1.05)).sum() >= 43
 
 
 # Undisturbed runs.

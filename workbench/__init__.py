@@ -2,11 +2,11 @@
 
 Open and compare recorded runs
     open_run, Run, Measurement, Comparison, compare, align_measurements, sample_run,
-    combine_runs, read_history, read_study, validate_run
+    combine_runs, validate_run
 
 Export, measure, report
     profile, export_model, ExportOptions, Program, open_program, measure, MeasureOptions,
-    run_config, optimize, OptimizeOptions, batch, make_report, replay_layer, measure_roof,
+    run_config, batch, make_report, replay_layer, measure_roof,
     check_findings,
     load_ipython_extension, LiveRun
 
@@ -19,15 +19,33 @@ Traces
 
 Figures, tables and widgets
     show, explore, pick, pick_measurements, pick_run, plot_bottlenecks, plot_categories,
-    plot_history, plot_iterations, plot_latencies, plot_operators, plot_roofline, plot_shift,
-    plot_speedups, plot_variants
+    plot_iterations, plot_latencies, plot_operators, plot_roofline, plot_shift,
+    plot_speedups
 
 Names are imported when they are first used; ``help(workbench.NAME)`` describes one.
 """
+
+from typing import Any
 
 import lazy_loader
 
 from workbench.parameters import check_parameters
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_find, _list, __all__ = lazy_loader.attach_stub(__name__, __file__)
 check_parameters()
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__ or name.startswith("_"):
+        return _find(name)
+    # Not `from workbench import plugin`, which would ask here for that name.
+    from workbench.plugin import find
+
+    part = find("names", name)
+    return _find(name) if part is None else part
+
+
+def __dir__() -> list[str]:
+    from workbench.plugin import names_of
+
+    return sorted({*_list(), *names_of("names")})

@@ -1,10 +1,11 @@
+import typing
+
 from .analysis.compare_runs import align_measurements, compare
 from .analysis.exports import read_exports
 from .analysis.ledger import build_ledger
 from .analysis.open import open_run
 from .analysis.run import Comparison, Measurement, Run
 from .analysis.trials import check_findings
-from .analysis.variants import read_study
 from .analysis.what_if import predict_what_if
 from .convert import export_trace
 from .datasets import sample_file, sample_run
@@ -17,14 +18,12 @@ from .live import LiveRun
 from .magics import load_ipython_extension
 from .models.loader import load_model
 from .models.registry import EagerModelBase, list_models, register_model
-from .optimize.search import optimize
-from .options import ExportOptions, MeasureOptions, OptimizeOptions
+from .options import ExportOptions, MeasureOptions
 from .plots.breakdown import plot_bottlenecks, plot_categories, plot_operators, plot_roofline
-from .plots.changes import plot_shift, plot_speedups, plot_variants
-from .plots.latencies import plot_history, plot_iterations, plot_latencies
+from .plots.changes import plot_shift, plot_speedups
+from .plots.latencies import plot_iterations, plot_latencies
 from .plots.views import show
 from .portfolio.combined import combine_runs
-from .portfolio.history import read_history
 from .portfolio.scheduler import batch
 from .replay import replay_layer
 from .report.gate import validate_run
@@ -39,14 +38,15 @@ from .workflow import measure, profile, run_config
 
 __all__ = [
     "Comparison", "EagerModelBase", "ExportOptions", "LiveRun", "MeasureOptions", "Measurement",
-    "OptimizeOptions", "Program", "Run", "WorkbenchError", "align_measurements", "batch",
-    "build_ledger", "check_findings", "combine_runs", "compare", "examine_machine", "explore",
-    "export_model", "export_trace", "find_runner", "list_models", "load_ipython_extension",
-    "load_model",
-    "make_report", "measure", "measure_roof", "open_program", "open_run", "optimize", "pick",
-    "pick_measurements", "pick_run", "plot_bottlenecks", "plot_categories", "plot_history",
-    "plot_iterations", "plot_latencies", "plot_operators", "plot_roofline", "plot_shift",
-    "plot_speedups", "plot_variants", "predict_what_if", "profile", "read_etdump", "read_exports",
-    "read_history", "read_isa", "read_study", "read_xnn_log", "register_model", "replay_layer",
-    "run_config", "sample_file", "sample_run", "show", "validate_run",
+    "Program", "Run", "WorkbenchError", "align_measurements", "batch", "build_ledger",
+    "check_findings", "combine_runs", "compare", "examine_machine", "explore", "export_model",
+    "export_trace", "find_runner", "list_models", "load_ipython_extension", "load_model",
+    "make_report", "measure", "measure_roof", "open_program", "open_run", "pick",
+    "pick_measurements", "pick_run", "plot_bottlenecks", "plot_categories", "plot_iterations",
+    "plot_latencies", "plot_operators", "plot_roofline", "plot_shift", "plot_speedups",
+    "predict_what_if", "profile", "read_etdump", "read_exports", "read_isa", "read_xnn_log",
+    "register_model", "replay_layer", "run_config", "sample_file", "sample_run", "show",
+    "validate_run",
 ]  # fmt: skip
+
+def __getattr__(name: str) -> typing.Any: ...  # names of plug-ins

@@ -1,26 +1,35 @@
 """Convert a trace to formats of other tools."""
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
+from workbench import plugin
 from workbench.analysis.attribution import attribute_layers
-from workbench.analysis.compare_runs import compare
 from workbench.analysis.layers import add_layers
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.open import open_run
 from workbench.analysis.operators import describe_spans, label_operators, summarize_operators
 from workbench.errors import UsageError, WorkbenchError, unknown_name
-from workbench.explorer.model_explorer import write_node_data
 from workbench.records.layers import Layers
 from workbench.store import is_ours
 from workbench.trace.etdump import read_etdump
 from workbench.trace.writers import write_csvs, write_perfetto
 
-#: The formats, and the suffix of each one's file.
-_FORMATS = {"model-explorer": "", "csv": ".csv", "perfetto": ".perfetto.json"}
-_COMPARING = ("model-explorer", "perfetto")
+
+class Format(NamedTuple):
+    """A format: the function that writes a trace, and what to open its files with.
+
+    ``write`` takes the trace or the folder of a run, where to write (None: the format's own place),
+    and a trace to compare with (None: none); it returns the files.
+    """
+
+    write: Callable[[Path, Path | None, Path | None], list[Path]]
+    viewer: str
+    compares: bool = False
 
 
 def export_trace(
@@ -35,18 +44,15 @@ def export_trace(
     Parameters
     ----------
     etdump
-        The trace.
+        The trace; formats of plug-ins may also take the folder of a run.
     to
         ``csv``: the three tables of ``write_csvs``. ``perfetto``: a timeline for the Perfetto UI,
         which also opens in Chrome's trace viewer; if the trace is one of a run, it has the layer,
-        source line and shapes of each operator.
-        ``model-explorer``: times and speed-ups as node data for graphs of Arm's adapters for
-        ``.pte`` and ``.etrecord``; ``etdump`` may be the folder of a run.
+        source line and shapes of each operator. Plug-ins may add others.
     out
-        The file, or for ``csv`` and ``model-explorer`` the folder; by default beside the trace.
+        The file, or for ``csv`` the folder; by default beside the trace.
     baseline
-        A second trace: ``perfetto`` draws both side by side, ``model-explorer`` also writes
-        speed-ups.
+        A second trace: ``perfetto`` draws both side by side.
 
     Returns
     -------
@@ -71,36 +77,61 @@ def export_trace(
     >>> [path.name for path in wb.export_trace(etdump, "perfetto", out="trace.json")]
     ['trace.json']
     """
-    if to not in _FORMATS:
-        raise unknown_name("format", to, _FORMATS, where="--to")
-    if baseline is not None and to not in _COMPARING:
-        raise UsageError(
-            f"{to} holds one trace", where="--baseline", hint=f"it is for {', '.join(_COMPARING)}"
-        )
-    etdump = Path(etdump)
-    if to == "model-explorer":
-        run = open_run(etdump)
-        shown = run.comparisons[0] if run.comparisons else run.subject
-        shown = shown if baseline is None else compare(open_run(baseline).subject, run.subject)
-        return write_node_data(shown, run.output / to if out is None else Path(out))
-    paths = {"": etdump}
+    form = find_format(to)
+    if baseline is not None and not form.compares:
+        comparing = ", ".join(name for name, each in list_formats().items() if each.compares)
+        raise UsageError(f"{to} holds one trace", where="--baseline", hint=f"it is for {comparing}")
+    return form.write(
+        Path(etdump),
+        None if out is None else Path(out),
+        None if baseline is None else Path(baseline),
+    )
+
+
+def list_formats() -> dict[str, Format]:
+    """The formats by name, with those of plug-ins."""
+    return {**_FORMATS, **plugin.collect("formats")}
+
+
+def find_format(name: str) -> Format:
+    """A format by its name."""
+    form = _FORMATS.get(name) or plugin.find("formats", name)
+    if form is None:
+        raise unknown_name("format", name, list_formats(), where="--to")
+    return form
+
+
+def _write_csv(etdump: Path, out: Path | None, baseline: Path | None) -> list[Path]:
+    name = _name_side(etdump)
+    folder = etdump.parent if out is None else out
+    return write_csvs([read_etdump(etdump)], folder / etdump.name, model_id=name)
+
+
+def _write_timeline(etdump: Path, out: Path | None, baseline: Path | None) -> list[Path]:
+    """One or two traces as a timeline."""
+    paths = {_name_side(etdump): etdump}
     if baseline is not None:
-        paths = {"baseline: ": Path(baseline), "candidate: ": etdump}
-    if to == "csv":
-        target = (etdump.parent if out is None else Path(out)) / etdump.name
-    else:
-        target = etdump.with_suffix(_FORMATS[to]) if out is None else Path(out)
-        if target.resolve() in (path.resolve() for path in paths.values()):
-            raise UsageError("is a trace to read; write elsewhere", where=target)
-    names = {  # bytes of a name that are no text become question marks
-        side + path.stem.encode(errors="replace").decode(): path for side, path in paths.items()
-    }
-    traces = {name: read_etdump(path) for name, path in names.items()}
-    label, events = next(iter(traces.items()))
-    if to == "csv":
-        return write_csvs([events], target, model_id=label)
-    spans = {name: _describe_spans(traces[name], path) for name, path in names.items()}
+        paths = {
+            f"baseline: {_name_side(baseline)}": baseline,
+            f"candidate: {_name_side(etdump)}": etdump,
+        }
+    target = out or etdump.with_suffix(".perfetto.json")
+    if target.resolve() in (path.resolve() for path in paths.values()):
+        raise UsageError("is a trace to read; write elsewhere", where=target)
+    traces = {name: read_etdump(path) for name, path in paths.items()}
+    spans = {name: _describe_spans(traces[name], path) for name, path in paths.items()}
     return [write_perfetto(spans, target)]
+
+
+def _name_side(path: Path) -> str:
+    """The name of a trace; bytes that are no text become question marks."""
+    return path.stem.encode(errors="replace").decode()
+
+
+_FORMATS = {
+    "csv": Format(_write_csv, "pandas"),
+    "perfetto": Format(_write_timeline, "https://ui.perfetto.dev", compares=True),
+}
 
 
 def _find_sidecar(etdump: Path) -> Layers | None:

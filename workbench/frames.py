@@ -54,7 +54,7 @@ def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
 # --- columns that several frames share -----------------------------------------------------------
 
 
-def _interval(of: str, unit: str = "", *, prefix: str = "", suffix: str = "") -> list[Column]:
+def interval(of: str, unit: str = "", *, prefix: str = "", suffix: str = "") -> list[Column]:
     """The ends of a 95 % interval: ``low`` and ``high``, with a prefix or suffix."""
     return [
         (f"{prefix}{end}{suffix}", "float", unit, f"{place} end of {of} 95 % interval")
@@ -91,7 +91,7 @@ _SHARED: dict[str, Column] = {
         ("level", "text", "", "e2e | category | operator | layer | kind"),
         ("baseline_ms", "float", "ms", "time of the baseline"),
         ("candidate_ms", "float", "ms", "time of the candidate"),
-        *_interval("the speed-up's"),
+        *interval("the speed-up's"),
         ("outcome", "text", "", _OUTCOMES),
         ("first_output_ms", "float", "ms", "from the start of a process to its first output, mean"),
         ("peak_mb", "float", "MB", "largest resident set of a process, mean"),
@@ -105,10 +105,15 @@ _SHARED: dict[str, Column] = {
 }
 
 
+#: Every frame, also of plug-ins that were imported.
+FRAMES: list[Frame] = []
+
+
 def make_frame(name: str, *columns: str | Column) -> Frame:
     """A frame from its columns; a string gives the names of columns that several frames share."""
     parts = ([_SHARED[n] for n in c.split()] if isinstance(c, str) else [c] for c in columns)
-    return Frame(name, tuple(itertools.chain.from_iterable(parts)))
+    FRAMES.append(Frame(name, tuple(itertools.chain.from_iterable(parts))))
+    return FRAMES[-1]
 
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
@@ -208,7 +213,7 @@ LATENCIES = make_frame(
 STATISTICS = make_frame(
     "statistics",
     ("latency", "float", "ms", "mean over the process restarts of the midmean of each"),
-    *_interval("the latency's", "ms"),
+    *interval("the latency's", "ms"),
     ("restarts", "int", "", "process restarts; a single one has no interval"),
     ("n", "int", "", "number of values"),
     ("mean", "float", "ms", "arithmetic mean"),
@@ -258,7 +263,7 @@ LAYERS = make_frame(
     ("depth", "int", "", "modules around it"),
     ("own_ms", "float", "ms/run", "mean time of the layer itself; sums to the mean E2E time"),
     ("total_ms", "float", "ms/run", "mean time of it and all layers in it"),
-    *_interval("the total time's", "ms/run", suffix="_ms"),
+    *interval("the total time's", "ms/run", suffix="_ms"),
     ("share", "float", "", "total time / mean E2E"),
     ("operators", "int", "", "distinct operators in it and all layers in it"),
     ("flops", "float", "FLOP/run", "floating-point operations of those that are known"),
@@ -277,7 +282,7 @@ LAYER_TYPES = make_frame(
     "layer types",
     ("module_class", "text", "", "class of the layers, such as Conv2d"),
     "category mean_ms",
-    *_interval("its", "ms/run", suffix="_ms"),
+    *interval("its", "ms/run", suffix="_ms"),
     "share",
     ("operators", "int", "", "distinct operators"),
     ("layers", "int", "", "layers of this class that ran them"),
@@ -306,7 +311,7 @@ WHAT_IF = make_frame(
     ("name", "text", "", "which part"),
     ("measured_ms", "float", "ms/run", "mean time as measured"),
     ("predicted_ms", "float", "ms/run", "mean time if the parts were faster; sums to E2E"),
-    *_interval("the prediction's", "ms/run", suffix="_ms"),
+    *interval("the prediction's", "ms/run", suffix="_ms"),
     ("speedup", "float", "", "of a part: assumed; of E2E: what follows"),
     "low high",
 )
@@ -319,11 +324,11 @@ BOTTLENECKS = make_frame(
     "share",
     ("free_ms", "float", "ms/run", "E2E if the part took no time: the ceiling of any gain there"),
     ("free_speedup", "float", "", "speed-up of E2E then"),
-    *_interval("its", prefix="free_"),
+    *interval("its", prefix="free_"),
     ("factor", "float", "", "a speed-up of the part"),
     ("faster_ms", "float", "ms/run", "E2E if the part were so much faster"),
     ("speedup", "float", "", "speed-up of E2E then"),
-    *_interval("its"),
+    *interval("its"),
 )
 
 QUALITY = make_frame(
@@ -378,34 +383,6 @@ COMPARISON = make_frame(
     ("margin", "float", "", "difference (ratio - 1) up to which times count as equal"),
 )
 
-VARIANTS = make_frame(
-    "variants",
-    ("name", "text", "", "name of the variant"),
-    ("change", "text", "", "what it changes, relative to its parent"),
-    ("parent", "text", "", "the variant that it was made of; empty for the baseline"),
-    ("state", "text", "", "planned | exported | measured | failed"),
-    ("latency_ms", "float", "ms", "latency in its last round, at its fastest thread count"),
-    *_interval("the latency's", "ms", suffix="_ms"),
-    "threads",
-    ("speedup", "float", "", "latency of the baseline / its own, interleaved"),
-    *_interval("the speed-up's", prefix="speedup_"),
-    ("sqnr_db", "float", "dB", "signal to noise ratio of the worst output; none: no noise"),
-    ("score", "float", "", "by the user's metric"),
-    ("size_mb", "float", "MB", "size of the program"),
-    ("planned_mb", "float", "MB", "memory planned for tensors outside of delegates"),
-    "peak_mb",
-    ("load_ms", "float", "ms", "median time to load the program"),
-    ("start_ms", "float", "ms", "to the first output, mean; with one thread, its CPU time"),
-    ("predicted_ms", "float", "ms", "gain over its parent, as predicted; none: only bounds"),
-    ("predicted_low_ms", "float", "ms", "lower end of the predicted gain"),
-    ("predicted_high_ms", "float", "ms", "upper end of the predicted gain"),
-    ("basis", "text", "", "basis of the prediction: ledger, sum, or as of findings"),
-    ("gain_ms", "float", "ms", "gain over its parent, as measured"),
-    *_interval("the measured gain's", "ms", prefix="gain_", suffix="_ms"),
-    ("extension_share", "float", "", "part of the arithmetic in operators that ran the extension"),
-    ("note", "text", "", "recommended or best dtype; why it failed or may not be chosen"),
-)
-
 SHIFT = make_frame(
     "shift",
     ("category", "text", "", "operator category"),
@@ -425,12 +402,12 @@ LADDER = make_frame(
     ("adds", "text", "", "CPU features that this level adds to the one below"),
     "threads",
     ("latency_ms", "float", "ms", "latency of one inference, as in the statistics"),
-    *_interval("its", "ms", prefix="latency_", suffix="_ms"),
+    *interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
     "low high",
     ("outcome", "text", "", f"{_OUTCOMES}; none for the lowest"),
     ("total", "float", "", "latency of the lowest level / this one's"),
-    *_interval("its", prefix="total_"),
+    *interval("its", prefix="total_"),
     ("floor", "float", "", "noise floor of the speed-up, as a ratio - 1"),
 )
 
@@ -447,7 +424,7 @@ PACED = make_frame(
         for rank in PACED_RANKS
         for column in [
             (f"p{rank}", "float", "ms", f"{rank}th percentile of the wall times"),
-            *_interval("its", "ms", prefix=f"p{rank}_"),
+            *interval("its", "ms", prefix=f"p{rank}_"),
         ]
     ),
     ("missed", "float", "", "inferences that ended after the next one was due"),
@@ -457,7 +434,7 @@ SCALING = make_frame(
     "scaling",
     "experiment threads",
     ("latency_ms", "float", "ms", "wall time of one inference, as in the statistics"),
-    *_interval("its", "ms", prefix="latency_", suffix="_ms"),
+    *interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("speedup", "float", "", "latency with the fewest threads / this one's"),
     "low high",
     ("outcome", "text", "", f"{_OUTCOMES}; none for the fewest"),
@@ -472,9 +449,9 @@ PHASES = make_frame(
     ("position", "int", "", "tokens in the KV cache before"),
     ("size", "float", "", "of the dimension that is swept; NaN without a sweep"),
     ("latency_ms", "float", "ms", "of one execution, as in the statistics"),
-    *_interval("its", "ms", prefix="latency_", suffix="_ms"),
+    *interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("rate", "float", "token/s", "tokens / latency"),
-    *_interval("its", "token/s", prefix="rate_"),
+    *interval("its", "token/s", prefix="rate_"),
     ("category", "text", "", "the one that takes most of the time"),
     ("share", "float", "", "its share"),
     ("bound", "text", "", "compute | memory | neither: roof of most of the time; empty: unknown"),
@@ -487,9 +464,9 @@ SIZE_FITS = make_frame(
     "threads",
     ("power", "int", "", "of the size that the work grows with: 2 for the side of an image"),
     ("fixed_ms", "float", "ms", "latency = fixed_ms + each_ms * size ** power"),
-    *_interval("its", "ms", prefix="fixed_", suffix="_ms"),
+    *interval("its", "ms", prefix="fixed_", suffix="_ms"),
     ("each_ms", "float", "ms", "further time for each unit of size ** power"),
-    *_interval("its", "ms", prefix="each_", suffix="_ms"),
+    *interval("its", "ms", prefix="each_", suffix="_ms"),
     ("off", "float", "", "largest difference between a latency and the fit, as a ratio - 1"),
 )
 
@@ -515,7 +492,7 @@ EVIDENCE = make_frame(
     ("code", "text", "", "widest class of its instructions; unknown without the file"),
     ("samples", "int", "", "samples of the operator in this function"),
     ("share", "float", "", "of the operator's samples"),
-    *_interval("the share's"),
+    *interval("the share's"),
 )
 
 KERNEL_EVIDENCE = make_frame(
@@ -573,7 +550,7 @@ COLD_START = make_frame(
     ("stage", "text", "", "part of the time from exec to the first output, in order"),
     ("meaning", "text", "", "what happens in it"),
     ("mean_ms", "float", "ms", "over the starts; the rows of a cache sum to the whole"),
-    *_interval("its", "ms", suffix="_ms"),
+    *interval("its", "ms", suffix="_ms"),
     ("share", "float", "", "of the whole"),
     ("starts", "int", "", "processes that were measured"),
 )
@@ -618,7 +595,7 @@ RESOURCES = make_frame(
     ),
     ("unit", "text", "", "ms or MB"),
     ("value", "float", "", "mean over restarts; the size is that of the program's file"),
-    *_interval("its"),
+    *interval("its"),
 )
 
 RESOURCE_CHANGES = make_frame(
@@ -628,7 +605,7 @@ RESOURCE_CHANGES = make_frame(
     ("baseline", "float", "", "of the baseline"),
     ("candidate", "float", "", "of the candidate"),
     ("ratio", "float", "", "candidate / baseline: below 1, it needs less"),
-    *_interval("its"),
+    *interval("its"),
     ("outcome", "text", "", "less | more | unchanged | inconclusive | wrong outputs"),
     ("control", "float", "", "the same ratio of the A/A control; its distance from 1 is noise"),
 )
@@ -668,43 +645,11 @@ RUNS = make_frame(
     ("run", "text", "", "what the run is called here"),
     ("run_dir", "text", "", "its folder"),
     "model program device build experiment threads emulated latency_ms",
-    *_interval("its", "ms", suffix="_ms"),
+    *interval("its", "ms", suffix="_ms"),
     "first_output_ms peak_mb anonymous_mb size_mb",
     ("grade", "text", "", "quality of the measurement, A to D"),
     ("verdict", "text", "", "what the run itself says, against its own baseline"),
 )
-
-HISTORY = make_frame(
-    "history",
-    ("line", "text", "", "comparable over time: same program, inputs, device, experiment, threads"),
-    ("run_dir", "text", "", "folder of the run"),
-    ("started", "text", "", "when it began, UTC"),
-    "model program device build experiment threads emulated",
-    ("clock", "text", "", "cpu_ns | wall_ns"),
-    ("problem", "text", "", "what is wrong with the program's outputs; such runs are no change"),
-    ("restarts", "int", "", "process restarts"),
-    "latency_ms",
-    *_interval("its", "ms", suffix="_ms"),
-    "first_output_ms peak_mb anonymous_mb size_mb",
-)
-
-CHANGES = make_frame(
-    "changes",
-    ("line", "text", "", "as in the history"),
-    ("resource", "text", "", "latency | first output | peak memory | anonymous memory"),
-    ("unit", "text", "", "ms or MB"),
-    ("run_dir", "text", "", "the first run that has it"),
-    ("started", "text", "", "when that began, UTC"),
-    ("runs", "int", "", "runs that have it, until the next change"),
-    ("baseline", "float", "", "typical value of the runs since the change before"),
-    ("candidate", "float", "", "typical value of the runs that have it"),
-    ("ratio", "float", "", "candidate / baseline: above 1, it needs more"),
-    *_interval("its"),
-    ("outcome", "text", "", "faster | slower; of memory, less | more"),
-)
-
-#: Every frame, in the order above.
-FRAMES = tuple(value for value in list(globals().values()) if isinstance(value, Frame))
 
 # --- emulation -----------------------------------------------------------------------------------
 

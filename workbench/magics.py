@@ -5,28 +5,27 @@ import contextlib
 import glob
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.shell_completion import ShellComplete
 from IPython.core.error import UsageError as MagicError
 from IPython.core.interactiveshell import InteractiveShell
 
+from workbench import plugin
 from workbench.analysis.run import Run
 from workbench.cli import workbench
+from workbench.cli.options import pick
 from workbench.errors import UsageError, printable
 from workbench.export.artifact import export_model
 from workbench.export.program import Program
-from workbench.optimize.search import optimize
-from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
+from workbench.options import ExportOptions, MeasureOptions
 from workbench.workflow import measure, profile
 
-Record = TypeVar("Record", ExportOptions, MeasureOptions, OptimizeOptions)
-#: Commands whose result is an object of the notebook.
-_MAKERS = ("export", "profile", "run", "optimize")
+#: Commands whose result is an object of the notebook, beside those of plug-ins.
+_MAKERS = ("export", "profile", "run")
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -48,13 +47,13 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> object:
     """Run a command line, in which names of the notebook stand for models, inputs and runs.
 
-    Values of options are text. `export`, `profile`, `run` and `optimize` return what they make, of
-    which a report is not part; the others print. Above a cell, the module that the cell defines is
-    the first argument.
+    Values of options are text. `export`, `profile`, `run` and some commands of plug-ins return what
+    they make, of which a report is not part; the others print. Above a cell, the module that the
+    cell defines is the first argument.
     """
     name, *words = shlex.split(line) or ["--help"]
     try:
-        command = workbench.commands.get(name)
+        command = _find_command(name)
         places = _find_arguments(command, words) if command else []
         arguments: list[Any] = [_look_up(shell, words[place]) for place in places]
         options = [word for place, word in enumerate(words) if place not in places]
@@ -63,14 +62,19 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> ob
             shell.run_cell(f"# %%workbench {line}\n{cell}").raise_error()
             arguments.insert(0, _find_module(shell, cell))
         is_config = name == "run" and any(word.endswith(".json") for word in words)
-        if name in _MAKERS and "--help" not in words and not is_config:
-            return _make(name, arguments, options)
+        makes = name in _MAKERS or name in plugin.names_of("makers")
+        if command and makes and "--help" not in words and not is_config:
+            return _make(command, arguments, options)
         plain = [str(value.path if isinstance(value, Run) else value) for value in arguments]
         with contextlib.redirect_stderr(sys.stdout):  # which a notebook would show in red
             workbench.main([name, *options, *plain], "%workbench", standalone_mode=False)
     except click.ClickException as error:
         raise MagicError(printable(error.format_message())) from None
     return None
+
+
+def _find_command(name: str) -> click.Command | None:
+    return workbench.get_command(click.Context(workbench), name)
 
 
 def _find_arguments(command: click.Command, words: Sequence[str]) -> list[int]:
@@ -111,10 +115,9 @@ def _find_module(shell: InteractiveShell, cell: str) -> Any:
     return modules[-1] if modules else classes[-1]()
 
 
-def _make(name: str, arguments: Sequence[Any], flags: Sequence[str]) -> object:
+def _make(command: click.Command, arguments: Sequence[Any], flags: Sequence[str]) -> object:
     """What a command makes of models named as on the command line, or of one and its inputs."""
-    command = workbench.commands[name]
-    inputs: Any = None
+    name, inputs = str(command.name), None
     if all(isinstance(value, str) for value in arguments):
         context = command.make_context(name, [*flags, *arguments])
         (argument,) = (param for param in command.params if isinstance(param, click.Argument))
@@ -127,21 +130,16 @@ def _make(name: str, arguments: Sequence[Any], flags: Sequence[str]) -> object:
         context = command.make_context(name, [*flags, "object"])  # in the place of the argument
     root = context.params["out"]
     if name == "run":
-        return measure(subject, inputs, _record(MeasureOptions, context.params), root=root)
-    export = _record(ExportOptions, context.params)
+        return measure(subject, inputs, pick(MeasureOptions, context.params), root=root)
+    export = pick(ExportOptions, context.params)
     if name == "export":
         return export_model(subject, inputs, options=export, root=root)
-    if name == "optimize":
-        limits = _record(OptimizeOptions, context.params)
-        return optimize(subject, inputs, export, limits, root=root)
-    options = _record(MeasureOptions, context.params)
+    if make := plugin.find("makers", name):
+        return make(subject, inputs, context.params)
+    options = pick(MeasureOptions, context.params)
     subjects = subject if isinstance(subject, tuple) else [subject]  # names: one run for each
     runs = [profile(each, inputs, export=export, measure=options, root=root) for each in subjects]
     return runs if runs[1:] else runs[0]
-
-
-def _record(record: type[Record], params: Mapping[str, Any]) -> Record:
-    return record(**{field.name: params[field.name] for field in fields(record)})
 
 
 def complete(shell: InteractiveShell, event: Any) -> list[str]:

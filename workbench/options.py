@@ -47,13 +47,17 @@ def silent(text: str, fraction: float) -> None:
     """Report nothing."""
 
 
-def _option(default: Any, text: str, /, **cli: Any) -> Any:
+def option(default: Any, text: str, /, **cli: Any) -> Any:
     """A field with the help of its command-line option; ``cli`` overrides the option's settings."""
     return field(default=default, metadata={"help": text, "cli": cli})
 
 
+class Options:
+    """A record of options; those of a command are among them."""
+
+
 @dataclass(frozen=True)
-class ExportOptions:
+class ExportOptions(Options):
     """How to export a model.
 
     ``sizes`` are (dimension, size) pairs, ``module_dtypes`` pairs of a pattern and a dtype;
@@ -65,26 +69,26 @@ class ExportOptions:
     'xnnpack'
     """
 
-    dtype: str = _option("fp32", "fp32, fp16, fp16w, bf16, int8, int8dyn, 8da4w or 8da4c.")
-    backend: str = _option("xnnpack", "xnnpack or portable.")
-    state_dict: str = _option(
+    dtype: str = option("fp32", "fp32, fp16, fp16w, bf16, int8, int8dyn, 8da4w or 8da4c.")
+    backend: str = option("xnnpack", "xnnpack or portable.")
+    state_dict: str = option(
         "", "Weights: a file of torch.save(state_dict), or .safetensors.", metavar="FILE"
     )
-    inputs: tuple[str, ...] = _option(
+    inputs: tuple[str, ...] = option(
         (),
         "Inputs: .npy, .pt, .safetensors, an image or a folder of images, random:SEED; one for "
         "each input. Several samples calibrate int8; the first one is run.",
         metavar="SOURCE",
     )
-    sizes: tuple[tuple[str, int], ...] = _option(
+    sizes: tuple[tuple[str, int], ...] = option(
         (),
         "Size of a dynamic dimension, such as batch=4; of a model with fixed shapes: batch, or "
         "size of the images.",
         name="size",
     )
-    mean: tuple[float, ...] = _option((), "Mean of image channels, from 0 to 1.")
-    std: tuple[float, ...] = _option((), "Standard deviation of image channels.")
-    module_dtypes: tuple[tuple[str, str], ...] = _option(
+    mean: tuple[float, ...] = option((), "Mean of image channels, from 0 to 1.")
+    std: tuple[float, ...] = option((), "Standard deviation of image channels.")
+    module_dtypes: tuple[tuple[str, str], ...] = option(
         (),
         "Another dtype for modules whose path matches, such as head=fp32: fp32, int8, int8dyn, "
         "8da4w or 8da4c, in a quantised program. The longest path decides.",
@@ -92,29 +96,29 @@ class ExportOptions:
         type="assignment",
         metavar="PATTERN=DTYPE",
     )
-    group_size: int = _option(
+    group_size: int = option(
         GROUP_SIZE,
         "int4 weights that share a scale in 8da4w: a multiple of 32.",
     )
-    rewrite: tuple[str, ...] = _option(
+    rewrite: tuple[str, ...] = option(
         (),
         f"Change the program that ExecuTorch would export: {ALL} (of {', '.join(COMMON_REWRITES)}),"
         f" or {', '.join(OPTIONAL_REWRITES)}.",
         type="several",
         metavar="NAME",
     )
-    channels_last: bool = _option(False, "Take images channels last, as XNNPACK computes.")
-    etrecord: bool = _option(
+    channels_last: bool = option(False, "Take images channels last, as XNNPACK computes.")
+    etrecord: bool = option(
         False, "Also write an ETRecord, for ExecuTorch's own tools: twice the size of the weights."
     )
-    recipe: str = _option(
-        "", "Options from a recipe of `workbench optimize`; others replace its own.", metavar="FILE"
+    recipe: str = option(
+        "", "Options from the recipe of a program; others replace its own.", metavar="FILE"
     )
-    fresh: bool = _option(False, "Export again even if nothing has changed.")
+    fresh: bool = option(False, "Export again even if nothing has changed.")
 
 
 @dataclass(frozen=True)
-class MeasureOptions:
+class MeasureOptions(Options):
     """What to measure, and how long.
 
     With ``budget_s`` (seconds), restarts continue until half the width of every speed-up's interval
@@ -128,24 +132,24 @@ class MeasureOptions:
     5
     """
 
-    toggle: str = _option(
+    toggle: str = option(
         "auto", "CPU extension to switch off and on; auto: the strongest; none: an A/A run."
     )
-    isa_ladder: bool = _option(False, "Measure every ISA level of this CPU instead.")
-    against: tuple[str, ...] = _option(
+    isa_ladder: bool = option(False, "Measure every ISA level of this CPU instead.")
+    against: tuple[str, ...] = option(
         (),
         "Measure interleaved with the program: another one, an .onnx file, or the model in "
         f"another runtime ({', '.join(RUNTIMES)}). --toggle is then off unless it is given.",
         type="several",
         metavar="FILE|RUNTIME",
     )
-    runtime: tuple[str, ...] = _option(
+    runtime: tuple[str, ...] = option(
         (),
         "Another version of ExecuTorch to measure beside the installed one, such as 1.5.0.",
         type="several",
         metavar="VERSION",
     )
-    phases: tuple[str, ...] = _option(
+    phases: tuple[str, ...] = option(
         (),
         "Inputs to measure with, by name. Of a language model: tokens at once, and the position "
         "of the first one, as in prefill=128 and decode=1@128. Else .npy files, separated by "
@@ -154,68 +158,68 @@ class MeasureOptions:
         name="phase",
         metavar="NAME=INPUTS",
     )
-    sweep: str = _option(
+    sweep: str = option(
         "",
         "Sizes of a dynamic dimension to measure at, such as tokens=16,32,64. With --against: that "
         "of each program. `profile` exports a model with fixed shapes once for each batch or size.",
         metavar="NAME=SIZES",
     )
-    threads: tuple[int, ...] = _option(
+    threads: tuple[int, ...] = option(
         (1,),
         "CPU threads, separated by commas; auto (0): those that ExecuTorch's Android and iOS code "
         "would choose.",
     )
-    runs: int = _option(
+    runs: int = option(
         5, "Minimum timed inferences per experiment; there are more if these take seconds only."
     )
-    budget_s: float = _option(
+    budget_s: float = option(
         0.0, "Time to measure for, such as 30s, instead of --runs.", name="budget", type="duration"
     )
-    every_s: float = _option(
+    every_s: float = option(
         0.0,
         "Also time inferences at a rate, as an application runs them: the time from one to the "
         "next, such as 33ms.",
         name="every",
         type="duration",
     )
-    precision: float = _option(
+    precision: float = option(
         0.01,
         "With --budget: stop when half the interval's width is below this.",
         type="percent",
         default="1%",
     )
-    find: float = _option(
+    find: float = option(
         0.0,
         "Difference between two sides to find, such as 2%: after three restarts the run "
         "says what that takes; with --budget, it stops once that would be found.",
         type="percent",
     )
-    warmup: int = _option(1, "Inferences before timing; of short ones, some more.")
-    processes: int = _option(
+    warmup: int = option(1, "Inferences before timing; of short ones, some more.")
+    processes: int = option(
         0,
         "Restarts of every runner process [default: as many as fit into two seconds for each "
         "experiment and thread count, 5 to 40].",
     )
-    evidence: bool = _option(True, "Also sample which machine code runs.")
-    roof: bool = _option(
+    evidence: bool = option(True, "Also sample which machine code runs.")
+    roof: bool = option(
         True, "Compare operators with the machine's peaks, which `profile` measures once."
     )
-    cold_start: bool = _option(
+    cold_start: bool = option(
         True, "Also measure memory, and the time from the start of a process to its first output."
     )
-    weights: tuple[str, ...] = _option(
+    weights: tuple[str, ...] = option(
         (),
         "XNNPACK's packed weights: packed at every start, or cached in a file that later starts "
         "map. packed,cached measures both, and --toggle is off.",
         type="words",
         metavar="NAMES",
     )
-    ops: tuple[str, ...] = _option(
+    ops: tuple[str, ...] = option(
         (), "A shared library that registers operators which the program needs.", metavar="FILE"
     )
-    target: str = _option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
-    power: str = _option("", "Set an Android power mode for the run: boost or developer.")
-    timeout_s: float = _option(120.0, "Seconds for one answer of a runner.", name="timeout")
+    target: str = option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
+    power: str = option("", "Set an Android power mode for the run: boost or developer.")
+    timeout_s: float = option(120.0, "Seconds for one answer of a runner.", name="timeout")
 
 
 def dtype_of_module(path: str, default: str, module_dtypes: ModuleDtypes) -> str:
@@ -227,43 +231,3 @@ def dtype_of_module(path: str, default: str, module_dtypes: ModuleDtypes) -> str
             if fnmatchcase(name, pattern):
                 return dtype
     return default
-
-
-OBJECTIVES = ("latency", "size", "memory", "start")
-
-
-@dataclass(frozen=True)
-class OptimizeOptions:
-    """What to search for among variants of a program, and for how long.
-
-    A ``max_size_mb`` of 0 is no limit.
-
-    Examples
-    --------
-    >>> wb.OptimizeOptions(budget_s=60, min_sqnr_db=30).objective
-    'latency'
-    """
-
-    budget_s: float = _option(
-        600.0, "Time to take, waiting included.", name="budget", type="duration", default="10m"
-    )
-    objective: str = _option("latency", "What to improve: latency, size, memory or start.")
-    min_sqnr_db: float = _option(
-        20.0, "Signal to noise ratio that the outputs need, in dB.", name="min-sqnr"
-    )
-    max_size_mb: float = _option(0.0, "Size that the program may have, in MB.", name="max-size")
-    dtypes: tuple[str, ...] = _option((), "Try only this dtype [default: all].", name="only-dtype")
-    metric: str = _option(
-        "",
-        "A function that returns a score for the outputs of all samples, the higher the better; "
-        "it replaces --min-sqnr by --min-score.",
-        metavar="FILE.py:NAME",
-    )
-    min_score: float = _option(0.0, "With --metric: the score that the outputs need.")
-    threads: tuple[int, ...] = _option((1,), "CPU threads, separated by commas.")
-    target: str = _option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
-    ops: tuple[str, ...] = _option(
-        (), "A shared library that registers operators which the program needs.", metavar="FILE"
-    )
-    timeout_s: float = _option(120.0, "Seconds for one answer of a runner.", name="timeout")
-    jobs: int = _option(2, "Processes for exports.")

@@ -20,7 +20,7 @@ from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.options import ExportOptions
 from workbench.records.codec import from_json, parse_json, structure, to_json, to_plain, upgrade
 from workbench.records.layers import Layers
-from workbench.records.optimize import Recipe
+from workbench.records.recipe import Recipe
 from workbench.records.runs import Export, RunRecord
 
 T = TypeVar("T")

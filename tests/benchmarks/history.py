@@ -51,8 +51,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         make_runs(Path(folder), options.runs)
         begin, wall = time.process_time(), time.perf_counter()
-        from workbench.plots.latencies import plot_history
-        from workbench.portfolio.history import read_history, write_figure
+        from workbench.plugins.history.figure import plot_history
+        from workbench.plugins.history.read import read_history, write_figure
 
         history = read_history([folder])
         indexed, waited = time.process_time() - begin, time.perf_counter() - wall

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from workbench.analysis.variants import rank_findings
+from workbench.analysis.findings.ranking import rank_findings
 from workbench.progress import show_progress
 from workbench.records.checks import Trial, Trials
 from workbench.records.codec import to_json

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from workbench import frames
+from workbench import frames, plugin
 from workbench.analysis import (
     atlas,
     compare,
@@ -33,7 +33,6 @@ from workbench.analysis import (
     sme2,
     statistics,
     sweeps,
-    variants,
     what_if,
 )
 from workbench.analysis.attribution import attribute_layers, find_method
@@ -47,12 +46,11 @@ from workbench.analysis.layers import Traced
 from workbench.analysis.operators import Scheme
 from workbench.analysis.quality import Row
 from workbench.analysis.roofline import Roof
-from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
+from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.export.etrecord import add_etrecord
 from workbench.export.layers import resize
 from workbench.options import RUNTIMES
 from workbench.records.layers import Layers, Method
-from workbench.records.optimize import Study
 from workbench.records.runs import (
     GIVEN,
     Agreement,
@@ -179,15 +177,6 @@ class Run:
     def output(self) -> Path:
         """Where files about the run are written: for others' recordings, a folder of our own."""
         return self.path if self.recording is None else output_folder(self.path)
-
-    @property
-    def study(self) -> Study | None:
-        """The optimisation that it was measured for, if any."""
-        folder = self.path.resolve().parent.parent
-        study = variants.read_study(folder) if (folder / variants.STUDY).is_file() else None
-        programs = {program.sha256 for program in self.record.plan.all_programs}
-        # A later one, of another model of that name, replaces it.
-        return study if study and programs & {v.sha256 for v in study.variants} else None
 
     @cached_property
     def siblings(self) -> tuple[RunRecord, ...]:
@@ -1047,11 +1036,7 @@ class Measurement:
         """Optimisation opportunities, the most promising first: ``frames.FINDINGS``."""
         findings = self.run.rules(self)
         if self.export and not self.emulated:
-            with contextlib.suppress(UsageError, StoreError):  # without a study that can be read
-                study = variants.read_study(self.run.path.resolve().parent.parent)
-                if study.machine == str(self.run.record.host.get("cpu")):
-                    sha256 = self.export.sha256
-                    findings = variants.add_measured(findings, study, sha256, self.threads)
+            findings = plugin.apply("gains", self, findings)
             made = promises.read_checks(self.run.path)
             tried = [check for check in made if check.program == self.export.sha256]
             findings = promises.add_checked(findings, tried) if tried else findings

@@ -11,11 +11,12 @@ import time
 import traceback
 import warnings
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
-from workbench.cli import analysis, mcp, skills, work
+from workbench import plugin
+from workbench.cli import analysis, skills, work
 from workbench.cli.options import JSON, describe_error, say
 from workbench.errors import WorkbenchError
 from workbench.records.codec import to_document
@@ -52,7 +53,7 @@ def _run(arguments: list[str]) -> NoReturn:
         _check_folder()
         with warnings.catch_warnings():
             if DEBUG not in arguments:  # commands report problems as lines of their own
-                warnings.showwarning = lambda *_, **__: None
+                warnings.showwarning = _show_warning
                 os.environ.setdefault("PYTHONWARNINGS", "ignore")  # of child processes
             sys.exit(workbench.main(arguments, "workbench", standalone_mode=False) or 0)
     except click.ClickException as error:
@@ -69,6 +70,12 @@ def _run(arguments: list[str]) -> NoReturn:
         known = _explain(error)
         say(f"error: {known}")
         fail(known, known.exit_code, arguments)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Of warnings, say only that a plug-in failed."""
+    if issubclass(category, plugin.PluginWarning):
+        say(f"warning: {message}")
 
 
 def _prepare_process() -> None:
@@ -124,12 +131,27 @@ def fail(error: BaseException, exit_code: int, arguments: list[str]) -> NoReturn
     sys.exit(exit_code)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Commands(click.Group):
+    """The commands of the workbench, and those that plug-ins add."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, sorted."""
+        return sorted({*self.commands, *plugin.names_of("commands")})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command; plug-ins are looked into for names that are no commands of the workbench."""
+        return self.commands.get(cmd_name) or plugin.find("commands", cmd_name)
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.option(DEBUG, is_flag=True, help="Show Python's warnings, and the traceback of an error.")
 @click.version_option(package_name="executorch-workbench")
 def workbench(debug: bool) -> None:
     """Find performance bottlenecks in ExecuTorch models, with evidence."""
 
 
-for added in (*work.COMMANDS, *analysis.COMMANDS, skills.skills, mcp.mcp):
+for added in (*work.COMMANDS, *analysis.COMMANDS, skills.skills):
     workbench.add_command(added)

@@ -229,7 +229,7 @@ def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int, tar
 
 @command()
 @click.argument("etdump", type=PATH)
-@click.option("--to", required=True, help="csv, perfetto or model-explorer.")
+@click.option("--to", required=True, help="csv, perfetto, or a format of a plug-in.")
 @click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
 @click.option("--baseline", type=PATH, help="A second ETDump to compare with.")
 def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Output:
@@ -238,14 +238,10 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Out
     With --to model-explorer, ETDUMP may be the folder of a run: times of both sides, and speed-ups,
     as node data for graphs that Model Explorer makes of its .pte and .etrecord.
     """
-    from workbench.convert import export_trace
+    from workbench.convert import export_trace, find_format
 
     files = export_trace(etdump, to, out=out, baseline=baseline)
-    viewers = {
-        "perfetto": "https://ui.perfetto.dev",
-        "model-explorer": "Model Explorer, as node data of the program's graph",
-    }
-    step = f"open the file in {viewers.get(to, 'pandas')}"
+    step = f"open the file in {find_format(to).viewer}"
     return Output(files, {"files": files}, step=step)
 
 
@@ -336,51 +332,6 @@ def validate(run_dir: Path) -> Output:
 
 
 @command()
-@click.argument("roots", nargs=-1, type=PATH, metavar="[FOLDER]...")
-@click.option("--across", multiple=True, help="What may differ within a line: program.")
-@click.option("--figure", type=PATH, help="Plot latency over time into this file (.png, .svg).")
-@click.option("--csv", type=PATH, help="Also write all runs into this file.")
-@with_limits
-def history(
-    roots: tuple[Path, ...],
-    across: tuple[str, ...],
-    figure: Path | None,
-    csv: Path | None,
-    limits: dict[str, float],
-) -> Output:
-    """List the runs below FOLDERs [default: here], and when latency, starts and memory changed.
-
-    A line has the comparable runs of a program. Two successive runs must show a change.
-    """
-    from workbench.portfolio.history import read_history, write_figure
-    from workbench.store import atomic_write
-    from workbench.trace.writers import to_csv
-
-    found = read_history(roots or (Path(),), across=across)
-    if found.rows.empty:
-        where, hint = " ".join(map(str, roots)) or ".", "; ".join(found.problems[:3])
-        raise UsageError("no runs found", where=where, hint=hint)
-    timeless = figure and found.rows["latency_ms"].isna().all()
-    if figure and not timeless:
-        from workbench.plots.latencies import plot_history
-
-        write_figure(plot_history(found.rows, found.changes), figure)
-    if csv:
-        atomic_write(csv, to_csv(found.rows))
-    if "peak memory" in limits:
-        limits["anonymous memory"] = limits["peak memory"]
-    grown = found.exceeding(limits)
-    record = {"runs": found.rows, "changes": found.changes, "problems": found.problems}
-    lines = [text for table in filter(str, found.tables) for text in (table, "")]
-    step = f"open {figure}" if figure else "--figure history.svg plots these runs"
-    notes = tuple(f"skipped: {problem}" for problem in found.problems)
-    if timeless:
-        notes, step = (*notes, "no figure: emulated runs have no times"), ""
-    record = {"passed": grown.empty, **record}
-    return Output(lines, record, exit_code=not grown.empty, step=step, notes=notes)
-
-
-@command()
 @click.argument("name", required=False)
 def schema(name: str | None) -> Output:
     """Print the JSON Schema of a config, a matrix or metrics.json; without NAME, list them."""
@@ -404,5 +355,5 @@ def lab(arguments: tuple[str, ...]) -> Output:
 
 COMMANDS = (
     *(analyze, report, findings, roofline, project, replay, trace, kernels),
-    *(compare, validate, history, schema, lab),
+    *(compare, validate, schema, lab),
 )

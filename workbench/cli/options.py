@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import json
 import re
 import shlex
@@ -15,7 +16,7 @@ import click
 
 from workbench.cli.terminal import write
 from workbench.errors import UsageError, WorkbenchError
-from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
+from workbench.options import ExportOptions, MeasureOptions
 from workbench.process import claim_stdout, output
 from workbench.records.codec import to_document
 from workbench.store import newer_run
@@ -23,7 +24,7 @@ from workbench.store import newer_run
 PATH = click.Path(path_type=Path)
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-Record = TypeVar("Record", ExportOptions, MeasureOptions, OptimizeOptions)
+Record = TypeVar("Record")
 
 
 class Parsed(click.ParamType):
@@ -115,9 +116,16 @@ def _make_option(declared: Field[Any], annotation: Any) -> Callable[[F], F]:
     return click.option(switch, declared.name, **settings)
 
 
-def options_of(record: type[Record], name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+#: The title above an option in the help of a command that has many, in this order.
+_GROUPS: dict[str, str] = {}
+
+
+def options_of(
+    record: type[Any], name: str, title: str
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """A decorator: one option per field; the command gets the record as keyword ``name``."""
     annotations = get_type_hints(record)
+    _GROUPS.update((each.name, title) for each in fields(record) if each.name not in _GROUPS)
 
     def decorate(command: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(command)
@@ -130,6 +138,11 @@ def options_of(record: type[Record], name: str) -> Callable[[Callable[..., T]], 
         return call
 
     return decorate
+
+
+def pick(record: type[Record], params: Mapping[str, Any]) -> Record:
+    """The record of options, of all parameters of a command."""
+    return record(**{name: params[name] for name in inspect.signature(record).parameters})
 
 
 BASELINE = click.option(
@@ -171,9 +184,8 @@ CATEGORIES = click.option(
     metavar="FILE|kit",
     help="Categories of operators: a YAML file of rules, or those of Arm's profiling kit.",
 )
-EXPORT_OPTIONS = options_of(ExportOptions, "export")
-RUN_OPTIONS = options_of(MeasureOptions, "measure")
-OPTIMIZE_OPTIONS = options_of(OptimizeOptions, "optimize")
+EXPORT_OPTIONS = options_of(ExportOptions, "export", "Export")
+RUN_OPTIONS = options_of(MeasureOptions, "measure", "Measurement")
 
 
 def say(text: object) -> None:
@@ -203,14 +215,7 @@ class Output:
     failures: list[str] = field(default_factory=list)
 
 
-#: The group of an option in the help of a command that has many.
-_GROUPS = {
-    field.name: title
-    for title, record in (
-        ("Search", OptimizeOptions), ("Measurement", MeasureOptions), ("Export", ExportOptions),
-    )
-    for field in fields(record)
-}  # fmt: skip
+#: A command with more options has them in groups.
 _MANY = 15
 
 

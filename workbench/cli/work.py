@@ -18,7 +18,6 @@ from workbench.cli.options import (
     BASELINE,
     CATEGORIES,
     EXPORT_OPTIONS,
-    OPTIMIZE_OPTIONS,
     OUT,
     PATH,
     QUIET,
@@ -30,8 +29,7 @@ from workbench.cli.options import (
 )
 from workbench.errors import UsageError, WorkbenchError
 from workbench.frames import plural
-from workbench.models.registry import parse_name
-from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
+from workbench.options import ExportOptions, MeasureOptions
 from workbench.progress import show_progress
 from workbench.store import REPORT_HTML
 
@@ -341,35 +339,6 @@ def batch(
 @command()
 @click.argument("model")
 @EXPORT_OPTIONS
-@OPTIMIZE_OPTIONS
-@OUT
-def optimize(
-    model: str, out: Path | None, export: ExportOptions, optimize: OptimizeOptions
-) -> Output:
-    """Search for a faster or smaller program of MODEL; write the recipe of the best one.
-
-    The export options describe the baseline. Finished steps are skipped: after an interruption, run
-    the same command again. Exit code 1 if nothing helped.
-    """
-    from workbench.optimize.search import FOLDER, RECIPE
-    from workbench.optimize.search import optimize as search
-    from workbench.plots.views import show
-    from workbench.store import default_root
-
-    with show_progress() as progress:
-        study = search(model, None, export, optimize, root=out, progress=progress)
-    lines: list[object] = [show(study), *(f"warning: {text}" for text in study.warnings)]
-    lines.append(study.conclusion)
-    step = "`workbench findings RUN` shows what else takes the time"
-    if study.best:
-        lines.append(recipe := (out or default_root(parse_name(model).label)) / FOLDER / RECIPE)
-        step = call("export", model, "--recipe", recipe)
-    return Output(lines, {"study": study}, exit_code=not study.best, step=step)
-
-
-@command()
-@click.argument("model")
-@EXPORT_OPTIONS
 @click.option(
     "--target", default="", help="Also run it with SME2 off and on: qemu, android or ssh:HOST."
 )
@@ -434,4 +403,4 @@ def atlas(listing: bool, again: bool, target: str, out: Path | None) -> Output:
     return Output([made.facts, path], record, step=call("project", "RUN"))
 
 
-COMMANDS = (doctor, models, export, run, profile, optimize, sme2, atlas, batch)
+COMMANDS = (doctor, models, export, run, profile, sme2, atlas, batch)

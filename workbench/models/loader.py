@@ -33,7 +33,7 @@ from workbench.models.sources import (
     shown_path,
     user_line,
 )
-from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
+from workbench.options import Options
 from workbench.process import PROCESS_LOCK, contain, replaced, silent_stderr
 from workbench.records.runs import GIVEN
 from workbench.upstream import tree_leaves
@@ -119,7 +119,7 @@ def load_model(
     >>> wb.load_model("toy_cnn").example_inputs[0].shape  # doctest: +SKIP
     torch.Size([1, 3, 224, 224])
     """
-    if isinstance(inputs, ExportOptions | MeasureOptions | OptimizeOptions):
+    if isinstance(inputs, Options):
         where, hint = type(inputs).__name__, "give options after the inputs, or by name"
         raise UsageError("are no inputs", where=where, hint=hint)
     if isinstance(spec, LoadedModel):

@@ -23,11 +23,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.analysis.variants import read_study
 from workbench.errors import UsageError
 from workbench.frames import EMULATED, MISSING, format_figure, is_emulated
 from workbench.plots.tables import COLORS, to_markdown
-from workbench.records.optimize import Study
 from workbench.records.runs import Export
 
 UNSPLIT_COLOR = "#D4D4D4"  #: For what belongs to no single category.
@@ -321,13 +319,14 @@ def draws(*kinds: type) -> Callable[[Callable[..., F]], Callable[..., F]]:
 def convert(source: Any, kinds: tuple[type, ...], user: str) -> Any:
     """Return the noun that a figure or a view takes, given one that leads to it.
 
-    A path leads to its run or study, a run to its subject and its first comparison, a comparison to
-    its candidate, and both sides to their run.
+    A path leads to its run, or to what a noun's own ``read`` makes of it; a run to its subject and
+    its first comparison; a comparison to its candidate, and both sides to their run.
     """
     if isinstance(source, kinds):
         return source
     if isinstance(source, str | Path):
-        return convert(read_study(source) if Study in kinds else open_run(source), kinds, user)
+        readers = [kind.read for kind in kinds if hasattr(kind, "read")]
+        return convert((readers or [open_run])[0](source), kinds, user)
     if isinstance(source, Run) and Measurement in kinds:
         return source.subject
     if isinstance(source, Run) and Comparison in kinds:

@@ -4,11 +4,11 @@ import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from workbench import frames
+from workbench import frames, plugin
 from workbench.analysis import sme2
 from workbench.analysis.atlas import describe_projections, project_levels
 from workbench.analysis.compare import FALSE_DISCOVERIES, explain_outcomes
@@ -22,7 +22,6 @@ from workbench.analysis.operators import drop_overhead, label_operators
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import place_layers
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.analysis.variants import tabulate_variants
 from workbench.errors import WorkbenchError, unknown_name
 from workbench.export.program import Program
 from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
@@ -38,7 +37,6 @@ from workbench.plots.tables import (
     to_html,
     to_markdown,
 )
-from workbench.records.optimize import Study
 from workbench.records.runs import Export
 from workbench.upstream import installed_versions
 
@@ -55,6 +53,16 @@ NOT_COVERED = (
     "compiled for one level, the C library, or kernels that XNNPACK selects by "
     "microarchitecture. A level is this CPU without some features, not another CPU."
 )
+
+
+Part = str | Table | Chart
+
+
+class View(NamedTuple):
+    """A view: the nouns that it takes, and the function of one and of a number of rows."""
+
+    kinds: tuple[type, ...]
+    make: Callable[[Any, int], Iterable[Part]]
 
 
 def show(
@@ -114,17 +122,27 @@ def show(
 
 
 def _view(source: Any, name: str, top: int | None) -> list[Table | Chart]:
-    if name and name not in VIEWS:
-        raise unknown_name("view", name, VIEWS)
-    if not name:
-        defaults = (view for view, (kinds, _) in VIEWS.items() if isinstance(source, kinds))
-        name = next(defaults, "verdicts")
-    kinds, view = VIEWS[name]
-    parts = view(convert(source, kinds, f"the view {name!r}"), top or TOP)
+    view = _find_view(name) if name else _choose_view(source)
+    parts = view.make(convert(source, view.kinds, f"the view {name!r}"), top or TOP)
     return [show_note(part) if isinstance(part, str) else part for part in parts]
 
 
-Part = str | Table | Chart
+def _find_view(name: str) -> View:
+    view = VIEWS.get(name) or plugin.find("views", name)
+    if view is None:
+        raise unknown_name("view", name, [*VIEWS, *plugin.names_of("views")])
+    return view
+
+
+def _choose_view(source: Any) -> View:
+    """The first view of a noun; the verdicts of what has none."""
+    for view in VIEWS.values():
+        if isinstance(source, view.kinds):
+            return view
+    for view in plugin.collect("views").values():
+        if isinstance(source, view.kinds):
+            return view
+    return VIEWS["verdicts"]
 
 
 def _verdicts(source: Run | Comparison, top: int) -> Iterator[Part]:
@@ -468,27 +486,6 @@ def _quality(run: Run, top: int) -> Iterator[Part]:
     yield show_table(run.quality)
 
 
-_TRIED = (
-    *("name", "change", "latency_ms", "threads", "speedup", "speedup_low", "speedup_high"),
-    *("sqnr_db", "score", "size_mb", "peak_mb", "start_ms", "extension_share", "note"),
-)
-_GRADED = (
-    *("name", "change", "parent", "basis", "predicted_ms", "predicted_low_ms"),
-    *("predicted_high_ms", "gain_ms", "gain_low_ms", "gain_high_ms"),
-)
-
-
-def _variants(study: Study, top: int) -> Iterator[Part]:
-    """Every variant of an optimisation, what was predicted and what was measured."""
-    table = tabulate_variants(study)
-    tried = [name for name in _TRIED if table[name].notna().any()]
-    yield show_table(table, tried, caption="What was tried")
-    graded = table[table["predicted_high_ms"].notna() & table["gain_ms"].notna()]
-    if len(graded):
-        yield show_table(graded, _GRADED, caption="Predicted and measured gains")
-    yield show_note(study.conclusion or "not finished", *study.warnings)
-
-
 _COMPARED = ("model", "dtype", "size_mb", "delegates", "undelegated", "sqnr_db", "problem")
 
 
@@ -545,32 +542,31 @@ def _show_finding(row: dict[str, Any]) -> Table:
     return Table(page, text)
 
 
-#: Every view by name: the nouns that it takes, and what makes its parts.
-VIEWS: dict[str, tuple[tuple[type, ...], Callable[[Any, int], Iterable[Part]]]] = {
-    "verdicts": ((Run, Comparison), _verdicts),
-    "latencies": ((Run, Measurement), _latencies),
-    "variants": ((Study,), _variants),
-    "partition": (
+#: Every view by name.
+VIEWS = {
+    "verdicts": View((Run, Comparison), _verdicts),
+    "latencies": View((Run, Measurement), _latencies),
+    "partition": View(
         (Export,),
         lambda it, top: [show_table(list_partition(it), top=top, caption=f"{it.dtype}: {it.pte}")],
     ),
-    "exports": ((list, tuple), _exports),
-    "findings": ((Run, Measurement), _findings),
-    "times": ((Measurement,), lambda m, top: [describe_times(m)]),
-    "operators": ((Measurement,), _operators),
-    "layers": ((Measurement,), _layers),
-    "dtypes": ((Measurement,), _dtypes),
-    "roofline": ((Measurement,), _roofline),
-    "speedups": ((Comparison,), _speedups),
-    "code": ((Comparison,), _code),
-    "kernels": ((Comparison,), _kernels),
-    "sweeps": ((Run,), _sweeps),
-    "sme2": ((Comparison, Run, Measurement, Program), _sme2),
-    "undelegated": ((Run,), _undelegated),
-    "quality": ((Run,), _quality),
-    "checks": ((Run,), lambda run, top: [show_table(run.checks)]),
-    "rules": ((Run,), _rules),
-    "description": (
+    "exports": View((list, tuple), _exports),
+    "findings": View((Run, Measurement), _findings),
+    "times": View((Measurement,), lambda m, top: [describe_times(m)]),
+    "operators": View((Measurement,), _operators),
+    "layers": View((Measurement,), _layers),
+    "dtypes": View((Measurement,), _dtypes),
+    "roofline": View((Measurement,), _roofline),
+    "speedups": View((Comparison,), _speedups),
+    "code": View((Comparison,), _code),
+    "kernels": View((Comparison,), _kernels),
+    "sweeps": View((Run,), _sweeps),
+    "sme2": View((Comparison, Run, Measurement, Program), _sme2),
+    "undelegated": View((Run,), _undelegated),
+    "quality": View((Run,), _quality),
+    "checks": View((Run,), lambda run, top: [show_table(run.checks)]),
+    "rules": View((Run,), _rules),
+    "description": View(
         (Run,),
         lambda run, top: [show_table(run.description, caption="What was measured")],
     ),

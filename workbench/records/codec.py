@@ -109,26 +109,18 @@ def upgrade(data: dict[str, Any], where: object, *, least: int = 1) -> dict[str,
     if version == 1 and data.get("notes") == []:  # of the first manifests, and never used
         data = {key: value for key, value in data.items() if key != "notes"}
     if isinstance(export := data.get("export"), dict):
-        data = {**data, "export": _upgrade_rewrites(upgrade(export, where))}
-    if isinstance(variants := data.get("variants"), list):
-        data = {**data, "variants": list(map(_upgrade_variant, variants))}
+        data = {**data, "export": upgrade_rewrites(upgrade(export, where))}
     if isinstance(exports := data.get("exports"), dict):
         each = {k: upgrade(v, where) if isinstance(v, dict) else v for k, v in exports.items()}
         data = {**data, "exports": each}
     return {**data, "schema_version": SCHEMA_VERSION} if "schema_version" in data else data
 
 
-def _upgrade_variant(variant: Any) -> Any:
-    if isinstance(variant, dict) and isinstance(options := variant.get("options"), dict):
-        return {**variant, "options": _upgrade_rewrites(options)}
-    return variant
-
-
 #: The option of optional rewrites when the common ones were a flag.
 _EARLIER = "also_rewrite"
 
 
-def _upgrade_rewrites(options: dict[str, Any]) -> dict[str, Any]:
+def upgrade_rewrites(options: dict[str, Any]) -> dict[str, Any]:
     """Options of an export with all rewrites in one."""
     if _EARLIER not in options:
         return options

@@ -20,7 +20,7 @@ from nbformat import NotebookNode
 from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import List
 
-from workbench import errors
+from workbench import errors, plugin
 from workbench.errors import UsageError, WorkbenchError, printable, unknown_name
 from workbench.options import Progress, silent
 from workbench.parameters import assigned_names
@@ -41,6 +41,7 @@ COMMAND += ["--HistoryManager.enabled=False"]
 IGNORE_FOLDER = "--InteractiveShellApp.ignore_cwd=True"
 KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
 PARAMETERS = "parameters"  #: The tag of the cell with the parameters.
+SECTIONS = "sections"  #: The tag of the cell in whose place plug-ins put their sections.
 MAY_FAIL = "raises-exception"  #: The tag of cells whose failure costs their part of a report only.
 FAILED = "this part failed"
 
@@ -152,6 +153,7 @@ def run_notebook(
         A cell raised an error or took too long, or the kernel died.
     """
     notebook, executed, number = read_template(template, parameters), list[NotebookNode](), 0
+    insert_sections(notebook)
     packaged = template.resolve().parent == notebooks_dir()
     notebook.cells += [nbformat.v4.new_code_cell(closing)] if closing else []
 
@@ -231,6 +233,25 @@ def read_template(template: Path, parameters: Mapping[str, object]) -> NotebookN
             raise unknown_name("parameter", name, known, where=template)
     notebook.metadata["kernelspec"] = KERNELSPEC
     return notebook
+
+
+def insert_sections(notebook: NotebookNode) -> None:
+    """Put the sections of plug-ins in the place of the cell that is tagged ``sections``, if any.
+
+    Such a notebook has its run in ``run``. A section that fails costs itself only.
+    """
+    for place, cell in enumerate(notebook.cells):
+        if SECTIONS in cell.metadata.get("tags", []):
+            notebook.cells[place : place + 1] = list(_make_sections())
+            return
+
+
+def _make_sections() -> Iterator[NotebookNode]:
+    for section in plugin.list_sections():
+        text = f"## {section.heading}\n\n{section.text}"
+        yield nbformat.v4.new_markdown_cell(text)
+        code = f"wb.show(run, {section.view!r})"
+        yield nbformat.v4.new_code_cell(code, metadata={"tags": [MAY_FAIL]})
 
 
 def _finish(

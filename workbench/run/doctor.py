@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from workbench.errors import WorkbenchError, install_command
+from workbench.plugin import examine_plugins
 from workbench.run.build import ZIG, find_sdk, installed_compiler
 from workbench.run.ceilings import unpack_program
 from workbench.run.isa import Isa, resolve_toggle
@@ -77,6 +78,7 @@ def examine_machine() -> list[Check]:
         Check("cross compiler", "ok", cross),
         *_android(),
         Check("--target ssh:HOST", *_ssh()),
+        *_plugins(),
     ]
 
 
@@ -199,6 +201,16 @@ def _device(name: str, serial: str, state: str) -> Answer:
     features = set(listed[1].split()) if listed else set()
     known = ", ".join(f for f in FEATURES if f in features) or "no known extension"
     return "ok", f"{name}, {said.partition(chr(10))[0].strip()}: {known}"
+
+
+def _plugins() -> Iterator[Check]:
+    """The plug-ins in one check, and one of each that cannot be used."""
+    problems = examine_plugins()
+    working = [name for name, problem in problems.items() if not problem]
+    yield Check("plug-ins", "ok", ", ".join(working) or "none")
+    for name, problem in problems.items():
+        if problem:
+            yield Check(f"plug-in {name}", "note", problem, "update or uninstall its package")
 
 
 def _ssh() -> Answer:

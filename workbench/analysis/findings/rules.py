@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis import variants
+from workbench import plugin
 from workbench.analysis.findings import graph, times
 from workbench.analysis.findings.gains import (
     Finding,
@@ -17,6 +18,7 @@ from workbench.analysis.findings.gains import (
     time_spent,
     untraced_scale,
 )
+from workbench.analysis.findings.ranking import rank_findings
 from workbench.analysis.run import Measurement
 from workbench.frames import FINDINGS, check
 from workbench.remedies import NO_REMEDY
@@ -82,6 +84,23 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
 )
 
 
+def list_rules() -> list[tuple[str, Find, str, bool, bool]]:
+    """The rules, with those of plug-ins, which explain no rows, before the last one."""
+    added = plugin.collect("rules")
+    others = [
+        (name, partial(_apply, name, find), _OPERATORS, False, True) for name, find in added.items()
+    ]
+    return [*RULES[:-1], *others, RULES[-1]]
+
+
+def _apply(name: str, find: Find, m: Measurement, keys: Collection[str]) -> Iterator[Finding]:
+    """The findings of a plug-in's rule, as many as it yields before it fails."""
+    try:
+        yield from find(m, keys)
+    except Exception as error:  # the code of others may raise anything
+        plugin.warn(f"rule {name}", error)
+
+
 def find_bottlenecks(m: Measurement) -> pd.DataFrame:
     """Optimisation opportunities above 1 % of latency: ``frames.FINDINGS``.
 
@@ -92,7 +111,7 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
     """
     unclaimed, rest = set(m.costs.index), set(m.costs.index)
     holds, found = "shares" in m.use[0], list[dict[str, Any]]()
-    for name, find, heading, claims, timed in RULES:
+    for name, find, heading, claims, timed in list_rules():
         untimed = m.emulated or m.impossible
         if m.runtime or (untimed and timed):  # the rules are about ExecuTorch
             continue
@@ -116,7 +135,7 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
             unclaimed -= explained
     table = pd.DataFrame(found, columns=FINDINGS.names)
     table = table.astype({"rank": int} | dict.fromkeys(_NUMBERS, float))
-    return check(variants.rank_findings(table, by_gain=not m.emulated), FINDINGS)
+    return check(rank_findings(table, by_gain=not m.emulated), FINDINGS)
 
 
 def _scales(finding: Finding, m: Measurement) -> tuple[float, float, float]:

@@ -36,9 +36,16 @@ def mcp(context: click.Context, folder: Path) -> Output:
     if not find_spec("mcp"):
         raise WorkbenchError("mcp is not installed", install="executorch-workbench[mcp]")
     os.chdir(folder)
-    commands = vars(context.find_root().command)["commands"]
-    tools = {name: commands[name] for name in TOOLS}
-    return Output([], {"tools": TOOLS}, then=lambda: serve(tools))
+    tools = find_tools(context)
+    return Output([], {"tools": [*tools]}, then=lambda: serve(tools))
+
+
+def find_tools(context: click.Context) -> dict[str, click.Command]:
+    """The commands that are tools, of those that are installed."""
+    root = context.find_root()
+    assert isinstance(root.command, click.Group)
+    commands = {name: root.command.get_command(root, name) for name in TOOLS}
+    return {name: command for name, command in commands.items() if command}
 
 
 def describe_arguments(tool: click.Command) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Variants of a program: what is proposed, how the search goes on, and what a recipe makes."""
 
+import html
 import itertools
 import json
 import math
@@ -14,30 +15,28 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import fuzz
 import pandas as pd
 import pytest
 import torch
+from drawn import assert_tidy, texts_of
 from exporting import export_quietly
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_models import net, put
 from program_builder import exported
 from torch import nn
 
 import workbench as wb
-from workbench.analysis.variants import (
-    add_measured,
-    pick_best,
-    read_study,
-    tabulate_variants,
-)
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError
 from workbench.export.equivalence import Finder
 from workbench.export.lower import measure_layer_noise
 from workbench.export.rewrite import find_remedies, rewrite_operators
 from workbench.frames import FINDINGS
 from workbench.models.loader import LoadedModel, load_model
-from workbench.optimize import search
-from workbench.optimize.proposals import (
+from workbench.options import OPTIONAL_REWRITES, QUANTISER_REWRITES, dtype_of_module
+from workbench.plugins.optimize import search
+from workbench.plugins.optimize.proposals import (
     Choice,
     aim_db,
     choose_dtypes,
@@ -47,13 +46,19 @@ from workbench.optimize.proposals import (
     propose_mix,
     propose_rewrites,
 )
-from workbench.optimize.score import call_metric
-from workbench.options import OPTIONAL_REWRITES, QUANTISER_REWRITES, dtype_of_module
+from workbench.plugins.optimize.records import Study, Variant, VariantGain
+from workbench.plugins.optimize.score import call_metric
+from workbench.plugins.optimize.study import (
+    add_measured,
+    pick_best,
+    tabulate_variants,
+)
 from workbench.process import silence
-from workbench.records.optimize import Recipe, Study, Variant, VariantGain
+from workbench.records.codec import to_json
+from workbench.records.recipe import Recipe
 from workbench.store import load_recipe, save_export, save_recipe, sha256_of
 
-sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from _exam import CASES
 
@@ -481,7 +486,7 @@ def test_a_kill_inside_a_measurement_loses_nothing(small, tmp_path):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     manifest, kept = list_sessions()
-    assert kept and not read_study(place).rounds[-1].run_dir
+    assert kept and not wb.read_study(place).rounds[-1].run_dir
     exported = {path: path.read_bytes() for path in place.rglob("*.export.json")}
     study = wb.optimize(small, options=options, root=tmp_path / "out")
     done = json.loads(manifest.read_text())
@@ -732,7 +737,7 @@ def test_an_interruption_loses_nothing_and_repeats_nothing(landscape, stop_at):
     landscape.stop_at = stop_at
     with pytest.raises(KeyboardInterrupt):
         run_search()
-    interrupted = read_study("out_toy_cnn")
+    interrupted = wb.read_study("out_toy_cnn")
     study = run_search()
     assert [v.name for v in study.variants][: len(interrupted.variants)] == [
         v.name for v in interrupted.variants
@@ -846,12 +851,12 @@ def test_a_study_is_shown_and_a_foreign_file_is_not(landscape, tmp_path):
     assert study.best in text and "Predicted and measured gains" in text
     assert study.conclusion in text
     assert "latency" in wb.plot_variants(study).alt_text
-    assert read_study("out_toy_cnn") == study
+    assert wb.read_study("out_toy_cnn") == study
     with pytest.raises(UsageError, match="no optimisation here"):
-        read_study(tmp_path / "elsewhere")
+        wb.read_study(tmp_path / "elsewhere")
     (tmp_path / "optimize.json").write_text(json.dumps({"model": "x"}))
     with pytest.raises(StoreError, match="not a Study record"):
-        read_study(tmp_path)
+        wb.read_study(tmp_path)
 
 
 def test_memory_is_judged_by_the_measured_peak():
@@ -876,3 +881,57 @@ def test_memory_is_judged_by_the_measured_peak():
 def test_an_unknown_objective_is_refused(tmp_path):
     with pytest.raises(UsageError, match="objective"):
         wb.optimize("toy_cnn", options=wb.OptimizeOptions(objective="joy"), root=tmp_path)
+
+
+def test_the_study_of_another_model_of_that_name_is_none_of_a_run(tmp_path):
+    run = put(tmp_path, "run", net("mlp"), 1.0)
+    for graph in ("linear", "mlp"):
+        base = Variant("the baseline", wb.ExportOptions(), sha256=net(graph).sha256)
+        study = Study("Net", "key", wb.OptimizeOptions(), variants=(base,))
+        (tmp_path / "optimize.json").write_text(to_json(study))
+        assert (wb.find_study(wb.open_run(run)) is not None) == (graph == "mlp")
+
+
+def test_the_name_of_a_variant_covers_no_other_name_or_dot():
+    study = wb.read_study(wb.sample_file("out_Tiny"))
+    figure = wb.plot_variants(study)
+    assert_tidy(figure)
+    (axis,), boxes = figure.axes, texts_of(figure)
+    names = {text.get_text(): box for text, box in boxes.items()}
+    assert {variant.name for variant in study.variants if variant.latency_ms} <= names.keys()
+    for dot in axis.transData.transform(axis.collections[1].get_offsets()):
+        assert not any(box.contains(*dot) for box in names.values())
+
+
+def test_rows_of_an_old_document_that_are_no_rows_are_refused(tmp_path):
+    path = tmp_path / "study.json"
+    path.write_text(json.dumps({"schema_version": 2, "ladder": ["sme2"]}))
+    with pytest.raises(wb.WorkbenchError):
+        wb.read_study(path)
+
+
+@pytest.mark.slow
+def test_a_module_is_optimised_and_a_run_of_one_is_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    net, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()), torch.randn(1, 64)
+    few = {"runs": 4, "processes": 2, "evidence": False, "cold_start": False, "roof": False}
+    run = wb.measure(net, x, wb.MeasureOptions(toggle="none", **few))
+    study = wb.optimize(net, x, options=wb.OptimizeOptions(budget_s=8.0, dtypes=("int8dyn",)))
+    base, other = study.variants[:2]
+    assert base.state == "measured" and other.options.dtype == "int8dyn"
+    assert other.state in ("measured", "exported") or "not tried" in other.reason  # when busy
+    with pytest.raises(wb.WorkbenchError, match="name is not recorded -> give the model itself"):
+        wb.optimize(run)
+
+
+def test_a_study_shows_its_conclusion_in_a_notebook():
+    study = wb.read_study(wb.sample_file("out_Tiny"))
+    assert study.conclusion in html.unescape(study._repr_html_()) and len(repr(study)) < 300
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_damaged_study_is_refused_in_one_line(seed, tmp_path):
+    content = next(wb.sample_file("out_Tiny").rglob("optimize.json")).read_bytes()
+    kind = fuzz.Kind("optimize.json", lambda folder: [content], wb.read_study)
+    ends, failures = fuzz.fuzz(kind, seed, range(100), tmp_path)
+    assert not failures and sum(ends.values()) == 100

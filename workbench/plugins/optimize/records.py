@@ -1,28 +1,18 @@
-"""The records of an optimisation: the variants of a program, what each brought, and the recipe."""
+"""The records of an optimisation: the variants of a program, and what each brought."""
 
 import html
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
 
+from workbench.errors import UsageError
 from workbench.frames import plural
-from workbench.options import ExportOptions, OptimizeOptions
+from workbench.options import ExportOptions
+from workbench.plugins.optimize.options import OptimizeOptions
+from workbench.records.codec import parse_json, structure, upgrade, upgrade_rewrites
 from workbench.records.runs import SCHEMA_VERSION
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """``recipe.yaml``: how to export a program, and how many threads to run it with.
-
-    ``changes`` says in words what is different from a plain export and what it brought; ``sha256``
-    is the program's, made by these ``versions``.
-    """
-
-    model: str
-    export: ExportOptions
-    threads: int = 1
-    changes: tuple[str, ...] = ()
-    sha256: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
-    schema_version: int = SCHEMA_VERSION
+STUDY = "optimize.json"
 
 
 @dataclass(frozen=True)
@@ -124,6 +114,34 @@ class Study:
     spent_s: float = 0.0
     schema_version: int = SCHEMA_VERSION
 
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Read ``optimize.json``, given its path, its folder, or the folder of a model's output.
+
+        Raises
+        ------
+        UsageError
+            There is none.
+        StoreError
+            It is corrupt.
+
+        Examples
+        --------
+        >>> wb.read_study(wb.sample_file("out_Tiny")).conclusion
+        '07-int8-mixed: 1.08x [1.06, 1.09] the speed of the baseline, SQNR 54.6 dB, 0.0253 MB'
+        """
+        path = Path(path)
+        places = (path, path / STUDY, path / "optimize" / STUDY)
+        found = next((place for place in places if place.is_file()), None)
+        if found is None:
+            raise UsageError("no optimisation here", where=path, hint="workbench optimize MODEL")
+        content = upgrade(parse_json(found.read_bytes(), found), found)
+        if isinstance(variants := content.get("variants"), list):
+            content = {**content, "variants": list(map(_upgrade_variant, variants))}
+        if isinstance(options := content.get("options"), dict):
+            options.pop("runner", None)  # which older versions recorded
+        return structure(cls, content, found)
+
     def __repr__(self) -> str:
         tried = sum(variant.state == "measured" for variant in self.variants)
         return (
@@ -137,3 +155,9 @@ class Study:
     def __getitem__(self, name: str) -> Variant:
         """The variant of that name."""
         return next(variant for variant in self.variants if variant.name == name)
+
+
+def _upgrade_variant(variant: Any) -> Any:
+    if isinstance(variant, dict) and isinstance(options := variant.get("options"), dict):
+        return {**variant, "options": upgrade_rewrites(options)}
+    return variant

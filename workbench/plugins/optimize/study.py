@@ -1,53 +1,38 @@
 """What an optimisation tried, and what it brought."""
 
-from collections.abc import Mapping
+import contextlib
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from workbench.errors import UsageError
-from workbench.frames import VARIANTS, check
+from workbench.analysis.findings.ranking import rank_findings
+from workbench.analysis.run import Measurement, Run
+from workbench.errors import StoreError, UsageError
+from workbench.frames import check
 from workbench.options import ExportOptions
-from workbench.records.codec import parse_json, structure, upgrade
-from workbench.records.optimize import Study, Variant
-from workbench.remedies import NO_REMEDY
+from workbench.plugins.optimize.frames import VARIANTS
+from workbench.plugins.optimize.records import STUDY, Study, Variant
 
-STUDY = "optimize.json"
-#: Rules whose findings only another dtype helps against.
-_FLOORS = ("compute-bound", "dtype")
-#: The rule whose findings say that something is slow, and not why.
-_SYMPTOM = "other runtimes"
 #: What an objective other than latency makes small.
 SIZES = {"size": "size_bytes", "memory": "peak_bytes", "start": "start_ms"}
 
 
-def read_study(path: str | Path) -> Study:
-    """Read ``optimize.json``, given its path, its folder, or the folder of a model's output.
+def find_study(run: Run) -> Study | None:
+    """The optimisation that a run was measured for, if any."""
+    folder = run.path.resolve().parent.parent
+    study = Study.read(folder) if (folder / STUDY).is_file() else None
+    programs = {program.sha256 for program in run.record.plan.all_programs}
+    # A later one, of another model of that name, replaces it.
+    return study if study and programs & {v.sha256 for v in study.variants} else None
 
-    Raises
-    ------
-    UsageError
-        There is none.
-    StoreError
-        It is corrupt.
 
-    Examples
-    --------
-    >>> wb.read_study(wb.sample_file("out_Tiny")).conclusion
-    '07-int8-mixed: 1.08x [1.06, 1.09] the speed of the baseline, SQNR 54.6 dB, 0.0253 MB'
-    """
-    path = Path(path)
-    places = (path, path / STUDY, path / "optimize" / STUDY)
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise UsageError("no optimisation here", where=path, hint="workbench optimize MODEL")
-    content = upgrade(parse_json(found.read_bytes(), found), found)
-    if isinstance(options := content.get("options"), dict):
-        options.pop("runner", None)  # which older versions recorded
-    return structure(Study, content, found)
+def add_gains(m: Measurement, findings: pd.DataFrame) -> pd.DataFrame:
+    """The findings of a measurement, with what an optimisation of its model measured here."""
+    with contextlib.suppress(UsageError, StoreError):  # without a study that can be read
+        study = Study.read(m.run.path.resolve().parent.parent)
+        if m.export and study.machine == str(m.run.record.host.get("cpu")):
+            return add_measured(findings, study, m.export.sha256, m.threads)
+    return findings
 
 
 def name_change(before: ExportOptions, after: ExportOptions) -> str:
@@ -88,55 +73,6 @@ def add_measured(
             columns = ["gain_ms", "low_ms", "high_ms", "share", "basis"]
             findings.loc[found.index, columns] = values
     return rank_findings(findings)
-
-
-def rank_findings(findings: pd.DataFrame, by_gain: bool = True) -> pd.DataFrame:
-    """Findings, largest expected gain of latency first, each cause once.
-
-    Of a gain with only an upper bound, half is expected. Findings that only another dtype helps
-    against follow: they are the floor of this one. Then come those about the start and memory, and
-    those whose gain could not be measured. A finding whose operators all belong to one
-    with a larger gain is told with that one. The first three share no operator. What another
-    runtime computes faster is told with a cause of at least half of it, if one was found.
-    """
-    if by_gain:
-        expected = findings["gain_ms"].fillna(findings["high_ms"] / 2)
-        floor = findings["rule"].isin(_FLOORS) & (findings["basis"] != "measured")
-        latency = findings["of"] == "latency"
-        hopeless = findings["rule"] == NO_REMEDY
-        group = np.select([latency & expected.isna(), ~latency, hopeless, floor], [4, 3, 2, 1], 0)
-        order = pd.DataFrame({"group": group, "gain": -expected}, findings.index)
-        findings = findings.loc[order.sort_values(["group", "gain"], kind="stable").index]
-    causes: list[dict[str, Any]] = []
-    rows = findings.to_dict("records")
-    for row in [row for row in rows if row["rule"] == _SYMPTOM]:
-        if cause := next((each for each in rows if _is_cause(each, row)), None):
-            cause["action"] += f"; this also explains: {row['title']}"
-            rows.remove(row)
-    for row in rows:
-        keys = {*row["keys"].splitlines()}
-        same = [c for c in causes if keys and keys <= {*c["keys"].splitlines()}]
-        if same and by_gain and row["of"] == "latency":
-            same[0]["action"] += f"; this also explains: {row['title']}"
-        else:
-            causes.append(row)
-    first: list[dict[str, Any]] = []
-    for row in causes if by_gain else ():
-        taken = {key for each in first for key in each["keys"].splitlines()}
-        if len(first) < 3 and taken.isdisjoint(row["keys"].splitlines()):
-            first.append(row)
-    table = pd.DataFrame(
-        [*first, *(row for row in causes if row not in first)], columns=findings.columns
-    )
-    return table.astype(findings.dtypes).assign(rank=range(1, len(table) + 1))
-
-
-def _is_cause(finding: Mapping[str, Any], symptom: Mapping[str, Any]) -> bool:
-    """Whether a finding says why at least half of what a symptom loses is slow."""
-    expected = np.fmax(finding["gain_ms"], finding["high_ms"] / 2)
-    shared = {*finding["keys"].splitlines()} & {*symptom["keys"].splitlines()}
-    known = finding["rule"] not in (_SYMPTOM, *_FLOORS)
-    return bool(known and shared and expected >= symptom["gain_ms"] / 2)
 
 
 def pick_best(study: Study) -> list[Variant]:

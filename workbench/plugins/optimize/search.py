@@ -18,26 +18,21 @@ from workbench.analysis.compare import MARGIN
 from workbench.analysis.memory import MB, measure_resources
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.analysis.variants import SIZES, STUDY, pick_best, read_study
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, identify_export, versions
 from workbench.export.program import Program, open_program
 from workbench.frames import WRONG, format_ms, format_size
 from workbench.models.registry import parse_name
-from workbench.optimize import proposals as propose
-from workbench.optimize.score import score_program
-from workbench.options import (
-    OBJECTIVES,
-    ExportOptions,
-    MeasureOptions,
-    OptimizeOptions,
-    Progress,
-    silent,
-)
+from workbench.options import ExportOptions, MeasureOptions, Progress, silent
+from workbench.plugins.optimize import proposals as propose
+from workbench.plugins.optimize.options import OBJECTIVES, OptimizeOptions
+from workbench.plugins.optimize.records import STUDY, Round, Study, Variant, VariantGain
+from workbench.plugins.optimize.score import score_program
+from workbench.plugins.optimize.study import SIZES, pick_best
 from workbench.portfolio.executor import Submit, open_workers
 from workbench.progress import show_progress
 from workbench.records.codec import to_json
-from workbench.records.optimize import Recipe, Round, Study, Variant, VariantGain
+from workbench.records.recipe import Recipe
 from workbench.records.runs import Export, contrast_models
 from workbench.run.locks import lock_folder, share_machine
 from workbench.run.targets import open_target
@@ -159,7 +154,7 @@ class Search:
         text = json.dumps([name, asdict(export), made_from, settings], sort_keys=True)
         self.study = Study(name, hashlib.sha256(text.encode()).hexdigest()[:16], options)
         with contextlib.suppress(StoreError, UsageError):  # none, or of another version
-            if (known := read_study(place)).key == self.study.key and made_from:
+            if (known := Study.read(place)).key == self.study.key and made_from:
                 longer = known.options.budget_s != options.budget_s
                 rounds = tuple(replace(r, last=r.last and not longer) for r in known.rounds)
                 self.study = replace(known, options=options, rounds=rounds)

@@ -9,11 +9,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from changed_runs import write_record
+from changed_runs import edit_json, write_record
+from made_models import net, put
 from run_folder import make_start, write_run
 from synthetic import resample_run
 
 import workbench as wb
+from workbench.plugins.history.change_points import estimate_noise, find_changes, split_pieces
+from workbench.plugins.history.frames import HISTORY
 
 SMALL = wb.open_run(wb.sample_run("Ready")).record
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -267,3 +270,76 @@ def test_the_command_lists_draws_and_gates(cli, archive, tmp_path):
     assert code == 2 and "nowhere: no such folder" in err
     code, _, err = cli("history", "--fail-above", "5%")
     assert code == 2 and "no runs found" in err
+
+
+@pytest.mark.parametrize("count", [8, 20, 50])
+def test_false_alarms_are_rare(count):
+    rng = np.random.default_rng(0)
+    lines = [rng.normal(0, 0.01, count) for _ in range(400)]
+    noise = [estimate_noise(line, np.array([0.008])) for line in lines]
+    split = [len(split_pieces(*pair)) > 1 for pair in zip(lines, noise, strict=True)]
+    assert sum(split) <= 0.02 * 400
+
+
+def test_a_regression_of_five_per_cent_is_found():
+    rng = np.random.default_rng(0)
+    times = np.repeat([10.0, 10.5], [15, 5]) * np.exp(rng.normal(0, 0.01, (50, 20)))
+    place = np.indices(times.shape).reshape(2, -1)
+    history = pd.DataFrame({"line": place[0], "run_dir": place[1], "started": place[1]}).astype(str)
+    history["started"] = history["started"].str.zfill(2)
+    history = history.assign(emulated=False, problem="", restarts=5, latency_ms=times.ravel())
+    history = history.assign(high_ms=1.01 * history["latency_ms"])
+    changes = find_changes(history.reindex(columns=HISTORY.names))
+    found = changes[changes["run_dir"] == "15"]
+    assert len(found) >= 45
+    assert ((found["low"] < 1.05) & (found["high"] > 1.05)).sum() >= 43
+
+
+def test_pages_of_runs_without_starts_have_no_empty_columns():
+    table = str(wb.read_history([wb.sample_run()]).tables[0])
+    assert "first output" not in table and "latency (ms)" in table
+
+
+def test_a_history_is_of_one_model(tmp_path):
+    sides = [
+        net("mlp"), net("mlp", created="later", versions={"executorch": "1.5.0"}),
+        net("mlp", rewrite=("softmax",)), net("mlp", options={"group_size": "64"}),
+        net("linear"), net("", created="one"), net("", created="other"),
+    ]  # fmt: skip
+    for number, side in enumerate(sides):
+        put(tmp_path, f"{number}", side, 10.0)
+    assert wb.read_history([tmp_path]).rows["line"].nunique() == 7
+    joined = wb.read_history([tmp_path], across=["program"]).rows.set_index("run_dir")["line"]
+    lines = [joined[f"{tmp_path / 'runs' / str(number)}"] for number in range(7)]
+    assert lines[0] == lines[1] and len(set(lines)) == 6
+
+
+def test_the_history_names_the_problem_of_the_program_that_ran(run_dir):
+    def add_program(content):
+        plan, wrong = content["plan"], "its outputs differ from the model's: SQNR 1 dB"
+        fields = ("pte", "sha256", "model", "stem", "inputs", "input_source")
+        plan["programs"] = [{name: plan[name] for name in fields} | {"name": "b"}]
+        plan["experiments"][1]["program"] = "b"
+        content["exports"] = {"b": content["export"] | {"problem": wrong}}
+
+    edit_json(run_dir / "manifest.json", add_program)
+    history = wb.read_history([run_dir])
+    assert history.rows["problem"].tolist() == ["", "SQNR 1 dB"]
+
+
+def test_a_program_that_was_renamed_stays_in_its_line(tmp_path):
+    for pte in ("a.pte", "b.pte"):
+        put(tmp_path / pte, "run", replace(net("mlp"), pte=pte), 10.0)
+    assert wb.read_history([tmp_path]).rows["line"].nunique() == 1
+
+
+@pytest.mark.ci
+def test_a_history_has_the_needs_of_every_run(tmp_path):
+    starts = [make_start("x", process) for process in range(2)]
+    run = wb.open_run(write_run(tmp_path, {"x": 10.0}, starts=starts))
+    expected = run.subject.resources.set_index("resource")["value"]
+    history = wb.read_history([run.path])
+    row = history.rows[history.rows["experiment"] == run.subject.name].iloc[0]
+    assert row["first_output_ms"] == pytest.approx(expected["first output"])
+    assert row["peak_mb"] == pytest.approx(expected["peak memory"])
+    assert "| peak (MB) |" in str(history.tables[0])

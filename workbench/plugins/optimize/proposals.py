@@ -22,7 +22,7 @@ from workbench.options import (
     ModuleDtypes,
     dtype_of_module,
 )
-from workbench.records.optimize import Variant, VariantGain
+from workbench.plugins.optimize.records import Variant, VariantGain
 
 if TYPE_CHECKING:
     from workbench.models.loader import LoadedModel

@@ -7,11 +7,12 @@ import shutil
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import workbench as wb
 from workbench.cli import workbench as commands
-from workbench.cli.mcp import TOOLS, command_line, describe_arguments
+from workbench.plugins.mcp.server import TOOLS, command_line, describe_arguments
 
 CRASH = """
 import os, sys, time
@@ -23,11 +24,12 @@ if "doctor" in sys.orig_argv:
     os.write(1, b'{"ready": tr')
     os._exit(1)
 """
-ROOT = Path(__file__).resolve().parents[1]
+CONTEXT = click.Context(commands)
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_tools_are_commands_with_their_options():
-    assert set(TOOLS) <= commands.commands.keys()
+    assert set(TOOLS) <= {*commands.list_commands(CONTEXT)}
     schema = describe_arguments(commands.commands["export"])
     assert schema["required"] == ["model"]
     assert schema["properties"]["sizes"]["type"] == "array"
@@ -53,7 +55,7 @@ def test_a_call_becomes_a_command_line(tool, arguments, words):
 
 
 def test_without_the_package_the_command_says_how_to_install_it(cli, monkeypatch):
-    monkeypatch.setattr("workbench.cli.mcp.find_spec", lambda name: None)
+    monkeypatch.setattr("workbench.plugins.mcp.server.find_spec", lambda name: None)
     code, out, err = cli("mcp")
     assert (code, out) == (1, "")
     assert re.search(r" install -e '?/\S+\[mcp\]", err), "from this checkout"

@@ -8,8 +8,11 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.attribution import find_method
+from workbench.analysis.compare_runs import compare
 from workbench.analysis.ledger import Key
+from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement
+from workbench.convert import Format
 from workbench.errors import StoreError, UsageError
 from workbench.frames import EMULATED
 from workbench.store import atomic_write
@@ -108,3 +111,15 @@ def _write(
         if gradient:
             data |= {"gradient": stops}
     return atomic_write(path, json.dumps(graphs, indent=1, allow_nan=False) + "\n")
+
+
+def convert(path: Path, out: Path | None, baseline: Path | None) -> list[Path]:
+    """Write the node data of a run, of a trace, or of a trace against another one."""
+    run = open_run(path)
+    noun = run.comparisons[0] if run.comparisons else run.subject
+    if baseline is not None:
+        noun = compare(open_run(baseline).subject, run.subject)
+    return write_node_data(noun, out or run.output / "model-explorer")
+
+
+NODE_DATA = Format(convert, "Model Explorer, as node data of the program's graph", compares=True)

@@ -9,14 +9,15 @@ import pandas as pd
 
 from workbench.analysis.compare import MARGIN, Speedup, judge
 from workbench.analysis.statistics import student_quantile
-from workbench.frames import CHANGES, check
+from workbench.frames import check
+from workbench.plugins.history.frames import CHANGES
 
 #: Penalty of a further change point, in variances times the logarithm of the number of runs. At
 #: most 2 % of 400 histories of 20 runs without a change then had one (tests/test_history.py).
 PENALTY = 4.0
 #: Runs that a change must last: fewer are disturbed runs.
 RECURRENCE = 2
-#: What is followed: its column of ``frames.HISTORY``, and its unit.
+#: What is followed: its column of ``HISTORY``, and its unit.
 FOLLOWED = {
     "latency": ("latency_ms", "ms"),
     "first output": ("first_output_ms", "ms"),
@@ -32,7 +33,7 @@ _MEDIAN = np.pi / 2
 
 
 def find_changes(history: pd.DataFrame) -> pd.DataFrame:
-    """Where `FOLLOWED` changed for good in each line of ``frames.HISTORY``: ``frames.CHANGES``.
+    """Where `FOLLOWED` changed for good in each line of ``HISTORY``: ``CHANGES``.
 
     Emulated runs and those with wrong outputs are skipped. Change points are those of the best
     piecewise constant logarithm of the values, by exact segmentation (ruptures), with pieces of at

@@ -1,1 +1,0 @@
-"""Find faster or smaller variants of a program: proposed, exported, measured, recommended."""

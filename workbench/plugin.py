@@ -1,0 +1,162 @@
+"""Plug-ins: what one adds to the workbench, and which are installed.
+
+A package brings a plug-in by an entry point of the group ``workbench.plugins``:
+
+    [project.entry-points."workbench.plugins"]
+    sigmoids = "sigmoids:PLUGIN"
+
+and in ``sigmoids.py``:
+
+    from workbench.plugin import Plugin, Section
+
+    PLUGIN = Plugin(
+        commands={"sigmoids": "sigmoids.command:sigmoids"},
+        rules={"sigmoid": "sigmoids.rule:find_sigmoids"},
+        views={"sigmoids": "sigmoids.page:VIEW"},
+        sections=(Section("Which sigmoids?", "All that the program has.", "sigmoids"),),
+    )
+
+The workbench imports none of this before it is used, and goes on without a plug-in that fails:
+`workbench doctor` names it.
+"""
+
+import pkgutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+GROUP = "workbench.plugins"
+References = Mapping[str, str]
+
+
+class PluginWarning(UserWarning):
+    """A plug-in failed; everything else goes on."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the report: its heading, what it is about, and the view of the run in it."""
+
+    heading: str
+    text: str
+    view: str
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What a plug-in adds, by name; each is a reference ``module:attribute``.
+
+    Attributes
+    ----------
+    commands
+        Commands of the command line, made by `workbench.cli.options.command`.
+    makers
+        Of a command, the function that makes the object which ``%workbench`` returns of it; it
+        takes the subject, its inputs and the command's parameters.
+    names
+        Public names: ``workbench.NAME``.
+    rules
+        Functions of a measurement and of the keys of its operators that no rule explained before,
+        which yield `workbench.analysis.findings.gains.Finding`.
+    gains
+        Functions of a measurement and of its findings, which return these with measured gains.
+    views
+        Views of ``show``: `workbench.plots.views.View`.
+    formats
+        Formats of ``export_trace``: `workbench.convert.Format`.
+    sections
+        Sections of the report.
+    """
+
+    commands: References = field(default_factory=dict)
+    makers: References = field(default_factory=dict)
+    names: References = field(default_factory=dict)
+    rules: References = field(default_factory=dict)
+    gains: References = field(default_factory=dict)
+    views: References = field(default_factory=dict)
+    formats: References = field(default_factory=dict)
+    sections: tuple[Section, ...] = ()
+
+
+KINDS = tuple(each.name for each in fields(Plugin) if each.name != "sections")
+
+
+@cache
+def list_plugins() -> dict[str, Plugin]:
+    """The plug-ins that are installed and can be imported, by name."""
+    plugins = {}
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            plugins[entry.name] = _load(entry)
+        except Exception as error:  # the code of others may raise anything
+            warn(entry.name, error)
+    return plugins
+
+
+def _load(entry: EntryPoint) -> Plugin:
+    plugin = entry.load()
+    if not isinstance(plugin, Plugin):
+        raise TypeError(f"{entry.value} is a {type(plugin).__name__}, not a Plugin")
+    return plugin
+
+
+def warn(name: str, error: BaseException) -> None:
+    """Warn, once, that a plug-in failed."""
+    reason = f"{type(error).__name__}: {error}"
+    warnings.warn(f"plug-in {name}: {reason}", PluginWarning, stacklevel=2)
+
+
+def names_of(kind: str) -> list[str]:
+    """The names that plug-ins add of a kind, without an import of what they stand for."""
+    return [name for plugin in list_plugins().values() for name in getattr(plugin, kind)]
+
+
+def find(kind: str, name: str) -> Any:
+    """What a plug-in adds under a name; None if there is none, or if it cannot be imported."""
+    for owner, plugin in list_plugins().items():
+        if reference := getattr(plugin, kind).get(name):
+            try:
+                return pkgutil.resolve_name(reference)
+            except Exception as error:
+                warn(owner, error)
+    return None
+
+
+def collect(kind: str) -> dict[str, Any]:
+    """All that plug-ins add of a kind and that can be imported, by name."""
+    parts = {name: find(kind, name) for name in names_of(kind)}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def apply(kind: str, noun: Any, value: Any) -> Any:
+    """A value of a noun, as the functions of plug-ins change it one after the other."""
+    for name, change in collect(kind).items():
+        try:
+            value = change(noun, value)
+        except Exception as error:
+            warn(name, error)
+    return value
+
+
+def list_sections() -> list[Section]:
+    """The sections that plug-ins add to the report."""
+    return [section for plugin in list_plugins().values() for section in plugin.sections]
+
+
+def examine_plugins() -> dict[str, str]:
+    """Why each installed plug-in cannot be used; empty if it can. Imports all that they add."""
+    problems = {}
+    for entry in entry_points(group=GROUP):
+        try:
+            plugin = _load(entry)
+            for kind in KINDS:
+                for reference in getattr(plugin, kind).values():
+                    pkgutil.resolve_name(reference)
+        except Exception as error:
+            problems[entry.name] = f"{type(error).__name__}: {error}"
+        else:
+            problems[entry.name] = ""
+    return problems

@@ -1,0 +1,1 @@
+"""The plug-ins that come with the workbench; the folder of each can be deleted."""

@@ -1,0 +1,53 @@
+"""The command ``workbench history``."""
+
+from pathlib import Path
+
+import click
+
+from workbench.cli.options import PATH, Output, command, with_limits
+from workbench.errors import UsageError
+
+
+@command()
+@click.argument("roots", nargs=-1, type=PATH, metavar="[FOLDER]...")
+@click.option("--across", multiple=True, help="What may differ within a line: program.")
+@click.option("--figure", type=PATH, help="Plot latency over time into this file (.png, .svg).")
+@click.option("--csv", type=PATH, help="Also write all runs into this file.")
+@with_limits
+def history(
+    roots: tuple[Path, ...],
+    across: tuple[str, ...],
+    figure: Path | None,
+    csv: Path | None,
+    limits: dict[str, float],
+) -> Output:
+    """List the runs below FOLDERs [default: here], and when latency, starts and memory changed.
+
+    A line has the comparable runs of a program. Two successive runs must show a change.
+    """
+    from workbench.plugins.history.read import read_history, write_figure
+    from workbench.store import atomic_write
+    from workbench.trace.writers import to_csv
+
+    found = read_history(roots or (Path(),), across=across)
+    if found.rows.empty:
+        where, hint = " ".join(map(str, roots)) or ".", "; ".join(found.problems[:3])
+        raise UsageError("no runs found", where=where, hint=hint)
+    timeless = figure and found.rows["latency_ms"].isna().all()
+    if figure and not timeless:
+        from workbench.plugins.history.figure import plot_history
+
+        write_figure(plot_history(found.rows, found.changes), figure)
+    if csv:
+        atomic_write(csv, to_csv(found.rows))
+    if "peak memory" in limits:
+        limits["anonymous memory"] = limits["peak memory"]
+    grown = found.exceeding(limits)
+    record = {"runs": found.rows, "changes": found.changes, "problems": found.problems}
+    lines = [text for table in filter(str, found.tables) for text in (table, "")]
+    step = f"open {figure}" if figure else "--figure history.svg plots these runs"
+    notes = tuple(f"skipped: {problem}" for problem in found.problems)
+    if timeless:
+        notes, step = (*notes, "no figure: emulated runs have no times"), ""
+    record = {"passed": grown.empty, **record}
+    return Output(lines, record, exit_code=not grown.empty, step=step, notes=notes)

@@ -1,0 +1,118 @@
+"""Views and the figure of an optimisation."""
+
+import math
+from collections.abc import Collection, Iterator
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
+from matplotlib.transforms import Bbox
+
+from workbench.analysis.run import Run
+from workbench.plots import style
+from workbench.plots.style import Chart, draws
+from workbench.plots.tables import show_note, show_table
+from workbench.plots.views import Part, View
+from workbench.plugins.optimize.records import Study
+from workbench.plugins.optimize.study import find_study, tabulate_variants
+
+#: Latencies that differ by more than this factor are drawn on a logarithmic axis.
+_LOG_ABOVE = 4
+_TRIED = (
+    *("name", "change", "latency_ms", "threads", "speedup", "speedup_low", "speedup_high"),
+    *("sqnr_db", "score", "size_mb", "peak_mb", "start_ms", "extension_share", "note"),
+)
+_GRADED = (
+    *("name", "change", "parent", "basis", "predicted_ms", "predicted_low_ms"),
+    *("predicted_high_ms", "gain_ms", "gain_low_ms", "gain_high_ms"),
+)
+
+
+def view_variants(study: Study, top: int) -> Iterator[Part]:
+    """Every variant of an optimisation, what was predicted and what was measured."""
+    table = tabulate_variants(study)
+    tried = [name for name in _TRIED if table[name].notna().any()]
+    yield show_table(table, tried, caption="What was tried")
+    graded = table[table["predicted_high_ms"].notna() & table["gain_ms"].notna()]
+    if len(graded):
+        yield show_table(graded, _GRADED, caption="Predicted and measured gains")
+    yield show_note(study.conclusion or "not finished", *study.warnings)
+
+
+def view_run(run: Run, top: int) -> Iterator[Part]:
+    """The optimisation that a run was measured for; nothing if there is none."""
+    if study := find_study(run):
+        yield plot_variants(study)
+        yield from view_variants(study, top)
+
+
+VARIANTS = View((Study,), view_variants)
+OF_RUN = View((Run,), view_run)
+
+
+def _name_dots(
+    axis: Axes, names: list[str], dots: np.ndarray, radii: np.ndarray, first: Collection[str]
+) -> None:
+    """Write the name of each dot beside, above or below it, where it covers no other name or dot.
+
+    Those named ``first`` have the choice; ``radii`` are points.
+    """
+    axis.autoscale_view()
+    points_per_pixel = 72 / axis.figure.dpi
+    middles = axis.transData.transform(dots) * points_per_pixel
+    left, height = axis.bbox.x0 * points_per_pixel, 9.0
+    taken = [Bbox([m - radius, m + radius]) for m, radius in zip(middles, radii, strict=True)]
+    for at in sorted(range(len(names)), key=lambda at: names[at] not in first):
+        half = np.array([72 * style.text_inches(names[at], 8), height]) / 2
+        beside, above = radii[at] + 2 + half[0], radii[at] + 1 + half[1]
+        inward = max(0.0, left + 1 + half[0] - middles[at][0])
+        for shift in ((beside, 0), (-beside, 0), (inward, above), (inward, -above)):
+            box = Bbox([middles[at] + shift - half, middles[at] + shift + half])
+            others = taken[:at] + taken[at + 1 :]
+            if box.x0 > left and not any(map(box.overlaps, others)):
+                axis.annotate(names[at], dots[at], shift, textcoords="offset points", va="center",
+                              ha="center", fontsize=8, color=style.INK)  # fmt: skip
+                taken.append(box)
+                break
+
+
+@draws(Study)
+def plot_variants(study: Study) -> Chart:
+    """Latency against SQNR, one dot per measured variant; larger dots are larger programs.
+
+    The line joins the variants that no other one beats in latency and error; hollow dots may not be
+    recommended. Where there is no room, a dot has no name.
+
+    Examples
+    --------
+    >>> study = wb.read_study(wb.sample_file("out_Tiny"))
+    >>> "SQNR" in wb.plot_variants(study).alt_text
+    True
+    """
+    table = tabulate_variants(study)
+    rows = table[table["latency_ms"].notna()].sort_values("latency_ms")
+    exact = max(60.0, rows["sqnr_db"].max())  # where a program without error is drawn
+    rows = rows.assign(db=rows["sqnr_db"].fillna(exact))
+    figure, (axis,) = style.new_figure("What was tried", 3.6, rows=1, left=0.75, bottom=0.6)
+    base = study.variants[0].name
+    flaws = {variant.name for variant in study.variants if variant.flaw}
+    sizes = 20 + 180 * (rows["size_mb"] / rows["size_mb"].max()).to_numpy()
+    colors = [style.HIGHLIGHT if n == study.best else style.SERIES[0] for n in rows["name"]]
+    faces = ["none" if n in flaws else c for n, c in zip(rows["name"], colors, strict=True)]
+    axis.hlines(rows["db"], rows["low_ms"], rows["high_ms"], color=style.FAINT, linewidth=1)
+    axis.scatter(rows["latency_ms"], rows["db"], s=sizes, facecolors=faces, edgecolors=colors)
+    fit = rows[~rows["name"].isin(flaws)]
+    front = fit[fit["db"] > fit["db"].cummax().shift(fill_value=-math.inf)]
+    axis.plot(front["latency_ms"], front["db"], color=style.LINE, linewidth=1, zorder=0)
+    if not study.options.metric:
+        axis.axhline(study.options.min_sqnr_db, color=style.FAINT, linewidth=1, linestyle=":")
+    if rows["latency_ms"].max() > _LOG_ABOVE * rows["latency_ms"].min():
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
+    dots = rows[["latency_ms", "db"]].to_numpy()
+    _name_dots(axis, list(rows["name"]), dots, np.sqrt(sizes) / 2, (study.best, base))
+    axis.set_xlabel("latency in ms, with 95 % interval")
+    axis.set_ylabel("SQNR in dB")
+    return figure

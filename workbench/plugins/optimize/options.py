@@ -1,0 +1,44 @@
+"""What to search for."""
+
+from dataclasses import dataclass
+
+from workbench.options import Options, option
+
+OBJECTIVES = ("latency", "size", "memory", "start")
+
+
+@dataclass(frozen=True)
+class OptimizeOptions(Options):
+    """What to search for among variants of a program, and for how long.
+
+    A ``max_size_mb`` of 0 is no limit.
+
+    Examples
+    --------
+    >>> wb.OptimizeOptions(budget_s=60, min_sqnr_db=30).objective
+    'latency'
+    """
+
+    budget_s: float = option(
+        600.0, "Time to take, waiting included.", name="budget", type="duration", default="10m"
+    )
+    objective: str = option("latency", "What to improve: latency, size, memory or start.")
+    min_sqnr_db: float = option(
+        20.0, "Signal to noise ratio that the outputs need, in dB.", name="min-sqnr"
+    )
+    max_size_mb: float = option(0.0, "Size that the program may have, in MB.", name="max-size")
+    dtypes: tuple[str, ...] = option((), "Try only this dtype [default: all].", name="only-dtype")
+    metric: str = option(
+        "",
+        "A function that returns a score for the outputs of all samples, the higher the better; "
+        "it replaces --min-sqnr by --min-score.",
+        metavar="FILE.py:NAME",
+    )
+    min_score: float = option(0.0, "With --metric: the score that the outputs need.")
+    threads: tuple[int, ...] = option((1,), "CPU threads, separated by commas.")
+    target: str = option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
+    ops: tuple[str, ...] = option(
+        (), "A shared library that registers operators which the program needs.", metavar="FILE"
+    )
+    timeout_s: float = option(120.0, "Seconds for one answer of a runner.", name="timeout")
+    jobs: int = option(2, "Processes for exports.")
