@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import gc
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -351,3 +352,40 @@ def check_axe():
             assert [(v["id"], n["html"][:160]) for v in found for n in v["nodes"]] == []
 
     return check
+
+
+@pytest.fixture(scope="module")
+def documents():
+    """Documents of explorers by name, which a test may add to."""
+    return {}
+
+
+@pytest.fixture
+def open_page(open_file, tmp_path, documents):
+    """Opens the explorer of a sample from a file."""
+    from explored import put_data, read_data
+    from recorded import recorded
+
+    import workbench as wb
+
+    def open_one(
+        model="mobilenet_v3_small",
+        *,
+        state="",
+        edit=None,
+        size=(1400, 1000),
+        dark=False,
+        view="",
+    ):
+        if model not in documents:
+            documents[model] = read_data(recorded(model))
+        document = json.loads(json.dumps(documents[model]))
+        if edit:
+            edit(document)
+        path = tmp_path / "explore.html"
+        path.write_text(put_data(wb.explore(recorded(), view).text, document))
+        page = open_file(path, size=size, dark=dark, state=state)
+        page.wait_for_selector("#explorer[data-drawn-ms]")
+        return page
+
+    return open_one

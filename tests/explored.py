@@ -1,7 +1,11 @@
 """The explorer's page, and the data in it."""
 
+import functools
 import json
 import re
+from pathlib import Path
+
+from recorded import recorded
 
 import workbench as wb
 
@@ -17,3 +21,23 @@ def put_data(page, data):
     """The page with other data."""
     text = json.dumps(data).replace("<", "\\u003c")
     return _DATA.sub(lambda found: found[1] + text + found[3], page)
+
+
+def download(page, item):
+    """The file that an item of the menu saves, and its name."""
+    page.get_by_role("button", name="Save as").click()
+    with page.expect_download() as found:
+        page.get_by_role("menuitem", name=item).click()
+    return Path(found.value.path()), found.value.suggested_filename
+
+
+@functools.cache
+def document_of(model):
+    """The explorer's document of a recorded run."""
+    return read_data(recorded(model))
+
+
+def by_key(document, measurement, column):
+    """The values of a column by operator, without those that did not run."""
+    keys = document["programs"][measurement["program"]]["keys"]
+    return {key: value for key, value in zip(keys, column, strict=True) if value is not None}

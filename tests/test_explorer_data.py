@@ -1,7 +1,6 @@
 """The explorer's data are those of the frames, and are safe in a page."""
 
 import base64
-import functools
 import hashlib
 import json
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from changed_runs import with_record
-from explored import read_data
+from explored import by_key, document_of, read_data
 from recorded import recorded
 
 import workbench as wb
@@ -24,16 +23,6 @@ MODELS = [
     *("mobilenet_v3_small", "toy_cnn"),
     *(pytest.param(model, marks=pytest.mark.ci) for model in ("squeezesam", "unet_small")),
 ]
-
-
-@functools.cache
-def document_of(model):
-    return read_data(recorded(model))
-
-
-def by_key(document, measurement, column):
-    keys = document["programs"][measurement["program"]]["keys"]
-    return {key: value for key, value in zip(keys, column, strict=True) if value is not None}
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -69,33 +58,6 @@ def test_every_comparison_has_the_figures_of_the_frames(model):
         assert outcomes == frame["outcome"].loc[list(document["programs"][0]["keys"])].tolist()
         assert shown["verdict"] == ab.text
         assert shown["latency"]["speedup"] == ab.latency["speedup"].iloc[0]
-
-
-def test_a_projection_has_the_times_of_its_frame_and_no_verdict():
-    run = recorded("mobilenet_v3_small")
-    frame = run["avx512_off"].project(device="m4-like")
-    document = read_data(run, projections=[frame])
-    side, ab = document["measurements"].pop(), document["comparisons"].pop()
-    assert document == document_of("mobilenet_v3_small")
-    shown, operators = frame.set_index("key"), frame[1:]
-    for column, values in (("candidate_ms", "projected_ms"), ("baseline_ms", "measured_ms")):
-        found = by_key(document, side, ab["operators"][column])
-        assert found == pytest.approx(operators.set_index("key")[values].to_dict(), abs=1e-6)
-    assert ab["latency"]["candidate_ms"] == shown.loc["", "projected_ms"]
-    # An operator has one time, beside a projection and in a measured pair.
-    first = run["avx512_off"].operators.iloc[0]
-    assert shown.loc[first["key"], "measured_ms"] == first["mean_ms"]
-    measured = run.compare().categories.set_index("name").loc["GEMM", "baseline_ms"]
-    (gemm,) = (row for row in ab["categories"] if row["name"] == "GEMM")
-    assert gemm["baseline_ms"] == pytest.approx(measured)
-    assert ab["latency"]["baseline_ms"] == run["avx512_off"].latency_ms
-    e2e = sum(row["mean_ms"] for row in side["categories"])
-    assert e2e == pytest.approx(sum(filter(None, side["mean_ms"])), abs=1e-3)
-    assert operators["projected_ms"].sum() < e2e <= shown.loc["", "projected_ms"]
-    assert {ab["outcome"], *ab["outcomes"]["values"]} == {"projected"}
-    assert all(row["outcome"] == "projected" for row in ab["categories"])
-    with pytest.raises(wb.WorkbenchError, match="no projection of a side of this run"):
-        wb.explore(recorded("toy_cnn"), projections=[frame])
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -1,14 +1,13 @@
 """The explorer in Chromium: every way from a category to a roofline, by mouse and by keyboard."""
 
 import itertools
-import json
 import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from explored import put_data, read_data
+from explored import download, read_data
 from recorded import recorded
 
 import workbench as wb
@@ -19,38 +18,6 @@ GEMM = "classifier.3 · Fully Connected GEMM #42"
 MINUS = "\N{MINUS SIGN}"
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def documents():
-    return {}
-
-
-@pytest.fixture
-def open_page(open_file, tmp_path, documents):
-    """Opens the explorer of a sample from a file."""
-
-    def open_one(
-        model="mobilenet_v3_small",
-        *,
-        state="",
-        edit=None,
-        size=(1400, 1000),
-        dark=False,
-        view="",
-    ):
-        if model not in documents:
-            documents[model] = read_data(recorded(model))
-        document = json.loads(json.dumps(documents[model]))
-        if edit:
-            edit(document)
-        path = tmp_path / "explore.html"
-        path.write_text(put_data(wb.explore(recorded(), view).text, document))
-        page = open_file(path, size=size, dark=dark, state=state)
-        page.wait_for_selector("#explorer[data-drawn-ms]")
-        return page
-
-    return open_one
 
 
 def crumbs(page):
@@ -454,13 +421,6 @@ def test_everything_by_keyboard(open_page):
     assert page.get_by_role("dialog").count() == 0
 
 
-def download(page, item):
-    page.get_by_role("button", name="Save as").click()
-    with page.expect_download() as found:
-        page.get_by_role("menuitem", name=item).click()
-    return Path(found.value.path()), found.value.suggested_filename
-
-
 def test_files_have_what_is_shown(open_page):
     page = open_page(state="category=GEMM")
     path, name = download(page, "Operators as CSV")
@@ -491,50 +451,6 @@ def test_names_from_a_file_stay_text(open_page):
     page = open_page(edit=edit, state="ops=5")
     assert page.locator(".inspector h2").inner_text() == evil
     assert page.locator("img").count() == 0
-
-
-PROJECTED = "projected, not measured: m4-like at sme2"
-
-
-def leave_one_measurement(document):
-    """What a run of one experiment has: no comparison but that with the projection."""
-    measured, *_, projected = document["measurements"]
-    ab = document["comparisons"][-1] | {"baseline": 0, "candidate": 1}
-    document |= {"measurements": [measured, projected], "comparisons": [ab]}
-
-
-@pytest.mark.parametrize("edit", [None, leave_one_measurement], ids=["ab", "one"])
-def test_every_view_says_what_is_projected_and_none_judges_it(open_page, documents, edit):
-    run = recorded()
-    frame = run["avx512_off"].project("sme2", "m4-like")
-    documents["projected"] = read_data(run, projections=[frame])
-    page = open_page("projected", state="pair=1&factor=2&ops=0", edit=edit)
-    assert page.locator(".big strong").inner_text() == "projected"
-    verdict = page.locator(".head").inner_text()
-    latency = frame.loc[0, "projected_ms"]
-    assert f"m4-like at sme2, projected {latency:#.3g} ms" in verdict and PROJECTED in verdict
-    assert "90 % interval" in verdict and "what if" not in verdict
-    assert not page.locator(".v-faster, .v-slower").count()
-    assert page.locator(".model").inner_text().count(PROJECTED) == 1
-    assert "B, projected" in page.locator(".t-heads").inner_text()
-    assert set(page.locator(".t-body .t-outcome").all_inner_texts()) <= {"projected", ""}
-    hatched = page.locator(".t-bar-b, .cat-row:nth-child(2) .seg")
-    images = hatched.evaluate_all("bars => bars.map(bar => getComputedStyle(bar).backgroundImage)")
-    assert len(images) > 10 and all("gradient" in image for image in images)
-    for view in ("icicle", "graph"):
-        page.get_by_role("button", name=view, exact=False).first.click()
-        assert PROJECTED in download(page, "Chart as SVG")[0].read_text()
-    assert "B, projected, ms" in download(page, "Operators as CSV")[0].read_text()
-    assert "has none" in page.locator(".timeline").inner_text()
-    assert not page.get_by_role("slider", name="What if it were faster?").is_visible()
-    page.keyboard.press("Escape")
-    assert "B, projected" in page.locator(".inspector").inner_text()
-    page.get_by_role("button", name="Swap").click()
-    assert "A, projected" in page.locator(".t-heads").inner_text()
-    assert page.locator(".big strong").inner_text() == "projected"
-    page = open_page("projected", edit=edit)
-    assert "projected" not in page.locator(".answer .verdict").inner_text()
-    assert PROJECTED not in page.locator(".model").inner_text()
 
 
 @pytest.fixture
@@ -596,10 +512,7 @@ def test_the_timeline_selects_in_both_programs(open_page, two_programs):
     ],
 )
 def test_axe_finds_nothing(open_page, check_axe, documents, state, views):
-    run = recorded()
-    frame = run["avx512_off"].project(device="m4-like")
-    documents["projected"] = read_data(run, projections=[frame])
-    check_axe(open_page("projected", state=state), views)
+    check_axe(open_page(state=state), views)
 
 
 @pytest.mark.parametrize("dark", [False, True])

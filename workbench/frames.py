@@ -530,18 +530,6 @@ SME2 = make_frame(
     ("remedy", "text", "", "what would bring it onto SME2"),
 )
 
-PROJECTION = make_frame(
-    "projection",
-    "key name",
-    ("kind", "text", "", "operator and the dtype it computes in"),
-    "module",
-    ("measured_ms", "float", "ms/run", "mean time in the run; of E2E: the latency"),
-    ("projected_ms", "float", "ms/run", "projected, not measured; NaN: no basis in the atlas"),
-    ("projected_low_ms", "float", "ms/run", "lower end of the projection's 90 % interval"),
-    ("projected_high_ms", "float", "ms/run", "upper end of the projection's 90 % interval"),
-    ("basis", "text", "", "what it follows from"),
-)
-
 # --- memory and starts ---------------------------------------------------------------------------
 
 COLD_START = make_frame(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.atlas import Atlas, atlas_path, build_atlas
 from workbench.analysis.compare import MARGIN, Speedup, compare_latencies, reach_verdict
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.machine_code import keep_places
@@ -32,7 +31,6 @@ from workbench.export.runtimes import check_side, open_side, reload_model
 from workbench.frames import format_share, plural
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.progress import SO_FAR, show_progress
-from workbench.records.codec import to_json
 from workbench.records.runs import Experiment, PlannedProgram, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
@@ -44,13 +42,10 @@ from workbench.run.allocation import (
 )
 from workbench.run.build import describe_build
 from workbench.run.ceilings import (
-    SHIPPED,
-    device_of,
     find_peaks,
     list_roofs,
     measure_roof,
     save_peaks,
-    unpack_atlas,
 )
 from workbench.run.config import output_place, plan_config, read_config, select_experiments
 from workbench.run.custom_runner import run_processes
@@ -60,7 +55,6 @@ from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
 from workbench.run.targets import open_target
 from workbench.run.targets.host import HOST
-from workbench.store import atomic_write, sha256_of
 
 if TYPE_CHECKING:  # these import PyTorch
     from torch import nn
@@ -535,26 +529,3 @@ def run_config(
     with optional("CSV and JSON files", progress):
         write_artifacts(run)
     return run
-
-
-def measure_atlas(
-    target: str = "host", *, root: str | Path = "out_atlas", again: bool = False,
-    progress: Progress = silent,
-) -> tuple[Path, Atlas]:  # fmt: skip
-    """Measure the operators of the atlas on a device: its file, which others can use, and itself.
-
-    What an interrupted call has measured is not measured ``again``.
-    """
-    options = MeasureOptions(
-        target=target, runs=20, processes=3, warmup=2, evidence=False, cold_start=False, roof=False
-    )
-    runs = [
-        measure(path, options=options, root=root, again=again, artifacts=False, progress=progress)
-        for path in unpack_atlas()
-    ]
-    if runs[0].emulated:
-        raise UsageError("an emulated CPU has no times", where=f"--target {target}")
-    device = device_of(runs[0].record.host, runs[0].record.runner)
-    atlas = build_atlas(runs, device, sha256_of(SHIPPED)[:16])
-    atomic_write(atlas_path(device), to_json(atlas))
-    return atomic_write(Path(root) / "atlas.json", to_json(atlas)), atlas

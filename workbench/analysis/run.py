@@ -19,7 +19,6 @@ import pandas as pd
 
 from workbench import frames, plugin
 from workbench.analysis import (
-    atlas,
     compare,
     dtypes,
     layers,
@@ -901,15 +900,6 @@ class Measurement:
         """The kernels that its program would run with SME2 and without: ``frames.SME2``."""
         sidecar = self.sidecar
         return sme2.predict_kernels(sidecar) if sidecar and sidecar.methods else None
-
-    def project(self, level: str = "", device: str | Path = "") -> pd.DataFrame:
-        """Project it to another ISA level or device: ``frames.PROJECTION``, not measured.
-
-        ``device`` is the file of an atlas (`workbench atlas`), of its own device by default, or
-        ``m4-like`` or ``c1-like``, of which there are published figures; ``level`` is the highest
-        of that device by default, without SME2 ``nosme``.
-        """
-        return atlas.project(self, level, device)
 
     @cached_property
     def starts(self) -> tuple[Start, ...]:

@@ -25,7 +25,6 @@ from workbench.cli.options import (
 from workbench.errors import UsageError
 from workbench.options import MeasureOptions
 from workbench.progress import show_progress
-from workbench.store import EXPLORER_HTML, atomic_write
 
 if TYPE_CHECKING:
     from workbench.analysis.run import Run
@@ -180,35 +179,6 @@ def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
 
 @command()
 @click.argument("run_dir", type=PATH)
-@click.option("--device", type=PATH, help="Its atlas, m4-like or c1-like [default: the run's own].")
-@click.option("--level", default="", help="ISA level there [default: the highest].")
-@click.option("--experiment", default="", help="Which one [default: the baseline].")
-@click.option("--top", default=12, show_default=True, help="Operators to list.")
-def project(run_dir: Path, device: Path | None, level: str, experiment: str, top: int) -> Output:
-    """Project a run to another ISA level or device, with an interval: not measured.
-
-    Needs an atlas of the run's own device (`workbench atlas`), or a device of published figures;
-    refuses what these do not cover. The run's explore.html then has the projections, too.
-    """
-    from workbench.analysis.atlas import describe_projections, project_levels
-    from workbench.analysis.open import open_run
-    from workbench.explorer.page import explorer_page
-    from workbench.plots.views import show
-
-    run = open_run(run_dir)
-    source = next(iter(run.comparisons)).baseline if run.comparisons else run.subject
-    source = run[experiment] if experiment else source
-    tables = project_levels(source, level, device or "")
-    page = atomic_write(run.output / EXPLORER_HTML, explorer_page(run, projections=tables))
-    columns = tables[-1].columns.drop(["key", "kind"])
-    lines = [describe_projections(tables), show(tables[-1][1:], columns=columns, top=top), page]
-    record = {"run_dir": run_dir, "projected": True, "experiment": source.name, "level": level}
-    record |= {"projection": tables[-1], "explorer": page}
-    return Output(lines, record, step="measure on the device to be sure")
-
-
-@command()
-@click.argument("run_dir", type=PATH)
 @click.option("--layer", required=True, help="Path of the module, such as features.3.block.0.")
 @click.option("--model", default="", help="The model that was exported [default: the run's].")
 @click.option("--runs", default=50, show_default=True, help="Minimum timed inferences.")
@@ -315,18 +285,14 @@ def compare(
 @command()
 @click.argument("run_dir", type=PATH)
 def validate(run_dir: Path) -> Output:
-    """Check that a run is complete and its files are those that it names; exit 1 if not.
-
-    RUN_DIR may also be the file of an atlas.
-    """
+    """Check that a run is complete and its files are those that it names; exit 1 if not."""
     from workbench.report.gate import validate_run
 
     table = validate_run(run_dir)
     rows = table.itertuples(index=False, name=None)
     lines = [f"{status:4}  {check}: {evidence}" for check, status, evidence in rows]
     failed = bool((table["status"] == "fail").any())
-    next_call = call("project", "RUN") if run_dir.suffix == ".json" else call("report", run_dir)
-    step = "measure again, or restore the files" if failed else next_call
+    step = "measure again, or restore the files" if failed else call("report", run_dir)
     record = {"run_dir": run_dir, "ok": not failed, "checks": table}
     return Output(lines, record, exit_code=failed, step=step)
 
@@ -354,6 +320,6 @@ def lab(arguments: tuple[str, ...]) -> Output:
 
 
 COMMANDS = (
-    *(analyze, report, findings, roofline, project, replay, trace, kernels),
+    *(analyze, report, findings, roofline, replay, trace, kernels),
     *(compare, validate, schema, lab),
 )

@@ -376,31 +376,4 @@ def sme2(model: str, out: Path | None, export: ExportOptions, target: str) -> Ou
     return Output(lines, {"programs": programs, "kernels": tables}, step=step)
 
 
-@command()
-@click.option("--list", "listing", is_flag=True, help="List the atlases that are known here.")
-@click.option("--again", is_flag=True, help="Measure again what was measured.")
-@click.option("--target", default="host", show_default=True, help="host, android or ssh:HOST.")
-@OUT
-def atlas(listing: bool, again: bool, target: str, out: Path | None) -> Output:
-    """Measure a few hundred operators on a device, for projections without the device.
-
-    Takes some minutes, with one thread; after an interruption, run the same command again. The file
-    is for everybody: `workbench project RUN --device FILE`.
-    """
-    from workbench import workflow
-    from workbench.analysis.atlas import list_atlases
-
-    if listing:
-        found = list_atlases()
-        lines = [f"{path}  {text}" for path, text in found.items()]
-        step = call("project", "RUN") if found else call("atlas")
-        return Output(lines or ["no atlas here"], {"atlases": [*found]}, step=step)
-    with show_progress() as progress:
-        path, made = workflow.measure_atlas(
-            target, root=out or "out_atlas", again=again, progress=progress
-        )
-    record = {"atlas": path, "device": made.device}
-    return Output([made.facts, path], record, step=call("project", "RUN"))
-
-
-COMMANDS = (doctor, models, export, run, profile, sme2, atlas, batch)
+COMMANDS = (doctor, models, export, run, profile, sme2, batch)

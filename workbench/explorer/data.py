@@ -5,13 +5,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 
 import workbench
-from workbench.analysis.atlas import sum_projection
 from workbench.analysis.attribution import find_method
 from workbench.analysis.compare import explain_outcomes
 from workbench.analysis.compare_runs import name_runs
@@ -19,14 +18,12 @@ from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
 from workbench.analysis.describe import describe_gain, describe_paced, describe_place
 from workbench.analysis.ledger import Key
 from workbench.analysis.memory import track_live
-from workbench.analysis.operators import CATEGORIES, describe_spans, label_operators, total_runs
-from workbench.analysis.published import ENDS
+from workbench.analysis.operators import describe_spans, label_operators, total_runs
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import student_quantile
 from workbench.errors import UsageError
-from workbench.frames import format_ms
 from workbench.plots.views import describe_times
 from workbench.records.runs import SCHEMA_VERSION
 
@@ -45,10 +42,21 @@ Json = dict[str, Any]
 Numbers = tuple[float | None, ...]  #: A column of numbers; null where there is none.
 
 
-def explorer_data(source: Run | Comparison, projections: Sequence[pd.DataFrame] = ()) -> Json:
+class Projection(Protocol):
+    """Times of a measurement that were not measured, which a plug-in projects."""
+
+    @property
+    def measurement(self) -> Measurement:
+        """Whose times they project."""
+
+    def draw(self, operators: pd.DataFrame) -> tuple[Json, Json]:
+        """A side of the explorer and its comparison, without a verdict, given all operators."""
+
+
+def explorer_data(source: Run | Comparison, projections: Sequence[Projection] = ()) -> Json:
     """All that the explorer shows of a run, or of one comparison.
 
-    ``projections`` are those of its measurements (`Measurement.project`): each is a measurement
+    ``projections`` are those of its measurements: each is a measurement
     with ``projected``, which says so, compared with the one that it follows from without a verdict.
 
     Operators are listed once per program and method, in the order in which they first ran; columns
@@ -85,12 +93,14 @@ def explorer_data(source: Run | Comparison, projections: Sequence[pd.DataFrame] 
     ]  # fmt: skip
     compared = [_comparison(ab, measurements, tables) for ab in comparisons]
     labels = [m.label for m in measurements]
-    for frame in projections:
-        if (label := frame.attrs.get("projected")) not in labels:
-            hint = "wb.explore(run, projections=[run.subject.project()])"
+    for projection in projections:
+        label = projection.measurement.label
+        if label not in labels:
+            hint = "wb.explore(run, projections=[wb.project(run)])"
             raise UsageError("is no projection of a side of this run", where=run.path, hint=hint)
         m = measurements[place := labels.index(label)]
-        side, ab = _projection(frame, m, tables[_program_of(m)], numbers[_program_of(m)])
+        side, ab = projection.draw(tables[_program_of(m)])
+        side["program"] = numbers[_program_of(m)]
         compared.append({**ab, "baseline": place, "candidate": len(described)})
         described.append(side)
     return {
@@ -151,7 +161,7 @@ def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> Json:
         "labels": tuple(table["label"]),
         "instructions": tuple(table["instruction"].tolist()),
         "texts": {name: encode(table[name]) for name in _TEXTS if name in table},
-        "costs": {name: _numbers(table[name]) for name in _COSTS if name in table},
+        "costs": {name: list_numbers(table[name]) for name in _COSTS if name in table},
         "modules": tuple(tree["module"]),
         "classes": tuple(tree["module_class"].fillna("")),
         "edges": tuple(sorted(link_operators(Dataflow(method), table))) if method else (),
@@ -166,7 +176,7 @@ def encode(texts: pd.Series) -> Json:
     return {"values": list(map(str, values)), "codes": codes.tolist()}
 
 
-def _numbers(column: pd.Series | np.ndarray, decimals: int | None = None) -> Numbers:
+def list_numbers(column: pd.Series | np.ndarray, decimals: int | None = None) -> Numbers:
     """Numbers that are shown are not rounded: rounded twice, they differ from the tables'."""
     numbers = np.asarray(column, float)
     numbers = numbers if decimals is None else np.round(numbers, decimals)
@@ -254,11 +264,11 @@ def _measurement(
     label: str, with_findings: bool,
 ) -> Json:  # fmt: skip
     index = {key: row for row, key in enumerate(table["key"])}
-    operators = _align(m.operators, table)
+    operators = align_operators(m.operators, table)
     runs = total_runs(m.ledger, "key").reindex(columns=table["key"])
     restarts = runs.groupby(level="process").mean() if len(m.sessions) > 1 else runs[:0]
-    roofline = None if m.roofline is None else _align(m.roofline, table)
-    kernels = None if m.machine_code is None else _align(m.machine_code, table)
+    roofline = None if m.roofline is None else align_operators(m.roofline, table)
+    kernels = None if m.machine_code is None else align_operators(m.machine_code, table)
     functions = set() if kernels is None else set(kernels["function"])
     return {
         "program": program,
@@ -271,15 +281,17 @@ def _measurement(
         "latency": dict(m.statistics.iloc[0]),
         "untraced": not m.latencies["traced"].all(),
         "inferences": len(runs),
-        "mean_ms": _numbers(operators["mean_ms"]),
-        "std_ms": _numbers(operators["std_ms"]),
-        "restarts_ms": tuple(_numbers(row, 6) for row in restarts.to_numpy()),
+        "mean_ms": list_numbers(operators["mean_ms"]),
+        "std_ms": list_numbers(operators["std_ms"]),
+        "restarts_ms": tuple(list_numbers(row, 6) for row in restarts.to_numpy()),
         "quantile": float(student_quantile(len(restarts) - 1)) if len(restarts) else None,
         "categories": tuple(m.categories.to_dict("records")),
-        "roofline": None if roofline is None else {n: _numbers(roofline[n], 4) for n in _ROOFLINE},
+        "roofline": None
+        if roofline is None
+        else {n: list_numbers(roofline[n], 4) for n in _ROOFLINE},
         "bound": None if roofline is None else encode(roofline["bound"]),
         "functions": None if kernels is None else {n: encode(kernels[n]) for n in _FUNCTIONS},
-        "samples": None if kernels is None else {n: _numbers(kernels[n], 4) for n in _SAMPLES},
+        "samples": None if kernels is None else {n: list_numbers(kernels[n], 4) for n in _SAMPLES},
         "findings": tuple(_findings(m, index)) if with_findings else (),
         "trace": _sample_trace(m, index, inferences),
         "note": describe_times(m),
@@ -294,56 +306,7 @@ def _measurement(
     }
 
 
-def _projection(
-    frame: pd.DataFrame, m: Measurement, table: pd.DataFrame, program: int
-) -> tuple[Json, Json]:
-    """A projection of a measurement, and its comparison with it, without a verdict."""
-    rows, mark, e2e = _align(frame, table), str(frame.columns.name), frame.iloc[0]
-    # What is no operator stays as it is.
-    rest = _align(m.operators, table)["mean_ms"].where(rows["kind"].isna()).fillna(0)
-    parts = {name: (table["category"] == name).to_numpy() for name in CATEGORIES}
-    sums = pd.DataFrame(
-        {
-            name: pd.Series(sum_projection(rows[own])) + rest[own].sum()
-            for name, own in parts.items()
-        }
-    ).T.rename_axis("category")
-    total, gains = sums["projected_ms"].sum(), _gains(rows)
-    columns = dict(zip(ENDS, ("mean_ms", "low_ms", "high_ms"), strict=True))
-    categories = sums.rename(columns=columns).assign(share=sums["projected_ms"] / total)
-    label = f"{mark.partition(': ')[2]}, projected"
-    measurement = {
-        "program": program,
-        "experiment": label,
-        "label": label,
-        "projected": mark,
-        "threads": m.threads,
-        "phase": m.phase.name,
-        "latency": dict(zip(("latency", "low", "high"), e2e[list(ENDS)], strict=True)),
-        "note": f"The parts of {label}, add up to {format_ms(total)}: as if traced.",
-        "mean_ms": _numbers(rows["projected_ms"].where(rows["kind"].notna(), rest)),
-        "categories": tuple(categories.reset_index().to_dict("records")),
-    }
-    judged = _gains(sums).assign(name=sums.index, outcome="projected")
-    return measurement, {
-        "outcome": "projected",
-        "latency": _gains(frame[:1]).iloc[0].to_dict(),
-        "caveats": (f"{mark}; no verdict. Intervals are of 90 %",),
-        "categories": tuple(judged.to_dict("records")),
-        "operators": {name: _numbers(gains[name]) for name in gains},
-        "outcomes": encode(gains["speedup"].isna().map({True: "", False: "projected"})),
-        "reasons": encode(rows["basis"]),
-    }
-
-
-def _gains(times: pd.DataFrame) -> pd.DataFrame:
-    """What a comparison has of projected times."""
-    measured, middle, low, high = (times[name] for name in ("measured_ms", *ENDS))
-    gains = {"baseline_ms": measured, "candidate_ms": middle, "speedup": measured / middle}
-    return pd.DataFrame(gains | {"low": measured / high, "high": measured / low})
-
-
-def _align(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+def align_operators(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """The first row of every operator, in the order of the table."""
     first = frame.astype({"key": object}).drop_duplicates("key").set_index("key")
     return first.reindex(table["key"])
@@ -410,7 +373,7 @@ def _comparison(
         partners = tuple(rows.get(key, -1) for key in table["key"])
         judged = judged.assign(key=judged["candidate_key"])
         kernels = None if kernels is None else kernels.assign(key=kernels["key"].map(own))
-    operators = _align(judged, table)
+    operators = align_operators(judged, table)
     return {
         "baseline": measurements.index(before),
         "candidate": measurements.index(after),
@@ -419,9 +382,11 @@ def _comparison(
         "latency": dict(ab.latency.iloc[0]),
         "caveats": tuple(ab.caveats),
         "categories": tuple(ab.categories.to_dict("records")),
-        "operators": {n: _numbers(operators[n]) for n in _JUDGED},
+        "operators": {n: list_numbers(operators[n]) for n in _JUDGED},
         "outcomes": encode(operators["outcome"]),
-        "reasons": encode(_align(judged.assign(reason=explain_outcomes(judged)), table)["reason"]),
-        "changes": None if kernels is None else encode(_align(kernels, table)["change"]),
+        "reasons": encode(
+            align_operators(judged.assign(reason=explain_outcomes(judged)), table)["reason"]
+        ),
+        "changes": None if kernels is None else encode(align_operators(kernels, table)["change"]),
         "partners": partners,
     }

@@ -19,7 +19,7 @@ from jinja2 import Environment, StrictUndefined
 
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import WorkbenchError, printable, unknown_name
-from workbench.explorer.data import explorer_data
+from workbench.explorer.data import Projection, explorer_data
 from workbench.plots.style import convert
 from workbench.progress import is_interactive
 from workbench.records.codec import to_plain
@@ -111,7 +111,7 @@ class Explorer(Selector, anywidget.AnyWidget):
     )
 
     def __init__(
-        self, source: Run | Comparison, view: str = "", projections: Sequence[pd.DataFrame] = ()
+        self, source: Run | Comparison, view: str = "", projections: Sequence[Projection] = ()
     ):
         comparisons = source.comparisons if isinstance(source, Run) else ()
         first = comparisons[0] if len(comparisons) > 1 else source
@@ -164,7 +164,7 @@ VIEWS = ("categories", "levels", "what-if", "model", "timeline", "operators", "m
 
 def explore(
     source: Run | Comparison | Measurement | str | Path, view: str = "", *,
-    projections: Sequence[pd.DataFrame] = (),
+    projections: Sequence[Projection] = (),
 ) -> Explorer | Page:  # fmt: skip
     """Explore a run, by itself or its path, or one comparison, interactively.
 
@@ -174,7 +174,7 @@ def explore(
     draws a view of them in another cell; without a live front end it is a page. ``view`` shows one
     view alone: ``categories``, all ``levels`` of the run (of the ISA, or thread counts),
     ``what-if`` for categories, ``model``, ``timeline``, ``operators`` or ``memory``.
-    ``projections`` (`Measurement.project`) of the run's measurements can be selected, too, and are
+    ``projections`` of the run's measurements, which a plug-in makes, can be selected, too, and are
     marked as projected.
 
     Raises
@@ -199,7 +199,7 @@ def explore(
 
 
 def explorer_page(
-    source: Run | Comparison, view: str = "", projections: Sequence[pd.DataFrame] = ()
+    source: Run | Comparison, view: str = "", projections: Sequence[Projection] = ()
 ) -> str:
     """``explore.html``: a page without any request, whose only script is the explorer's."""
     run = source if isinstance(source, Run) else source.run
@@ -216,7 +216,7 @@ def fill_page(title: str, data: str, view: str = "") -> str:
     return page.render(title=printable(title), data=data, script=script, digest=digest, view=view)
 
 
-def _to_json(source: Run | Comparison, projections: Sequence[pd.DataFrame]) -> str:
+def _to_json(source: Run | Comparison, projections: Sequence[Projection]) -> str:
     plain = to_plain(explorer_data(source, projections))
     text = json.dumps(plain, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     return printable(text)

@@ -10,7 +10,6 @@ import pandas as pd
 
 from workbench import frames, plugin
 from workbench.analysis import sme2
-from workbench.analysis.atlas import describe_projections, project_levels
 from workbench.analysis.compare import FALSE_DISCOVERIES, explain_outcomes
 from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.describe import NO_PROGRAM, describe_gain, describe_latency, describe_place
@@ -22,7 +21,7 @@ from workbench.analysis.operators import drop_overhead, label_operators
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import place_layers
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.errors import WorkbenchError, unknown_name
+from workbench.errors import unknown_name
 from workbench.export.program import Program
 from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
 from workbench.plots.changes import plot_speedups
@@ -345,13 +344,6 @@ def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterato
         columns = ["module", "operator", "shapes", "m", "n", "k", "kernel_off", "kernel_on"]
         products = table[table["m"].notna()].sort_values("flops", ascending=False, kind="stable")
         yield fold_table("Single products", show_table(products, [*columns, "reason"], top=3 * top))
-    measured = source.baseline if isinstance(source, Comparison) else source
-    if isinstance(measured, Measurement) and not measured.emulated and measured.threads == 1:
-        try:
-            text = describe_projections(project_levels(measured, device="m4-like"))
-            yield f"{frames.begin_sentence(text)}."
-        except WorkbenchError as error:
-            yield f"Not projected: {error}."
     yield show_note(sme2.describe_limits(versions.get("executorch", "")))
 
 

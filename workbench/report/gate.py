@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 
 from workbench import store
-from workbench.analysis.atlas import load_atlas
 from workbench.analysis.compare_runs import Compared
 from workbench.analysis.ledger import build_ledger, closed_runs
 from workbench.analysis.open import open_run
@@ -100,8 +99,7 @@ def validate_run(run: Run | str | Path) -> pd.DataFrame:
     Parameters
     ----------
     run
-        A run, its folder, or what else `open_run` takes: then every trace is checked by itself. Or
-        the file of an atlas.
+        A run, its folder, or what else `open_run` takes: then every trace is checked by itself.
 
     Returns
     -------
@@ -119,12 +117,6 @@ def validate_run(run: Run | str | Path) -> pd.DataFrame:
     >>> table.loc[table["check"] == "ledger closes", "status"].item()
     'ok'
     """
-    if str(run).endswith(".json"):
-        try:
-            status, text = "ok", load_atlas(Path(str(run))).facts
-        except WorkbenchError as error:
-            status, text = "fail", str(error)
-        return _table([("atlas can be used", status, text)])
     try:
         run = open_run(run)
         checks = list(run.checks.itertuples(index=False, name=None))

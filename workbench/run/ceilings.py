@@ -189,13 +189,6 @@ def unpack_program(name: str) -> Path:
     return cached(f"programs/{sha256_of(SHIPPED)[:16]}/{Path(name).stem}", unpack) / name
 
 
-def unpack_atlas() -> list[Path]:
-    """The programs of the atlas, in the cache."""
-    with zipfile.ZipFile(SHIPPED) as archive:
-        names = [name for name in archive.namelist() if name.startswith("atlas_")]
-    return [unpack_program(name) for name in names]
-
-
 def _cache_path(run: RunRecord, isa: str, threads: int) -> Path:
     device = device_of(run.host, run.runner)
     digest = hashlib.sha256(f"{device['cpu']} {device['runner']}".encode()).hexdigest()[:16]

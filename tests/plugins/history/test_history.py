@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -314,7 +315,9 @@ def test_a_history_is_of_one_model(tmp_path):
     assert lines[0] == lines[1] and len(set(lines)) == 6
 
 
-def test_the_history_names_the_problem_of_the_program_that_ran(run_dir):
+def test_the_history_names_the_problem_of_the_program_that_ran(tmp_path):
+    run_dir = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "run")
+
     def add_program(content):
         plan, wrong = content["plan"], "its outputs differ from the model's: SQNR 1 dB"
         fields = ("pte", "sha256", "model", "stem", "inputs", "input_source")

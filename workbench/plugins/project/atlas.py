@@ -11,24 +11,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis import published
 from workbench.analysis.dataflow import instruction_of
-from workbench.analysis.published import ENDS, PROFILES, Z90
 from workbench.analysis.roofline import dtype_of
+from workbench.analysis.run import Measurement, Run
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.frames import PROJECTED, PROJECTION, check, format_ms
+from workbench.frames import PROJECTED, check, format_ms
+from workbench.plots.style import convert
+from workbench.plugins.project import published
+from workbench.plugins.project.explorer import Projection, sum_projection
+from workbench.plugins.project.frames import PROJECTION
+from workbench.plugins.project.published import ENDS, PROFILES, Z90
 from workbench.records.runs import SCHEMA_VERSION
 from workbench.run.ceilings import device_of
 from workbench.store import cache_folder, load_record
-
-#: Those of ``analysis.run``, which imports this module.
-Measurement: TypeAlias = Any
-Run: TypeAlias = Any
 
 #: Sizes are weighted by a normal distribution of their distance, in powers of two.
 _NEAR = 1.0
@@ -143,12 +142,13 @@ def name_kind(operator: str, dtype: str) -> str:
     return f"{base} {dtype_of(operator, dtype)}{int4}"
 
 
-def project(measurement: Measurement, level: str = "", device: str | Path = "") -> pd.DataFrame:
-    """The operators of a measurement as they would be elsewhere: ``frames.PROJECTION``.
+def project_measurement(
+    measurement: Measurement, level: str = "", device: str | Path = ""
+) -> Projection:
+    """The operators of a measurement as they would be elsewhere.
 
     ``device`` is one of `published.PROFILES`, or the file of an atlas, of its own device by
-    default; ``level`` is the highest there by default. The name of the columns says that the frame
-    is projected, and where to; ``attrs["projected"]`` is the label of the measurement.
+    default; ``level`` is the highest there by default.
 
     Raises
     ------
@@ -200,8 +200,7 @@ def project(measurement: Measurement, level: str = "", device: str | Path = "") 
     table = table.sort_values("measured_ms", ascending=False)
     table = pd.concat([pd.DataFrame([texts | model]), table])[PROJECTION.names]
     table.columns.name = f"{PROJECTED}: {place} at {level}"
-    table.attrs["projected"] = measurement.label
-    return check(table.reset_index(drop=True), PROJECTION)
+    return Projection(check(table.reset_index(drop=True), PROJECTION), measurement)
 
 
 def _scale(
@@ -303,22 +302,47 @@ def _dtype_of_kind(kind: str) -> str:
     return kind.partition(" int4")[0].rpartition(" ")[2]
 
 
+def project(
+    source: Run | Measurement | str | Path, level: str = "", device: str | Path = ""
+) -> Projection:
+    """Project a measurement to another ISA level or device: not measured.
+
+    Parameters
+    ----------
+    source
+        A measurement, or a run or its folder, of which the subject is taken.
+    level
+        The highest of that device by default, without SME2 ``nosme``.
+    device
+        The file of an atlas (`workbench atlas`), of its own device by default, or ``m4-like`` or
+        ``c1-like``, of which there are published figures.
+
+    Raises
+    ------
+    UsageError
+        The measurement is emulated, or has several threads; its device has no atlas; the atlases do
+        not fit; the figures do not carry a projection.
+    """
+    return project_measurement(convert(source, (Measurement,), "wb.project"), level, device)
+
+
 def project_levels(
     measurement: Measurement, level: str = "", device: str | Path = ""
-) -> list[pd.DataFrame]:
-    """The projections to a level, or to every one of a published profile; each as `project`."""
+) -> list[Projection]:
+    """The projections to a level, or to every one of a published profile."""
     levels = [level] if level or str(device) not in PROFILES else PROFILES[str(device)]
-    return [project(measurement, each, device) for each in levels]
+    return [project_measurement(measurement, each, device) for each in levels]
 
 
-def describe_projections(tables: Sequence[pd.DataFrame]) -> str:
+def describe_projections(projections: Sequence[Projection]) -> str:
     """The latency of a measurement, and those that were projected from it."""
     texts = []
-    for table in tables:
-        middle, low, high = map(format_ms, table.loc[0, list(ENDS)])
-        texts.append(f"{middle} [{low}, {high}] on {table.columns.name.partition(': ')[2]}")
-    label, ms = tables[0].attrs["projected"], format_ms(tables[0].loc[0, "measured_ms"])
-    return f"{PROJECTED}: {', '.join(texts)}; measured as {label}: {ms}"
+    for projection in projections:
+        middle, low, high = map(format_ms, projection.table.loc[0, list(ENDS)])
+        texts.append(f"{middle} [{low}, {high}] on {projection.place}")
+    first = projections[0]
+    ms = format_ms(first.table.loc[0, "measured_ms"])
+    return f"{PROJECTED}: {', '.join(texts)}; measured as {first.measurement.label}: {ms}"
 
 
 def _check_basis(table: pd.DataFrame, where: Path) -> None:
@@ -327,21 +351,6 @@ def _check_basis(table: pd.DataFrame, where: Path) -> None:
         kinds = ", ".join(lost.groupby("kind")["measured_ms"].sum().nlargest(3).index)
         text = f"{100 * share:.0f} % of the time has no basis in the atlas: {kinds}"
         raise UsageError(text, where=where, hint="measure on the device")
-
-
-def sum_projection(table: pd.DataFrame) -> dict[str, float]:
-    """The measured and projected time of some operators of a projection.
-
-    Errors of operators of one kind are taken as equal, those of different kinds as independent;
-    an operator without a basis takes its measured time, times or over three.
-    """
-    factors = dict(zip(ENDS, (1.0, 1 / 3, 3.0), strict=True))
-    filled = {name: table[name].fillna(table["measured_ms"] * f) for name, f in factors.items()}
-    sums = table.assign(**filled).groupby("kind")[list(ENDS)].sum()
-    middle = sums["projected_ms"].sum()
-    low, high = (np.sqrt(((sums[name] - sums["projected_ms"]) ** 2).sum()) for name in ENDS[1:])
-    values = (middle, max(middle - low, 0.0), middle + high)
-    return {"measured_ms": table["measured_ms"].sum()} | dict(zip(ENDS, values, strict=True))
 
 
 def atlas_path(device: dict[str, str]) -> Path:

@@ -10,7 +10,7 @@ import pandas as pd
 from workbench.errors import UsageError, unknown_name
 
 #: Every figure with its source; in a checkout, ``workbench/data`` is a link.
-FIGURES = Path(__file__).parents[1] / "data" / "case_studies" / "sme2.csv"
+FIGURES = Path(__file__).parents[2] / "data" / "case_studies" / "sme2.csv"
 #: ISA levels of each device. Of C1 cores, only what SME2 gains is published.
 PROFILES = {"m4-like": ("nosme", "sme2"), "c1-like": ("sme2",)}
 #: Rows and columns that ``sme2_mopa`` computes at once with vectors of 512 bits.
