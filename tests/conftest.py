@@ -389,3 +389,15 @@ def open_page(open_file, tmp_path, documents):
         return page
 
     return open_one
+
+
+@pytest.fixture
+def board(tmp_path, monkeypatch):
+    """A machine behind ssh."""
+    from devices import Board, Tools
+
+    # The folder there has a name that a careless command would trip over.
+    tools, home = Tools(tmp_path / "bin"), tmp_path / "it's $HOME; `rm`"
+    tools.write_ssh(home)
+    monkeypatch.setenv("PATH", f"{tools.folder}{os.pathsep}{os.environ['PATH']}")
+    return Board(tools, home)

@@ -132,3 +132,35 @@ def link_for_mac(sdk: Path, binary: Path) -> None:
 def runner_on(target: str) -> Runner:
     """The native runner on a target."""
     return wb.find_runner(open_target(target))
+
+
+class Board:
+    """A machine reached by ssh, which is this one; all that the workbench has there."""
+
+    def __init__(self, tools, home):
+        self.tools, self.home = tools, home
+        self.base = home / ".cache" / "executorch-workbench" / "target"
+
+    def unplug(self):
+        self._mark.touch()
+
+    def plug(self):
+        self._mark.unlink()
+
+    @property
+    def _mark(self):
+        return self.home.with_name(f"{self.home.name}.unplugged")
+
+    @property
+    def runs(self):
+        return sorted(path.name for path in self.base.glob("run-*"))
+
+
+def pretend_clusters(board, khz):
+    """Let the board state the largest clock of each core."""
+    name = "/sys/devices/system/cpu/cpu{}/cpufreq/cpuinfo_max_freq:{}"
+    lines = "\\n".join(name.format(core, clock) for core, clock in enumerate(khz))
+    script = (board.tools.folder / "ssh").read_text()
+    edit = f"/cpu_capacity:/d; s|^@frequency|&\\n{lines}|"
+    script = script.replace('exec sh -c "$*"', f"sh -c \"$*\" | sed '{edit}'")
+    board.tools.write("ssh", script, log=False)

@@ -65,7 +65,6 @@ from workbench.records.recipe import Recipe
 from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
-from workbench.run.config import plan_config, read_config
 from workbench.store import load_recipe, load_record, load_run, read_layers, save_recipe
 from workbench.trace.samples import read_functions, read_samples
 
@@ -234,23 +233,6 @@ def make_metrics(folder: Path) -> list[bytes]:
     run = wb.open_run(copy_run(folder / "source"))
     write_artifacts(run)
     return [(run.output / "metrics.json").read_bytes()]
-
-
-def make_configs(folder: Path) -> list[bytes]:
-    """A config of ours, and one of the kit's shape."""
-    (folder / "a.pte").write_bytes(b"x")
-    (folder / "runner").write_text("#!/bin/sh\n")
-    (folder / "runner").chmod(0o755)
-    sides = {"baseline": {"experiment": "off", "threads": 1}, "candidate": {"experiment": "on"}}
-    ours = {"model": "a.pte", "output_root": "out", "experiments": [
-        {"name": "off", "isa_off": ["avx512"], "threads": [1, 2], "runs": 5},
-        {"name": "on", "program": "a.pte", "warmup": 1},
-    ], "analysis": {"compare_pairs": [{**sides, "label": "x"}]}}  # fmt: skip
-    kit = {"model": "a.pte", "output_root": "runs/mac", "experiments": [
-        {"name": name, "runner_path": "runner", "mode": mode, "runs": 3, "num_threads": 1,
-         "extra_args": ["--timing-runs", "4"], "cpu_affinity": "0x3"}
-        for name, mode in (("a", "timing"), ("b", "xnntrace"))]}  # fmt: skip
-    return [json.dumps(ours).encode(), json.dumps(kit).encode()]
 
 
 @functools.cache
@@ -493,7 +475,6 @@ KINDS = {
     "ceilings": Kind("c.json", make_ceilings, read_ceilings),
     "recipe": Kind("recipe.yaml", make_recipe, load_recipe),
     "params": Kind("params.json", make_params, lambda path: LanguageModel(str(path))),
-    "config": Kind("c.json", make_configs, lambda p: plan_config(read_config(p), p.parent)),
     "matrix": Kind("m.yaml", lambda _: [MATRIX.read_bytes()], read_matrix),
     "categories": Kind("c.yaml", make_scheme, load_scheme),
     "samples": Kind("x.samples", make_samples, read_samples),

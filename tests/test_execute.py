@@ -24,11 +24,11 @@ from workbench import store
 from workbench.errors import RunnerError, StoreError, UsageError
 from workbench.options import MeasureOptions
 from workbench.records.layers import Layers
+from workbench.records.pairing import BY_ORDER, pair_experiments
 from workbench.records.runs import Tensor
 from workbench.run import execute
 from workbench.run.build import installed_compiler
 from workbench.run.locks import runner_options
-from workbench.run.plan import BY_ORDER, pair_experiments
 from workbench.run.recorder import begin_run, name_run
 from workbench.run.runner import find_runner
 from workbench.run.session import RunnerSession

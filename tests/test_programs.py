@@ -17,16 +17,13 @@ from changed_runs import edit_json
 import workbench as wb
 from workbench import store
 from workbench.analysis.compare_runs import compare_many, compare_with_metrics
-from workbench.errors import RunnerError, StoreError, TargetError, UsageError, WorkbenchError
+from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.export.program import Program
 from workbench.records.runs import PlannedProgram, Tensor
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
-from workbench.run.config import plan_config, read_config
-from workbench.run.custom_runner import process_command, run_process
 from workbench.run.isa import Isa
 from workbench.run.plan import choose_experiments, name_programs
-from workbench.run.targets.host import Host
 from workbench.run.tensor_files import compare_output_bytes
 
 ISA = Isa("x86_64", ("avx512f", "avx2"), {"avx2": ("avx512f",), "native": ()}, "ok")
@@ -425,49 +422,3 @@ def test_a_saved_baseline_knows_each_program(run, tmp_path):
     (tmp_path / "metrics.json").write_text(json.dumps(content))
     with pytest.raises(WorkbenchError, match="differ in program: another 123456789012"):
         compare_with_metrics(tmp_path / "metrics.json", f"{run.path}:pair")
-
-
-@pytest.mark.parametrize("key", ["program", "model"])
-def test_an_experiment_of_a_config_may_name_its_program(programs, tmp_path, key):
-    entries = [{"name": "before"}, {"name": "after", key: str(programs[2])}]
-    for entry in entries:
-        entry["runner_path"] = shutil.which("true")
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
-    plan, _ = plan_config(read_config(path), tmp_path)
-    assert [e.program for e in plan.experiments] == ["", "pair", ""]
-    commands = [process_command(plan, e, 1, 1, "") for e in plan.experiments]
-    ran = [command[command.index("--model_path") + 1] for command in commands]
-    assert ran == [str(programs[0]), str(programs[2]), str(programs[0])]
-    entries[1][key] = "nowhere.pte"
-    path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
-    with pytest.raises(StoreError, match=r"nowhere\.pte: no such file"):
-        plan_config(read_config(path), tmp_path)
-
-
-def test_programs_of_a_config_get_the_inputs_that_they_take(programs, tmp_path):
-    entries = [{"name": "before", "runs": 4}, {"name": "after", "program": str(programs[2])}]
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
-    plan, _ = plan_config(read_config(path), tmp_path, runner=wb.find_runner())
-    ran = {e.name: plan.program_of(e) for e in plan.experiments}
-    assert [(p.baseline, p.candidate) for p in plan.pairs] == [("before", "after")]
-    assert [t.dtype for t in ran["before"].inputs] == ["float32"]
-    assert [t.dtype for t in ran["after"].inputs] == ["float32", "int64"]
-    (control,) = (e for e in plan.experiments if e.control)
-    assert ran[control.name] == ran[plan.pairs[0].baseline]
-
-
-def test_a_trace_that_cannot_be_copied_says_why(programs, tmp_path):
-    class FullDisk(Host):
-        def pull(self, remote, path):
-            raise TargetError("No space left on device", where="board")
-
-    entry = {"name": "a", "runner_path": shutil.which("true")}
-    config = {"model": str(programs[0]), "experiments": [entry]}
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    plan, _ = plan_config(read_config(path), tmp_path)
-    with pytest.raises(RunnerError, match="wrote no ETDump; No space left on device") as error:
-        run_process(tmp_path, plan, plan.experiments[0], 1, 0, FullDisk())
-    assert isinstance(error.value.__cause__, TargetError)

@@ -6,7 +6,7 @@ Open and compare recorded runs
 
 Export, measure, report
     profile, export_model, ExportOptions, Program, open_program, measure, MeasureOptions,
-    run_config, batch, make_report, replay_layer, measure_roof,
+    batch, make_report, replay_layer, measure_roof,
     check_findings,
     load_ipython_extension, LiveRun
 

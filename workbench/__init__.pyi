@@ -34,7 +34,7 @@ from .run.isa import read_isa
 from .run.runner import find_runner
 from .trace.etdump import read_etdump
 from .trace.xnn_log import read_xnn_log
-from .workflow import measure, profile, run_config
+from .workflow import measure, profile
 
 __all__ = [
     "Comparison", "EagerModelBase", "ExportOptions", "LiveRun", "MeasureOptions", "Measurement",
@@ -45,7 +45,7 @@ __all__ = [
     "pick_measurements", "pick_run", "plot_bottlenecks", "plot_categories", "plot_iterations",
     "plot_latencies", "plot_operators", "plot_roofline", "plot_shift", "plot_speedups",
     "predict_what_if", "profile", "read_etdump", "read_exports", "read_isa", "read_xnn_log",
-    "register_model", "replay_layer", "run_config", "sample_file", "sample_run", "show",
+    "register_model", "replay_layer", "sample_file", "sample_run", "show",
     "validate_run",
 ]  # fmt: skip
 

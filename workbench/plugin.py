@@ -65,6 +65,11 @@ class Plugin:
         Functions of a measurement and of its findings, which return these with measured gains.
     views
         Views of ``show``: `workbench.plots.views.View`.
+    configs
+        By suffix of a file, what ``workbench run`` measures by it: a function of the file and of
+        ``root``, ``only``, ``baseline``, ``target``, ``power``, ``ops`` and ``progress``.
+    documents
+        Types of documents, of which ``workbench schema`` has the JSON Schema.
     formats
         Formats of ``export_trace``: `workbench.convert.Format`.
     sections
@@ -77,6 +82,8 @@ class Plugin:
     rules: References = field(default_factory=dict)
     gains: References = field(default_factory=dict)
     views: References = field(default_factory=dict)
+    configs: References = field(default_factory=dict)
+    documents: References = field(default_factory=dict)
     formats: References = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
 

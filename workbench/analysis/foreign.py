@@ -20,9 +20,15 @@ from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.export.program import Program, open_program
 from workbench.records.codec import parse_json
 from workbench.records.layers import Layers
-from workbench.records.runs import Experiment, Plan, PlannedProgram, RunRecord, Session
-from workbench.run.custom_runner import CLOCK
-from workbench.run.plan import names_feature
+from workbench.records.pairing import names_feature
+from workbench.records.runs import (
+    TRACED_CLOCK,
+    Experiment,
+    Plan,
+    PlannedProgram,
+    RunRecord,
+    Session,
+)
 from workbench.trace.etdump import read_etdump
 from workbench.trace.xnn_log import read_xnn_log
 
@@ -340,7 +346,7 @@ def _session(
         0.0,
         0.0,
         (),
-        CLOCK,
+        TRACED_CLOCK,
         etdump=etdump,
         skipped=skipped,
         log=log,

@@ -12,8 +12,8 @@ from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Run
 from workbench.analysis.trials import check_findings
 from workbench.errors import StoreError, TraceError
+from workbench.records.pairing import BY_ORDER, pair_experiments
 from workbench.records.runs import Pair
-from workbench.run.plan import BY_ORDER, pair_experiments
 from workbench.store import inside, is_ours, kept_layers, load_run
 from workbench.trace.xnn_log import read_xnn_log
 

@@ -16,8 +16,8 @@ from workbench.analysis.statistics import (
     restart_latencies,
 )
 from workbench.frames import EMULATED, QUALITY, SOURCE, check, format_share, plural
+from workbench.records.pairing import BY_ORDER
 from workbench.records.runs import Agreement, Export, Proof, RunRecord, Session
-from workbench.run.plan import BY_ORDER
 
 GRADES = "ABCD"
 #: A tracer that costs more than this moves the shares it measures.

@@ -50,6 +50,7 @@ from workbench.export.etrecord import add_etrecord
 from workbench.export.layers import resize
 from workbench.options import RUNTIMES
 from workbench.records.layers import Layers, Method
+from workbench.records.pairing import pair_experiments
 from workbench.records.runs import (
     GIVEN,
     Agreement,
@@ -64,7 +65,6 @@ from workbench.records.runs import (
     Start,
     contrast_models,
 )
-from workbench.run.plan import pair_experiments
 from workbench.store import (
     ETRECORD,
     FUNCTIONS,

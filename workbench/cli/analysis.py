@@ -301,10 +301,11 @@ def validate(run_dir: Path) -> Output:
 @click.argument("name", required=False)
 def schema(name: str | None) -> Output:
     """Print the JSON Schema of a config, a matrix or metrics.json; without NAME, list them."""
-    from workbench.records.documents import DOCUMENTS, describe_document
+    from workbench.records.documents import describe_document, list_documents
 
     if name is None:
-        return Output([*DOCUMENTS], {"documents": [*DOCUMENTS]}, step="workbench schema NAME")
+        names = sorted(list_documents())
+        return Output(names, {"documents": names}, step="workbench schema NAME")
     described = describe_document(name)
     step = "`workbench validate RUN` checks metrics.json"
     return Output([json.dumps(described, indent=1)], {"schema": described}, step=step)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from workbench import plugin
 from workbench.cli.analysis import show_categories
 from workbench.cli.options import (
     BASELINE,
@@ -125,9 +126,9 @@ def run(
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
     with show_progress() as progress:
-        if subject.suffix == ".json":
+        if run_config := plugin.find("configs", subject.suffix):
             given = _refuse_options(context, measure) | {"only": only, "baseline": baseline}
-            result = workflow.run_config(subject, root=out, progress=progress, **given)
+            result = run_config(subject, root=out, progress=progress, **given)
         elif only:
             raise UsageError("only a config has experiments to choose from", where="--only")
         elif baseline:

@@ -10,6 +10,8 @@ from workbench.options import RUNTIMES
 
 SCHEMA_VERSION = 3  #: Version of all JSON files; adding a field with a default does not change it.
 
+#: What an iteration's time includes where the trace is the only source of times.
+TRACED_CLOCK = "Method::execute in the ETDump (traced)"
 LADDER_TOGGLE = "ladder"  #: The toggle of a plan with one experiment per ISA level, lowest first.
 
 

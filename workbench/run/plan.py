@@ -1,34 +1,31 @@
 """Plan what to measure: a program, options and a CPU make experiments and pairs."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib import metadata
 from itertools import chain, count, pairwise
 from pathlib import Path
 
-import numpy as np
-
-from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.errors import UsageError, unknown_name
 from workbench.export.program import Program
 from workbench.options import RUNTIMES, WEIGHTS, MeasureOptions
 from workbench.records.runs import (
     LADDER_TOGGLE,
     Experiment,
     Pair,
-    Phase,
     Plan,
     PlannedProgram,
     Tensor,
 )
 from workbench.run.build import WHEELS
 from workbench.run.isa import MAX_CORES, Isa, Toggle, find_levels, resolve_toggle
+from workbench.run.phases import add_phases, split_phase
 from workbench.run.runner import Runner, open_runner, version_runner
 from workbench.run.session import Ready
 from workbench.run.targets.host import HOST
 from workbench.run.tensor_files import RANDOM_SOURCE
-from workbench.store import sha256_of
 
 #: Inferences of every experiment on an emulated CPU.
 EMULATED_RUNS = 2
@@ -240,162 +237,6 @@ def program_loader(runner: Runner, timeout_s: float) -> Callable[[Path, str], Re
     return load
 
 
-def add_phases(
-    plan: Plan, texts: Sequence[str], load: Callable[[str], Ready], sweep: str = ""
-) -> Plan:
-    """A plan with its experiments and pairs in every phase; UsageError for a bad one.
-
-    The texts are those of ``MeasureOptions.phases``, ``sweep`` is its ``sweep``; ``load`` gives
-    what the runner says of a method.
-    """
-    if texts and sweep:
-        raise UsageError("cannot be combined with --sweep", where="--phase")
-    if not (texts or sweep):
-        return plan
-    parts = dict.fromkeys(_name_phases(texts, load), "")
-    if sweep:
-        dimension, sizes = read_sweep(sweep)
-        plan = replace(plan, sweep=dimension)
-        parts = _size_phases(plan, sizes, load(""))
-    places = {p: f"at {plan.sweep}={p.size}" if sweep else f"in {p.name}" for p in parts}
-
-    return replace(
-        plan,
-        phases=tuple(parts),
-        experiments=tuple(
-            replace(e, name=f"{phase.name}_{e.name}", phase=phase.name, program=owner or e.program)
-            for phase, owner in parts.items()
-            for e in plan.experiments
-        ),
-        pairs=tuple(
-            replace(
-                pair,
-                baseline=f"{phase.name}_{pair.baseline}",
-                candidate=f"{phase.name}_{pair.candidate}",
-                label=f"{pair.label} {place}",
-            )
-            for phase, place in places.items()
-            for pair in plan.pairs
-        ),
-    )
-
-
-def split_phase(text: str) -> tuple[str, str, str]:
-    """Name, method and inputs of one of ``MeasureOptions.phases``; UsageError if it is malformed.
-
-    Method or inputs may be missing: ``prefill=128``, ``text=decoder:128``, ``image=encoder``.
-    """
-    known = re.fullmatch(r"([A-Za-z]\w{0,29})=(?:([A-Za-z_]\w*)(?::|$))?(.*)", text, re.ASCII)
-    if not known or not text.partition("=")[2]:
-        hint = "such as decode=1@128, first=tokens.npy,mask.npy, or image=METHOD"
-        raise UsageError(f"{text!r:.60} is not NAME=INPUTS", where="--phase", hint=hint)
-    return known[1], known[2] or "", known[3]
-
-
-def _name_phases(texts: Sequence[str], load: Callable[[str], Ready]) -> list[Phase]:
-    phases: list[Phase] = []
-    for text in texts:
-        name, method, what = split_phase(text)
-        if name in (phase.name for phase in phases):
-            raise UsageError(f"two phases have the name {name!r}", where="--phase")
-        ready = load(method)
-        if step := re.fullmatch(r"(\d{1,7})(?:@(\d{1,7}))?", what):
-            phase = plan_step(name, int(step[1]), int(step[2] or 0), ready)
-        elif what:
-            inputs = tuple(map(describe_array, what.split(",")))
-            same = [p for p in phases if p.method == method and not p.tokens]
-            phase = Phase(name, inputs, tuple(p.inputs for p in same))
-        else:
-            phase = Phase(name, tuple(Tensor(t.dtype, t.shape) for t in ready.inputs))
-        phases.append(replace(phase, method=method))
-    return phases
-
-
-def read_sweep(text: str) -> tuple[str, list[int]]:
-    """The dimension and the sizes of ``MeasureOptions.sweep``; UsageError if it has none."""
-    name, _, numbers = text.partition("=")
-    sizes = [int(n) for n in numbers.split(",") if re.fullmatch(r"0*[1-9]\d{0,6}", n, re.ASCII)]
-    valid = len(set(sizes)) == numbers.count(",") + 1 >= 2
-    if not (valid and re.fullmatch(r"[A-Za-z]\w{0,19}", name, re.ASCII)):
-        hint = "name a dimension and several sizes, such as tokens=16,32,64"
-        raise UsageError(f"{text!r:.60} is not NAME=SIZES", where="--sweep", hint=hint)
-    return name, sizes
-
-
-def _size_phases(plan: Plan, sizes: Sequence[int], ready: Ready) -> dict[Phase, str]:
-    """A phase for each size of the sweep, and the name of the program that runs it."""
-    name, programs = plan.sweep, plan.all_programs
-    if plan.programs:
-        if len(programs) != len(sizes):
-            text = f"{len(sizes)} sizes for {len(programs)} programs"
-            raise UsageError(text, where="--sweep", hint="name the size of each program, in order")
-        pairs = zip(sizes, programs, strict=True)
-        return {Phase(f"{name}_{n}", p.inputs, size=n): p.name for n, p in pairs}
-    if name == "tokens" and _takes_tokens(ready):
-        return {replace(plan_step(f"tokens_{n}", n, 0, ready), size=n): "" for n in sizes}
-    known = {dimension for tensor in plan.inputs for dimension in tensor.dims if dimension}
-    if name not in known:
-        raise unknown_name("dynamic dimension", name, known, where="--sweep")
-
-    def cut(tensor: Tensor, size: int) -> Tensor:
-        named = zip(tensor.dims or [""] * len(tensor.shape), tensor.shape, strict=True)
-        shape = tuple(size if dimension == name else n for dimension, n in named)
-        if any(n > most for n, most in zip(shape, tensor.most, strict=False)):
-            raise UsageError(f"{size} is more than the program takes", where="--sweep")
-        return replace(tensor, shape=shape, file="", sha256="") if tensor.dims else tensor
-
-    return {Phase(f"{name}_{n}", tuple(cut(t, n) for t in plan.inputs), size=n): "" for n in sizes}
-
-
-def _takes_tokens(ready: Ready) -> bool:
-    """Whether a program takes tokens and, if it has a KV cache, the position of the first one.
-
-    A decoder behind an encoder takes a row of floats for each token, and a position.
-    """
-    ids, *rest = ready.inputs or [Tensor("", ())]
-    numbers, *places = (tensor.dtype in ("int64", "int32") for tensor in (ids, *rest))
-    ranks = [len(tensor.shape) for tensor in (ids, *rest)]
-    return all(places) and ranks in (([2], [2, 1]) if numbers else ([3, 1],))
-
-
-def plan_step(name: str, tokens: int, position: int, ready: Ready) -> Phase:
-    """A phase of a language model, whose program takes tokens and the position of the first one.
-
-    The cache is filled in as few executions as the program allows.
-    """
-    if not _takes_tokens(ready):
-        hint = "name .npy files instead"
-        text = "the program does not take tokens and their position"
-        raise UsageError(text, where=f"--phase {name}", hint=hint)
-    ids, *rest = ready.inputs
-    most, words = ids.shape[1], ready.outputs[0].shape[-1]
-    if not 1 <= tokens <= most:
-        raise UsageError(f"the program takes 1 to {most} tokens at once", where=f"--phase {name}")
-    if position and not rest:
-        text = "the program takes no position: it has no KV cache"
-        raise UsageError(text, where=f"--phase {name}")
-
-    def step(start: int, count: int) -> tuple[Tensor, ...]:
-        places = (replace(t, shape=(min(count, t.shape[0]),), first=start) for t in rest)
-        shape = (ids.shape[0], count, *ids.shape[2:])
-        below = words if len(shape) == 2 else ids.below
-        return replace(ids, shape=shape, below=below, most=ids.shape), *places
-
-    before = tuple(step(at, min(most, position - at)) for at in range(0, position, most))
-    return Phase(name, step(position, tokens), before, tokens, position)
-
-
-def describe_array(name: str) -> Tensor:
-    """The input in an ``.npy`` file."""
-    path = Path(name).resolve()
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or "not an .npy file"
-        raise StoreError(reason, where=name) from None
-    return Tensor(array.dtype.name, array.shape, str(path), sha256_of(path))
-
-
 def shorten_plan(plan: Plan) -> Plan:
     """The plan for an emulated CPU: slow, its times meaningless; no warm-up, no control."""
     compared = {name for pair in plan.pairs for name in (pair.baseline, pair.candidate)}
@@ -542,71 +383,3 @@ def plan_experiments(switch: Toggle) -> tuple[tuple[Experiment, ...], Pair]:
         label = f"with {switch.name}"
     control = Experiment(CONTROL, isa=baseline.isa, control=True)
     return (baseline, candidate, control), Pair(baseline.name, candidate.name, label)
-
-
-#: How `pair_experiments` chose, where nothing shows which side has the extension off.
-BY_ORDER = "the first experiment; neither names nor kernels show which one lacks the extension"
-#: Words in names of experiments for an extension that is off, and on.
-_OFF = {"off", "without", "no", "non", "disabled", "baseline", "base", "reference", "ref", "before"}
-_ON = {"on", "with", "enabled", "candidate", "after"}
-#: ``nosme2`` and ``sme2off`` are two words.
-_JOINED = re.compile(r"(no|non|without|with)?((?:sme|sve|neon|kleidi|i8mm|avx|amx)\w*?)(on|off)?")
-
-
-def pair_experiments(
-    names: Sequence[str], *, baseline: str = "", lacking: Collection[str] = (), shown: str = ""
-) -> tuple[tuple[Pair, ...], str]:
-    """Every experiment against one with the extension off, and a text: how that was decided.
-
-    ``baseline`` decides if given. Else the names do (``sme2_off``, ``nosme2``, ``baseline``): each
-    candidate is paired with the baseline that differs only in being off, if there is one. Else the
-    first of ``lacking`` is the baseline, for the reason ``shown``; else the first of ``names``.
-    """
-    if baseline and baseline not in names:
-        raise unknown_name("experiment", baseline, names, where="--baseline")
-    sides = _read_names(names)
-    off = [name for name in names if sides[name][0] == "off"]
-    if not off and any(side == "on" for side, _ in sides.values()):
-        off = [name for name in names if not sides[name][0]]
-    how = f"{' and '.join(off)}, by name"
-    if baseline:
-        off, how = [baseline], f"{baseline}, as asked for"
-    elif not 0 < len(off) < len(names):
-        off, how = [name for name in names if name in lacking][:1], shown
-        if not off or set(names) <= set(lacking):
-            off, how = list(names[:1]), BY_ORDER
-    alike = {sides[name][1]: name for name in reversed(off)}
-    found = {name: alike.get(sides[name][1]) for name in names if name not in off}
-    alone = [name for name in off if name not in found.values()] or off
-    pairs = [(before or alone[0], name) for name, before in found.items()]
-    unused = [name for name in off if name not in dict(pairs)]
-    pairs += [(before, after) for before in unused for after in list(found)[:1]]
-    return tuple(Pair(before, after, f"as {after}") for before, after in pairs), how
-
-
-def _read_names(names: Sequence[str]) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Of every name, ``off``, ``on`` or empty; and its other words that not all names share."""
-    words = {name: _split_name(name) for name in names}
-    shared = set.intersection(*map(set, words.values())) if len(words) > 1 else set()
-    sides = {}
-    for name, parts in words.items():
-        own = [part for part in parts if part not in shared]
-        off, on = not _OFF.isdisjoint(own), not _ON.isdisjoint(own)
-        side = "" if off == on else "off" if off else "on"
-        sides[name] = side, tuple(part for part in own if part not in _OFF | _ON)
-    return sides
-
-
-def _split_name(name: str) -> list[str]:
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
-    joined = (_JOINED.fullmatch(word) or [word] for word in re.findall(r"[a-z0-9]+", parted))
-    return [
-        part
-        for word in joined
-        for part in (word if isinstance(word, list) else filter(None, word.groups()))
-    ]
-
-
-def names_feature(name: str) -> bool:
-    """Whether a name has words other than ``on``, ``off`` and the like."""
-    return not _OFF.union(_ON).issuperset(_split_name(name))

@@ -12,8 +12,9 @@ from typing import Any
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.program import Program, open_program
 from workbench.options import MeasureOptions, Progress, silent
+from workbench.plugins.kit.documents import CONFIG, CONFIG_EXPERIMENT
 from workbench.records.codec import parse_json, structure
-from workbench.records.documents import CONFIG, CONFIG_EXPERIMENT
+from workbench.records.pairing import pair_experiments
 from workbench.records.runs import Experiment, Pair, Plan, Tensor
 from workbench.run.plan import (
     CONTROL,
@@ -21,7 +22,6 @@ from workbench.run.plan import (
     SAMPLED_MS,
     begin_plan,
     name_programs,
-    pair_experiments,
     program_loader,
     shorten_plan,
 )

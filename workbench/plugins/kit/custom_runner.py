@@ -21,7 +21,7 @@ from workbench.errors import RunnerError, TargetError, WorkbenchError
 from workbench.export.program import Program
 from workbench.frames import plural
 from workbench.options import Progress, silent
-from workbench.records.runs import Experiment, Plan, Session
+from workbench.records.runs import TRACED_CLOCK, Experiment, Plan, Session
 from workbench.run.execute import interleave
 from workbench.run.locks import runner_options
 from workbench.run.recorder import open_record
@@ -36,8 +36,6 @@ _log = logging.getLogger(__name__)
 LONGEST_LOG = 16 * 2**20
 #: How long to wait for the output of a process that has ended.
 COPY_TIMEOUT_S = 5.0
-#: What an iteration's time includes: the trace is the only source of times.
-CLOCK = "Method::execute in the ETDump (traced)"
 
 
 def run_processes(
@@ -129,7 +127,7 @@ def run_process(
         load_ms=0.0,
         startup_ms=0.0,
         batches=(),
-        clock=CLOCK,
+        clock=TRACED_CLOCK,
         etdump=str(trace.relative_to(run_dir)) if timed else "",
         skipped=experiment.warmup if timed else 0,
         log=str(log.relative_to(run_dir)),

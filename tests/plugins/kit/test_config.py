@@ -9,12 +9,17 @@ import subprocess
 import time
 from pathlib import Path
 
+import fuzz
 import pandas as pd
 import pytest
 from devices import COPY_TRACE, needs_compiler
 from recorded import report_text
 
 import workbench as wb
+from workbench.errors import RunnerError, StoreError, TargetError
+from workbench.plugins.kit.config import plan_config, read_config
+from workbench.plugins.kit.custom_runner import process_command, run_process
+from workbench.run.targets.host import Host
 
 #: An executor_runner as upstream's: these flags and no others, no server mode.
 STAND_IN = """#!/bin/sh
@@ -501,3 +506,73 @@ def test_what_a_runner_leaves_behind_is_killed(run_script, tmp_path):
     assert "(started)" in run_script(f"(sleep 1; touch {mark}) & echo started")
     time.sleep(1.2)
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("key", ["program", "model"])
+def test_an_experiment_of_a_config_may_name_its_program(programs, tmp_path, key):
+    entries = [{"name": "before"}, {"name": "after", key: str(programs[2])}]
+    for entry in entries:
+        entry["runner_path"] = shutil.which("true")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
+    plan, _ = plan_config(read_config(path), tmp_path)
+    assert [e.program for e in plan.experiments] == ["", "pair", ""]
+    commands = [process_command(plan, e, 1, 1, "") for e in plan.experiments]
+    ran = [command[command.index("--model_path") + 1] for command in commands]
+    assert ran == [str(programs[0]), str(programs[2]), str(programs[0])]
+    entries[1][key] = "nowhere.pte"
+    path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
+    with pytest.raises(StoreError, match=r"nowhere\.pte: no such file"):
+        plan_config(read_config(path), tmp_path)
+
+
+def test_programs_of_a_config_get_the_inputs_that_they_take(programs, tmp_path):
+    entries = [{"name": "before", "runs": 4}, {"name": "after", "program": str(programs[2])}]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
+    plan, _ = plan_config(read_config(path), tmp_path, runner=wb.find_runner())
+    ran = {e.name: plan.program_of(e) for e in plan.experiments}
+    assert [(p.baseline, p.candidate) for p in plan.pairs] == [("before", "after")]
+    assert [t.dtype for t in ran["before"].inputs] == ["float32"]
+    assert [t.dtype for t in ran["after"].inputs] == ["float32", "int64"]
+    (control,) = (e for e in plan.experiments if e.control)
+    assert ran[control.name] == ran[plan.pairs[0].baseline]
+
+
+def test_a_trace_that_cannot_be_copied_says_why(programs, tmp_path):
+    class FullDisk(Host):
+        def pull(self, remote, path):
+            raise TargetError("No space left on device", where="board")
+
+    entry = {"name": "a", "runner_path": shutil.which("true")}
+    config = {"model": str(programs[0]), "experiments": [entry]}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    plan, _ = plan_config(read_config(path), tmp_path)
+    with pytest.raises(RunnerError, match="wrote no ETDump; No space left on device") as error:
+        run_process(tmp_path, plan, plan.experiments[0], 1, 0, FullDisk())
+    assert isinstance(error.value.__cause__, TargetError)
+
+
+def make_configs(folder: Path) -> list[bytes]:
+    """A config of ours, and one of the kit's shape."""
+    (folder / "a.pte").write_bytes(b"x")
+    (folder / "runner").write_text("#!/bin/sh\n")
+    (folder / "runner").chmod(0o755)
+    sides = {"baseline": {"experiment": "off", "threads": 1}, "candidate": {"experiment": "on"}}
+    ours = {"model": "a.pte", "output_root": "out", "experiments": [
+        {"name": "off", "isa_off": ["avx512"], "threads": [1, 2], "runs": 5},
+        {"name": "on", "program": "a.pte", "warmup": 1},
+    ], "analysis": {"compare_pairs": [{**sides, "label": "x"}]}}  # fmt: skip
+    kit = {"model": "a.pte", "output_root": "runs/mac", "experiments": [
+        {"name": name, "runner_path": "runner", "mode": mode, "runs": 3, "num_threads": 1,
+         "extra_args": ["--timing-runs", "4"], "cpu_affinity": "0x3"}
+        for name, mode in (("a", "timing"), ("b", "xnntrace"))]}  # fmt: skip
+    return [json.dumps(ours).encode(), json.dumps(kit).encode()]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_damaged_config_is_refused_in_one_line(seed, tmp_path):
+    kind = fuzz.Kind("c.json", make_configs, lambda p: plan_config(read_config(p), p.parent))
+    ends, failures = fuzz.fuzz(kind, seed, range(200), tmp_path)
+    assert not failures and sum(ends.values()) == 200

@@ -1,0 +1,10 @@
+"""Plug-in: configs and custom runners, as Arm's profiling kit has them."""
+
+from workbench.plugin import Plugin
+
+_HERE = "workbench.plugins.kit"
+PLUGIN = Plugin(
+    names={"run_config": f"{_HERE}.measure:run_config"},
+    configs={".json": f"{_HERE}.measure:run_config"},
+    documents={"config": f"{_HERE}.documents:CONFIG"},
+)

@@ -1,0 +1,51 @@
+"""The types of a config, which people write."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from workbench.records.documents import COUNTS, WORDS, key, keys_of, several
+
+_SIDE_OF_PAIR = keys_of(
+    "ConfigSide", experiment=str, threads=key(int, "a thread count of the experiment")
+)
+_PAIR = keys_of(
+    "ConfigPair", baseline=_SIDE_OF_PAIR, candidate=_SIDE_OF_PAIR, label=key(str, "its name")
+)
+#: An experiment of a config, and a config; the profiling kit ignores further keys.
+CONFIG_EXPERIMENT = keys_of(
+    "ConfigExperiment",
+    name=Annotated[str, Meta(description="also the name of its folder")],
+    runner_path=key(str, "an executor_runner; without it, the workbench's runner"),
+    quiet_runner=key(str, "the kit's earlier name of runner_path"),
+    mode=key(str, "timing, or xnntrace: a runner whose XNNPACK logs its kernels"),
+    isa=key(str, "the ISA level, such as avx2; native by default"),
+    isa_off=key(WORDS, "CPU extensions to hide"),
+    weights=key(str, "packed at every start (default), or cached in a file"),
+    threads=key(COUNTS, "thread counts; 1 by default"),
+    num_threads=key(int, "the same, as the kit has it"),
+    runs=key(int, "minimum timed inferences; 5, with a runner_path 100"),
+    num_runs=key(int, "the same, as the kit has it"),
+    warmup=key(int, "inferences before timing; 1, with a runner_path 10"),
+    extra_args=key(WORDS, "arguments of the executor_runner"),
+    cpu_affinity=key(COUNTS | str, "CPUs to run on: numbers, or a mask such as 0x3"),
+    program=key(str, "another .pte than the config's model"),
+    model=key(str, "the same, as the kit has it"),
+)
+CONFIG = keys_of(
+    "Config",
+    model=Annotated[str, Meta(description="the .pte")],
+    experiments=Annotated[
+        several(CONFIG_EXPERIMENT), Meta(description="what to measure, interleaved")
+    ],
+    output_root=key(str, "the output folder, or the run's own; out_MODEL by default"),
+    target=key(str, "host, qemu[:CPU], android[:SERIAL] or ssh:HOST"),
+    power=key(str, "an Android power mode: boost or developer"),
+    inputs=key(tuple[str, ...], "one .npy or raw file for each input"),
+    phases=key(tuple[str, ...], "as --phase of `workbench run`"),
+    analysis=key(
+        keys_of("ConfigAnalysis", compare_pairs=key(several(_PAIR), "what to compare")),
+        "comparisons; by default each with the extension off",
+    ),
+)
+CONFIG.__doc__ = "The config of `workbench run`: that of Arm's profiling kit, and further keys."

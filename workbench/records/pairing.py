@@ -1,0 +1,74 @@
+"""Which of the experiments of a run are compared: by name, or by what their kernels show."""
+
+import re
+from collections.abc import Collection, Sequence
+
+from workbench.errors import unknown_name
+from workbench.records.runs import Pair
+
+#: How `pair_experiments` chose, where nothing shows which side has the extension off.
+BY_ORDER = "the first experiment; neither names nor kernels show which one lacks the extension"
+#: Words in names of experiments for an extension that is off, and on.
+_OFF = {"off", "without", "no", "non", "disabled", "baseline", "base", "reference", "ref", "before"}
+_ON = {"on", "with", "enabled", "candidate", "after"}
+#: ``nosme2`` and ``sme2off`` are two words.
+_JOINED = re.compile(r"(no|non|without|with)?((?:sme|sve|neon|kleidi|i8mm|avx|amx)\w*?)(on|off)?")
+
+
+def pair_experiments(
+    names: Sequence[str], *, baseline: str = "", lacking: Collection[str] = (), shown: str = ""
+) -> tuple[tuple[Pair, ...], str]:
+    """Every experiment against one with the extension off, and a text: how that was decided.
+
+    ``baseline`` decides if given. Else the names do (``sme2_off``, ``nosme2``, ``baseline``): each
+    candidate is paired with the baseline that differs only in being off, if there is one. Else the
+    first of ``lacking`` is the baseline, for the reason ``shown``; else the first of ``names``.
+    """
+    if baseline and baseline not in names:
+        raise unknown_name("experiment", baseline, names, where="--baseline")
+    sides = _read_names(names)
+    off = [name for name in names if sides[name][0] == "off"]
+    if not off and any(side == "on" for side, _ in sides.values()):
+        off = [name for name in names if not sides[name][0]]
+    how = f"{' and '.join(off)}, by name"
+    if baseline:
+        off, how = [baseline], f"{baseline}, as asked for"
+    elif not 0 < len(off) < len(names):
+        off, how = [name for name in names if name in lacking][:1], shown
+        if not off or set(names) <= set(lacking):
+            off, how = list(names[:1]), BY_ORDER
+    alike = {sides[name][1]: name for name in reversed(off)}
+    found = {name: alike.get(sides[name][1]) for name in names if name not in off}
+    alone = [name for name in off if name not in found.values()] or off
+    pairs = [(before or alone[0], name) for name, before in found.items()]
+    unused = [name for name in off if name not in dict(pairs)]
+    pairs += [(before, after) for before in unused for after in list(found)[:1]]
+    return tuple(Pair(before, after, f"as {after}") for before, after in pairs), how
+
+
+def _read_names(names: Sequence[str]) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Of every name, ``off``, ``on`` or empty; and its other words that not all names share."""
+    words = {name: _split_name(name) for name in names}
+    shared = set.intersection(*map(set, words.values())) if len(words) > 1 else set()
+    sides = {}
+    for name, parts in words.items():
+        own = [part for part in parts if part not in shared]
+        off, on = not _OFF.isdisjoint(own), not _ON.isdisjoint(own)
+        side = "" if off == on else "off" if off else "on"
+        sides[name] = side, tuple(part for part in own if part not in _OFF | _ON)
+    return sides
+
+
+def _split_name(name: str) -> list[str]:
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
+    joined = (_JOINED.fullmatch(word) or [word] for word in re.findall(r"[a-z0-9]+", parted))
+    return [
+        part
+        for word in joined
+        for part in (word if isinstance(word, list) else filter(None, word.groups()))
+    ]
+
+
+def names_feature(name: str) -> bool:
+    """Whether a name has words other than ``on``, ``off`` and the like."""
+    return not _OFF.union(_ON).issuperset(_split_name(name))
