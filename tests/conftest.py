@@ -401,3 +401,14 @@ def board(tmp_path, monkeypatch):
     tools.write_ssh(home)
     monkeypatch.setenv("PATH", f"{tools.folder}{os.pathsep}{os.environ['PATH']}")
     return Board(tools, home)
+
+
+@pytest.fixture(scope="module", name="programs")
+def three_programs(conv_pte, pair_pte, tmp_path_factory):
+    """Two files of one name with the same program, and one with other inputs."""
+    folder = tmp_path_factory.mktemp("programs")
+    places = [folder / name for name in ("net.pte", "b/net.pte", "pair.pte")]
+    for place, source in zip(places, (conv_pte, conv_pte, pair_pte), strict=True):
+        place.parent.mkdir(exist_ok=True)
+        shutil.copy(source, place)
+    return places

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from devices import needs_compiler
-from locking import check_turns, hold, lock_of
+from locking import hold, lock_of
 from portfolio_evidence import Starter, check_disjoint, measuring_spans
 
 import workbench as wb
@@ -15,7 +15,6 @@ WAITING = re.compile(
 )
 
 
-@needs_compiler
 @pytest.fixture
 def start(own_cache):
     """Start commands of the workbench with locks of their own; what is left is killed."""
@@ -32,6 +31,7 @@ def check_turns(*roots):
     check_disjoint([span for run in runs for span in measuring_spans(run)])
 
 
+@needs_compiler
 def test_an_export_waits_for_nobody(tmp_path):
     texts = []
     with hold(lock_of()), pytest.raises(wb.WorkbenchError, match="no such file"):

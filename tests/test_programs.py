@@ -31,17 +31,6 @@ BRIEF = wb.MeasureOptions(runs=4, warmup=1, processes=2, evidence=False)
 
 
 @pytest.fixture(scope="module")
-def programs(conv_pte, pair_pte, tmp_path_factory):
-    """Two files of one name with the same program, and one with other inputs."""
-    folder = tmp_path_factory.mktemp("programs")
-    places = [folder / name for name in ("net.pte", "b/net.pte", "pair.pte")]
-    for place, source in zip(places, (conv_pte, conv_pte, pair_pte), strict=True):
-        place.parent.mkdir(exist_ok=True)
-        shutil.copy(source, place)
-    return places
-
-
-@pytest.fixture(scope="module")
 def run(programs, tmp_path_factory):
     return wb.measure(programs, options=BRIEF, root=tmp_path_factory.mktemp("run"))
 
