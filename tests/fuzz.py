@@ -52,7 +52,6 @@ from workbench.export.etrecord import add_etrecord, read_etrecord
 from workbench.export.layers import describe_pte
 from workbench.models import loader
 from workbench.models.inputs import choose_inputs, read_images
-from workbench.models.llm import LanguageModel
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
 from workbench.portfolio.matrix import read_matrix
@@ -379,12 +378,6 @@ def make_recipe(folder: Path) -> list[bytes]:
     return [save_recipe(recipe, folder / "seed.yaml").read_bytes()]
 
 
-def make_params(folder: Path) -> list[bytes]:
-    """A small language model."""
-    params = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 128}
-    return [json.dumps({**params, "hidden_dim": 96, "norm_eps": 1e-5, "rope_theta": 1e4}).encode()]
-
-
 def make_samples(folder: Path) -> list[bytes]:
     """PC samples of two threads."""
     arrays = {"time_ns": [5, 9, 7], "cpu_ns": [1, 4, 2], "thread": [1, 1, 2], "module": [0, -1, 1],
@@ -474,7 +467,6 @@ KINDS = {
     "outcome": Kind("o.json", make_outcome, load_outcome),
     "ceilings": Kind("c.json", make_ceilings, read_ceilings),
     "recipe": Kind("recipe.yaml", make_recipe, load_recipe),
-    "params": Kind("params.json", make_params, lambda path: LanguageModel(str(path))),
     "matrix": Kind("m.yaml", lambda _: [MATRIX.read_bytes()], read_matrix),
     "categories": Kind("c.yaml", make_scheme, load_scheme),
     "samples": Kind("x.samples", make_samples, read_samples),

@@ -70,6 +70,9 @@ class Plugin:
         ``root``, ``only``, ``baseline``, ``target``, ``power``, ``ops`` and ``progress``.
     documents
         Types of documents, of which ``workbench schema`` has the JSON Schema.
+    models
+        By the word before the colon of a model's name, what defines it: a function of the rest,
+        which may be a file and settings after commas; it returns an `EagerModelBase`.
     formats
         Formats of ``export_trace``: `workbench.convert.Format`.
     sections
@@ -84,6 +87,7 @@ class Plugin:
     views: References = field(default_factory=dict)
     configs: References = field(default_factory=dict)
     documents: References = field(default_factory=dict)
+    models: References = field(default_factory=dict)
     formats: References = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
 

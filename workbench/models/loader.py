@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from workbench import plugin
 from workbench.errors import UsageError, WorkbenchError, install_command, unknown_name
 from workbench.models import registry
 from workbench.models.sources import (
@@ -149,11 +150,10 @@ def load_model(
             with _explain_errors("cannot be copied", source):
                 own = copy.deepcopy(spec)
             return prepare(own, source=source)
-        if wanted.library == registry.LLM:
-            from workbench.models.llm import LanguageModel
-
+        if registry.is_prefix(wanted.library):
+            define = plugin.find("models", wanted.library)
             with silent_stderr():  # the logs of the operators' libraries
-                return prepare(LanguageModel(wanted.name))
+                return prepare(define(wanted.name))
         if wanted.library == "executorch":
             with _find_upstream(wanted.name) as upstream:
                 return prepare(upstream)

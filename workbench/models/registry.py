@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench import plugin
 from workbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -149,9 +150,8 @@ def _builtin_file(name: str) -> Path:
 
 
 FILE_FORM = "path/to/file.py:NAME"
-#: The libraries whose models have names such as ``timm:NAME``; ``llm:`` also takes a file.
+#: The libraries whose models have names such as ``timm:NAME``.
 LIBRARIES = ("executorch", "timm", "torchvision")
-LLM = "llm"
 
 
 def list_upstream() -> dict[str, tuple[str, str]]:
@@ -177,16 +177,17 @@ def parse_name(spec: str) -> ModelName:
     """Parse ``NAME``, ``file.py:NAME`` or ``library:NAME``; `UsageError` without such a file.
 
     The folder of a package, or a file, that defines one `EagerModelBase` needs no ``NAME``.
-    ``llm:NAME`` or ``llm:params.json`` may have settings after commas; see `models.llm`.
+    A model of a plug-in, such as ``llm:NAME`` or ``llm:params.json``, may be a file, and may have
+    settings after commas.
 
     A plain name may also be one of ExecuTorch's, as in the profiling kit.
     """
     library, _, name = spec.partition(":")
-    if library == LLM and name:
+    if name and is_prefix(library):
         file = Path(name.partition(",")[0])
         text = re.sub(r"[^\w.]+", "_", name.replace(str(file), file.stem, 1))
         params = file.resolve() if file.suffix else None
-        return ModelName(name, f"{LLM}_{text}", params, library)
+        return ModelName(name, f"{library}_{text}", params, library)
     if library in LIBRARIES and name:
         return ModelName(name, f"{library}_{name}", library=library)
     path, _, name = spec.rpartition(":")
@@ -206,6 +207,11 @@ def parse_name(spec: str) -> ModelName:
     if not file.is_file():
         raise UsageError("no such file", where=path)
     return ModelName(name, name, file)
+
+
+def is_prefix(word: str) -> bool:
+    """Whether a plug-in defines the models whose names begin with a word and a colon."""
+    return word.isidentifier() and word in plugin.names_of("models")
 
 
 def _find_only_model(path: Path) -> tuple[str, str]:
@@ -230,6 +236,8 @@ def _find_only_model(path: Path) -> tuple[str, str]:
 def restore_name(label: str) -> str:
     """What `parse_name` made a label from, such as ``timm:NAME``."""
     library, _, name = label.partition("_")
-    if library == LLM:  # settings lost their comma and equals sign
-        name = re.sub(r"_([a-z]+)_(\d+)(?=_|$)", r",\1=\2", name)
-    return f"{library}:{name}" if name and library in (*LIBRARIES, LLM) else label
+    if not name:
+        return label
+    if is_prefix(library):  # settings lost their comma and equals sign
+        return f"{library}:" + re.sub(r"_([a-z]+)_(\d+)(?=_|$)", r",\1=\2", name)
+    return f"{library}:{name}" if library in LIBRARIES else label
