@@ -1,15 +1,12 @@
 """Talking to a runner process that hangs, dies, or talks nonsense; its input and output files."""
 
 import contextlib
-import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +15,6 @@ import pytest
 from workbench.errors import RunnerError, UsageError, WorkbenchError
 from workbench.records.runs import Batch, Tensor
 from workbench.run import session as session_module
-from workbench.run.other_runtime import count_busy_threads
 from workbench.run.session import RunnerSession
 from workbench.run.tensor_files import compare_output_bytes, random_bytes, read_output
 
@@ -363,16 +359,3 @@ def test_random_inputs_of_every_dtype(dtype):
     data = random_bytes(Tensor(dtype, (5, 7)), seed=1)
     assert len(data) == 35 * size
     assert len(set(data)) > 1
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the times of threads")
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_threads_that_another_runtime_uses_are_counted(count):
-    together, data = threading.Barrier(count), bytes(2**21)
-
-    def work(_):
-        together.wait()
-        hashlib.sha256(data)
-
-    with ThreadPoolExecutor(count) as pool:
-        assert count_busy_threads(lambda: [*pool.map(work, range(count))]) == count

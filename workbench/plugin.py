@@ -73,6 +73,8 @@ class Plugin:
     models
         By the word before the colon of a model's name, what defines it: a function of the rest,
         which may be a file and settings after commas; it returns an `EagerModelBase`.
+    sides
+        Other runtimes for ``--against``: `workbench.run.sides.Side`.
     formats
         Formats of ``export_trace``: `workbench.convert.Format`.
     sections
@@ -88,6 +90,7 @@ class Plugin:
     configs: References = field(default_factory=dict)
     documents: References = field(default_factory=dict)
     models: References = field(default_factory=dict)
+    sides: References = field(default_factory=dict)
     formats: References = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
 

@@ -27,7 +27,7 @@ from workbench.analysis.trials import check_findings
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, keep_models
 from workbench.export.program import SUFFIXES, Program, open_program
-from workbench.export.runtimes import check_side, open_side, reload_model
+from workbench.export.reload import reload_model
 from workbench.frames import format_share, plural
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.progress import SO_FAR, show_progress
@@ -52,6 +52,7 @@ from workbench.run.phases import read_sweep
 from workbench.run.plan import check_toggle, make_plan
 from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
+from workbench.run.sides import check_side, open_side
 from workbench.run.targets import open_target
 from workbench.run.targets.host import HOST
 

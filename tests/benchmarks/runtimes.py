@@ -28,10 +28,10 @@ import pandas as pd
 import torch
 
 import workbench as wb
-from workbench.export.runtimes import open_side, reload_model
+from workbench.export.reload import reload_model
 from workbench.options import silent
 from workbench.records.runs import Tensor
-from workbench.run.other_runtime import Settings
+from workbench.run.sides import Settings, open_side
 
 MODEL, SMALL = "mobilenet_v3_small", "executorch:ds_cnn"
 RESTARTS, ROUNDS, TOLERANCE = 5, 12, 0.03
@@ -85,7 +85,8 @@ theirs = lambda count: timer.timeit(count) / count
 #: Prints our CPU time over theirs for every round: ours, theirs, theirs, ours.
 COMPARE = """
 import gc, os, sys, time, msgspec, numpy as np
-from workbench.run.other_runtime import RUNTIMES, Settings, read_input, time_runs
+from workbench.plugins.runtimes.process import RUNTIMES, read_input, time_runs
+from workbench.run.sides import Settings
 os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
 gc.disable()
 settings = msgspec.json.decode(sys.argv[1], type=Settings)

@@ -20,7 +20,7 @@ from workbench.export.artifact import recall_model
 from workbench.export.layers import count_calls
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import open_program
-from workbench.export.runtimes import read_options, reload_model
+from workbench.export.reload import read_options, reload_model
 from workbench.options import Progress, silent
 from workbench.process import silence
 from workbench.records.checks import Trial

@@ -5,7 +5,6 @@ import itertools
 import math
 import random
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-import msgspec
 import numpy as np
 
 from workbench.errors import RunnerError, TargetError, WorkbenchError
@@ -33,7 +31,6 @@ from workbench.records.runs import (
     Session,
     Start,
 )
-from workbench.run import other_runtime
 from workbench.run.allocation import (
     LEAST_RESTARTS,
     MIN_RESTARTS,
@@ -44,10 +41,10 @@ from workbench.run.allocation import (
     project_restarts,
 )
 from workbench.run.isa import TOGGLES
-from workbench.run.other_runtime import Settings
 from workbench.run.recorder import RunRecorder, Step, open_record, step_of, timestamp
 from workbench.run.runner import Runner, open_runner, version_runner
 from workbench.run.session import RunnerSession
+from workbench.run.sides import Settings, command_of
 from workbench.run.targets.host import read_environment
 from workbench.run.tensor_files import compare_experiments, locate_inputs
 from workbench.store import samples_path, trace_path
@@ -381,14 +378,7 @@ def start_runtime(
         () if core is None else (core,),
         traced,
     )
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        other_runtime.__name__,
-        msgspec.json.encode(settings).decode(),
-    ]
-    return RunnerSession(command, timeout_s=plan.timeout_s)
+    return RunnerSession(command_of(settings), timeout_s=plan.timeout_s)
 
 
 def time_interleaved(

@@ -1,6 +1,6 @@
 """A process that runs a model in another runtime, behind the protocol of the native runner.
 
-``python -m workbench.run.other_runtime JSON``, where the JSON has the fields of `Settings`.
+``python -m workbench.plugins.runtimes.process JSON``, where the JSON has the fields of `Settings`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from workbench.records.runs import Tensor
+from workbench.run.sides import Settings
 from workbench.run.tensor_files import read_output
 
 #: What an iteration's time includes.
@@ -31,18 +32,6 @@ CLOCK = "one call with the inputs in memory"
 #: For how long threads are watched: Linux updates their CPU times at every tick of some ms.
 BUSY_S = 0.05
 _PR_SET_PDEATHSIG = 1
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What to run, where and on what; ``inputs`` have ``dim_order``, and their files."""
-
-    runtime: str
-    path: str
-    threads: int
-    inputs: tuple[Tensor, ...]
-    cpus: tuple[int, ...] = ()
-    traced: bool = False
 
 
 class Span(NamedTuple):

@@ -18,17 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import store
-from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
+from workbench.errors import ExportError
 from workbench.export.artifact import identify_exporter
 from workbench.export.layers import read_interface
 from workbench.export.origins import make_origin, module_classes, module_stack
 from workbench.export.precision import DTYPES
 from workbench.export.program import Program, open_program
 from workbench.models.sources import reason
-from workbench.options import RUNTIMES, ExportOptions, Progress
+from workbench.options import RUNTIMES, Progress
 from workbench.process import silence
 from workbench.records.layers import Instruction, Layers, Method, Origin
-from workbench.records.runs import GIVEN, Export
 from workbench.upstream import operator_label
 
 if TYPE_CHECKING:
@@ -37,22 +36,27 @@ if TYPE_CHECKING:
     from workbench.models.loader import LoadedModel
 
 
-def open_side(
+#: What a runtime needs: packages of its extra.
+PACKAGES = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("onnx", "onnxscript", "openvino"),
+}
+
+
+def make_file(
     text: str, program: Program, load: Callable[[], LoadedModel], progress: Progress
 ) -> Program:
-    """A side to measure against a program: a file, or its model for another runtime.
+    """The file of a program's model for another runtime.
 
     The model, which ``load`` returns, is traced as it is, in its own dtype, without casts and
     rewrites, and kept beside the program; the files of other runtimes are made of that graph.
     """
-    if text not in RUNTIMES:
-        return open_program(text)
     import torch
 
     suffix = ".pt2" if text in ("eager", "compile") else ".onnx"
     path = program.path.with_name(f"{program.stem}-{_identify(program, text)}.{text}{suffix}")
     if not store.export_record_path(path).is_file():
-        traced = path if text == "eager" else open_side("eager", program, load, progress).path
+        traced = path if text == "eager" else make_file("eager", program, load, progress).path
         progress(f"preparing {program.model} for {RUNTIMES[text]}", 0.0)
         with store.lock_writers(path.parent), silence():
             if store.export_record_path(path).is_file():  # made by another process meanwhile
@@ -73,52 +77,10 @@ def open_side(
 
 def _identify(program: Program, runtime: str) -> str:
     """Of what a side is made, as eight digits: the program's sources, and what exports now."""
-    packages = [importlib.metadata.version(package) for package in _PACKAGES.get(runtime, ())]
+    packages = [importlib.metadata.version(package) for package in PACKAGES.get(runtime, ())]
     sources = program.export.made_from if program.export else {}
     text = json.dumps([program.sha256, sources, identify_exporter(), packages])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def check_side(text: str) -> None:
-    """WorkbenchError if there is no such file, or what the runtime needs is not installed."""
-    if text not in RUNTIMES and text == Path(text).stem and not Path(text).exists():
-        raise unknown_name("runtime", text, RUNTIMES, where="--against")
-    runtime = text if text in RUNTIMES else open_program(text).runtime
-    for package in _PACKAGES.get(runtime, ()):
-        if not importlib.util.find_spec(package):
-            what = f"{package} is not installed"
-            raise WorkbenchError(what, where=text, install=f"executorch-workbench[{runtime}]")
-
-
-def reload_model(program: Program) -> LoadedModel:
-    """The model that a program was exported from, with the inputs of the export."""
-    from workbench.export.lower import trace_model
-    from workbench.models.inputs import choose_inputs
-    from workbench.models.loader import load_model
-
-    export = program.export
-    if export is None or not export.spec or not export.graph:
-        given = export is not None and export.input_source == GIVEN
-        hint = 'wb.profile(net, x, against=["eager"])' if given else "workbench profile MODEL"
-        raise UsageError("its PyTorch model is not known", where=program.path, hint=hint)
-    options = read_options(export)
-    model = load_model(export.spec, state_dict=options.state_dict or None)
-    model = choose_inputs(model, options)
-    if trace_model(model).graph != export.graph:
-        what = f"{export.spec} has changed since it was exported"
-        raise UsageError(what, where=program.path, hint=f"workbench profile {export.spec}")
-    return model
-
-
-def read_options(export: Export) -> ExportOptions:
-    """The options that a program was exported with."""
-    settings = json.loads(export.made_from["settings"])
-    settings = {name: _as_tuple(value) for name, value in settings.items()}
-    return ExportOptions(**settings | {"sizes": tuple(dict(settings["sizes"]).items())})
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def label_node(node: Any) -> str:
@@ -312,13 +274,6 @@ def list_openvino_operators(compiled: Any) -> dict[str, tuple[str, list[str], li
 
 def _type_of(label: str) -> str:
     return label.partition(" ")[0].removeprefix("Fused")
-
-
-#: What a runtime needs: packages of its extra.
-_PACKAGES = {
-    "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "openvino": ("onnx", "onnxscript", "openvino"),
-}
 
 
 def _describe_graph(

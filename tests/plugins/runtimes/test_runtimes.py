@@ -1,11 +1,14 @@
 """Other runtimes as sides of a run: eager PyTorch, torch.compile, ONNX Runtime and OpenVINO."""
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html import escape
 
@@ -14,6 +17,7 @@ import torch
 from recorded import recorded
 
 import workbench as wb
+from workbench.plugins.runtimes.process import count_busy_threads
 
 BRIEF = wb.MeasureOptions(
     runs=4, warmup=1, processes=2, cold_start=False, evidence=False, roof=False
@@ -306,3 +310,16 @@ def test_a_batch_compares_with_another_runtime(cli, tmp_path):
     ours, theirs = outcome["rows"]
     assert (ours["against"], ours["program"], theirs["program"]) == ("eager", "", "eager")
     assert re.search(r">eager [0-9.]+<", page), "the baseline of the speed-up"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the times of threads")
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_threads_that_another_runtime_uses_are_counted(count):
+    together, data = threading.Barrier(count), bytes(2**21)
+
+    def work(_):
+        together.wait()
+        hashlib.sha256(data)
+
+    with ThreadPoolExecutor(count) as pool:
+        assert count_busy_threads(lambda: [*pool.map(work, range(count))]) == count

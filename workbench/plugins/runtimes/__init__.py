@@ -1,0 +1,13 @@
+"""Plug-in: a model in other runtimes, side by side with its program of ExecuTorch."""
+
+from workbench.plugin import Plugin
+
+_HERE = "workbench.plugins.runtimes.sides"
+PLUGIN = Plugin(
+    sides={
+        "compile": f"{_HERE}:COMPILE",
+        "eager": f"{_HERE}:EAGER",
+        "onnx": f"{_HERE}:ONNX",
+        "openvino": f"{_HERE}:OPENVINO",
+    }
+)
