@@ -137,7 +137,7 @@ def test_an_unknown_view_and_a_wrong_noun_are_one_line(run):
         wb.show(3)
 
 
-VIEWS = ["verdicts", "latencies", "findings", "times", "operators", "layers", "dtypes", "roofline",
+VIEWS = ["verdicts", "latencies", "findings", "operators", "layers", "dtypes", "roofline",
          "speedups", "code", "kernels", "sweeps", "undelegated", "quality", "checks", "rules",
          "description", "partition"]  # fmt: skip
 

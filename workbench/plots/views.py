@@ -154,22 +154,9 @@ def _verdicts(source: Run | Comparison, top: int) -> Iterator[Part]:
         yield fold_table(count, show_note(*others))
 
 
-def describe_times(measurement: Measurement) -> str:
-    """How the latency and the sum of its parts, which are of traced inferences, compare."""
-    if measurement.emulated:
-        return f"{frames.EMULATED.capitalize()}."
-    parts, latency_ms = float(measurement.categories["mean_ms"].sum()), measurement.latency_ms
-    shown, latency = frames.format_range(parts, latency_ms)
-    which = (
-        "least disturbed inferences" if measurement.is_timed else "middle half of the inferences"
-    )
-    text = f"The parts of {measurement.label} add up to {shown}: traced, wall time, the {which}."
-    if measurement.tracing_ms:
-        text += f" Tracing, {frames.format_ms(measurement.tracing_ms)} more, is none of them."
-    if measurement.latencies["traced"].all():
-        return text
-    kind = "CPU" if measurement.statistics["clock"].iloc[0] == "cpu_ns" else "wall"
-    return f"{text} The latency is {latency}: untraced, {kind} time."
+def _of_latency(m: Measurement) -> str:
+    """The whole of which a table has the parts: ``, of 1.75 ms``."""
+    return "" if m.emulated else f", of {frames.format_ms(m.latency_ms)}"
 
 
 def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
@@ -201,7 +188,8 @@ def _operators(m: Measurement, top: int) -> Iterator[Part]:
     operators = drop_overhead(m.operators.assign(name=label_operators(m.operators)))
     around = m.operators.drop(operators.index)[["mean_ms", "share"]].sum()
     columns, times = ["name", "category"], ["mean_ms", "std_ms", "share"]
-    yield show_table(_add_up(operators, []), top=top, caption="By type of operator")
+    caption = f"By type of operator{_of_latency(m)}"
+    yield show_table(_add_up(operators, []), top=top, caption=caption)
     if not m.emulated:
         time, share = frames.format_ms(around["mean_ms"]), frames.format_share(around["share"])
         yield f"Not in this list: {time} ({share}) of overhead, in calls and in the runtime."
@@ -240,7 +228,8 @@ def _layers(m: Measurement, top: int) -> Iterator[Part]:
         layers.sort_values("own_ms", ascending=False, kind="stable"),
         [*columns, "total_ms", "low_ms", "high_ms", "flops"],
         top=top,
-        caption="Layers by their own time; total: with their sublayers, and its 95 % interval",
+        caption=f"Layers by their own time{_of_latency(m)}; total: with their sublayers, and its "
+        "95 % interval",
     )
 
 
@@ -369,7 +358,7 @@ def _isa_levels(run: Run) -> Iterator[Part]:
         )
     portable = run.ledger.loc[run.ledger["kind"] == "portable", "duration_ns"].sum()
     share = portable / run.ledger["duration_ns"].sum()
-    yield show_note(NOT_COVERED, f"Portable kernels took {100 * share:.1f} % of the traced time.")
+    yield show_note(NOT_COVERED, f"Portable kernels took {100 * share:.1f} % of the time.")
 
 
 def _codes_of(run: Run, levels: pd.DataFrame) -> list[str]:
@@ -556,7 +545,6 @@ VIEWS: dict[str, tuple[tuple[type, ...], Callable[[Any, int], Iterable[Part]]]] 
     ),
     "exports": ((list, tuple), _exports),
     "findings": ((Run, Measurement), _findings),
-    "times": ((Measurement,), lambda m, top: [describe_times(m)]),
     "operators": ((Measurement,), _operators),
     "layers": ((Measurement,), _layers),
     "dtypes": ((Measurement,), _dtypes),
