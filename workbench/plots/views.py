@@ -251,18 +251,22 @@ def _speedups(ab: Comparison, top: int) -> Iterator[Part]:
 
 
 def count_outcomes(parts: pd.DataFrame, what: str) -> str:
-    """How many of the parts became faster or slower, and how small a change was detectable."""
-    counts = parts["outcome"].value_counts()
-    found = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    least = parts.loc[parts["outcome"] == "inconclusive", "detectable"].median()
-    text = f"{len(parts)} {what}: {found}."
-    if {"faster", "slower"} & set(counts.index):
-        text += f" At most {100 * FALSE_DISCOVERIES:g} % of the faster and slower are by chance."
-    if math.isfinite(least):
-        text += (
-            f" For half of the inconclusive {what}, only a change above {100 * least:.0f} % was "
-            "detectable."
-        )
+    """How many of the parts have which verdict, how much of the time, and what was detectable."""
+    ms, count = parts["baseline_ms"].fillna(0), parts["outcome"].value_counts()
+    order = [name for name in ("faster", "slower", "unchanged", "inconclusive") if name in count]
+    order += [name for name in count.index if name not in order]
+    text = f"{len(parts)} {what}: {', '.join(f'{count[name]} {name}' for name in order)}."
+    inconclusive = parts["outcome"] == "inconclusive"
+    least = parts.loc[inconclusive, "detectable"].median()
+    if inconclusive.any() and ms.sum() > 0:
+        rest = frames.format_share(ms[inconclusive].sum() / ms.sum())
+        text += f" The inconclusive {what} take {rest} of the time"
+        if math.isfinite(least):
+            text += f"; for half of them, only a change above {100 * least:.0f} % was detectable"
+        text += "."
+    if {"faster", "slower"} & set(count.index):
+        text += f" Of those called faster or slower, at most {100 * FALSE_DISCOVERIES:g} % are so "
+        text += "by chance."
     return text
 
 
