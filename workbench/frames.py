@@ -207,7 +207,7 @@ LATENCIES = make_frame(
 
 STATISTICS = make_frame(
     "statistics",
-    ("latency", "float", "ms", "mean over the process restarts of the midmean of each"),
+    ("latency", "float", "ms", "mean of the restarts, each the mean of its middle half of times"),
     *_interval("the latency's", "ms"),
     ("restarts", "int", "", "process restarts; a single one has no interval"),
     ("n", "int", "", "number of values"),

@@ -171,8 +171,8 @@ def decide_use(
     elif moved > furthest:
         why = "other programs may have moved them"
     if why and not impossible:
-        within = f"within {100 * moved:.2g} points" if moved == moved else "uncertain"
-        why = f"its shares are {within}: {why}"
+        by = f"by {100 * moved:.2g} points" if moved == moved else "by an unknown amount"
+        why = f"its shares may be off {by}: {why}"
     if width > limit:
         why = f"the latency is ± {format_share(width)}"
         lost |= {"latency", "milliseconds"}

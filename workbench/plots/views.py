@@ -162,8 +162,8 @@ def _of_latency(m: Measurement) -> str:
 def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
     """The latency of every measurement with its interval, and percentiles of inferences."""
     columns = ["experiment", "threads", "clock", "latency", "low", "high", "restarts"]
-    caption = "latency: mean over the process restarts of each one's midmean; low, high: its 95 % "
-    caption += "interval, which covers further restarts in this run"
+    caption = "latency: mean over the process restarts, of each the mean of its middle half of "
+    caption += "inferences; low, high: its 95 % interval, which covers further restarts in this run"
     if source.statistics["restarts"].eq(1).any():
         caption += "; a single restart has none"
     if isinstance(source, Run) and not source.record.plan.sweep:
