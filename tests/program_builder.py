@@ -239,7 +239,7 @@ def changed(measurement, **facts):
     )
     method, kernels = facts["method"], facts.get("kernels", {})
     vars(made).update(
-        facts=facts, operators=operators, undisturbed=runs, sessions=("traced",),
+        facts=facts, operators=operators, _fastest=runs, _scale=1.0, sessions=("traced",),
         share_error=np.nan,
         flow=Dataflow(method or Method("", (), {}, ())),
         statistics=pd.DataFrame({"latency": [latency_ms], "high": latency_ms}),

@@ -308,7 +308,7 @@ def test_summary_figures_are_those_of_the_frames(analysed):
     run_dir = analysed.path
     summary = json.loads((run_dir / "analysis_summary.json").read_text())
     assert sum(summary["category_totals_ms"].values()) == pytest.approx(
-        summary["e2e"]["mean"], rel=1e-6
+        summary["latency"]["latency"], rel=1e-6
     )
     assert summary["etdump_count"] == len(summary["per_etdump"]) == 15
     comparison = summary["comparisons"][0]

@@ -85,12 +85,12 @@ _SHARED: dict[str, Column] = {
         ("family", "text", "", "finer than the category"),
         ("rule", "text", "", "the rule that placed it"),
         ("module_class", "text", "", "class of the layer"),
-        ("mean_ms", "float", "ms/run", "mean time per Method::execute"),
+        ("mean_ms", "float", "ms/run", "mean time as traced, scaled: parts add up to the latency"),
         ("share", "float", "", "mean time / mean E2E"),
         ("build_id", "text", "", "its GNU build id, in hexadecimal"),
         ("level", "text", "", "e2e | category | operator | layer | kind"),
-        ("baseline_ms", "float", "ms", "time of the baseline"),
-        ("candidate_ms", "float", "ms", "time of the candidate"),
+        ("baseline_ms", "float", "ms", "time of the baseline; parts add up to its latency"),
+        ("candidate_ms", "float", "ms", "time of the candidate; parts add up to its latency"),
         *interval("the speed-up's"),
         ("outcome", "text", "", _OUTCOMES),
         ("first_output_ms", "float", "ms", "from the start of a process to its first output, mean"),
@@ -186,7 +186,7 @@ LEDGER = make_frame(
     "name operator",
     ("key", "text", "", "what pairs this row with its like in another trace of the same program"),
     ("instruction", "int", "", "instruction id, -1 for framework"),
-    ("duration_ns", "int", "ns", "time that belongs to this row alone; rows of a run sum to E2E"),
+    ("duration_ns", "float", "ns", "its own time; the rows of a run sum to that of the run"),
 )
 
 SPANS = make_frame(
@@ -212,7 +212,7 @@ LATENCIES = make_frame(
 
 STATISTICS = make_frame(
     "statistics",
-    ("latency", "float", "ms", "mean over the process restarts of the midmean of each"),
+    ("latency", "float", "ms", "mean of the restarts, each the mean of its middle half of times"),
     *interval("the latency's", "ms"),
     ("restarts", "int", "", "process restarts; a single one has no interval"),
     ("n", "int", "", "number of values"),
@@ -261,7 +261,7 @@ LAYERS = make_frame(
     ("module", "text", "", "path in the model, empty for the model itself; none: no layer"),
     "module_class",
     ("depth", "int", "", "modules around it"),
-    ("own_ms", "float", "ms/run", "mean time of the layer itself; sums to the mean E2E time"),
+    ("own_ms", "float", "ms/run", "mean time of the layer itself; adds up to the latency"),
     ("total_ms", "float", "ms/run", "mean time of it and all layers in it"),
     *interval("the total time's", "ms/run", suffix="_ms"),
     ("share", "float", "", "total time / mean E2E"),

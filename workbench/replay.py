@@ -64,7 +64,7 @@ def replay_layer(
     """Export one layer of a run's model as a program, and measure it like the run.
 
     The layer gets the inputs that it has in the model, with the same dtype, toggle, thread counts
-    and target. The times of its operators in traced inferences are compared; delegate calls, and
+    and target. The times of its operators are compared; delegate calls, and
     layout conversions that the exporter adds at the layer's ends, are excluded on both sides.
 
     Parameters

@@ -436,6 +436,7 @@ def compare_parts(
     level: str,
     baseline: pd.DataFrame,
     candidate: pd.DataFrame,
+    latencies_ms: Sequence[float] = (),
     *,
     control: pd.DataFrame | None = None,
     control_of: pd.DataFrame | None = None,
@@ -452,8 +453,9 @@ def compare_parts(
     Categories keep their usual order; operators and layers are sorted by change of time. Operators
     also have ``key``, ``category`` (the baseline's) and ``candidate_name``; one that only one side
     has gets NaN on the other and is inconclusive. The times are means, as in the tables of each
-    side; speed-ups are of typical times (midmeans of the runs, averaged over the restarts), which
-    outliers do not affect. A row that is `BELOW_CLOCK` has no speed-up.
+    side, scaled to add up to its latency, if given; speed-ups are of typical times as traced
+    (midmeans of the runs, averaged over the restarts), which outliers do not affect. A row that is
+    `BELOW_CLOCK` has no speed-up.
     """
     by = "key" if level == "operator" else level
     names = pd.Index([*baseline[by].unique(), *candidate[by].unique()], dtype=object).unique()
@@ -464,6 +466,12 @@ def compare_parts(
         _, repeated, _ = _speedup(control_of, control, by, names)
         noise, component = pool_control(repeated, lengths)
     speedup = strengthen(speedup, lengths, component)
+    if latencies_ms:
+        before, after = (
+            ms * (whole / np.nansum(ms) if whole > 0 < np.nansum(ms) else 1.0)
+            for ms, whole in zip(times, latencies_ms, strict=True)
+        )
+        times = before, after
     restarts = min(map(len, sides))
     below = speedup.bias > np.maximum(np.abs(np.nan_to_num(speedup.log)), np.log1p(MARGIN))
     speedup = replace(speedup, log=np.where(below, np.nan, speedup.log))

@@ -250,7 +250,7 @@ def align_measurements(
     Returns
     -------
     DataFrame
-        ``frames.ALIGNED``: first E2E (of the untraced runs), then the parts (of the traced ones).
+        ``frames.ALIGNED``: first E2E, then the parts, which add up to it.
 
     Raises
     ------

@@ -184,7 +184,7 @@ def describe_gain(row: dict[str, Any]) -> str:
     if row["basis"] == "unknown":
         return "unknown, the run was emulated: measure on the device"
     if row["basis"] == "unmeasurable":
-        return "not measurable here, see the caveats of the run"
+        return "not stated: the recording was disturbed, see the caveats of the run"
     if row["of"] != "latency":
         most = "at most " if row["basis"] == "bound" else ""
         text = f"{most}{format_share(row['share'])} of the {row['of']}"

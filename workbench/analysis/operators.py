@@ -206,8 +206,8 @@ def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:
     )
     # In order of appearance. Twice as fast as by groupby and unstack, and every command needs it.
     inferences, inference = np.unique(process * len(runs) + run, return_inverse=True)
-    sums = np.zeros(len(inferences) * len(parts), np.int64)
-    np.add.at(sums, inference * len(parts) + part, ledger["duration_ns"].to_numpy(np.int64))
+    sums = np.zeros(len(inferences) * len(parts))
+    np.add.at(sums, inference * len(parts) + part, ledger["duration_ns"].to_numpy(float))
     index = [processes[inferences // len(runs)], runs[inferences % len(runs)]]
     return pd.DataFrame(
         sums.reshape(-1, len(parts)) / 1e6,

@@ -35,23 +35,27 @@ IMPOSSIBLE = 0.03
 #: (``%`` of a fraction, ``of 5`` for what is missing to five), and where these limits come from.
 CRITERIA = {
     "half width of the interval": (
-        (0.01, 0.02, 0.05), "%", "the margin of equivalence is 2 %",
+        (0.01, 0.02, 0.05), "%", "latencies within 2 % of each other are called unchanged",
     ),
-    "A/A control": ((0.02, 0.05, 0.10), "%", "the margin of equivalence is 2 %"),
+    "A/A control": (
+        (0.02, 0.05, 0.10), "%",
+        "how far two equal experiments differed; within 2 % is called unchanged",
+    ),
     "scatter between restarts": (
         (0.02, 0.05, 0.10), "%",
-        "standard deviation; the latency's interval is 1.24 times as wide for five restarts. A "
-        "restart's core and moment move all experiments alike, so speed-ups are not affected",
+        "standard deviation; the latency of five restarts is known to ± 1.24 times as much. What "
+        "the core and the moment of a restart do to all experiments alike cancels in a speed-up",
     ),
     "restarts": (
-        (0, 2, 3), "of 5", "Student's t / sqrt(n): 1.2 for five, 2.5 for three, 9.0 for two",
+        (0, 2, 3), "of 5",
+        "an interval is ± 1.2 standard deviations of five restarts, 2.5 of three, 9.0 of two",
     ),
     "drift within a restart": (
-        (0.02, 0.05, 0.10), "%", "interleaving cancels linear drift; chosen, not benchmarked",
+        (0.02, 0.05, 0.10), "%", "steady drift cancels in a speed-up; the limits are a judgement",
     ),
     "outliers": (
         (0.05, 0.10, 0.25), "%",
-        "the midmean drops the outer quarters: 25 % is its breakdown point",
+        "the latency leaves out the fastest and the slowest quarter of each restart",
     ),
     "time taken by other programs": (
         (0.10, 0.50, 0.90), "%",
@@ -60,12 +64,12 @@ CRITERIA = {
     ),
     "tracer overhead": (
         (0.02, TRACER_LIMIT, 0.10), "%",
-        "beyond its calibrated cost; tracing inflates shares, not latencies",
+        "what tracing takes beyond what is known of it; it may move shares, not latencies",
     ),
     "spread of the clock frequency": (
-        (0.05, 0.10, 0.20), "%", "interleaving cancels what all experiments share",
+        (0.05, 0.10, 0.20), "%", "what all experiments share cancels in a speed-up",
     ),
-    "steps measured twice": ((0, 3, 10), "", "the plan's retries"),
+    "steps measured twice": ((0, 3, 10), "", "a disturbed step is measured once more"),
     "throttling events": ((0, 0, 10), "", "the kernel's count, or Android's status"),
     "latency only from traces": ((0, 1, 1), "", "custom runners report no untraced latency"),
     "emulated": ((0, 0, 0), "", "an emulator's times do not show speed"),
@@ -118,7 +122,7 @@ def grade_run(
         values |= dict.fromkeys(("emulated", "steps measured twice"), math.nan)
     notes = {"scatter between restarts": compare_cores(record.sessions, timed)}
     if tracer_overhead < 0:
-        notes["tracer overhead"] = "below 0: noise exceeds it"
+        notes["tracer overhead"] = "less than the noise"
     rows = [
         _row(name, value, notes.get(name, ""))
         for name, value in values.items()
@@ -167,8 +171,8 @@ def decide_use(
     elif moved > furthest:
         why = "other programs may have moved them"
     if why and not impossible:
-        within = f"within {100 * moved:.2g} points" if moved == moved else "uncertain"
-        why = f"its shares are {within}: {why}"
+        by = f"by {100 * moved:.2g} points" if moved == moved else "by an unknown amount"
+        why = f"its shares may be off {by}: {why}"
     if width > limit:
         why = f"the latency is ± {format_share(width)}"
         lost |= {"latency", "milliseconds"}

@@ -691,7 +691,7 @@ class Measurement:
             return frozenset(), ""
         longer = math.nan
         if self.sessions and not self.latencies["traced"].all():
-            longer = float(self.operators["mean_ms"].sum()) / latency_ms - 1
+            longer = 1 / self._scale - 1
         width = row["high"] / latency_ms - 1
         uses, why = quality.decide_use(
             width, self.tracer_excess, longer, self.share_error, self.impossible
@@ -803,10 +803,30 @@ class Measurement:
         return operators.describe_spans(self.events, self.run.scheme)
 
     @cached_property
-    def _rows(self) -> pd.DataFrame:
-        """The ledger without layers."""
+    def _traced_rows(self) -> pd.DataFrame:
+        """The ledger as traced, without layers."""
         rows = pd.concat([rows for rows, *_ in self._parts], ignore_index=True)
         return operators.add_categories(rows, self.run.scheme)
+
+    def traced_rows(self, level: str) -> pd.DataFrame:
+        """The ledger as traced, for ratios of two sides; with layers if these are compared."""
+        # Layers are looked up for their own sake only: most comparisons need none.
+        if level != "layer" or self._attribution is None:
+            return self._traced_rows
+        return layers.place_rows(self._traced_rows, self._attribution)
+
+    @cached_property
+    def _scale(self) -> float:
+        """The latency per traced time: what makes the parts add up to the latency."""
+        inferences = sum(len(spent) for *_, spent in self._parts)
+        traced = float(self._traced_rows["duration_ns"].sum()) / 1e6 / max(inferences, 1)
+        return self.latency_ms / traced if traced > 0 and self.latency_ms > 0 else 1.0
+
+    @cached_property
+    def _rows(self) -> pd.DataFrame:
+        """The ledger without layers, scaled to the latency: the one place where that is done."""
+        rows = self._traced_rows
+        return rows.assign(duration_ns=rows["duration_ns"] * self._scale)
 
     @cached_property
     def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]]:
@@ -824,7 +844,7 @@ class Measurement:
 
     @cached_property
     def _runs(self) -> pd.DataFrame:
-        """Its traced time in ms by run and operator."""
+        """Its time in ms by run and operator."""
         return operators.total_runs(self._rows, "key")
 
     @property
@@ -850,7 +870,8 @@ class Measurement:
     def ledger(self) -> pd.DataFrame:
         """Every nanosecond of its undisturbed traced inferences: ``frames.LEDGER``.
 
-        But for what tracing added to them, ``tracing_ms``.
+        But for what tracing added to them, ``tracing_ms``; scaled, so that the mean of the
+        inferences is the latency. `build_ledger` of ``events`` has the times as traced.
         Where layers are known, ``layer`` names that of every row.
         """
         known = self._attribution
@@ -925,10 +946,15 @@ class Measurement:
 
     @cached_property
     def undisturbed(self) -> pd.DataFrame:
-        """Its traced time in ms by restart and operator, without interference.
+        """Its time in ms by restart and operator without interference; adds up to the latency.
 
         By run if the runner told no other times: then it is the time of the tables, too.
         """
+        total = float(self._fastest.sum(axis=1).mean())
+        return self._fastest * (self.latency_ms / total if total > 0 else 1.0)
+
+    @cached_property
+    def _fastest(self) -> pd.DataFrame:
         return statistics.undisturbed_times(self._runs) if self.is_timed else self._runs
 
     @property
@@ -938,8 +964,8 @@ class Measurement:
 
     @cached_property
     def traced_ms(self) -> float:
-        """The time of a traced inference without interference."""
-        return float(self.undisturbed.sum(axis=1).mean())
+        """How long a traced inference took without interference, in wall time."""
+        return float(self._fastest.sum(axis=1).mean()) / self._scale
 
     @cached_property
     def costs(self) -> pd.DataFrame:
@@ -1530,12 +1556,11 @@ class Comparison:
         self, level: str, before: Mapping[str, str] = {}, after: Mapping[str, str] = {}
     ) -> pd.DataFrame:
         """Compare the parts of both sides, by other names if given."""
-        # Layers are looked up for their own sake only: most comparisons need none.
-        part = "ledger" if level == "layer" else "_rows"
-        ours, theirs = getattr(self.baseline, part), getattr(self.candidate, part)
-        noise = {side: getattr(m, part) for side, m in self._controls.items()}
+        ours, theirs = (m.traced_rows(level) for m in (self.baseline, self.candidate))
+        noise = {side: m.traced_rows(level) for side, m in self._controls.items()}
         if after:
             column = "key" if level == "operator" else level
             ours, theirs = layers.rename(ours, column, before), layers.rename(theirs, column, after)
             noise = {side: layers.rename(ledger, column, before) for side, ledger in noise.items()}
-        return compare.compare_parts(level, ours, theirs, apart=self.apart, **noise)
+        whole = self.latency[["baseline_ms", "candidate_ms"]].iloc[0].to_list()
+        return compare.compare_parts(level, ours, theirs, whole, apart=self.apart, **noise)

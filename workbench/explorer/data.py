@@ -24,7 +24,6 @@ from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import student_quantile
 from workbench.errors import UsageError
-from workbench.plots.views import describe_times
 from workbench.records.runs import SCHEMA_VERSION
 
 _INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spans drawn in all.
@@ -294,7 +293,6 @@ def _measurement(
         "samples": None if kernels is None else {n: list_numbers(kernels[n], 4) for n in _SAMPLES},
         "findings": tuple(_findings(m, index)) if with_findings else (),
         "trace": _sample_trace(m, index, inferences),
-        "note": describe_times(m),
         "memory": () if m.memory is None else tuple(m.memory.to_dict("records")),
         "start": () if m.cold_start is None else tuple(m.cold_start.to_dict("records")),
         "paced": () if m.paced is None else tuple(describe_paced(m.paced)),

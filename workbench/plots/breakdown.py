@@ -152,7 +152,7 @@ def plot_operators(source: Measurement | Comparison, *, top: int = 15) -> Chart:
         "The most expensive operators", labels, 0.27, head=0.75, right=1.65
     )
     places, colors = range(len(rows)), [style.color_of(category) for category in rows["category"]]
-    unit = "mean time per traced inference (ms) ± standard deviation"
+    unit = "mean time per inference (ms) ± standard deviation"
     ends, times = rows["mean_ms"] + rows["std_ms"].fillna(0), map(style.write_ms, rows["mean_ms"])
     if not paired:
         axis.barh(places, rows["mean_ms"], 0.72, xerr=rows["std_ms"], color=colors,
@@ -315,7 +315,7 @@ def plot_bottlenecks(
     start = max(0.0, least - 0.3 * (e2e - least)) if least > 0.6 * e2e else 0.0
     axis.set_xlim(start, 1.02 * e2e)
     factor = f"{rows['factor'].iloc[0]:g}x faster" if len(rows) else "faster"
-    axis.set_xlabel(f"traced E2E (ms) if the part were free (left end) or {factor} (dot); "
+    axis.set_xlabel(f"E2E (ms) if the part were free (left end) or {factor} (dot); "
                   f"line: measured E2E, {style.write_ms(e2e)}")  # fmt: skip
     return figure
 

@@ -150,4 +150,4 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
         style.write_after(axis, right, row, text)
     axis.vlines(after, len(shift), len(shift) + 1, color=style.LINE, linewidth=0.8, zorder=0)
     axis.set_xticks([tick for tick in MaxNLocator(5).tick_values(0, widest) if tick <= widest])
-    axis.set_xlabel("mean time per traced inference (ms)")
+    axis.set_xlabel("mean time per inference (ms)")

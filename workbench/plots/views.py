@@ -171,29 +171,16 @@ def _verdicts(source: Run | Comparison, top: int) -> Iterator[Part]:
         yield fold_table(count, show_note(*others))
 
 
-def describe_times(measurement: Measurement) -> str:
-    """How the latency and the sum of its parts, which are of traced inferences, compare."""
-    if measurement.emulated:
-        return f"{frames.EMULATED.capitalize()}."
-    parts, latency_ms = float(measurement.categories["mean_ms"].sum()), measurement.latency_ms
-    shown, latency = frames.format_range(parts, latency_ms)
-    which = (
-        "least disturbed inferences" if measurement.is_timed else "middle half of the inferences"
-    )
-    text = f"The parts of {measurement.label} add up to {shown}: traced, wall time, the {which}."
-    if measurement.tracing_ms:
-        text += f" Tracing, {frames.format_ms(measurement.tracing_ms)} more, is none of them."
-    if measurement.latencies["traced"].all():
-        return text
-    kind = "CPU" if measurement.statistics["clock"].iloc[0] == "cpu_ns" else "wall"
-    return f"{text} The latency is {latency}: untraced, {kind} time."
+def _of_latency(m: Measurement) -> str:
+    """The whole of which a table has the parts: ``, of 1.75 ms``."""
+    return "" if m.emulated else f", of {frames.format_ms(m.latency_ms)}"
 
 
 def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
     """The latency of every measurement with its interval, and percentiles of inferences."""
     columns = ["experiment", "threads", "clock", "latency", "low", "high", "restarts"]
-    caption = "latency: mean over the process restarts of each one's midmean; low, high: its 95 % "
-    caption += "interval, which covers further restarts in this run"
+    caption = "latency: mean over the process restarts, of each the mean of its middle half of "
+    caption += "inferences; low, high: its 95 % interval, which covers further restarts in this run"
     if source.statistics["restarts"].eq(1).any():
         caption += "; a single restart has none"
     if isinstance(source, Run) and not source.record.plan.sweep:
@@ -218,7 +205,8 @@ def _operators(m: Measurement, top: int) -> Iterator[Part]:
     operators = drop_overhead(m.operators.assign(name=label_operators(m.operators)))
     around = m.operators.drop(operators.index)[["mean_ms", "share"]].sum()
     columns, times = ["name", "category"], ["mean_ms", "std_ms", "share"]
-    yield show_table(_add_up(operators, []), top=top, caption="By type of operator")
+    caption = f"By type of operator{_of_latency(m)}"
+    yield show_table(_add_up(operators, []), top=top, caption=caption)
     if not m.emulated:
         time, share = frames.format_ms(around["mean_ms"]), frames.format_share(around["share"])
         yield f"Not in this list: {time} ({share}) of overhead, in calls and in the runtime."
@@ -257,7 +245,8 @@ def _layers(m: Measurement, top: int) -> Iterator[Part]:
         layers.sort_values("own_ms", ascending=False, kind="stable"),
         [*columns, "total_ms", "low_ms", "high_ms", "flops"],
         top=top,
-        caption="Layers by their own time; total: with their sublayers, and its 95 % interval",
+        caption=f"Layers by their own time{_of_latency(m)}; total: with their sublayers, and its "
+        "95 % interval",
     )
 
 
@@ -279,18 +268,22 @@ def _speedups(ab: Comparison, top: int) -> Iterator[Part]:
 
 
 def count_outcomes(parts: pd.DataFrame, what: str) -> str:
-    """How many of the parts became faster or slower, and how small a change was detectable."""
-    counts = parts["outcome"].value_counts()
-    found = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    least = parts.loc[parts["outcome"] == "inconclusive", "detectable"].median()
-    text = f"{len(parts)} {what}: {found}."
-    if {"faster", "slower"} & set(counts.index):
-        text += f" At most {100 * FALSE_DISCOVERIES:g} % of the faster and slower are by chance."
-    if math.isfinite(least):
-        text += (
-            f" For half of the inconclusive {what}, only a change above {100 * least:.0f} % was "
-            "detectable."
-        )
+    """How many of the parts have which verdict, how much of the time, and what was detectable."""
+    ms, count = parts["baseline_ms"].fillna(0), parts["outcome"].value_counts()
+    order = [name for name in ("faster", "slower", "unchanged", "inconclusive") if name in count]
+    order += [name for name in count.index if name not in order]
+    text = f"{len(parts)} {what}: {', '.join(f'{count[name]} {name}' for name in order)}."
+    inconclusive = parts["outcome"] == "inconclusive"
+    least = parts.loc[inconclusive, "detectable"].median()
+    if inconclusive.any() and ms.sum() > 0:
+        rest = frames.format_share(ms[inconclusive].sum() / ms.sum())
+        text += f" The inconclusive {what} take {rest} of the time"
+        if math.isfinite(least):
+            text += f"; for half of them, only a change above {100 * least:.0f} % was detectable"
+        text += "."
+    if {"faster", "slower"} & set(count.index):
+        text += f" Of those called faster or slower, at most {100 * FALSE_DISCOVERIES:g} % are so "
+        text += "by chance."
     return text
 
 
@@ -379,7 +372,7 @@ def _isa_levels(run: Run) -> Iterator[Part]:
         )
     portable = run.ledger.loc[run.ledger["kind"] == "portable", "duration_ns"].sum()
     share = portable / run.ledger["duration_ns"].sum()
-    yield show_note(NOT_COVERED, f"Portable kernels took {100 * share:.1f} % of the traced time.")
+    yield show_note(NOT_COVERED, f"Portable kernels took {100 * share:.1f} % of the time.")
 
 
 def _codes_of(run: Run, levels: pd.DataFrame) -> list[str]:
@@ -544,7 +537,6 @@ VIEWS = {
     ),
     "exports": View((list, tuple), _exports),
     "findings": View((Run, Measurement), _findings),
-    "times": View((Measurement,), lambda m, top: [describe_times(m)]),
     "operators": View((Measurement,), _operators),
     "layers": View((Measurement,), _layers),
     "dtypes": View((Measurement,), _dtypes),

@@ -145,13 +145,6 @@ def _join_code(code: dict[str, dict[str, list[str]]], known_as: object, column: 
     return ", ".join(dict.fromkeys(texts))
 
 
-def _split_latency(m: Measurement) -> pd.DataFrame:
-    """The categories of a measurement, whose times and intervals add up to its latency."""
-    scale = m.latency_ms / m.categories["mean_ms"].sum()
-    times = m.categories[["mean_ms", "std_ms", "low_ms", "high_ms"]] * scale
-    return m.categories.assign(**times)
-
-
 def _describe(m: Measurement) -> dict[str, object]:
     times = [np.nan] * 3
     if len(m.statistics) and not m.emulated:
@@ -213,11 +206,11 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     tables = [show_table(lines, columns, caption=caption)]
     tables += [show_note(f"The same in all runs: {'; '.join(shared)}.")] if shared else []
     yield Section("Latencies", items=[join_tables(*tables)], brief=True)
-    bars = {name: _split_latency(m) for name, m in combined.silicon.items()}
+    bars = {name: m.categories for name, m in combined.silicon.items()}
     if bars:
         times = {name: part.set_index("category")["mean_ms"] for name, part in bars.items()}
         wide = pd.DataFrame(times).rename_axis("category").reset_index()
-        table = show_table(wide, caption="Latency in ms, divided by the shares of the traces")
+        table = show_table(wide, caption="Latency in ms by category")
         yield Section("Time by category", items=[plot_categories(bars), table])
     if combined.layers is None:
         yield Section("Time by layer", f"Not aligned: {combined.problem}")

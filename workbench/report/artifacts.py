@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from workbench.analysis.describe import describe_latency, identify_run
@@ -160,15 +159,15 @@ def _kit_result(measurement: Measurement) -> Document:
 
 def summarize_analysis(run: Run) -> Document:
     """All that a run shows; the figures at the top are those of its subject."""
-    times = {m: _sum_runs(m.ledger) for m in run.measurements if m.sessions}
-    measurements = {m: _measurement(m, ms) for m, ms in times.items()}
+    measurements = {m: _measurement(m) for m in run.measurements if m.sessions}
+    times = {m: _sum_runs(m.traced_rows("kind")) for m in measurements}
     traces = [
         {
             "etdump": session.etdump,
             "experiment": m.name,
             "threads": m.threads,
             "process": session.process,
-            "e2e": _e2e(times[m], session.process),
+            "e2e": {"clock": "wall_ns", **_e2e(times[m], session.process)},
         }
         for m in measurements
         for session in m.sessions
@@ -228,13 +227,12 @@ def _quality(run: Run) -> Document:
     return {"grade": run.quality["grade"].iloc[0], "summary": summarize_quality(run.quality)}
 
 
-def _measurement(measurement: Measurement, times: pd.Series) -> Document:
+def _measurement(measurement: Measurement) -> Document:
     categories = measurement.categories
     return {
         "experiment": measurement.name,
         "threads": measurement.threads,
         "latency": measurement.statistics[["clock", *STATISTICS.names]].to_dict("records")[0],
-        "e2e": _e2e(times),
         "bottlenecks": rank_bottlenecks(measurement.ledger),
         "category_totals_ms": categories.set_index("category")["mean_ms"].to_dict(),
         "operator_details": [
@@ -291,10 +289,10 @@ def _sum_runs(ledger: pd.DataFrame) -> pd.Series:
     return ledger.groupby(["process", "run"], sort=False)["duration_ns"].sum() / 1e6
 
 
-def _e2e(times: pd.Series, process: int | None = None) -> Mapping[str, Any]:
-    """Statistics of ``Method::execute`` in the traced runs, of one process or of all."""
+def _e2e(times: pd.Series, process: int) -> Mapping[str, Any]:
+    """Statistics of ``Method::execute`` in the traced runs of a process, as traced."""
     processes = times.index.get_level_values("process").to_numpy()
-    chosen = np.full(len(times), True) if process is None else processes == process
+    chosen = processes == process
     return describe(times.to_numpy()[chosen], processes[chosen])
 
 

@@ -52,9 +52,9 @@ class Gain:
 class Finding:
     """An optimisation opportunity: observation, affected rows, action and gain.
 
-    ``keys`` are keys of the operators frame; the gain is then in traced time, otherwise in latency.
-    ``hint`` is code; ``place`` is where they are, if not in the layers of these rows. ``remedy`` is
-    the name of a `Remedy`, ``channels_last`` or a dtype, if one of these is what to do.
+    ``keys`` are keys of the operators frame, of whose times the gain is a part. ``hint`` is code;
+    ``place`` is where they are, if not in the layers of these rows. ``remedy`` is the name of a
+    `Remedy`, ``channels_last`` or a dtype, if one of these is what to do.
     """
 
     title: str
@@ -64,12 +64,6 @@ class Finding:
     hint: str
     place: str = ""
     remedy: str = ""
-
-
-def untraced_scale(m: Measurement) -> float:
-    """Untraced latency per traced time."""
-    latency, traced = m.latency_ms, m.traced_ms
-    return latency / traced if latency and traced else 1.0
 
 
 def keys_of(
@@ -101,23 +95,23 @@ def time_spent(m: Measurement, keys: Iterable[str]) -> Gain:
     The interval is that of their share: interference lengthens whole inferences by an amount that
     varies between restarts and cancels in a share.
     """
-    runs, traced_ms = m.undisturbed, m.traced_ms
+    runs, latency_ms = m.undisturbed, m.latency_ms
     times = runs[[key for key in dict.fromkeys(keys) if key in runs]].sum(axis=1)
     whole = runs.sum(axis=1)
     shares = blocks_of(times) / blocks_of(whole)
     if len(shares) == 1:  # of inferences: what lengthens them all cancels, too
         shares = times / whole
-    ms, half = float(times.mean()), traced_ms * float(half_width(shares.to_numpy()))
+    ms, half = float(times.mean()), latency_ms * float(half_width(shares.to_numpy()))
     if math.isnan(half):  # one run has no interval
-        half = traced_ms
+        half = latency_ms
     if m.share_error > quality.USELESS[1]:
-        half = max(half, traced_ms * m.share_error)
-    return Gain(ms, max(0.0, ms - half), min(ms + half, traced_ms), "removal")
+        half = max(half, latency_ms * m.share_error)
+    return Gain(ms, max(0.0, ms - half), min(ms + half, latency_ms), "removal")
 
 
 def share_of(m: Measurement, ms: float) -> float:
     """A time as a part of E2E."""
-    return ms / m.traced_ms if m.traced_ms else math.nan
+    return ms / m.latency_ms if m.latency_ms else math.nan
 
 
 def find_rated(m: Measurement) -> pd.DataFrame:
@@ -177,7 +171,7 @@ def gain_of_replacing(
     assumes that these stay.
     """
     now, around = time_spent(m, keys), time_spent(m, extra)
-    most = min(now.high + around.high, m.traced_ms)
+    most = min(now.high + around.high, m.latency_ms)
     if not passes:
         return Gain(now.ms + around.ms, now.low, most, "removal")
     if pace is None:

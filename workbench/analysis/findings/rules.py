@@ -16,7 +16,6 @@ from workbench.analysis.findings.gains import (
     layers_of,
     share_of,
     time_spent,
-    untraced_scale,
 )
 from workbench.analysis.findings.ranking import rank_findings
 from workbench.analysis.run import Measurement
@@ -138,42 +137,42 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
     return check(rank_findings(table, by_gain=not m.emulated), FINDINGS)
 
 
-def _scales(finding: Finding, m: Measurement) -> tuple[float, float, float]:
-    """Untraced latency per traced millisecond of a finding: typical, least, most.
+def _bound_scale(finding: Finding, m: Measurement) -> tuple[float, float]:
+    """How far off the times of a finding's rows may be because they are scaled: least and most.
 
-    Tracing lengthens inferences by an amount that is spread over the rows by their time, by the
-    number of events, or not over these rows at all.
+    Tracing lengthens inferences by an amount that is spread over the rows by their time, as the
+    scale has it, by the number of events, or not over these rows at all.
     """
-    if not finding.keys:
-        return 1.0, 1.0, 1.0
-    scale = untraced_scale(m)
-    spent, added = time_spent(m, finding.keys).ms, m.traced_ms * (1 - scale)
-    least = min(scale, 1.0)
+    if not (finding.keys and m.traced_ms and m.latency_ms):
+        return 1.0, 1.0
+    longer = m.traced_ms / m.latency_ms  # as traced, over the latency
+    spent, added = time_spent(m, finding.keys).ms, m.traced_ms - m.latency_ms
+    least = min(1.0, longer)
     if added > 0 and spent:
         calls = m.costs["calls"]
-        by_calls = 1 - added * calls[[*finding.keys]].sum() / calls.sum() / spent
+        by_calls = longer - added * calls[[*finding.keys]].sum() / calls.sum() / spent
         least = min(least, max(0.0, by_calls))
-    return scale, least, max(scale, 1.0)
+    return least, max(1.0, longer)
 
 
 def _row(finding: Finding, m: Measurement) -> dict[str, Any]:
     known = not m.emulated or finding.gain.basis == "planned"
     gain, keys = finding.gain if known else Gain(basis="unknown"), [*finding.keys]
     timed = keys and not m.emulated and math.isnan(gain.share)
-    latency = untraced_scale(m) * m.traced_ms
-    scale, least, most = _scales(finding, m)
+    latency = m.latency_ms
+    least, most = _bound_scale(finding, m)
     if gain.basis == "bound":
-        most = scale
-    typical, high = scale * gain.ms, most * gain.high
+        most = 1.0
+    high = most * gain.high
     if gain.of == "latency":
         high = min(high, latency)
-    share = (high if gain.basis == "bound" else typical) / latency if latency else math.nan
+    share = (high if gain.basis == "bound" else gain.ms) / latency if latency else math.nan
     return {
         "rank": 0,
         "title": finding.title,
         "spent": share_of(m, time_spent(m, keys).ms) if timed else np.nan,
         "place": finding.place or layers_of(m.costs.loc[keys]),
-        "gain_ms": typical,
+        "gain_ms": gain.ms,
         "low_ms": least * gain.low,
         "high_ms": high,
         "share": share if math.isnan(gain.share) else gain.share,

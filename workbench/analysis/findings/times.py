@@ -11,7 +11,7 @@ import pandas as pd
 from workbench.analysis import compare, dtypes, statistics
 from workbench.analysis.dataflow import SEALED, WEIGHTED, FlowStep
 from workbench.analysis.findings import commands, gains
-from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent, untraced_scale
+from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
 from workbench.analysis.layers import NO_LAYER
 from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
@@ -160,7 +160,8 @@ def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             known = spent.low * least, spent.ms * typical, spent.high * most
             low, typical, most = (min(ms, left) for ms in known)
             gain = Gain(typical, low, most, "twin")
-        ratio = part["baseline_ms"].sum() / part["candidate_ms"].sum()
+        weights = part["candidate_ms"] / part["candidate_ms"].sum()
+        ratio = float((part["speedup"] * weights).sum())
         names = m.kernels.get("function", pd.Series(dtype=object))
         # Of a function without a name, the class of its code.
         codes = m.kernels.get("code", names).radd("unnamed ").add(" code")
@@ -254,7 +255,7 @@ def find_slower_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         if ab.candidate is not m or not ab.baseline.runtime or ab.models or ab.layers is None:
             continue
         rows = ab.layers[(ab.layers["outcome"] == "slower") & (ab.layers["name"] != NO_LAYER)]
-        lost = rows["candidate_ms"] * untraced_scale(m)
+        lost = rows["candidate_ms"]
         gain, low, high = (
             float((lost * (1 - rows[column])).sum()) for column in ("speedup", "high", "low")
         )
@@ -415,7 +416,6 @@ def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
     # Smaller weights may fit into a faster cache.
     rates = (parts * rows["bytes"]).map(m.roof.bandwidth)
     fastest = float((rows["calls"] * parts * rows["bytes"] / rates).sum()) / 1e6
-    fastest /= min(gains.untraced_scale(m), 1.0)
     slower = (spent.ms - kept) / 2
     linear = all(products[key].type == "FullyConnected" for key in keys)
     dtype = "int8dyn" if linear else "int8"
@@ -456,7 +456,7 @@ def _read_speed(m: Measurement, keys: list[str]) -> tuple[str, str]:
     rows, spent = m.costs.loc[keys], time_spent(m, keys)
     size = float((rows["calls"] * rows["bytes"]).sum()) / 1e6
     memory = m.roof.bandwidths[-1][1] if m.roof else math.nan
-    speed = size / spent.ms / gains.untraced_scale(m)
+    speed = size / spent.ms
     return format_size(size * 1e6), f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s)"
 
 
@@ -675,7 +675,7 @@ def _memory_bound(m: Measurement) -> list[str]:
     if m.roofline is None:
         return []
     table = _roofline(m)
-    speed = table["bytes_per_run"] / table["mean_ms"] / 1e6 / min(gains.untraced_scale(m), 1.0)
+    speed = table["bytes_per_run"] / table["mean_ms"] / 1e6
     memory = m.roof.bandwidths[-1][1] if m.roof else math.inf
     return list(table[(table["bound"] == "memory") & (speed >= NEAR_ROOF * memory)]["key"])
 
@@ -685,8 +685,7 @@ def _roofline(m: Measurement) -> pd.DataFrame:
     assert m.roofline is not None
     table = m.roofline
     undisturbed = table["key"].map(m.costs["mean_ms"])
-    share = table["roof_share"] * table["mean_ms"] / undisturbed
-    share = (share / min(gains.untraced_scale(m), 1.0)).clip(upper=1.0)
+    share = (table["roof_share"] * table["mean_ms"] / undisturbed).clip(upper=1.0)
     return table.assign(mean_ms=undisturbed, roof_share=share, least_ms=share * undisturbed)
 
 

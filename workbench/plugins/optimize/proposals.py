@@ -115,8 +115,7 @@ def list_choices(
 ) -> dict[str, list[Choice]]:
     """By layer, in execution order, the dtypes that it may have; ``noise`` is by ``dtype:layer``.
 
-    A layer saves its time in the traces of the baseline less that in a program of the dtype, both
-    scaled to the untraced latencies.
+    A layer saves its time in the baseline less that in a program of the dtype.
     """
     before, choices = own_ms(base), dict[str, list[Choice]]()
     after = {dtype: own_ms(measurement) for dtype, measurement in quantized.items()}
@@ -135,8 +134,7 @@ def own_ms(measurement: Measurement) -> dict[str, float]:
     if measurement.layers is None:
         return {}
     layers = measurement.layers.dropna(subset="module")
-    scale = measurement.latency_ms / float(measurement.layers["own_ms"].sum())
-    return dict(zip(layers["module"], layers["own_ms"] * scale, strict=True))
+    return dict(zip(layers["module"], layers["own_ms"], strict=True))
 
 
 def conversion_ms(measurements: Iterable[Measurement]) -> dict[str, float]:

@@ -186,14 +186,10 @@ def project_measurement(
         name=known["name"].to_numpy(), module=known["module"].to_numpy()
     )
     means = rows["key"].map(measurement.operators.set_index("key")["mean_ms"])
-    # The latency follows from times without interference; an operator has that of every table.
-    tables = []
-    for times in (rows, rows.assign(ms=means)):
-        ends, basis = estimate(times)
-        tables.append(names.assign(measured_ms=times["ms"], **ends, basis=basis))
-    undisturbed, table = tables
+    ends, basis = estimate(rows.assign(ms=means))
+    table = names.assign(measured_ms=means, **ends, basis=basis)
     _check_basis(table, run.path)
-    sums = sum_projection(undisturbed)
+    sums = sum_projection(table)
     rest = max(measurement.latency_ms - sums["measured_ms"], 0.0)
     model = {name: value + rest for name, value in sums.items()}
     texts = {"key": "", "name": "E2E", "kind": "E2E", "module": "", "basis": "the sum of all"}

@@ -9,7 +9,6 @@ import pandas as pd
 from workbench.analysis.operators import CATEGORIES
 from workbench.analysis.run import Measurement
 from workbench.explorer.data import Json, align_operators, encode, list_numbers
-from workbench.frames import format_ms
 from workbench.plots.tables import show_table
 from workbench.plots.views import Part, View
 from workbench.plugins.project.published import ENDS
@@ -63,7 +62,6 @@ class Projection:
             "threads": m.threads,
             "phase": m.phase.name,
             "latency": dict(zip(("latency", "low", "high"), e2e[list(ENDS)], strict=True)),
-            "note": f"The parts of {label}, add up to {format_ms(total)}: as if traced.",
             "mean_ms": list_numbers(rows["projected_ms"].where(rows["kind"].notna(), rest)),
             "categories": tuple(categories.reset_index().to_dict("records")),
         }

@@ -140,7 +140,7 @@ export class Graph {
   #describe(node) {
     if (node.operators.length === 1) return this.view.describe(node.operators[0]);
     const { b } = this.view.sides, { mean } = this.view.model.sum(b, node.operators);
-    return [node.lines[0], node.outside ? "outside of delegates" : "", `${node.operators.length} operators, ${b.projected ? "projected" : "mean"} ${ms(mean)}, ${share(mean / b.total)} of the ${b.projected ? "" : "traced "}inference`];
+    return [node.lines[0], node.outside ? "outside of delegates" : "", `${node.operators.length} operators, ${b.projected ? "projected" : "mean"} ${ms(mean)}, ${share(mean / b.total)} of the latency`];
   }
 
   #choose(node, more) {

@@ -11,6 +11,8 @@ import { decimalsOf, fixed, known, ms, ratio, share, verdictTexts } from "./form
 const interval = ({ latency, low, high }, scale) => known(low) && known(high)
   ? ` [${[low, high].map(value => fixed(scale * value, decimalsOf(scale * latency))).join(", ")}]` : "";
 
+const SCALED = "Parts are timed in traced inferences, and scaled to add up to the latency";
+
 const measured = m => m.untraced ? "without tracing" : "of traced inferences";
 
 function unpaired({ a, rows }) {
@@ -96,7 +98,6 @@ export class Head {
     }
     this.verdict.replaceChildren(...lines);
     const notes = [...(pair.caveats ?? (model.head.emulated ? ["emulated: which code runs, not how fast"] : []))];
-    if (b.note && !model.head.emulated) notes.push(b.note);
     if (sides.twins) notes.push(`A and B are different programs: operators are paired by layer, kind, shapes and cost; ${unpaired(sides)}`);
     if (state.swap && sides.a) notes.push("A and B are exchanged: A is the candidate of the comparison as planned");
     const whole = text => text.split(/(--\S+(?: \d+)?)/).map((part, n) => n % 2 ? h("span", { class: "option" }, part) : part);
@@ -111,7 +112,7 @@ export class Categories {
     this.view = view;
     this.body = h("div", { class: "cat-body" });
     this.chips = h("div", { class: "chips", role: "group", "aria-label": "Filter by category" });
-    this.note = h("span", { class: "soft" });
+    this.note = h("span", { class: "soft", title: SCALED });
     const { measurements, programs } = view.model;
     // Bars of all measurements are of use where there are more than two, of one program.
     const several = measurements.filter(m => !m.projected).length > 2 && programs.length === 1;
@@ -139,7 +140,7 @@ export class Categories {
     const ends = rows.flatMap(([, m]) => m.categories.reduce(([at, all], row) => [at + row.mean_ms, [...all, at + (row.high_ms ?? 0), at + row.mean_ms]], [0, []])[1]);
     const longest = Math.max(...ends, 1e-9);
     const lines = chosen === "share" ? "" : sides.projected ? "; lines: 95 % intervals of what was measured, 90 % of what is projected" : sides.b.restarts_ms.length ? "; lines: 95 % intervals over the restarts" : "";
-    this.note.textContent = `mean of the traced inferences${sides.projected && ", or projected"}${lines}`;
+    this.note.textContent = `mean time in the latency${sides.projected && ", or projected"}${lines}`;
     this.body.replaceChildren(...rows.map(([name, m]) => this.#bar(name, m, chosen === "share" ? null : longest)));
     const judged = new Map((sides.categories ?? []).map(row => [row.name, row]));
     this.chips.replaceChildren(...sides.b.categories.filter(row => row.mean_ms > 0 || judged.get(row.category)?.baseline_ms > 0).map(row => {

@@ -92,7 +92,7 @@ export class Icicle extends Chart {
     const { b } = sides.tree.get(node);
     const total = sides.tree.get(sides.program.tree.root).b;
     const count = node.operators.length;
-    return [node.path || node.name, node.class, `${sides.b.projected ? "projected" : "mean"} ${ms(b)}, ${share(b / total)} of the ${sides.b.projected ? "" : "traced "}inference`,
+    return [node.path || node.name, node.class, `${sides.b.projected ? "projected" : "mean"} ${ms(b)}, ${share(b / total)} of the latency`,
       `${count} operator${count === 1 ? "" : "s"}`];
   }
 

@@ -167,7 +167,7 @@ export class Inspector {
       finding ? h("section", null, h("h3", null, "What to do"), h("p", null, `${finding.action}.`), command(finding.hint),
         h("p", { class: "soft" }, `Gain: ${finding.gain}`)) : null,
       category && category.outcome !== "emulated" ? h("p", null, h("strong", { class: `v-${category.outcome}` }, ratio(category.speedup, category.low, category.high)), ` ${category.outcome}`) : null,
-      h("section", null, h("h3", null, sides.projected ? "Mean time, measured and projected" : "Mean time per traced inference"), facts(times),
+      h("section", null, h("h3", null, sides.projected ? "Mean time, measured and projected" : "Mean time per inference"), facts(times),
         h("p", { class: "soft" }, `${own.length} of ${program.operators} operators${verdicts ? `: ${verdicts}` : ""}`)),
       view.filtered || state.ops.length ? null : this.#run(b), this.#roofs(operators),
     ];

@@ -27,7 +27,7 @@ const KEYS = [
 const TERMS = [
   ["A, B", "the two sides of a comparison: baseline and candidate; notebook 03"],
   ["E2E latency", "time of Method::execute for one inference, without tracing; notebook 01"],
-  ["mean", "over the traced inferences; parts add up to the whole; notebook 04"],
+  ["mean", "over the traced inferences, scaled to the E2E latency, to which parts add up; notebook 04"],
   ["typical", "mean of the middle half of each process restart's inferences; speed-ups compare these; notebook 03"],
   ["[1.24, 1.31]", "95 % interval over process restarts; notebook 03"],
   ["category", "the kind of work; every nanosecond is in one; notebook 05"],

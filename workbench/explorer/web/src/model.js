@@ -6,7 +6,7 @@ const OPERATORS = ["delegated", "portable"];
 const FLIPPED = { faster: "slower", slower: "faster" };
 // What is not known of a projection.
 const UNKNOWN = { isa: "", hidden: [], std_ms: [], restarts_ms: [], quantile: null, roofline: null, functions: null, samples: null, findings: [],
-  trace: { shapes: [], inferences: [] }, note: "", memory: [], start: [], paced: [], loops: {} };
+  trace: { shapes: [], inferences: [] }, memory: [], start: [], paced: [], loops: {} };
 const invert = values => values.map(value => value ? 1 / value : null);
 
 export class Model {

@@ -1,0 +1,117 @@
+"""Everywhere, parts are parts of the latency: they add up to it, and none is longer."""
+
+import re
+
+import numpy as np
+import pytest
+from explored import read_data
+from recorded import open_once, recorded
+from test_golden_runs import FAST, RUNS
+
+import workbench as wb
+from workbench.frames import format_ms
+from workbench.portfolio.combined import describe_combined
+from workbench.report.artifacts import summarize_analysis
+
+SAMPLES = [pytest.param(name, marks=[pytest.mark.ci] * (name not in FAST)) for name in RUNS]
+
+
+def run_of(sample):
+    return open_once(RUNS[sample])
+
+
+def adds_up(times, whole, what):
+    """Whether times add up to a whole that none of them exceeds; layers' times may be nested."""
+    times = np.asarray(times, float)
+    assert np.nansum(times) == pytest.approx(whole, rel=1e-6), what
+    assert np.nanmax(times) <= whole * (1 + 1e-6), what
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_parts_of_a_measurement_add_up_to_its_latency(sample):
+    for m in run_of(sample).traced:
+        whole = m.statistics["latency"].iloc[0]
+        adds_up(m.operators["mean_ms"], whole, "operators")
+        adds_up(m.categories["mean_ms"], whole, "categories")
+        runs = m.ledger.groupby(["process", "run"])["duration_ns"].sum() / 1e6
+        assert runs.mean() == pytest.approx(whole), "ledger"
+        adds_up(wb.predict_what_if(m.ledger, {})["measured_ms"].iloc[1:], whole, "what-if")
+        if m.layers is None:
+            continue
+        adds_up(m.layers["own_ms"], whole, "layers")
+        assert m.layers["total_ms"].max() <= whole * (1 + 1e-6)
+        adds_up(m.layer_types["mean_ms"], whole, "layer types")
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_parts_of_a_comparison_add_up_to_both_latencies(sample):
+    for ab in run_of(sample).comparisons:
+        tables = {"category": ab.categories, "operator": ab.operators, "layer": ab.layers}
+        tables |= {"kind": ab.kinds, "shift": ab.shift}
+        for side in ("baseline_ms", "candidate_ms"):
+            whole = ab.latency[side].iloc[0]
+            for what, table in tables.items():
+                if table is not None:
+                    adds_up(table[side], whole, f"{what} of {ab.label}: {side}")
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_the_explorer_has_the_parts_of_the_latency(sample):
+    for side in read_data(run_of(sample))["measurements"]:
+        whole = side["latency"]["latency"]
+        adds_up(np.array(side["mean_ms"], float), whole, "operators")
+        adds_up([row["mean_ms"] for row in side["categories"]], whole, "categories")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("sample", RUNS)
+def test_the_summary_has_the_parts_of_the_latency(sample):
+    for side in summarize_analysis(run_of(sample))["measurements"]:
+        whole = side["latency"]["latency"]
+        adds_up([*side["category_totals_ms"].values()], whole, "categories")
+        adds_up([row["total_ms"] for row in side["operator_details"]], whole, "operators")
+        adds_up(side["bottlenecks"]["mean_ms"], whole, "bottlenecks")
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_tables_say_of_which_latency_they_have_the_parts(sample):
+    m = run_of(sample).subject
+    if m.emulated:
+        assert "By type of operator (emulated" in str(wb.show(m, "operators"))
+        return
+    text = str(wb.show(m, "operators", top=1000))
+    whole = re.search(r"By type of operator, of ([\d.]+) (\S+)\*\*", text)
+    assert format_ms(m.latency_ms) == " ".join(whole.groups())
+    ms = {"ms": 1.0, "us": 1e-3, "µs": 1e-3}
+    times = [float(row.split(" | ")[4]) for row in text.split("\n\n")[1].splitlines()[2:]]
+    around = re.search(r"Not in this list: ([\d.]+) (\S+) ", text)
+    times.append(float(around[1]) * ms[around[2]])
+    assert sum(times) == pytest.approx(m.latency_ms, rel=0.01)
+
+
+def test_a_combined_page_has_no_layer_longer_than_its_run():
+    """Of AsTrained, other programs had the CPU in three quarters of the traced time."""
+    combined = wb.combine_runs([str(RUNS["Ready"]), str(RUNS["AsTrained"])])
+    runs = combined.runs.set_index("run")["latency_ms"]
+    for name, rows in combined.layers.groupby("run"):
+        adds_up(rows["time_ms"], runs[name], name)
+    (section,) = (s for s in describe_combined(combined) if s.heading == "Time by category")
+    rows = str(section.items[1]).split("\n\n")[1].splitlines()[2:]
+    columns = zip(*(row.strip("| ").split(" | ")[1:] for row in rows), strict=True)
+    for times, whole in zip(columns, runs, strict=True):
+        assert sum(map(float, times)) == pytest.approx(whole, rel=0.01)
+
+
+def test_ratios_of_parts_are_those_of_traced_times():
+    """Scaling moves no verdict: it would add the noise of both latencies to every part."""
+    ab = recorded().compare()
+    ratios = ab.categories["baseline_ms"] / ab.categories["candidate_ms"] / ab.categories["speedup"]
+    assert ratios.std() / ratios.mean() < 0.02
+
+
+def test_a_projection_has_the_parts_of_the_latency():
+    run = recorded()
+    frame = run["avx512_off"].project(device="m4-like")
+    (side,) = (m for m in read_data(run, projections=[frame])["measurements"] if "projected" in m)
+    adds_up(np.array(side["mean_ms"], float), side["latency"]["latency"], "operators")
+    adds_up([row["mean_ms"] for row in side["categories"]], side["latency"]["latency"], "parts")
