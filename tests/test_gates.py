@@ -189,6 +189,22 @@ def test_two_runs_and_their_parts_are_rows(gate, tmp_path):
     assert sum(others) == pytest.approx(e2e, rel=0.2)
 
 
+def test_several_runs_are_a_row_each_and_their_traces_are_not_needed(cli, gate, tmp_path):
+    runs = [copy_run(tmp_path / str(factor), slow_down(factor)) for factor in (1, 1.02, 1.5, 2)]
+    for trace in tmp_path.rglob("*.etdump"):
+        trace.unlink()
+    found, code = gate(*runs, "--fail-above", "30%")
+    speedups = [row["speedup"] for row in found["rows"]]
+    assert code == 1 and speedups == pytest.approx([1 / 1.02, 1 / 1.5, 1 / 2], rel=1e-3)
+    assert gates(found) == {
+        f"E2E in {run}": gate
+        for run, gate in zip(runs[1:], ["passed", "failed", "failed"], strict=True)
+    }
+    assert cli("compare", *runs)[1].count("slower") == 2
+    code, _, err = cli("compare", *runs, "--by", "layer")
+    assert code == 1 and err.count("\n") == 1 and ".etdump" in err
+
+
 def test_the_command_gates_and_says_what_is_next(cli, baseline, tmp_path):
     slow = copy_run(tmp_path / "slow", slow_down(1.3))
     code, out, err = cli("compare", slow, "--baseline", baseline, "--fail-above", "5%")

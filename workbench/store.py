@@ -9,7 +9,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from io import BufferedReader
 from itertools import chain
@@ -402,6 +402,17 @@ def inside(run_dir: Path, name: str) -> Path:
     if not path.resolve().is_relative_to(run_dir.resolve()):
         raise StoreError("names a file outside its folder", where=run_dir / MANIFEST)
     return path
+
+
+def check_inside(run_dir: Path, names: Iterable[str]) -> None:
+    """StoreError if one of the files that a manifest names is outside of the run's folder.
+
+    Each folder is resolved once: runs have hundreds of files in a few.
+    """
+    names = dict.fromkeys(names)
+    odd = [name for name in names if name.endswith("..") or (run_dir / name).is_symlink()]
+    for name in dict.fromkeys([*(str(Path(name).parent) for name in names), *odd]):
+        inside(run_dir, name)
 
 
 def save_recipe(recipe: Recipe, path: Path) -> Path:

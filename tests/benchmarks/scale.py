@@ -1,105 +1,59 @@
-"""Space and memory of large models and long runs, as ratios.
+"""Seconds, space and memory of large models and long runs, as ratios.
 
-    python tests/benchmarks/scale.py [memory] [space] [events]
+    python tests/benchmarks/scale.py [memory] [space] [events] [seconds] [--only NAME...]
 
 ``memory``: the largest resident set of `profile`, over that of a script that exports as ExecuTorch
 documents it and runs the program 20 times, each in a process of its own; and the size of all
 artifacts over that of the ``.pte``. The models are like ViT-B (86 M weights) and ResNet-50.
 ``space``: the folder of a run of 200 tiny layers, and of one long inference. ``events``: a trace of
-a million events, read, analysed and written as tables.
+a million events, read, analysed and written as tables. ``seconds``, if it is named: the same script
+and a whole `profile` with its report, imports included and with warm caches, in turn
+(``--rounds``); of each model of `SUBJECTS`, or of those named.
 
 Exits 1 if a claim does not hold: memory at most 1.3 times the script's, artifacts twice the
-``.pte``, a run 50 MB and 20 times its traces, a million events in 500 MB.
+``.pte``, a run 50 MB and 20 times its traces, a million events in 500 MB; and of models that take
+30 to 500 ms, seconds at most 1.6 times the script's, and a verdict.
 """
 
 import argparse
 import json
 import os
 import resource
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from parse import in_process, record
 
 MOST_MEMORY, MOST_ARTIFACTS, MOST_MB, MOST_OF_TRACES, MOST_EVENTS_MB = 1.3, 2.0, 50, 20, 500
+MOST_SECONDS, COUNTED_MS = 1.6, (30, 500)
 EVENTS = 1_000_000
 
-NETWORKS = """
-import torch
-from torch import nn
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to profile: what `workbench profile` calls it, its dtype and its phases."""
+
+    spec: str
+    dtype: str = "fp32"
+    phases: tuple[str, ...] = ()
 
 
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        rows, width = x.shape[1:]
-        heads = self.qkv(self.norms[0](x)).reshape(1, rows, 3, 12, width // 12)
-        attended = nn.functional.scaled_dot_product_attention(*heads.permute(2, 0, 3, 1, 4))
-        x = x + self.out(attended.transpose(1, 2).reshape(1, rows, width))
-        return x + self.down(nn.functional.gelu(self.up(self.norms[1](x))))
-
-
-class Bottleneck(nn.Module):
-    def __init__(self, wide, narrow, stride):
-        super().__init__()
-        sizes = [(wide, narrow, 1, 1), (narrow, narrow, 3, stride), (narrow, 4 * narrow, 1, 1)]
-        parts = [
-            (nn.Conv2d(a, b, size, step, size // 2, bias=False), nn.BatchNorm2d(b), nn.ReLU())
-            for a, b, size, step in sizes
-        ]
-        self.body = nn.Sequential(*[layer for part in parts for layer in part][:-1])
-        change = wide != 4 * narrow or stride > 1
-        self.skip = nn.Conv2d(wide, 4 * narrow, 1, stride) if change else nn.Identity()
-
-    def forward(self, x):
-        return torch.relu(self.body(x) + self.skip(x))
-
-
-class Vision(nn.Module):
-    def __init__(self, width=768, depth=12):
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, 16, 16)
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
-        self.head = nn.Linear(width, 1000)
-
-    def forward(self, x):
-        return self.head(self.blocks(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
-
-
-class Residual(nn.Module):
-    def __init__(self):
-        super().__init__()
-        layers, wide = [nn.Conv2d(3, 64, 7, 2, 3), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
-        for narrow, depth in ((64, 3), (128, 4), (256, 6), (512, 3)):
-            for place in range(depth):
-                layers.append(Bottleneck(wide, narrow, 2 if place == 0 and narrow > 64 else 1))
-                wide = 4 * narrow
-        self.body, self.head = nn.Sequential(*layers), nn.Linear(wide, 1000)
-
-    def forward(self, x):
-        return self.head(self.body(x).mean((2, 3)))
-
-
-class Chain(nn.Module):
-    def __init__(self):
-        super().__init__()
-        layers = [layer for _ in range(200) for layer in (nn.Conv2d(4, 4, 1), nn.ReLU())]
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, x):
-        return self.layers(x[:, :1, :4, :4].expand(-1, 4, -1, -1))
-
-
-def get_example_inputs():
-    return (torch.randn(1, 3, 224, 224),)
-"""
+SUBJECTS = {
+    "ResNet-50": Subject("networks.py:Residual"),
+    "ViT-B/16": Subject("networks.py:Vision"),
+    "ConvNeXt-B": Subject("networks.py:Convnext"),
+    "BERT, 24 layers": Subject("networks.py:Encoder"),
+    "GPT-2, 12 layers": Subject("networks.py:Decoder"),
+    "200 tiny layers": Subject("networks.py:Chain"),
+    "EdgeTAM image encoder, fp16": Subject("edgetam_image_encoder", "fp16"),
+    "SmolLM2-135M, 32 tokens": Subject("llm:smollm2_135m,sdpa=0", phases=("prefill=32",)),
+}
 
 PLAIN = """
 import torch
@@ -107,33 +61,63 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import to_edge_transform_and_lower
 from executorch.runtime import Runtime
 
-import networks
+file, _, name = SPEC.partition(".py:")
+shapes, strict = None, False
+if name:
+    net = getattr(__import__(file), name)().eval()
+    inputs = net.get_example_inputs()
+else:
+    from workbench.models.loader import load_model
 
-net, inputs = getattr(networks, NAME)().eval(), networks.get_example_inputs()
-exported = torch.export.export(net, inputs)
+    model = load_model(SPEC)
+    net, inputs = model.module.eval(), model.example_inputs
+    shapes, strict = model.dynamic_shapes, bool(model.metadata)
+if DTYPE == "fp16":
+    net, inputs = net.half(), tuple(each.half() for each in inputs)
+exported = torch.export.export(net, inputs, dynamic_shapes=shapes, strict=strict)
 edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
 with open("plain.pte", "wb") as file:
     file.write(edge.to_executorch().buffer)
 method = Runtime.get().load_program("plain.pte").load_method("forward")
 for _ in range(20):
-    method.execute(list(inputs))
+    method.execute(torch.utils._pytree.tree_leaves(inputs))
 """
 
 PROFILE = """
+import json
+from datetime import datetime
+
 import workbench as wb
 
-measure = wb.MeasureOptions(**OPTIONS)
-wb.profile(f"networks.py:{NAME}", measure=measure, root=NAME, report=True)
+export = wb.ExportOptions(dtype=DTYPE)
+run = wb.profile(SPEC, export=export, measure=wb.MeasureOptions(**OPTIONS), root=ROOT, report=True)
+pair, record = run.compare(), run.record
+started, finished = map(datetime.fromisoformat, (record.started, record.finished))
+facts = {
+    "ms": pair.candidate.latency_ms,
+    "outcome": pair.verdict.outcome,
+    "text": pair.text,
+    "measuring": (finished - started).total_seconds(),
+    "restarts": len({session.process for session in record.sessions}),
+}
+print(json.dumps(facts))
 """
 
 
-def run(folder: Path, code: str) -> float:
-    """Run code in a process of its own; the largest resident set of that process, in MB."""
+def run(folder: Path, code: str, **names: object) -> tuple[float, float, list[str]]:
+    """Run code in a process of its own: its seconds, its largest resident set in MB, its output."""
+    code = "".join(f"{name} = {value!r}\n" for name, value in names.items()) + code
     code += "\nimport resource\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    begin = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, stdout=subprocess.PIPE, text=True, check=True
     )
-    return int(done.stdout.split()[-1]) / (1e6 if sys.platform == "darwin" else 1e3)
+    *lines, peak = done.stdout.splitlines()
+    return (
+        time.perf_counter() - begin,
+        int(peak) / (1e6 if sys.platform == "darwin" else 1e3),
+        lines,
+    )
 
 
 def size_mb(folder: Path, pattern: str = "*") -> float:
@@ -142,9 +126,10 @@ def size_mb(folder: Path, pattern: str = "*") -> float:
 
 def check_memory(folder: Path) -> list[bool]:
     claims = []
+    options = {"processes": 2, "runs": 4, "evidence": False}
     for name in ("Vision", "Residual"):
-        head = f"NAME = {name!r}\nOPTIONS = {{'processes': 2, 'runs': 4, 'evidence': False}}\n"
-        plain, ours = run(folder, head + PLAIN), run(folder, head + PROFILE)
+        names = {"SPEC": f"networks.py:{name}", "DTYPE": "fp32", "ROOT": name, "OPTIONS": options}
+        (_, plain, _), (_, ours, _) = (run(folder, code, **names) for code in (PLAIN, PROFILE))
         artifacts = folder / name / "artifacts"
         space = size_mb(artifacts) / size_mb(artifacts, "*.pte")
         print(f"{name}: {plain:.0f} MB plain, {ours:.0f} MB profile: {ours / plain:.2f} x")
@@ -153,10 +138,48 @@ def check_memory(folder: Path) -> list[bool]:
     return claims
 
 
+def check_seconds(folder: Path, rounds: int, only: list[str]) -> list[bool]:
+    """Profile each model and run the script, in turn; prints a row of Markdown for each."""
+    print("| model | ms | load | plain s | profile | measuring | verdict | memory | artifacts |")
+    print("|---|---:|---:|---:|---:|---:|---|---:|---:|")
+    claims = []
+    for title, subject in SUBJECTS.items():
+        if only and title not in only:
+            continue
+        options = {"phases": subject.phases}
+        names = {"SPEC": subject.spec, "DTYPE": subject.dtype, "OPTIONS": options}
+        plain, ours = [], []
+        for number in range(rounds):
+            plain.append(run(folder, PLAIN, **names))
+            ours.append(run(folder, PROFILE, ROOT=f"{number}", **names))
+        facts = json.loads(ours[-1][2][-1])
+        artifacts = folder / f"{rounds - 1}" / "artifacts"
+        space = size_mb(artifacts) / size_mb(artifacts, "*.pte")
+        seconds, memory = (
+            [statistics.median(side[place] for side in sides) for sides in (plain, ours)]
+            for place in (0, 1)
+        )
+        times, peaks = seconds[1] / seconds[0], memory[1] / memory[0]
+        measuring = f"{facts['measuring'] / seconds[0]:.2f} x, {facts['restarts']} restarts"
+        print(
+            f"| {title} | {facts['ms']:.3g} | {os.getloadavg()[0]:.1f} | {seconds[0]:.0f} "
+            f"| {times:.2f} x | {measuring} "
+            f"| {facts['text']} | {peaks:.2f} x {memory[0]:.0f} MB | {space:.2f} x |",
+            flush=True,
+        )
+        if COUNTED_MS[0] <= facts["ms"] <= COUNTED_MS[1]:
+            claims += [times <= MOST_SECONDS, facts["outcome"] != "inconclusive"]
+        claims += [peaks <= MOST_MEMORY, space <= MOST_ARTIFACTS]
+        for place in range(rounds):
+            shutil.rmtree(folder / f"{place}")
+    return claims
+
+
 def check_space(folder: Path) -> list[bool]:
     claims = []
     for name in ("Chain", "Vision"):
-        run(folder, f"NAME = {name!r}\nOPTIONS = {{}}\n{PROFILE}")
+        names = {"SPEC": f"networks.py:{name}", "DTYPE": "fp32", "ROOT": name, "OPTIONS": {}}
+        run(folder, PROFILE, **names)
         (run_dir,) = (folder / name / "runs").iterdir()
         space, traces = size_mb(run_dir), size_mb(run_dir, "*.etdump")
         print(f"{name}: run {space:.1f} MB, traces {traces:.1f} MB")
@@ -185,19 +208,24 @@ def check_events(folder: Path) -> list[bool]:
 
 
 CHECKS = {"memory": check_memory, "space": check_space, "events": check_events}
+SECONDS = "seconds"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("checks", nargs="*", metavar="|".join(CHECKS), default=[])
+    parser.add_argument("checks", nargs="*", choices=[*CHECKS, SECONDS, []], default=[])
+    parser.add_argument("--only", action="append", choices=[*SUBJECTS], default=[])
+    parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
-    load = os.getloadavg()[0]
-    print(f"load {load:.1f}, {json.dumps(options.checks or [*CHECKS])}")
+    print(f"load {os.getloadavg()[0]:.1f}, {json.dumps(options.checks or [*CHECKS])}")
     claims = []
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "networks.py").write_text(NETWORKS)
+        shutil.copy(Path(__file__).with_name("_large.py"), Path(folder, "networks.py"))
         for name in options.checks or CHECKS:
-            claims += CHECKS[name](Path(folder))
+            if name == SECONDS:
+                claims += check_seconds(Path(folder), options.rounds, options.only)
+            else:
+                claims += CHECKS[name](Path(folder))
     return int(not all(claims))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -96,7 +97,7 @@ class Speedup:
     @classmethod
     def concatenate(cls, parts: Sequence[Speedup]) -> Speedup:
         """Several speed-ups as one."""
-        rows = [np.broadcast_arrays(*vars(part).values()) for part in parts]
+        rows = [np.broadcast_arrays(p.log, p.error, p.freedom, p.bias) for p in parts]
         return cls(*map(np.concatenate, zip(*rows, strict=True)))
 
     @property
@@ -107,17 +108,17 @@ class Speedup:
     @property
     def low(self) -> np.ndarray:
         """The lower ends of their 95 % intervals, by Student's t."""
-        return np.exp(self.log - self._half_width())
+        return np.exp(self.log - self._half_width)
 
     @property
     def high(self) -> np.ndarray:
         """The upper ends of their 95 % intervals."""
-        return np.exp(self.log + self._half_width())
+        return np.exp(self.log + self._half_width)
 
     @property
     def distance(self) -> np.ndarray:
         """The end of each interval that is further from 1, as a ratio - 1; infinite without one."""
-        return np.expm1(np.nan_to_num(np.abs(self.log) + self._half_width(), nan=np.inf))
+        return np.expm1(np.nan_to_num(np.abs(self.log) + self._half_width, nan=np.inf))
 
     def p_beyond(self, bound: Speedup) -> np.ndarray:
         """P-values of "no further from 1 than ``bound``", whose error counts too.
@@ -156,6 +157,7 @@ class Speedup:
     def _join(self, bound: Speedup) -> tuple[np.ndarray, np.ndarray]:
         return _join_errors(*((np.square(side.error), side.freedom) for side in (self, bound)))
 
+    @cached_property
     def _half_width(self) -> np.ndarray:
         return student_quantile(np.minimum(self.freedom, _NORMAL)) * self.error + self.bias
 

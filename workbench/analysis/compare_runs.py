@@ -17,7 +17,6 @@ from workbench.analysis.layers import align_layers
 from workbench.analysis.memory import compare_measured, measure_resources
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
 from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, RESOURCE_CHANGES, WRONG, check, plural
 from workbench.options import MeasureOptions
@@ -271,13 +270,25 @@ def align_measurements(
     check_several(measurements)
     if not isinstance(measurements, Mapping):
         measurements = find_measurements(measurements)
+    return _align(_compare_all(measurements, across), by)
+
+
+def _compare_all(
+    measurements: Mapping[str, Measurement], across: str | Collection[str], subject: str = ""
+) -> dict[str, Comparison]:
+    """Each measurement against the first of them, by name; that is its subject by default."""
     check_comparable(measurements.values(), across)
     first = next(iter(measurements.values()))
-    latencies = {
-        name: compare(first, m, across=across, subject=name).latency.assign(name="E2E")
-        for name, m in measurements.items()
-    }
-    aligned = [tabulate_runs(latencies, ["E2E"]), align_parts(measurements, by)]
+    return {name: Comparison(first, m, subject=subject or name) for name, m in measurements.items()}
+
+
+def _align(pairs: Mapping[str, Comparison], by: str | None) -> pd.DataFrame:
+    """``frames.ALIGNED`` of measurements against the first; without ``by``, E2E alone."""
+    measurements = {name: pair.candidate for name, pair in pairs.items()}
+    latencies = {name: pair.latency.assign(name="E2E") for name, pair in pairs.items()}
+    aligned = [tabulate_runs(latencies, ["E2E"])]
+    if by:
+        aligned.append(align_parts(measurements, by))
     return reject_wrong(pd.concat(aligned, ignore_index=True), measurements)
 
 
@@ -301,8 +312,8 @@ def compare_many(
 ) -> Compared:
     """Compare measurements with the first of them, as the command line does.
 
-    One run is its own first comparison. Two give a verdict, with a table of their parts if ``by``
-    asks for it; more give a table, by layer by default.
+    One run is its own first comparison. Two give a verdict, more give a row each, of latencies; a
+    table of their parts is added if ``by`` asks for it, which needs their traces.
     """
     subject = " against ".join(reversed(names))
     if len(names) == 1 and not any(split_name(names[0])[1:]):
@@ -312,41 +323,38 @@ def compare_many(
         names = [f"{names[0]}:{side.name}:{side.threads}" for side in sides]
     check_several(names)
     measurements = find_measurements(names, categories)
+    pairs = _compare_all(measurements, across, subject if len(names) == 2 else "")
+    aligned = _align(pairs, by)
+    rows = list_others(aligned)
     verdicts: tuple[str, ...] = ()
-    rows, aligned = [], None
     if len(names) == 2:
-        pair = compare(*measurements.values(), across=across, subject=subject)
+        pair = pairs[names[1]]
         verdicts, notes = (pair.text,), suggest_interleaving(pair)
-        rows.append(pair.latency.assign(subject=subject))
+        rows.loc[rows["level"] == "e2e", "subject"] = subject
     else:
         notes = tuple(describe_programs(measurements))
-    if by or not verdicts:
-        aligned = align_measurements(measurements, across=across, by=by or PARTS[0])
-        parts = list_others(aligned)
-        rows.append(parts[parts["level"] != "e2e"] if verdicts else parts)
     if unknown := ", ".join(name for name, m in measurements.items() if m.run.recording):
         notes += (f"device and build are unknown, and not compared: {unknown}",)
     return judge_rows(
-        pd.concat(rows, ignore_index=True),
+        rows,
         limits,
         verdicts=verdicts,
-        aligned=aligned,
+        aligned=aligned if by else None,
         notes=notes,
-        resources=judge_resources(measurements, limits),
+        resources=judge_resources(pairs, limits),
     )
 
 
-def judge_resources(measurements: Mapping[str, Measurement], limits: Limits) -> pd.DataFrame | None:
+def judge_resources(pairs: Mapping[str, Comparison], limits: Limits) -> pd.DataFrame | None:
     """What others need against the first one: latency, memory and starts held to limits."""
-    (_, first), *others = measurements.items()
-    frames = {name: Comparison(first, m).resources for name, m in others}
+    frames = {name: pair.resources for name, pair in [*pairs.items()][1:]}
     for frame in frames.values():
         _check_measured(frame["resource"], limits)
     table = pd.concat(frames, names=["subject"]).reset_index("subject").reset_index(drop=True)
     if table["resource"].isin(["latency"]).all():
         return None
     table = _judge_table(table, limits)
-    return table if len(others) > 1 else table.drop(columns="subject")
+    return table if len(frames) > 1 else table.drop(columns="subject")
 
 
 def _check_measured(resources: pd.Series, limits: Limits) -> None:
@@ -497,12 +505,11 @@ def compare_with_metrics(
             raise WorkbenchError(problem, where=run.path, hint=hint)
         m = measured[row["experiment"], row["threads"]]
         models.append(_check_saved(metrics, m, across))
-        latencies = pick_timed(m.latencies)
-        if clock_of(latencies) != row["clock"]:
-            problem = f"the clocks differ: {row['clock']} against {clock_of(latencies)}"
+        if m.clock != row["clock"]:
+            problem = f"the clocks differ: {row['clock']} against {m.clock}"
             raise WorkbenchError(problem, where=run.path, hint="measure both with the same runner")
         subjects.append(f"{m.program.model}, {m.name}, {count}")
-        sides.append((row["restarts_ms"], restart_latencies(latencies).to_list()))
+        sides.append((row["restarts_ms"], m.restarts.to_list()))
         earlier = {
             each["resource"]: (each["unit"], pd.Series(each["values"], dtype=float))
             for each in row.get("resources", ())

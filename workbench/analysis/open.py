@@ -14,7 +14,7 @@ from workbench.analysis.trials import check_findings
 from workbench.errors import StoreError, TraceError
 from workbench.records.pairing import BY_ORDER, pair_experiments
 from workbench.records.runs import Pair
-from workbench.store import inside, is_ours, kept_layers, load_run
+from workbench.store import check_inside, is_ours, kept_layers, load_run
 from workbench.trace.xnn_log import read_xnn_log
 
 #: XNNPACK's operators with kernels for packed operands, which need SME: ``(NHWC, PF32)``.
@@ -84,8 +84,8 @@ def open_run(
     names = [name for s in record.sessions for name in (s.etdump, s.log)]
     names += [name for s in record.samplings for name in (s.etdump, s.samples)]
     programs = map(record.plan.program_of, record.plan.experiments)
-    for name in [*names, *(str(kept_layers(Path(), program.name)) for program in programs)]:
-        inside(path, name)
+    names += [str(kept_layers(Path(), program.name)) for program in programs]
+    check_inside(path, names)
     return _orient(
         Run(path, record, find_bottlenecks, scheme, None, options, check_findings), baseline
     )

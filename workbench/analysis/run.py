@@ -231,8 +231,8 @@ class Run:
     @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
         """The comparisons that the run was planned for, as far as both sides were measured."""
-        keys = statistics.pick_timed(self.latencies)[MEASUREMENT].drop_duplicates()
-        measured = set(keys.itertuples(index=False, name=None))
+        timed = statistics.pick_timed(self.latencies)
+        measured = set(zip(timed["experiment"], timed["threads"], strict=True))
         traced = {(m.name, m.threads): m for m in self.traced if (m.name, m.threads) in measured}
         counts, comparisons = self.record.plan.threads, []
         for pair in self.record.plan.pairs:
@@ -768,6 +768,21 @@ class Measurement:
         """Every timed inference: ``frames.LATENCIES``."""
         return self._select(self.run.latencies)
 
+    @cached_property
+    def _timed(self) -> pd.DataFrame:
+        """The inferences that its latency is of."""
+        return statistics.pick_timed(self.latencies)
+
+    @cached_property
+    def clock(self) -> str:
+        """The clock that its latency is read from, as of `statistics.clock_of`."""
+        return statistics.clock_of(self._timed)
+
+    @cached_property
+    def restarts(self) -> pd.Series:
+        """The latency in ms of every process restart, a midmean, by its clock."""
+        return statistics.restart_latencies(self._timed, self.clock)
+
     @frame_property
     def statistics(self) -> pd.DataFrame:
         """Latency in ms, one row of ``frames.STATISTICS``."""
@@ -1286,12 +1301,15 @@ class Comparison:
         """E2E latency, one row of ``frames.COMPARISON``."""
         same_threads = self.baseline.threads == self.candidate.threads
         noise = self._controls.values() if same_threads else ()
-        timed = [
-            statistics.pick_timed(m.latencies) for m in (self.baseline, self.candidate, *noise)
-        ]
+        sides = [self.baseline, self.candidate, *noise]
         # One clock for all: wall time as soon as one side has several threads.
-        clock = max(map(statistics.clock_of, timed))
-        before, after, *control = (statistics.restart_latencies(part, clock) for part in timed)
+        clock = max(side.clock for side in sides)
+        before, after, *control = (
+            side.restarts
+            if side.clock == clock
+            else statistics.restart_latencies(side.latencies, clock)
+            for side in sides
+        )
         return compare.compare_restarts(
             [self.candidate.name], [before], [after], control=control, separate=self.apart
         )

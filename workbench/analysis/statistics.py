@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -301,12 +302,15 @@ def tabulate_latencies(run: RunRecord) -> pd.DataFrame:
     batches = [(s, b) for s in run.sessions if s.complete for b in s.batches]
     if any({len(b.wall_ns)} != {len(b.cpu_ns), len(b.preempted)} for _, b in batches):
         raise StoreError("a batch has times of different lengths", where="manifest")
-    rows = [
-        (s.experiment, s.threads, s.process, s.traced, b.round, b.batch, *times)
-        for s, b in batches
-        for times in zip(b.wall_ns, b.cpu_ns, b.preempted, strict=True)
-    ]
-    return check(pd.DataFrame(rows, columns=LATENCIES.names), LATENCIES)
+    places = [(s.experiment, s.threads, s.process, s.traced, b.round, b.batch) for s, b in batches]
+    counts = [len(batch.wall_ns) for _, batch in batches]
+    times = {
+        name: np.fromiter(chain.from_iterable(getattr(batch, name) for _, batch in batches), int)
+        for name in LATENCIES.names[6:]
+    }
+    table = pd.DataFrame(places, columns=LATENCIES.names[:6])
+    table = table.take(np.repeat(np.arange(len(places)), counts)).reset_index(drop=True)
+    return check(table.assign(**times), LATENCIES)
 
 
 def add_traced(latencies: pd.DataFrame, times: pd.DataFrame, run: RunRecord) -> pd.DataFrame:

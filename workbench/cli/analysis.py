@@ -258,9 +258,10 @@ def compare(
 ) -> Output:
     """Compare measurements, each RUN_DIR[:EXPERIMENT[:THREADS]], with the first one.
 
-    Of one run, its two sides. Two measurements give a verdict, more give a table by layer. With
-    --fail-above, the command fails if the whole 95 % interval of a row is beyond the limit. With
-    --baseline, one run is compared with the metrics.json of an earlier one.
+    Of one run, its two sides. Two measurements give a verdict, more a row each; --by adds a table
+    of their layers, categories or operators, which needs their traces. With --fail-above, the
+    command fails if the whole 95 % interval of a row is beyond the limit. With --baseline, one run
+    is compared with the metrics.json of an earlier one.
     """
     from workbench.analysis.compare_runs import compare_many, compare_with_metrics
     from workbench.report.gate import describe_compared, write_gate_summary, write_junit

@@ -120,8 +120,8 @@ class Program:
     def check_unchanged(self) -> None:
         """StoreError if its file has other bytes than the one that was opened."""
         if not self.path.is_file() or store.sha256_of(self.path) != self.sha256:
-            what, hint = "changed since the run was planned", "run the same command again"
-            raise StoreError(what, where=self.path, hint=hint)
+            hint = "was it exported again? give each export a folder of its own: --out"
+            raise StoreError("changed since the run was planned", where=self.path, hint=hint)
 
     def __fspath__(self) -> str:
         return str(self.path)

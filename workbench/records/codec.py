@@ -57,8 +57,8 @@ def from_json(cls: type[T], text: str | bytes, where: object, *, least: int = 1)
     return structure(cls, upgrade(parse_json(text, where), where, least=least), where)
 
 
-#: What may be a number of more than 64 bits.
-_LONG = re.compile(rb"\d{19}")
+#: Maps every digit to 0: a run of so many may be a number of more than 64 bits.
+_ZEROS, _LONG = bytes.maketrans(b"123456789", 9 * b"0"), 19 * b"0"
 #: What may be half of a character beyond 16 bits, which no file or page can hold.
 _HALF = re.compile(rb"\\ud[89a-f]|\xed[\xa0-\xbf]", re.IGNORECASE)
 
@@ -80,7 +80,7 @@ def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
 
 def _decode(content: bytes) -> Any:
     """The value of JSON text: in a fifth of the time if it is strict, with ordinary numbers."""
-    if not _LONG.search(content):
+    if _LONG not in content.translate(_ZEROS):
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return msgspec.json.decode(content)
     data = json.loads(content, parse_int=_parse_int)

@@ -14,7 +14,7 @@ from workbench.analysis.memory import measure_resources
 from workbench.analysis.open import open_run
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.analysis.statistics import clock_of, describe, pick_timed, restart_latencies
+from workbench.analysis.statistics import describe, pick_timed
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.frames import ATTRIBUTION, STATISTICS
 from workbench.plots.tables import to_markdown
@@ -136,7 +136,7 @@ def _latency(measurement: Measurement) -> Document:
     return {
         **measurement.statistics.to_dict("records")[0],
         "control": measurement.control,
-        "restarts_ms": restart_latencies(measurement.latencies).to_list(),
+        "restarts_ms": measurement.restarts.to_list(),
         "tracer_overhead": measurement.run.tracer_overhead.get(key),
         "load_clock": "wall_ns",  # of the next two
         "load_ms": [s.load_ms for s in sessions if s.load_ms],
@@ -149,8 +149,7 @@ def _latency(measurement: Measurement) -> Document:
 
 
 def _kit_result(measurement: Measurement) -> Document:
-    timed = pick_timed(measurement.latencies)
-    clock = clock_of(timed)
+    timed, clock = pick_timed(measurement.latencies), measurement.clock
     times_ms = (timed[clock].to_numpy() / 1e6).tolist()
     first = measurement.sessions[0] if measurement.sessions else None
     name, threads = measurement.name, measurement.threads

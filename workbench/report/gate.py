@@ -87,8 +87,13 @@ def describe_row(row: dict[str, Any]) -> str:
 
 
 def describe_compared(compared: Compared) -> list[object]:
-    """Verdicts, the table of parts, and notes."""
-    table = [] if compared.aligned is None else ["", show_aligned(compared.aligned)]
+    """Verdicts, or a row for each of several measurements; the table of parts, and notes."""
+    table = []
+    if compared.aligned is not None:
+        table = ["", show_aligned(compared.aligned)]
+    elif not compared.verdicts:
+        columns = compared.rows.columns.drop("level" if compared.limits else ["level", "gate"])
+        table = [show_table(compared.rows, columns)]
     resources = [] if compared.resources is None else ["", show_table(compared.resources), ""]
     return [*compared.verdicts, *table, *resources, *compared.notes]
 
