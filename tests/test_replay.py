@@ -7,7 +7,9 @@ from recorded import recorded
 
 import workbench as wb
 from workbench.errors import UsageError, WorkbenchError
-from workbench.models.loader import load_model, take_layer
+from workbench.export.lower import trace_model
+from workbench.export.part import extract_layer
+from workbench.models.loader import load_model
 from workbench.replay import compare_replay, describe_ratio, keys_of_layer
 
 
@@ -82,27 +84,25 @@ def get_example_inputs():
 def net(tmp_path_factory):
     path = tmp_path_factory.mktemp("net") / "net.py"
     path.write_text(MODEL)
-    return load_model(f"{path}:Net")
+    model = load_model(f"{path}:Net")
+    return model, trace_model(model).exported
 
 
-def test_a_layer_is_locked_with_the_inputs_that_it_gets(net):
-    layer = take_layer(net, "head")
+def test_a_layer_is_taken_with_the_inputs_that_it_gets(net):
+    model, exported = net
+    layer = extract_layer(model, exported, "head")
     (given,) = layer.example_inputs
     assert tuple(given.shape) == (1, 4)
     assert layer.name == "Net.head"
     assert "Net" in layer.input_source
-    expected = net.module(*net.example_inputs)
+    expected = model.module(*model.example_inputs)
     assert (layer.module(given) == expected).all()
 
 
-def test_an_unknown_layer_is_named_with_the_nearest(net):
-    with pytest.raises(UsageError, match="did you mean 'head'"):
-        take_layer(net, "heat")
-
-
-def test_a_layer_that_is_never_called_is_refused(net):
-    with pytest.raises(WorkbenchError, match="never called"):
-        take_layer(net, "unused")
+@pytest.mark.parametrize("layer", ["heat", "unused"])
+def test_a_layer_that_computes_nothing_is_refused(net, layer):
+    with pytest.raises(UsageError, match=f"unknown layer '{layer}'"):
+        extract_layer(*net, layer)
 
 
 def test_a_run_without_export_cannot_be_replayed(tmp_path):
@@ -125,3 +125,5 @@ def test_a_layer_of_a_run_is_measured_alone(tmp_path):
     assert (replay.times["alone_ms"] > 0).all()
     assert name in replay.texts[0]
     assert replay.run_dir.is_relative_to(tmp_path / "replay")
+    with pytest.raises(UsageError, match="unknown layer"):
+        wb.replay_layer(run_dir, f"{name}x")
