@@ -1,11 +1,15 @@
 """A layer alone: the right operators are compared, and the judgement says what intervals allow."""
 
 import dataclasses
+import shlex
 
 import pytest
+import torch
 from recorded import recorded
+from torch import nn
 
 import workbench as wb
+from workbench.analysis.findings import commands
 from workbench.errors import UsageError, WorkbenchError
 from workbench.export.lower import trace_model
 from workbench.export.part import extract_layer
@@ -116,14 +120,29 @@ def test_a_run_without_export_cannot_be_replayed(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_layer_of_a_run_is_measured_alone(tmp_path):
-    pte = wb.export_model("toy_cnn", root=tmp_path).path
-    run_dir = wb.measure(pte, options=wb.MeasureOptions(runs=4, processes=2), root=tmp_path).path
-    layer = wb.open_run(run_dir).layers.dropna(subset="module")
-    name = layer[layer["module"] != ""].nlargest(1, "own_ms")["module"].iloc[0]
-    replay = wb.replay_layer(run_dir, name, wb.MeasureOptions(runs=4, processes=2))
+def test_a_layer_of_a_run_is_measured_alone(tmp_path, cli):
+    """The command that a finding has for it names the model, which is code in a file."""
+    (tmp_path / "net.py").write_text(MODEL)
+    program = wb.export_model(f"{tmp_path}/net.py:Net", root=tmp_path / "out")
+    few = wb.MeasureOptions(runs=4, processes=2)
+    run = wb.measure(program, options=few, root=tmp_path / "out")
+    command = run.subject.complete_command(commands.replay(run.subject, "first"))
+    code, out, err = cli(*shlex.split(command)[1:], "--runs", "4", "--processes", "2")
+    assert code == 0, err
+    assert "first takes" in out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_layer_of_a_module_is_measured_in_its_process(tmp_path):
+    """All calls of the layer count, with the inputs that each has."""
+    layer = nn.Linear(64, 64)
+    module, x = nn.Sequential(layer, nn.ReLU(), layer), torch.randn(2, 64)
+    few = wb.MeasureOptions(runs=4, processes=2)
+    run = wb.measure(wb.export_model(module, x, root=tmp_path), options=few, root=tmp_path)
+    replay = wb.replay_layer(run.path, "0", few)
     assert (replay.times["alone_ms"] > 0).all()
-    assert name in replay.texts[0]
     assert replay.run_dir.is_relative_to(tmp_path / "replay")
+    assert commands.replay(run.subject, "0").startswith("wb.replay_layer(")
     with pytest.raises(UsageError, match="unknown layer"):
-        wb.replay_layer(run_dir, f"{name}x")
+        wb.replay_layer(run.path, "3")

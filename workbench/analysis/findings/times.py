@@ -55,6 +55,10 @@ _QUANTIZE = {
         "use one group, which the quantiser has (another network: retrain it)",
         "nn.ConvTranspose2d(channels, channels, 2, 2, groups=1)",
     ),
+    "a product that is no": (
+        "write it as a linear layer",
+        "F.linear(x, weight.T)  # for x @ weight",
+    ),
     "not a linear layer": (
         "export in int8, which quantises convolutions too",
         "int8",
