@@ -253,6 +253,32 @@ def test_double_constants_become_single():
     torch.testing.assert_close(exported.module()(x), module(x), rtol=1e-5, atol=1e-5)
 
 
+def overwritten(net, x):
+    """Two equal tensors, each of which is overwritten."""
+    one, other = torch.zeros(4, 8), torch.zeros(4, 8)
+    return one.add_(x), other.add_(x * 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [
+        (lambda net, x: (net.layers[0](x), net.layers[0](x).relu()), 1),
+        (lambda net, x: (x.exp().sum(-1), x.exp().sum(-1) + x.exp().sum(-1)), 4),
+        (lambda net, x: (x.exp(), (x + 1.0).exp()), 0),
+        (lambda net, x: (torch.dropout(x, 0.5, True), torch.dropout(x, 0.5, True)), 0),
+        (overwritten, 0),
+    ],
+)
+def test_what_is_computed_twice_is_computed_once(function, count):
+    module, x = Net(function, nn.Linear(8, 8)).eval(), torch.randn(4, 8)
+    exported = torch.export.export(module, (x,))
+    assert rewrite_operators(exported, ["duplicates"], "xnnpack")["duplicates"] == count
+    torch.manual_seed(0)
+    expected = module(x)
+    torch.manual_seed(0)
+    torch.testing.assert_close(exported.module()(x), expected)
+
+
 def test_every_remedy_has_its_code_and_its_name():
     """What has no code for a person is a matter of the quantiser, or of PyTorch's libraries."""
     assert {*REMEDIES} == {*REWRITES}
@@ -286,6 +312,45 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path):
     refused = wb.open_run(run.path).findings
     assert "pooling" not in set(refused["remedy"])
     assert refused["action"].str.contains("does not help").any()
+
+
+class Counted(Net):
+    """A network that counts how often its code runs."""
+
+    calls = 0
+
+    def forward(self, *x):
+        Counted.calls += 1
+        return super().forward(*x)
+
+
+@pytest.mark.ci
+def test_an_interruption_keeps_the_checks_before_and_a_profile_traces_once(tmp_path):
+    """A profile neither loads nor traces the model again; its inputs are recorded once."""
+    torch.manual_seed(0)
+    stem, head = nn.Conv2d(3, 16, 3, 2, 1), nn.Conv2d(16, 4, 1)
+
+    def pool(net, x):
+        x = fn.pad(stem(x).relu(), (2, 2, 2, 2), mode="reflect")
+        return head(fn.avg_pool2d(x, 3, 1, 1))
+
+    calls = {}
+
+    def interrupt(text, fraction):
+        stage = text.partition(": ")[2]
+        calls.setdefault(stage.partition(":")[0], Counted.calls)
+        if sum(name.startswith("trying ") for name in calls) == 2:
+            raise KeyboardInterrupt
+
+    brief = wb.MeasureOptions(processes=2, runs=4, cold_start=False, roof=False)
+    module, image = Counted(pool, stem, head).eval(), torch.randn(1, 3, 96, 96)
+    with pytest.raises(KeyboardInterrupt):
+        wb.profile(module, image, measure=brief, root=tmp_path, progress=interrupt)
+    assert {"trying pooling", "trying matrices"} < calls.keys()
+    assert calls["loading the model"] == calls["trying pooling"] == Counted.calls
+    (folder,) = (tmp_path / "runs").iterdir()
+    (kept,) = read_checks(folder)
+    assert kept.gain_ms and not kept.problem
 
 
 def quiet(text, fraction):

@@ -1,13 +1,19 @@
 """A layer alone: the right operators are compared, and the judgement says what intervals allow."""
 
 import dataclasses
+import shlex
 
 import pytest
+import torch
 from recorded import recorded
+from torch import nn
 
 import workbench as wb
+from workbench.analysis.findings import commands
 from workbench.errors import UsageError, WorkbenchError
-from workbench.models.loader import load_model, take_layer
+from workbench.export.lower import trace_model
+from workbench.export.part import extract_layer
+from workbench.models.loader import load_model
 from workbench.replay import compare_replay, describe_ratio, keys_of_layer
 
 
@@ -82,27 +88,25 @@ def get_example_inputs():
 def net(tmp_path_factory):
     path = tmp_path_factory.mktemp("net") / "net.py"
     path.write_text(MODEL)
-    return load_model(f"{path}:Net")
+    model = load_model(f"{path}:Net")
+    return model, trace_model(model).exported
 
 
-def test_a_layer_is_locked_with_the_inputs_that_it_gets(net):
-    layer = take_layer(net, "head")
+def test_a_layer_is_taken_with_the_inputs_that_it_gets(net):
+    model, exported = net
+    layer = extract_layer(model, exported, "head")
     (given,) = layer.example_inputs
     assert tuple(given.shape) == (1, 4)
     assert layer.name == "Net.head"
     assert "Net" in layer.input_source
-    expected = net.module(*net.example_inputs)
+    expected = model.module(*model.example_inputs)
     assert (layer.module(given) == expected).all()
 
 
-def test_an_unknown_layer_is_named_with_the_nearest(net):
-    with pytest.raises(UsageError, match="did you mean 'head'"):
-        take_layer(net, "heat")
-
-
-def test_a_layer_that_is_never_called_is_refused(net):
-    with pytest.raises(WorkbenchError, match="never called"):
-        take_layer(net, "unused")
+@pytest.mark.parametrize("layer", ["heat", "unused"])
+def test_a_layer_that_computes_nothing_is_refused(net, layer):
+    with pytest.raises(UsageError, match=f"unknown layer '{layer}'"):
+        extract_layer(*net, layer)
 
 
 def test_a_run_without_export_cannot_be_replayed(tmp_path):
@@ -116,12 +120,29 @@ def test_a_run_without_export_cannot_be_replayed(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_layer_of_a_run_is_measured_alone(tmp_path):
-    pte = wb.export_model("toy_cnn", root=tmp_path).path
-    run_dir = wb.measure(pte, options=wb.MeasureOptions(runs=4, processes=2), root=tmp_path).path
-    layer = wb.open_run(run_dir).layers.dropna(subset="module")
-    name = layer[layer["module"] != ""].nlargest(1, "own_ms")["module"].iloc[0]
-    replay = wb.replay_layer(run_dir, name, wb.MeasureOptions(runs=4, processes=2))
+def test_a_layer_of_a_run_is_measured_alone(tmp_path, cli):
+    """The command that a finding has for it names the model, which is code in a file."""
+    (tmp_path / "net.py").write_text(MODEL)
+    program = wb.export_model(f"{tmp_path}/net.py:Net", root=tmp_path / "out")
+    few = wb.MeasureOptions(runs=4, processes=2)
+    run = wb.measure(program, options=few, root=tmp_path / "out")
+    command = run.subject.complete_command(commands.replay(run.subject, "first"))
+    code, out, err = cli(*shlex.split(command)[1:], "--runs", "4", "--processes", "2")
+    assert code == 0, err
+    assert "first takes" in out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_layer_of_a_module_is_measured_in_its_process(tmp_path):
+    """All calls of the layer count, with the inputs that each has."""
+    layer = nn.Linear(64, 64)
+    module, x = nn.Sequential(layer, nn.ReLU(), layer), torch.randn(2, 64)
+    few = wb.MeasureOptions(runs=4, processes=2)
+    run = wb.measure(wb.export_model(module, x, root=tmp_path), options=few, root=tmp_path)
+    replay = wb.replay_layer(run.path, "0", few)
     assert (replay.times["alone_ms"] > 0).all()
-    assert name in replay.texts[0]
     assert replay.run_dir.is_relative_to(tmp_path / "replay")
+    assert commands.replay(run.subject, "0").startswith("wb.replay_layer(")
+    with pytest.raises(UsageError, match="unknown layer"):
+        wb.replay_layer(run.path, "3")

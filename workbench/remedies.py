@@ -197,6 +197,11 @@ _TABLE = (
         "layer(x)  # for torch.cat([layer(x[i : i + 1]) for i in range(n)])",
     ),
     Remedy(
+        "duplicates",
+        "what is computed twice computed once",
+        "y = layer(x)  # once, for all that read it",
+    ),
+    Remedy(
         "doubles",
         "constants in double precision as single precision",
         'self.register_buffer("table", table.float())',

@@ -1,16 +1,18 @@
 """Measure one layer of a run's model alone, and compare it with its times within the model."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from workbench.analysis.exports import trusted_spec
 from workbench.analysis.findings.gains import time_spent
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement, Run
+from workbench.analysis.trials import find_model
 from workbench.errors import UsageError, WorkbenchError
 from workbench.export.artifact import export_model
 from workbench.frames import format_range
@@ -19,6 +21,11 @@ from workbench.records.runs import LADDER_TOGGLE
 from workbench.run.ceilings import trusted_target
 from workbench.store import safe_name
 from workbench.workflow import measure
+
+if TYPE_CHECKING:  # these import PyTorch
+    from torch import nn
+
+    from workbench.models.loader import LoadedModel
 
 #: Times closer than this count as the same.
 SAME = 0.10
@@ -57,7 +64,7 @@ def replay_layer(
     layer: str,
     options: MeasureOptions = MeasureOptions(),
     *,
-    model: str = "",
+    model: LoadedModel | nn.Module | str = "",
     target: str = "",
     progress: Progress = silent,
 ) -> Replay:
@@ -76,14 +83,15 @@ def replay_layer(
     options
         How long to measure; toggle and threads are the run's.
     model
-        What ``load_model`` takes; by default the run's, if that is not code in a file.
+        The run's model, as `load_model` takes it. By default the module that this process exported,
+        else the run's, if that is not code in a file.
     target
         Where to run; by default where the run was made, if that was this machine.
 
     Raises
     ------
     UsageError
-        The model or the layer is unknown, or the run has no layers.
+        The model or the layer is unknown, the model another one by now, or the run has no layers.
     WorkbenchError
         The layer has no operator of its own in the run.
 
@@ -91,17 +99,16 @@ def replay_layer(
     --------
     >>> wb.replay_layer("out_vit_tiny/runs/RUN", "blocks.0.mlp").texts  # doctest: +SKIP
     """
-    from workbench.models.loader import load_model, take_layer  # imports PyTorch
+    from workbench.export.part import extract_layer  # imports PyTorch
 
     within = open_run(run_dir)
-    run = within.record
-    export = within.subject.export
+    run, export = within.record, within.subject.export
     if export is None:
         raise UsageError("the run's program was not exported here", where=run_dir)
     target = target or trusted_target(run, within.path)
-    spec = model or trusted_spec(export, Path(run_dir))
     progress(f"{layer}: exporting", 0.0)
-    part = take_layer(load_model(spec), layer)
+    loaded, trace = find_model(within, model or None)
+    part = extract_layer(loaded, trace.exported, layer)
     root = within.path.parent.parent / "replay" / safe_name(layer)
     exporting = ExportOptions(export.dtype, export.backend, rewrite=export.rewrite)
     program = export_model(part, options=exporting, root=root, progress=progress)

@@ -163,16 +163,6 @@ def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> di
     return {"program": name, "device": device, "build": build}
 
 
-def list_findings(findings: pd.DataFrame, top: int = 8) -> list[str]:
-    """The first findings: a title each, and below it where, gain and action."""
-    lines = []
-    for row in findings.head(top).to_dict("records"):
-        facts = {"where": describe_place(row), "gain": describe_gain(row), "do": row["action"]}
-        lines.append(f"{row['rank']}. {row['title']}")
-        lines += [f"   {name}: {text}" for name, text in facts.items() if text]
-    return lines
-
-
 def describe_place(row: dict[str, Any]) -> str:
     """The time and layers of a finding: ``10 % of the time, in classifier.3 (net.py:120)``."""
     time = "" if pd.isna(row["spent"]) else f"{100 * row['spent']:.0f} % of the time"

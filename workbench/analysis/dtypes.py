@@ -88,6 +88,8 @@ def explain_float(row: Mapping[str, Any], export: Export) -> str:
     cause = cannot_quantize(row, export.dtype, module_dtypes(export), group_size(export))
     if not cause and row["family"] == "deconvolution":
         return "a transposed convolution in groups: XNNPACK's quantiser has a pattern for one group"
+    if not cause and row["family"] == "gemm" and row.get("module_class") != "Linear":
+        return "a product that is no linear layer, of which XNNPACK's quantiser has a pattern"
     return cause or "no pattern of XNNPACK's quantiser has it"
 
 

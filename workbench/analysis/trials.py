@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,12 @@ from workbench.analysis.exports import trusted_spec
 from workbench.analysis.promises import BEST, keep_checks, read_checks
 from workbench.analysis.statistics import half_width
 from workbench.errors import UsageError
-from workbench.export.artifact import recall_model
+from workbench.export.artifact import recall_model, recall_trace
 from workbench.export.layers import count_calls
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import open_program
 from workbench.export.reload import read_options, reload_model
+from workbench.models.sources import reason
 from workbench.options import Progress, silent
 from workbench.process import silence
 from workbench.records.checks import Trial
@@ -30,12 +32,18 @@ from workbench.run.runner import Runner, find_runner, open_runner
 from workbench.run.session import RunnerSession
 
 if TYPE_CHECKING:  # these import PyTorch
+    from torch import nn
+
     from workbench.analysis.run import Measurement, Run
     from workbench.export.lower import Lowered, TracedModel
+    from workbench.export.part import Parts
     from workbench.models.loader import LoadedModel
 
-#: Restarts of both sides, and seconds that all of them are timed for.
-RESTARTS, SECONDS = 5, 0.5
+#: Restarts of both sides, and seconds that all of them are timed for. Of long parts, so many
+#: restarts are enough once these have taken as many seconds.
+RESTARTS, SECONDS, LEAST_RESTARTS, MOST_SECONDS = 5, 0.5, 3, 1.5
+#: From these seconds on, the first inference of a process tells how long one takes.
+_LONG_S = 0.02
 #: What a part that runs alone may take more or less than in its program, where other data is in the
 #: caches: of vit_tiny's attention and layer norms, 4 and 5 % of the time of their parts.
 APART = 0.05
@@ -87,16 +95,13 @@ def check_findings(
     >>> wb.check_findings(run)[0].gain_ms  # doctest: +SKIP
     0.163
     """
-    measurement = run.subject
-    export = measurement.export
-    if export is None:
-        return []
-    rewrites = _choose_remedies(run, export, top)
-    if not rewrites:
+    export = run.subject.export
+    rewrites = _choose_remedies(run, export, top) if export else []
+    if export is None or not rewrites:
         return []
     progress("loading the model", 0.0)
-    loaded, trace = _find_model(run, export, model, inputs)
-    runner = runner or find_runner()
+    loaded, trace = find_model(run, model, inputs)
+    bench = _Bench(loaded, trace, export, rewrites, run.subject, runner or find_runner())
     checks = []
     started = time.monotonic()
     for number, rewrite in enumerate(rewrites):
@@ -104,45 +109,51 @@ def check_findings(
             break
         progress(f"trying {rewrite.name}: {rewrite.text}", number / len(rewrites))
         with silence():
-            checks.append(_try(loaded, trace, export, rewrite, measurement, runner))
-    keep_checks(run.path, checks)
-    for each in run.measurements:  # which know only the findings from before
-        vars(each).pop("findings", None)
+            checks.append(bench.check(rewrite))
+        keep_checks(run.path, checks[-1:])
+        for each in run.measurements:  # which know only the findings from before
+            vars(each).pop("findings", None)
     return checks
 
 
 def _choose_remedies(run: Run, export: Export, top: int) -> list[Rewrite]:
     """What the first findings propose and nobody has tried: remedies, and delegated dtypes."""
-    tried = {check.remedy for check in read_checks(run.path) if check.program == export.sha256}
-    chosen: dict[tuple[str, str], Rewrite] = {}
+    checks = [check for check in read_checks(run.path) if check.program == export.sha256]
+    tried = {(check.remedy, check.text) for check in checks}
+    chosen: list[Rewrite] = []
     for row in run.subject.findings.head(top).to_dict("records"):
         name = row["remedy"]
-        if not name or name in tried:
-            continue
         if name in DTYPES and row["rule"] == "dtype outside":
-            chosen[name, ""] = Rewrite(name, f"the model in {name}", (), 1.0, None)
+            chosen.append(Rewrite(name, f"the model in {name}", (), 1.0, None))
         offers = [each for each in export.rewrites if each.name == name and each.parts]
         named = [each for each in offers if each.text in row["title"] + row["action"]]
-        chosen |= {(each.name, each.text): each for each in named or offers}
-    return list(chosen.values())
+        chosen += named or offers
+    return [each for each in dict.fromkeys(chosen) if (each.name, each.text) not in tried]
 
 
-def _find_model(
-    run: Run, export: Export, model: Any, inputs: Any
+def find_model(
+    run: Run, model: LoadedModel | nn.Module | str | None = None, inputs: Any = None
 ) -> tuple[LoadedModel, TracedModel]:
+    """The model of a run that was exported, as `check_findings` takes it, and its trace."""
     from workbench.export.lower import trace_model
     from workbench.models.inputs import choose_inputs
     from workbench.models.loader import load_model
 
-    recalled = recall_model(export.graph)
+    export = run.subject.export
+    assert export is not None
+    kept, recalled = recall_trace(export.graph), recall_model(export.graph)
+    if kept and model is None:
+        return kept
     if model is None and not recalled:
+        trusted_spec(export, run.path)
         if not export.spec:
             raise UsageError("the run's model was a module", where=run.path, hint="pass it")
-        trusted_spec(export, run.path)
     with silence():
         if model is not None:
+            options = read_options(export)
             inputs = recalled[1] if inputs is None and recalled else inputs
-            loaded = choose_inputs(load_model(model, inputs), read_options(export))
+            loaded = load_model(model, inputs, state_dict=options.state_dict or None)
+            loaded = choose_inputs(loaded, options)
         elif recalled:
             loaded = choose_inputs(load_model(*recalled), read_options(export))
         else:
@@ -153,51 +164,67 @@ def _find_model(
     return loaded, trace
 
 
-def _try(
-    model: LoadedModel, trace: TracedModel, export: Export, rewrite: Rewrite,
-    measurement: Measurement, runner: Runner,
-) -> Trial:  # fmt: skip
-    """The parts of one remedy, without and with it."""
-    from workbench.export.lower import lower_model, trace_model
-    from workbench.export.part import extract
+class _Bench:
+    """Where the remedies of one program are tried on its parts, which get their real inputs."""
 
-    whole = not rewrite.parts
-    check = Trial(export.sha256, rewrite.name, rewrite.text, parts=len(rewrite.parts) or 1)
-    names, tried = _choose_parts(rewrite)
-    options = replace(read_options(export), rewrite=export.rewrite, fresh=True)
-    changed = replace(options, rewrite=(*options.rewrite, rewrite.name))
-    if whole:
-        changed = replace(options, dtype=rewrite.name)
-    try:
-        part = model if whole else extract(model, trace.exported, names)
-        traced = trace if whole else trace_model(part)
-        before, after = (
-            lower_model(part, chosen, traced, remedies=False) for chosen in (options, changed)
+    def __init__(
+        self, model: LoadedModel, trace: TracedModel, export: Export, rewrites: Sequence[Rewrite],
+        measurement: Measurement, runner: Runner,
+    ) -> None:  # fmt: skip
+        self.model, self.trace, self.export = model, trace, export
+        self.measurement, self.runner = measurement, runner
+        self.options = replace(read_options(export), rewrite=export.rewrite, fresh=True)
+        self.names = [_choose_parts(rewrite)[0] for rewrite in rewrites]
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The parts of the model that all of the remedies change."""
+        from workbench.export.part import Parts
+
+        return Parts(self.model, self.trace.exported, self.names)
+
+    def check(self, rewrite: Rewrite) -> Trial:
+        """What one remedy brings; a problem instead if it could not be tried."""
+        check = Trial(self.export.sha256, rewrite.name, rewrite.text, len(rewrite.parts) or 1)
+        try:
+            before, after = self._lower(rewrite)
+            sqnr_db = _compare(before, after, self.export.dtype)
+            if rewrite.parts and rewrite.name not in after.rewrite:
+                return replace(check, problem="it does not apply to the part alone")
+            if sqnr_db is not None and sqnr_db < PRECISIONS[self.export.dtype].least_sqnr_db:
+                return replace(check, problem=f"the outputs differ: {sqnr_db:.1f} dB")
+            blocks = _measure(before, after, self.measurement, self.runner)
+        except Exception as error:  # the model's operators run in here, and may raise anything
+            return replace(check, problem=f"could not be tried: {reason(error)[:120]}")
+        gains, tried = blocks[:, 0] - blocks[:, 1], _choose_parts(rewrite)[1]
+        scale, gain = check.parts / tried, float(gains.mean())
+        half = float(half_width(gains)) + APART * float(blocks[:, 0].mean())
+        return replace(
+            check,
+            tried=tried,
+            restarts=len(blocks),
+            before_ms=float(blocks[:, 0].mean()),
+            after_ms=float(blocks[:, 1].mean()),
+            gain_ms=scale * gain,
+            low_ms=scale * (gain - half),
+            high_ms=scale * (gain + half),
+            sqnr_db=sqnr_db,
+            delegates=(_count(before, "delegate"), _count(after, "delegate")),
+            kernels=(_count(before, "kernel"), _count(after, "kernel")),
         )
-        sqnr_db = _compare(before, after, export.dtype)
-        if not whole and rewrite.name not in after.rewrite:
-            return replace(check, problem="it does not apply to the part alone")
-        if sqnr_db is not None and sqnr_db < PRECISIONS[export.dtype].least_sqnr_db:
-            return replace(check, problem=f"the outputs differ: {sqnr_db:.1f} dB")
-        blocks = _measure(before, after, measurement, runner)
-    except Exception as error:  # the model's operators run in here, and may raise anything
-        return replace(check, problem=f"could not be tried: {str(error).splitlines()[0][:120]}")
-    gains = blocks[:, 0] - blocks[:, 1]
-    scale, gain = check.parts / tried, float(gains.mean())
-    half = float(half_width(gains)) + APART * float(blocks[:, 0].mean())
-    return replace(
-        check,
-        tried=tried,
-        restarts=len(blocks),
-        before_ms=float(blocks[:, 0].mean()),
-        after_ms=float(blocks[:, 1].mean()),
-        gain_ms=scale * gain,
-        low_ms=scale * (gain - half),
-        high_ms=scale * (gain + half),
-        sqnr_db=sqnr_db,
-        delegates=(_count(before, "delegate"), _count(after, "delegate")),
-        kernels=(_count(before, "kernel"), _count(after, "kernel")),
-    )
+
+    def _lower(self, rewrite: Rewrite) -> list[Lowered]:
+        """The parts of a remedy without and with it; all of the model in another dtype."""
+        from workbench.export.lower import lower_model, trace_model
+
+        part, trace = self.model, self.trace
+        changed = replace(self.options, dtype=rewrite.name)
+        if rewrite.parts:
+            part = self.parts.extract(_choose_parts(rewrite)[0])
+            trace = trace_model(part)
+            changed = replace(self.options, rewrite=(*self.options.rewrite, rewrite.name))
+        sides = self.options, changed
+        return [lower_model(part, options, trace, remedies=False) for options in sides]
 
 
 def _choose_parts(rewrite: Rewrite) -> tuple[list[str], int]:
@@ -247,7 +274,14 @@ def _measure(
             _write(lowered, Path(scratch) / name, how)
             for name, lowered in (("before", before), ("after", after))
         ]
-        return np.array([_restart(sides, runner) for _ in range(RESTARTS)])
+        blocks: list[tuple[float, float]] = []
+        started = time.monotonic()
+        while len(blocks) < RESTARTS:
+            blocks.append(_restart(sides, runner))
+            is_late = time.monotonic() - started > MOST_SECONDS
+            if is_late and len(blocks) >= LEAST_RESTARTS:
+                break
+        return np.array(blocks)
 
 
 def _write(lowered: Lowered, folder: Path, how: Sequence[str]) -> list[str]:
@@ -273,7 +307,7 @@ def _restart(sides: Sequence[Sequence[str]], runner: Runner) -> tuple[float, flo
             sessions.append(open_runner(runner, flags, timeout_s=_TIMEOUT_S))
         counts = [_count_inferences(session) for session in sessions]
         times: tuple[list[int], list[int]] = ([], [])
-        for turn in range(4):
+        for turn in range(4 if max(counts) > 1 else 2):
             for place in (0, 1) if turn % 2 == 0 else (1, 0):
                 times[place].extend(sessions[place].run(counts[place], traced=False).cpu_ns)
         before, after = (float(np.median(each)) / 1e6 for each in times)
@@ -285,7 +319,8 @@ def _restart(sides: Sequence[Sequence[str]], runner: Runner) -> tuple[float, flo
 
 def _count_inferences(session: RunnerSession) -> int:
     """How many inferences fit into the turn of one side, after a warm-up."""
-    session.run(1, traced=False)
-    nanoseconds = min(session.run(3, traced=False).wall_ns)
+    nanoseconds = min(session.run(1, traced=False).wall_ns)
+    if nanoseconds < 1e9 * _LONG_S:
+        nanoseconds = min(session.run(3, traced=False).wall_ns)
     seconds = SECONDS / RESTARTS / 8
     return int(np.clip(seconds * 1e9 / max(nanoseconds, 1), 1, 2000))

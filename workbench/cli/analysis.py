@@ -132,7 +132,8 @@ def findings(
     model: str,
 ) -> Output:  # fmt: skip
     """List optimisation opportunities, the most promising first."""
-    from workbench.analysis.describe import NO_PROGRAM, describe_latency, list_findings
+    from workbench.analysis.describe import NO_PROGRAM, describe_latency
+    from workbench.analysis.findings.commands import list_findings
     from workbench.analysis.open import open_run
     from workbench.frames import EMULATED
 
@@ -148,7 +149,7 @@ def findings(
     found = measurement.findings
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": found}
     time = EMULATED if measurement.emulated else describe_latency(measurement.statistics)
-    lines = [f"{measurement.label}: {time}", *list_findings(found, len(found))]
+    lines = [f"{measurement.label}: {time}", *list_findings(found, measurement, len(found))]
     lines += [] if len(found) else ["no findings"]
     step = "change the model, export it, and run `workbench run OLD.pte --against NEW.pte`"
     return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record, step=step)

@@ -252,7 +252,7 @@ def profile(
         beside.submit(build_runner)
         click.get_current_context().call_on_close(beside.shutdown)
     from workbench import workflow
-    from workbench.analysis.describe import list_findings
+    from workbench.analysis.findings.commands import list_findings
     from workbench.report.artifacts import outline_run
     from workbench.run.execute import optional
 
@@ -280,7 +280,7 @@ def profile(
                 profiles.append(outline_run(found) | record)
                 if not quiet:
                     yield from (*_summarize(found), *show_categories(found))
-                    yield from list_findings(found.findings, 3)
+                    yield from list_findings(found.findings, found.subject, 3)
             if page.is_file():
                 yield f"report: {page}"
 

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 from workbench import store, upstream
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
 from workbench.export.layers import count_calls
+from workbench.export.make import Subject, make_program
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
 from workbench.frames import format_size, plural
-from workbench.models.sources import hash_contents, list_python_files, reason
+from workbench.models.sources import hash_contents, list_python_files
 from workbench.options import (
     ALL,
     COMMON_REWRITES,
@@ -44,14 +45,11 @@ if TYPE_CHECKING:  # these import PyTorch
 
     from workbench.export.lower import Lowered, TracedModel
     from workbench.models.loader import LoadedModel
-    from workbench.records.runs import Fidelity
 
-#: Below this SQNR, a warning names the noisiest layers; and as many are recorded.
-LOW_SQNR_DB, NOISY_LAYERS = 20, 20
+#: Below this SQNR, a warning names the noisiest layers.
+LOW_SQNR_DB = 20
 #: From this size on, what an export leaves is freed at once, which takes half a second.
 LARGE_BYTES = 2**25
-#: Seconds after which no further rewrite is tried on a program that fails or is wrong.
-_TRIALS_S = 60.0
 #: Folders whose code decides what an export is.
 _EXPORTER = [Path(__file__).parents[1] / name for name in ("export", "models", "records")]
 
@@ -135,12 +133,30 @@ def _export_model(
     options = apply_recipe(options)
     options = replace(options, rewrite=expand_rewrites(options.rewrite))
     _check_options(options)
+    subject = _prepare(model, inputs, options, name, root, report)
+    if program := _reuse(subject):
+        report(f"{subject.pte.name}: up to date", 1.0)
+    else:
+        started = time.perf_counter()
+        with silence():
+            lowered, checked = make_program(subject, report)
+        seconds = time.perf_counter() - started
+        stack.enter_context(store.lock_writers(subject.pte.parent))
+        # Another process may have exported the same meanwhile.
+        program = _reuse(subject) or _write(subject, lowered, checked, seconds, report)
+    _report_problems(program, report)
+    return program
+
+
+def _prepare(
+    model: LoadedModel | nn.Module | str, inputs: Any, options: ExportOptions, name: str,
+    root: str | os.PathLike[str] | None, report: Progress,
+) -> Subject:  # fmt: skip
+    """Load and trace a model."""
     report("importing torch", 0.0)
-    from workbench.export import accuracy, failure
-    from workbench.export.differences import describe_differences
     from workbench.export.lower import trace_model
-    from workbench.models.inputs import choose_inputs, name_dimensions
-    from workbench.models.loader import SEED, LoadedModel, load_model
+    from workbench.models.inputs import choose_inputs
+    from workbench.models.loader import LoadedModel, load_model
 
     given, plain = model, isinstance(model, str) and inputs is None and not name
     if not isinstance(model, LoadedModel):
@@ -150,58 +166,31 @@ def _export_model(
     model = choose_inputs(model, options)
     report(f"tracing {model.name}", 0.1)
     trace = trace_model(model)
-    _remember(trace.graph, given, inputs, model)
+    _remember(trace, given, inputs, model)
     made_from = _list_sources(trace, options)
     pte = _pte_path(model.name, options, root)
     if not plain and model is not given:
         root = Path(root) if root else store.default_root(model.name)
         digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
         pte = _pte_path(f"{model.name}-{digest[:8]}", options, root)
-    cached = _reuse(pte, made_from, options)
-    if cached:
-        report(f"{pte.name}: up to date", 1.0)
-        _report_problems(cached, report)
-        return cached
-    started = time.perf_counter()
-    with silence():
-        report("running the PyTorch model", 0.1)
-        with failure.explain(failure.FORWARD, model.origin):
-            expected = accuracy.run_eagerly(model.module, model.example_inputs, model.kwargs)
-        lowered = _lower(model, options, trace, report)
-        report("comparing the outputs with the PyTorch model's", 0.8)
-        checked = _check(lowered, expected, options.dtype, pte, report)
-        if "problem" in checked:
-            checked["problem"] += _find_cure(model, options, trace, expected, report)
-    seconds = time.perf_counter() - started
+    return Subject(model, trace, options, made_from, pte, str(given) if plain else "")
 
-    asked = {
-        "module_dtypes": ", ".join(f"{path}={dtype}" for path, dtype in options.module_dtypes),
-        "group_size": str(options.group_size) * (options.group_size != GROUP_SIZE),
-        "channels_last": "yes" * options.channels_last,
-    }
-    stack.enter_context(store.lock_writers(pte.parent))
-    # Another process may have exported the same meanwhile.
-    cached = _reuse(pte, made_from, options)
-    if cached:
-        _report_problems(cached, report)
-        return cached
+
+def _write(
+    subject: Subject, lowered: Lowered, checked: dict[str, Any], seconds: float, report: Progress
+) -> Program:
+    """Write a program and the files beside it, the record last."""
+    from workbench.export.differences import describe_differences
+    from workbench.models.inputs import name_dimensions
+
+    model, options, pte = subject.model, subject.options, subject.pte
     report(f"writing {pte.name}", 0.95)
     store.export_record_path(pte).unlink(missing_ok=True)
     saved = _write_inputs(lowered.inputs, lowered.arguments, name_dimensions(model), pte)
-    etrecord = pte.with_name(f"{pte.name}.etrecord")
-    if lowered.etrecord:
-        store.write_changed(etrecord, lowered.etrecord)
-    else:
-        etrecord.unlink(missing_ok=True)
-        if options.etrecord:
-            report(f"warning: {pte.name}: no ETRecord: PyTorch cannot serialise this graph", 0.95)
     layers = store.save_layers(lowered.layers, store.layers_path(pte))
+    files = [*_write_etrecord(subject, lowered, report), layers]
     store.write_changed(pte, lowered.pte)
     sha256 = hashlib.sha256(lowered.pte).hexdigest()
-    files = [etrecord, layers] if lowered.etrecord else [layers]
-    weights = f"as the model makes them, torch seed {SEED}"
-    if model.weights is not None:
-        weights = f"{model.weights.name}, SHA-256 {store.sha256_of(model.weights)[:16]}"
     calls = count_calls(lowered.layers, "kernel").items()
     kernels = sorted(calls, key=lambda item: (-item[1], item[0]))
     export = Export(
@@ -219,54 +208,89 @@ def _export_model(
         versions=versions(),
         seconds=round(seconds, 3),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        etrecord=etrecord.name if lowered.etrecord else "",
+        etrecord=files[0].name if lowered.etrecord else "",
         layers=layers.name,
         source=model.source,
-        weights=weights,
-        options={name: text for name, text in (asked | lowered.notes).items() if text},
+        weights=_describe_weights(model),
+        options={name: text for name, text in _describe_options(options, lowered) if text},
         partition=lowered.partition,
         rewrites=lowered.rewrites,
         rewrite=lowered.rewrite,
-        graph=trace.graph,
+        graph=subject.trace.graph,
         missing=upstream.find_missing(),
-        differences=describe_differences(model, options, trace.exported, lowered.arguments),
+        differences=describe_differences(model, options, subject.trace.exported, lowered.arguments),
         **checked,
-        made_from=made_from,
-        spec=str(given) if plain else "",
+        made_from=subject.made_from,
+        spec=subject.spec,
         files={file.name: store.sha256_of(file) for file in files}
         | {tensor.file: tensor.sha256 for tensor in saved},
     )
     store.save_export(export, pte.parent)
-    program = Program(pte, sha256, export, len(lowered.pte))
-    _report_problems(program, report)
-    return program
+    return Program(pte, sha256, export, len(lowered.pte))
+
+
+def _write_etrecord(subject: Subject, lowered: Lowered, report: Progress) -> list[Path]:
+    """The file of an ETRecord, if one is wanted and PyTorch can serialise it."""
+    pte = subject.pte
+    path = pte.with_name(f"{pte.name}.etrecord")
+    if lowered.etrecord:
+        store.write_changed(path, lowered.etrecord)
+        return [path]
+    path.unlink(missing_ok=True)
+    if subject.options.etrecord:
+        report(f"warning: {pte.name}: no ETRecord: PyTorch cannot serialise this graph", 0.95)
+    return []
+
+
+def _describe_weights(model: LoadedModel) -> str:
+    from workbench.models.loader import SEED
+
+    if model.weights is None:
+        return f"as the model makes them, torch seed {SEED}"
+    return f"{model.weights.name}, SHA-256 {store.sha256_of(model.weights)[:16]}"
+
+
+def _describe_options(options: ExportOptions, lowered: Lowered) -> Iterator[tuple[str, str]]:
+    """The options beside dtype and backend that differ from the default, and what was done."""
+    yield "module_dtypes", ", ".join(f"{path}={dtype}" for path, dtype in options.module_dtypes)
+    yield "group_size", str(options.group_size) * (options.group_size != GROUP_SIZE)
+    yield "channels_last", "yes" * options.channels_last
+    yield from lowered.notes.items()
 
 
 #: Modules that were exported, with the inputs that were given, by their graphs, as long as they are
 #: in use.
 _EXPORTED: dict[str, tuple[weakref.ref[Any], Any]] = {}
-_KEPT: ContextVar[list[Any] | None] = ContextVar("kept", default=None)
+#: Models with their traces by their graphs, while `keep_models` keeps them.
+_KEPT: ContextVar[dict[str, tuple[LoadedModel, TracedModel]] | None] = ContextVar(
+    "kept", default=None
+)
 
 
-def _remember(graph: str, given: Any, inputs: Any, model: LoadedModel) -> None:
+def _remember(trace: TracedModel, given: Any, inputs: Any, model: LoadedModel) -> None:
     module = getattr(given, "module", given)
     if isinstance(given, str):
         module, inputs = model.module, (model.example_inputs or model.kwargs)
     with contextlib.suppress(TypeError):  # a class of the user's may refuse references
-        _EXPORTED[graph] = (weakref.ref(module), inputs)
+        _EXPORTED[trace.graph] = (weakref.ref(module), inputs)
     kept = _KEPT.get()
     if kept is not None:
-        kept.append(module)
+        kept[trace.graph] = (model, trace)
 
 
 @contextlib.contextmanager
 def keep_models() -> Iterator[None]:
-    """Keep the models that are exported meanwhile, so that remedies can be tried on them."""
-    token = _KEPT.set([])
+    """Keep what is exported meanwhile with its trace, which shares its weights, to try remedies."""
+    token = _KEPT.set({})
     try:
         yield
     finally:
         _KEPT.reset(token)
+
+
+def recall_trace(graph: str) -> tuple[LoadedModel, TracedModel] | None:
+    """A model that `keep_models` keeps, and its trace."""
+    return (_KEPT.get() or {}).get(graph)
 
 
 def recall_model(graph: str) -> tuple[Any, Any] | None:
@@ -276,9 +300,10 @@ def recall_model(graph: str) -> tuple[Any, Any] | None:
     return None if module is None else (module, inputs)
 
 
-def _reuse(pte: Path, made_from: dict[str, str], options: ExportOptions) -> Program | None:
+def _reuse(subject: Subject) -> Program | None:
     """An export that is up to date and has an ETRecord if one is wanted."""
-    cached = None if options.fresh else _open_export(pte, made_from)
+    options = subject.options
+    cached = None if options.fresh else _open_export(subject.pte, subject.made_from)
     has_etrecord = bool(cached and cached.export and cached.export.etrecord)
     return cached if has_etrecord or not options.etrecord else None
 
@@ -364,146 +389,6 @@ def _report_problems(program: Program, report: Progress) -> None:
         raise ExportError(export.problem, where=pte, hint=f"the program is kept; {does}")
     for problem in list_problems(export) if export else ():
         report(f"warning: {pte.name}: {problem}", 0.0)
-
-
-def _lower(
-    model: LoadedModel, options: ExportOptions, trace: TracedModel, progress: Progress
-) -> Lowered:
-    """Lower a model; if that fails, the error names an option with which it does not."""
-    from workbench.export.lower import lower_model
-
-    try:
-        return lower_model(model, options, trace, progress)
-    except ExportError as error:
-        for option, changed in _list_ways(model, options, trace, error):
-            progress(f"trying {option}", 0.4)
-            with contextlib.suppress(WorkbenchError):
-                lower_model(model, changed, trace, remedies=False)
-                instead = f"; or {error.hint}" if changed.backend != options.backend else ""
-                error.hint = f"{option} exports it (tried){instead if error.hint else ''}"
-                break
-        raise
-
-
-def _list_ways(
-    model: LoadedModel, options: ExportOptions, trace: TracedModel, error: ExportError
-) -> Iterator[tuple[str, ExportOptions]]:
-    """What else may lower a model, as an option and all options: rewrites, then other kernels."""
-    from workbench.export.control_flow import has_bodies
-    from workbench.export.failure import LOWERING
-    from workbench.export.lower import suggest_rewrites
-
-    for names in _list_trials(suggest_rewrites(model, options, trace)):
-        yield f"--rewrite {','.join(names)}", _with_rewrites(options, names)
-    if options.backend != "xnnpack" or not error.what.startswith(LOWERING):
-        return
-    if not PRECISIONS[options.dtype].quantizes:
-        yield "--backend portable", replace(options, backend="portable")
-    elif has_bodies(trace.exported):
-        portable = replace(options, backend="portable", dtype="fp32", module_dtypes=())
-        yield "--backend portable --dtype fp32", portable
-
-
-def _find_cure(
-    model: LoadedModel, options: ExportOptions, trace: TracedModel, expected: list[Any],
-    progress: Progress,
-) -> str:  # fmt: skip
-    """Which rewrite makes a wrong program right, as the end of a sentence; each is tried."""
-    from workbench.export.lower import lower_model, suggest_rewrites
-
-    least_db = PRECISIONS[options.dtype].least_sqnr_db
-    for names in _list_trials(suggest_rewrites(model, options, trace)):
-        progress(f"its outputs are wrong: trying {', '.join(names)}", 0.9)
-        # What fails, or has other outputs, cures nothing.
-        with contextlib.suppress(WorkbenchError, RuntimeError, ValueError):
-            other = lower_model(model, _with_rewrites(options, names), trace, remedies=False)
-            fidelity, problem, _ = _judge(other, expected, least_db)
-            if not problem:
-                ratios = [each.sqnr_db for each in fidelity if each.sqnr_db is not None]
-                ratio = f": {min(ratios):.1f} dB" if ratios else ""
-                return f"; --rewrite {','.join(names)} avoids it (tried{ratio})"
-    return ""
-
-
-def _list_trials(names: list[str]) -> Iterator[list[str]]:
-    """Each of some rewrites alone, then all of them, until the time for trials is over."""
-    until = time.monotonic() + _TRIALS_S
-    for trial in [[name] for name in names] + ([names] if len(names) > 1 else []):
-        if time.monotonic() < until:
-            yield trial
-
-
-def _with_rewrites(options: ExportOptions, names: list[str]) -> ExportOptions:
-    return replace(options, rewrite=(*options.rewrite, *names))
-
-
-def _check(
-    lowered: Lowered, expected: list[Any], dtype: str, pte: Path, progress: Progress
-) -> dict[str, Any]:
-    """What a comparison of the program with the PyTorch model adds to the record."""
-    from workbench.export import accuracy
-
-    bundle = pte.with_suffix(".wrong.bp")
-    bundle.unlink(missing_ok=True)
-    try:
-        fidelity, problem, wrong_output = _judge(lowered, expected, PRECISIONS[dtype].least_sqnr_db)
-    except RuntimeError as error:
-        return {"problem": f"it does not run here: {error}", "runs": False}
-    except ValueError as error:
-        return {"problem": str(error)}
-    found: dict[str, Any] = {"fidelity": fidelity}
-    # Noise of layers does not explain what its quantised graph has not.
-    if lowered.measure_noise and wrong_output is None:
-        progress("measuring the quantisation noise of each layer", 0.9)
-        try:
-            found["noise"] = lowered.measure_noise()[:NOISY_LAYERS]
-        except Exception as error:  # the model's operators run in here, and may raise anything
-            progress(f"the noise of its layers is unknown: {reason(error)}", 0.9)
-    if not problem:
-        return found
-    cause = accuracy.coarse_kernels(DTYPES[dtype], count_calls(lowered.layers, "kernel"))
-    if lowered.find_wrong_part and not cause:
-        progress("looking for the smallest part that is wrong", 0.9)
-        number = wrong_output
-        if number is None:
-            number = next(each.output for each in fidelity if each.faithful is False)
-        with contextlib.suppress(Exception):  # as above; a failure costs this part only
-            if wrong := lowered.find_wrong_part(number):
-                store.atomic_write(bundle, wrong[1])
-                text = f"{wrong[0]}: attach {bundle.name} to an issue of pytorch/executorch"
-                lowered.notes["smallest wrong part"] = text
-    return found | {"problem": f"{problem}; likely cause: {cause}" if cause else problem}
-
-
-#: The program of a quantised graph has at most so much more noise than the graph in PyTorch; above
-#: so few decibels it matters.
-_MOST_GAP_DB, _CLEAR_DB = 6.0, 40.0
-
-
-def _judge(
-    lowered: Lowered, expected: list[Any], least_db: float
-) -> tuple[tuple[Fidelity, ...], str, int | None]:
-    """A program's fidelity, what is wrong with it, and which output differs from its own graph's.
-
-    A quantised program is also compared with its quantised graph in PyTorch: what it has less is no
-    noise of quantisation. RuntimeError if it does not run, ValueError if shapes differ.
-    """
-    from workbench.export import accuracy
-
-    outputs = accuracy.run_program(lowered.pte, lowered.inputs, lowered.layers)
-    fidelity = accuracy.compare_with_model(outputs, expected, least_db)
-    problem = accuracy.describe_problem(fidelity)
-    if lowered.run_graph is None:
-        return fidelity, problem, None
-    graph = accuracy.compare_with_model(lowered.run_graph(), expected, least_db)
-    for ours, theirs in zip(fidelity, graph, strict=True):
-        if ours.sqnr_db is None or theirs.sqnr_db is None or ours.sqnr_db > _CLEAR_DB:
-            continue
-        if theirs.sqnr_db - ours.sqnr_db > _MOST_GAP_DB:
-            text = f"output {ours.output} has an SQNR of {ours.sqnr_db:.1f} dB, its quantised graph"
-            text += f" in PyTorch {theirs.sqnr_db:.1f} dB: ExecuTorch computes it wrongly"
-            return fidelity, text, ours.output
-    return fidelity, problem, None
 
 
 def _write_inputs(

@@ -284,6 +284,12 @@ def is_float(node: Node, most: int = MOST_ELEMENTS) -> bool:
     return floating and 0 < elements(node) <= most
 
 
+def overwrites(node: Node) -> bool:
+    """Whether a node changes one of its operands."""
+    schema = find_schema(node.target)
+    return schema is not None and schema.is_mutable
+
+
 def is_pure(node: Node) -> bool:
     """Whether a node computes the same at every call, and changes nothing that others read."""
     target: Any = function_of(node)

@@ -172,25 +172,14 @@ def lower_model(
     upstream's documented lines.
     """
     progress("importing ExecuTorch", 0.15)
-    from executorch.runtime import Runtime
+    import executorch.runtime  # noqa: F401  # which takes seconds
 
-    dtype, backend = options.dtype, options.backend
-    torch_dtype = getattr(torch, DTYPES[dtype])
-    progress(f"exporting in {dtype}", 0.2)
-    with failure.explain(failure.FORWARD, model.origin):
-        module, traced_graph = trace.module, None
-        args, kwargs = model.example_inputs, model.kwargs
-        traced = model.traced_inputs or (args, kwargs)
-        if _needs_cast(model, torch_dtype):
-            module = copy.deepcopy(module).to(torch_dtype)
-            (args, kwargs), traced = cast_floats(((args, kwargs), traced), torch_dtype)
-        elif not options.rewrite:  # which would change it for others
-            traced_graph = trace.exported
+    backend, precision = options.backend, PRECISIONS[options.dtype]
+    progress(f"exporting in {options.dtype}", 0.2)
+    module, graph, run, traced = _cast(model, options, trace)
     counts: Counter[str] = Counter()
-    exported, searched, notes, noise = _quantize(
-        module, traced_graph, (args, kwargs), traced, model, options, counts
-    )
-    failure.check_operands(exported, dtype, model.origin)
+    exported, searched, notes, noise = _quantize(module, graph, run, traced, model, options, counts)
+    failure.check_operands(exported, options.dtype, model.origin)
     if "slices" in options.rewrite:
         exported = unroll_recurrences(exported)
     counts += rewrite_operators(exported, options.rewrite, backend)
@@ -201,19 +190,71 @@ def lower_model(
         made = _lower(exported, options, model.metadata, counts)
         etrecord = _write_etrecord(made.program) if options.etrecord else b""
         layers = describe_program(made.program)
-    names = Runtime.get().operator_registry.operator_names
-    if missing := sorted(count_calls(layers, "kernel").keys() - names):
-        raise failure.no_kernel_error(missing, made.program.exported_program(), model.origin)
+    _check_kernels(made, layers, model.origin)
     rewrites: tuple[Rewrite, ...] = ()
     if remedies:
         progress("looking for remedies", 0.7)
         operators, outside = _list_origins(made)
         rewrites = offer_rewrites(searched, backend, operators, outside, options.rewrite)
-    _, args, kwargs = bind_constants(module, args, kwargs)
+    _, args, kwargs = bind_constants(module, *run)
     inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
     pte = made.program.buffer
     arguments, outputs = read_interface(pte)
-    if PRECISIONS[dtype].quantizes:
+    run_graph = None
+    if precision.quantizes == "graph":
+        run_graph = partial(accuracy.run_eagerly, exported.module(), args, kwargs)
+
+    def reduce(output: int) -> tuple[str, bytes] | None:
+        from workbench.export.reduce import find_wrong_part
+
+        least_db = _PART_DB if precision.quantizes else precision.least_sqnr_db
+        return find_wrong_part(
+            exported, inputs, output, lambda part: _lower(part, options, {}).program, least_db
+        )
+
+    return Lowered(
+        pte, etrecord, inputs, arguments, outputs, layers,
+        notes | _describe_changes(made, layers, options, counts), made.partition,
+        tuple(name for name in options.rewrite if counts[name]), rewrites,
+        noise, None if precision.quantizes == "weights" else reduce, run_graph,
+    )  # fmt: skip
+
+
+def _cast(
+    model: LoadedModel, options: ExportOptions, trace: TracedModel
+) -> tuple[nn.Module, ExportedProgram | None, Call, Call]:
+    """The traced module in a dtype, its trace if that holds there, and what it is run on.
+
+    The last is what it is traced on.
+    """
+    dtype = getattr(torch, DTYPES[options.dtype])
+    module, graph = trace.module, None
+    run = model.example_inputs, model.kwargs
+    traced = model.traced_inputs or run
+    with failure.explain(failure.FORWARD, model.origin):
+        if _needs_cast(model, dtype):
+            module = copy.deepcopy(module).to(dtype)
+            run, traced = cast_floats((run, traced), dtype)
+        elif not options.rewrite:  # which would change it for others
+            graph = trace.exported
+    return module, graph, run, traced
+
+
+def _check_kernels(made: _Made, layers: Layers, origin: str) -> None:
+    """ExportError if the runtime of this machine has no kernel for an operator."""
+    from executorch.runtime import Runtime
+
+    names = Runtime.get().operator_registry.operator_names
+    if missing := sorted(count_calls(layers, "kernel").keys() - names):
+        raise failure.no_kernel_error(missing, made.program.exported_program(), origin)
+
+
+def _describe_changes(
+    made: _Made, layers: Layers, options: ExportOptions, counts: Counter[str]
+) -> dict[str, str]:
+    """What was quantised, what the documented lines lack, and what was rewritten."""
+    notes = {}
+    if PRECISIONS[options.dtype].quantizes:
         quantized, products = count_quantized(layers)
         notes["quantized"] = f"{quantized} of {products} convolutions and matrix products"
     if made.needs:
@@ -221,25 +262,7 @@ def lower_model(
     if options.rewrite:
         done = sorted(f"{count} {name}" for name, count in counts.items() if count)
         notes["rewritten"] = ", ".join(done) or "nothing"
-
-    quantizes = PRECISIONS[dtype].quantizes
-    run_graph = None
-    if quantizes == "graph":
-        run_graph = partial(accuracy.run_eagerly, exported.module(), args, kwargs)
-
-    def reduce(output: int) -> tuple[str, bytes] | None:
-        from workbench.export.reduce import find_wrong_part
-
-        least_db = _PART_DB if quantizes else PRECISIONS[dtype].least_sqnr_db
-        return find_wrong_part(
-            exported, inputs, output, lambda part: _lower(part, options, {}).program, least_db
-        )
-
-    return Lowered(
-        pte, etrecord, inputs, arguments, outputs, layers, notes, made.partition,
-        tuple(name for name in options.rewrite if counts[name]), rewrites,
-        noise, None if quantizes == "weights" else reduce, run_graph,
-    )  # fmt: skip
+    return notes
 
 
 def _needs_cast(model: LoadedModel, dtype: torch.dtype) -> bool:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from workbench.errors import UsageError
+from workbench.errors import UsageError, unknown_name
+from workbench.export.quantize import module_path
 from workbench.upstream import tree_leaves, tree_map_tensors
 
 if TYPE_CHECKING:
@@ -68,55 +71,78 @@ def cut_out(
     return GraphModule(module, graph), inputs
 
 
-def extract(
-    model: LoadedModel, exported: ExportedProgram, names: Collection[str], margin: int = 1
-) -> LoadedModel:
-    """The part of a traced model around some operators, as a model with its real inputs.
+class Parts:
+    """Parts of a traced model as models with their real inputs: the model is run once for all.
 
     Parameters
     ----------
     model
-        The model, whose example inputs are run once.
+        The model.
     exported
-        Its trace, in the dtype that it has there.
+        Its trace, with its example inputs, in the dtype that it has there.
     names
-        Operators of the trace.
+        The operators of each part.
     margin
-        So many operators before and after them are taken along: what is delegated with them.
-
-    Raises
-    ------
-    UsageError
-        The trace has no such operators.
+        So many operators before and after each are taken along: what is delegated with them.
     """
-    module = exported.module()
-    nodes = [node for node in module.graph.nodes if node.op == "call_function"]
-    chosen = {node for node in nodes if node.name in {*names}}
-    if not chosen:
-        raise UsageError("these operators are not in the model", where=", ".join(sorted(names)[:3]))
-    for _ in range(margin):
-        around = {other for node in chosen for other in (*node.all_input_nodes, *node.users)}
-        chosen |= {node for node in around if node.op == "call_function"}
-    # What a tuple has is read by calls that belong to it.
-    chosen |= {user for node in chosen for user in node.users if user.name.startswith("getitem")}
-    part = [node for node in nodes if node in chosen]
-    results = [
-        node for node in part
-        if isinstance(node.meta.get("val"), torch.Tensor)
-        and (not node.users or any(user not in chosen for user in node.users))
-    ]  # fmt: skip
-    inputs = tree_leaves(exported.example_inputs)
-    values = record_values(module, inputs, list_sources(part))
-    graph, given = cut_out(module, part, values, results)
-    return replace(
-        model,
-        name=f"a part of {model.name}",
-        module=graph,
-        example_inputs=tuple(given),
-        kwargs={},
-        dynamic_shapes=None,
-        input_source=f"what these operators read in {model.name}",
-        calibration=(),
-        traced_inputs=None,
-        metadata={},
-    )
+
+    def __init__(
+        self, model: LoadedModel, exported: ExportedProgram, names: Iterable[Collection[str]],
+        margin: int = 1,
+    ) -> None:  # fmt: skip
+        self.model, self.margin, self.module = model, margin, exported.module()
+        self.inputs = tree_leaves(exported.example_inputs)
+        nodes = self.module.graph.nodes
+        self.nodes = {node.name: node for node in nodes if node.op == "call_function"}
+        self.sources = {source for each in names for source in list_sources(self._surround(each))}
+
+    @cached_property
+    def values(self) -> dict[Node, Any]:
+        """What the parts read in the whole model."""
+        return record_values(self.module, self.inputs, self.sources)
+
+    def extract(self, names: Collection[str]) -> LoadedModel:
+        """One of the parts; UsageError if the model has no such operators."""
+        part = self._surround(names)
+        if not part:
+            what = "these operators are not in the model"
+            raise UsageError(what, where=", ".join(sorted(names)[:3]))
+        results = [
+            node for node in part
+            if isinstance(node.meta.get("val"), torch.Tensor)
+            and (not node.users or any(user not in part for user in node.users))
+        ]  # fmt: skip
+        graph, inputs = cut_out(self.module, [*part], self.values, results)
+        return replace(
+            self.model,
+            name=f"a part of {self.model.name}",
+            module=graph,
+            example_inputs=tuple(inputs),
+            kwargs={},
+            dynamic_shapes=None,
+            input_source=f"what these operators read in {self.model.name}",
+            calibration=(),
+            traced_inputs=None,
+            metadata={},
+        )
+
+    def _surround(self, names: Collection[str]) -> dict[Node, None]:
+        """Operators with those around them, in order."""
+        chosen = {self.nodes[name] for name in names if name in self.nodes}
+        for _ in range(self.margin):
+            around = {other for node in chosen for other in (*node.all_input_nodes, *node.users)}
+            chosen |= {node for node in around if node.op == "call_function"}
+        # What a tuple has is read by calls that belong to it.
+        chosen |= {user for node in chosen for user in node.users if user.target is getitem}
+        return dict.fromkeys(node for node in self.nodes.values() if node in chosen)
+
+
+def extract_layer(model: LoadedModel, exported: ExportedProgram, layer: str) -> LoadedModel:
+    """One layer of a traced model, such as ``features.3.block.0``, with its real inputs."""
+    nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
+    paths = {node.name: module_path(node) for node in nodes}
+    names = [name for name, path in paths.items() if f"{path}.".startswith(f"{layer}.")]
+    if not names:
+        raise unknown_name("layer", layer, {*paths.values()} - {""})
+    part = Parts(model, exported, [names], margin=0).extract(names)
+    return replace(part, name=f"{model.name}.{layer}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,7 @@ class _Reducer:
     def __init__(self, module: GraphModule, inputs: Sequence[Any], lower: Lower, least_db: float):
         self.module, self.lower, self.least_db = module, lower, least_db
         self.smallest: tuple[list[Node], Any, list[Any]] | None = None
-        until = time.monotonic() + _SECONDS
-        self.is_late = lambda: time.monotonic() > until
+        self.until = time.monotonic() + _SECONDS
         self.values = record_values(module, inputs)
         self.nodes = [node for node in module.graph.nodes if node.op == "call_function"]
 
@@ -40,7 +40,12 @@ class _Reducer:
         return [node for node in self.nodes[first : last + 1] if node in needed]
 
     def is_wrong(self, first: int, last: int) -> bool:
-        """Whether the program of a part gives other values than PyTorch; False if it has none."""
+        """Whether the program of a part gives other values than PyTorch.
+
+        False if it has none, or the time for the search is over.
+        """
+        if time.monotonic() > self.until:
+            return False
         part = self.take(first, last)
         module, given = cut_out(self.module, part, self.values, part[-1:])
         try:
@@ -74,15 +79,9 @@ def find_wrong_part(
     result: Any = results[output] if isinstance(results, list | tuple) else results
     needed = {*reducer.take(0, end := reducer.nodes.index(result))}
     ends = [n for n, node in enumerate(reducer.nodes[: end + 1]) if node in needed]
-    low, high = 0, len(ends) - 1
-    while low < high and not reducer.is_late():
-        middle = (low + high) // 2
-        low, high = (low, middle) if reducer.is_wrong(0, ends[middle]) else (middle + 1, high)
-    start, last = 0, ends[high]
-    while start < last and not reducer.is_late():
-        middle = (start + last + 1) // 2
-        wrong = reducer.is_wrong(middle, ends[high])
-        start, last = (middle, last) if wrong else (start, middle - 1)
+    # What is wrong up to an operator is wrong up to later ones, and from an earlier one on.
+    last = ends[bisect_left(ends[:-1], True, key=lambda n: reducer.is_wrong(0, n))]
+    bisect_left(range(1, last + 1), True, key=lambda n: not reducer.is_wrong(n, last))
     if reducer.smallest is None:
         return None
     part, program, given = reducer.smallest

@@ -20,6 +20,7 @@ from workbench.export.equivalence import (
     Finder,
     count_operators,
     is_pure,
+    overwrites,
     readers,
     rows_along,
 )
@@ -49,7 +50,10 @@ _FOLDING = {"constants", "norms", "lookups", "functions", "matrices", "loops", "
 #: Remedies whose result is quantised, too; those of others stays in floating point.
 BEFORE_QUANTISATION = {
     "pooling", "convolutions", "broadcasts", "groups", "loops", "functions", "order", "lookups",
+    "duplicates",
 }  # fmt: skip
+#: What the same operators on the same values agree to, in dB.
+_SAME_DB = 200.0
 #: Rewrites that make others possible end after so many rounds.
 _MOST_ROUNDS = 12
 
@@ -75,6 +79,8 @@ def rewrite_operators(
         exported.graph.eliminate_dead_code()
         if "loops" in names:  # each step has got a whole that all of them share
             _join_equal(exported)
+    if "duplicates" in names:
+        counts["duplicates"] = _join_equal(exported)
     if counts:
         exported.graph.lint()
         exported.graph_module.recompile()
@@ -233,27 +239,13 @@ def _layer_norm(node: Node) -> Callable[..., Any] | None:
 
 def _normalise_rows(node: Any) -> Callable[..., Any] | None:
     """A norm over the last dimensions, of groups of channels or of images, of single precision."""
-    tensor, shape = _tensor(node.args[0]), _static_shape(node)
-    if tensor.dtype != torch.float32 or shape is None:
+    shape = _static_shape(node)
+    if _tensor(node.args[0]).dtype != torch.float32 or shape is None:
         return None
-    arguments: list[Any] = [*node.args[1:], None, None, None, None, None, None, None]
-    if node.target in (aten.layer_norm.default, aten.rms_norm.default):
-        width = math.prod(arguments[0])
-        scales, affine = arguments[1:3], list(arguments[0])
-        epsilon = arguments[2 if node.target is aten.rms_norm.default else 3]
-        if node.target is aten.rms_norm.default:
-            scales = [arguments[1], None]
-    else:
-        grouped = node.target is aten.group_norm.default
-        groups = arguments[0] if grouped else shape[1]
-        scales = arguments[1:3] if grouped else arguments[:2]
-        epsilon = arguments[3] if grouped else arguments[6]
-        if not grouped and not arguments[4]:
-            return None  # it keeps statistics
-        width, affine = math.prod(shape[1:]) // groups, [1, shape[1], *[1] * (len(shape) - 2)]
-    epsilon = (
-        (1.2e-7 if node.target is aten.rms_norm.default else 1e-5) if epsilon is None else epsilon
-    )
+    arguments = _read_norm(node, shape)
+    if arguments is None:
+        return None
+    width, affine, scales, epsilon = arguments
     build = _root_mean_square if node.target is aten.rms_norm.default else normalise
 
     def replacement(x: Any, *tensors: Any) -> Any:
@@ -267,6 +259,27 @@ def _normalise_rows(node: Any) -> Callable[..., Any] | None:
         return x
 
     return replacement
+
+
+def _read_norm(node: Any, shape: list[int]) -> tuple[int, list[int], list[Any], float] | None:
+    """The width of a norm's rows, the shape of its scale and shift, these, and epsilon.
+
+    None if it keeps statistics.
+    """
+    arguments: list[Any] = [*node.args[1:], *[None] * 7]
+    if node.target is aten.rms_norm.default:
+        sizes, scale, epsilon = arguments[:3]
+        return math.prod(sizes), list(sizes), [scale, None], 1.2e-7 if epsilon is None else epsilon
+    if node.target is aten.layer_norm.default:
+        sizes, epsilon = arguments[0], arguments[3]
+        return math.prod(sizes), list(sizes), arguments[1:3], 1e-5 if epsilon is None else epsilon
+    groups, scales, epsilon = shape[1], arguments[:2], arguments[6]
+    if node.target is aten.group_norm.default:
+        groups, scales, epsilon = arguments[0], arguments[1:3], arguments[3]
+    elif not arguments[4]:
+        return None
+    affine = [1, shape[1], *[1] * (len(shape) - 2)]
+    return math.prod(shape[1:]) // groups, affine, scales, 1e-5 if epsilon is None else epsilon
 
 
 def _root_mean_square(width: int, epsilon: float, dtype: torch.dtype, x: Any) -> Any:
@@ -532,13 +545,23 @@ def offer_rewrites(
                 key = (name, text, round(part.kept, 3) if text else 0.0)
                 alike.setdefault(key, []).append((proven, rows))
     rewrites = [_join_parts(parts) for parts in alike.values()]
-    doubles = [node.name for node in exported.graph.nodes if _is_double(node)]
-    rows = [row for double in doubles for row in operators.get(double, ())]
-    if rows and "doubles" not in used:
-        text = REMEDIES["doubles"].text
-        record = Rewrite("doubles", text, tuple(rows), 0.5, None, len(rows), (tuple(doubles),))
-        rewrites.insert(0, record)
-    return tuple(rewrites)
+    doubles = [node for node in exported.graph.nodes if _is_double(node)]
+    equal = _find_equal(exported)
+    wholes = [
+        _describe_whole("doubles", doubles, doubles, operators),
+        _describe_whole("duplicates", [*equal], [*equal, *equal.values()], operators),
+    ]
+    return (*(each for each in wholes if each.nodes and each.name not in used), *rewrites)
+
+
+def _describe_whole(
+    name: str, nodes: list[Node], part: list[Node], operators: Mapping[str, Collection[str]]
+) -> Rewrite:
+    """The record of a remedy that is applied to a graph as a whole, with all that it takes."""
+    rows = tuple(row for node in nodes for row in operators.get(node.name, ()))
+    kept, ratio, passes = (0.5, None, len(rows)) if name == "doubles" else (0.0, _SAME_DB, 0)
+    names = tuple(dict.fromkeys(node.name for node in part))
+    return Rewrite(name, REMEDIES[name].text, rows, kept, ratio, passes, (names,))
 
 
 def _prove(finder: Finder, part: Equivalent) -> Equivalent | None:
@@ -608,17 +631,33 @@ def _fake_mode(exported: ExportedProgram) -> Any:
     return next(v.fake_mode for v in values if isinstance(v, torch.Tensor))  # type: ignore[attr-defined]
 
 
-def _join_equal(exported: ExportedProgram) -> None:
-    """Compute once what several operators compute alike."""
-    first: dict[Any, Node] = {}
-    for node in list(exported.graph.nodes):
-        if node.op != "call_function" or not is_pure(node):
-            continue
-        key = repr((str(node.target), node.args, sorted(node.kwargs.items())))
-        same = first.setdefault(key, node)
-        if same is not node:
-            node.replace_all_uses_with(same)
-            exported.graph.erase_node(node)
+def _find_equal(exported: ExportedProgram) -> dict[Node, Node]:
+    """The operators that compute what an earlier one does, and that one.
+
+    Those of quantisation stay: partitioners look for one at each reader.
+    """
+    calls = [node for node in exported.graph.nodes if node.op == "call_function"]
+    if any(overwrites(node) and not is_pure(node) for node in calls):
+        return {}  # the same operands may have other values later
+    first: dict[str, Node] = {}
+    equal: dict[Node, Node] = {}
+    for node in calls:
+        is_read_only = not any(map(overwrites, node.users))
+        if is_pure(node) and is_read_only and "quantize" not in str(node.target):
+            args = map_arg((node.args, node.kwargs), lambda source: equal.get(source, source))
+            earlier = first.setdefault(f"{node.target} {args}", node)
+            if earlier is not node:
+                equal[node] = earlier
+    return equal
+
+
+def _join_equal(exported: ExportedProgram) -> int:
+    """Compute once what several operators compute alike; how many went."""
+    equal = _find_equal(exported)
+    for node, earlier in equal.items():
+        node.replace_all_uses_with(earlier)
+        exported.graph.erase_node(node)
+    return len(equal)
 
 
 def _replace(exported: ExportedProgram, each: Equivalent) -> None:

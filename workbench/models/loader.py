@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -475,38 +475,3 @@ def _explain_errors(what: str, where: str, hint: str | None = None) -> Iterator[
         if isinstance(error, BROKEN):  # whatever the inputs
             hint = None
         raise WorkbenchError(f"{what}: {reason(error)}", where=line, hint=hint) from error
-
-
-def take_layer(model: LoadedModel, path: str) -> LoadedModel:
-    """One layer, such as ``features.3.block.0``, as a model, with its inputs in the whole model.
-
-    The model is run once on its example inputs; the layer's first call counts.
-    """
-    modules = {name: module for name, module in model.module.named_modules() if name}
-    if path not in modules:
-        raise unknown_name("layer", path, modules)
-    calls: list[Call] = []
-
-    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls.append((args, kwargs))
-
-    handle = modules[path].register_forward_pre_hook(record, with_kwargs=True)
-    try:
-        with torch.no_grad():
-            model.module(*model.example_inputs, **model.kwargs)
-    finally:
-        handle.remove()
-    if not calls:
-        raise WorkbenchError("is never called", where=f"{model.name}.{path}")
-    args, kwargs = calls[0]
-    return replace(
-        model,
-        name=f"{model.name}.{path}",
-        module=modules[path],
-        example_inputs=args,
-        kwargs=kwargs,
-        dynamic_shapes=None,
-        input_source=f"inputs of the layer in {model.name}, from its {model.input_source}",
-        calibration=(),
-        traced_inputs=None,
-    )

@@ -15,6 +15,7 @@ from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.describe import NO_PROGRAM, describe_gain, describe_latency, describe_place
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.exports import compare_exports, list_partition
+from workbench.analysis.findings import commands
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import drop_overhead, label_operators
@@ -487,6 +488,8 @@ def _findings(source: Run | Measurement, top: int) -> Iterator[Part]:
         which = "first program after the baseline" if source.comparisons else "first program"
         yield f"About {subject.label}, the {which}."
     yield show_cards(source.findings, TOP_FINDINGS if top == TOP else top)
+    if command := commands.combine(subject, source.findings):
+        yield f"All rewrites at once: `{command}`"
     if source.findings.empty and subject.sidecar is None:
         yield NO_PROGRAM
 

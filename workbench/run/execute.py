@@ -395,15 +395,10 @@ def time_interleaved(
     plan, (threads, restart, _) = run.plan, step
     warmed = {name: warm_up(session, plan) for name, session in sessions.items()}
     kinds = list(dict.fromkeys(traced for _, traced in batches))
-    both, restarts = len(kinds) > 1, plan.processes or LEAST_RESTARTS
-    sizes = {(name, False): size for name, (size, _) in warmed.items()}
-    for experiment in plan.experiments:
-        if (name := experiment.name) in warmed:
-            cheap = experiment.runner not in RUNTIMES and tracing_cost(run, name) < CHEAP_TRACING
-            most = MAX_TRACED_BATCH if cheap or not both else plan.traced_runs // restarts
-            sizes[name, True] = max(1, min(warmed[name][0], most, most_traced[name]))
-    fixed_s = time.monotonic() - began
+    both = len(kinds) > 1
     halves = kinds if both else kinds * 2
+    sizes = _size_batches(run, warmed, both, most_traced)
+    fixed_s = time.monotonic() - began
     round_s = sum(sizes[name, kind] * warmed[name][1] for name in sessions for kind in halves)
     rounds = 1
     if plan.batch_ms:
@@ -411,7 +406,7 @@ def time_interleaved(
     for kind, runs in (False, plan.runs), (True, plan.traced_runs):
         if kind in kinds and not (kind and both):
             each = halves.count(kind) * min(sizes[name, kind] for name in sessions)
-            rounds = max(rounds, math.ceil(runs / (restarts * each)))
+            rounds = max(rounds, math.ceil(runs / ((plan.processes or LEAST_RESTARTS) * each)))
     longest = max(sizes[name, True] for name in sessions)
     traced_rounds = math.ceil(MAX_TRACED / (plan.processes or MOST_RESTARTS) / longest)
     fitting = min(most_traced[name] // sizes[name, True] for name in sessions)
@@ -424,6 +419,23 @@ def time_interleaved(
             traced = chosen[position // len(sessions)]
             timed = sessions[name].run(sizes[name, traced], traced=traced)
             batches[name, traced].append(replace(timed, round=number, batch=position))
+
+
+def _size_batches(
+    run: RunRecord, warmed: Mapping[str, tuple[int, float]], both: bool,
+    most_traced: Mapping[str, int],
+) -> dict[tuple[str, bool], int]:  # fmt: skip
+    """How many inferences a batch of each session has, untraced and traced."""
+    plan = run.plan
+    sizes = {(name, False): size for name, (size, _) in warmed.items()}
+    for experiment in plan.experiments:
+        if (name := experiment.name) in warmed:
+            cheap = experiment.runner not in RUNTIMES and tracing_cost(run, name) < CHEAP_TRACING
+            most = MAX_TRACED_BATCH
+            if both and not cheap:
+                most = plan.traced_runs // (plan.processes or LEAST_RESTARTS)
+            sizes[name, True] = max(1, min(warmed[name][0], most, most_traced[name]))
+    return sizes
 
 
 def tracing_cost(run: RunRecord, experiment: str) -> float:

@@ -1,11 +1,15 @@
-"""Commands that make a change of a program, with all the options that it was exported with."""
+"""Findings as text, with commands that keep all the options that a program was exported with."""
 
 import json
 import shlex
 from typing import Any
 
+import pandas as pd
+
+from workbench.analysis.describe import describe_gain, describe_place
 from workbench.analysis.run import Measurement
 from workbench.options import ExportOptions
+from workbench.records.runs import GIVEN
 from workbench.remedies import REMEDIES
 
 #: Options of an export that a command takes as they are: those with a value, and flags.
@@ -47,3 +51,36 @@ def apply(m: Measurement, remedy: str) -> str:
     code = REMEDIES[remedy].code
     lines = [command(m, rewrite=(*applied, remedy)), *(f"# {line}" for line in code.splitlines())]
     return "\n".join(lines)
+
+
+def combine(m: Measurement, findings: pd.DataFrame) -> str:
+    """One command with the remedies of a program's findings; empty if these are not several."""
+    names = [name for name in dict.fromkeys(findings["remedy"]) if name in REMEDIES]
+    if len(names) < 2 or m.export is None:
+        return ""
+    return m.complete_command(command(m, rewrite=(*m.export.rewrite, *names)))
+
+
+def replay(m: Measurement, layer: str) -> str:
+    """What measures one layer alone; of a module of a notebook, a call there."""
+    if m.export is None:
+        return "workbench roofline RUN_DIR"
+    if m.export.input_source == GIVEN:
+        return f"wb.replay_layer('RUN_DIR', {layer!r})"
+    return f"workbench replay RUN_DIR --layer {shlex.quote(layer)} --model MODEL"
+
+
+def list_findings(findings: pd.DataFrame, m: Measurement, top: int) -> list[str]:
+    """The first findings about a program: a title each, then where, gain, action and command.
+
+    Last comes the command with the remedies of all.
+    """
+    lines = []
+    for row in findings.head(top).to_dict("records"):
+        facts = {"where": describe_place(row), "gain": describe_gain(row), "do": row["action"]}
+        command = row["hint"].partition("\n")[0]
+        facts["run"] = command if "workbench" in command.partition(" ")[0] else ""
+        lines.append(f"{row['rank']}. {row['title']}")
+        lines += [f"   {name}: {text}" for name, text in facts.items() if text]
+    together = combine(m, findings)
+    return [*lines, f"all rewrites: {together}"] if together else lines

@@ -621,10 +621,7 @@ _NO_PERMUTATION = (
     "example, computes a linear layer on channels",
     "nn.Conv2d(channels, wider, 1)  # for permute + nn.Linear + permute",
 )
-_ONE_DELEGATE = (
-    "keep both ends in one delegate: layouts are converted at delegate boundaries",
-    "workbench export MODEL  # lists the operators that were not delegated, where and why",
-)
+_ONE_DELEGATE = "keep both ends in one delegate: layouts are converted at delegate boundaries"
 _FOUR_DIMENSIONS = (
     "use operands of four dimensions: around others, such as scalars, the exporter leaves channels "
     "last",
@@ -644,7 +641,9 @@ def _undo(m: Measurement, ends: list[FlowStep], between: Collection[str]) -> Adv
         return _NO_PERMUTATION if any(made_up) else _REMOVE_BOTH
     if _is_half(m) and "Tanh" in between:
         return _HALF_GELU
-    return _ONE_DELEGATE if len({step.id[0] for step in ends}) > 1 else _FOUR_DIMENSIONS
+    if len({step.id[0] for step in ends}) == 1:
+        return _FOUR_DIMENSIONS
+    return _ONE_DELEGATE, f"{commands.command(m)}  # lists what was not delegated, where and why"
 
 
 def _is_half(m: Measurement) -> bool:

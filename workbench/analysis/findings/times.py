@@ -55,6 +55,10 @@ _QUANTIZE = {
         "use one group, which the quantiser has (another network: retrain it)",
         "nn.ConvTranspose2d(channels, channels, 2, 2, groups=1)",
     ),
+    "a product that is no": (
+        "write it as a linear layer",
+        "F.linear(x, weight.T)  # for x @ weight",
+    ),
     "not a linear layer": (
         "export in int8, which quantises convolutions too",
         "int8",
@@ -215,14 +219,14 @@ def find_tiny_operators(m: Measurement, unclaimed: Collection[str]) -> Iterator[
     keys = [*calls.index, *tiny.index]
     if len(tiny) < 2:
         return
-    outside = time_spent(m, calls.index)
+    outside, applied = time_spent(m, calls.index), m.export.rewrite if m.export else ()
     yield Finding(
         f"{len(tiny)} kernels are shorter than {_TINY_MS * 1e3:g} µs, and the calls around all "
         f"kernels take {format_ms(outside.ms / max(len(calls), 1))} each",
         Gain.at_most(time_spent(m, keys).ms),
         keys,
         "do more per call: batch inputs, merge operators, remove those without effect",
-        commands.command(m, rewrite=("all",)) + "  # removes some",
+        commands.command(m, rewrite=(*applied, "all")) + "  # removes some",
     )
 
 
@@ -539,14 +543,16 @@ def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             if width % _TILE:
                 action += f": try {width + -width % _TILE} output channels instead of {width}"
         layer = m.costs.at[row.key, "module"]
-        replay = f"replay RUN_DIR --layer {layer}" if isinstance(layer, str) and layer else ""
+        hint = "workbench roofline RUN_DIR"
+        if isinstance(layer, str) and layer:
+            hint = commands.replay(m, layer)
         label, share = label_operator(row.name, layer), 100 * row.roof_share
         yield Finding(
             f"{label} reaches {share:.0f} % of this core's {roof}: {row.shapes}",
             gain,
             [row.key],
             f"replay the layer alone; {action}",
-            f"workbench {replay or 'roofline RUN_DIR'}",
+            hint,
         )
 
 
