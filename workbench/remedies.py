@@ -118,8 +118,9 @@ _TABLE = (
     ),
     Remedy(
         "products",
-        "products of two activations as a batch of one, which XNNPACK has",
-        "torch.bmm(a[None], b[None])[0]",
+        "products of two activations as one batch of matrices, without expanded copies",
+        "torch.bmm(a[None], b[None])[0]  # for torch.mm(a, b)\n"
+        "torch.bmm(a.flatten(0, 1), b.flatten(0, 1))  # for a @ b of four dimensions",
     ),
     Remedy(
         "powers",
