@@ -53,8 +53,10 @@ _SPELLED = {
 _OF_ROWS = {aten.softmax.int, aten.log_softmax.int}
 #: Small numbers, and those at which guards act.
 _NEAR_ZERO = (1e-4, -1e-4, 1e-2, -1e-2)
-_EXTREMES = (1e30, -1e30, math.inf, -math.inf, math.nan)
+_EXTREMES = (1e30, -1e30, math.inf, -math.inf)
 
+#: What a function is of: multiples of a number, clamps of it, numbers in general, or rows.
+_LINEAR, _CLAMPS, _NUMBERS, _ROWS = "linear", "clamps", "numbers", "rows"
 #: A function in words, what builds it, of how many operators, and its signal to noise ratio.
 Match = tuple[str, Build, int, float]
 
@@ -155,14 +157,16 @@ def _match(finder: Finder, nodes: list[Node], source: Node, shape: tuple[int, ..
     numbers = [float(v) for n in nodes for v in tree_leaves(n.args) if isinstance(v, int | float)]
     least = LEAST_DB[x.element_size()]
     few = [x.flatten()[:_SCREENED], result.flatten()[:_SCREENED]]
-    functions = [(*each, True) for each in _list_functions(*few)]
-    functions += [(*each, True) for each in _list_remainders(numbers)]
+    functions = [(*each, _LINEAR) for each in _list_linear(*few)]
+    functions += [(*each, _CLAMPS) for each in _list_clamps(*few)]
+    functions += [(*each, _NUMBERS) for each in _list_functions(*few)]
+    functions += [(*each, _NUMBERS) for each in _list_remainders(numbers)]
     reduces = any(elements(node) < elements(source) for node in nodes)
     if reduces or nodes[-1].target in _OF_ROWS:
-        functions += [(*each, False) for each in _list_row_functions(x, numbers)]
-    for text, cost, build, of_numbers in functions:
+        functions += [(*each, _ROWS) for each in _list_row_functions(x, numbers)]
+    for text, cost, build, kind in functions:
         with contextlib.suppress(RuntimeError):
-            if of_numbers and sqnr(build(few[0].clone()), few[1]) < least:
+            if kind != _ROWS and sqnr(build(few[0].clone()), few[1]) < least:
                 continue
             values = build(x.clone())
             if sqnr(values.flatten()[:_SCREENED], few[1]) < 0:
@@ -171,22 +175,27 @@ def _match(finder: Finder, nodes: list[Node], source: Node, shape: tuple[int, ..
             second = finder.run(nodes, {source: other.clone()})
             if sqnr_db < least or sqnr(build(other), second) < least - REORDERED_DB:
                 continue
-            if of_numbers and not _agrees_at_ends(finder, nodes, source, x, build, cost):
+            if not _agrees_at_ends(finder, nodes, source, x, build, kind):
                 continue
             return text, build, cost, sqnr_db
     return None
 
 
 def _agrees_at_ends(
-    finder: Finder, nodes: list[Node], source: Node, x: torch.Tensor, build: Build, cost: int
+    finder: Finder, nodes: list[Node], source: Node, x: torch.Tensor, build: Build, kind: str
 ) -> bool:
     """Whether a function is the same where a guard decides: at zero, and near it.
 
-    One that does nothing must do so to the largest numbers, too, and to what is no number.
+    Multiples and clamps must be the same for the largest numbers, too, and multiples for what is
+    no number.
     """
+    if kind == _ROWS:
+        return True
     near = (1e-2, 1e-7) if x.element_size() >= 4 else (0.2, 1e-3)
-    tried = [((0.0,), (1e-2, 0.0)), (_NEAR_ZERO, near), (_EXTREMES, near)]
-    for numbers, tolerance in tried if cost == 0 else tried[:2]:
+    tried = [((0.0,), (1e-2, 0.0)), (_NEAR_ZERO, near)]
+    tried += [(_EXTREMES, near)] if kind in (_LINEAR, _CLAMPS) else []
+    tried += [((math.nan,), near)] if kind == _LINEAR else []
+    for numbers, tolerance in tried:
         points = torch.tensor(numbers, dtype=x.dtype).repeat(x.numel() // len(numbers) + 1)
         points = points[: x.numel()].view(x.shape)
         expected = finder.run(nodes, {source: points.clone()})
@@ -307,9 +316,27 @@ def _swap(
     )
 
 
+def _list_linear(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
+    """Multiples of a number, with their operators."""
+    yield "the tensor itself", 0, lambda x: x
+    # At -10, a leaky ReLU shows its slope.
+    at = int((x + 10).abs().argmin())
+    slope = float(y.flatten()[at] / x.flatten()[at])
+    yield f"a leaky ReLU ({slope:.6g})", 1, lambda x: aten.leaky_relu.default(x, slope)
+    ends = [int(x.argmin()), int(x.argmax())]
+    (a, b), (ya, yb) = ([float(t.flatten()[end]) for end in ends] for t in (x, y))
+    factor = (yb - ya) / (b - a)
+    yield f"a product with {factor:.6g}", 1, lambda x: aten.mul.Tensor(x, factor)
+    offset = ya - factor * a
+    yield (
+        f"{factor:.6g} x + {offset:.6g}",
+        2,
+        lambda x: aten.add.Tensor(aten.mul.Tensor(x, factor), offset),
+    )
+
+
 def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
     """Functions of a number, with their operators: the cheapest in XNNPACK first."""
-    yield "the tensor itself", 0, lambda x: x
     for name, function in (
         ("hard swish", aten.hardswish.default), ("GELU", aten.gelu.default),
         ("a sigmoid", aten.sigmoid.default), ("tanh", aten.tanh.default),
@@ -319,25 +346,10 @@ def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int
         ("a reciprocal square root", aten.rsqrt.default),
     ):  # fmt: skip
         yield name, 1, function
-    yield from _list_clamps(x, y)
     yield "GELU by tanh", 1, lambda x: aten.gelu.default(x, approximate="tanh")
     yield "a square", 1, lambda x: aten.mul.Tensor(x, x)
     yield "a quotient of one", 1, lambda x: aten.div.Tensor(_ones(x), x)
-    # At -10, a leaky ReLU shows its slope.
-    at = int((x + 10).abs().argmin())
-    slope = float(y.flatten()[at] / x.flatten()[at])
-    yield f"a leaky ReLU ({slope:.6g})", 1, lambda x: aten.leaky_relu.default(x, slope)
-    ends = [int(x.argmin()), int(x.argmax())]
-    (a, b), (ya, yb) = ([float(t.flatten()[end]) for end in ends] for t in (x, y))
-    factor = (yb - ya) / (b - a)
-    yield f"a product with {factor:.6g}", 1, lambda x: aten.mul.Tensor(x, factor)
     yield "SiLU", 2, lambda x: aten.mul.Tensor(x, aten.sigmoid.default(x))
-    offset = ya - factor * a
-    yield (
-        f"{factor:.6g} x + {offset:.6g}",
-        2,
-        lambda x: aten.add.Tensor(aten.mul.Tensor(x, factor), offset),
-    )
     yield "a product of three", 2, lambda x: aten.mul.Tensor(aten.mul.Tensor(x, x), x)
     yield "a product of four", 2, lambda x: _square(_square(x))
     yield "a product of five", 3, lambda x: aten.mul.Tensor(_square(_square(x)), x)

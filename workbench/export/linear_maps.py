@@ -7,9 +7,9 @@ matrix of one is what it makes of the identity; that it has one is shown on rand
 import math
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 import torch
@@ -110,8 +110,28 @@ def _find_across_complex(finder: Finder, last: Node) -> Equivalent | None:
     """A real tensor that is linear in another one, with complex tensors in between."""
     for source, nodes in finder.parts(last):
         if is_float(source):
-            return _find_map(finder, nodes, last, source)
+            pairs = _find_mixture(finder, nodes, last, source)
+            return pairs or _find_map(finder, nodes, last, source)
     return None
+
+
+def _find_mixture(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Equivalent | None:
+    """Pairs that are mixed, each with factors of its own: a rotation by constant angles."""
+    x = finder.sample(source)
+    if value(last).shape != x.shape or x.shape[-1] != 2:
+        return None
+    chosen = torch.eye(2, dtype=x.dtype)
+    factors = tuple(finder.run(nodes, {source: row.expand(x.shape).clone()}) for row in chosen)
+
+    def build(x: Any, first: Any, second: Any) -> Any:
+        one, other = (aten.slice.Tensor(x, axis, n, n + 1) for n in (0, 1))
+        return aten.add.Tensor(aten.mul.Tensor(one, first), aten.mul.Tensor(other, second))
+
+    axis = x.ndim - 1
+    if sqnr(build(x, *factors), finder.run(nodes, {source: x})) < LEAST_DB[x.element_size()]:
+        return None
+    text = "a product of complex numbers as one of their real and imaginary parts"
+    return Equivalent("matrices", text, tuple(nodes), last, (source,), build, constants=factors)
 
 
 def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Equivalent | None:
@@ -399,27 +419,55 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
         return None
     for source, nodes in _parts_across_products(finder, last):
         moves = any(node.target in _SHIFTS for node in nodes)
-        if len(nodes) < 2 or not moves or not is_float(source) or len(value(source).shape) != 4:
+        if len(nodes) < 2 or not moves or not is_float(source):
+            continue
+        if len(value(source).shape) not in (3, 4):
             continue
         key = ("convolution", finder.identify(nodes, [source]))
         if key not in finder.memory:
             finder.memory[key] = _find_filter(finder, nodes, source, last)
-        convolution = finder.memory[key]
-        if convolution is not None:
-            weights, padding, bias = convolution
-            text = f"a convolution of {weights.shape[2]} x {weights.shape[3]} instead of "
-            text += f"{len(nodes)} operators"
-            build = partial(_convolve, list(value(last).shape), padding)
+        filters = finder.memory[key]
+        if filters is not None:
+            height, width = filters.weights.shape[2:]
+            text = f"a convolution of {height} x {width} instead of {len(nodes)} operators"
+            constants = (filters.weights, *filters.bias)
+            build = partial(_convolve, list(value(last).shape), filters)
             return Equivalent(
                 "convolutions", text, tuple(nodes), last, (source,), build, 0.3,
-                constants=(weights, *bias),
+                constants=constants,
             )  # fmt: skip
     return None
 
 
-def _convolve(result: list[int], padding: list[int], x: Any, weights: Any, *bias: Any) -> Any:
-    x = aten.conv2d.default(x, weights, None, [1, 1], padding)
-    x = aten.reshape.default(x, result) if len(result) != 4 else x
+@dataclass(frozen=True)
+class _Filters:
+    """A convolution of images of a shape: its weights, strides, groups, and offset.
+
+    ``margins`` are added left, right, above and below; where they are negative, that is not read.
+    """
+
+    image: list[int]
+    weights: torch.Tensor
+    strides: list[int]
+    margins: list[int]
+    groups: int = 1
+    bias: tuple[torch.Tensor, ...] = ()
+
+    def apply(self, x: Any, weights: Any) -> Any:
+        padding = [self.margins[2], self.margins[0]]
+        after = [self.margins[3], self.margins[1]]
+        uneven = any(
+            a > b or a <= b - stride
+            for a, b, stride in zip(after, padding, self.strides, strict=True)
+        )
+        if uneven:
+            x, padding = aten.constant_pad_nd.default(x, self.margins), [0, 0]
+        return aten.conv2d.default(x, weights, None, self.strides, padding, [1, 1], self.groups)
+
+
+def _convolve(result: list[int], filters: _Filters, x: Any, weights: Any, *bias: Any) -> Any:
+    x = filters.apply(aten.reshape.default(x, filters.image), weights)
+    x = aten.reshape.default(x, result)
     return aten.add.Tensor(x, bias[0]) if bias else x
 
 
@@ -449,60 +497,100 @@ _SHIFTS = {
 _MOST_PART = 80
 
 
-def _find_filter(
-    finder: Finder, nodes: list[Node], source: Node, last: Node
-) -> tuple[torch.Tensor, list[int], list[torch.Tensor]] | None:
-    """Weights, padding and bias of the convolution that a part computes; None if it is none."""
-    shape, result = value(source).shape, value(last).shape
-    batch, channels, height, width = shape
+def _find_filter(finder: Finder, nodes: list[Node], source: Node, last: Node) -> _Filters | None:
+    """The convolution that a part computes; None if it is none."""
+    shape, result = list(value(source).shape), list(value(last).shape)
+    image = shape if len(shape) == 4 else [*shape[:2], 1, shape[2]]
+    batch, channels, height, width = image
     if channels > _MOST_CHANNELS or result[0] != batch or len(result) not in (3, 4):
         return None
-    rows, columns = result[2:] if len(result) == 4 else _split_positions(result[2], height, width)
-    if not rows or rows > height + _REACH or columns > width + _REACH:
+    sizes = result[2:] if len(result) == 4 else [1, result[2]]
+    if len(shape) == 4 and len(result) == 3:
+        sizes = _split_positions(result[2], height, width)
+    if not sizes[0] or sizes[0] > height + _REACH or sizes[1] > width + _REACH:
         return None
-    x = finder.sample(source)
+    # Strides by which the outputs are fewer; padding and filters move an image by less.
+    strides = [max(1, round(size / count)) for size, count in zip(image[2:], sizes, strict=True)]
+    x = finder.sample(source).reshape(image)
 
     def run(x: torch.Tensor) -> torch.Tensor:
         finder.tries -= x.numel()
-        return finder.run(nodes, {source: x}).reshape(batch, result[1], rows, columns)
+        outputs = finder.run(nodes, {source: x.reshape(shape)})
+        return outputs.reshape(batch, result[1], *sizes)
 
     offset = run(torch.zeros_like(x))
     linear = _remove_offset(run, offset)
     if not offset.isfinite().all() or not _is_linear(linear, x):
         return None
-    row, column = height // 2, width // 2
-    answers = []
-    for channel in range(channels):
-        point = torch.zeros_like(x)
-        point[:, channel, row, column] = 1.0
-        answers.append(linear(point)[0])
-    answer = torch.stack(answers, 1)  # outputs by inputs by positions
-    places = answer.abs().sum((0, 1)).nonzero()
-    if not len(places):
+    weights, padding = _read_taps(linear, x, strides)
+    if weights is None or max(padding) > _REACH or weights.shape[2:].numel() == 1:
         return None
-    (top, left), (bottom, right) = places.min(0).values.tolist(), places.max(0).values.tolist()
-    tall, wide = bottom - top + 1, right - left + 1
-    # A point is seen first through the last row of the filter.
-    padding = [bottom - row, right - column]
-    sizes = (height + 2 * padding[0] - tall + 1, width + 2 * padding[1] - wide + 1)
-    if max(tall, wide) > 2 * _REACH + 1 or min(padding) < 0 or sizes != (rows, columns):
+    spans = [
+        stride * (count - 1) + size
+        for stride, count, size in zip(strides, sizes, weights.shape[2:], strict=True)
+    ]
+    after = [a - b - c for a, b, c in zip(spans, padding, image[2:], strict=True)]
+    filters = _Filters(image, weights, strides, [padding[1], after[1], padding[0], after[0]])
+    across = weights * (1 - torch.eye(*weights.shape[:2], dtype=x.dtype))[..., None, None]
+    if weights.shape[0] == channels and not across.count_nonzero():
+        own = weights.diagonal().permute(2, 0, 1).unsqueeze(1).contiguous()
+        filters = replace(filters, weights=own, groups=channels)
+    again = filters.apply(x, filters.weights)
+    if again.shape != linear(x).shape:
         return None
-    if tall == wide == 1:  # a product is as good
-        return None
-    weights = answer[:, :, top : bottom + 1, left : right + 1].flip((2, 3)).contiguous()
-    again = aten.conv2d.default(x, weights, None, [1, 1], padding)
     if sqnr(again, linear(x)) < LEAST_DB[x.element_size()] - REORDERED_DB:
         return None
-    bias = offset.reshape(result)
-    return weights, padding, [bias] if offset.count_nonzero() else []
+    bias = (offset.reshape(result),) if offset.count_nonzero() else ()
+    return replace(filters, bias=bias)
 
 
-def _split_positions(count: int, height: int, width: int) -> tuple[int, int]:
+def _read_taps(
+    linear: Map, x: torch.Tensor, strides: list[int]
+) -> tuple[torch.Tensor | None, list[int]]:
+    """The weights of a convolution and its padding, from its answers to single points.
+
+    A point is seen through those positions of the filter that are whole strides apart.
+    """
+    height, width = x.shape[2:]
+    middle = [
+        size // 2 // stride * stride for size, stride in zip((height, width), strides, strict=True)
+    ]
+    taps: dict[tuple[int, int], torch.Tensor] = {}
+    for down, right in product(*map(range, strides)):
+        row, column = middle[0] + down, middle[1] + right
+        if row >= height or column >= width:
+            return None, []
+        answers = []
+        for channel in range(x.shape[1]):
+            point = torch.zeros_like(x)
+            point[:, channel, row, column] = 1.0
+            answers.append(linear(point)[0])
+        answer = torch.stack(answers, 1)  # outputs by inputs by positions
+        for top, left in answer.abs().sum((0, 1)).nonzero().tolist():
+            place = (row - strides[0] * top, column - strides[1] * left)
+            taps[place] = answer[:, :, top, left]
+    if not taps:
+        return None, []
+    rows, columns = zip(*taps, strict=True)
+    first = min(0, min(rows)), min(0, min(columns))
+    tall, wide = max(rows) - first[0] + 1, max(columns) - first[1] + 1
+    if max(tall, wide) > 2 * _REACH + 1:
+        return None, []
+    outputs, inputs = next(iter(taps.values())).shape
+    weights = torch.zeros(outputs, inputs, tall, wide, dtype=x.dtype)
+    for (down, right), each in taps.items():
+        weights[:, :, down - first[0], right - first[1]] = each
+    return weights, [-first[0], -first[1]]
+
+
+def _split_positions(count: int, height: int, width: int) -> list[int]:
     """Rows and columns of an image with so many positions, as near as they are to another's."""
-    for lost in range(2 * _REACH + 1):
-        if (height - lost) * (width - lost) == count:
-            return height - lost, width - lost
-    return 0, 0
+    for stride in range(1, _REACH):
+        for lost in range(2 * _REACH + 1):
+            rows, columns = (-(-(size - lost) // stride) for size in (height, width))
+            if rows * columns == count:
+                return [rows, columns]
+    return [0, 0]
 
 
 def find_pooling(finder: Finder, last: Node) -> Equivalent | None:

@@ -45,6 +45,7 @@ from workbench.upstream import (
     keep_lines,
     list_edge_operators,
     operator_refusal,
+    schema_name,
     tree_leaves,
 )
 
@@ -203,7 +204,8 @@ def lower_model(
         layers = describe_program(made.program)
     names = Runtime.get().operator_registry.operator_names
     if missing := sorted(count_calls(layers, "kernel").keys() - names):
-        raise failure.no_kernel_error(missing, made.program.exported_program(), model.origin)
+        names = _list_remedies_of(missing, made, searched, options)
+        raise failure.no_kernel_error(missing, made.program.exported_program(), model.origin, names)
     rewrites: tuple[Rewrite, ...] = ()
     if remedies:
         progress("looking for remedies", 0.7)
@@ -445,6 +447,24 @@ def _lower_once(
         partition = tabulate_partition(edge, reasons, options.backend)
         operators = list(list_edge_operators(edge))
         return _Made(edge.to_executorch(), operators, partition)
+
+
+def _list_remedies_of(
+    kernels: Sequence[str], made: _Made, exported: ExportedProgram, options: ExportOptions
+) -> list[str]:
+    """The remedies that replace all operators that need some kernels; empty if some have none."""
+    lacking = {
+        node.name
+        for node, _ in made.operators
+        if any(schema_name(node.target) == kernel.partition(".")[0] for kernel in kernels)
+    }
+    operators, outside = _list_origins(made)
+    names: list[str] = []
+    for rewrite in offer_rewrites(exported, options.backend, operators, outside, options.rewrite):
+        if not lacking.isdisjoint(rewrite.nodes):
+            names.append(rewrite.name)
+            lacking -= {*rewrite.nodes}
+    return [] if lacking else list(dict.fromkeys(names))
 
 
 def _list_origins(made: _Made) -> tuple[dict[str, list[str]], set[str]]:
