@@ -10,6 +10,7 @@ from torch.nn import functional as fn
 
 import workbench as wb
 from workbench.analysis.promises import keep_checks, read_checks
+from workbench.errors import ExportError
 from workbench.export.equivalence import Finder, count_operators
 from workbench.export.rewrite import find_remedies, rewrite_operators
 from workbench.options import REWRITES, ExportOptions
@@ -40,6 +41,15 @@ def grouped(repeat):
         return torch.softmax(q @ k.transpose(-2, -1) * 0.2, -1) @ v
 
     return attend
+
+
+def blocks(net, x):
+    """Each pixel as a block of two by three."""
+    return x[:, :, :, None, :, None].expand(1, 16, 12, 2, 16, 3).reshape(1, 16, 24, 48)
+
+
+def grouped_sums(net, q, k):
+    return torch.einsum("bhqd,bhkd->bhqk", q, k.repeat_interleave(4, 1))
 
 
 def expanded(x):
@@ -105,6 +115,10 @@ KINDS = {
         (lambda net, x: fn.avg_pool2d(x, 3, 2, 1, count_include_pad=False), [IMAGE]),
         (lambda net, x: fn.avg_pool1d(x, 5, 1, 2), [ROWS]),
         (lambda net, x: fn.max_pool1d(x, 3, 2, 1), [ROWS]),
+        (lambda net, x: x.amax((2, 3)), [IMAGE]),
+        (lambda net, x: x.min(dim=1, keepdim=True).values, [ROWS]),
+        (lambda net, x: x.topk(1, dim=1)[0], [ROWS]),
+        (lambda net, x: fn.adaptive_max_pool2d(x, (4, 8)), [IMAGE]),
     ],
     "matrices": [
         (lambda net, x: x.cumsum(-1), [IMAGE]),
@@ -123,6 +137,15 @@ KINDS = {
         (lambda net, x: torch.fft.rfft(x).abs(), [(20, 64)]),
         (lambda net, x: torch.view_as_real(torch.fft.fft(x)), [(4, 64)]),
         (lambda net, x: x.masked_fill(torch.ones(12, 16).triu(1) > 0, -math.inf), [IMAGE]),
+        (blocks, [IMAGE]),
+        (lambda net, x: x.mean((2, 3), keepdim=True).tile(1, 1, 5, 7), [IMAGE]),
+        (lambda net, x: fn.pad(x, (-1, 2, -2, -1)), [IMAGE]),
+        (lambda net, x: x.sum(), [ROWS]),
+        (lambda net, x: torch.fft.irfft(torch.fft.rfft(x) * net.gains), [(4, 64)],
+         {"gains": torch.linspace(1, 0, 33)}),
+        (lambda net, x: (lambda z: z.real**2 + z.imag**2)(torch.fft.rfft(x)), [(20, 64)]),
+        (lambda net, x: torch.view_as_real(torch.view_as_complex(x) * net.turns), [(1, 9, 16, 2)],
+         {"turns": torch.polar(torch.ones(9, 16), torch.randn(9, 16))}),
     ],
     "broadcasts": [
         (lambda net, x, s: x * (1.0 / s.exp().repeat(1, 1, 1, 16)), [IMAGE, (1, 16, 12, 1)]),
@@ -136,6 +159,7 @@ KINDS = {
         (grouped(expanded), [QUERY, KEY, KEY]),
         (lambda net, q, k, v: fn.scaled_dot_product_attention(q, k, v, enable_gqa=True),
          [QUERY, KEY, KEY]),
+        (grouped_sums, [QUERY, KEY]),
         (lambda net, q, k, v: fn.scaled_dot_product_attention(
             q, k.repeat_interleave(4, 1), v.repeat_interleave(4, 1)), [QUERY, KEY, KEY]),
     ],
@@ -143,6 +167,8 @@ KINDS = {
         (lambda net, q: fn.scaled_dot_product_attention(q, q, q, is_causal=True), [QUERY]),
         (masked, [QUERY], {"mask": torch.ones(5, 5, dtype=torch.bool).tril()}),
         (masked, [QUERY], {"mask": torch.randn(1, 1, 5, 5)}),
+        (lambda net, x, s: x.masked_fill(s > 0, -math.inf).softmax(-1), [IMAGE, (1, 1, 1, 16)]),
+        (lambda net, x, s: torch.where(s > 0, x, 0.5), [IMAGE, (1, 1, 12, 16)]),
     ],
     "functions": [
         (lambda net, x: 1.0 / x, [IMAGE]),
@@ -152,6 +178,29 @@ KINDS = {
         (lambda net, x: fn.elu(x), [IMAGE]),
         (lambda net, x: torch.where(x > 0, x, 0.1 * x), [IMAGE]),
         (lambda net, x: x * torch.clamp(x + 3, 0, 6) / 6, [IMAGE]),
+        (lambda net, x: fn.celu(x, 0.5), [IMAGE]),
+        (lambda net, x: torch.where(x > 0, x, x.exp() - 1), [IMAGE]),
+        (lambda net, x: torch.where(x < 1, x, 1.0), [IMAGE]),
+        (lambda net, x: (x.abs() + 0.1) ** 1.5, [ROWS]),
+        (lambda net, x: x**5, [ROWS]),
+        (lambda net, x: (x.abs() + 0.1) ** net.powers, [ROWS], {"powers": torch.rand(32)}),
+        (lambda net, x: x % 1.0, [ROWS]),
+        (lambda net, x: torch.sinh(x), [ROWS]),
+        (lambda net, x: torch.sign(x), [ROWS]),
+        (lambda net, x: x.softmax(1), [IMAGE]),
+        (lambda net, x: x.log_softmax(-1), [ROWS]),
+        (lambda net, x: x.logsumexp((2, 3)), [IMAGE]),
+    ],
+    "products": [
+        (lambda net, a, b: torch.mm(a[0], b[0].t()), [ROWS, ROWS]),
+        (lambda net, q, k: q @ k.transpose(-2, -1), [QUERY, (1, 8, 40, 32)]),
+        (lambda net, x: x @ x.transpose(1, 2), [ROWS]),
+    ],
+    "slices": [
+        (lambda net, x: x[:, 2::3], [ROWS]),
+        (lambda net, x: x[..., 1::2], [(1, 3, 11)]),
+        (lambda net, x: x.unsqueeze(1).exp().squeeze(1), [ROWS]),
+        (lambda net, x: torch.cat((x[:, 0], x[:, 3]), -1), [ROWS]),
     ],
     "norms": [
         (lambda net, x: net.layers[0](x), [IMAGE], {}, lambda: [nn.GroupNorm(4, 16)]),
@@ -161,11 +210,19 @@ KINDS = {
         (lambda net, x: x.var(-1), [IMAGE]),
         (lambda net, x: x.std((2, 3), keepdim=True), [IMAGE]),
         (lambda net, x: torch.linalg.vector_norm(x, dim=1), [IMAGE]),
+        (lambda net, x: x / x.norm(p=1, dim=-1, keepdim=True), [ROWS]),
+        (lambda net, x: torch.linalg.norm(x, dim=(1, 2)), [ROWS]),
+        (lambda net, x, y: fn.cosine_similarity(x, y, dim=1), [ROWS, ROWS]),
+        (lambda net, x: torch.cat(torch.var_mean(x, 2)), [IMAGE]),
     ],
     "loops": [
         (growing, [ROWS], {}, lambda: [nn.Linear(32, 32)]),
         (one_by_one, [(6, 32)], {}, lambda: [nn.Linear(32, 8)]),
         (one_by_one, [(6, 3, 8, 8)], {}, lambda: [nn.Conv2d(3, 8, 3)]),
+        (lambda net, x: torch.stack([net.layers[0](part[None])[0] for part in x]), [(5, 3, 8, 8)],
+         {}, lambda: [nn.Conv2d(3, 8, 3)]),
+        (lambda net, x: torch.stack([net.layers[0](part[None]).squeeze(0) for part in x]),
+         [(5, 3, 8, 8)], {}, lambda: [nn.Conv2d(3, 8, 3)]),
         (many_layers, [ROWS], {}, lambda: [nn.Linear(32, 6) for _ in range(8)]),
         (heads, [ROWS], {}, lambda: [nn.Linear(32, 96)]),
         (recurrence, [(1, 20, 16)], {"a": torch.randn(16, 16) / 8, "b": torch.randn(16, 16) / 8}),
@@ -175,6 +232,10 @@ KINDS = {
         (lambda net, x: (net.weight.reshape(8, -1) @ fn.unfold(x, 3, padding=1)), [IMAGE],
          {"weight": torch.randn(8, 16, 3, 3) / 12}),
         (by_shifts, [IMAGE]),
+        (lambda net, x: (net.weight.reshape(8, -1) @ fn.unfold(x, 2, stride=2)).view(1, 8, 6, 8),
+         [IMAGE], {"weight": torch.randn(8, 16, 2, 2) / 8}),
+        (lambda net, x: sum(net.taps[n] * fn.pad(x, (3, 0))[..., n : n + 32] for n in range(4)),
+         [ROWS], {"taps": torch.randn(4, 24, 1)}),
     ],
 }  # fmt: skip
 CASES = [(name, number) for name, cases in KINDS.items() for number in range(len(cases))]
@@ -228,6 +289,51 @@ DIFFERENT = {
     "convolutions": (lambda net, x: fn.relu(x[..., 1:] - x[..., :-1]).sum(-1), [IMAGE]),
     "pooling": (lambda net, x: fn.lp_pool2d(x, 2, 3), [IMAGE]),
 }
+
+
+def assigned(x):
+    """What a step of a loop writes into a tensor is read after it was written."""
+    results = torch.zeros(4, 6, 8)
+    for step in range(6):
+        results[:, step] = torch.tanh(x + step)
+    return results * 2
+
+
+def test_what_is_assigned_into_a_tensor_is_kept():
+    x = torch.randn(4, 8)
+    exported = torch.export.export(Net(lambda net, x: assigned(x)).eval(), (x,))
+    rewrite_operators(exported, [*KINDS], "xnnpack")
+    torch.testing.assert_close(exported.module()(x), assigned(x))
+
+
+#: Functions whose guard decides for the numbers beside them.
+GUARDED = [
+    (lambda x: torch.sqrt(x + 1e-6), 0.0),
+    (lambda x: torch.log10(x.abs() + 1e-10), 0.0),
+    (lambda x: torch.where(x < 1.0, x, 1.0), -1e6),
+    (lambda x: torch.nan_to_num(x) * 1.0, math.inf),
+    (lambda x: x.clamp(-65504.0, 65504.0) * 1.0, 1e6),
+    (lambda x: x.reciprocal().clamp(max=1e9), 0.0),
+]
+
+
+@pytest.mark.parametrize("number", range(len(GUARDED)))
+def test_guards_are_kept(number):
+    function, critical = GUARDED[number]
+    exported = torch.export.export(Net(lambda net, x: function(x)).eval(), (torch.randn(3, 32),))
+    rewrite_operators(exported, [*KINDS], "xnnpack")
+    x = torch.full((3, 32), critical)
+    torch.testing.assert_close(exported.module()(x), function(x), rtol=1e-4, atol=0.0)
+
+
+@pytest.mark.ci
+def test_an_operator_without_a_kernel_has_its_remedy_in_the_error(tmp_path):
+    module = Net(lambda net, x: fn.avg_pool3d(x, 2)).eval()
+    with pytest.raises(ExportError, match=r"no kernel for aten::avg_pool3d.*--rewrite matrices"):
+        wb.export_model(module, torch.randn(1, 2, 4, 4, 4), root=tmp_path, progress=quiet)
+    module = Net(lambda net, x: x.sort(-1)[0]).eval()
+    with pytest.raises(ExportError, match=r"aten::sort.*topk"):
+        wb.export_model(module, torch.randn(2, 8), root=tmp_path, progress=quiet)
 
 
 @pytest.mark.parametrize("name", DIFFERENT)

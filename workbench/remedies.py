@@ -118,8 +118,9 @@ _TABLE = (
     ),
     Remedy(
         "products",
-        "products of two activations as a batch of one, which XNNPACK has",
-        "torch.bmm(a[None], b[None])[0]",
+        "products of two activations as one batch of matrices, without expanded copies",
+        "torch.bmm(a[None], b[None])[0]  # for torch.mm(a, b)\n"
+        "torch.bmm(a.flatten(0, 1), b.flatten(0, 1))  # for a @ b of four dimensions",
     ),
     Remedy(
         "powers",
@@ -234,8 +235,94 @@ NEAREST: dict[str, tuple[str, str]] = {
         "upstream's own, without XNNPACK",
         "workbench run MODEL.pte --phase near=1@16 --phase far=1@240",
     ),
+    "topk": (
+        "return the scores and let the caller sort, or take the largest one (k=1) by a pooling",
+        "x.amax(-1)  # for x.topk(1)[0]; `--rewrite pooling` makes a pooling of it",
+    ),
+    "sort": (
+        "use topk, which has a portable kernel and sorts",
+        "values, places = x.topk(x.shape[-1], largest=False)  # for x.sort()",
+    ),
+    "median": ("use topk, which has a portable kernel", "x.topk(n // 2 + 1)[0][..., -1]"),
+    "argmax": (
+        "return the scores, and let the caller look for the largest one",
+        "return logits  # for logits.argmax(-1)",
+    ),
+    "grid_sampler_2d": (
+        "sample a grid that depends on no input, which `--rewrite matrices` makes products of, or "
+        "resize (another function: retrain or check)",
+        'F.interpolate(x, size=size, mode="bilinear")',
+    ),
+    "gather": (
+        "read rows, of which a product with ones and zeros needs no kernel",
+        "F.one_hot(ids, n).float() @ x  # for x[ids], if n is small",
+    ),
+    "scatter_add": (
+        "add rows by a product with ones and zeros",
+        "F.one_hot(ids, n).float().transpose(-2, -1) @ x",
+    ),
+    "slice_scatter": (
+        "put parts together instead of assigning into a tensor",
+        "torch.cat((x[:, 1:], last), 1)  # for y[:, :-1] = x[:, 1:]; y[:, -1:] = last",
+    ),
+    "view_as_complex": (
+        "compute with real and imaginary parts",
+        "torch.stack((a * c - b * s, a * s + b * c), -1)  # for (a + ib) * (c + is)",
+    ),
+    "_fft_r2c": (
+        "multiply by matrices of cosines and sines (`--rewrite matrices`, where a real function "
+        "reads the result), for rows of up to some hundred elements",
+        "x @ dft.real, x @ dft.imag  # dft: torch.fft.rfft(torch.eye(n)), computed in __init__",
+    ),
+    "unfold": (
+        "read windows by a convolution or a pooling, which copy nothing",
+        "F.conv1d(x, filters, stride=hop)  # for x.unfold(-1, n, hop) @ filters",
+    ),
+    "cumprod": (
+        "add logarithms, if all elements are positive",
+        "x.log().cumsum(-1).exp()  # --rewrite matrices makes a product of cumsum",
+    ),
+    "erf": (
+        "use an activation that XNNPACK has (another function: retrain or check)",
+        "F.gelu(x)  # it contains erf",
+    ),
+    "round": ("round halves up (another function there)", "torch.floor(x + 0.5)"),
+    "isnan": ("leave the guard out, if inputs are finite", "x  # for torch.nan_to_num(x)"),
+    "where": (
+        "compute with a mask of ones and zeros",
+        "x * keep + other * (1 - keep)  # for torch.where(keep > 0, x, other)",
+    ),
+    "prod": ("add logarithms, if all elements are positive", "x.log().sum(-1).exp()"),
+    "max_pool3d_with_indices": (
+        "pool the images, then their depth",
+        "x = F.max_pool2d(x.flatten(1, 2), k).view(n, c, d, -1)\nF.max_pool2d(x, (k, 1))",
+    ),
+    "adaptive_max_pool2d": (
+        "take the largest elements of windows that divide the image",
+        "F.max_pool2d(x, (h // rows, w // columns))",
+    ),
+    "_trilinear": ("write it as an einsum", 'torch.einsum("bi,oij,bj->bo", a, weight, b)'),
+    "convolution": (
+        "keep the weights constant, and scale what goes in; of three dimensions, add "
+        "convolutions of two",
+        "F.conv2d(x * scale[:, :, None, None], weight)  # for F.conv2d(x, weight * scale)",
+    ),
     "embedding": (
         "quantise the table if it does not fit in the cache: the operator only copies rows",
         "workbench export llm:NAME,embedding=8",
     ),
 }
+
+#: Kernels that need what others do.
+_ALIKE = {
+    "argsort": "sort", "argmin": "argmax", "index": "gather", "index_select": "gather",
+    "scatter": "scatter_add", "select_scatter": "slice_scatter", "copy": "slice_scatter",
+    "complex": "view_as_complex", "polar": "view_as_complex", "view_as_real": "view_as_complex",
+    "_fft_c2c": "_fft_r2c", "_fft_c2r": "_fft_r2c",
+}  # fmt: skip
+
+
+def find_nearest(kernel: str) -> tuple[str, str]:
+    """What comes nearest to a kernel in words and in code; empty if nothing is known."""
+    name = kernel.removesuffix("_copy")
+    return NEAREST.get(_ALIKE.get(name, name), ("", ""))

@@ -84,6 +84,7 @@ class Finder:
         names |= signature.inputs_to_lifted_tensor_constants
         tensors = {**exported.constants, **exported.state_dict}
         changed = set(signature.buffers_to_mutate.values())
+        mark_overwritten(self.nodes)
         self.constants: dict[Node, Any] = {
             node: tensors[names[node.name]].detach()
             for node in self.nodes
@@ -290,6 +291,36 @@ def overwrites(node: Node) -> bool:
     return schema is not None and schema.is_mutable
 
 
+#: Marks operators whose result another one overwrites in part.
+_OVERWRITTEN = "overwritten"
+
+
+def mark_overwritten(nodes: Sequence[Node]) -> None:
+    """Mark what is overwritten in place, and all views of it, whose values depend on when."""
+    for node in nodes:
+        if node.op != "call_function" or not overwrites(node) or is_pure(node):
+            continue
+        root: Any = node.args[0]
+        while root.op == "call_function" and _is_view(root):
+            root = root.args[0]
+        views = [root]
+        for view in views:  # which grows
+            view.meta[_OVERWRITTEN] = True
+            views += [user for user in view.users if user.args[:1] == (view,) and _is_view(user)]
+
+
+def is_overwritten(node: Node) -> bool:
+    """Whether another operator overwrites the result of a node, or what it is a view of."""
+    return _OVERWRITTEN in node.meta
+
+
+def _is_view(node: Node) -> bool:
+    """Whether the result of a node may share the memory of its operand."""
+    schema = find_schema(function_of(node))
+    returns = [] if schema is None else schema.returns
+    return node.target in VIEWS or any(each.alias_info is not None for each in returns)
+
+
 def is_pure(node: Node) -> bool:
     """Whether a node computes the same at every call, and changes nothing that others read."""
     target: Any = function_of(node)
@@ -300,6 +331,8 @@ def is_pure(node: Node) -> bool:
         return False
     if target is not node.target:  # it overwrites its operand, which must be its own
         source: Any = node.args[0]
-        if len(readers(source)) > 1 or source.op != "call_function" or source.target in VIEWS:
+        if len(readers(source)) > 1 or source.op != "call_function" or _is_view(source):
             return False
+    if is_overwritten(node):
+        return False
     return torch.Tag.nondeterministic_seeded not in target.tags

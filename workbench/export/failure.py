@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from workbench.models.sources import (
     user_line_of_stack,
 )
 from workbench.process import contain
+from workbench.remedies import find_nearest
 from workbench.upstream import find_operator, schema_name, user_error
 
 if TYPE_CHECKING:
@@ -146,12 +147,21 @@ def check_operands(exported: ExportedProgram, dtype: str, origin: str) -> None:
             )
 
 
-def no_kernel_error(operators: list[str], program: ExportedProgram, origin: str) -> ExportError:
-    """The error for operators of a program that the ExecuTorch runtime has no kernel for."""
+def no_kernel_error(
+    operators: list[str], program: ExportedProgram, origin: str, remedies: Sequence[str] = ()
+) -> ExportError:
+    """The error for operators of a program that the ExecuTorch runtime has no kernel for.
+
+    ``remedies`` replace them; else the nearest function that has a kernel is named.
+    """
+    hint = f"--rewrite {','.join(remedies)} replaces it" if remedies else ""
+    for operator in operators:
+        action, code = find_nearest(operator.partition("::")[2].partition(".")[0])
+        hint = hint or (f"{action}: {code}" if action else "")
     return ExportError(
         f"the ExecuTorch runtime has no kernel for {', '.join(operators)}",
         where=_line_of_operator(operators[0], program) or origin,
-        hint="replace it, or compute it outside the model",
+        hint=hint or "replace it, or compute it outside the model",
     )
 
 

@@ -25,6 +25,7 @@ from workbench.export.equivalence import (
     is_static,
     name_of,
     readers,
+    rows_along,
     sqnr,
     value,
 )
@@ -45,8 +46,17 @@ _SPELLED = {
     aten.mish.default, aten.elu.default, aten.celu.default, aten.selu.default,
     aten.log_sigmoid.default, aten.expm1.default, aten.log1p.default, aten.exp2.default,
     aten.log2.default, aten.log10.default, aten.square.default, aten.softshrink.default,
+    aten.sinh.default, aten.cosh.default, aten.sign.default, aten.remainder.Scalar,
+    aten.log_softmax.int, aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf,
 }  # fmt: skip
+#: Functions of rows that a single operator may be.
+_OF_ROWS = {aten.softmax.int, aten.log_softmax.int}
+#: Small numbers, and those at which guards act.
+_NEAR_ZERO = (1e-4, -1e-4, 1e-2, -1e-2)
+_EXTREMES = (1e30, -1e30, math.inf, -math.inf)
 
+#: What a function is of: multiples of a number, clamps of it, numbers in general, or rows.
+_LINEAR, _CLAMPS, _NUMBERS, _ROWS = "linear", "clamps", "numbers", "rows"
 #: A function in words, what builds it, of how many operators, and its signal to noise ratio.
 Match = tuple[str, Build, int, float]
 
@@ -55,13 +65,15 @@ def find_function(finder: Finder, last: Node) -> Equivalent | None:
     """The largest part that ends in a node and is a function of fewer operators."""
     if not is_pure(last) or last.target in BORDERS or not is_float(last):
         return None
+    if last.target in (aten.logsumexp.default, aten.pow.Tensor_Tensor):
+        return _spell_operator(finder, last)
     best = None
     for source, nodes in finder.parts(last):
         work = sum(node.target not in VIEWS for node in nodes)
         alike = is_float(source) and value(source).shape == value(last).shape
         if not alike or value(source).dtype != value(last).dtype:
             continue
-        lacks = any(node.target in _SPELLED and finder.is_outside(node) for node in nodes)
+        lacks = any(_is_lacking(node) and finder.is_outside(node) for node in nodes)
         if work < 2 and not lacks:
             continue
         key = finder.identify(nodes, [source])
@@ -76,6 +88,47 @@ def find_function(finder: Finder, last: Node) -> Equivalent | None:
                 "functions", text, tuple(nodes), last, (source,), build, cost / work, sqnr_db
             )
     return best
+
+
+def _is_lacking(node: Node) -> bool:
+    """Whether XNNPACK has no operator for a node, but others to compute it."""
+    if node.target is aten.softmax.int:
+        return (int(str(node.args[1])) + 1) % len(value(node).shape) != 0
+    return node.target in _SPELLED
+
+
+def _spell_operator(finder: Finder, last: Node) -> Equivalent | None:
+    """The logarithm of a sum of exponentials, and powers with constant exponents."""
+    sources = finder.varying(last)
+    if len(sources) != 1 or not finder.is_outside(last) or not is_static(sources[0]):
+        return None
+    shape, result = list(value(sources[0]).shape), list(value(last).shape)
+    constants: tuple[torch.Tensor, ...] = ()
+    if last.target is aten.logsumexp.default:
+        width, gather_rows = rows_along(shape, last.args[1])  # type: ignore[arg-type]
+
+        def build(x: Any, *given: Any) -> Any:
+            return aten.reshape.default(_log_sum(width, gather_rows(x)), result)
+
+        text = "logsumexp as a softmax, its logarithm and a product"
+    elif sources[0] is last.args[0]:
+        constants = (finder.constants[last.args[1]],)  # type: ignore[index]
+
+        def build(x: Any, *given: Any) -> Any:
+            return aten.exp.default(aten.mul.Tensor(aten.log.default(x), given[0]))
+
+        text = "pow as the exponential of a product with a logarithm"
+    else:
+        return None
+    return Equivalent("functions", text, (last,), last, (sources[0],), build, constants=constants)
+
+
+def _log_sum(width: int, x: Any) -> Any:
+    """The logarithm of the sum of the exponentials of each row, a column, without overflow."""
+    shares = aten.softmax.int(x, -1)
+    logs = aten.log.default(aten.clamp.default(shares, 1e-37))
+    parts = aten.mul.Tensor(shares, aten.sub.Tensor(x, logs))
+    return aten.linear.default(parts, constant_row(x, width, 1.0, torch.float32))
 
 
 def _identify(finder: Finder, nodes: list[Node], source: Node) -> Match | None:
@@ -101,24 +154,54 @@ def _match(finder: Finder, nodes: list[Node], source: Node, shape: tuple[int, ..
     result = finder.run(nodes, {source: x.clone()})
     if result.min() == result.max():
         return None
-    numbers = [v for n in nodes for v in tree_leaves(n.args) if isinstance(v, float)]
+    numbers = [float(v) for n in nodes for v in tree_leaves(n.args) if isinstance(v, int | float)]
     least = LEAST_DB[x.element_size()]
     few = [x.flatten()[:_SCREENED], result.flatten()[:_SCREENED]]
-    functions = [(*each, True) for each in _list_functions(*few)]
-    if any(elements(node) < elements(source) for node in nodes):  # it may reduce rows
-        functions += [(*each, False) for each in _list_row_functions(x, numbers)]
-    for text, cost, build, of_numbers in functions:
+    functions = [(*each, _LINEAR) for each in _list_linear(*few)]
+    functions += [(*each, _CLAMPS) for each in _list_clamps(*few)]
+    functions += [(*each, _NUMBERS) for each in _list_functions(*few)]
+    functions += [(*each, _NUMBERS) for each in _list_remainders(numbers)]
+    reduces = any(elements(node) < elements(source) for node in nodes)
+    if reduces or nodes[-1].target in _OF_ROWS:
+        functions += [(*each, _ROWS) for each in _list_row_functions(x, numbers)]
+    for text, cost, build, kind in functions:
         with contextlib.suppress(RuntimeError):
-            if of_numbers and sqnr(build(few[0].clone()), few[1]) < least:
+            if kind != _ROWS and sqnr(build(few[0].clone()), few[1]) < least:
                 continue
             values = build(x.clone())
             if sqnr(values.flatten()[:_SCREENED], few[1]) < 0:
                 continue
             sqnr_db = sqnr(values, result)
             second = finder.run(nodes, {source: other.clone()})
-            if sqnr_db >= least and sqnr(build(other), second) >= least - REORDERED_DB:
-                return text, build, cost, sqnr_db
+            if sqnr_db < least or sqnr(build(other), second) < least - REORDERED_DB:
+                continue
+            if not _agrees_at_ends(finder, nodes, source, x, build, kind):
+                continue
+            return text, build, cost, sqnr_db
     return None
+
+
+def _agrees_at_ends(
+    finder: Finder, nodes: list[Node], source: Node, x: torch.Tensor, build: Build, kind: str
+) -> bool:
+    """Whether a function is the same where a guard decides: at zero, and near it.
+
+    Multiples and clamps must be the same for the largest numbers, too, and multiples for what is
+    no number.
+    """
+    if kind == _ROWS:
+        return True
+    near = (1e-2, 1e-7) if x.element_size() >= 4 else (0.2, 1e-3)
+    tried = [((0.0,), (1e-2, 0.0)), (_NEAR_ZERO, near)]
+    tried += [(_EXTREMES, near)] if kind in (_LINEAR, _CLAMPS) else []
+    tried += [((math.nan,), near)] if kind == _LINEAR else []
+    for numbers, tolerance in tried:
+        points = torch.tensor(numbers, dtype=x.dtype).repeat(x.numel() // len(numbers) + 1)
+        points = points[: x.numel()].view(x.shape)
+        expected = finder.run(nodes, {source: points.clone()})
+        if not torch.allclose(build(points), expected, *tolerance, equal_nan=True):
+            return False
+    return True
 
 
 def find_lookup(finder: Finder, last: Node) -> Equivalent | None:
@@ -233,10 +316,27 @@ def _swap(
     )
 
 
+def _list_linear(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
+    """Multiples of a number, with their operators."""
+    yield "the tensor itself", 0, lambda x: x
+    # At -10, a leaky ReLU shows its slope.
+    at = int((x + 10).abs().argmin())
+    slope = float(y.flatten()[at] / x.flatten()[at])
+    yield f"a leaky ReLU ({slope:.6g})", 1, lambda x: aten.leaky_relu.default(x, slope)
+    ends = [int(x.argmin()), int(x.argmax())]
+    (a, b), (ya, yb) = ([float(t.flatten()[end]) for end in ends] for t in (x, y))
+    factor = (yb - ya) / (b - a)
+    yield f"a product with {factor:.6g}", 1, lambda x: aten.mul.Tensor(x, factor)
+    offset = ya - factor * a
+    yield (
+        f"{factor:.6g} x + {offset:.6g}",
+        2,
+        lambda x: aten.add.Tensor(aten.mul.Tensor(x, factor), offset),
+    )
+
+
 def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
     """Functions of a number, with their operators: the cheapest in XNNPACK first."""
-    yield "the tensor itself", 0, lambda x: x
-    low, high = float(y.min()), float(y.max())
     for name, function in (
         ("hard swish", aten.hardswish.default), ("GELU", aten.gelu.default),
         ("a sigmoid", aten.sigmoid.default), ("tanh", aten.tanh.default),
@@ -246,40 +346,60 @@ def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int
         ("a reciprocal square root", aten.rsqrt.default),
     ):  # fmt: skip
         yield name, 1, function
-    if -math.inf < low < high < math.inf:
-        yield f"a clamp to {low:.6g} and {high:.6g}", 1, lambda x: aten.clamp.default(x, low, high)
     yield "GELU by tanh", 1, lambda x: aten.gelu.default(x, approximate="tanh")
     yield "a square", 1, lambda x: aten.mul.Tensor(x, x)
     yield "a quotient of one", 1, lambda x: aten.div.Tensor(_ones(x), x)
-    # At -10, a leaky ReLU shows its slope.
-    at = int((x + 10).abs().argmin())
-    slope = float(y.flatten()[at] / x.flatten()[at])
-    yield f"a leaky ReLU ({slope:.6g})", 1, lambda x: aten.leaky_relu.default(x, slope)
-    ends = [int(x.argmin()), int(x.argmax())]
-    (a, b), (ya, yb) = ([float(t.flatten()[end]) for end in ends] for t in (x, y))
-    factor = (yb - ya) / (b - a)
-    yield f"a product with {factor:.6g}", 1, lambda x: aten.mul.Tensor(x, factor)
     yield "SiLU", 2, lambda x: aten.mul.Tensor(x, aten.sigmoid.default(x))
-    offset = ya - factor * a
-    yield (
-        f"{factor:.6g} x + {offset:.6g}",
-        2,
-        lambda x: aten.add.Tensor(aten.mul.Tensor(x, factor), offset),
-    )
     yield "a product of three", 2, lambda x: aten.mul.Tensor(aten.mul.Tensor(x, x), x)
     yield "a product of four", 2, lambda x: _square(_square(x))
-    yield from _list_exponentials(x, y, low)
+    yield "a product of five", 3, lambda x: aten.mul.Tensor(_square(_square(x)), x)
+    yield "a product of six", 3, lambda x: _square(aten.mul.Tensor(_square(x), x))
+    yield "a clamp of large numbers", 2, _sign
+    yield "(exp x - exp -x) / 2", 5, lambda x: _half_exponentials(x, aten.sub.Tensor)
+    yield "(exp x + exp -x) / 2", 5, lambda x: _half_exponentials(x, aten.add.Tensor)
+    yield from _list_exponentials(x, y)
     yield "a hard sigmoid", 3, hard_sigmoid
     yield "log(1 + exp x)", 7, _softplus
     yield "x tanh(log(1 + exp x))", 9, lambda x: aten.mul.Tensor(x, aten.tanh.default(_softplus(x)))
     yield "minus log(1 + exp -x)", 9, lambda x: aten.neg.default(_softplus(aten.neg.default(x)))
 
 
-def _list_exponentials(
-    x: torch.Tensor, y: torch.Tensor, low: float
-) -> Iterator[tuple[str, int, Build]]:
+def _list_clamps(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
+    """Clamps to the ends of what is seen; an end that the operand itself has is none."""
+    low, high = (float(end) for end in y.aminmax())
+    bottom, top = (float(end) for end in x.aminmax())
+    ends = (low if low > bottom else None, high if high < top else None)
+    if ends != (None, None) and -math.inf < low < high < math.inf:
+        words = [f"{end:.6g}" for end in ends if end is not None]
+        kind = "a clamp to" if len(words) == 2 else "a maximum of"
+        kind = "a minimum of" if ends[0] is None else kind
+        yield f"{kind} {' and '.join(words)}", 1, lambda x: aten.clamp.default(x, *ends)
+
+
+def _list_remainders(numbers: list[float]) -> Iterator[tuple[str, int, Build]]:
+    """What is left of a division by one of some numbers."""
+    for number in dict.fromkeys(numbers):
+        if number > 0:
+
+            def build(x: Any, number: float = number) -> Any:
+                whole = aten.floor.default(aten.mul.Tensor(x, 1 / number))
+                return aten.sub.Tensor(x, aten.mul.Tensor(whole, number))
+
+            yield f"x - {number:.6g} floor(x / {number:.6g})", 4, build
+
+
+def _sign(x: Any) -> Any:
+    return aten.clamp.default(aten.mul.Tensor(x, 1e37), -1.0, 1.0)
+
+
+def _half_exponentials(x: Any, combine: Build) -> Any:
+    up, down = aten.exp.default(x), aten.exp.default(aten.neg.default(x))
+    return aten.mul.Tensor(combine(up, down), 0.5)
+
+
+def _list_exponentials(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
     """Powers of a constant, logarithms to a base, and ELU with its factors."""
-    at = int((x - 2).abs().argmin())
+    low, at = float(y.min()), int((x - 2).abs().argmin())
     near, there = float(x.flatten()[at]), float(y.flatten()[at])
     if there > 0:
         rate = math.log(there) / near
@@ -290,6 +410,13 @@ def _list_exponentials(
         )
     if near > 0 and abs(near - 1) > 1e-3:
         base = there / math.log(near)
+        if there > 0:
+            power = math.log(there) / math.log(near)
+            yield (
+                f"exp({power:.6g} log(x))",
+                3,
+                lambda x: aten.exp.default(aten.mul.Tensor(aten.log.default(x), power)),
+            )
         yield (
             f"{base:.6g} log(x)",
             2,
@@ -304,16 +431,22 @@ def _list_exponentials(
         )
     yield "exp(x) - 1", 2, lambda x: aten.sub.Tensor(aten.exp.default(x), 1.0)
     yield "log(1 + x)", 2, lambda x: aten.log.default(aten.add.Tensor(x, 1.0))
-    if low < 0 and there > 0:
+    below = int((x + 1).abs().argmin())
+    ratio = 1 + float(y.flatten()[below]) / -low if low < 0 else 0.0
+    if low < 0 and there > 0 and 0 < ratio < 1:
         slope, depth = there / near, -low
+        rate = math.log(ratio) / float(x.flatten()[below])
+        rate = 1.0 if abs(rate - 1) < 1e-3 else rate
 
         def elu(x: Any) -> Any:
-            left = aten.mul.Tensor(aten.sub.Tensor(aten.exp.default(x), 1.0), -depth)
+            left = aten.exp.default(x if rate == 1 else aten.mul.Tensor(x, rate))
+            left = aten.mul.Tensor(aten.sub.Tensor(left, 1.0), -depth)
             return aten.sub.Tensor(
                 aten.mul.Tensor(aten.relu.default(x), slope), aten.relu.default(left)
             )
 
-        yield f"{slope:.6g} ReLU(x) - ReLU({depth:.6g} - {depth:.6g} exp x)", 7, elu
+        exponent = "x" if rate == 1 else f"({rate:.6g} x)"
+        yield f"{slope:.6g} ReLU(x) - ReLU({depth:.6g} - {depth:.6g} exp {exponent})", 7, elu
 
 
 def _ones(x: Any) -> Any:
@@ -344,16 +477,23 @@ def _list_row_functions(x: torch.Tensor, numbers: list[float]) -> Iterator[tuple
     """Functions of the rows of a tensor, with their operators."""
     for axis in range(x.ndim - 1, -1, -1):
         last = axis == x.ndim - 1
-        yield (
-            f"softmax over dimension {axis}",
-            1 if last else 3,
-            lambda x, axis=axis: aten.softmax.int(x, axis),
-        )
+        text = f"softmax over dimension {axis}"
+        build = partial(_softmax_along, -1 if last else axis)
+        yield text if last else f"{text}, transposed", 1 if last else 3, build
     width = x.shape[-1]
+    yield "x - log(sum(exp x)) by a softmax", 7, lambda x: aten.sub.Tensor(x, _log_sum(width, x))
     for epsilon in dict.fromkeys([*numbers, 1e-5, 0.0]):
         if 0 <= epsilon < 0.1:
             build = partial(normalise, width, epsilon, x.dtype)
             yield f"layer norm (epsilon {epsilon:g}) with means as products", 5, build
+
+
+def _softmax_along(axis: int, x: Any) -> Any:
+    """Softmax over an axis, which XNNPACK has for the last one."""
+    if axis == -1:
+        return aten.softmax.int(x, -1)
+    x = aten.softmax.int(aten.transpose.int(x, axis, -1), -1)
+    return aten.transpose.int(x, axis, -1)
 
 
 def normalise(width: int, epsilon: float, dtype: torch.dtype, x: Any) -> Any:

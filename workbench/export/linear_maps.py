@@ -5,9 +5,11 @@ matrix of one is what it makes of the identity; that it has one is shown on rand
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from workbench.export.equivalence import (
     VIEWS,
     Equivalent,
     Finder,
+    elements,
     is_float,
     is_pure,
     is_static,
@@ -52,22 +55,83 @@ Map = Callable[[torch.Tensor], torch.Tensor]
 
 def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
     """An operator outside of delegates that is linear, as products, slices or a factor."""
-    if last.target in _DELEGATED or not finder.is_outside(last) or not is_pure(last):
+    if not is_pure(last) or not is_float(last) or not is_static(last):
+        return None
+    if last.target in _VIEWS_OF_REPEATS:
+        return _find_repetition(finder, last)
+    if last.target in _DELEGATED or not finder.is_outside(last):
         return None
     sources = finder.varying(last)
-    if len(sources) != 1 or not is_float(sources[0]) or not is_static(last):
+    if len(sources) == 1 and value(sources[0]).is_complex():
+        return _find_transform(finder, last) or _find_across_complex(finder, last)
+    if len(sources) != 1 or not is_float(sources[0]) or _is_padding(last):
         return None
-    if last.target is aten.pad.default and last.args[2:3] in ((), ("constant",)):
-        return None  # XNNPACK has it
     source = sources[0]
-    if isinstance(value(last), torch.Tensor) and value(last).is_complex():
-        return _find_transform(finder, last, source)
-    if not is_float(last):
-        return None
     reduced = _reduce(last, source)
     if reduced is not None:
         return reduced
     return _find_map(finder, [last], last, source)
+
+
+def _is_padding(node: Node) -> bool:
+    """Whether a node adds constants around a tensor, as XNNPACK does."""
+    constant = node.target is aten.pad.default and node.args[2:3] in ((), ("constant",))
+    return constant and min(node.args[1]) >= 0  # type: ignore[arg-type,type-var]
+
+
+#: What may follow an expansion that repeats elements.
+_VIEWS_OF_REPEATS = {aten.reshape.default, aten.view.default, aten.flatten.using_ints}
+
+
+def _find_repetition(finder: Finder, last: Node) -> Equivalent | None:
+    """A tensor that is expanded along new axes, which are then merged with its own."""
+    nodes = [last]
+    while len(nodes) < _MOST_VIEWS:
+        sources = finder.varying(nodes[-1])
+        if len(sources) != 1 or not is_float(sources[0]) or not is_pure(nodes[-1]):
+            return None
+        source = sources[0]
+        repeats = [node for node in nodes if node.target is aten.expand.default]
+        if repeats and len(value(source).shape) == len(value(last).shape):
+            outside = any(map(finder.is_outside, repeats))
+            grows = elements(source) < elements(last)
+            return _find_map(finder, nodes[::-1], last, source) if outside and grows else None
+        if source.target not in VIEWS or len(readers(source)) > 1:
+            return None
+        nodes.append(source)
+    return None
+
+
+#: Views of a repetition, at most.
+_MOST_VIEWS = 6
+
+
+def _find_across_complex(finder: Finder, last: Node) -> Equivalent | None:
+    """A real tensor that is linear in another one, with complex tensors in between."""
+    for source, nodes in finder.parts(last):
+        if is_float(source):
+            pairs = _find_mixture(finder, nodes, last, source)
+            return pairs or _find_map(finder, nodes, last, source)
+    return None
+
+
+def _find_mixture(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Equivalent | None:
+    """Pairs that are mixed, each with factors of its own: a rotation by constant angles."""
+    x = finder.sample(source)
+    if value(last).shape != x.shape or x.shape[-1] != 2:
+        return None
+    chosen = torch.eye(2, dtype=x.dtype)
+    factors = tuple(finder.run(nodes, {source: row.expand(x.shape).clone()}) for row in chosen)
+
+    def build(x: Any, first: Any, second: Any) -> Any:
+        one, other = (aten.slice.Tensor(x, axis, n, n + 1) for n in (0, 1))
+        return aten.add.Tensor(aten.mul.Tensor(one, first), aten.mul.Tensor(other, second))
+
+    axis = x.ndim - 1
+    if sqnr(build(x, *factors), finder.run(nodes, {source: x})) < LEAST_DB[x.element_size()]:
+        return None
+    text = "a product of complex numbers as one of their real and imaginary parts"
+    return Equivalent("matrices", text, tuple(nodes), last, (source,), build, constants=factors)
 
 
 def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Equivalent | None:
@@ -87,11 +151,17 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
         return None
     axes = _list_axes(linear, x)
     bias = [offset] if offset.count_nonzero() else []
-    if not axes:
+    if all(x.shape[axis] == 1 for axis in axes):
         factors = linear(torch.ones_like(x))
+        nothing = not factors.count_nonzero() or bool((factors == 1).all())
+        if not axes and nothing and not bias:
+            return None  # a constant, or what acts on numbers that are not tried
+        for axis in set(range(x.ndim)) - {*axes}:
+            first = factors.narrow(axis, 0, 1)
+            factors = first if torch.equal(first.expand(factors.shape), factors) else factors
         return Equivalent(
-            "matrices", f"{name_of(last)} as a product with constants", tuple(nodes), last,
-            (source,), _scale, constants=(factors, *bias),
+            "matrices", f"{_names_of(nodes)} as a product with constants", tuple(nodes), last,
+            (source,), _scale, constants=(factors.contiguous(), *bias),
         )  # fmt: skip
     matrices = _list_matrices(linear, x, axes)
     if matrices is None:
@@ -107,10 +177,16 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
         return aten.add.Tensor(x, next(matrices)) if bias else x
 
     words = ["slices in a row" if step.slices else "a product with a matrix" for step in steps]
-    text = f"{name_of(last)} as {' and '.join(dict.fromkeys(words))}"
+    text = f"{_names_of(nodes)} as {' and '.join(dict.fromkeys(words))}"
     return Equivalent(
         "matrices", text, tuple(nodes), last, (source,), build, constants=(*constants, *bias)
     )
+
+
+def _names_of(nodes: list[Node]) -> str:
+    """What some nodes compute: the operators that are no views, or the last one."""
+    names = (name_of(node) for node in nodes if node.target not in VIEWS - {aten.expand.default})
+    return ", ".join(dict.fromkeys(names)) or name_of(nodes[-1])
 
 
 def _scale(x: Any, factors: Any, *bias: Any) -> Any:
@@ -251,13 +327,14 @@ def _list_slices(matrix: torch.Tensor) -> Iterator[tuple[int, int]]:
 
 def _reduce(last: Node, source: Node) -> Equivalent | None:
     """A sum or a mean over some axes as a product with a row of constants."""
-    if last.target not in (aten.sum.dim_IntList, aten.mean.dim) or last.kwargs:
+    totals = (aten.sum.default, aten.mean.default)
+    if last.target not in (aten.sum.dim_IntList, aten.mean.dim, *totals) or last.kwargs:
         return None
     shape = list(value(source).shape)
     given: Any = last.args[1] if len(last.args) > 1 and last.args[1] else range(len(shape))
     width, gather_rows = rows_along(shape, given)
     result = list(value(last).shape)
-    number = 1 / width if last.target is aten.mean.dim else 1.0
+    number = 1 / width if "mean" in name_of(last) else 1.0
     row = torch.full((1, width), number, dtype=value(source).dtype)
 
     def build(x: Any, row: Any) -> Any:
@@ -267,37 +344,48 @@ def _reduce(last: Node, source: Node) -> Equivalent | None:
     return Equivalent("matrices", text, (last,), last, (source,), build, constants=(row,))
 
 
-def _find_transform(finder: Finder, last: Node, source: Node) -> Equivalent | None:
-    """A Fourier transform whose one reader is real: two products with matrices."""
-    users = readers(last)
-    if len(users) != 1 or users[0].target not in _PARTS:
+def _find_transform(finder: Finder, last: Node) -> Equivalent | None:
+    """A real function of a Fourier transform: two products with matrices."""
+    (transform,) = finder.varying(last)
+    sources = finder.varying(transform)
+    if last.target not in _PARTS or len(sources) != 1 or not is_pure(transform):
         return None
-    (reader,) = users
-    shape = value(source).shape
-    size, count = shape[-1], value(last).shape[-1]
-    x = finder.sample(source)
-    if size * count > MOST_ELEMENTS or value(last).shape[:-1] != shape[:-1]:
-        return None
-    rows = math.prod(shape[:-1])
-    basis = torch.eye(size, dtype=x.dtype).repeat(math.ceil(rows / size), 1)[:rows]
-    if rows < size:  # the operator takes its own shape: one part of the identity at a time
-        parts = torch.eye(size, dtype=x.dtype).split(rows)
-        padded = [torch.cat([part, part.new_zeros(rows - len(part), size)]) for part in parts]
-    else:
-        padded = [basis]
-    if len(padded) > _MOST_RUNS:
-        return None
-    results = [finder.run([last], {source: each.view(shape)}) for each in padded]
-    matrix = torch.cat([result.reshape(rows, count) for result in results])[:size]
-    if sqnr(torch.view_as_real(x.to(matrix.dtype) @ matrix),
-            torch.view_as_real(finder.run([last], {source: x}))) < 80:  # fmt: skip
+    source, matrix = sources[0], None
+    if is_float(source) and value(transform).shape[:-1] == value(source).shape[:-1]:
+        matrix = _show_complex_matrix(finder, transform, source)
+    if matrix is None:
         return None
     real, imaginary = (part.t().contiguous() for part in (matrix.real, matrix.imag))
-    text = f"{name_of(last)} as products with matrices of cosines and sines"
+    text = f"{name_of(transform)} as products with matrices of cosines and sines"
     return Equivalent(
-        "matrices", text, (last, reader), reader, (source,), _PARTS[reader.target],
+        "matrices", text, (transform, last), last, (source,), _PARTS[last.target],
         constants=(real, imaginary),
     )  # fmt: skip
+
+
+def _show_complex_matrix(finder: Finder, transform: Node, source: Node) -> torch.Tensor | None:
+    """What a transform of rows makes of the identity; None if it is no product with it."""
+    shape = value(source).shape
+    size, count = shape[-1], value(transform).shape[-1]
+    x = finder.sample(source)
+    rows = math.prod(shape[:-1])
+    if size * count > MOST_ELEMENTS or math.ceil(size / rows) > _MOST_RUNS:
+        return None
+    # The operator takes its own shape: one part of the identity at a time.
+    identity = torch.eye(size, dtype=x.dtype)
+    identity = torch.cat([identity, identity.new_zeros(-size % rows, size)])
+    results = [
+        finder.run([transform], {source: part.view(shape)}).reshape(rows, count)
+        for part in identity.split(rows)
+    ]
+    matrix = torch.cat(results)[:size]
+    expected = finder.run([transform], {source: x})
+    ratio = sqnr(torch.view_as_real(x.to(matrix.dtype) @ matrix), torch.view_as_real(expected))
+    return matrix if ratio >= _LEAST_TRANSFORM_DB else None
+
+
+#: The least agreement of a transform with its matrix, in dB.
+_LEAST_TRANSFORM_DB = 80.0
 
 
 def _magnitude(x: Any, real: Any, imaginary: Any) -> Any:
@@ -331,27 +419,55 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
         return None
     for source, nodes in _parts_across_products(finder, last):
         moves = any(node.target in _SHIFTS for node in nodes)
-        if len(nodes) < 2 or not moves or not is_float(source) or len(value(source).shape) != 4:
+        if len(nodes) < 2 or not moves or not is_float(source):
+            continue
+        if len(value(source).shape) not in (3, 4):
             continue
         key = ("convolution", finder.identify(nodes, [source]))
         if key not in finder.memory:
             finder.memory[key] = _find_filter(finder, nodes, source, last)
-        convolution = finder.memory[key]
-        if convolution is not None:
-            weights, padding, bias = convolution
-            text = f"a convolution of {weights.shape[2]} x {weights.shape[3]} instead of "
-            text += f"{len(nodes)} operators"
-            build = partial(_convolve, list(value(last).shape), padding)
+        filters = finder.memory[key]
+        if filters is not None:
+            height, width = filters.weights.shape[2:]
+            text = f"a convolution of {height} x {width} instead of {len(nodes)} operators"
+            constants = (filters.weights, *filters.bias)
+            build = partial(_convolve, list(value(last).shape), filters)
             return Equivalent(
                 "convolutions", text, tuple(nodes), last, (source,), build, 0.3,
-                constants=(weights, *bias),
+                constants=constants,
             )  # fmt: skip
     return None
 
 
-def _convolve(result: list[int], padding: list[int], x: Any, weights: Any, *bias: Any) -> Any:
-    x = aten.conv2d.default(x, weights, None, [1, 1], padding)
-    x = aten.reshape.default(x, result) if len(result) != 4 else x
+@dataclass(frozen=True)
+class _Filters:
+    """A convolution of images of a shape: its weights, strides, groups, and offset.
+
+    ``margins`` are added left, right, above and below; where they are negative, that is not read.
+    """
+
+    image: list[int]
+    weights: torch.Tensor
+    strides: list[int]
+    margins: list[int]
+    groups: int = 1
+    bias: tuple[torch.Tensor, ...] = ()
+
+    def apply(self, x: Any, weights: Any) -> Any:
+        padding = [self.margins[2], self.margins[0]]
+        after = [self.margins[3], self.margins[1]]
+        uneven = any(
+            a > b or a <= b - stride
+            for a, b, stride in zip(after, padding, self.strides, strict=True)
+        )
+        if uneven:
+            x, padding = aten.constant_pad_nd.default(x, self.margins), [0, 0]
+        return aten.conv2d.default(x, weights, None, self.strides, padding, [1, 1], self.groups)
+
+
+def _convolve(result: list[int], filters: _Filters, x: Any, weights: Any, *bias: Any) -> Any:
+    x = filters.apply(aten.reshape.default(x, filters.image), weights)
+    x = aten.reshape.default(x, result)
     return aten.add.Tensor(x, bias[0]) if bias else x
 
 
@@ -381,70 +497,118 @@ _SHIFTS = {
 _MOST_PART = 80
 
 
-def _find_filter(
-    finder: Finder, nodes: list[Node], source: Node, last: Node
-) -> tuple[torch.Tensor, list[int], list[torch.Tensor]] | None:
-    """Weights, padding and bias of the convolution that a part computes; None if it is none."""
-    shape, result = value(source).shape, value(last).shape
-    batch, channels, height, width = shape
+def _find_filter(finder: Finder, nodes: list[Node], source: Node, last: Node) -> _Filters | None:
+    """The convolution that a part computes; None if it is none."""
+    shape, result = list(value(source).shape), list(value(last).shape)
+    image = shape if len(shape) == 4 else [*shape[:2], 1, shape[2]]
+    batch, channels, height, width = image
     if channels > _MOST_CHANNELS or result[0] != batch or len(result) not in (3, 4):
         return None
-    rows, columns = result[2:] if len(result) == 4 else _split_positions(result[2], height, width)
-    if not rows or rows > height + _REACH or columns > width + _REACH:
+    sizes = result[2:] if len(result) == 4 else [1, result[2]]
+    if len(shape) == 4 and len(result) == 3:
+        sizes = _split_positions(result[2], height, width)
+    if not sizes[0] or sizes[0] > height + _REACH or sizes[1] > width + _REACH:
         return None
-    x = finder.sample(source)
+    # Strides by which the outputs are fewer; padding and filters move an image by less.
+    strides = [max(1, round(size / count)) for size, count in zip(image[2:], sizes, strict=True)]
+    x = finder.sample(source).reshape(image)
 
     def run(x: torch.Tensor) -> torch.Tensor:
         finder.tries -= x.numel()
-        return finder.run(nodes, {source: x}).reshape(batch, result[1], rows, columns)
+        outputs = finder.run(nodes, {source: x.reshape(shape)})
+        return outputs.reshape(batch, result[1], *sizes)
 
     offset = run(torch.zeros_like(x))
     linear = _remove_offset(run, offset)
     if not offset.isfinite().all() or not _is_linear(linear, x):
         return None
-    row, column = height // 2, width // 2
-    answers = []
-    for channel in range(channels):
-        point = torch.zeros_like(x)
-        point[:, channel, row, column] = 1.0
-        answers.append(linear(point)[0])
-    answer = torch.stack(answers, 1)  # outputs by inputs by positions
-    places = answer.abs().sum((0, 1)).nonzero()
-    if not len(places):
+    weights, padding = _read_taps(linear, x, strides)
+    if weights is None or max(padding) > _REACH or weights.shape[2:].numel() == 1:
         return None
-    (top, left), (bottom, right) = places.min(0).values.tolist(), places.max(0).values.tolist()
-    tall, wide = bottom - top + 1, right - left + 1
-    # A point is seen first through the last row of the filter.
-    padding = [bottom - row, right - column]
-    sizes = (height + 2 * padding[0] - tall + 1, width + 2 * padding[1] - wide + 1)
-    if max(tall, wide) > 2 * _REACH + 1 or min(padding) < 0 or sizes != (rows, columns):
+    spans = [
+        stride * (count - 1) + size
+        for stride, count, size in zip(strides, sizes, weights.shape[2:], strict=True)
+    ]
+    after = [a - b - c for a, b, c in zip(spans, padding, image[2:], strict=True)]
+    filters = _Filters(image, weights, strides, [padding[1], after[1], padding[0], after[0]])
+    across = weights * (1 - torch.eye(*weights.shape[:2], dtype=x.dtype))[..., None, None]
+    if weights.shape[0] == channels and not across.count_nonzero():
+        own = weights.diagonal().permute(2, 0, 1).unsqueeze(1).contiguous()
+        filters = replace(filters, weights=own, groups=channels)
+    again = filters.apply(x, filters.weights)
+    if again.shape != linear(x).shape:
         return None
-    if tall == wide == 1:  # a product is as good
-        return None
-    weights = answer[:, :, top : bottom + 1, left : right + 1].flip((2, 3)).contiguous()
-    again = aten.conv2d.default(x, weights, None, [1, 1], padding)
     if sqnr(again, linear(x)) < LEAST_DB[x.element_size()] - REORDERED_DB:
         return None
-    bias = offset.reshape(result)
-    return weights, padding, [bias] if offset.count_nonzero() else []
+    bias = (offset.reshape(result),) if offset.count_nonzero() else ()
+    return replace(filters, bias=bias)
 
 
-def _split_positions(count: int, height: int, width: int) -> tuple[int, int]:
+def _read_taps(
+    linear: Map, x: torch.Tensor, strides: list[int]
+) -> tuple[torch.Tensor | None, list[int]]:
+    """The weights of a convolution and its padding, from its answers to single points.
+
+    A point is seen through those positions of the filter that are whole strides apart.
+    """
+    height, width = x.shape[2:]
+    middle = [
+        size // 2 // stride * stride for size, stride in zip((height, width), strides, strict=True)
+    ]
+    taps: dict[tuple[int, int], torch.Tensor] = {}
+    for down, right in product(*map(range, strides)):
+        row, column = middle[0] + down, middle[1] + right
+        if row >= height or column >= width:
+            return None, []
+        answers = []
+        for channel in range(x.shape[1]):
+            point = torch.zeros_like(x)
+            point[:, channel, row, column] = 1.0
+            answers.append(linear(point)[0])
+        answer = torch.stack(answers, 1)  # outputs by inputs by positions
+        for top, left in answer.abs().sum((0, 1)).nonzero().tolist():
+            place = (row - strides[0] * top, column - strides[1] * left)
+            taps[place] = answer[:, :, top, left]
+    if not taps:
+        return None, []
+    rows, columns = zip(*taps, strict=True)
+    first = min(0, min(rows)), min(0, min(columns))
+    tall, wide = max(rows) - first[0] + 1, max(columns) - first[1] + 1
+    if max(tall, wide) > 2 * _REACH + 1:
+        return None, []
+    outputs, inputs = next(iter(taps.values())).shape
+    weights = torch.zeros(outputs, inputs, tall, wide, dtype=x.dtype)
+    for (down, right), each in taps.items():
+        weights[:, :, down - first[0], right - first[1]] = each
+    return weights, [-first[0], -first[1]]
+
+
+def _split_positions(count: int, height: int, width: int) -> list[int]:
     """Rows and columns of an image with so many positions, as near as they are to another's."""
-    for lost in range(2 * _REACH + 1):
-        if (height - lost) * (width - lost) == count:
-            return height - lost, width - lost
-    return 0, 0
+    for stride in range(1, _REACH):
+        for lost in range(2 * _REACH + 1):
+            rows, columns = (-(-(size - lost) // stride) for size in (height, width))
+            if rows * columns == count:
+                return [rows, columns]
+    return [0, 0]
 
 
 def find_pooling(finder: Finder, last: Node) -> Equivalent | None:
-    """Pooling with padding as a depthwise convolution, or after padding."""
-    if not finder.is_outside(last) or last.target not in _POOLS:
+    """Pooling and largest elements that XNNPACK refuses, in the form that it has."""
+    pool: Any = last
+    if last.target is operator.getitem and last.args[1] == 0:
+        pool = last.args[0]
+        if any(readers(part) for part in readers(pool) if part.args[1] != 0):
+            return None  # somebody reads the positions
+    if not finder.is_outside(pool) or pool.target not in _POOLS or not is_pure(pool):
         return None
-    source: Any = last.args[0]
+    source: Any = pool.args[0]
+    if (pool is not last) != isinstance(value(pool), list | tuple):
+        return None
     if not is_float(source, MOST_PROVEN) or not is_static(source):
         return None
-    return _POOLS[last.target](finder, last, source)
+    part = _POOLS[pool.target](finder, pool, source)
+    return replace(part, nodes=(pool, last), result=last) if part and pool is not last else part
 
 
 def _average(finder: Finder, last: Node, source: Node) -> Equivalent | None:
@@ -501,6 +665,46 @@ def _maximum(finder: Finder, last: Node, source: Node) -> Equivalent | None:
     return Equivalent("pooling", text, (last,), last, (source,), build)
 
 
+def _largest(finder: Finder, last: Node, source: Node) -> Equivalent | None:
+    """The largest or smallest elements along some axes, as those of a window of their size."""
+    shape, name = list(value(source).shape), name_of(last)
+    values = value(last)
+    result = list(values.shape if isinstance(values, torch.Tensor) else values[0].shape)  # type: ignore[index]
+    axes: Any = last.args[1] if len(last.args) > 1 else ()
+    if last.target is aten.topk.default:
+        along: Any = last.args[2] if len(last.args) > 2 else -1
+        least = last.args[3:4] == (False,)
+        if last.args[1] != 1 or last.kwargs:
+            return None
+        axes = [along]
+    else:
+        least = "min" in name
+        axes = [axes] if isinstance(axes, int) else list(axes)
+    width, gather_rows = rows_along(shape, axes or range(len(shape)))
+    rows = elements(source) // width
+
+    def build(x: Any) -> Any:
+        x = aten.reshape.default(gather_rows(x), [1, rows, 1, width])
+        x = aten.neg.default(x) if least else x
+        x = aten.max_pool2d.default(x, [1, width], [1, width])
+        return aten.reshape.default(aten.neg.default(x) if least else x, result)
+
+    text = f"{name} as the largest element of a window"
+    return Equivalent("pooling", text, (last,), last, (source,), build) if width > 1 else None
+
+
+def _adaptive(finder: Finder, last: Node, source: Node) -> Equivalent | None:
+    """The maximum of windows that divide an image, as a pooling."""
+    shape, given = list(value(source).shape), last.args[1]
+    sizes = _repeat(given, 2)
+    if any(size % count for size, count in zip(shape[-2:], sizes, strict=True)):
+        return None
+    window = [size // count for size, count in zip(shape[-2:], sizes, strict=True)]
+    text = f"{name_of(last)} as a pooling of {window[0]} x {window[1]}"
+    build = lambda x: aten.max_pool2d.default(x, window, window)  # noqa: E731
+    return Equivalent("pooling", text, (last,), last, (source,), build)
+
+
 def _pool_arguments(node: Node, count: int) -> tuple[list[int], list[int], list[int], bool]:
     """Sizes, strides and padding of windows, and whether their number is rounded up."""
     arguments: list[Any] = [*node.args[1:], None, None, None, None, None]
@@ -519,4 +723,11 @@ _POOLS: dict[Any, Callable[[Finder, Node, Node], Equivalent | None]] = {
     aten.avg_pool1d.default: _average,
     aten.avg_pool2d.default: _average,
     aten.max_pool1d.default: _maximum,
-}
+    aten.adaptive_max_pool2d.default: _adaptive,
+    **dict.fromkeys(
+        (
+            aten.amax.default, aten.amin.default, aten.max.dim, aten.min.dim, aten.topk.default,
+        ),
+        _largest,
+    ),
+}  # fmt: skip

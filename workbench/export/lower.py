@@ -45,6 +45,7 @@ from workbench.upstream import (
     keep_lines,
     list_edge_operators,
     operator_refusal,
+    schema_name,
     tree_leaves,
 )
 
@@ -190,7 +191,10 @@ def lower_model(
         made = _lower(exported, options, model.metadata, counts)
         etrecord = _write_etrecord(made.program) if options.etrecord else b""
         layers = describe_program(made.program)
-    _check_kernels(made, layers, model.origin)
+    if missing := _list_missing(layers):
+        names = _list_remedies_of(missing, made, searched, options)
+        program = made.program.exported_program()
+        raise failure.no_kernel_error(missing, program, model.origin, names)
     rewrites: tuple[Rewrite, ...] = ()
     if remedies:
         progress("looking for remedies", 0.7)
@@ -240,13 +244,12 @@ def _cast(
     return module, graph, run, traced
 
 
-def _check_kernels(made: _Made, layers: Layers, origin: str) -> None:
-    """ExportError if the runtime of this machine has no kernel for an operator."""
+def _list_missing(layers: Layers) -> list[str]:
+    """The operators for which the runtime of this machine has no kernel."""
     from executorch.runtime import Runtime
 
     names = Runtime.get().operator_registry.operator_names
-    if missing := sorted(count_calls(layers, "kernel").keys() - names):
-        raise failure.no_kernel_error(missing, made.program.exported_program(), origin)
+    return sorted(count_calls(layers, "kernel").keys() - names)
 
 
 def _describe_changes(
@@ -468,6 +471,24 @@ def _lower_once(
         partition = tabulate_partition(edge, reasons, options.backend)
         operators = list(list_edge_operators(edge))
         return _Made(edge.to_executorch(), operators, partition)
+
+
+def _list_remedies_of(
+    kernels: Sequence[str], made: _Made, exported: ExportedProgram, options: ExportOptions
+) -> list[str]:
+    """The remedies that replace all operators that need some kernels; empty if some have none."""
+    lacking = {
+        node.name
+        for node, _ in made.operators
+        if any(schema_name(node.target) == kernel.partition(".")[0] for kernel in kernels)
+    }
+    operators, outside = _list_origins(made)
+    names: list[str] = []
+    for rewrite in offer_rewrites(exported, options.backend, operators, outside, options.rewrite):
+        if not lacking.isdisjoint(rewrite.nodes):
+            names.append(rewrite.name)
+            lacking -= {*rewrite.nodes}
+    return [] if lacking else list(dict.fromkeys(names))
 
 
 def _list_origins(made: _Made) -> tuple[dict[str, list[str]], set[str]]:

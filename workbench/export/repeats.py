@@ -10,7 +10,10 @@ import torch
 from torch.fx import Node
 
 from workbench.export.equivalence import (
+    LEAST_DB,
     MOST_PROVEN,
+    REORDERED_DB,
+    VIEWS,
     Equivalent,
     Finder,
     elements,
@@ -21,6 +24,7 @@ from workbench.export.equivalence import (
     is_static,
     name_of,
     readers,
+    sqnr,
     value,
 )
 
@@ -131,7 +135,8 @@ def find_groups(finder: Finder, last: Node) -> Equivalent | None:
     """A product or attention whose keys or values are repeated for groups of queries."""
     if last.target is aten.scaled_dot_product_attention.default:
         return _find_grouped_attention(finder, last)
-    if last.target not in (aten.matmul.default, aten.bmm.default) or len(last.args) != 2:
+    products = (aten.matmul.default, aten.bmm.default, aten.einsum.default)
+    if last.target not in products or len(last.args) != 2:
         return None
     operands = last.all_input_nodes
     if len(operands) != 2 or len(value(operands[0]).shape) != 4:
@@ -141,6 +146,11 @@ def find_groups(finder: Finder, last: Node) -> Equivalent | None:
     if repeated is None:
         return None
     source, nodes, turned = repeated
+    if last.target is aten.einsum.default:
+        ways = [way for way in (True, False) if _is_product(finder, last, way)]
+        if not ways or turned:
+            return None
+        turned = ways[0]
     batch, heads, rows, width = value(query).shape
     shared = value(source).shape[1]
     result = list(value(last).shape)
@@ -152,6 +162,17 @@ def find_groups(finder: Finder, last: Node) -> Equivalent | None:
 
     text = f"{name_of(last)} of {heads // shared} heads at once instead of repeated operands"
     return Equivalent("groups", text, (*nodes, last), last, (query, source), build)
+
+
+def _is_product(finder: Finder, node: Node, turned: bool) -> bool:
+    """Whether a node is the product of two matrices, or of one with the other one transposed."""
+    left, right = (finder.sample(operand) for operand in node.all_input_nodes)
+    right = right * 0.7 + 0.3  # not what the left one is
+    expected = finder.run([node], dict(zip(node.all_input_nodes, (left, right), strict=True)))
+    with contextlib.suppress(RuntimeError):  # the shapes do not fit
+        result = left @ (right.transpose(-2, -1) if turned else right)
+        return sqnr(result, expected) >= LEAST_DB[left.element_size()] - REORDERED_DB
+    return False
 
 
 def _find_heads(
@@ -205,7 +226,9 @@ def _find_grouped_attention(finder: Finder, last: Node) -> Equivalent | None:
 
 
 def find_masks(finder: Finder, last: Node) -> Equivalent | None:
-    """Attention with a mask, which PyTorch's decomposition guards."""
+    """Attention with a mask, which PyTorch's decomposition guards; scores that a mask hides."""
+    if last.target in _FILLS:
+        return _find_filled(finder, last)
     if last.target is not aten.scaled_dot_product_attention.default or not is_static(last):
         return None
     query, key, mask = _attention_inputs(last)
@@ -219,6 +242,53 @@ def find_masks(finder: Finder, last: Node) -> Equivalent | None:
     return Equivalent(
         "masks", text, (last,), last, tuple(sources), _make_attention(last), constants=constants
     )  # type: ignore[arg-type]
+
+
+#: What replaces elements where a mask says so.
+_FILLS = {
+    aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.where.self, aten.where.ScalarOther,
+}  # fmt: skip
+
+
+def _find_filled(finder: Finder, last: Node) -> Equivalent | None:
+    """A number in place of what a mask that depends on inputs hides, by arithmetic."""
+    fills = "masked_fill" in str(last.target)
+    operands: list[Any] = [*last.args]
+    tensor, mask, filler = operands if fills else (operands[1], operands[0], operands[2])
+    number = finder.constants.get(filler) if isinstance(filler, Node) else torch.tensor(filler)
+    known = isinstance(tensor, Node) and isinstance(mask, Node) and isinstance(number, torch.Tensor)
+    if not known or number.numel() != 1 or not finder.is_outside(last) or not is_pure(last):
+        return None
+    if mask in finder.constants or tensor in finder.constants or not is_float(tensor, MOST_PROVEN):
+        return None
+    hidden, dtype = float(number), value(tensor).dtype
+    if dtype != torch.float32 or not is_static(last) or not is_static(mask):
+        return None
+    if value(tensor).shape != value(last).shape or value(mask).dtype != torch.bool:
+        return None
+    scores = [_skip_copies(reader) for reader in readers(last)]
+    if math.isinf(hidden) and not all(each.target is aten.softmax.int for each in scores):
+        return None
+
+    def build(x: Any, mask: Any) -> Any:
+        given = aten.to.dtype(mask, dtype)
+        if not fills:  # the mask says what stays
+            given = aten.mul.Tensor(aten.sub.Tensor(given, 1.0), -1.0)
+        if hidden <= _HIDDEN / 1e5:
+            return aten.add.Tensor(x, aten.mul.Tensor(given, max(hidden, _HIDDEN)))
+        stays = aten.mul.Tensor(aten.sub.Tensor(given, 1.0), -1.0)
+        x = aten.mul.Tensor(x, stays)
+        return aten.add.Tensor(x, aten.mul.Tensor(given, hidden)) if hidden else x
+
+    text = f"{name_of(last)} as a sum or product with the mask"
+    return Equivalent("masks", text, (last,), last, (tensor, mask), build)
+
+
+def _skip_copies(node: Node) -> Node:
+    """The first reader of a result that computes something, if each has one reader."""
+    while node.target in VIEWS and len(readers(node)) == 1:
+        node = readers(node)[0]
+    return node
 
 
 def _attention_inputs(node: Node) -> tuple[torch.Tensor, torch.Tensor, Any]:
@@ -293,7 +363,8 @@ def find_loops(finder: Finder, last: Node) -> Equivalent | None:
     if not is_pure(last) or not is_float(last, MOST_PROVEN) or not is_static(last):
         return None
     if last.target in (aten.cat.default, aten.stack.default):
-        return _join_slices(finder, last) or _flatten(last) or _sink(finder, last)
+        views = _sink_views(last)
+        return _join_slices(finder, last) or _flatten(last) or views or _sink(finder, last)
     return _share_input(finder, last) or _share_weights(finder, last)
 
 
@@ -387,6 +458,41 @@ def _flatten(last: Node) -> Equivalent | None:
     nodes = (*reversed(inside), last)
     build = lambda *tensors: aten.cat.default([tensors[place] for place in places], axis)  # noqa: E731
     return Equivalent("loops", text, nodes, last, tuple(order), build, kept=kept)
+
+
+#: Views that have all elements in the same order; selections of the only one along an axis, too.
+_SHAPES = {
+    aten.view.default, aten.reshape.default, aten.squeeze.dim, aten.squeeze.dims,
+    aten.squeeze.default, aten.unsqueeze.default, aten.flatten.using_ints, aten.select.int,
+}  # fmt: skip
+
+
+def _sink_views(last: Node) -> Equivalent | None:
+    """Tensors of one shape that are reshaped and put together, as reshaped together."""
+    parts, axis = _parts_of(last)
+    before: list[Any] = [part.args[0] for part in parts]
+    if len(parts) < 2 or any(part.target not in _SHAPES or not is_pure(part) for part in parts):
+        return None
+    if any(elements(each) != elements(part) for each, part in zip(before, parts, strict=True)):
+        return None
+    shapes = {
+        (tuple(value(each).shape), tuple(value(part).shape))
+        for each, part in zip(before, parts, strict=True)
+    }
+    alone = all(len(readers(part)) == 1 for part in parts) and len({*before}) == len(parts)
+    if len(shapes) != 1 or not alone or any(each.target in _SLICING for each in before):
+        return None
+    shape = list(value(parts[0]).shape)
+    rank = len(shape)
+    moved = [*range(1, axis + 1), 0, *range(axis + 1, rank + 1)]
+
+    def build(*tensors: Any) -> Any:
+        x = aten.reshape.default(aten.stack.default(tensors), [len(parts), *shape])
+        x = aten.permute.default(x, moved) if axis else x
+        return aten.reshape.default(x, list(value(last).shape))
+
+    text = f"{len(parts)} tensors reshaped together"
+    return Equivalent("loops", text, (*parts, last), last, tuple(before), build)
 
 
 def _sink(finder: Finder, last: Node) -> Equivalent | None:

@@ -19,6 +19,7 @@ from workbench.export.equivalence import (
     Equivalent,
     Finder,
     count_operators,
+    is_overwritten,
     is_pure,
     overwrites,
     readers,
@@ -97,8 +98,8 @@ def _list_finders(backend: str) -> dict[str, Find]:
     finders: dict[str, Find] = {
         name: partial(_find_by_operator, name, rules) for name, rules in tables.items()
     }
+    slices = {"slices": finders.pop("slices")}
     return finders | {
-        "products": _find_product,
         "transposes": _find_undone,
         "pooling": find_pooling,
         "convolutions": find_convolution,
@@ -110,14 +111,15 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "matrices": find_matrices,
         "order": find_order,
         "lookups": find_lookup,
-    }
+        "products": _find_product,
+    } | slices  # fmt: skip
 
 
 def _find_by_operator(
     name: str, rules: dict[Any, Rule], finder: Finder, node: Node
 ) -> Equivalent | None:
     rule = rules.get(node.target)
-    build = rule(node) if rule else None
+    build = rule(node) if rule and finder.is_outside(node) else None
     if build is None:
         return None
     sources = tuple(argument for argument in node.args if isinstance(argument, Node))
@@ -130,7 +132,7 @@ def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Itera
     finders = {name: find for name, find in _list_finders(backend).items() if name in names}
     taken: set[Node] = set()
     for node in reversed(finder.nodes):
-        if node in taken or node.op != "call_function":
+        if node in taken or node.op != "call_function" or is_overwritten(node):
             continue
         for name, find in finders.items():
             # What depends on no input is the export's to compute, unless asked for by its operator.
@@ -291,43 +293,71 @@ def _root_mean_square(width: int, epsilon: float, dtype: torch.dtype, x: Any) ->
 
 def _variance(node: Any) -> Callable[..., Any] | None:
     """A variance or standard deviation over some axes, with means as products."""
-    shape = _static_shape(node)
+    shape, dtype = _static_shape(node), _tensor(node.args[0]).dtype
     dims = node.args[1] if len(node.args) > 1 else None
-    if shape is None or isinstance(dims, bool) or _tensor(node).dtype != torch.float32:
+    if shape is None or isinstance(dims, bool) or dtype != torch.float32:
         return None
     correction = node.kwargs.get("correction", 1)
-    if node.target in (aten.var.dim, aten.std.dim):
+    if "correction" not in str(node.target):
         correction = int(node.args[2]) if len(node.args) > 2 else 1
     width, gather_rows = rows_along(shape, dims or range(len(shape)))
-    result = list(_tensor(node).shape)
-    is_root = "std" in str(node.target)
+    with_mean, is_root = "mean" in str(node.target), "std" in str(node.target)
+    value = node.meta["val"][0] if with_mean else node.meta["val"]
+    result = list(value.shape)
     if correction is None or width <= correction:
         return None
 
     def replacement(x: Any) -> Any:
         x = gather_rows(x)
-        x = aten.sub.Tensor(
-            x, aten.linear.default(x, constant_row(x, width, 1 / width, torch.float32))
-        )
-        divisor = constant_row(x, width, 1 / (width - correction), torch.float32)
-        x = aten.reshape.default(aten.linear.default(aten.mul.Tensor(x, x), divisor), result)
-        return aten.sqrt.default(x) if is_root else x
+        mean = aten.linear.default(x, constant_row(x, width, 1 / width, dtype))
+        x = aten.sub.Tensor(x, mean)
+        divisor = constant_row(x, width, 1 / (width - correction), dtype)
+        power = aten.reshape.default(aten.linear.default(aten.mul.Tensor(x, x), divisor), result)
+        power = aten.sqrt.default(power) if is_root else power
+        return [power, aten.reshape.default(mean, result)] if with_mean else power
 
     return replacement
 
 
 def _length(node: Any) -> Callable[..., Any] | None:
-    """The Euclidean norm along some axes, of which the squares are summed by a product."""
+    """A norm along some axes, of which the squares or absolute values are summed by a product."""
     shape, given = _static_shape(node), node.args[2] if len(node.args) > 2 else None
-    if shape is None or node.args[1:2] not in ((), (2,), (2.0,)) or node.kwargs:
+    order = node.args[1] if len(node.args) > 1 else 2
+    order = 2 if order is None else order
+    if shape is None or order not in (1, 2) or node.kwargs:
         return None
     dtype, result = _tensor(node).dtype, list(_tensor(node).shape)
+    if not dtype.is_floating_point:
+        return None
     width, gather_rows = rows_along(shape, given or range(len(shape)))
 
     def replacement(x: Any) -> Any:
         x = gather_rows(x)
-        power = aten.linear.default(aten.mul.Tensor(x, x), constant_row(x, width, 1.0, dtype))
-        return aten.reshape.default(aten.sqrt.default(power), result)
+        terms = aten.abs.default(x) if order == 1 else aten.mul.Tensor(x, x)
+        total = aten.linear.default(terms, constant_row(x, width, 1.0, dtype))
+        return aten.reshape.default(total if order == 1 else aten.sqrt.default(total), result)
+
+    return replacement
+
+
+def _similarity(node: Any) -> Callable[..., Any] | None:
+    """The cosine between vectors along an axis, with sums as products."""
+    shapes = [list(_tensor(argument).shape) for argument in node.args[:2]]
+    axis, epsilon = (*node.args[2:], *(1, 1e-8)[len(node.args) - 2 :])
+    dtype, result = _tensor(node).dtype, list(_tensor(node).shape)
+    if shapes[0] != shapes[1] or _static_shape(node) is None:
+        return None
+    width, gather_rows = rows_along(shapes[0], [axis])
+
+    def replacement(a: Any, b: Any) -> Any:
+        a, b = gather_rows(a), gather_rows(b)
+        row = constant_row(a, width, 1.0, dtype)
+        product, first, second = (
+            aten.linear.default(aten.mul.Tensor(x, y), row) for x, y in ((a, b), (a, a), (b, b))
+        )
+        lengths = (aten.clamp.default(aten.sqrt.default(each), epsilon) for each in (first, second))
+        cosine = aten.div.Tensor(product, aten.mul.Tensor(*lengths))
+        return aten.reshape.default(cosine, result)
 
     return replacement
 
@@ -378,27 +408,34 @@ _PRODUCTS = (aten.mm.default, aten.matmul.default, aten.linear.default)
 
 
 def _find_product(finder: Finder, node: Any) -> Equivalent | None:
-    """A product of two matrices that both depend on inputs, as a batch of one."""
-    if node.target not in _PRODUCTS:
+    """A product of matrices that both depend on inputs, as one batch, which expands nothing."""
+    if node.target not in _PRODUCTS or not finder.is_outside(node):
         return None
     left, right = (list(_tensor(argument).shape) for argument in node.args[:2])
     fixed = node.args[1] in finder.fixed or len(node.all_input_nodes) < 2
-    if fixed or len(right) != 2 or len(left) < 2:
+    alike = left[:-2] == right[:-2] or len(right) == 2
+    if fixed or not alike or min(len(left), len(right)) < 2:
         return None
     shape = list(_tensor(node).shape)
     if not all(isinstance(size, int) for size in left + right):
         return None
+    batch = math.prod(right[:-2])
+    rows = math.prod(left[:-1]) // batch
 
     def replacement(x: Any, weights: Any, *bias: Any) -> Any:
-        x = aten.reshape.default(x, [1, math.prod(left[:-1]), left[-1]])
-        weights = aten.reshape.default(weights, [1, *right])
+        x = aten.reshape.default(x, [batch, rows, left[-1]])
+        weights = aten.reshape.default(weights, [batch, *right[-2:]])
         if node.target is aten.linear.default:
             weights = aten.transpose.int(weights, 1, 2)
         result = aten.reshape.default(aten.bmm.default(x, weights), shape)
         return aten.add.Tensor(result, bias[0]) if bias else result
 
-    sources = tuple(argument for argument in node.args if isinstance(argument, Node))
-    return Equivalent("products", REMEDIES["products"].text, (node,), node, sources, replacement)
+    sources = tuple(dict.fromkeys(a for a in node.args if isinstance(a, Node)))
+    if len(sources) < sum(isinstance(argument, Node) for argument in node.args):
+        once = replacement  # both operands are one tensor
+        replacement = lambda x, *bias: once(x, x, *bias)  # noqa: E731
+    text = REMEDIES["products"].text
+    return Equivalent("products", text, (node,), node, sources, replacement)
 
 
 def _select(node: Any) -> Callable[..., Any] | None:
@@ -415,6 +452,39 @@ def _select(node: Any) -> Callable[..., Any] | None:
     if node.target is aten.select.int:
         return lambda x: part(x, node.args[2] % count)
     return lambda x: [part(x, index) for index in range(count)]
+
+
+def _reshape(node: Any) -> Callable[..., Any] | None:
+    """The same elements in another shape."""
+    shape = list(node.meta["val"].shape)
+    if _static_shape(node) is None:
+        return None
+    return lambda x: aten.reshape.default(x, shape)
+
+
+def _slice(node: Any) -> Callable[..., Any] | None:
+    """Nothing, if it is the whole; every nth element as a slice of groups of n."""
+    shape, result = _static_shape(node), list(node.meta["val"].shape)
+    if shape is None or shape == result:
+        return None if shape is None else lambda x: x
+    axis = node.args[1] if len(node.args) > 1 else 0
+    start = node.args[2] if len(node.args) > 2 and node.args[2] is not None else 0
+    step = node.args[4] if len(node.args) > 4 else 1
+    axis, count = axis % len(shape), result[axis]
+    start += shape[axis] if start < 0 else 0
+    # A group may begin earlier, if the last one would reach beyond the end.
+    before = max(0, start + count * step - shape[axis])
+    if step == 1 or before > min(start, step - 1):
+        return None
+    first = start - before
+    groups = [*shape[:axis], count, step, *shape[axis + 1 :]]
+
+    def replacement(x: Any) -> Any:
+        x = aten.slice.Tensor(x, axis, first, first + count * step)
+        x = aten.slice.Tensor(aten.reshape.default(x, groups), axis + 1, before, before + 1)
+        return aten.reshape.default(x, result)
+
+    return replacement
 
 
 def _split(node: Any) -> Callable[..., Any] | None:
@@ -454,7 +524,9 @@ def _order(node: Any) -> list[int]:
 
 
 def _mean(node: Node) -> Callable[..., Any] | None:
-    if _static_shape(node) is None or node.args[2:3] == (True,) or node.kwargs:
+    rank, axes = len(_tensor(node.args[0]).shape), node.args[1] if len(node.args) > 1 else ()
+    of_images = rank == 4 and sorted(int(axis) % 4 for axis in axes or ()) == [2, 3]
+    if not of_images or _static_shape(node) is None or node.args[2:3] == (True,) or node.kwargs:
         return None
     shape = list(node.meta["val"].shape)
     return lambda x: aten.reshape.default(aten.mean.dim(x, node.args[1], True), shape)
@@ -485,8 +557,10 @@ _RULES: dict[str, dict[Any, Rule]] = {
         aten.split_with_sizes.default: _split,
         aten.chunk.default: _split,
         aten.select.int: _select,
-        aten.slice.Tensor: lambda node: (
-            (lambda x: x) if [*node.meta["val"].shape] == _static_shape(node) else None
+        aten.slice.Tensor: _slice,
+        **dict.fromkeys(
+            (aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default),
+            _reshape,
         ),
     },
     "mean": {aten.mean.dim: _mean},
@@ -503,9 +577,28 @@ _RULES: dict[str, dict[Any, Rule]] = {
             _normalise_rows,
         ),
         **dict.fromkeys(
-            (aten.var.dim, aten.var.correction, aten.std.dim, aten.std.correction), _variance
+            (
+                aten.var.dim,
+                aten.var.correction,
+                aten.var_mean.dim,
+                aten.var_mean.correction,
+                aten.std.dim,
+                aten.std.correction,
+                aten.std_mean.dim,
+                aten.std_mean.correction,
+            ),
+            _variance,
         ),
-        aten.linalg_vector_norm.default: _length,
+        **dict.fromkeys(
+            (
+                aten.linalg_vector_norm.default,
+                aten.linalg_norm.default,
+                aten.norm.Scalar,
+                aten.norm.ScalarOpt_dim,
+            ),
+            _length,
+        ),
+        aten.cosine_similarity.default: _similarity,
     },
 }
 _XNNPACK_RULES: dict[str, dict[Any, Rule]] = {

@@ -17,7 +17,7 @@ from workbench.analysis.run import Measurement
 from workbench.frames import format_size, plural
 from workbench.records.layers import Value
 from workbench.records.runs import Rewrite
-from workbench.remedies import NEAREST, NO_REMEDY, REMEDIES
+from workbench.remedies import NEAREST, NO_REMEDY, REMEDIES, find_nearest
 
 #: What to do, and the same in code.
 Advice = tuple[str, str]
@@ -292,7 +292,9 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             action = "unroll the recurrence, with slices for the gates"
             yield Finding(title, gain, keys, action, commands.apply(m, "slices"), remedy="slices")
             continue
-        action, hint = NEAREST.get(name, _NOT_SEARCHED if m.export is None else (NO_REMEDY, ""))
+        action, hint = find_nearest(name)
+        if not action:
+            action, hint = _NOT_SEARCHED if m.export is None else (NO_REMEDY, "")
         yield Finding(title, gain, keys, action, hint, gains.layers_of(part))
 
 

@@ -193,7 +193,7 @@ def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
     """A program of ``torch.export``, its operators called one after the other, or compiled."""
     import torch
 
-    from workbench.export.runtimes import label_node
+    from workbench.plugins.runtimes.files import label_node
     from workbench.upstream import tree_flatten, tree_unflatten
 
     torch.set_num_threads(settings.threads)
@@ -311,7 +311,7 @@ def open_openvino(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
     """A model in OpenVINO, in single precision where the model is."""
     import openvino
 
-    from workbench.export.runtimes import list_openvino_operators
+    from workbench.plugins.runtimes.files import list_openvino_operators
 
     threads = openvino.properties.inference_num_threads
     compiled = openvino.Core().compile_model(
