@@ -25,6 +25,7 @@ Figures, tables and widgets
 Names are imported when they are first used; ``help(workbench.NAME)`` describes one.
 """
 
+from importlib.util import find_spec
 from typing import Any
 
 import lazy_loader
@@ -36,9 +37,9 @@ check_parameters()
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__ or name.startswith("_"):
+    # `from workbench import frames` asks for the name of a module, too.
+    if name in __all__ or name.startswith("_") or find_spec(f"{__name__}.{name}"):
         return _find(name)
-    # Not `from workbench import plugin`, which would ask here for that name.
     from workbench.plugin import find
 
     part = find("names", name)

@@ -1,0 +1,40 @@
+"""A plug-in as somebody else writes it: a command, a rule, a view, and a section of the report."""
+
+from pathlib import Path
+
+import click
+
+import workbench as wb
+from workbench.analysis.findings.gains import Finding, Gain
+from workbench.cli.options import PATH, Output, command
+from workbench.plots.tables import show_table
+from workbench.plots.views import View
+from workbench.plugin import Plugin, Section
+
+PLUGIN = Plugin(
+    commands={"depthwise": "depthwise:depthwise"},
+    rules={"depthwise": "depthwise:find_depthwise"},
+    views={"depthwise": "depthwise:VIEW"},
+    sections=(Section("Which convolutions are depthwise?", "By their time.", "depthwise"),),
+)
+
+
+def list_depthwise(m):
+    return m.operators[m.operators["operator"].str.contains("DWConv")]
+
+
+@command()
+@click.argument("run_dir", type=PATH)
+def depthwise(run_dir: Path) -> Output:
+    """List the depthwise convolutions of a run."""
+    rows = list_depthwise(wb.open_run(run_dir).subject)
+    return Output([show_table(rows, ["name", "mean_ms"])], {"keys": list(rows["key"])})
+
+
+def find_depthwise(m, keys):
+    rows = list_depthwise(m)
+    gain = Gain.at_most(float(rows["mean_ms"].sum()))
+    yield Finding("depthwise convolutions", gain, tuple(rows["key"]), "fuse them", "")
+
+
+VIEW = View((wb.Measurement,), lambda m, top: [show_table(list_depthwise(m), top=top)])

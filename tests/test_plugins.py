@@ -1,0 +1,106 @@
+"""Plug-ins: a stranger's is used everywhere, a broken one costs itself only, any can be deleted."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+
+ROOT = Path(__file__).resolve().parents[1]
+DEPTHWISE = ROOT / "tests" / "data" / "depthwise"
+OURS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+OURS = OURS["workbench.plugins"]
+BROKEN = {
+    "no such module": "nowhere:PLUGIN",
+    "no plug-in": "json:dumps",
+    "fails": "failing:PLUGIN",
+}
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Run a command line beside packages of others, in a process of its own."""
+
+    def run(*words, packages=DEPTHWISE):
+        line = [sys.executable, "-P", "-m", "workbench", *map(str, words)]
+        environment = {**os.environ, "PYTHONPATH": str(packages)}
+        return subprocess.run(
+            line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+        )
+
+    return run
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return shutil.copytree(wb.sample_run(), tmp_path / "run")
+
+
+def write_package(folder, name, value, code=""):
+    """A package that brings a plug-in."""
+    about = folder / f"{name}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[workbench.plugins]\n{name} = {value}\n")
+    if code:
+        (folder / f"{name}.py").write_text(code)
+
+
+def test_a_command_and_a_rule_of_a_stranger_are_as_ours(command, run_dir):
+    assert "depthwise" in command("--help").stdout
+    listed = json.loads(command("depthwise", run_dir, "--json").stdout)["keys"]
+    assert len(listed) == 11
+    findings = json.loads(command("findings", run_dir, "--json").stdout)["findings"]
+    (finding,) = (row for row in findings if row["rule"] == "depthwise")
+    assert finding["keys"].splitlines() == listed and finding["high_ms"] > 0
+
+
+@pytest.mark.ci
+def test_a_section_of_a_stranger_is_in_the_report(command, run_dir):
+    done = command("report", run_dir)
+    assert done.returncode == 0, done.stderr
+    report = (run_dir / "report.md").read_text()
+    section = report.partition("## Which convolutions are depthwise?")[2].partition("\n## ")[0]
+    assert section.count("DWConv") >= 11
+
+
+@pytest.mark.parametrize(("problem", "value"), BROKEN.items())
+def test_a_broken_one_costs_itself_only(command, run_dir, tmp_path, problem, value):
+    write_package(tmp_path, "failing", value, "raise RuntimeError('no luck')")
+    done = command("findings", run_dir, packages=tmp_path)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert done.stderr.count("plug-in failing") <= 1
+    assert "failing" in command("--help", packages=tmp_path).stderr
+
+
+def test_a_rule_that_fails_costs_its_findings_only(command, run_dir, tmp_path):
+    code = "from workbench.plugin import Plugin\nPLUGIN = Plugin(rules={'x': 'failing:find'})\n"
+    write_package(tmp_path, "failing", "failing:PLUGIN", code + "def find(m, keys): return [1 / 0]")
+    plain, done = command("findings", run_dir), command("findings", run_dir, packages=tmp_path)
+    assert done.returncode == 0 and "rule x: ZeroDivisionError" in done.stderr
+    assert len(done.stdout.splitlines()) >= len(plain.stdout.splitlines()) - 5
+
+
+@pytest.mark.ci
+def test_the_doctor_names_what_is_broken(command, tmp_path):
+    write_package(tmp_path, "failing", "failing:PLUGIN", "raise RuntimeError('no luck')")
+    done = command("doctor", packages=tmp_path)
+    assert "note  plug-in failing" in done.stdout and "no luck" in done.stdout
+    assert ", ".join(sorted(OURS)) in done.stdout.replace("failing, ", "")
+
+
+def test_the_core_needs_no_plug_in():
+    code = (
+        "import sys, warnings; sys.modules['workbench.plugins'] = None; import workbench as wb;"
+        "warnings.simplefilter('ignore'); from workbench import cli, live, magics;"
+        "run = wb.open_run(wb.sample_run()); print(len(run.findings) > 0);"
+        "wb.explore(run); wb.show(run); wb.show(run, 'findings', 'quality', 'sme2')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.split()[0] == "True", done.stderr
