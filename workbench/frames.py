@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.errors import StoreError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
+F = TypeVar("F", "pd.DataFrame", "pd.DataFrame | None")
 
 #: The name, kind (``int``, ``float``, ``bool`` or ``text``), unit and meaning of a column.
 Column = tuple[str, str, str, str]
@@ -659,6 +663,21 @@ def mark_emulated(frame: pd.DataFrame) -> pd.DataFrame:
 def is_emulated(frame: pd.DataFrame) -> bool:
     """Whether a frame was measured under emulation."""
     return bool(frame.attrs.get("emulated"))
+
+
+def frame_property(compute: Callable[[Any], F]) -> cached_property[F]:
+    """A frame that is computed once; wrong outputs and emulated times are no outcome."""
+
+    @wraps(compute)
+    def marked(owner: Any) -> F:
+        frame = compute(owner)
+        if frame is None:
+            return frame
+        if "outcome" in frame and (owner.emulated or owner.wrong):
+            frame = frame.assign(outcome="emulated" if owner.emulated else WRONG)
+        return mark_emulated(frame.copy(deep=False)) if owner.emulated else frame
+
+    return cached_property(marked)
 
 
 # --- numbers as text -----------------------------------------------------------------------------

@@ -1,0 +1,627 @@
+"""A measurement: an experiment at a thread count, and what follows from its times and traces."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from workbench import frames, plugin
+from workbench.analysis import (
+    dtypes,
+    layers,
+    ledger,
+    machine_code,
+    memory,
+    operators,
+    promises,
+    quality,
+    roofline,
+    sme2,
+    statistics,
+)
+from workbench.analysis.attribution import attribute_layers, find_method
+from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
+from workbench.analysis.describe import describe_latency
+from workbench.analysis.exports import model_spec
+from workbench.analysis.quality import Row
+from workbench.analysis.roofline import Roof
+from workbench.errors import StoreError
+from workbench.export.layers import resize
+from workbench.frames import frame_property
+from workbench.options import RUNTIMES
+from workbench.records.layers import Layers, Method
+from workbench.records.runs import (
+    GIVEN,
+    Experiment,
+    Export,
+    Identity,
+    Phase,
+    PlannedProgram,
+    Session,
+    Start,
+)
+from workbench.store import (
+    artifacts_dir,
+)
+from workbench.trace import samples
+from workbench.trace.etdump import read_etdump
+
+if TYPE_CHECKING:
+    from workbench.analysis.run import Run
+
+#: Events of traces that are made a ledger together: one for each restart would take longer.
+_MANY_EVENTS = 200_000
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """One experiment of a run at one thread count, in one phase.
+
+    Examples
+    --------
+    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
+    >>> on.operators["share"].sum().round(6)
+    np.float64(1.0)
+    """
+
+    run: Run
+    experiment: Experiment
+    threads: int
+
+    def __repr__(self) -> str:
+        return f"Measurement({self.label!r} of {str(self.run.path)!r})"
+
+    def _repr_html_(self) -> str:
+        time = "emulated" if self.emulated else describe_latency(self.statistics)
+        text = f"{self.run.model} · {self.label}: {time}"
+        return f"<p>{html.escape(text)}</p>"
+
+    @property
+    def name(self) -> str:
+        """The name of the experiment."""
+        return self.experiment.name
+
+    @property
+    def phase(self) -> Phase:
+        """The inputs that it ran on; its name is empty where there is only one phase."""
+        return self.run.record.plan.phase_of(self.experiment)
+
+    @property
+    def side(self) -> str:
+        """The name of the experiment without its phase."""
+        return self.name.removeprefix(f"{self.experiment.phase}_")
+
+    @property
+    def control(self) -> bool:
+        """Whether it only repeats another experiment, to show the noise."""
+        return self.experiment.control
+
+    @property
+    def runtime(self) -> str:
+        """The other runtime that ran it, such as ``ONNX Runtime``; empty for ExecuTorch."""
+        return RUNTIMES.get(self.experiment.runner, "")
+
+    @property
+    def opaque(self) -> bool:
+        """Whether its runtime tells no operators, as ``torch.compile``."""
+        return bool(self.runtime) and "delegate_overhead" not in set(self.operators["kind"])
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its times mean nothing."""
+        return self.run.emulated
+
+    def name_category(self, category: str) -> str:
+        """A category; that without another name with what takes most: ``Other (softmax)``."""
+        rows = self.operators[self.operators["category"] == category]
+        if category != "Other" or rows.empty:
+            return category
+        largest = rows.groupby("family", observed=True)["mean_ms"].sum().idxmax()
+        outside = self.runtime and largest == "delegate overhead"
+        return f"{category} ({'between operators' if outside else largest})"
+
+    @cached_property
+    def program(self) -> PlannedProgram:
+        """What was run."""
+        return self.run.record.plan.program_of(self.experiment)
+
+    @property
+    def export(self) -> Export | None:
+        """How its program was exported; None if that is unknown."""
+        return self.run.record.export_of(self.program)
+
+    @property
+    def identity(self) -> Identity:
+        """What tells its program and model from others."""
+        return self.run.record.identify(self.program)
+
+    @cached_property
+    def sidecar(self) -> Layers | None:
+        """What its program's instructions were in the model, at the sizes that were measured."""
+        known = self.run.read_sidecar(self.program)
+        if known and (own := [m for m in known.methods if m.name == self.phase.method]):
+            known = replace(known, methods=tuple(own))
+        shapes = [(tensor.most, tensor.shape) for tensor in self.phase.inputs if tensor.most]
+        return resize(known, shapes) if known and shapes else known
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether the layers of its program are known."""
+        known = self.sidecar is not None and self.sidecar.has_modules
+        return known and not self.opaque
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with its program's outputs; empty if nothing is known to be."""
+        return self.export.fault if self.export else ""
+
+    @cached_property
+    def use(self) -> tuple[frozenset[str], str]:
+        """What may be used of its times, of ``latency``, ``shares``, ``milliseconds``; and why."""
+        row, latency_ms = self.statistics.iloc[0], self.latency_ms
+        if self.emulated or not latency_ms:
+            return frozenset(), ""
+        longer = math.nan
+        if self.sessions and not self.latencies["traced"].all():
+            longer = 1 / self._scale - 1
+        width = row["high"] / latency_ms - 1
+        uses, why = quality.decide_use(
+            width, self.tracer_excess, longer, self.share_error, self.impossible
+        )
+        return uses, f"{self.label}: {why}" if why else ""
+
+    @cached_property
+    def share_error(self) -> float:
+        """How far a share of its time may be off, as a part of the whole; NaN if unknown."""
+        if self.emulated or not self.sessions or self.latencies["traced"].all():
+            return math.nan
+        runs = operators.total_runs(self._rows, "category")
+        fastest = self.undisturbed.mean().groupby(self.costs["category"].astype(object)).sum()
+        longer = max(self.traced_ms / self.latency_ms - 1, np.nan_to_num(self.tracer_excess))
+        return quality.bound_shares(runs, fastest, longer)
+
+    @cached_property
+    def impossible(self) -> str:
+        """Why no part of its time can be stated; empty if all can."""
+        return quality.find_impossible(self.operators) if self.sessions else ""
+
+    @cached_property
+    def largest(self) -> tuple[str, str]:
+        """The category that takes most, and its share; two, where their order is open."""
+        first, second = self.categories.nlargest(2, "share").to_dict("records")
+        names, shares = [self.name_category(first["category"])], [first["share"]]
+        if first["share"] - second["share"] <= np.nan_to_num(self.share_error):
+            names.append(self.name_category(second["category"]))
+            shares.append(second["share"])
+        return " or ".join(names), " or ".join(map(frames.format_share, shares))
+
+    @property
+    def tracer_excess(self) -> float:
+        """What tracing adds beyond its calibrated cost, which is in no part, over the latency."""
+        overhead = self.run.tracer_overhead.get((self.name, self.threads), math.nan)
+        return overhead - (self.tracing_ms / self.latency_ms if overhead == overhead else 0.0)
+
+    @property
+    def caveats(self) -> list[str]:
+        """What weakens its figures: emulation, losses of its program, a missing part, grade C."""
+        caveats = [text for text in (frames.EMULATED * self.emulated, self.use[1]) if text]
+        caveats += [f"{name}: {text}" for name, status, text in self.checks if status == "note"]
+        caveats += [f"{name}: {text}" for name, text in self.run.record.missing.items()]
+        if self.run.quality["grade"].iloc[0] in "CD":
+            caveats.append(quality.summarize_quality(self.run.quality))
+        return caveats
+
+    @property
+    def checks(self) -> list[Row]:
+        """Whether its program computes what the model does: rows of the run's checks."""
+        subject = self.program.stem if self.run.record.plan.programs else "the program"
+        rows = [*quality.check_program(subject, self.export, self.dtypes)]
+        if self.impossible:
+            rows.append((f"parts of {self.label} are possible", "fail", self.impossible))
+        rows += memory.check_starts(self.starts, self.label)
+        if problem := self.run.etrecord_problem:
+            rows.append(("layers are known", "note", problem))
+        return rows
+
+    @property
+    def label(self) -> str:
+        """The experiment, with the threads where the run has several counts."""
+        several = len(self.run.record.plan.threads) > 1
+        return f"{self.name}, {frames.plural(self.threads, 'thread')}" if several else self.name
+
+    @cached_property
+    def sessions(self) -> tuple[Session, ...]:
+        """The runner processes that were traced."""
+        traced = (s for s in self.run.record.sessions if s.complete and s.etdump)
+        return tuple(s for s in traced if (s.experiment, s.threads) == (self.name, self.threads))
+
+    @frame_property
+    def latencies(self) -> pd.DataFrame:
+        """Every timed inference: ``frames.LATENCIES``."""
+        return self._select(self.run.latencies)
+
+    @cached_property
+    def _timed(self) -> pd.DataFrame:
+        """The inferences that its latency is of."""
+        return statistics.pick_timed(self.latencies)
+
+    @cached_property
+    def clock(self) -> str:
+        """The clock that its latency is read from, as of `statistics.clock_of`."""
+        return statistics.clock_of(self._timed)
+
+    @cached_property
+    def restarts(self) -> pd.Series:
+        """The latency in ms of every process restart, a midmean, by its clock."""
+        return statistics.restart_latencies(self._timed, self.clock)
+
+    @frame_property
+    def statistics(self) -> pd.DataFrame:
+        """Latency in ms, one row of ``frames.STATISTICS``."""
+        return self._select(self.run.statistics)
+
+    @property
+    def latency_ms(self) -> float:
+        """The latency: mean over the restarts of the midmean of each; untraced if measured so."""
+        return float(self.statistics["latency"].iloc[0])
+
+    @property
+    def events(self) -> pd.DataFrame:
+        """The events of the first process after its warm-up: ``frames.EVENTS``."""
+        if not self.sessions:
+            raise StoreError(f"{self.label} has no trace", where=self.run.path)
+        return self._read_events(self.sessions[0])
+
+    def read_processes(self) -> Iterator[pd.DataFrame]:
+        """The same of every process, one after the other."""
+        return map(self._read_events, self.sessions)
+
+    def _read_events(self, session: Session) -> pd.DataFrame:
+        events = self.run.read_trace(session)
+        if not session.skipped:
+            return events
+        inside = events["run"] >= 0
+        events = events.assign(run=events["run"] - session.skipped * inside)
+        return events[~inside | (events["run"] >= 0)].reset_index(drop=True)
+
+    @frame_property
+    def spans(self) -> pd.DataFrame:
+        """The same events with their categories: ``frames.SPANS``."""
+        return operators.describe_spans(self.events, self.run.scheme)
+
+    @cached_property
+    def _traced_rows(self) -> pd.DataFrame:
+        """The ledger as traced, without layers."""
+        rows = pd.concat([rows for rows, *_ in self._parts], ignore_index=True)
+        return operators.add_categories(rows, self.run.scheme)
+
+    def traced_rows(self, level: str) -> pd.DataFrame:
+        """The ledger as traced, for ratios of two sides; with layers if these are compared."""
+        # Layers are looked up for their own sake only: most comparisons need none.
+        if level != "layer" or self._attribution is None:
+            return self._traced_rows
+        return layers.place_rows(self._traced_rows, self._attribution)
+
+    @cached_property
+    def _scale(self) -> float:
+        """The latency per traced time: what makes the parts add up to the latency."""
+        inferences = sum(len(spent) for *_, spent in self._parts)
+        traced = float(self._traced_rows["duration_ns"].sum()) / 1e6 / max(inferences, 1)
+        return self.latency_ms / traced if traced > 0 and self.latency_ms > 0 else 1.0
+
+    @cached_property
+    def _rows(self) -> pd.DataFrame:
+        """The ledger without layers, scaled to the latency: the one place where that is done."""
+        rows = self._traced_rows
+        return rows.assign(duration_ns=rows["duration_ns"] * self._scale)
+
+    @cached_property
+    def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]]:
+        """Of traced processes: ledger, whether the rows of each run add up, times, tracing."""
+        if not self.sessions:
+            raise StoreError(f"{self.label} has no trace", where=self.run.path)
+        parts, sessions, traces = [], list[Session](), list[pd.DataFrame]()
+        for session in self.sessions:
+            sessions.append(session)
+            traces.append(self.run.read_trace(session))
+            if sum(map(len, traces)) >= _MANY_EVENTS or session is self.sessions[-1]:
+                parts.append(self._build_ledger(sessions, traces))
+                sessions, traces = [], []
+        return parts
+
+    @cached_property
+    def _runs(self) -> pd.DataFrame:
+        """Its time in ms by run and operator."""
+        return operators.total_runs(self._rows, "key")
+
+    @property
+    def closed(self) -> np.ndarray:
+        """For every traced run, whether its ledger rows sum to ``Method::execute``."""
+        return np.concatenate([closed for _, closed, *_ in self._parts])
+
+    @property
+    def traced_times(self) -> pd.DataFrame:
+        """The nanoseconds of every traced inference after the warm-up, by ``frames.SOURCE``."""
+        return pd.concat([times for *_, times, _ in self._parts], ignore_index=True)
+
+    @cached_property
+    def tracing_ms(self) -> float:
+        """What tracing added to an inference, which is in no other time; 0 if unknown."""
+        return float(np.concatenate([spent for *_, spent in self._parts]).mean() / 1e6)
+
+    @cached_property
+    def _attribution(self) -> pd.DataFrame | None:
+        return attribute_layers(self._rows, self.sidecar) if self.sidecar else None
+
+    @frame_property
+    def ledger(self) -> pd.DataFrame:
+        """Every nanosecond of its undisturbed traced inferences: ``frames.LEDGER``.
+
+        But for what tracing added to them, ``tracing_ms``; scaled, so that the mean of the
+        inferences is the latency. `build_ledger` of ``events`` has the times as traced.
+        Where layers are known, ``layer`` names that of every row.
+        """
+        known = self._attribution
+        return self._rows if known is None else layers.place_rows(self._rows, known)
+
+    @frame_property
+    def operators(self) -> pd.DataFrame:
+        """The operators, most expensive first: ``frames.OPERATORS`` (and ``ATTRIBUTION``)."""
+        table = operators.summarize_operators(self._rows)
+        return table if self._attribution is None else layers.add_layers(table, self._attribution)
+
+    @frame_property
+    def categories(self) -> pd.DataFrame:
+        """Time by category: ``frames.CATEGORIES``."""
+        return operators.summarize_categories(self._rows)
+
+    @frame_property
+    def layers(self) -> pd.DataFrame | None:
+        """Time by layer of the model: ``frames.LAYERS``."""
+        if self.sidecar is None or not self.has_layers:
+            return None
+        return layers.summarize_layers(self.operators, self.sidecar, self._runs)
+
+    @frame_property
+    def layer_types(self) -> pd.DataFrame | None:
+        """Time by class of layer and category of operator: ``frames.LAYER_TYPES``."""
+        if self.layers is None:
+            return None
+        return layers.summarize_layer_types(self.operators, self._runs)
+
+    @frame_property
+    def machine_code(self) -> pd.DataFrame | None:
+        """Samples of the program counter by operator and function: ``frames.EVIDENCE``."""
+        sampled = self.run._samples.get((self.name, self.threads))
+        if sampled is None:
+            return None
+        if "key" not in sampled:  # an interrupted run, of which the trace is still there
+            key = (self.name, self.threads)
+            samplings = {(s.experiment, s.threads): s for s in self.run.record.samplings}
+            events = read_etdump(self.run.locate(samplings[key].etdump))
+            sampled = machine_code.place_samples(sampled, events)
+        located = samples.locate_samples(sampled, self.run._functions)
+        return machine_code.gather_evidence(located, self.run.scheme)
+
+    @frame_property
+    def sme2(self) -> pd.DataFrame | None:
+        """The kernels that its program would run with SME2 and without: ``frames.SME2``."""
+        sidecar = self.sidecar
+        return sme2.predict_kernels(sidecar) if sidecar and sidecar.methods else None
+
+    @cached_property
+    def starts(self) -> tuple[Start, ...]:
+        """The processes that were timed from their start."""
+        key = (self.name, self.threads)
+        return tuple(s for s in self.run.record.starts if (s.experiment, s.threads) == key)
+
+    @property
+    def paced(self) -> pd.DataFrame | None:
+        """Wall times at the rate of an application, and without pauses: ``frames.PACED``."""
+        rows = None if self.run.paced is None else self._select(self.run.paced)
+        return None if rows is None or rows.empty else rows
+
+    @frame_property
+    def cold_start(self) -> pd.DataFrame | None:
+        """Time from the start of a process to its first output: ``frames.COLD_START``."""
+        return memory.tabulate_starts(self.starts)
+
+    @frame_property
+    def memory(self) -> pd.DataFrame | None:
+        """What the process holds when most of it is resident: ``frames.MEMORY``."""
+        return memory.account_memory(self.starts)
+
+    @cached_property
+    def undisturbed(self) -> pd.DataFrame:
+        """Its time in ms by restart and operator without interference; adds up to the latency.
+
+        By run if the runner told no other times: then it is the time of the tables, too.
+        """
+        total = float(self._fastest.sum(axis=1).mean())
+        return self._fastest * (self.latency_ms / total if total > 0 else 1.0)
+
+    @cached_property
+    def _fastest(self) -> pd.DataFrame:
+        return statistics.undisturbed_times(self._runs) if self.is_timed else self._runs
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its runner told the times of inferences, besides the traces."""
+        return any(session.batches for session in self.sessions)
+
+    @cached_property
+    def traced_ms(self) -> float:
+        """How long a traced inference took without interference, in wall time."""
+        return float(self._fastest.sum(axis=1).mean()) / self._scale
+
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        """The operators by key, with their times without interference."""
+        rows = self.operators.set_index("key")
+        columns = dict.fromkeys(frames.ATTRIBUTION.names[1:]) | {"flops": np.nan, "bytes": np.nan}
+        lacking = {name: value for name, value in columns.items() if name not in rows}
+        return rows.assign(mean_ms=self.undisturbed.mean().reindex(rows.index), **lacking)
+
+    @cached_property
+    def nodes(self) -> dict[str, tuple[NodeId, ...]]:
+        """The program's operators that each row executes; overhead rows execute none."""
+        nodes: dict[str, tuple[NodeId, ...]] = {}
+        for key, row in self.costs.iterrows():
+            instruction = instruction_of(key)
+            if row["kind"] == "portable":
+                nodes[key] = ((instruction, -1),)
+            elif row["kind"] == "delegated" and isinstance(row.get("xnodes"), str):
+                nodes[key] = tuple((instruction, int(n)) for n in row["xnodes"].split(","))
+        return nodes
+
+    @cached_property
+    def flow(self) -> Dataflow:
+        """The program as a graph; empty if its operators are unknown."""
+        known = self.sidecar and find_method(self.ledger.drop_duplicates("key"), self.sidecar)
+        return Dataflow(known or Method("", (), {}, ()))
+
+    @frame_property
+    def tensors(self) -> pd.DataFrame | None:
+        """Every activation and when it is live, the largest first: ``frames.TENSORS``."""
+        return memory.list_tensors(self.flow) if self.flow.steps else None
+
+    @frame_property
+    def file_parts(self) -> pd.DataFrame | None:
+        """The program's file by part and layer, the largest first: ``frames.FILE_PARTS``."""
+        return memory.list_file_parts(self.run.read_sidecar(self.program))
+
+    @frame_property
+    def resources(self) -> pd.DataFrame:
+        """Latency, first output, memory and size: ``frames.RESOURCES``."""
+        table = memory.tabulate_resources(self.statistics.iloc[0], self.starts, self.export)
+        table = table.assign(experiment=self.name, threads=self.threads)
+        return frames.check(table[frames.RESOURCES.names], frames.RESOURCES)
+
+    @cached_property
+    def loops(self) -> dict[str, pd.Series]:
+        """The hot loops of the functions that ran: samples by instruction."""
+        sampled = self.run._samples.get((self.name, self.threads))
+        return {} if sampled is None else samples.count_instructions(sampled, self.run._functions)
+
+    @cached_property
+    def kernels(self) -> pd.DataFrame:
+        """The microkernel of every operator by key, where the samples agree on one."""
+        samples = self.machine_code
+        return pd.DataFrame() if samples is None else machine_code.name_kernels(samples)
+
+    @cached_property
+    def roof(self) -> Roof | None:
+        """What the machine can do at this ISA level and thread count, if it was measured."""
+        return roofline.find_roof(self.run.path, self.experiment, self.threads)
+
+    @frame_property
+    def roofline(self) -> pd.DataFrame | None:
+        """Every operator below the roof: ``frames.ROOFLINE``."""
+        if self.roof is None or "flops" not in self.operators:
+            return None
+        return roofline.place_operators(
+            self.operators, self.roof, roofline.computed_dtype(self.export)
+        )
+
+    @frame_property
+    def dtypes(self) -> pd.DataFrame | None:
+        """In which dtype convolutions and matrix products ran: ``frames.DTYPES``.
+
+        None for fp32, without a trace, and for a program of unknown origin.
+        """
+        if self.export is None or self.export.dtype == "fp32" or not self.sessions:
+            return None
+        found = dtypes.tabulate_dtypes(self.operators, self.export)
+        return None if found.empty else found
+
+    @frame_property
+    def findings(self) -> pd.DataFrame:
+        """Optimisation opportunities, the most promising first: ``frames.FINDINGS``."""
+        findings = self.run.rules(self)
+        if self.export and not self.emulated:
+            findings = plugin.apply("gains", self, findings)
+            made = promises.read_checks(self.run.path)
+            tried = [check for check in made if check.program == self.export.sha256]
+            findings = promises.add_checked(findings, tried) if tried else findings
+        findings = findings.assign(hint=findings["hint"].map(self.complete_command))
+        return promises.Findings(findings, self.run)
+
+    def complete_command(self, command: str) -> str:
+        """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
+        folder, export = self.run.path.resolve(), self.export
+        inside_cwd = folder.is_relative_to(Path.cwd())
+        model = model_spec(export) if export else "MODEL"
+        planned = Path(self.program.pte or "MODEL.pte")
+        places = planned, artifacts_dir(self.run.path.parent.parent) / planned.name
+        names = {
+            "RUN_DIR": str(folder.relative_to(Path.cwd()) if inside_cwd else folder),
+            "MODEL.pte": str(next(filter(Path.is_file, places), planned)),
+            "MODEL": model,
+            "llm:NAME": model if model.startswith("llm:") else "llm:NAME",
+        }
+        found = "RUN_DIR|MODEL(?:[.]pte)?|llm:NAME"
+        if export and export.input_source == GIVEN and re.search(r"MODEL(?![.]pte)", command):
+            # A module of a notebook: the magic takes it, and its inputs, by their names there.
+            return re.sub("^workbench", "%workbench", command).replace("MODEL", "net x")
+        text = re.sub(found, lambda m: shlex.quote(names[m[0]]), command)
+        # A setting of the rule replaces that of the model.
+        return re.sub(r",(\w+)=[^,\s]*(?=\S*,\1=)", "", text)
+
+    def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
+        chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)
+        return frame[chosen].reset_index(drop=True)
+
+    def _build_ledger(
+        self, sessions: Sequence[Session], traces: Sequence[pd.DataFrame]
+    ) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]:
+        events, firsts = join_traces(traces)
+        rows = ledger.build_ledger(events)
+        closed, run = ledger.closed_runs(events, rows), rows["run"].to_numpy()
+        tracing = (rows["kind"] == ledger.TRACING).to_numpy()
+        times, spent = np.zeros((2, firsts[-1]), np.int64)
+        np.add.at(times, run, rows["duration_ns"].to_numpy())
+        np.add.at(spent, run[tracing], rows["duration_ns"].to_numpy()[tracing])
+        counts = np.diff(firsts)
+        number = np.arange(firsts[-1]) - np.repeat(firsts[:-1], counts)
+        places: dict[str, np.ndarray] = {
+            name: np.repeat(np.array([getattr(s, name) for s in sessions], kind), counts)
+            for name, kind in zip(frames.SOURCE, (object, int, int), strict=True)
+        }
+        kept = np.concatenate(
+            [
+                ledger.kept_runs(session, times[first:end], self.run.path / session.etdump)
+                for session, first, end in zip(sessions, firsts, firsts[1:], strict=False)
+            ]
+        )
+        rows = rows[kept[run] & ~tracing]
+        chosen = rows["run"].to_numpy()
+        rows = rows.assign(run=number[chosen])
+        counted = number >= np.repeat([s.skipped for s in sessions], counts)
+        table = pd.DataFrame({"duration_ns": times[counted]}, pd.Index(number[counted], name="run"))
+        for place, (name, values) in enumerate(places.items()):
+            rows.insert(place, name, values[chosen])
+            table.insert(place, name, values[counted])
+        return rows, closed, table, spent[kept]
+
+
+def join_traces(traces: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]:
+    """Traces whose runs and events follow one another, and the first run of each; and their end."""
+    parts, first, firsts = list[pd.DataFrame](), 0, [0]
+    for events in traces:
+        inside = events[events["run"] >= 0]
+        parents = inside["parent"].where(inside["parent"] < 0, inside["parent"] + first)
+        numbers = {"run": inside["run"] + firsts[-1], "event": inside["event"] + first}
+        parts.append(inside.assign(**numbers, parent=parents))
+        firsts.append(firsts[-1] + inside["run"].nunique())
+        first += int(events["event"].max()) + 1 if len(events) else 0
+    return pd.concat(parts, ignore_index=True), np.array(firsts)
