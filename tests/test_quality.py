@@ -18,6 +18,7 @@ from run_folder import open_made_run
 
 import workbench as wb
 from workbench import store
+from workbench.analysis.power import foresee, is_precise, judge_restarts
 from workbench.analysis.quality import (
     preempted_share,
 )
@@ -30,7 +31,6 @@ from workbench.run import execute
 from workbench.run.execute import MIN_RESTARTS, restarts
 from workbench.run.runner import find_runner
 from workbench.run.targets.host import HOST, parse_environment, read_environment
-from workbench.workflow import foresee, is_precise, judge_restarts
 
 PHONE = """load 3.10 2.80 2.00 4/900 12345
 khz 1800000

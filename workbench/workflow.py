@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import math
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import pandas as pd
-
-from workbench.analysis.compare import MARGIN, Speedup, compare_latencies, reach_verdict
-from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.machine_code import keep_places
 from workbench.analysis.open import open_run
 from workbench.analysis.operators import load_scheme
+from workbench.analysis.power import is_precise, judge_restarts
 from workbench.analysis.run import Run
-from workbench.analysis.statistics import tabulate_latencies
-from workbench.analysis.sweeps import find_control
 from workbench.analysis.trials import check_findings
-from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
+from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, keep_models
 from workbench.export.program import SUFFIXES, Program, open_program
 from workbench.export.reload import reload_model
-from workbench.frames import format_share, plural
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
-from workbench.progress import SO_FAR, show_progress
+from workbench.progress import show_progress
 from workbench.records.runs import PlannedProgram, RunRecord
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
 from workbench.run.allocation import (
-    LEAST_RESTARTS,
-    MIN_RESTARTS,
     count_measured,
     project_restarts,
 )
@@ -54,16 +43,15 @@ from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
 from workbench.run.sides import check_side, open_side
 from workbench.run.targets import open_target
-from workbench.run.targets.host import HOST
+from workbench.run.targets.host import HOST, Host
 
 if TYPE_CHECKING:  # these import PyTorch
     from torch import nn
 
     from workbench.models.loader import LoadedModel
+    from workbench.report.kernel import Kernel
 
     Subject: TypeAlias = str | Path | nn.Module | LoadedModel | Program | Run
-#: More restarts than this are not suggested.
-MOST_RESTARTS = 200
 #: Seconds in which a runner is found that was compiled before; a new one takes longer.
 COMPILED_S = 0.5
 #: Seconds after which `profile` tries no further remedy.
@@ -142,19 +130,65 @@ def profile(
     measure = apply_effort(measure, effort)
     measure = replace(measure, against=tuple(against)) if against else measure
     export = replace(export, dtype=dtype) if dtype else export
-    subjects = list_subjects(model)
+    subjects, scheme = list_subjects(model), load_scheme(categories or "workbench")
     label = ", ".join(map(label_subject, subjects))
-    load_scheme(categories or "workbench")
+
+    def tell(text: str, fraction: float = 0.0) -> None:
+        show(f"{label}: {text}", fraction)
+
     with (
         show_progress(progress) as show,
         open_target(measure.target, power=measure.power) as target,
-        contextlib.ExitStack() as stack,
+        warm_up(target, measure, report) as warm,
+        keep_models(),
     ):
+        programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
+        runner, kernel = warm.finish(tell)
+        place = Path(root or programs[0].root)
+        run = measure_programs(programs, measure, runner, place, progress=tell)
+        if measure.roof and not run.emulated and not measure.power:
+            with optional("the machine's peaks", tell):
+                measure_roof(run.path, runner=runner, progress=tell)
+        run = replace(run, scheme=scheme)
+        if effort == "full" and measure.evidence and target is HOST:
+            with optional("trying remedies", tell):
+                check_findings(run, within_s=CHECKED_S, runner=runner, progress=tell)
+        if report:
+            warm.beside.submit(_write_files, run, tell)
+            tell("reporting", 1.0)
+            with optional("report", tell):
+                make_report(run, kernel=kernel)
+    return run
 
-        def tell(text: str, fraction: float = 0.0) -> None:
-            show(f"{label}: {text}", fraction)
 
-        # Its first use compiles the runner, and a kernel starts for seconds: beside the export.
+def _write_files(run: Run, progress: Progress) -> None:
+    with optional("CSV and JSON files", progress):
+        write_artifacts(run)
+
+
+@dataclass
+class Warmup:
+    """What a profile needs later and starts beside the export: the runner, a report's kernel."""
+
+    beside: ThreadPoolExecutor
+    compiling: Future[Runner]
+    starting: Future[Kernel | None] | None
+
+    def finish(self, progress: Progress) -> tuple[Runner, Kernel | None]:
+        """The runner and the kernel, both ready: nothing else runs while programs are timed."""
+        if not self.compiling.done():
+            progress(describe_build(), 0.0)
+        runner = self.compiling.result()
+        kernel = self.starting.result() if self.starting else None
+        if kernel:
+            kernel.wait()
+        return runner, kernel
+
+
+@contextlib.contextmanager
+def warm_up(target: Host, measure: MeasureOptions, report: bool) -> Iterator[Warmup]:
+    """Start finding the runner, whose first use compiles it, and then a report's kernel."""
+    with contextlib.ExitStack() as stack:
         beside = stack.enter_context(ThreadPoolExecutor(1))
 
         def find() -> Runner:
@@ -164,36 +198,10 @@ def profile(
 
         compiling = beside.submit(find)
         # Only then the kernel: three at once would slow down the imports on two cores.
-        started = beside.submit(stack.enter_context, prepare_kernel()) if report else None
+        starting = beside.submit(stack.enter_context, prepare_kernel()) if report else None
         with contextlib.suppress(TimeoutError):  # an export takes longer
             compiling.result(COMPILED_S)
-        stack.enter_context(keep_models())
-        programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
-        if not compiling.done() and measure.target == HOST.name:
-            tell(describe_build())
-        runner = compiling.result()
-        if kernel := started.result() if started else None:
-            kernel.wait()  # nothing else runs while programs are timed
-        place = Path(root or programs[0].root)
-        run = measure_programs(programs, measure, runner, place, progress=tell)
-        if measure.roof and not run.emulated and not measure.power:
-            with optional("the machine's peaks", tell):
-                measure_roof(run.path, runner=runner, progress=tell)
-        run = open_run(run, categories=categories)
-        if effort == "full" and measure.evidence and target is HOST:
-            with optional("trying remedies", tell):
-                check_findings(run, within_s=CHECKED_S, runner=runner, progress=tell)
-
-        def write() -> None:
-            with optional("CSV and JSON files", tell):
-                write_artifacts(run)
-
-        if report:
-            beside.submit(write)
-            tell("reporting", 1.0)
-            with optional("report", tell):
-                make_report(run, kernel=kernel)
-    return run
+        yield Warmup(beside, compiling, starting)
 
 
 def apply_effort(
@@ -389,78 +397,3 @@ def measure_programs(
             if known := find_peaks(run.record, isa, threads):
                 save_peaks(known, run.path)
     return run
-
-
-def _compare_pairs(record: RunRecord) -> pd.DataFrame:
-    """The E2E latencies of all pairs of a run that goes on: ``frames.COMPARISON``."""
-    latencies, rows = tabulate_latencies(record), []
-    for pair, threads in itertools.product(record.plan.pairs, record.plan.threads):
-        repeated, control = find_control(record.plan, pair.baseline)
-        rows.append(
-            compare_latencies(
-                latencies, pair.baseline, pair.candidate,
-                control=control, control_of=repeated, threads=threads,
-            )
-        )  # fmt: skip
-    return pd.concat(rows)
-
-
-def is_precise(record: RunRecord, find: float = 0.0) -> bool:
-    """Whether every speed-up is as precise as the plan wants it, or would show a change."""
-    rows = _compare_pairs(record)
-    if find:
-        return bool((rows["detectable"] <= find).all())
-    return bool((np.log(rows["high"] / rows["low"]) / 2 <= record.plan.precision).all())
-
-
-def _judge_so_far(record: RunRecord) -> str:
-    """The first verdict of a run that goes on."""
-    ab = Run(Path(), record, find_bottlenecks).compare()
-    verdict = reach_verdict("", ab.label, ab.latency, emulated=ab.emulated, wrong=ab.wrong)
-    return f"{SO_FAR}{verdict.text}"
-
-
-def _warn(text: str) -> list[str]:
-    """A text if it is a warning."""
-    return [text] * text.startswith("warning")
-
-
-def judge_restarts(record: RunRecord, options: MeasureOptions) -> list[str]:
-    """What a run that goes on can say so far: its first verdict, and what it will find."""
-    done = count_measured(record)
-    # Of long restarts there are few: what cannot be decided is known from the second.
-    is_long = not (options.budget_s or options.processes)
-    is_long = is_long and project_restarts(record, done) == LEAST_RESTARTS
-    if done < (2 if is_long else MIN_RESTARTS) or not record.plan.pairs:
-        return []
-    texts = list[str]()
-    with contextlib.suppress(WorkbenchError):  # times that cannot be compared
-        texts.append(_judge_so_far(record))
-        if options.find or record.plan.programs:
-            texts.append(foresee(record, options.find))
-        elif is_long:
-            texts += _warn(foresee(record, _difference_so_far(record)))
-    return texts
-
-
-def _difference_so_far(record: RunRecord) -> float:
-    """The least difference (ratio - 1) of a run's speed-ups, or the margin: what is to be found."""
-    speedups = _compare_pairs(record)["speedup"]
-    return max(MARGIN, float(np.expm1(np.abs(np.log(speedups)).min())))
-
-
-def foresee(record: RunRecord, find: float = 0.0) -> str:
-    """Which changes a run will find after its first restarts, and what finds smaller ones."""
-    plan, done = record.plan, count_measured(record)
-    least = float(_compare_pairs(record)["detectable"].max())
-    step_s = record.spent_s / done
-    planned = project_restarts(record, done)
-    found = Speedup.project(least, done, planned)
-    text = f"{plural(planned, 'restart')} will show changes above {format_share(found, 1)}"
-    if found <= find or not find:
-        return text
-    counts = range(planned, MOST_RESTARTS + 1)
-    needed = next((n for n in counts if Speedup.project(least, done, n) <= find), 0)
-    more = f"--budget {math.ceil(step_s * needed)}s" if plan.budget_s else f"--processes {needed}"
-    hint = f"{more}, about {step_s * needed / 60:.1f} minutes" if needed else "stop other programs"
-    return f"warning: {text}; for {format_share(find, 1)}: {hint}"

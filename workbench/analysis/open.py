@@ -8,7 +8,7 @@ from pathlib import Path
 
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.foreign import read_recording
-from workbench.analysis.operators import load_scheme
+from workbench.analysis.operators import Scheme, load_scheme
 from workbench.analysis.run import Run
 from workbench.analysis.trials import check_findings
 from workbench.errors import StoreError, TraceError
@@ -59,36 +59,48 @@ def open_run(
     >>> wb.open_run(wb.sample_run()).model
     'mobilenet_v3_small'
     """
-    if etrecord:
-        run = open_run(path, baseline=baseline, categories=categories)
-        run.add_etrecord(Path(etrecord))
-        return run
-    scheme = load_scheme(categories or "workbench")
     options = {"baseline": baseline, "categories": str(categories)}
     options = {name: value for name, value in options.items() if value}
     if isinstance(path, Run):
-        if not options:
-            return path
-        scheme = scheme if categories else path.scheme
-        run = replace(path, scheme=scheme, opened_with=path.opened_with | options)
-        return _orient(run, baseline) if baseline else run
-    path = Path(path)
-    if not is_ours(path):
-        found = read_recording(path)
-        run = Run(path, found.record, find_bottlenecks, scheme, found, options, check_findings)
-        return _orient(run, baseline)
-    record = load_run(path)
+        run = path if not options else _open_again(path, baseline, categories)
+    else:
+        folder, scheme = Path(path), load_scheme(categories or "workbench")
+        opened = open_ours(folder, scheme) if is_ours(folder) else open_others(folder, scheme)
+        run = _orient(replace(opened, opened_with=options), baseline)
+    if etrecord:
+        run.add_etrecord(Path(etrecord))
+    return run
+
+
+def open_ours(folder: Path, scheme: Scheme) -> Run:
+    """A run that the workbench recorded."""
+    record = load_run(folder)
     if not any(session.complete and session.traced for session in record.sessions):
         hint = "repeat the `workbench run` command: it resumes where it stopped"
-        raise StoreError("nothing was measured completely", where=path, hint=hint)
+        raise StoreError("nothing was measured completely", where=folder, hint=hint)
     names = [name for s in record.sessions for name in (s.etdump, s.log)]
     names += [name for s in record.samplings for name in (s.etdump, s.samples)]
     programs = map(record.plan.program_of, record.plan.experiments)
     names += [str(kept_layers(Path(), program.name)) for program in programs]
-    check_inside(path, names)
-    return _orient(
-        Run(path, record, find_bottlenecks, scheme, None, options, check_findings), baseline
+    check_inside(folder, names)
+    return Run(folder, record, find_bottlenecks, scheme, try_remedies=check_findings)
+
+
+def open_others(path: Path, scheme: Scheme) -> Run:
+    """A run that another tool recorded: a folder of the kit, one with ETDumps, or an ETDump."""
+    recording = read_recording(path)
+    return Run(
+        path, recording.record, find_bottlenecks, scheme, recording, try_remedies=check_findings
     )
+
+
+def _open_again(run: Run, baseline: str, categories: str | Path) -> Run:
+    """A run with other categories or another baseline."""
+    options = {"baseline": baseline, "categories": str(categories)}
+    options = {name: value for name, value in options.items() if value}
+    scheme = load_scheme(categories) if categories else run.scheme
+    again = replace(run, scheme=scheme, opened_with=run.opened_with | options)
+    return _orient(again, baseline) if baseline else again
 
 
 def _orient(run: Run, baseline: str) -> Run:
