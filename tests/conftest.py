@@ -145,10 +145,10 @@ def own_locks(tmp_path_factory):
 @pytest.fixture(scope="session", autouse=True)
 def short_batches():
     """Time few inferences: only benchmarks ask how fast something is."""
-    from workbench.run import execute
+    from workbench.run import steps
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execute, "MAX_BATCH", 5)
+        patch.setattr(steps, "MAX_BATCH", 5)
         yield
 
 

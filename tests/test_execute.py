@@ -26,7 +26,7 @@ from workbench.options import MeasureOptions
 from workbench.records.layers import Layers
 from workbench.records.pairing import BY_ORDER, pair_experiments
 from workbench.records.runs import Tensor
-from workbench.run import execute
+from workbench.run import steps as timing
 from workbench.run.build import installed_compiler
 from workbench.run.locks import runner_options
 from workbench.run.recorder import begin_run, name_run
@@ -122,7 +122,7 @@ names = st.lists(st.text(min_size=1), min_size=1, max_size=5, unique=True)
 
 @given(names, st.integers(1, 20))
 def test_linear_drift_cancels_in_every_round(names, rounds):
-    for order in execute.interleave(names, rounds):
+    for order in timing.interleave(names, rounds):
         assert Counter(order) == dict.fromkeys(names, 2)
         places = {name: [i for i, n in enumerate(order) if n == name] for name in names}
         assert {sum(place) for place in places.values()} == {len(order) - 1}
@@ -131,7 +131,7 @@ def test_linear_drift_cancels_in_every_round(names, rounds):
 @given(names, st.integers(1, 9))
 def test_every_experiment_takes_every_position_and_follows_several(names, rounds):
     """Squares of rounds go on across restarts, however many rounds a restart has."""
-    restarts = [execute.interleave(names, rounds, restart) for restart in range(2 * len(names))]
+    restarts = [timing.interleave(names, rounds, restart) for restart in range(2 * len(names))]
     orders = [order[: len(names)] for restart in restarts for order in restart]
     for places in zip(*orders, strict=True):
         assert Counter(places) == dict.fromkeys(names, 2 * rounds)
@@ -178,7 +178,7 @@ def test_an_interrupted_run_continues(plan, runner, tmp_path, monkeypatch):
 def test_an_interrupted_retry_keeps_the_first_attempt(plan, runner, tmp_path, monkeypatch):
     repeated = replace(plan, retries=1, cool_down_s=0.0)
     bursts = []
-    real = execute.attempt_steps
+    real = timing.attempt_step
 
     def count(*parts, **again):
         if bursts:
@@ -186,8 +186,8 @@ def test_an_interrupted_retry_keeps_the_first_attempt(plan, runner, tmp_path, mo
         bursts.append(parts)
         real(*parts, **again)
 
-    monkeypatch.setattr(execute, "DISTURBED", -1.0)
-    monkeypatch.setattr(execute, "attempt_steps", count)
+    monkeypatch.setattr(timing, "DISTURBED", -1.0)
+    monkeypatch.setattr(timing, "attempt_step", count)
     with pytest.raises(KeyboardInterrupt):
         run_plan(repeated, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")

@@ -27,7 +27,8 @@ from workbench.datasets import sample_run
 from workbench.errors import UsageError
 from workbench.options import MeasureOptions
 from workbench.records.runs import Batch, Reading, Session
-from workbench.run import execute
+from workbench.run import allocation
+from workbench.run import steps as timing
 from workbench.run.execute import MIN_RESTARTS, restarts
 from workbench.run.runner import find_runner
 from workbench.run.targets.host import HOST, parse_environment, read_environment
@@ -93,11 +94,11 @@ def a_session(*, wall, cpu, process=0, threads=1, traced=False, preempted=None, 
 
 def test_disturbance_is_time_that_others_had():
     quiet, busy = a_session(wall=[10, 10], cpu=[10, 9]), a_session(wall=[10, 30], cpu=[10, 10])
-    assert execute.disturbance([quiet]) == pytest.approx(0.05)
-    assert execute.disturbance([busy]) == preempted_share([busy]) == pytest.approx(0.5)
+    assert allocation.disturbance([quiet]) == pytest.approx(0.05)
+    assert allocation.disturbance([busy]) == preempted_share([busy]) == pytest.approx(0.5)
     several = a_session(wall=[10, 10], cpu=[20, 20], threads=2, preempted=[0, 3])
-    assert execute.disturbance([several]) == 0.5
-    assert execute.disturbance([]) == 0.0
+    assert allocation.disturbance([several]) == 0.5
+    assert allocation.disturbance([]) == 0.0
 
 
 @pytest.fixture
@@ -114,11 +115,11 @@ def plan(conv_pte, tmp_path):
 @pytest.mark.ci
 def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(execute, "DISTURBED", -1.0)
-    real = execute.attempt_steps
+    monkeypatch.setattr(timing, "DISTURBED", -1.0)
+    real = timing.attempt_step
     monkeypatch.setattr(
-        execute,
-        "attempt_steps",
+        timing,
+        "attempt_step",
         lambda *parts, **again: (real(*parts, **again), seen.append(again)),
     )
     run_dir = run_plan(plan, find_runner(), tmp_path / "out")
@@ -137,7 +138,7 @@ def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_p
 @pytest.mark.ci
 def test_a_budget_is_spent_and_no_more(plan, tmp_path, monkeypatch):
     clock = itertools.count()
-    monkeypatch.setattr(execute.time, "monotonic", lambda: next(clock) / 2)  # a step takes long
+    monkeypatch.setattr(timing.time, "monotonic", lambda: next(clock) / 2)  # a step takes long
     spent = replace(plan, budget_s=30.0, retries=0)
     run = store.load_run(run_plan(spent, find_runner(), tmp_path / "out"))
     restarts_done = {s.process for s in run.sessions}

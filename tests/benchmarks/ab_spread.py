@@ -25,7 +25,7 @@ from planned import make_plan, record_in
 
 import workbench as wb
 from workbench.analysis.compare import compare_latencies
-from workbench.run.execute import start_runner
+from workbench.run.start import start_runner
 
 CLOCKS = ("cpu_ns", "wall_ns")
 #: Maximum standard deviation of the interleaved speed-ups, in per cent.

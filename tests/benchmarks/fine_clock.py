@@ -48,8 +48,8 @@ from workbench.run.build import (
     find_operator_libraries,
     find_sdk,
 )
-from workbench.run.execute import interleave
 from workbench.run.session import RunnerSession
+from workbench.run.steps import interleave
 
 ROOT = Path(__file__).parents[2]
 MODELS = ("mobilenet_v3_small", "mobilenet_v3_small:int8", "vit_tiny")

@@ -42,9 +42,9 @@ from planned import make_plan, record_in
 import workbench as wb
 from workbench.analysis.statistics import half_width
 from workbench.run.build import find_compiler, find_sdk
-from workbench.run.execute import start_runner
 from workbench.run.plan import replace
 from workbench.run.runner import find_runner
+from workbench.run.start import start_runner
 
 PHASES = ("prefill=128", "decode=1@128", "late=1@240")
 PROMPT, NEW, LIMIT, WIDEST = 128, 64, 0.05, 0.2

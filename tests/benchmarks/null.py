@@ -21,7 +21,8 @@ from planned import make_plan, record_in
 import workbench as wb
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.statistics import tabulate_latencies
-from workbench.run.execute import attempt_steps
+from workbench.run.recorder import Step
+from workbench.run.steps import attempt_step
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.10)
 MAX_FALSE = 0.05
@@ -67,7 +68,7 @@ def measure(plan, runner, folder) -> pd.DataFrame:
     folder.mkdir()
     recorder = record_in(folder, plan, runner)
     for process in range(plan.processes):
-        attempt_steps(recorder, (1, process, False))
+        attempt_step(recorder, Step(1, process, (False,)))
     return tabulate_latencies(recorder.run)
 
 

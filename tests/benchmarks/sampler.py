@@ -14,8 +14,8 @@ import pandas as pd
 
 import workbench as wb
 from workbench.analysis.compare import compare_latencies
-from workbench.run.execute import interleave
 from workbench.run.runner import open_runner
+from workbench.run.steps import interleave
 
 NAMES = ("plain", "sampled", "plain again")
 BATCH_MS = 100.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from workbench.errors import TargetError, WorkbenchError
 from workbench.export.program import Program
@@ -45,13 +45,17 @@ PROFILER = "profiler symbol"
 #: Bytes of an event in a trace, and of all traces of a run.
 EVENT_BYTES, TRACES_BYTES = 92, 24_000_000
 
-#: Thread count, restart, and whether it is traced: a fresh process of every experiment.
-Step: TypeAlias = tuple[int, int, bool]
 
+@dataclass(frozen=True)
+class Step:
+    """A fresh process of every experiment at a thread count: which restart, and how it is timed.
 
-def step_of(session: Session) -> Step:
-    """The step in which a session was measured."""
-    return session.threads, session.process, session.traced
+    ``kinds`` says whether inferences are traced; with both kinds, they alternate in one process.
+    """
+
+    threads: int
+    restart: int
+    kinds: tuple[bool, ...]
 
 
 @dataclass
@@ -81,7 +85,10 @@ class RunRecorder:
 
     def has(self, step: Step) -> bool:
         """Whether this step was completed."""
-        return any(session.complete for session in self.sessions_of(step))
+        return all(
+            any(session.complete for session in self.sessions_of(step, traced=traced))
+            for traced in step.kinds
+        )
 
     @property
     def alternates(self) -> bool:
@@ -107,20 +114,26 @@ class RunRecorder:
         if not found.items() <= self.run.missing.items():
             self.update(missing={**self.run.missing, **found})
 
-    def sessions_of(self, step: Step) -> tuple[Session, ...]:
-        """The sessions of a step."""
-        return tuple(session for session in self.run.sessions if step_of(session) == step)
+    def sessions_of(self, step: Step, *, traced: bool) -> tuple[Session, ...]:
+        """The sessions of a step with traced or untraced times."""
+        wanted = (step.threads, step.restart, traced)
+        return tuple(session for session in self.run.sessions if _place(session) == wanted)
 
     def add_sessions(self, sessions: Iterable[Session]) -> None:
         """Add the sessions of a step; replaces those of an interrupted attempt."""
         new = tuple(sessions)
-        steps = set(map(step_of, new))
-        others = tuple(s for s in self.run.sessions if step_of(s) not in steps)
+        places = set(map(_place, new))
+        others = tuple(s for s in self.run.sessions if _place(s) not in places)
         self.update(sessions=others + new)
 
     def add(self, name: str, *records: Reading | Sampling | Session | Start) -> None:
         """Add records to ``readings``, ``samplings``, ``starts`` or ``paced``."""
         self.update(**{name: (*getattr(self.run, name), *records)})
+
+
+def _place(session: Session) -> tuple[int, int, bool]:
+    """Which step a session belongs to, and whether it is traced."""
+    return session.threads, session.process, session.traced
 
 
 @contextlib.contextmanager

@@ -22,10 +22,10 @@ from workbench.export.program import Program
 from workbench.frames import plural
 from workbench.options import Progress, silent
 from workbench.records.runs import TRACED_CLOCK, Experiment, Plan, Session
-from workbench.run.execute import interleave
 from workbench.run.locks import runner_options
-from workbench.run.recorder import open_record
+from workbench.run.recorder import Step, open_record
 from workbench.run.runner import Runner
+from workbench.run.steps import interleave
 from workbench.run.targets.host import HOST, Host
 from workbench.store import sha256_of, trace_path
 
@@ -67,7 +67,7 @@ def run_processes(
         for number, (threads, process, order) in enumerate(steps):
             text = f"{plural(threads, 'thread')}, process {process + 1}/{plan.processes}"
             progress(text, number / len(steps))
-            if recorder.has((threads, process, True)):
+            if recorder.has(Step(threads, process, (True,))):
                 continue
             for program in programs:
                 program.check_unchanged()

@@ -1,0 +1,86 @@
+"""Start the runner of an experiment."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from workbench.options import RUNTIMES
+from workbench.records.runs import (
+    Experiment,
+)
+from workbench.run.recorder import RunRecorder
+from workbench.run.runner import Runner, open_runner, version_runner
+from workbench.run.session import RunnerSession
+from workbench.run.sides import Settings, command_of
+
+#: The folder of packed weights in that of a run that goes on.
+PACKED = ".packed"
+
+
+def start_runner(
+    recorder: RunRecorder, experiment: Experiment, threads: int, core: int | None, *more: str
+) -> RunnerSession:
+    """A live runner of one experiment; paths in ``more`` flags are paths on its target."""
+    plan, runner, target = recorder.run.plan, recorder.runner, recorder.runner.target
+    if experiment.runner in RUNTIMES:
+        return start_runtime(recorder, experiment, threads, core, traced=bool(more))
+    if experiment.runner != Experiment.runner:
+        runner = version_runner(experiment.runner)
+    program, phase = plan.program_of(experiment), plan.phase_of(experiment)
+    flags = ["--model_path", target.push(Path(program.pte)), "--cpu_threads", str(threads)]
+    flags += ["--isa", experiment.isa]
+    if experiment.isa_off:
+        flags += ["--isa_off", ",".join(experiment.isa_off)]
+    if phase.method:
+        flags += ["--method_name", phase.method]
+    sets, paths_of = (*phase.before, phase.inputs), recorder.inputs[experiment.name]
+    for number, (tensors, paths) in enumerate(zip(sets, paths_of, strict=True)):
+        flags += ["--then"] * (number > 0)
+        for path in paths:
+            flags += ["--inputs", target.push(path)]
+        if phase.name or any(tensor.dynamic for tensor in tensors):
+            for tensor in tensors:
+                flags += ["--input_shape", "x".join(map(str, tensor.shape))]
+    if cores := experiment.cpu_affinity or (() if core is None else (core,)):
+        flags += ["--cpus", ",".join(map(str, cores))]
+    flags += experiment.extra_args
+    if experiment.weights == "cached":
+        if experiment.name not in recorder.weights:
+            recorder.weights[experiment.name] = write_weights(recorder, experiment, runner, flags)
+        flags += ["--weight_cache", recorder.weights[experiment.name]]
+    return open_runner(runner, [*flags, *more], timeout_s=plan.timeout_s)
+
+
+def write_weights(
+    recorder: RunRecorder, experiment: Experiment, runner: Runner, flags: Sequence[str]
+) -> str:
+    """Write an experiment's packed weights to a file on the target, which later starts map.
+
+    XNNPACK lets only one process at a time map a file, so each experiment has its own.
+    """
+    path = recorder.run_dir.resolve() / PACKED / experiment.name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)  # an interrupted run may continue on another CPU
+    place = runner.target.place(path)
+    with open_runner(
+        runner, [*flags, "--weight_cache", place], timeout_s=recorder.run.plan.timeout_s
+    ):
+        return place
+
+
+def start_runtime(
+    recorder: RunRecorder, experiment: Experiment, threads: int, core: int | None, *, traced: bool
+) -> RunnerSession:
+    """A live process of another runtime."""
+    plan, paths = recorder.run.plan, recorder.inputs[experiment.name][-1]
+    program = plan.program_of(experiment)
+    inputs = zip(program.inputs, paths, strict=True)
+    settings = Settings(
+        experiment.runner,
+        str(Path(program.pte).resolve()),
+        threads,
+        tuple(replace(tensor, file=str(path.resolve())) for tensor, path in inputs),
+        () if core is None else (core,),
+        traced,
+    )
+    return RunnerSession(command_of(settings), timeout_s=plan.timeout_s)
