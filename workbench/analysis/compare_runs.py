@@ -485,37 +485,13 @@ def compare_with_metrics(
     folder, experiment, threads = split_name(name)
     run = open_run(folder)
     _check_silicon(metrics["emulated"] or run.emulated)
-    wanted = [
-        row
-        for row in metrics["latencies"]
-        if not row["control"]
-        and experiment in ("", row["experiment"])
-        and threads in ("", str(row["threads"]))
-    ]
-    if not wanted:
-        known = sorted({f"{row['experiment']}:{row['threads']}" for row in metrics["latencies"]})
-        raise unknown_name("measurement", f"{experiment}:{threads}", known, where=metrics_json)
-    measured = {(m.name, m.threads): m for m in run.measurements}
     subjects, sides, changes, models = [], [], [], list[str]()
-    for row in wanted:
-        count = plural(row["threads"], "thread")
-        if (row["experiment"], row["threads"]) not in measured:
-            problem = f"{row['experiment']} with {count} was not measured"
-            hint = "name what to compare: RUN_DIR:EXPERIMENT"
-            raise WorkbenchError(problem, where=run.path, hint=hint)
-        m = measured[row["experiment"], row["threads"]]
+    for row in _pick_saved(metrics, experiment, threads, metrics_json):
+        m = _find_measured(run, row)
         models.append(_check_saved(metrics, m, across))
-        if m.clock != row["clock"]:
-            problem = f"the clocks differ: {row['clock']} against {m.clock}"
-            raise WorkbenchError(problem, where=run.path, hint="measure both with the same runner")
-        subjects.append(f"{m.program.model}, {m.name}, {count}")
+        subjects.append(f"{m.program.model}, {m.name}, {plural(m.threads, 'thread')}")
         sides.append((row["restarts_ms"], m.restarts.to_list()))
-        earlier = {
-            each["resource"]: (each["unit"], pd.Series(each["values"], dtype=float))
-            for each in row.get("resources", ())
-        }
-        rows = compare_measured(earlier, measure_resources(m.starts), separate=True)
-        table = pd.DataFrame(rows, columns=RESOURCE_CHANGES.names[:-1])
+        table = _compare_saved_resources(row, m)
         _check_measured(table["resource"], limits)
         changes.append(table.assign(subject=subjects[-1]))
     table = compare_restarts(subjects, *zip(*sides, strict=True))
@@ -529,14 +505,53 @@ def compare_with_metrics(
     started = run.record.started
     notes = [f"measured apart: the baseline at {metrics['started']}, this run at {started}"]
     notes += [f"the baseline and this run: {text}" for text in dict.fromkeys(models) if text]
-    rows = table.rename(columns={"name": "subject"})
     resources = _judge_table(pd.concat(changes, ignore_index=True), limits)
     if len(changes) == 1:
         resources = resources.drop(columns="subject")
     return judge_rows(
-        rows, limits, verdicts=verdicts, notes=tuple(notes),
+        table.rename(columns={"name": "subject"}), limits, verdicts=verdicts, notes=tuple(notes),
         resources=None if resources.empty else resources,
     )  # fmt: skip
+
+
+def _pick_saved(
+    metrics: dict[str, Any], experiment: str, threads: str, where: str | Path
+) -> list[dict[str, Any]]:
+    """The latencies of a saved baseline that are asked for, without controls."""
+    latencies = [row for row in metrics["latencies"] if not row["control"]]
+    rows = [
+        row
+        for row in latencies
+        if experiment in ("", row["experiment"]) and threads in ("", str(row["threads"]))
+    ]
+    if not rows:
+        names = sorted({f"{row['experiment']}:{row['threads']}" for row in metrics["latencies"]})
+        raise unknown_name("measurement", f"{experiment}:{threads}", names, where=where)
+    return rows
+
+
+def _find_measured(run: Run, row: dict[str, Any]) -> Measurement:
+    """The measurement of a run that a saved latency is compared with."""
+    for m in run.measurements:
+        if (m.name, m.threads) != (row["experiment"], row["threads"]):
+            continue
+        if m.clock != row["clock"]:
+            problem = f"the clocks differ: {row['clock']} against {m.clock}"
+            raise WorkbenchError(problem, where=run.path, hint="measure both with the same runner")
+        return m
+    problem = f"{row['experiment']} with {plural(row['threads'], 'thread')} was not measured"
+    hint = "name what to compare: RUN_DIR:EXPERIMENT"
+    raise WorkbenchError(problem, where=run.path, hint=hint)
+
+
+def _compare_saved_resources(row: dict[str, Any], m: Measurement) -> pd.DataFrame:
+    """How what a process needs has changed since a saved baseline."""
+    earlier = {
+        each["resource"]: (each["unit"], pd.Series(each["values"], dtype=float))
+        for each in row.get("resources", ())
+    }
+    rows = compare_measured(earlier, measure_resources(m.starts), separate=True)
+    return pd.DataFrame(rows, columns=RESOURCE_CHANGES.names[:-1])
 
 
 def _check_saved(metrics: dict[str, Any], m: Measurement, across: Collection[str]) -> str:

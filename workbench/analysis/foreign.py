@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -24,6 +24,7 @@ from workbench.records.pairing import names_feature
 from workbench.records.runs import (
     TRACED_CLOCK,
     Experiment,
+    Export,
     Plan,
     PlannedProgram,
     RunRecord,
@@ -76,35 +77,69 @@ def read_recording(path: Path) -> Recording:
         raise StoreError(problem, where=folder / name)
     ptes = _find_programs(folder, files)
     stems = [kit.get("model", ""), *(pte.stem for pte in ptes)]
-    found, names = name_traces([Path(name) for name in traces], stems, labels)
-    stem = store.safe_name(found or kit.get("model") or path.resolve().stem)
+    common, names = name_traces([Path(name) for name in traces], stems, labels)
+    stem = store.safe_name(common or kit.get("model") or path.resolve().stem)
     sessions = [_session(names[Path(name)], name, events) for name, events in traces.items()]
-    # Two sizes of a model make the same calls; that each trace is named after a program tells.
-    owners = {name: _named_after(Path(name), ptes) for name in traces}
-    named = all(owners.values())
-    programs: dict[tuple[str, str], tuple[PlannedProgram, Layers | None]] = {}
-    experiments, exports = {}, {}
+    programs = Programs(folder, ptes, stem, kit.get("model", ""), traces)
+    logs = list(_read_logs(folder, files, [common, *stems], labels))
+    plan = _make_plan(sessions, logs, programs, traces)
+    missing = _list_missing(programs, names.values())
+    record = _make_record(folder, kit, plan, [*sessions, *logs], programs)
+    source, layers = KIT if kit else OTHER, programs.layers
+    return Recording(record, source, tuple(missing), unreadable, traces, layers)
+
+
+class Programs:
+    """The programs of traces: those of equal calls, and named after one file, are one."""
+
+    def __init__(
+        self, folder: Path, ptes: Sequence[Path], stem: str, model: str,
+        traces: Mapping[str, pd.DataFrame],
+    ):  # fmt: skip
+        self.folder, self.ptes, self.stem, self.model, self.traces = (
+            folder, ptes, stem, model, traces,
+        )  # fmt: skip
+        # Two sizes of a model make the same calls; that each trace is named after a program tells.
+        owners = {name: _named_after(Path(name), ptes) for name in traces}
+        self.owners = owners if all(owners.values()) else dict.fromkeys(traces, "")
+        self.planned: dict[tuple[str, str], PlannedProgram] = {}
+        self.layers: dict[str, Layers | None] = {}
+        self.exports: dict[str, Export] = {}
+
+    def find(self, trace: str) -> PlannedProgram:
+        """The program of a trace, which is opened if its file is nearby."""
+        owner, calls = self.owners[trace], hash_calls(self.traces[trace])
+        if (calls, owner) not in self.planned:
+            self.planned[calls, owner] = self._open(trace, calls, owner)
+        return self.planned[calls, owner]
+
+    def _open(self, trace: str, calls: str, owner: str) -> PlannedProgram:
+        stem = owner or self.stem
+        layers, opened = _match_program(self.folder, self.ptes, stem, self.traces[trace])
+        sha256 = layers.sha256 if layers else f"calls {calls} {owner}".rstrip()
+        file, pte = (opened.path.stem, str(opened.path)) if opened else (stem, "")
+        label = (owner or calls) if self.planned else ""
+        self.layers[label] = layers
+        if opened and opened.export:
+            self.exports[label] = opened.export
+        return PlannedProgram(label, pte, sha256, self.model or file, file)
+
+
+def _make_plan(
+    sessions: Sequence[Session], logs: Sequence[Session], programs: Programs,
+    traces: Mapping[str, pd.DataFrame],
+) -> Plan:  # fmt: skip
+    """The plan that would have made these traces and logs."""
+    experiments: dict[str, Experiment] = {}
     for session in sessions:
-        events, name = traces[session.etdump], session.experiment
-        owner = owners[session.etdump] if named else ""
-        if (key := (calls := hash_calls(events), owner)) not in programs:
-            layers, opened = _match_program(folder, ptes, owner or stem, events)
-            sha256 = layers.sha256 if layers else f"calls {calls} {owner}".rstrip()
-            file, pte = (opened.path.stem, str(opened.path)) if opened else (owner or stem, "")
-            label = (owner or calls) if programs else ""
-            program = PlannedProgram(label, pte, sha256, kit.get("model") or file, file)
-            programs[key] = program, layers
-            if opened and opened.export:
-                exports[label] = opened.export
+        name, program = session.experiment, programs.find(session.etdump)
         control = any(name == f"{other.experiment}_control" for other in sessions)
-        program = programs[key][0]
         experiments[name] = Experiment(name, runner="", control=control, program=program.name)
-    logs = list(_read_logs(folder, files, [found, *stems], labels))
     for log in logs:
         silent = Experiment(log.experiment, runner="", mode="xnntrace")
         experiments.setdefault(log.experiment, silent)
-    first, *others = (program for program, _ in programs.values())
-    plan = Plan(
+    first, *others = programs.planned.values()
+    return Plan(
         **{name: value for name, value in vars(first).items() if name != "name"},
         experiments=tuple(experiments.values()),
         pairs=(),
@@ -115,8 +150,16 @@ def read_recording(path: Path) -> Recording:
         batch_ms=0.0,
         programs=tuple(others),
     )
+
+
+def _make_record(
+    folder: Path, kit: Mapping[str, str], plan: Plan, sessions: Sequence[Session],
+    programs: Programs,
+) -> RunRecord:  # fmt: skip
+    """The manifest that such a run would have had."""
     place = folder.resolve()
-    record = RunRecord(
+    exports = dict(programs.exports)
+    return RunRecord(
         plan,
         platform=place.name if place.parent.name == store.RUNS else "",
         emulated=False,
@@ -126,18 +169,22 @@ def read_recording(path: Path) -> Recording:
         host={},
         runner={},
         versions={"executorch": kit["executorch"]} if kit.get("executorch") else {},
-        sessions=(*sessions, *logs),
+        sessions=tuple(sessions),
         export=exports.pop("", None),
         exports=exports,
     )
-    sidecars = {program.name: layers for program, layers in programs.values()}
+
+
+def _list_missing(programs: Programs, names: Iterable[TraceName]) -> list[str]:
+    """What such a run lacks that one of ours has."""
     missing = ["untraced latencies", "PC samples", "outputs", "CPU features"]
-    if not all(sidecars.values()):
+    if not all(programs.layers.values()):
         advice = "put the .pte and its .etrecord beside the traces"
-        missing.append(f"layers ({'no .pte nearby is of these traces' if ptes else advice})")
-    if not all(threads for _, threads, _ in names.values()):
+        reason = "no .pte nearby is of these traces" if programs.ptes else advice
+        missing.append(f"layers ({reason})")
+    if not all(threads for _, threads, _ in names):
         missing.append("thread counts (1 assumed where no name has one)")
-    return Recording(record, KIT if kit else OTHER, tuple(missing), unreadable, traces, sidecars)
+    return missing
 
 
 def _is_sampled(trace: Path, files: Sequence[Path]) -> bool:

@@ -72,15 +72,112 @@ def link_xnodes(
     xnodes: tuple[XNode, ...], edges: list[EdgeNode], origins: list[Origin]
 ) -> tuple[XNode, ...]:
     """The operators of a delegate with ``origins``, ``absorbed`` and ``borrows``."""
-    by_name = {edge.name: edge for edge in edges}
-    arguments = {edge.name: edge.arguments for edge in edges}
-    users: dict[str, list[str]] = defaultdict(list)
-    by_handle: dict[int | None, list[EdgeNode]] = defaultdict(list)
-    for edge in edges:
-        for argument in edge.arguments:
-            users[argument].append(edge.name)
-        if edge.handle not in (None, NO_HANDLE):
-            by_handle[edge.handle].append(edge)
+    linker = Linker(xnodes, edges)
+    linker.claim_by_handle()
+    linker.claim_by_input()
+    linker.absorb()
+    return linker.link(origins)
+
+
+class Linker:
+    """Links the operators of a delegate, by number, with the exporter's nodes, by name."""
+
+    def __init__(self, xnodes: Sequence[XNode], edges: Sequence[EdgeNode]):
+        self.xnodes, self.edges = xnodes, edges
+        self.by_name = {edge.name: edge for edge in edges}
+        self.arguments = {edge.name: edge.arguments for edge in edges}
+        self.users: dict[str, list[str]] = defaultdict(list)
+        self.by_handle: dict[int | None, list[EdgeNode]] = defaultdict(list)
+        for edge in edges:
+            for argument in edge.arguments:
+                self.users[argument].append(edge.name)
+            if edge.handle not in (None, NO_HANDLE):
+                self.by_handle[edge.handle].append(edge)
+        self.before, self.after = _list_neighbours(xnodes)
+        #: The operator of a node; the nodes of an operator, and those that it absorbed.
+        self.owner: dict[str, int] = {}
+        self.own: list[list[int]] = [[] for _ in xnodes]
+        self.absorbed: list[list[int]] = [[] for _ in xnodes]
+
+    def claim(self, number: int, edge: EdgeNode) -> None:
+        """Give a node to an operator."""
+        self.owner.setdefault(edge.name, number)
+        self.own[number].append(edge.number)
+
+    def claim_by_handle(self) -> None:
+        """Give every operator a node of its handle: one of its type first, then any."""
+        for number, node in enumerate(self.xnodes):
+            for edge in self.by_handle[node.handle]:
+                if edge.name not in self.owner and node.type in edge.types:
+                    self.claim(number, edge)
+                    break
+        for number, node in enumerate(self.xnodes):
+            edges = self.by_handle[node.handle]
+            if edges and not self.own[number]:
+                free = (edge for edge in edges if edge.name not in self.owner)
+                self.claim(number, next(free, edges[0]))
+
+    def claim_by_input(self) -> None:
+        """Give operators that lost their handle a free node of their type and their input."""
+        for number, node in enumerate(self.xnodes):
+            if self.own[number] or node.type in ("StaticTranspose", "Convert"):
+                continue
+            nearest = _nearest(number, self.before, lambda i: bool(self.own[i]))
+            for edge in self.edges:
+                alike = edge.name not in self.owner and node.type in edge.types
+                if alike and self.find_owner(edge, self.arguments) == nearest:
+                    self.claim(number, edge)
+                    break
+
+    def absorb(self) -> None:
+        """Make free nodes a part of the operator before them; a dequantisation, of the next."""
+        for edge in self.edges:
+            if edge.name in self.owner:
+                continue
+            ways: list[Mapping[str, Sequence[str]]] = [self.arguments, self.users]
+            if "dequantize" in edge.operator:
+                ways.reverse()
+            owners = (self.find_owner(edge, way) for way in ways)
+            first = next((number for number in owners if number is not None), None)
+            if first is not None:
+                self.absorbed[first].append(edge.number)
+
+    def find_owner(self, edge: EdgeNode, steps: Mapping[str, Sequence[str]]) -> int | None:
+        """The operator of the first owned node in one direction, depth first."""
+        seen, stack = {edge.name}, [*reversed(steps[edge.name])]
+        while stack:
+            name = stack.pop()
+            if name in seen or name not in self.by_name:
+                continue
+            seen.add(name)
+            if name in self.owner:
+                return self.owner[name]
+            stack += reversed(steps[name])
+        return None
+
+    def link(self, origins: Sequence[Origin]) -> tuple[XNode, ...]:
+        """The operators with their nodes; those without a layer borrow one.
+
+        It is that of the operator before, or of the one after a conversion to NHWC.
+        """
+        layered = [bool(own) and bool(origins[own[0]].module_class) for own in self.own]
+        pairs = zip(self.xnodes, layered, strict=True)
+        lends = [node.role == "compute" and has_layer for node, has_layer in pairs]
+        linked = []
+        for number, node in enumerate(self.xnodes):
+            borrows = None
+            if not layered[number]:
+                to_nhwc = node.role == "layout" and node.attributes.get("perm") == _TO_NHWC
+                ways = (self.after, self.before) if to_nhwc else (self.before, self.after)
+                lenders = (_nearest(number, way, lends.__getitem__, _REACH) for way in ways)
+                borrows = next((lender for lender in lenders if lender is not None), None)
+            own, absorbed = tuple(self.own[number]), tuple(self.absorbed[number])
+            linked.append(replace(node, origins=own, absorbed=absorbed, borrows=borrows))
+        return tuple(linked)
+
+
+def _list_neighbours(xnodes: Sequence[XNode]) -> tuple[list[list[int]], list[list[int]]]:
+    """The operators before and after each one, by the values that they hand on."""
     producer = {value: number for number, node in enumerate(xnodes) for value in node.outputs}
     readers: dict[int, list[int]] = defaultdict(list)
     for number, node in enumerate(xnodes):
@@ -88,72 +185,7 @@ def link_xnodes(
             readers[value].append(number)
     before = [[producer[v] for v in node.inputs if v in producer] for node in xnodes]
     after = [[reader for v in node.outputs for reader in readers[v]] for node in xnodes]
-    owner: dict[str, int] = {}
-    own: list[list[int]] = [[] for _ in xnodes]
-    absorbed: list[list[int]] = [[] for _ in xnodes]
-
-    def claim(number: int, edge: EdgeNode) -> None:
-        owner.setdefault(edge.name, number)
-        own[number].append(edge.number)
-
-    def nearest_owner(edge: EdgeNode, steps: Mapping[str, Sequence[str]]) -> int | None:
-        """The operator of the first owned node in one direction, depth first."""
-        seen, stack = {edge.name}, [*reversed(steps[edge.name])]
-        while stack:
-            name = stack.pop()
-            if name in seen or name not in by_name:
-                continue
-            seen.add(name)
-            if name in owner:
-                return owner[name]
-            stack += reversed(steps[name])
-        return None
-
-    for number, node in enumerate(xnodes):
-        free = (e for e in by_handle[node.handle] if e.name not in owner)
-        if match := next((e for e in free if node.type in e.types), None):
-            claim(number, match)
-    for number, node in enumerate(xnodes):
-        known = by_handle[node.handle]
-        if known and not own[number]:
-            claim(number, next((e for e in known if e.name not in owner), known[0]))
-
-    # Operators that lost their handle belong to free nodes of their type and their input.
-    for number, node in enumerate(xnodes):
-        if own[number] or node.type in ("StaticTranspose", "Convert"):
-            continue
-        nearest = _nearest(number, before, lambda i: bool(own[i]))
-        alike = (e for e in edges if e.name not in owner and node.type in e.types)
-        if match := next((e for e in alike if nearest_owner(e, arguments) == nearest), None):
-            claim(number, match)
-
-    # A node without an operator is a part of the one before it; a dequantisation, of the next.
-    for edge in (edge for edge in edges if edge.name not in owner):
-        ways: list[Mapping[str, Sequence[str]]] = [arguments, users]
-        if "dequantize" in edge.operator:
-            ways.reverse()
-        owners = (nearest_owner(edge, way) for way in ways)
-        if (first := next((number for number in owners if number is not None), None)) is not None:
-            absorbed[first].append(edge.number)
-
-    # Those without a layer borrow their producer's, or the reader's if NHWC.
-    has_layer = [bool(numbers) and bool(origins[numbers[0]].module_class) for numbers in own]
-    lends = [node.role == "compute" and has for node, has in zip(xnodes, has_layer, strict=True)]
-    linked = []
-    for number, node in enumerate(xnodes):
-        to_nhwc = node.role == "layout" and node.attributes.get("perm") == _TO_NHWC
-        directions = (after, before) if to_nhwc else (before, after)
-        lenders = (_nearest(number, way, lends.__getitem__, _REACH) for way in directions)
-        borrows = next((i for i in lenders if i is not None), None)
-        linked.append(
-            replace(
-                node,
-                origins=tuple(own[number]),
-                absorbed=tuple(absorbed[number]),
-                borrows=None if has_layer[number] else borrows,
-            )
-        )
-    return tuple(linked)
+    return before, after
 
 
 def _nearest(

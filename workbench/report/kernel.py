@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -152,63 +153,92 @@ def run_notebook(
     WorkbenchError
         A cell raised an error or took too long, or the kernel died.
     """
-    notebook, executed, number = read_template(template, parameters), list[NotebookNode](), 0
+    notebook = read_template(template, parameters)
     insert_sections(notebook)
     packaged = template.resolve().parent == notebooks_dir()
     notebook.cells += [nbformat.v4.new_code_cell(closing)] if closing else []
-
-    def follow(cell: NotebookNode, cell_index: int) -> None:
-        nonlocal number
-        number = cell_index
-        progress(f"running {template.name}", number / len(notebook.cells))
-
-    def execute(kernel: Kernel | None) -> None:
-        opening = nullcontext(kernel) if kernel else open_kernel(packaged)
-        with _silence_papermill(), opening as opened:
-            papermill.execute_notebook(
-                notebook, None, dict(parameters), engine_name=ENGINE, kernel_name="python3",
-                request_save_on_cell_execute=False, progress_bar=False, start_timeout=START_LIMIT_S,
-                execution_timeout=CELL_LIMIT_S, on_cell_start=follow, notebooks=executed, km=opened,
-            )  # fmt: skip
-
-    kind: type[WorkbenchError] | None = None
-    try:
-        try:
-            execute(kernel)
-        except RuntimeError:  # it died, or did not start
-            if any(cell.get("execution_count") for each in executed for cell in each.cells):
-                raise  # in a cell
-            executed.clear()
-            execute(None)
-    except papermill.PapermillExecutionError as error:
-        reason, number = f"{error.ename}: {error.evalue}", error.cell_index
-        known = getattr(errors, error.ename, None)
-        if isinstance(known, type) and issubclass(known, WorkbenchError):
-            kind, reason = known, error.evalue
-    except CellTimeoutError:
-        reason = f"took longer than {CELL_LIMIT_S} s"
-    except DeadKernelError:
-        reason = "the kernel died; it may have run out of memory"
-    except RuntimeError as error:
-        reason = f"the kernel did not start: {error}"
-    else:
-        heading = template.name
-        for cell in executed[0].cells:
-            heading = cell.source.partition("\n")[0] if cell.cell_type == "markdown" else heading
-            for output in cell.get("outputs", []):
-                text = output.get("data", {}).get("text/plain", "")
-                if MAY_FAIL in cell.metadata.get("tags", []) and text.startswith(FAILED):
-                    progress(f"warning: {heading.strip('# ')}: {text}", 1.0)
-        return _finish(executed[0], template, closing)
+    execution = Execution(notebook, template.name, parameters, packaged, progress)
+    failure = execution.run(kernel)
+    if failure is None:
+        execution.warn_of_failed_parts()
+        return _finish(execution.executed[0], template, closing)
+    kind, reason = failure
     what, _, hint = reason.partition(" -> ")
     if packaged and kind:  # the run is at fault, and not the notebook
         raise kind(what, hint=hint or None)
-    if failed and executed:
-        partial, _ = _finish(executed[0], template, closing)
+    if failed and execution.executed:
+        partial, _ = _finish(execution.executed[0], template, closing)
         atomic_write(failed, nbformat.writes(partial))
         hint = hint or f"what ran is in {failed}"
-    # The cell with the values comes after that with the parameters.
-    raise (kind or WorkbenchError)(what, where=f"{template.name}, cell {number}", hint=hint or None)
+    where = f"{template.name}, cell {execution.number}"
+    raise (kind or WorkbenchError)(what, where=where, hint=hint or None)
+
+
+@dataclass
+class Execution:
+    """A notebook that papermill executes; ``number`` is that of the cell that runs."""
+
+    notebook: NotebookNode
+    name: str
+    parameters: Mapping[str, object]
+    packaged: bool
+    progress: Progress
+    number: int = 0
+    executed: list[NotebookNode] = field(default_factory=list)
+
+    def run(self, kernel: Kernel | None) -> tuple[type[WorkbenchError] | None, str] | None:
+        """Execute it, in another kernel if one dies at start; the kind of a failure, and why."""
+        try:
+            try:
+                self._execute(kernel)
+            except RuntimeError:  # it died, or did not start
+                if self._has_begun():
+                    raise
+                self.executed.clear()
+                self._execute(None)
+        except papermill.PapermillExecutionError as error:
+            # The cell with the values comes after that with the parameters.
+            self.number = error.cell_index
+            kind = getattr(errors, error.ename, None)
+            if isinstance(kind, type) and issubclass(kind, WorkbenchError):
+                return kind, error.evalue
+            return None, f"{error.ename}: {error.evalue}"
+        except CellTimeoutError:
+            return None, f"took longer than {CELL_LIMIT_S} s"
+        except DeadKernelError:
+            return None, "the kernel died; it may have run out of memory"
+        except RuntimeError as error:
+            return None, f"the kernel did not start: {error}"
+        return None
+
+    def warn_of_failed_parts(self) -> None:
+        """Say which cells that may fail did."""
+        heading = self.name
+        for cell in self.executed[0].cells:
+            if cell.cell_type == "markdown":
+                heading = cell.source.partition("\n")[0]
+            for output in cell.get("outputs", []):
+                text = output.get("data", {}).get("text/plain", "")
+                if MAY_FAIL in cell.metadata.get("tags", []) and text.startswith(FAILED):
+                    self.progress(f"warning: {heading.strip('# ')}: {text}", 1.0)
+
+    def _execute(self, kernel: Kernel | None) -> None:
+        opening = nullcontext(kernel) if kernel else open_kernel(self.packaged)
+        with _silence_papermill(), opening as opened:
+            papermill.execute_notebook(
+                self.notebook, None, dict(self.parameters), engine_name=ENGINE,
+                kernel_name="python3", request_save_on_cell_execute=False, progress_bar=False,
+                start_timeout=START_LIMIT_S, execution_timeout=CELL_LIMIT_S,
+                on_cell_start=self._follow, notebooks=self.executed, km=opened,
+            )  # fmt: skip
+
+    def _follow(self, cell: NotebookNode, cell_index: int) -> None:
+        self.number = cell_index
+        self.progress(f"running {self.name}", cell_index / len(self.notebook.cells))
+
+    def _has_begun(self) -> bool:
+        cells = (cell for each in self.executed for cell in each.cells)
+        return any(cell.get("execution_count") for cell in cells)
 
 
 def read_template(template: Path, parameters: Mapping[str, object]) -> NotebookNode:

@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.errors import RunnerError, StoreError
 from workbench.export.program import Program
-from workbench.records.runs import Agreement, Plan, PlannedProgram, RunRecord, Tensor
+from workbench.records.runs import Agreement, Experiment, Plan, PlannedProgram, RunRecord, Tensor
 from workbench.run.session import RunnerSession
 from workbench.store import atomic_write, sha256_of
 
@@ -142,7 +142,6 @@ def compare_experiments(
 
     Those of a bundled program are compared with what it expects: both sides have one name.
     """
-    plan = run.plan
     with tempfile.TemporaryDirectory() as folder:
         outputs = {
             name: session.output(Path(folder) / str(number))
@@ -152,54 +151,81 @@ def compare_experiments(
             name: [read_output(Path(tensor.file), tensor.dtype) for tensor in tensors]
             for name, tensors in outputs.items()
         }
-    experiments = {e.name: e for e in plan.experiments}
-    first: dict[str, str] = {}
-    pairs = [(p.baseline, p.candidate) for p in plan.pairs]
-    pairs += [(first.setdefault(experiments[name].phase, name), name) for name in sessions]
-    agreements = []
+    experiments = {e.name: e for e in run.plan.experiments}
+    agreements: list[Agreement] = []
     for name in sessions:
         bundled = programs.get(experiments[name].program)
-        expected = bundled.expected if bundled and not experiments[name].phase else ()
-        for number, (tensor, given) in enumerate(zip(expected, values[name], strict=False)):
-            assert bundled
-            wanted = read_output(bundled.path.parent / tensor.file, tensor.dtype)
-            found = compare_output_bytes(
-                wanted, given, names=(name, name), threads=threads, output=number,
-                dtype=tensor.dtype, least_sqnr_db=BUNDLED_SQNR_DB,
-            )  # fmt: skip
-            agreements.append(found)
+        if bundled and not experiments[name].phase:
+            agreements += _compare_with_bundled(bundled, name, values[name], threads)
+    first: dict[str, str] = {}
+    pairs = [(p.baseline, p.candidate) for p in run.plan.pairs]
+    pairs += [(first.setdefault(experiments[name].phase, name), name) for name in sessions]
     for pair in dict.fromkeys(pairs):
-        if not sessions.keys() >= set(pair) or pair[0] == pair[1]:
-            continue
-        described = []
-        for experiment in (experiments[name] for name in pair):
-            inputs, program = plan.phase_of(experiment).inputs, plan.program_of(experiment)
-            shapes = _describe(outputs[experiment.name])
-            described.append((_describe(inputs), shapes, program.input_source))
-        kinds = zip(("inputs", "shapes", "inputs"), *described, strict=True)
-        notes = [f"their {kind} differ: {a} and {b}" for kind, a, b in kinds if a != b]
-        if notes:
-            note = notes[0]
-            agreements.append(Agreement(*pair, threads, 0, "", None, 0.0, 0.0, False, note=note))
-            continue
-        one, other = (plan.program_of(experiments[name]) for name in pair)
-        least = least_sqnr(run, one, other)
-        for number, (tensor, a, b) in enumerate(
-            zip(outputs[pair[0]], values[pair[0]], values[pair[1]], strict=True)
-        ):
-            found = compare_output_bytes(
-                a, b, names=pair, threads=threads, output=number, dtype=tensor.dtype,
-                least_sqnr_db=least,
-            )  # fmt: skip
-            sides = [experiments[name] for name in pair]
-            code = {(e.program, e.phase, e.isa, e.isa_off, e.runner) for e in sides}
-            weights = {e.weights for e in sides}
-            if len(weights) > len(code):  # the same code, with its weights elsewhere
-                found = replace(found, tolerance=0.0, agree=a.tobytes() == b.tobytes())
-            if one != other and not found.agree and a.dtype.kind not in "fV":
-                found = replace(found, note="integer outputs of two programs differ")
-            agreements.append(found)
+        if sessions.keys() >= set(pair) and pair[0] != pair[1]:
+            sides = tuple(experiments[name] for name in pair)
+            agreements += _compare_pair(run, sides, outputs, values, threads)
     return agreements
+
+
+def _compare_with_bundled(
+    bundled: Program, name: str, values: Sequence[np.ndarray], threads: int
+) -> Iterator[Agreement]:
+    """The outputs of an experiment against those that its bundled program expects."""
+    for number, (tensor, given) in enumerate(zip(bundled.expected, values, strict=False)):
+        wanted = read_output(bundled.path.parent / tensor.file, tensor.dtype)
+        yield compare_output_bytes(
+            wanted, given, names=(name, name), threads=threads, output=number,
+            dtype=tensor.dtype, least_sqnr_db=BUNDLED_SQNR_DB,
+        )  # fmt: skip
+
+
+def _compare_pair(
+    run: RunRecord,
+    sides: tuple[Experiment, ...],
+    outputs: Mapping[str, Sequence[Tensor]],
+    values: Mapping[str, Sequence[np.ndarray]],
+    threads: int,
+) -> Iterator[Agreement]:
+    """The outputs of two experiments, if they had the same inputs."""
+    one, other = sides
+    names = one.name, other.name
+    if difference := _name_difference(run.plan, sides, outputs):
+        yield Agreement(*names, threads, 0, "", None, 0.0, 0.0, False, note=difference)
+        return
+    programs = run.plan.program_of(one), run.plan.program_of(other)
+    least = least_sqnr(run, *programs)
+    code = {(e.program, e.phase, e.isa, e.isa_off, e.runner) for e in sides}
+    # The same code, with its weights elsewhere.
+    exact = len({e.weights for e in sides}) > len(code)
+    tensors = zip(outputs[one.name], values[one.name], values[other.name], strict=True)
+    for number, (tensor, a, b) in enumerate(tensors):
+        agreement = compare_output_bytes(
+            a, b, names=names, threads=threads, output=number, dtype=tensor.dtype,
+            least_sqnr_db=least,
+        )  # fmt: skip
+        if exact:
+            agreement = replace(agreement, tolerance=0.0, agree=a.tobytes() == b.tobytes())
+        if programs[0] != programs[1] and not agreement.agree and a.dtype.kind not in "fV":
+            agreement = replace(agreement, note="integer outputs of two programs differ")
+        yield agreement
+
+
+def _name_difference(
+    plan: Plan, sides: Sequence[Experiment], outputs: Mapping[str, Sequence[Tensor]]
+) -> str:
+    """Why outputs of two experiments cannot be compared; empty if they can."""
+    described = [
+        (
+            _describe(plan.phase_of(experiment).inputs),
+            _describe(outputs[experiment.name]),
+            plan.program_of(experiment).input_source,
+        )
+        for experiment in sides
+    ]
+    for kind, one, other in zip(("inputs", "shapes", "inputs"), *described, strict=True):
+        if one != other:
+            return f"their {kind} differ: {one} and {other}"
+    return ""
 
 
 def _describe(tensors: Sequence[Tensor]) -> str:
