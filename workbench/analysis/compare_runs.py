@@ -569,18 +569,34 @@ def _check_saved(metrics: dict[str, Any], m: Measurement, across: Collection[str
 
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:
     """A short name for each, made of what they differ in; device, content and time if need be."""
-    rows = [
-        (m.run.record.platform, m.program.stem, m.name, plural(m.threads, "thread"))
-        for m in measurements
+    columns = [
+        [m.run.record.platform for m in measurements],
+        [m.program.stem for m in measurements],
+        [m.name for m in measurements],
+        [plural(m.threads, "thread") for m in measurements],
     ]
-    different = [column for column in zip(*rows, strict=True) if len(set(column)) > 1]
-    names = [", ".join(row) for row in zip(*different, strict=True)] or [""] * len(rows)
-    further = [(m.run.device, m.program.sha256[:8], m.run.facts[-1]) for m in measurements]
-    for column in zip(*further, strict=True):
-        pairs = list(zip(names, column, strict=True))
-        shared = {name for name in names if len({fact for n, fact in pairs if n == name}) > 1}
-        names = [", ".join(filter(None, p)) if p[0] in shared else p[0] for p in pairs]
+    names = [""] * len(measurements)
+    for column in columns:
+        if len(set(column)) > 1:
+            names = [_join(name, fact) for name, fact in zip(names, column, strict=True)]
+    further = [
+        [m.run.device for m in measurements],
+        [m.program.sha256[:8] for m in measurements],
+        [m.run.facts[-1] for m in measurements],
+    ]
+    for column in further:
+        facts: dict[str, set[str]] = {}
+        for name, fact in zip(names, column, strict=True):
+            facts.setdefault(name, set()).add(fact)
+        names = [
+            _join(name, fact) if len(facts[name]) > 1 else name
+            for name, fact in zip(names, column, strict=True)
+        ]
     return [
         name if names.count(name) == 1 else f"{name} ({number})".strip()
         for number, name in enumerate(names, 1)
     ]
+
+
+def _join(name: str, fact: str) -> str:
+    return ", ".join(filter(None, (name, fact)))

@@ -84,18 +84,46 @@ def list_swept(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]
 
 def describe_phase(
     phase: Phase, statistics: pd.DataFrame, categories: pd.DataFrame, roofline: pd.DataFrame | None
-) -> tuple[object, ...]:
+) -> dict[str, object]:
     """A row of ``frames.PHASES``: times, rates, and what limits them."""
-    tokens, top = phase.tokens or math.nan, categories.nlargest(1, "mean_ms").iloc[0]
-    measured = statistics.iloc[0]
-    latency = measured[_LATENCY].tolist()
-    rates = [tokens / ms * 1e3 if ms > 0 else math.nan for ms in (latency[0], *latency[:0:-1])]
-    shares = {} if roofline is None else roofline.groupby("bound")["share"].sum()
-    bounds = {shares[b]: b for b in ("compute", "memory", "neither") if b in shares}
-    bound = (bounds[max(bounds)], max(bounds)) if bounds else ("", math.nan)
-    setup = phase.name, measured["experiment"], measured["threads"]
-    sizes = tokens, phase.position, phase.size or math.nan
-    return *setup, *sizes, *latency, *rates, top["category"], top["share"], *bound
+    measured, top = statistics.iloc[0], categories.nlargest(1, "mean_ms").iloc[0]
+    tokens = phase.tokens or math.nan
+    bound, bound_share = _find_bound(roofline)
+    return {
+        "phase": phase.name,
+        "experiment": measured["experiment"],
+        "threads": measured["threads"],
+        "tokens": tokens,
+        "position": phase.position,
+        "size": phase.size or math.nan,
+        "latency_ms": measured["latency"],
+        "latency_low_ms": measured["low"],
+        "latency_high_ms": measured["high"],
+        "rate": _rate(tokens, measured["latency"]),
+        "rate_low": _rate(tokens, measured["high"]),
+        "rate_high": _rate(tokens, measured["low"]),
+        "category": top["category"],
+        "share": top["share"],
+        "bound": bound,
+        "bound_share": bound_share,
+    }
+
+
+def _rate(tokens: float, ms: float) -> float:
+    """Tokens per second."""
+    return tokens / ms * 1e3 if ms > 0 else math.nan
+
+
+def _find_bound(roofline: pd.DataFrame | None) -> tuple[str, float]:
+    """What limits the operators with most of the time, and their share."""
+    if roofline is None:
+        return "", math.nan
+    shares = roofline.groupby("bound")["share"].sum()
+    limits = [name for name in ("compute", "memory", "neither") if name in shares]
+    if not limits:
+        return "", math.nan
+    largest = max(limits, key=lambda name: shares[name])
+    return largest, float(shares[largest])
 
 
 #: With several threads, latency is the time that the caller waits; the same clock for one.

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -312,37 +312,27 @@ def _prepare(
     weights: str | os.PathLike[str] | None = None,
     given: Any = None,
 ) -> LoadedModel:
+    """The model of a definition, and its inputs or those given; run once."""
     source = source or getattr(definition, "__module__", "") or definition.__name__
-    hint = "name a function without arguments that returns the model" if namespace else None
-    with _explain_errors("cannot be built", source, hint):
-        is_model = isinstance(definition, nn.Module) or registry.is_eager_model(definition)
-        thing = definition if is_model and not inspect.isclass(definition) else definition()
-        is_module = isinstance(thing, nn.Module)
-        is_eager = registry.is_eager_model(thing) and not is_module
-        module = thing.get_eager_model() if is_eager else thing
-    if not isinstance(module, nn.Module):
-        raise WorkbenchError(
-            f"{name} gives {type(module).__name__!r}, not an nn.Module", where=source
-        )
+    thing, module = _build(name, definition, source, is_file=namespace is not None)
+    is_module = thing is module
     if weights is not None:
         _load_weights(module, Path(weights), getattr(thing, "fit_weights", None))
     if not is_module and hasattr(thing, "prepare_for_export"):
         with _explain_errors("cannot be prepared for export", source):
             module = thing.prepare_for_export(module.eval())
 
-    holders, inputs, kwargs = [thing, namespace] if is_module else [thing], given, None
+    holders = [thing, namespace] if is_module else [thing]
     with _explain_errors("example inputs cannot be made", source):
-        if given is None:
-            inputs = _look_up(holders, *_INPUT_NAMES)
-            kwargs = _look_up(holders, "get_example_kwarg_inputs", "get_example_kwargs")
+        inputs, kwargs = _find_inputs(holders) if given is None else (given, None)
         shapes = _look_up(holders, "get_dynamic_shapes")
         batches = list(map(tuple, _look_up(holders, "get_calibration_inputs") or ()))
-    kwargs = kwargs or {}
-    calibration = tuple((batch, kwargs) for batch in batches)
+    calibration = tuple((batch, kwargs or {}) for batch in batches)
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     if isinstance(inputs, dict):
         inputs, kwargs = (), inputs
+    kwargs = kwargs or {}
     if not isinstance(inputs, tuple | list) or not isinstance(kwargs, dict):
         text = f"{name} has no example inputs: a tuple of the arguments of forward()"
         hint = "give them after the model, such as torch.randn(1, 3, 224, 224)"
@@ -364,6 +354,26 @@ def _prepare(
     _check_device(model)
     try_forward(model)
     return model
+
+
+def _build(name: str, definition: Any, source: str, *, is_file: bool) -> tuple[Any, nn.Module]:
+    """What a definition makes, and its module: itself, or that of an `EagerModelBase`."""
+    hint = "name a function without arguments that returns the model" if is_file else None
+    with _explain_errors("cannot be built", source, hint):
+        is_model = isinstance(definition, nn.Module) or registry.is_eager_model(definition)
+        thing = definition if is_model and not inspect.isclass(definition) else definition()
+        is_eager = registry.is_eager_model(thing) and not isinstance(thing, nn.Module)
+        module = thing.get_eager_model() if is_eager else thing
+    if not isinstance(module, nn.Module):
+        what = f"{name} gives {type(module).__name__!r}, not an nn.Module"
+        raise WorkbenchError(what, where=source)
+    return thing, module
+
+
+def _find_inputs(holders: Sequence[Any]) -> tuple[Any, Any]:
+    """The arguments and keyword arguments that a model's own definition names."""
+    inputs = _look_up(holders, *_INPUT_NAMES)
+    return inputs, _look_up(holders, "get_example_kwarg_inputs", "get_example_kwargs")
 
 
 def _check_device(model: LoadedModel) -> None:

@@ -1,7 +1,7 @@
 """Which of the experiments of a run are compared: by name, or by what their kernels show."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from workbench.errors import unknown_name
 from workbench.records.runs import Pair
@@ -27,23 +27,39 @@ def pair_experiments(
     if baseline and baseline not in names:
         raise unknown_name("experiment", baseline, names, where="--baseline")
     sides = _read_names(names)
+    baselines, how = [baseline], f"{baseline}, as asked for"
+    if not baseline:
+        baselines, how = _choose_baselines(names, sides, lacking, shown)
+    features = {name: sides[name][1] for name in names}
+    alike = {features[name]: name for name in reversed(baselines)}
+    candidates = [name for name in names if name not in baselines]
+    matches = {name: alike.get(features[name]) for name in candidates}
+    lonely = [name for name in baselines if name not in matches.values()]
+    default = (lonely or baselines)[0]
+    pairs = [(matches[name] or default, name) for name in candidates]
+    used = {before for before, _ in pairs}
+    for name in baselines:  # one that no candidate has is compared with the first
+        if name not in used and candidates:
+            pairs.append((name, candidates[0]))
+    return tuple(Pair(before, after, f"as {after}") for before, after in pairs), how
+
+
+def _choose_baselines(
+    names: Sequence[str],
+    sides: Mapping[str, tuple[str, tuple[str, ...]]],
+    lacking: Collection[str],
+    shown: str,
+) -> tuple[list[str], str]:
+    """The experiments with the extension off: by name, by what is shown, or the first."""
     off = [name for name in names if sides[name][0] == "off"]
     if not off and any(side == "on" for side, _ in sides.values()):
         off = [name for name in names if not sides[name][0]]
-    how = f"{' and '.join(off)}, by name"
-    if baseline:
-        off, how = [baseline], f"{baseline}, as asked for"
-    elif not 0 < len(off) < len(names):
-        off, how = [name for name in names if name in lacking][:1], shown
-        if not off or set(names) <= set(lacking):
-            off, how = list(names[:1]), BY_ORDER
-    alike = {sides[name][1]: name for name in reversed(off)}
-    found = {name: alike.get(sides[name][1]) for name in names if name not in off}
-    alone = [name for name in off if name not in found.values()] or off
-    pairs = [(before or alone[0], name) for name, before in found.items()]
-    unused = [name for name in off if name not in dict(pairs)]
-    pairs += [(before, after) for before in unused for after in list(found)[:1]]
-    return tuple(Pair(before, after, f"as {after}") for before, after in pairs), how
+    if 0 < len(off) < len(names):
+        return off, f"{' and '.join(off)}, by name"
+    first = [name for name in names if name in lacking][:1]
+    if first and not set(names) <= set(lacking):
+        return first, shown
+    return list(names[:1]), BY_ORDER
 
 
 def _read_names(names: Sequence[str]) -> dict[str, tuple[str, tuple[str, ...]]]:
