@@ -35,8 +35,8 @@ def pair_experiments(
     candidates = [name for name in names if name not in baselines]
     matches = {name: alike.get(features[name]) for name in candidates}
     lonely = [name for name in baselines if name not in matches.values()]
-    default = (lonely or baselines)[0]
-    pairs = [(matches[name] or default, name) for name in candidates]
+    default = [*lonely, *baselines][:1]
+    pairs = [(matches[name] or default[0], name) for name in candidates]
     used = {before for before, _ in pairs}
     for name in baselines:  # one that no candidate has is compared with the first
         if name not in used and candidates:
