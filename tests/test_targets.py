@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import is_running, wait_for
 from devices import COPY_TRACE, TRACE, Tools, needs_compiler
 from recorded import find_interrupted
 
@@ -165,6 +166,15 @@ def test_answers_of_a_machine_are_bounded_and_refused(board, config, tmp_path, a
     board.tools.write("ssh", script, log=False)
     with pytest.raises(wb.WorkbenchError, match=f"^ssh:board: .*{says}"):
         wb.run_config(config, root=tmp_path / "out")
+
+
+def test_a_connection_that_never_falls_silent_is_ended(board, conv_pte, tmp_path):
+    endless = f"yes >&2 & echo $! >> {tmp_path}/pids; wait"
+    board.tools.write("ssh", endless, log=False)
+    with pytest.raises(wb.WorkbenchError, match=r"^ssh:board: an answer of more than 4 MB"):
+        wb.measure(conv_pte, options=wb.MeasureOptions(target="ssh:board"))
+    connect, disconnect = (tmp_path / "pids").read_text().split()
+    wait_for(lambda: not is_running(connect) and not is_running(disconnect))
 
 
 @pytest.mark.ci

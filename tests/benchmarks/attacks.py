@@ -31,7 +31,7 @@ ATTACKS = {
     "config: names too long for a file": "too_long_for_a_file",
     "a path of 6 000 letters": "long_path_is_cut",
     "time-outs that never end": "timeout_is_a_positive_number",
-    "target: endless answers, ../../x as machine, nothing": "answers_of_a_machine_are_bounded",
+    "target: endless answers, ../../x as machine, nothing": "answers_of_a_machine or never_falls_silent",
     "target: 30 million cores, numbers of 6 000 digits": "facts_that_no_machine_has",
     "device that vanishes while it is measured": "device_lost_during_a_run",
     "runner: a damaged or missing trace": "trace_that_cannot_be_read",
