@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import is_running, wait_for
 from devices import needs_compiler
 from recorded import find_interrupted
 
@@ -110,3 +111,12 @@ def test_an_unknown_target_is_refused_with_suggestions(tmp_path):
     options = wb.MeasureOptions(target="hots")
     with pytest.raises(wb.WorkbenchError, match=r"unknown target 'hots'.*did you mean 'host'"):
         wb.measure(tmp_path / "x.pte", options=options, root=tmp_path / "out")
+
+
+def test_a_connection_that_never_falls_silent_is_ended(board, conv_pte, tmp_path):
+    endless = f"yes >&2 & echo $! >> {tmp_path}/pids; wait"
+    board.tools.write("ssh", endless, log=False)
+    with pytest.raises(wb.WorkbenchError, match=r"^ssh:board: an answer of more than 4 MB"):
+        wb.measure(conv_pte, options=wb.MeasureOptions(target="ssh:board"))
+    connect, disconnect = (tmp_path / "pids").read_text().split()
+    wait_for(lambda: not is_running(connect) and not is_running(disconnect))

@@ -32,6 +32,7 @@ ATTACKS = {
     "a path of 6 000 letters": "long_path_is_cut",
     "time-outs that never end": "timeout_is_a_positive_number",
     "target: endless answers, ../../x as machine, nothing": "answers_of_a_machine_are_bounded",
+    "target: an endless connection": "never_falls_silent",
     "target: 30 million cores, numbers of 6 000 digits": "facts_that_no_machine_has",
     "device that vanishes while it is measured": "device_lost_during_a_run",
     "runner: a damaged or missing trace": "trace_that_cannot_be_read",

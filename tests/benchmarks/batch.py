@@ -107,8 +107,13 @@ def finish(process):
 
 
 def report_overhead(portfolio, wall_s):
-    """Print the part of the time in which nothing was exported or measured."""
+    """Print what each stage took, and the part of the time without an export or a measurement."""
     stages = [stage for outcome in portfolio["outcomes"] for stage in outcome["stages"]]
+    for name in dict.fromkeys(stage["name"] for stage in stages):
+        spent = [s["seconds"] for s in stages if s["name"] == name and not s["cached"]]
+        if spent:
+            each = f"median {statistics.median(spent):.0f} s, longest {max(spent):.0f} s"
+            print(f"{name}: {len(spent)} in {sum(spent):.0f} s, {each}")
     begins = [(datetime.fromisoformat(s["started"]).timestamp(), s) for s in stages]
     pure, until = 0.0, 0.0
     for begin, stage in sorted(begins, key=lambda pair: pair[0]):

@@ -32,8 +32,8 @@ WHEELS = Path(__file__).parent / "wheels.txt"
 #: The wheel's headers must be compiled with the definitions of its libraries.
 DEFINITIONS = ("C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED", "ET_USE_THREADPOOL")
 LIBRARIES = ("executorch", "executorch_etdump", "executorch_threadpool")
-#: Zig also compiles its C++ library, the first time.
-TOOL_TIMEOUT_S = 900.0
+#: Zig also compiles its C++ library, the first time, which took over 15 minutes at a load of 20.
+TOOL_TIMEOUT_S = 3600.0
 ZIG = "0.16.0"
 #: In the line that says why a compiler, a linker, pip or apt failed.
 _ERROR = re.compile("error:|undefined |^E:", re.IGNORECASE)

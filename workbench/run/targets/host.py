@@ -58,9 +58,7 @@ def ask(
                         size += key.data.write(part := os.read(key.fd, 2**18))
                         if not part:
                             pipes.unregister(key.fileobj)
-                    if size > most:
-                        what = f"an answer of more than {most / 1e6:.0f} MB"
-                        raise TargetError(what, where=name)
+                    check_length(size, name, most)
                 code = process.wait(max(0.0, deadline - time.monotonic()))
             finally:
                 process.kill()
@@ -70,6 +68,12 @@ def ask(
         raise TargetError(f"no answer in {timeout_s:g} s", where=name) from None
     output = said[0].getvalue() if isinstance(said[0], io.BytesIO) else b""
     return subprocess.CompletedProcess(command, code, output, said[1].getvalue())
+
+
+def check_length(size: int, name: str, most: int = LONGEST_ANSWER) -> None:
+    """TargetError if an answer is too long."""
+    if size > most:
+        raise TargetError(f"an answer of more than {most / 1e6:.0f} MB", where=name)
 
 
 def platform_name(system: str, machine: str) -> str:

@@ -8,14 +8,23 @@ import re
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from workbench.errors import TargetError, UsageError, WorkbenchError
-from workbench.run.targets.host import LONGEST_ANSWER, TIMEOUT_S, Host, ask, platform_name
+from workbench.run.targets.host import (
+    LONGEST_ANSWER,
+    TIMEOUT_S,
+    Host,
+    ask,
+    check_length,
+    platform_name,
+)
 from workbench.store import atomic_write, safe_name, sha256_of
 
 #: Limits for copying a file, in seconds and bytes.
@@ -190,26 +199,33 @@ class Ssh(Remote):
         """Open the connection that all commands share."""
         timeouts = ["-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "-o", "ServerAliveInterval=5"]
         command = ["ssh", "-M", "-N", "-f", *self._options, *timeouts, self.host]
+        deadline = time.monotonic() + 4 * CONNECT_TIMEOUT_S
         # No pipe: the background process would keep it open.
-        with tempfile.TemporaryFile() as errors:
+        with (
+            tempfile.TemporaryFile() as errors,
+            subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                start_new_session=True,
+            ) as process,
+        ):  # fmt: skip
             try:
-                done = subprocess.run(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    timeout=4 * CONNECT_TIMEOUT_S,
-                )
-            except subprocess.TimeoutExpired:
-                raise TargetError("no connection", where=self.name) from None
+                while process.poll() is None:
+                    time.sleep(0.02)
+                    if time.monotonic() > deadline:
+                        raise TargetError("no connection", where=self.name)
+                    check_length(os.fstat(errors.fileno()).st_size, self.name)
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # with what it has started
+                raise
             errors.seek(0)
             words = errors.read(10_000).decode(errors="replace").strip().splitlines()[-1:]
-        if done.returncode:
+        if process.returncode:
             hint = f"`ssh {self.host} true` must work without a prompt"
             raise TargetError(words[0] if words else "no connection", where=self.name, hint=hint)
 
     def _disconnect(self) -> None:
         command = ["ssh", *self._options, "-O", "exit", self.host]
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(command, capture_output=True, timeout=10)
+        with contextlib.suppress(TargetError):
+            ask(command, self.name, CONNECT_TIMEOUT_S)
         shutil.rmtree(Path(self._folder), ignore_errors=True)
