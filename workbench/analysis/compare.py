@@ -467,11 +467,7 @@ def compare_parts(
         noise, component = pool_control(repeated, lengths)
     speedup = strengthen(speedup, lengths, component)
     if latencies_ms:
-        before, after = (
-            ms * (whole / np.nansum(ms) if whole > 0 < np.nansum(ms) else 1.0)
-            for ms, whole in zip(times, latencies_ms, strict=True)
-        )
-        times = before, after
+        times = _scale(times[0], latencies_ms[0]), _scale(times[1], latencies_ms[1])
     restarts = min(map(len, sides))
     below = speedup.bias > np.maximum(np.abs(np.nan_to_num(speedup.log)), np.log1p(MARGIN))
     speedup = replace(speedup, log=np.where(below, np.nan, speedup.log))
@@ -481,15 +477,28 @@ def compare_parts(
     if level == "category":
         order = table["name"].map(CATEGORIES.index)
     if level == "operator":
-        ours, theirs = first_rows(baseline), first_rows(candidate)
-        both = pd.concat([ours, theirs[~theirs.index.isin(ours.index)]])
-        table = table.assign(
-            key=names,
-            name=names.map(both["operator"]),
-            category=names.map(both["category"]),
-            candidate_name=names.map(theirs["operator"]),
-        )
+        table = _name_operators(table, names, baseline, candidate)
     return table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
+
+
+def _scale(times_ms: np.ndarray, whole_ms: float) -> np.ndarray:
+    """Times that add up to a whole; as they are if either is nothing."""
+    total = float(np.nansum(times_ms))
+    return times_ms * (whole_ms / total) if total > 0 and whole_ms > 0 else times_ms
+
+
+def _name_operators(
+    table: pd.DataFrame, keys: pd.Index, baseline: pd.DataFrame, candidate: pd.DataFrame
+) -> pd.DataFrame:
+    """The rows of operators by key, with their names and categories."""
+    ours, theirs = first_rows(baseline), first_rows(candidate)
+    both = pd.concat([ours, theirs[~theirs.index.isin(ours.index)]])
+    return table.assign(
+        key=keys,
+        name=keys.map(both["operator"]),
+        category=keys.map(both["category"]),
+        candidate_name=keys.map(theirs["operator"]),
+    )
 
 
 def _speedup(
