@@ -69,6 +69,9 @@ _COARSE_NS = 1000
 #: The outcome of a row whose times may be rounded by more than they differ, and by `MARGIN`.
 BELOW_CLOCK = "below the clock"
 
+#: Degrees of freedom that the control's noise has at least, as those of five restarts.
+_LEAST_FREEDOM = 4.0
+
 #: Student's t of a million degrees of freedom is normal; that of infinitely many is NaN.
 _NORMAL = 1e6
 
@@ -247,10 +250,13 @@ def pool_control(control: Speedup, lengths: np.ndarray) -> tuple[Speedup, Speedu
     squares = np.square(control.log)
     total = average_neighbours(lengths, squares)
     excess = average_neighbours(lengths, squares - np.square(control.error))
+    component = np.maximum(np.nan_to_num(excess), 0.0)
     freedom = np.full(len(squares), float(max(1, min(NEIGHBOURS, np.isfinite(squares).sum()))))
+    # What is left of a variance after another one is known as little as the variance itself.
+    part = np.divide(component, total, out=np.zeros(len(squares)), where=total > 0)
+    rest = np.maximum(freedom * np.square(part), np.minimum(freedom, _LEAST_FREEDOM))
     nothing = np.zeros(len(squares))
-    component = np.sqrt(np.maximum(np.nan_to_num(excess), 0.0))
-    return Speedup(nothing, np.sqrt(total), freedom), Speedup(nothing, component, freedom)
+    return Speedup(nothing, np.sqrt(total), freedom), Speedup(nothing, np.sqrt(component), rest)
 
 
 def strengthen(speedup: Speedup, lengths: np.ndarray, component: Speedup | None) -> Speedup:
