@@ -70,6 +70,9 @@ _COARSE_NS = 1000
 #: The outcome of a row whose times may be rounded by more than they differ, and by `MARGIN`.
 BELOW_CLOCK = "below the clock"
 
+#: Degrees of freedom that the control's noise has at least, as those of five restarts.
+_LEAST_FREEDOM = 4.0
+
 #: Student's t of a million degrees of freedom is normal; that of infinitely many is NaN.
 _NORMAL = 1e6
 
@@ -249,10 +252,13 @@ def pool_control(control: Speedup, lengths: np.ndarray) -> tuple[Speedup, Speedu
     squares = np.square(control.log)
     total = average_neighbours(lengths, squares)
     excess = average_neighbours(lengths, squares - np.square(control.error))
+    component = np.maximum(np.nan_to_num(excess), 0.0)
     freedom = np.full(len(squares), float(max(1, min(NEIGHBOURS, np.isfinite(squares).sum()))))
+    # What is left of a variance after another one is known as little as the variance itself.
+    part = np.divide(component, total, out=np.zeros(len(squares)), where=total > 0)
+    rest = np.maximum(freedom * np.square(part), np.minimum(freedom, _LEAST_FREEDOM))
     nothing = np.zeros(len(squares))
-    component = np.sqrt(np.maximum(np.nan_to_num(excess), 0.0))
-    return Speedup(nothing, np.sqrt(total), freedom), Speedup(nothing, component, freedom)
+    return Speedup(nothing, np.sqrt(total), freedom), Speedup(nothing, np.sqrt(component), rest)
 
 
 def strengthen(speedup: Speedup, lengths: np.ndarray, component: Speedup | None) -> Speedup:
@@ -469,11 +475,7 @@ def compare_parts(
         noise, component = pool_control(repeated, lengths)
     speedup = strengthen(speedup, lengths, component)
     if latencies_ms:
-        before, after = (
-            ms * (whole / np.nansum(ms) if whole > 0 < np.nansum(ms) else 1.0)
-            for ms, whole in zip(times, latencies_ms, strict=True)
-        )
-        times = before, after
+        times = _scale(times[0], latencies_ms[0]), _scale(times[1], latencies_ms[1])
     restarts = min(map(len, sides))
     below = speedup.bias > np.maximum(np.abs(np.nan_to_num(speedup.log)), np.log1p(MARGIN))
     speedup = replace(speedup, log=np.where(below, np.nan, speedup.log))
@@ -483,15 +485,28 @@ def compare_parts(
     if level == "category":
         order = table["name"].map(CATEGORIES.index)
     if level == "operator":
-        ours, theirs = first_rows(baseline), first_rows(candidate)
-        both = pd.concat([ours, theirs[~theirs.index.isin(ours.index)]])
-        table = table.assign(
-            key=names,
-            name=names.map(both["operator"]),
-            category=names.map(both["category"]),
-            candidate_name=names.map(theirs["operator"]),
-        )
+        table = _name_operators(table, names, baseline, candidate)
     return table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
+
+
+def _scale(times_ms: np.ndarray, whole_ms: float) -> np.ndarray:
+    """Times that add up to a whole; as they are if either is nothing."""
+    total = float(np.nansum(times_ms))
+    return times_ms * (whole_ms / total) if total > 0 and whole_ms > 0 else times_ms
+
+
+def _name_operators(
+    table: pd.DataFrame, keys: pd.Index, baseline: pd.DataFrame, candidate: pd.DataFrame
+) -> pd.DataFrame:
+    """The rows of operators by key, with their names and categories."""
+    ours, theirs = first_rows(baseline), first_rows(candidate)
+    both = pd.concat([ours, theirs[~theirs.index.isin(ours.index)]])
+    return table.assign(
+        key=keys,
+        name=keys.map(both["operator"]),
+        category=keys.map(both["category"]),
+        candidate_name=keys.map(theirs["operator"]),
+    )
 
 
 def _speedup(
