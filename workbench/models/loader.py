@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -370,7 +370,7 @@ def _build(name: str, definition: Any, source: str, *, is_file: bool) -> tuple[A
     return thing, module
 
 
-def _find_inputs(holders: Sequence[Any]) -> tuple[Any, Any]:
+def _find_inputs(holders: list[Any]) -> tuple[Any, Any]:
     """The arguments and keyword arguments that a model's own definition names."""
     inputs = _look_up(holders, *_INPUT_NAMES)
     return inputs, _look_up(holders, "get_example_kwarg_inputs", "get_example_kwargs")
