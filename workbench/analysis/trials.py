@@ -18,7 +18,7 @@ from workbench.analysis.exports import trusted_spec
 from workbench.analysis.promises import BEST, keep_checks, read_checks
 from workbench.analysis.statistics import half_width
 from workbench.errors import UsageError
-from workbench.export.artifact import recall_model, recall_trace
+from workbench.export.artifact import recall_loaded, recall_model
 from workbench.export.layers import count_calls
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import open_program
@@ -142,9 +142,10 @@ def find_model(
 
     export = run.subject.export
     assert export is not None
-    kept, recalled = recall_trace(export.graph), recall_model(export.graph)
+    kept, recalled = recall_loaded(export.graph), recall_model(export.graph)
     if kept and model is None:
-        return kept
+        with silence():  # lowering has changed the trace of the export
+            return kept, trace_model(kept)
     if model is None and not recalled:
         trusted_spec(export, run.path)
         if not export.spec:
