@@ -325,8 +325,9 @@ class Counted(Net):
 
 
 @pytest.mark.ci
-def test_an_interruption_keeps_the_checks_before_and_a_profile_loads_once(tmp_path):
+def test_an_interruption_keeps_the_checks_before_and_a_profile_loads_once(tmp_path, monkeypatch):
     """A profile traces the model for its checks, and does not run it otherwise."""
+    monkeypatch.setattr("workbench.workflow.CHECKED_S", 600.0)
     torch.manual_seed(0)
     stem, head = nn.Conv2d(3, 16, 3, 2, 1), nn.Conv2d(16, 4, 1)
 
