@@ -3,8 +3,8 @@
     python tests/benchmarks/checks.py [NETWORK...]
 
 The networks are those of `tests/hinted_models.py`, and a loop of 64 steps. Each is exported and
-measured for a moment; then the remedies of all its findings are tried, with the model and its trace
-at hand, as in `profile`. Beside the seconds are those of the CPU, with child processes.
+measured for a moment; then the remedies of all its findings are tried, with the model at
+hand, as in `profile`. Beside the seconds are those of the CPU, with child processes.
 
 Exits 1 if trying the remedies of a network takes more than three seconds for each on average. On a
 busy machine, judge the seconds of the CPU.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from workbench.analysis.exports import trusted_spec
 from workbench.analysis.promises import BEST, keep_checks, read_checks
 from workbench.analysis.statistics import half_width
 from workbench.errors import UsageError
-from workbench.export.artifact import recall_model, recall_trace
+from workbench.export.artifact import recall_loaded, recall_model
 from workbench.export.layers import count_calls
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import open_program
@@ -48,7 +49,7 @@ _LONG_S = 0.02
 #: caches: of vit_tiny's attention and layer norms, 4 and 5 % of the time of their parts.
 APART = 0.05
 #: Operators of the parts that are tried together, at most.
-_MOST_OPERATORS = 200
+_MOST_OPERATORS = 40
 _TIMEOUT_S = 60.0
 
 
@@ -141,9 +142,10 @@ def find_model(
 
     export = run.subject.export
     assert export is not None
-    kept, recalled = recall_trace(export.graph), recall_model(export.graph)
+    kept, recalled = recall_loaded(export.graph), recall_model(export.graph)
     if kept and model is None:
-        return kept
+        with silence():  # lowering has changed the trace of the export
+            return kept, trace_model(kept)
     if model is None and not recalled:
         trusted_spec(export, run.path)
         if not export.spec:
@@ -174,7 +176,7 @@ class _Bench:
         self.model, self.trace, self.export = model, trace, export
         self.measurement, self.runner = measurement, runner
         self.options = replace(read_options(export), rewrite=export.rewrite, fresh=True)
-        self.names = [_choose_parts(rewrite)[0] for rewrite in rewrites]
+        self.names = [list(chain(*_choose_parts(rewrite))) for rewrite in rewrites]
 
     @cached_property
     def parts(self) -> Parts:
@@ -196,12 +198,14 @@ class _Bench:
             blocks = _measure(before, after, self.measurement, self.runner)
         except Exception as error:  # the model's operators run in here, and may raise anything
             return replace(check, problem=f"could not be tried: {reason(error)[:120]}")
-        gains, tried = blocks[:, 0] - blocks[:, 1], _choose_parts(rewrite)[1]
-        scale, gain = check.parts / tried, float(gains.mean())
+        gains, tried = blocks[:, 0] - blocks[:, 1], _choose_parts(rewrite)
+        # The rest gains as much for each operator.
+        scale = sum(map(len, rewrite.parts)) / sum(map(len, tried)) if tried else 1.0
+        gain = float(gains.mean())
         half = float(half_width(gains)) + APART * float(blocks[:, 0].mean())
         return replace(
             check,
-            tried=tried,
+            tried=max(1, len(tried)),
             restarts=len(blocks),
             before_ms=float(blocks[:, 0].mean()),
             after_ms=float(blocks[:, 1].mean()),
@@ -220,25 +224,18 @@ class _Bench:
         part, trace = self.model, self.trace
         changed = replace(self.options, dtype=rewrite.name)
         if rewrite.parts:
-            part = self.parts.extract(_choose_parts(rewrite)[0])
+            part = self.parts.extract(list(chain(*_choose_parts(rewrite))))
             trace = trace_model(part)
             changed = replace(self.options, rewrite=(*self.options.rewrite, rewrite.name))
         sides = self.options, changed
         return [lower_model(part, options, trace, remedies=False) for options in sides]
 
 
-def _choose_parts(rewrite: Rewrite) -> tuple[list[str], int]:
-    """The operators of as many parts as are tried together, and how many parts these are."""
-    if not rewrite.parts:
-        return [], 1
-    names: list[str] = []
-    tried = 0
-    for part in rewrite.parts:
-        if tried and len(names) + len(part) > _MOST_OPERATORS:
-            break
-        names += part
-        tried += 1
-    return names, tried
+def _choose_parts(rewrite: Rewrite) -> list[tuple[str, ...]]:
+    """The operators of as many parts as are tried together, the smallest first."""
+    parts = sorted(rewrite.parts, key=len)
+    sizes = accumulate(map(len, parts))
+    return parts[: max(1, sum(size <= _MOST_OPERATORS for size in sizes))]
 
 
 def _count(lowered: Lowered, kind: Any) -> int:

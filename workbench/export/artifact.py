@@ -261,10 +261,8 @@ def _describe_options(options: ExportOptions, lowered: Lowered) -> Iterator[tupl
 #: Modules that were exported, with the inputs that were given, by their graphs, as long as they are
 #: in use.
 _EXPORTED: dict[str, tuple[weakref.ref[Any], Any]] = {}
-#: Models with their traces by their graphs, while `keep_models` keeps them.
-_KEPT: ContextVar[dict[str, tuple[LoadedModel, TracedModel]] | None] = ContextVar(
-    "kept", default=None
-)
+#: Models by their graphs, while `keep_models` keeps them.
+_KEPT: ContextVar[dict[str, LoadedModel] | None] = ContextVar("kept", default=None)
 
 
 def _remember(trace: TracedModel, given: Any, inputs: Any, model: LoadedModel) -> None:
@@ -275,12 +273,12 @@ def _remember(trace: TracedModel, given: Any, inputs: Any, model: LoadedModel) -
         _EXPORTED[trace.graph] = (weakref.ref(module), inputs)
     kept = _KEPT.get()
     if kept is not None:
-        kept[trace.graph] = (model, trace)
+        kept[trace.graph] = model
 
 
 @contextlib.contextmanager
 def keep_models() -> Iterator[None]:
-    """Keep what is exported meanwhile with its trace, which shares its weights, to try remedies."""
+    """Keep the models that are exported meanwhile, so that remedies can be tried on them."""
     token = _KEPT.set({})
     try:
         yield
@@ -288,8 +286,8 @@ def keep_models() -> Iterator[None]:
         _KEPT.reset(token)
 
 
-def recall_trace(graph: str) -> tuple[LoadedModel, TracedModel] | None:
-    """A model that `keep_models` keeps, and its trace."""
+def recall_loaded(graph: str) -> LoadedModel | None:
+    """A model that `keep_models` keeps."""
     return (_KEPT.get() or {}).get(graph)
 
 
