@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.compare import MARGIN
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.foreign import Recording
 from workbench.analysis.statistics import (
@@ -259,13 +260,14 @@ def measure_drift(timed: pd.DataFrame) -> float:
 def count_outliers(timed: pd.DataFrame) -> float:
     """The part of inferences beyond 1.5 interquartile ranges from the quartiles of their restart.
 
-    J. W. Tukey's rule; of normal values it finds 0.7 %.
+    J. W. Tukey's rule; of normal values it finds 0.7 %. Where times hardly scatter, an outlier is
+    one that is more than the margin of the median away.
     """
     beyond = total = 0
     for _, part in timed.groupby(["experiment", "threads", "process"]):
         values = part[clock_of(part)].to_numpy()
-        low, high = np.percentile(values, [25, 75])
-        reach = 1.5 * (high - low)
+        low, median, high = np.percentile(values, [25, 50, 75])
+        reach = max(1.5 * (high - low), MARGIN * median)
         beyond += int(np.count_nonzero((values < low - reach) | (values > high + reach)))
         total += values.size
     return beyond / total if total else math.nan
