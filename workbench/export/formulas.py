@@ -359,7 +359,7 @@ def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int
     yield "(exp x + exp -x) / 2", 5, lambda x: _half_exponentials(x, aten.add.Tensor)
     yield from _list_exponentials(x, y)
     yield "a hard sigmoid", 3, hard_sigmoid
-    yield "log(1 + exp x)", 7, _softplus
+    yield from _list_softplus(x, y)
     yield "x tanh(log(1 + exp x))", 9, lambda x: aten.mul.Tensor(x, aten.tanh.default(_softplus(x)))
     yield "minus log(1 + exp -x)", 9, lambda x: aten.neg.default(_softplus(aten.neg.default(x)))
 
@@ -456,6 +456,16 @@ def _ones(x: Any) -> Any:
         dtype = value(x.node).dtype if "val" in x.node.meta else torch.float32
         return x.tracer.create_proxy("call_function", *arguments, {"dtype": dtype})
     return aten.full.default([1], 1.0, dtype=x.dtype)
+
+
+def _list_softplus(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
+    """``log(1 + exp(rate * x)) / rate``, whose value near zero tells the rate."""
+    middle = float(y.flatten()[int(x.abs().argmin())])
+    rate = round(math.log(2) / middle, 1) if 0 < middle < 10 else 1.0
+    yield "log(1 + exp x)", 7, _softplus
+    if rate not in (0.0, 1.0):
+        text = f"log(1 + exp {rate:g} x) / {rate:g}"
+        yield text, 9, lambda x: aten.mul.Tensor(_softplus(aten.mul.Tensor(x, rate)), 1 / rate)
 
 
 def _square(x: Any) -> Any:

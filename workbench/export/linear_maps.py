@@ -419,7 +419,7 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
         return None
     for source, nodes in _parts_across_products(finder, last):
         moves = any(node.target in _SHIFTS for node in nodes)
-        if len(nodes) < 2 or not moves or not is_float(source):
+        if not moves or not is_float(source) or not _has_work(nodes):
             continue
         if len(value(source).shape) not in (3, 4):
             continue
@@ -429,7 +429,8 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
         filters = finder.memory[key]
         if filters is not None:
             height, width = filters.weights.shape[2:]
-            text = f"a convolution of {height} x {width} instead of {len(nodes)} operators"
+            before = f"{len(nodes)} operators" if len(nodes) > 1 else name_of(last)
+            text = f"a convolution of {height} x {width} instead of {before}"
             constants = (filters.weights, *filters.bias)
             build = partial(_convolve, list(value(last).shape), filters)
             return Equivalent(
@@ -437,6 +438,11 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
                 constants=constants,
             )  # fmt: skip
     return None
+
+
+def _has_work(nodes: list[Node]) -> bool:
+    """Whether some nodes are more than one slice: several, or all windows of an image."""
+    return len(nodes) > 1 or nodes[0].target is aten.im2col.default
 
 
 @dataclass(frozen=True)
@@ -475,7 +481,7 @@ def _parts_across_products(finder: Finder, last: Node) -> Iterator[tuple[Node, l
     """The parts that end in a node and read one image, products included."""
     inside, frontier = [last], {*finder.varying(last)}
     while frontier and len(inside) < _MOST_PART:
-        if len(frontier) == 1 and len(inside) > 1:
+        if len(frontier) == 1:
             members = {*inside}
             if all(members.issuperset(readers(node)) for node in inside[1:]):
                 yield next(iter(frontier)), inside[::-1]
@@ -523,7 +529,7 @@ def _find_filter(finder: Finder, nodes: list[Node], source: Node, last: Node) ->
     if not offset.isfinite().all() or not _is_linear(linear, x):
         return None
     weights, padding = _read_taps(linear, x, strides)
-    if weights is None or max(padding) > _REACH or weights.shape[2:].numel() == 1:
+    if weights is None or max(padding) > _REACH:
         return None
     spans = [
         stride * (count - 1) + size
@@ -569,7 +575,7 @@ def _read_taps(
         for top, left in answer.abs().sum((0, 1)).nonzero().tolist():
             place = (row - strides[0] * top, column - strides[1] * left)
             taps[place] = answer[:, :, top, left]
-    if not taps:
+    if len(taps) < 2:  # a slice, or a product
         return None, []
     rows, columns = zip(*taps, strict=True)
     first = min(0, min(rows)), min(0, min(columns))
@@ -585,8 +591,8 @@ def _read_taps(
 
 def _split_positions(count: int, height: int, width: int) -> list[int]:
     """Rows and columns of an image with so many positions, as near as they are to another's."""
-    for stride in range(1, _REACH):
-        for lost in range(2 * _REACH + 1):
+    for lost in range(2 * _REACH + 1):
+        for stride in range(1, _REACH):
             rows, columns = (-(-(size - lost) // stride) for size in (height, width))
             if rows * columns == count:
                 return [rows, columns]

@@ -255,9 +255,11 @@ def _find_filled(finder: Finder, last: Node) -> Equivalent | None:
     fills = "masked_fill" in str(last.target)
     operands: list[Any] = [*last.args]
     tensor, mask, filler = operands if fills else (operands[1], operands[0], operands[2])
-    number = finder.constants.get(filler) if isinstance(filler, Node) else torch.tensor(filler)
-    known = isinstance(tensor, Node) and isinstance(mask, Node) and isinstance(number, torch.Tensor)
-    if not known or number.numel() != 1 or not finder.is_outside(last) or not is_pure(last):
+    number: Any = finder.constants.get(filler) if isinstance(filler, Node) else filler
+    if isinstance(number, torch.Tensor) and number.numel() == 1:
+        number = number.item()
+    known = isinstance(tensor, Node) and isinstance(mask, Node) and isinstance(number, int | float)
+    if not known or not finder.is_outside(last) or not is_pure(last):
         return None
     if mask in finder.constants or tensor in finder.constants or not is_float(tensor, MOST_PROVEN):
         return None

@@ -51,6 +51,8 @@ _FOLDING = {"constants", "norms", "lookups", "functions", "matrices", "loops", "
 BEFORE_QUANTISATION = {
     "pooling", "convolutions", "broadcasts", "groups", "loops", "functions", "order", "lookups",
 }  # fmt: skip
+#: Remedies of what upstream delegates and then refuses, such as maxima over channels.
+_AVOIDING = ("pooling",)
 #: Rewrites that make others possible end after so many rounds.
 _MOST_ROUNDS = 12
 
@@ -143,8 +145,8 @@ def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Itera
 
 
 def matching_rewrites(exported: ExportedProgram, backend: str) -> list[str]:
-    """The remedies, of `COMMON_REWRITES`, that would change a graph."""
-    parts = find_remedies(Finder(exported), COMMON_REWRITES, backend)
+    """The remedies that would change a graph, of those that may avoid a fault."""
+    parts = find_remedies(Finder(exported), (*COMMON_REWRITES, *_AVOIDING), backend)
     return list(dict.fromkeys(part.name for part in parts))
 
 
@@ -330,7 +332,8 @@ def _length(node: Any) -> Callable[..., Any] | None:
 def _similarity(node: Any) -> Callable[..., Any] | None:
     """The cosine between vectors along an axis, with sums as products."""
     shapes = [list(_tensor(argument).shape) for argument in node.args[:2]]
-    axis, epsilon = (*node.args[2:], *(1, 1e-8)[len(node.args) - 2 :])
+    axis = node.args[2] if len(node.args) > 2 else 1
+    epsilon = node.args[3] if len(node.args) > 3 else 1e-8
     dtype, result = _tensor(node).dtype, list(_tensor(node).shape)
     if shapes[0] != shapes[1] or _static_shape(node) is None:
         return None
@@ -394,13 +397,22 @@ def _is_of_image(node: Any) -> bool:
 _PRODUCTS = (aten.mm.default, aten.matmul.default, aten.linear.default)
 
 
+def _shares_batch(left: list[int], right: list[int]) -> bool:
+    """Whether a batch is that of another, or has one element for all along its last axes."""
+    whole = len(right)
+    while whole and right[whole - 1] == 1:
+        whole -= 1
+    return len(left) == len(right) and left[:whole] == right[:whole]
+
+
 def _find_product(finder: Finder, node: Any) -> Equivalent | None:
     """A product of matrices that both depend on inputs, as one batch, which expands nothing."""
     if node.target not in _PRODUCTS or not finder.is_outside(node):
         return None
     left, right = (list(_tensor(argument).shape) for argument in node.args[:2])
     fixed = node.args[1] in finder.fixed or len(node.all_input_nodes) < 2
-    alike = left[:-2] == right[:-2] or len(right) == 2
+    # The second operand may be the same for the last axes of a batch: these are rows, too.
+    alike = len(right) == 2 or _shares_batch(left[:-2], right[:-2])
     if fixed or not alike or min(len(left), len(right)) < 2:
         return None
     shape = list(_tensor(node).shape)
@@ -444,7 +456,7 @@ def _select(node: Any) -> Callable[..., Any] | None:
 def _reshape(node: Any) -> Callable[..., Any] | None:
     """The same elements in another shape."""
     shape = list(node.meta["val"].shape)
-    if _static_shape(node) is None:
+    if _static_shape(node) is None or not _tensor(node).is_floating_point():
         return None
     return lambda x: aten.reshape.default(x, shape)
 
@@ -470,6 +482,41 @@ def _slice(node: Any) -> Callable[..., Any] | None:
         x = aten.slice.Tensor(x, axis, first, first + count * step)
         x = aten.slice.Tensor(aten.reshape.default(x, groups), axis + 1, before, before + 1)
         return aten.reshape.default(x, result)
+
+    return replacement
+
+
+#: Slices of which windows are put together, at most: XNNPACK concatenates so many at once.
+_MOST_PARTS = 5
+
+
+def _windows(node: Any) -> Callable[..., Any] | None:
+    """Windows along an axis, as slices of blocks that are put together."""
+    shape, (axis, width, step) = _static_shape(node), node.args[1:4]
+    if shape is None or not shape:
+        return None
+    axis %= len(shape)
+    block = math.gcd(width, step)
+    count, parts, apart = node.meta["val"].shape[axis], width // block, step // block
+    span = count * apart * block
+    if parts > _MOST_PARTS or span + width - step > shape[axis]:
+        return None
+    order = [*(other for other in range(len(shape)) if other != axis), axis]
+    rest = [shape[other] for other in order[:-1]]
+    back = [*range(axis), len(shape) - 1, *range(axis, len(shape) - 1), len(shape)]
+
+    def replacement(x: Any) -> Any:
+        x = aten.permute.default(x, order) if order != sorted(order) else x
+        slices = []
+        for part in range(parts):
+            # Beyond the end, a block is read from earlier ones.
+            first = min(part * block, shape[axis] - span)
+            inside = part * block - first
+            piece = aten.slice.Tensor(x, -1, first, first + span)
+            piece = aten.reshape.default(piece, [*rest, count, apart * block])
+            slices.append(aten.slice.Tensor(piece, -1, inside, inside + block))
+        x = slices[0] if parts == 1 else aten.cat.default(slices, -1)
+        return aten.permute.default(x, back) if back != sorted(back) else x
 
     return replacement
 
@@ -545,6 +592,7 @@ _RULES: dict[str, dict[Any, Rule]] = {
         aten.chunk.default: _split,
         aten.select.int: _select,
         aten.slice.Tensor: _slice,
+        aten.unfold.default: _windows,
         **dict.fromkeys(
             (aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default),
             _reshape,
