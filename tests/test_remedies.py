@@ -115,6 +115,8 @@ KINDS = {
         (lambda net, x: fn.avg_pool2d(x, 3, 2, 1, count_include_pad=False), [IMAGE]),
         (lambda net, x: fn.avg_pool1d(x, 5, 1, 2), [ROWS]),
         (lambda net, x: fn.max_pool1d(x, 3, 2, 1), [ROWS]),
+        (lambda net, x: fn.avg_pool2d(x, 3, 2, 1, ceil_mode=True), [(1, 16, 14, 13)]),
+        (lambda net, x: fn.avg_pool1d(x, 4, 3, ceil_mode=True), [ROWS]),
         (lambda net, x: x.amax((2, 3)), [IMAGE]),
         (lambda net, x: x.min(dim=1, keepdim=True).values, [ROWS]),
         (lambda net, x: x.topk(1, dim=1)[0], [ROWS]),

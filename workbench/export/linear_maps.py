@@ -619,9 +619,7 @@ def find_pooling(finder: Finder, last: Node) -> Equivalent | None:
 
 def _average(finder: Finder, last: Node, source: Node) -> Equivalent | None:
     flat = last.target is aten.avg_pool1d.default
-    sizes, strides, pads, ceils = _pool_arguments(last, 1 if flat else 2)
-    if ceils:
-        return None  # the last windows reach beyond the padding
+    sizes, strides, pads, _ = _pool_arguments(last, 1 if flat else 2)
     shape = list(value(source).shape)
     unbatched = len(shape) == (2 if flat else 3)
     if flat:
@@ -637,15 +635,27 @@ def _average(finder: Finder, last: Node, source: Node) -> Equivalent | None:
     weights = torch.full((channels, 1, *sizes), 1 / math.prod(sizes), dtype=dtype)
     result = list(value(last).shape)
     settings = (None, strides, pads, [1, 1], channels)
-    ones = torch.ones(image, dtype=dtype)
+    # With `ceil_mode`, the last windows reach beyond the padding.
+    counts = [1, result[-1]] if flat else result[-2:]
+    spans = [
+        stride * (count - 1) + size - 2 * pad
+        for stride, count, size, pad in zip(strides, counts, sizes, pads, strict=True)
+    ]
+    beyond = [max(0, span - size) for span, size in zip(spans, image[-2:], strict=True)]
+    margins = [0, beyond[1], 0, beyond[0]]
+
+    def convolve(x: Any, weights: Any) -> Any:
+        x = aten.constant_pad_nd.default(x, margins) if any(beyond) else x
+        return aten.conv2d.default(x, weights, *settings)
+
     means = finder.run([last], {source: torch.ones(shape, dtype=dtype)})
-    sums = aten.conv2d.default(ones, weights, *settings).view(result)
+    sums = convolve(torch.ones(image, dtype=dtype), weights).view(result)
     border = (means / sums).view(1, *result)[:, :1] if unbatched else (means / sums)[:1, :1]
     needed = not torch.allclose(border, torch.ones_like(border), atol=1e-6)
 
     def build(x: Any, weights: Any, *border: Any) -> Any:
         x = aten.reshape.default(x, image) if image != shape else x
-        x = aten.conv2d.default(x, weights, *settings)
+        x = convolve(x, weights)
         x = aten.reshape.default(x, result) if image != shape else x
         return aten.mul.Tensor(x, border[0]) if border else x
 
