@@ -55,6 +55,8 @@ _OF_ROWS = {aten.softmax.int, aten.log_softmax.int}
 _NEAR_ZERO = (1e-4, -1e-4, 1e-2, -1e-2)
 _EXTREMES = (1e30, -1e30, math.inf, -math.inf)
 
+#: What is left of a division.
+_REMAINDERS = {aten.remainder.Scalar, aten.fmod.Scalar}
 #: What a function is of: multiples of a number, clamps of it, numbers in general, or rows.
 _LINEAR, _CLAMPS, _NUMBERS, _ROWS = "linear", "clamps", "numbers", "rows"
 #: A function in words, what builds it, of how many operators, and its signal to noise ratio.
@@ -160,7 +162,8 @@ def _match(finder: Finder, nodes: list[Node], source: Node, shape: tuple[int, ..
     functions = [(*each, _LINEAR) for each in _list_linear(*few)]
     functions += [(*each, _CLAMPS) for each in _list_clamps(*few)]
     functions += [(*each, _NUMBERS) for each in _list_functions(*few)]
-    functions += [(*each, _NUMBERS) for each in _list_remainders(numbers)]
+    if any(node.target in _REMAINDERS for node in nodes):
+        functions += [(*each, _NUMBERS) for each in _list_remainders(numbers)]
     reduces = any(elements(node) < elements(source) for node in nodes)
     if reduces or nodes[-1].target in _OF_ROWS:
         functions += [(*each, _ROWS) for each in _list_row_functions(x, numbers)]

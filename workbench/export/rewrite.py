@@ -32,8 +32,9 @@ from workbench.export.formulas import (
     hard_sigmoid,
     normalise,
 )
-from workbench.export.linear_maps import find_convolution, find_matrices, find_pooling
+from workbench.export.linear_maps import find_matrices
 from workbench.export.repeats import find_broadcasts, find_groups, find_loops, find_masks
+from workbench.export.windows import find_convolution, find_pooling
 from workbench.options import COMMON_REWRITES, ExportOptions
 from workbench.records.runs import Rewrite
 from workbench.remedies import REMEDIES
