@@ -408,3 +408,15 @@ def quiet(text, fraction):
 def test_a_run_of_another_model_is_not_checked_with_this_one(tmp_path):
     run = wb.open_run(wb.sample_run("toy_cnn"))
     assert wb.check_findings(run, nn.Linear(2, 2), torch.randn(1, 2)) == []
+
+
+@pytest.mark.ci
+def test_functions_of_many_operators_stay_in_floating_point(tmp_path):
+    """The logarithm of a quantised softmax would be noise, and upstream cannot partition it."""
+    torch.manual_seed(0)
+    first, last = nn.Linear(32, 32), nn.Linear(32, 8)
+    module = Net(lambda net, x: last(first(x).log_softmax(-1)), first, last).eval()
+    options = ExportOptions(dtype="int8", rewrite=("functions",))
+    program = wb.export_model(module, torch.randn(4, 32), options, root=tmp_path, progress=quiet)
+    assert program.export.sqnr_db > 30
+    assert all(row.delegated for row in program.export.partition)

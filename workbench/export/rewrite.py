@@ -59,11 +59,12 @@ _MOST_ROUNDS = 12
 
 
 def rewrite_operators(
-    exported: ExportedProgram, names: Collection[str], backend: str
+    exported: ExportedProgram, names: Collection[str], backend: str, *, quantised: bool = False
 ) -> Counter[str]:
     """Apply remedies to a graph, in place, until none applies; how often each changed it.
 
-    Those of `transform_passes` and of the quantiser come later.
+    Those of `transform_passes` and of the quantiser come later. With ``quantised``, the result is
+    quantised, which functions of many operators do not survive: they stay.
     """
     counts: Counter[str] = Counter()
     if "doubles" in names:
@@ -71,6 +72,8 @@ def rewrite_operators(
     in_graph = not _list_finders(backend).keys().isdisjoint(names)
     for _ in range(_MOST_ROUNDS if in_graph else 0):
         equivalents = list(find_remedies(Finder(exported), names, backend))
+        if quantised:
+            equivalents = [each for each in equivalents if _survives_quantisation(each)]
         if not equivalents:
             break
         for each in equivalents:
@@ -83,6 +86,14 @@ def rewrite_operators(
         exported.graph.lint()
         exported.graph_module.recompile()
     return counts
+
+
+#: Operators of a function whose results are quantised one by one, at most.
+_MOST_QUANTISED = 3
+
+
+def _survives_quantisation(part: Equivalent) -> bool:
+    return part.name != "functions" or count_operators(part) <= _MOST_QUANTISED
 
 
 #: Finds the part of a graph that ends in a node and has a remedy.
