@@ -48,6 +48,13 @@ def blocks(net, x):
     return x[:, :, :, None, :, None].expand(1, 16, 12, 2, 16, 3).reshape(1, 16, 24, 48)
 
 
+def grouped_rows(net, q, k, v):
+    """Keys whose heads are repeated before they are an axis of the batch."""
+    k, v = (t[:, :, :, None].expand(1, 40, 2, 4, 32).reshape(1, 40, 8, 32) for t in (k, v))
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    return fn.scaled_dot_product_attention(q, k, v)
+
+
 def grouped_sums(net, q, k):
     return torch.einsum("bhqd,bhkd->bhqk", q, k.repeat_interleave(4, 1))
 
@@ -162,6 +169,7 @@ KINDS = {
         (lambda net, q, k, v: fn.scaled_dot_product_attention(q, k, v, enable_gqa=True),
          [QUERY, KEY, KEY]),
         (grouped_sums, [QUERY, KEY]),
+        (grouped_rows, [(1, 5, 8, 32), (1, 40, 2, 32), (1, 40, 2, 32)]),
         (lambda net, q, k, v: fn.scaled_dot_product_attention(
             q, k.repeat_interleave(4, 1), v.repeat_interleave(4, 1)), [QUERY, KEY, KEY]),
     ],
