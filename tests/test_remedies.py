@@ -303,6 +303,10 @@ DIFFERENT = {
     "loops": (lambda net, x: torch.cat([x[:1].exp(), x[1:].sin()]), [(4, 8)]),
     "convolutions": (lambda net, x: fn.relu(x[..., 1:] - x[..., :-1]).sum(-1), [IMAGE]),
     "pooling": (lambda net, x: fn.lp_pool2d(x, 2, 3), [IMAGE]),
+    "norms": (lambda net, x: x.norm(p=3, dim=-1), [IMAGE]),
+    "masks": (lambda net, x, s: x.masked_fill(s > 0, -math.inf), [IMAGE, (1, 1, 1, 16)]),
+    "slices": (lambda net, x: x[:, 1::5].unfold(1, 3, 1), [ROWS]),
+    "products": (lambda net, a, b: a @ b.transpose(1, 2), [(2, 5, 8), (1, 4, 8)]),
 }
 
 
