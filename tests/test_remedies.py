@@ -52,7 +52,8 @@ def grouped_rows(net, q, k, v):
     """Keys whose heads are repeated before they are an axis of the batch."""
     k, v = (t[:, :, :, None].expand(1, 40, 2, 4, 32).reshape(1, 40, 8, 32) for t in (k, v))
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    return fn.scaled_dot_product_attention(q, k, v)
+    result = fn.scaled_dot_product_attention(q, k, v)
+    return result.transpose(1, 2).contiguous().view(1, 5, 256)
 
 
 def grouped_sums(net, q, k):

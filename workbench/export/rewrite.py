@@ -83,9 +83,21 @@ def rewrite_operators(
         if "loops" in names:  # each step has got a whole that all of them share
             _join_equal(exported)
     if counts:
+        _free_strides(exported)
         exported.graph.lint()
         exported.graph_module.recompile()
     return counts
+
+
+def _free_strides(exported: ExportedProgram) -> None:
+    """Let no view rely on the strides of a result: what replaces it may have others."""
+    for node in exported.graph.nodes:
+        if node.target is aten.view.default and node.args[0].target in _MOVING:
+            node.target = aten.reshape.default
+
+
+#: What has the strides of its operand in another order.
+_MOVING = {aten.transpose.int, aten.permute.default}
 
 
 #: Operators of a function whose results are quantised one by one, at most.
