@@ -163,6 +163,7 @@ GUARD = Rewrite(
 )
 GELU = Rewrite("gelu_tanh", "GELU by its tanh approximation", ("gelu",), 1.0, None, 9)
 EQUAL = Rewrite("functions", "hard swish instead of 4 operators", ("Add", "Clamp"), 0.25, 140)
+PRODUCT = Rewrite("products", "one batch", ("expand_copy", "BatchMatrixMultiply"), 1.0, 200.0, 1)
 LAST = Node("Multiply", "c D", "d", 1.0)
 #: What a rule finds in a program: parts of texts, and numbers within 2 %.
 FOUND = {
@@ -180,6 +181,11 @@ FOUND = {
         *guarded_softmax(), export=exported(rewrites=[GUARD])
     ), {"title": "outside the delegate: ", "place": "attn.py:9", "remedy": "attention",
         "hint": "--rewrite attention"}),
+    "copies beside a product": ("remedy", lambda: measured(
+        Kernel("expand_copy", "x", "a", 2.0),
+        Delegate([Node("BatchMatrixMultiply", "a b", "c", 9.0)]),
+        export=exported(rewrites=[PRODUCT]),
+    ), {"title": "outside the delegate: expand_copy", "remedy": "products", "high_ms": 2.0}),
     "all tokens": ("logits", lambda: language_model(16), {
         "title": "logits of 16 tokens are computed", "place": "head", "high_ms": 4 * 15 / 16}),
     "head": ("head", lambda: language_model(1), {

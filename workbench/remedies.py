@@ -301,6 +301,15 @@ NEAREST: dict[str, tuple[str, str]] = {
         "take the largest elements of windows that divide the image",
         "F.max_pool2d(x, (h // rows, w // columns))",
     ),
+    "_cdist_forward": (
+        "compute squared distances by a product",
+        "((x * x).sum(-1)[:, None] + (c * c).sum(-1) - 2 * x @ c.t()).clamp(min=0).sqrt()",
+    ),
+    "bucketize": ("count the borders below", "(x[..., None] > borders).sum(-1)"),
+    "__rshift__": (
+        "divide and round down",
+        'torch.div(x, 4, rounding_mode="floor")  # for x >> 2',
+    ),
     "_trilinear": ("write it as an einsum", 'torch.einsum("bi,oij,bj->bo", a, weight, b)'),
     "convolution": (
         "keep the weights constant, and scale what goes in; of three dimensions, add "

@@ -1,10 +1,12 @@
 """Known performance problems of ExecuTorch on CPUs, as users describe them: a small network each.
 
 ``before`` has the cause. The fix is a network (``after``), or options of the export (``fix``);
-``rule`` and ``word`` name the finding that must be among the first three. ``thread`` is where users
-asked, in pytorch/executorch unless another repository is named.
+``rule`` and ``word`` name the finding that must be among the first three, or ``remedy`` does. Of
+each kind in ``_KINDS``, the last network was written after the rule that finds it. ``thread`` is
+where users asked, in pytorch/executorch unless another repository is named.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +29,8 @@ class Case:
     fix: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     threads: tuple[int, int] = (1, 1)
+    #: The remedy that the finding must name.
+    remedy: str = ""
 
 
 class Net(nn.Module):
@@ -448,6 +452,173 @@ CASES = (
         lambda: tokens(lambda m, x: m[0](x), Cell(192), count=16),
     ),
 )
+
+
+def attention(function, heads=4, shared=1):
+    """Attention of heads between linear layers, where keys have fewer heads."""
+    width = 192 // heads
+
+    def run(m, x):
+        q, k, v = (layer(x).view(1, -1, n, width).transpose(1, 2) for layer, n in zip(
+            m, (heads, shared, shared), strict=True))  # fmt: skip
+        return function(q * width**-0.5, k, v).transpose(1, 2).reshape(1, -1, 192)
+
+    sizes = (192, shared * width, shared * width)
+    return tokens(run, *(nn.Linear(192, size) for size in sizes), count=64)
+
+
+def plain(q, k, v):
+    return (q @ k.transpose(-2, -1)).softmax(-1) @ v
+
+
+def expanded(t, n):
+    b, h, rows, width = t.shape
+    return t[:, :, None].expand(b, h, n, rows, width).reshape(b, h * n, rows, width)
+
+
+def by_slices(m, x):
+    padded = fn.pad(x, (1, 1, 1, 1))
+    parts = [padded[:, :, i : i + 64, j : j + 64] for i in range(3) for j in range(3)]
+    return (m[0].weight.flatten(1) @ torch.stack(parts, 2).flatten(3).flatten(1, 2)).view(
+        1, 32, 64, 64
+    )
+
+
+def by_windows(m, x):
+    windows = fn.pad(x, (1, 1, 1, 1)).unfold(2, 3, 1).unfold(3, 3, 1)
+    return torch.einsum("bchwij,ocij->bohw", windows, m[0].weight)
+
+
+def by_patches(m, x):
+    patches = m[0].weight[:, :, :2, :2].flatten(1) @ fn.unfold(x, 2, stride=2)
+    return fn.interpolate(patches.view(1, 32, 32, 32), scale_factor=2, mode="bilinear")
+
+
+def one_at_a_time(m, x):
+    return torch.cat([torch.relu(m[0](x[:, n : n + 1])) for n in range(x.shape[1])], 1)
+
+
+def growing(m, x):
+    whole = x
+    for _ in range(12):
+        x = torch.tanh(m[0](x))
+        whole = torch.cat((whole, x), 1)
+    return whole
+
+
+def many_layers(m, x):
+    return torch.cat([torch.relu(layer(x)) for layer in m], -1)
+
+
+def _linear(count=1, size=192):
+    return [nn.Linear(192, size) for _ in range(count)]
+
+
+def _filters():
+    return [nn.Conv2d(32, 32, 3)]
+
+
+#: By name and thread, the remedy of a kind, and networks that have its cause.
+_KINDS = (
+    ("padded pooling", "#12134", "pooling", (
+        lambda: image(lambda m, x: fn.avg_pool2d(x, 3, 1, 1)),
+        lambda: tokens(lambda m, x: fn.avg_pool1d(x, 5, 1, 2)),
+        lambda: image(lambda m, x: fn.avg_pool2d(x, 3, 2, ceil_mode=True)),
+    )),
+    ("maxima", "#8700", "pooling", (
+        lambda: image(lambda m, x: x * x.amax((2, 3), keepdim=True)),
+        lambda: tokens(lambda m, x: x - x.max(1, keepdim=True)[0]),
+        lambda: tokens(lambda m, x: x / (x.abs().topk(1, dim=1)[0] + 1)),
+    )),
+    ("repeats", "#4475", "broadcasts", (
+        lambda: tokens(lambda m, x: x * m[0](x).exp().repeat(1, 1, 192), *_linear(1, 1)),
+        lambda: image(lambda m, x: x + x.mean((2, 3), keepdim=True).expand(x.shape).contiguous()),
+        lambda: tokens(lambda m, x: x - m[0](x).tile(1, 1, 192), *_linear(1, 1)),
+    )),
+    ("grouped queries", "#4461", "groups", (
+        lambda: attention(lambda q, k, v: plain(q, *(t.repeat_interleave(4, 1) for t in (k, v)))),
+        lambda: attention(lambda q, k, v: plain(q, expanded(k, 2), expanded(v, 2)), 4, 2),
+        lambda: attention(lambda q, k, v: torch.einsum(
+            "bhij,bhjd->bhid", torch.einsum("bhid,bhjd->bhij", q, k.repeat_interleave(2, 1))
+            .softmax(-1), v.repeat_interleave(2, 1)), 4, 2),
+    )),
+    ("norms", "#10297", "norms", (
+        lambda: activation(nn.GroupNorm(4, 32)),
+        lambda: activation(nn.RMSNorm(192), tokens),
+        lambda: activation(lambda x: x / (x.std(-1, keepdim=True) + 1e-5), tokens),
+    )),
+    ("functions", "#4475", "functions", (
+        lambda: activation(lambda x: 1.0 / (1.5 + x.abs())),
+        lambda: activation(fn.elu),
+        lambda: activation(lambda x: torch.where(x > 0, x, 0.3 * x)),
+    )),
+    ("softmax of channels", "#15914", "functions", (
+        lambda: image(lambda m, x: x.softmax(1)),
+        lambda: tokens(lambda m, x: x.log_softmax(-1)),
+        lambda: tokens(lambda m, x: x.softmax(1)),
+    )),
+    ("padding and shifts", "#10297", "matrices", (
+        lambda: image(lambda m, x: fn.pad(x, (2, 2, 2, 2), "reflect")),
+        lambda: image(lambda m, x: x.roll((2, 2), (2, 3))),
+        lambda: tokens(lambda m, x: x.flip(1)),
+    )),
+    ("resizing", "#1330", "matrices", (
+        lambda: image(lambda m, x: fn.interpolate(x, scale_factor=2)),
+        lambda: image(lambda m, x: fn.interpolate(x, scale_factor=2, mode="bicubic")),
+        lambda: image(lambda m, x: fn.adaptive_avg_pool2d(x, 24)),
+    )),
+    ("sums along axes", "#12103", "matrices", (
+        lambda: tokens(lambda m, x: x.cumsum(1)),
+        lambda: tokens(lambda m, x: x - x.mean(1, keepdim=True)),
+        lambda: image(lambda m, x: x / (1 + x.abs().sum(1, keepdim=True))),
+    )),
+    ("spectra", "#21950", "matrices", (
+        lambda: tokens(lambda m, x: torch.fft.rfft(x, n=192).abs()[..., :96].repeat(1, 1, 2)),
+        lambda: tokens(lambda m, x: torch.fft.irfft(torch.fft.rfft(x) * 0.5)),
+        lambda: tokens(lambda m, x: torch.view_as_real(torch.fft.rfft(x))[..., :96, :].flatten(2)),
+    )),
+    ("masks", "#10297", "masks", (
+        lambda: attention(lambda q, k, v: fn.scaled_dot_product_attention(
+            q, k, v, is_causal=True), 4, 4),
+        lambda: attention(lambda q, k, v: (q @ k.transpose(-2, -1)).masked_fill(
+            (k[..., 0] > 2)[:, :, None], -math.inf).softmax(-1) @ v, 4, 4),
+        lambda: attention(lambda q, k, v: torch.where(
+            (k[..., 0] < 2)[:, :, None], q @ k.transpose(-2, -1), -1e9).softmax(-1) @ v, 4, 4),
+    )),
+    ("expanded products", "#6961", "products", (
+        lambda: attention(plain, 4, 4),
+        lambda: tokens(lambda m, x: torch.matmul(x, x.transpose(1, 2)).relu() @ x),
+        lambda: attention(plain, 4, 1),
+    )),
+    ("strides", "#8763", "slices", (
+        lambda: tokens(lambda m, x: torch.cat((x[:, ::2], x[:, 1::2]), 1)),
+        lambda: tokens(lambda m, x: torch.cat((x[..., 1::2], x[..., ::2]), -1)),
+        lambda: tokens(lambda m, x: x.unfold(1, 2, 2).sum(-1)),
+    )),
+    ("double constants", "#21859", "doubles", (
+        lambda: tokens(lambda m, x: (x * torch.linspace(0, 1, 192).double()).float()),
+        lambda: tokens(lambda m, x: x.double().softmax(-1).float()),
+        lambda: image(lambda m, x: (x + torch.tensor([0.5], dtype=torch.float64)).float()),
+    )),
+    ("convolutions by hand", "#5381", "convolutions", (
+        lambda: image(by_slices, *_filters()),
+        lambda: image(by_windows, *_filters()),
+        lambda: image(by_patches, *_filters()),
+    )),
+    ("loops", "#12103", "loops", (
+        lambda: tokens(one_at_a_time, *_linear(), count=16),
+        lambda: tokens(growing, *_linear(), count=96),
+        lambda: tokens(many_layers, *_linear(32, 6)),
+    )),
+)  # fmt: skip
+CASES += tuple(
+    Case(
+        f"{name} {number}", name, thread, network, "remedy", fix={"rewrite": (remedy,)},
+        remedy=remedy,
+    )
+    for name, thread, remedy, networks in _KINDS
+    for number, network in enumerate(networks, 1)
+)  # fmt: skip
 
 #: What users ask that no network shows: the question, its threads, the command, and the answer.
 ANSWERS = (

@@ -55,6 +55,8 @@ _OF_ROWS = {aten.softmax.int, aten.log_softmax.int}
 _NEAR_ZERO = (1e-4, -1e-4, 1e-2, -1e-2)
 _EXTREMES = (1e30, -1e30, math.inf, -math.inf)
 
+#: What is left of a division.
+_REMAINDERS = {aten.remainder.Scalar, aten.fmod.Scalar}
 #: What a function is of: multiples of a number, clamps of it, numbers in general, or rows.
 _LINEAR, _CLAMPS, _NUMBERS, _ROWS = "linear", "clamps", "numbers", "rows"
 #: A function in words, what builds it, of how many operators, and its signal to noise ratio.
@@ -160,7 +162,8 @@ def _match(finder: Finder, nodes: list[Node], source: Node, shape: tuple[int, ..
     functions = [(*each, _LINEAR) for each in _list_linear(*few)]
     functions += [(*each, _CLAMPS) for each in _list_clamps(*few)]
     functions += [(*each, _NUMBERS) for each in _list_functions(*few)]
-    functions += [(*each, _NUMBERS) for each in _list_remainders(numbers)]
+    if any(node.target in _REMAINDERS for node in nodes):
+        functions += [(*each, _NUMBERS) for each in _list_remainders(numbers)]
     reduces = any(elements(node) < elements(source) for node in nodes)
     if reduces or nodes[-1].target in _OF_ROWS:
         functions += [(*each, _ROWS) for each in _list_row_functions(x, numbers)]
@@ -359,7 +362,7 @@ def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int
     yield "(exp x + exp -x) / 2", 5, lambda x: _half_exponentials(x, aten.add.Tensor)
     yield from _list_exponentials(x, y)
     yield "a hard sigmoid", 3, hard_sigmoid
-    yield "log(1 + exp x)", 7, _softplus
+    yield from _list_softplus(x, y)
     yield "x tanh(log(1 + exp x))", 9, lambda x: aten.mul.Tensor(x, aten.tanh.default(_softplus(x)))
     yield "minus log(1 + exp -x)", 9, lambda x: aten.neg.default(_softplus(aten.neg.default(x)))
 
@@ -456,6 +459,16 @@ def _ones(x: Any) -> Any:
         dtype = value(x.node).dtype if "val" in x.node.meta else torch.float32
         return x.tracer.create_proxy("call_function", *arguments, {"dtype": dtype})
     return aten.full.default([1], 1.0, dtype=x.dtype)
+
+
+def _list_softplus(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
+    """``log(1 + exp(rate * x)) / rate``, whose value near zero tells the rate."""
+    middle = float(y.flatten()[int(x.abs().argmin())])
+    rate = round(math.log(2) / middle, 1) if 0 < middle < 10 else 1.0
+    yield "log(1 + exp x)", 7, _softplus
+    if rate not in (0.0, 1.0):
+        text = f"log(1 + exp {rate:g} x) / {rate:g}"
+        yield text, 9, lambda x: aten.mul.Tensor(_softplus(aten.mul.Tensor(x, rate)), 1 / rate)
 
 
 def _square(x: Any) -> Any:

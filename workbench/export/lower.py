@@ -316,7 +316,7 @@ def _quantize(
         before = None
         if "graph" in ways:
             early = [name for name in options.rewrite if name in BEFORE_QUANTISATION]
-            counts += rewrite_operators(exported, early, options.backend)
+            counts += rewrite_operators(exported, early, options.backend, quantised=True)
             mark_operators(exported)
             before = exported
             walks, graph = _quantize_graph(exported, module, run, model, options, counts)

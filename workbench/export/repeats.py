@@ -1,9 +1,11 @@
 """Work that is done again: copies of tensors, repeated keys and values, and the steps of loops."""
 
 import contextlib
+import itertools
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -145,23 +147,24 @@ def find_groups(finder: Finder, last: Node) -> Equivalent | None:
     repeated = _find_heads(finder, keys, (False, True))
     if repeated is None:
         return None
-    source, nodes, turned = repeated
+    turned = repeated.turned
     if last.target is aten.einsum.default:
         ways = [way for way in (True, False) if _is_product(finder, last, way)]
         if not ways or turned:
             return None
         turned = ways[0]
     batch, heads, rows, width = value(query).shape
-    shared = value(source).shape[1]
-    result = list(value(last).shape)
+    shared, result = repeated.count, list(value(last).shape)
 
     def build(query: Any, source: Any) -> Any:
         query = aten.reshape.default(query, [batch, shared, heads // shared * rows, width])
-        keys = aten.transpose.int(source, -2, -1) if turned else source
+        keys = repeated.arrange(source)
+        keys = aten.transpose.int(keys, -2, -1) if turned else keys
         return aten.reshape.default(aten.matmul.default(query, keys), result)
 
     text = f"{name_of(last)} of {heads // shared} heads at once instead of repeated operands"
-    return Equivalent("groups", text, (*nodes, last), last, (query, source), build)
+    nodes = (*repeated.nodes, last)
+    return Equivalent("groups", text, nodes, last, (query, repeated.source), build)
 
 
 def _is_product(finder: Finder, node: Node, turned: bool) -> bool:
@@ -175,10 +178,30 @@ def _is_product(finder: Finder, node: Node, turned: bool) -> bool:
     return False
 
 
-def _find_heads(
-    finder: Finder, node: Node, turns: Sequence[bool]
-) -> tuple[Node, list[Node], bool] | None:
-    """The tensor whose heads a node repeats, the nodes that do, and whether it is transposed."""
+@dataclass(frozen=True)
+class _Heads:
+    """A tensor whose heads some nodes repeat.
+
+    The heads are its second axis, or the third one if it is ``swapped``; the result is ``turned``
+    if its last two axes are transposed.
+    """
+
+    source: Node
+    nodes: tuple[Node, ...] = ()
+    turned: bool = False
+    swapped: bool = False
+
+    @property
+    def count(self) -> int:
+        return value(self.source).shape[2 if self.swapped else 1]
+
+    def arrange(self, x: Any) -> Any:
+        """The tensor with its heads as the second axis."""
+        return aten.transpose.int(x, 1, 2) if self.swapped else x
+
+
+def _find_heads(finder: Finder, node: Node, turns: Sequence[bool]) -> _Heads | None:
+    """The tensor whose heads a node repeats, and how."""
     if len(value(node).shape) != 4 or not is_float(node, MOST_PROVEN) or not is_static(node):
         return None
     inside = [node]
@@ -186,43 +209,50 @@ def _find_heads(
         sources = finder.varying(inside[-1])
         if len(sources) != 1 or not is_pure(inside[-1]) or not is_float(sources[0]):
             return None
-        source, shape, whole = sources[0], value(sources[0]).shape, value(node).shape
-        heads = shape[1] if len(shape) == 4 else 0
-        if heads and heads < whole[1] and whole[1] % heads == 0:
-            x = finder.sample(source)
-            result = finder.run(inside[::-1], {source: x})
-            expected = x.repeat_interleave(whole[1] // heads, 1)
-            for turned in turns:
-                if torch.equal(expected.transpose(-2, -1) if turned else expected, result):
-                    return source, inside[::-1], turned
-        if len(readers(source)) > 1:
+        ways = itertools.product(turns, (False, True))
+        for heads in (_Heads(sources[0], tuple(inside[::-1]), *way) for way in ways):
+            if _repeats_heads(finder, heads, node):
+                return heads
+        if len(readers(sources[0])) > 1:
             return None
-        inside.append(source)
+        inside.append(sources[0])
     return None
+
+
+def _repeats_heads(finder: Finder, heads: _Heads, node: Node) -> bool:
+    """Whether a node has the heads of a tensor, each several times in a row."""
+    whole = value(node).shape[1]
+    if len(value(heads.source).shape) != 4 or heads.count >= whole or whole % heads.count:
+        return False
+    x = finder.sample(heads.source)
+    expected = heads.arrange(x).repeat_interleave(whole // heads.count, 1)
+    expected = expected.transpose(-2, -1) if heads.turned else expected
+    return torch.equal(expected, finder.run(heads.nodes, {heads.source: x}))
 
 
 def _find_grouped_attention(finder: Finder, last: Node) -> Equivalent | None:
     query, _, mask = _attention_inputs(last)
-    operands: list[Any] = [*last.args[:3]]
-    nodes: list[Node] = []
-    for place in (1, 2):
-        repeated = _find_heads(finder, operands[place], (False,))
-        if repeated is not None:
-            operands[place] = repeated[0]
-            nodes += repeated[1]
-    heads, shared = query.shape[1], value(operands[1]).shape[1]
-    alike = len(query.shape) == 4 and value(operands[2]).shape[1] == shared < heads
-    if not alike or heads % shared or _width(last) is None or not is_static(last):
+    if len(query.shape) != 4:
+        return None
+    given: list[Any] = [*last.args[1:3]]
+    keys, values = (_find_heads(finder, node, (False,)) or _Heads(node) for node in given)
+    heads, shared = query.shape[1], keys.count
+    alike = values.count == shared < heads and heads % shared == 0
+    if not alike or _width(last) is None or not is_static(last):
         return None
     if isinstance(mask, Node) and (len(value(mask).shape) != 4 or value(mask).shape[1] != 1):
         return None
-    build = _make_attention(last, shared)
-    sources = [*operands, *([mask] if isinstance(mask, Node) else [])]
+    attend = _make_attention(last, shared)
+
+    def build(query: Any, key: Any, value: Any, *masks: Any) -> Any:
+        return attend(query, keys.arrange(key), values.arrange(value), *masks)
+
+    masks = [mask] if isinstance(mask, Node) else []
+    sources: Any = (last.args[0], keys.source, values.source, *masks)
+    nodes = (*keys.nodes, *values.nodes, last)
     text = f"attention of {heads // shared} heads at once instead of repeated keys and values"
     constants = (_causal_mask(last),) if _is_causal(last) else ()
-    return Equivalent(
-        "groups", text, (*nodes, last), last, tuple(sources), build, constants=constants
-    )
+    return Equivalent("groups", text, nodes, last, sources, build, constants=constants)
 
 
 def find_masks(finder: Finder, last: Node) -> Equivalent | None:
@@ -255,9 +285,11 @@ def _find_filled(finder: Finder, last: Node) -> Equivalent | None:
     fills = "masked_fill" in str(last.target)
     operands: list[Any] = [*last.args]
     tensor, mask, filler = operands if fills else (operands[1], operands[0], operands[2])
-    number = finder.constants.get(filler) if isinstance(filler, Node) else torch.tensor(filler)
-    known = isinstance(tensor, Node) and isinstance(mask, Node) and isinstance(number, torch.Tensor)
-    if not known or number.numel() != 1 or not finder.is_outside(last) or not is_pure(last):
+    number: Any = finder.constants.get(filler) if isinstance(filler, Node) else filler
+    if isinstance(number, torch.Tensor) and number.numel() == 1:
+        number = number.item()
+    known = isinstance(tensor, Node) and isinstance(mask, Node) and isinstance(number, int | float)
+    if not known or not finder.is_outside(last) or not is_pure(last):
         return None
     if mask in finder.constants or tensor in finder.constants or not is_float(tensor, MOST_PROVEN):
         return None

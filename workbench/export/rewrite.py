@@ -33,8 +33,9 @@ from workbench.export.formulas import (
     hard_sigmoid,
     normalise,
 )
-from workbench.export.linear_maps import find_convolution, find_matrices, find_pooling
+from workbench.export.linear_maps import find_matrices
 from workbench.export.repeats import find_broadcasts, find_groups, find_loops, find_masks
+from workbench.export.windows import find_convolution, find_pooling
 from workbench.options import COMMON_REWRITES, ExportOptions
 from workbench.records.runs import Rewrite
 from workbench.remedies import REMEDIES
@@ -55,16 +56,19 @@ BEFORE_QUANTISATION = {
 }  # fmt: skip
 #: What the same operators on the same values agree to, in dB.
 _SAME_DB = 200.0
+#: Remedies of what upstream delegates and then refuses, such as maxima over channels.
+_AVOIDING = ("pooling",)
 #: Rewrites that make others possible end after so many rounds.
 _MOST_ROUNDS = 12
 
 
 def rewrite_operators(
-    exported: ExportedProgram, names: Collection[str], backend: str
+    exported: ExportedProgram, names: Collection[str], backend: str, *, quantised: bool = False
 ) -> Counter[str]:
     """Apply remedies to a graph, in place, until none applies; how often each changed it.
 
-    Those of `transform_passes` and of the quantiser come later.
+    Those of `transform_passes` and of the quantiser come later. With ``quantised``, the result is
+    quantised, which functions of many operators do not survive: they stay.
     """
     counts: Counter[str] = Counter()
     if "doubles" in names:
@@ -72,6 +76,8 @@ def rewrite_operators(
     in_graph = not _list_finders(backend).keys().isdisjoint(names)
     for _ in range(_MOST_ROUNDS if in_graph else 0):
         equivalents = list(find_remedies(Finder(exported), names, backend))
+        if quantised:
+            equivalents = [each for each in equivalents if _survives_quantisation(each)]
         if not equivalents:
             break
         for each in equivalents:
@@ -83,9 +89,29 @@ def rewrite_operators(
     if "duplicates" in names:
         counts["duplicates"] = _join_equal(exported)
     if counts:
+        _free_strides(exported)
         exported.graph.lint()
         exported.graph_module.recompile()
     return counts
+
+
+def _free_strides(exported: ExportedProgram) -> None:
+    """Let no view rely on the strides of a result: what replaces it may have others."""
+    for node in exported.graph.nodes:
+        if node.target is aten.view.default and node.args[0].target in _MOVING:
+            node.target = aten.reshape.default
+
+
+#: What has the strides of its operand in another order.
+_MOVING = {aten.transpose.int, aten.permute.default}
+
+
+#: Operators of a function whose results are quantised one by one, at most.
+_MOST_QUANTISED = 3
+
+
+def _survives_quantisation(part: Equivalent) -> bool:
+    return part.name != "functions" or count_operators(part) <= _MOST_QUANTISED
 
 
 #: Finds the part of a graph that ends in a node and has a remedy.
@@ -149,8 +175,8 @@ def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Itera
 
 
 def matching_rewrites(exported: ExportedProgram, backend: str) -> list[str]:
-    """The remedies, of `COMMON_REWRITES`, that would change a graph."""
-    parts = find_remedies(Finder(exported), COMMON_REWRITES, backend)
+    """The remedies that would change a graph, of those that may avoid a fault."""
+    parts = find_remedies(Finder(exported), (*COMMON_REWRITES, *_AVOIDING), backend)
     return list(dict.fromkeys(part.name for part in parts))
 
 
@@ -343,7 +369,8 @@ def _length(node: Any) -> Callable[..., Any] | None:
 def _similarity(node: Any) -> Callable[..., Any] | None:
     """The cosine between vectors along an axis, with sums as products."""
     shapes = [list(_tensor(argument).shape) for argument in node.args[:2]]
-    axis, epsilon = (*node.args[2:], *(1, 1e-8)[len(node.args) - 2 :])
+    axis = node.args[2] if len(node.args) > 2 else 1
+    epsilon = node.args[3] if len(node.args) > 3 else 1e-8
     dtype, result = _tensor(node).dtype, list(_tensor(node).shape)
     if shapes[0] != shapes[1] or _static_shape(node) is None:
         return None
@@ -407,13 +434,22 @@ def _is_of_image(node: Any) -> bool:
 _PRODUCTS = (aten.mm.default, aten.matmul.default, aten.linear.default)
 
 
+def _shares_batch(left: list[int], right: list[int]) -> bool:
+    """Whether a batch is that of another, or has one element for all along its last axes."""
+    whole = len(right)
+    while whole and right[whole - 1] == 1:
+        whole -= 1
+    return len(left) == len(right) and left[:whole] == right[:whole]
+
+
 def _find_product(finder: Finder, node: Any) -> Equivalent | None:
     """A product of matrices that both depend on inputs, as one batch, which expands nothing."""
     if node.target not in _PRODUCTS or not finder.is_outside(node):
         return None
     left, right = (list(_tensor(argument).shape) for argument in node.args[:2])
     fixed = node.args[1] in finder.fixed or len(node.all_input_nodes) < 2
-    alike = left[:-2] == right[:-2] or len(right) == 2
+    # The second operand may be the same for the last axes of a batch: these are rows, too.
+    alike = len(right) == 2 or _shares_batch(left[:-2], right[:-2])
     if fixed or not alike or min(len(left), len(right)) < 2:
         return None
     shape = list(_tensor(node).shape)
@@ -457,7 +493,7 @@ def _select(node: Any) -> Callable[..., Any] | None:
 def _reshape(node: Any) -> Callable[..., Any] | None:
     """The same elements in another shape."""
     shape = list(node.meta["val"].shape)
-    if _static_shape(node) is None:
+    if _static_shape(node) is None or not _tensor(node).is_floating_point():
         return None
     return lambda x: aten.reshape.default(x, shape)
 
@@ -483,6 +519,41 @@ def _slice(node: Any) -> Callable[..., Any] | None:
         x = aten.slice.Tensor(x, axis, first, first + count * step)
         x = aten.slice.Tensor(aten.reshape.default(x, groups), axis + 1, before, before + 1)
         return aten.reshape.default(x, result)
+
+    return replacement
+
+
+#: Slices of which windows are put together, at most: XNNPACK concatenates so many at once.
+_MOST_PARTS = 5
+
+
+def _windows(node: Any) -> Callable[..., Any] | None:
+    """Windows along an axis, as slices of blocks that are put together."""
+    shape, (axis, width, step) = _static_shape(node), node.args[1:4]
+    if shape is None or not shape:
+        return None
+    axis %= len(shape)
+    block = math.gcd(width, step)
+    count, parts, apart = node.meta["val"].shape[axis], width // block, step // block
+    span = count * apart * block
+    if parts > _MOST_PARTS or span + width - step > shape[axis]:
+        return None
+    order = [*(other for other in range(len(shape)) if other != axis), axis]
+    rest = [shape[other] for other in order[:-1]]
+    back = [*range(axis), len(shape) - 1, *range(axis, len(shape) - 1), len(shape)]
+
+    def replacement(x: Any) -> Any:
+        x = aten.permute.default(x, order) if order != sorted(order) else x
+        slices = []
+        for part in range(parts):
+            # Beyond the end, a block is read from earlier ones.
+            first = min(part * block, shape[axis] - span)
+            inside = part * block - first
+            piece = aten.slice.Tensor(x, -1, first, first + span)
+            piece = aten.reshape.default(piece, [*rest, count, apart * block])
+            slices.append(aten.slice.Tensor(piece, -1, inside, inside + block))
+        x = slices[0] if parts == 1 else aten.cat.default(slices, -1)
+        return aten.permute.default(x, back) if back != sorted(back) else x
 
     return replacement
 
@@ -558,6 +629,7 @@ _RULES: dict[str, dict[Any, Rule]] = {
         aten.chunk.default: _split,
         aten.select.int: _select,
         aten.slice.Tensor: _slice,
+        aten.unfold.default: _windows,
         **dict.fromkeys(
             (aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default),
             _reshape,

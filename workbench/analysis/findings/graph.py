@@ -88,6 +88,8 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         claimed |= {*keys}
         kinds = m.costs["kind"]
         kernels = [key for key in keys if kinds[key] == "portable"]
+        if kernels and rewrite.kept == 1:  # its other operators stay
+            keys = kernels
         outside = time_spent(m, kernels).ms > time_spent(m, keys).ms / 2
         extra = [key for key in _layouts_around(m, keys) if key in unclaimed and key not in keys]
         extra += gains.call_keys(m, keys)
