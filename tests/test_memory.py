@@ -17,7 +17,7 @@ from program_builder import Delegate, Node, measured
 from run_folder import make_start, open_made_run, write_run
 
 import workbench as wb
-from workbench.run import execute
+from workbench.run import start
 
 PROGRAMS = Path(__file__).parents[1] / "data" / "programs.zip"
 BRIEF = wb.MeasureOptions(toggle="none", runs=2, warmup=1, processes=2, evidence=False, roof=False)
@@ -219,19 +219,19 @@ def test_a_process_beside_the_one_that_has_the_weight_cache_packs(conv_pte, tmp_
 
 def test_packed_weights_of_an_interrupted_run_are_replaced(conv_pte, tmp_path, monkeypatch):
     """What it left may be damaged, or of another CPU."""
-    write = execute.write_weights
+    write = start.write_weights
 
     def write_over(recorder, experiment, *arguments):
-        left = recorder.run_dir / execute.PACKED / experiment.name
+        left = recorder.run_dir / start.PACKED / experiment.name
         left.parent.mkdir(exist_ok=True)
         left.write_bytes(bytes(1000))
         place = Path(write(recorder, experiment, *arguments))
         assert place.samefile(left) and any(place.read_bytes()[:1000])
         return str(place)
 
-    monkeypatch.setattr(execute, "write_weights", write_over)
+    monkeypatch.setattr(start, "write_weights", write_over)
     run = wb.measure(conv_pte, options=replace(BRIEF, weights=("cached",)), root=tmp_path)
-    assert {start.weights for start in run.subject.starts} == {"mapped"}
+    assert {each.weights for each in run.subject.starts} == {"mapped"}
 
 
 def test_a_full_disk_is_said(conv_pte, tmp_path):

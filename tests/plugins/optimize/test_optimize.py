@@ -212,7 +212,8 @@ class Wordy(nn.Module):
         one, two = third.split([4, 2], -1)
         picked = x.select(1, -1).mean(-1)
         powers = (x.abs() + 1) ** 0.5 + x**2 + x**3
-        return left, right, one, two, picked, powers, nn.functional.gelu(x), self.norm(x)
+        means = x.reshape(1, 2, 3, 6).mean((2, 3))
+        return left, right, one, two, picked, means, powers, nn.functional.gelu(x), self.norm(x)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +328,7 @@ def test_what_computes_the_same_is_found_in_any_spelling(text, function, x):
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in CASES if c.rule == "remedy" and "rewrite" in c.fix], ids=lambda c: c.name
+    "case", [c for c in CASES if c.rule == "remedy" and not c.remedy and "rewrite" in c.fix], ids=lambda c: c.name
 )
 def test_known_problems_are_offered_a_rewrite(case):
     torch.manual_seed(0)
