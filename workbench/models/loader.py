@@ -90,8 +90,8 @@ def load_model(
     Parameters
     ----------
     spec
-        A registered name, ``executorch:NAME``, ``timm:NAME``, ``torchvision:NAME``, ``llm:NAME`` or
-        ``llm:params.json`` (a language model, with settings such as ``,layers=4,sdpa=0``), or
+        A registered name, ``executorch:NAME``, ``timm:NAME``, ``torchvision:NAME``, a name with the
+        prefix of a plug-in (of language models, ``llm:smollm2_135m,layers=4``), or
         ``path/to/file.py:NAME`` (the folder, for a package). In a file, ``NAME`` is an
         `EagerModelBase`-like class, an ``nn.Module`` class whose constructor needs no arguments, an
         instance of either, or a function that returns one. An ``nn.Module`` finds its inputs in
