@@ -54,6 +54,7 @@ def main() -> int:
         "slow": (slow, "run the slow tests, and all property tests with more examples"),
         "long": (long, "run the tests that take minutes: batches, sanitizers, papermill"),
         "devices": (devices, "test the targets QEMU, adb and ssh, as far as possible here"),
+        "plugins": (plugins, "test the core without plug-ins, and each plug-in without each other"),
         "upstream": (upstream, "test private parts of ExecuTorch with each tested version"),
         "notebooks": (notebooks, "run the notebooks by papermill, three on every kind of run"),
         "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),
@@ -158,6 +159,11 @@ def upstream(arguments: list[str]) -> int:
     return max(codes)
 
 
+def plugins(arguments: list[str]) -> int:
+    """Test copies without any plug-in, and without each of them (or the named ones)."""
+    return _run(str(ROOT / "tests" / "without_plugins.py"), *arguments)
+
+
 def use_version(version: str) -> None:
     """Use the environment ``build/upstream-VERSION`` from now on: the pins but for ExecuTorch's."""
     global VENV, PYTHON, STAMP, CONSTRAINTS, HASHES
@@ -181,8 +187,8 @@ def notebooks(arguments: list[str]) -> int:
     All of them on every kind of run: ``dev.py long``, and without a kernel: ``dev.py slow``.
     """
     telling = "papermill and (defaults or 05_ or 06_ or 15_)"
-    chosen = ["-m", "long", "-k", telling, "tests/test_notebooks.py"]
-    return _pytest("--dist=load", *chosen, *arguments)
+    files = sorted(str(path) for path in (ROOT / "tests").rglob("test_notebook*.py"))
+    return _pytest("--dist=load", "-m", "long", "-k", telling, *files, *arguments)
 
 
 def browser(arguments: list[str]) -> int:

@@ -69,6 +69,18 @@ def external_ids(pte, instruction_index):
     return call["delegate_index"], found
 
 
+def exported_values(values, exported, follow):
+    """The exported values among some values, and among those that others lead to."""
+    front, found = list(values), set()
+    while front:
+        value = front.pop()
+        if value in exported:
+            found.add(exported[value])
+        else:
+            front += follow(value)
+    return found
+
+
 def nodes_of_events(plan, instruction, outer):
     """The exported operators behind each event of a delegate, as sets of their numbers."""
     count, steps = plan
@@ -83,31 +95,18 @@ def nodes_of_events(plan, instruction, outer):
         for value in step.reads:
             readers[value].append(place)
 
-    def results(step):
-        """The exported values that a step makes, or that are made of what it makes."""
-        front, found = list(step.makes), set()
-        while front:
-            value = front.pop()
-            if value in exported:
-                found.add(exported[value])
-            else:
-                front += [made for place in readers[value] for made in steps[place].makes]
-        return found
+    def makes_of(value):
+        """What steps make of a value that was not exported."""
+        return [made for place in readers[value] for made in steps[place].makes]
 
-    def origins(step):
-        """The exported values that a step reads, or that what it reads is a copy of."""
-        front, found = list(step.reads), set()
-        while front:
-            value = front.pop()
-            if value in exported:
-                found.add(exported[value])
-            else:
-                front += [read for other in steps if value in other.makes for read in other.reads]
-        return found
+    def origins_of(value):
+        """What a value that was not exported is a copy of."""
+        return [read for step in steps if value in step.makes for read in step.reads]
 
     events = []
     for step in steps:
-        given, front, behind = origins(step), list(results(step)), set()
+        given = exported_values(step.reads, exported, origins_of)
+        front, behind = list(exported_values(step.makes, exported, makes_of)), set()
         while front:
             number = producer.get(front.pop())
             if number is not None and number not in behind:

@@ -279,3 +279,20 @@ def open_paced_run(folder, every_ms, times_ms, late_ms):
     plan = Plan(**vars(made.record.plan) | {"every_s": every_ms / 1e3})
     changes = {"paced": paced, "plan": plan}
     return open_made_run(folder / "run", {"off": 2.0, "on": 1.0}, processes=3, changes=changes)
+
+
+#: Options of a short measurement at a rate.
+EVERY_2_MS = ("--every", "2ms", "--budget", "0.2s", "--no-evidence", "--no-cold-start", "--json")
+
+
+def check_rates(run):
+    """Assert that a run with these options has its inferences at the rate and without pauses."""
+    assert not {m.name for m in run.measurements if m.paced is not None} & {"control"}
+    for name in run.experiments:
+        paced, tight = run[name].paced.to_dict("records")
+        sessions = [s for s in run.record.paced if s.experiment == name]
+        assert len(sessions) == 3, "restarts of a short budget"
+        late = [ns for s in sessions for batch in s.batches for ns in batch.late_ns]
+        assert min(late) >= 0 and paced["inferences"] == len(late) >= len(sessions)
+        assert 0 < paced["p50"] <= paced["p90"] <= paced["p99"]
+        assert tight["inferences"] == (~run[name].latencies["traced"]).sum()

@@ -110,16 +110,16 @@ def test_texts_about_a_run_need_no_drawing():
 
 def test_the_readme_is_short_and_the_site_lists_every_command(cli):
     assert len((ROOT / "README.md").read_text().split()) <= 700
-    page = (ROOT / "data/docs/commands.md").read_text()
-    table = page.partition("| command |")[2].partition("\n\n")[0]
-    listed = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", table))))
+    pages = [ROOT / "data/docs/commands.md", *ROOT.glob("data/docs/plugins/*.md")]
+    tables = [path.read_text().partition("| command |")[2].partition("\n\n")[0] for path in pages]
+    listed = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", "".join(tables)))))
     commands = re.findall(r"^  (\w+)  ", cli("--help")[1].partition("Commands:")[2], re.M)
     assert len(commands) > 10 and set(commands) <= listed
 
 
 @pytest.mark.parametrize(
     "page",
-    [*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md"), *ROOT.glob("data/docs/*.md")],
+    [*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md"), *ROOT.glob("data/docs/**/*.md")],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_links_of_a_page_exist(page):

@@ -101,7 +101,6 @@ def test_everything_is_measured_and_recorded(plan, runner, tmp_path):
         measured = wb.open_run(run_dir).measurements[0]
         assert 0 < measured.tracing_ms < 0.01
         assert "tracing" not in {*measured.ledger["kind"], *measured.operators["name"]}
-        assert "Tracing, " in wb.explore(measured)._repr_html_()
     assert run.state == "complete"
     assert run_dir.parent == tmp_path / "out" / "runs"
     assert re.fullmatch(rf"conv-{run.platform}-\d{{8}}-\d{{4}}", run_dir.name)

@@ -1,11 +1,10 @@
 """Pages of a hostile run in Chromium: what strangers wrote is text, and none of it runs."""
 
-import json
 import re
-import shutil
 
 import pandas as pd
 import pytest
+from hostile_run import EVIL, LINK, make_hostile
 
 import workbench as wb
 from workbench.portfolio.combined import write_combined
@@ -14,30 +13,12 @@ from workbench.records.portfolio import Cell, Outcome, Portfolio, Row
 
 pytestmark = pytest.mark.browser
 
-CODE = "document.title='ran'"
-LINK = f"javascript:{CODE}"
-EVIL = (
-    f'=1+1</script><script>{CODE}</script><img src=x onerror="{CODE}">\'"><svg onload={CODE}>'
-    f"[a]({LINK})<!--\u202e\x1b[31m\U0001f4a3\ufffd"
-)
 SAMPLE = wb.sample_run()
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """The folder of a recorded run in which every name of a stranger's is code."""
-    folder = tmp_path_factory.mktemp("hostile") / "run"
-    shutil.copytree(SAMPLE, folder)
-    text = (folder / "layers.json").read_text()
-    for name in ("features", "classifier", "mobilenet_v3_small.py"):
-        assert name in text
-        text = text.replace(name, json.dumps(name + EVIL)[1:-1])
-    (folder / "layers.json").write_text(text)
-    content = json.loads((folder / "manifest.json").read_text())
-    content["plan"]["model"] = content["host"]["cpu"] = EVIL
-    content["export"]["model"] = content["export"]["source"] = LINK
-    (folder / "manifest.json").write_text(json.dumps(content))
-    return folder
+    return make_hostile(tmp_path_factory.mktemp("hostile") / "run")
 
 
 @pytest.fixture
@@ -89,11 +70,3 @@ def test_portfolio(open_hostile, tmp_path):
     (tmp_path / "portfolio.csv").write_text(write_csv(outcomes))
     values = pd.read_csv(tmp_path / "portfolio.csv", dtype=str).to_numpy().ravel()
     assert not any(re.match("[=+@-]", str(value)) for value in values)
-
-
-def test_node_data_for_model_explorer(hostile, tmp_path):
-    files = wb.export_trace(hostile, "model-explorer", out=tmp_path)
-    assert files
-    for path in files:
-        assert path.parent == tmp_path
-        assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", path.read_text())

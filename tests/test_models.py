@@ -32,8 +32,7 @@ def test_an_unknown_model_is_named_with_the_nearest_one():
     assert "did you mean 'toy_cnn'?" in text
     assert "path/to/file.py:NAME" in text
     # The name of a folder or program, which has an underscore.
-    for label, name in (("timm_x1", "timm:x1"), ("llm_tiny_layers_2", "llm:tiny,layers=2")):
-        assert f"did you mean {name}?" in problem(wb.load_model, label)
+    assert "did you mean timm:x1?" in problem(wb.load_model, "timm_x1")
 
 
 def test_a_model_can_be_registered_and_replaced():

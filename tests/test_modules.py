@@ -170,7 +170,7 @@ def test_the_magic_completes_commands_options_and_names_of_the_notebook(
     def complete(line):
         return set(shell.complete(line.rpartition(" ")[2], line, len(line))[1])
 
-    assert complete("%workbench pro") == {"profile", "project"}
+    assert complete("%workbench prof") == {"profile"}
     assert complete("%workbench profile --dt") == {"--dtype"}
     assert complete("%%workbench profile net --iso") == set()
     assert complete("%workbench profile ne") == {"net", "needle", "networks"}

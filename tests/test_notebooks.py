@@ -1,335 +1,58 @@
 """The notebooks: short, stripped, headless, and of one form."""
 
-import ast
-import json
 import re
-import resource
-import shutil
-import time
-from itertools import pairwise
-from pathlib import Path
 
 import papermill
 import pytest
-from etdump_builder import Block, Profile, build_etdump
-
-import workbench as wb
-
-ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-
-every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+from notebook_tests import CORE, ROOT, NotebookTests
 
 
-def cells_of(path):
-    cells = json.loads(path.read_text())["cells"]
-    return [{**cell, "source": "".join(cell["source"])} for cell in cells]
+class TestCore(NotebookTests):
+    answers = {  # noqa: RUF012
+        "00_check_setup": r"\w+ hides \w+, \w+",
+        "01_first_profile": r"(Convolution|Data Movement): \+\d+% of the inference, [+-]0\.\d+ ms",
+        "02_export_a_model": r"(fp16|int8) leaves out \w+::\S+, [1-9]\d* times",
+        "03_run_an_ab_experiment": r"(0\.9|1\.0)\d+x, with nothing changed",
+        "04_read_a_trace": r"> [1-9]\.\d %",
+        "05_categories_and_the_ledger": r"[1-9]\d % of the time: at most \d+\.\dx",
+        "06_bottleneck_shift": r"by more than 1\.\d\dx",
+        "07_drill_down_to_layers": r"2 threads \| .*0\.\d\dx",
+        "08_kernel_evidence": r"not delegated|no microkernel",
+        "09_what_if_and_roofline": r"must become 1\.\d times as fast",
+        "10_on_a_device": r"sme2?: [1-9]\d*% of the samples",
+        "11_onboard_your_model": r"my_segmenter.py:\d+: [1-9]\d% of the inference",
+        "14_many_models": r"(vit_tiny|unet_small|mobilenet_v3_small): [1-9]\d*% of the inference",
+        "15_report": "",
+    }
+    page = ROOT / "notebooks" / "README.md"
+    fast = ("04_read_a_trace",)
+    of_one_run = (
+        *("02_export_a_model", "05_categories_and_the_ledger", "06_bottleneck_shift"),
+        *("07_drill_down_to_layers", "09_what_if_and_roofline", "11_onboard_your_model"),
+    )
+    live = {  # noqa: RUF012
+        "01_first_profile": {"live": True},
+        "02_export_a_model": {"model": "toy_cnn", "dtypes": "fp32,int8"},
+        "03_run_an_ab_experiment": {"live": True},
+        "11_onboard_your_model": {"model": "toy_cnn"},
+    }
 
+    def test_each_is_tested_in_the_order_of_the_list(self):
+        rows = re.findall(r"^\| \[(\w+)\]", self.page.read_text(), re.M)
+        assert rows == sorted(self.answers) == [path.stem for path in CORE]
 
-def code_of(path):
-    return [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
-
-
-def test_the_list_of_notebooks_has_each_with_what_it_has():
-    lines = (ROOT / "notebooks" / "README.md").read_text().splitlines()
-    rows = [line.split(" | ") for line in lines if line.startswith("| [")]
-    assert [row[0] for row in rows] == [f"| [{path.stem}]({path.name})" for path in NOTEBOOKS]
-    for path, row in zip(NOTEBOOKS, rows, strict=True):
-        goal = re.search(r"\*\*Goal:\*\* (.+?)[:.,\n]", cells_of(path)[0]["source"])
-        assert goal is None or goal[1].lower() in row[1].lower()
-        code = "".join(cell["source"] for cell in code_of(path))
-        widgets = set(re.findall(r"wb\.(pick\w*|LiveRun|explore)\b", code))
-        assert widgets == set(re.findall(r"`(\w+)`", row[3]))
-        driven = re.search(r"`explore`: .*selected", row[3])
-        assert bool(driven) == bool(re.search(r"explorer\.draw\(", code))
-        figures = set(re.findall(r"plot_(\w+)", code)) or {"the explorer's" if widgets else "none"}
-        assert figures == set(row[4].split(", ")) or (row[4:5] == ["none"] and "pick" in widgets)
-        assert row[2].isdecimal() and (row[5] != "none |") == ("**Exercise.**" in path.read_text())
-
-
-def test_every_notebook_has_a_goal_and_leads_to_the_next():
-    in_order = sorted(NOTEBOOKS, key=lambda path: path.stem == "15_report")
-    for path, following in pairwise(in_order):
-        assert "**Goal:** " in cells_of(path)[0]["source"]
-        link = f"**Next:** [{following.stem}]({following.name})"
-        assert link in cells_of(path)[-1]["source"]
-
-
-@every_notebook
-def test_title_is_first_then_parameters_then_imports(path):
-    first, second, third = cells_of(path)[:3]
-    assert first["source"].startswith("# ")
-    assert second["metadata"]["tags"] == ["parameters"]
-    lines = [line for line in third["source"].splitlines() if line]
-    assert all(line.startswith(("import ", "from ")) for line in lines)
-    assert len(lines) <= 3
-
-
-@every_notebook
-def test_every_parameter_is_an_annotated_literal_with_an_explanation(path):
-    source = cells_of(path)[1]["source"]
-    for node, line in zip(ast.parse(source).body, source.splitlines(), strict=True):
-        assert isinstance(node, ast.AnnAssign), line
-        ast.literal_eval(node.value)
-        assert "  # " in line, line
-    assert "headless" not in source
-
-
-@every_notebook
-def test_cells_are_few_and_short(path):
-    code = code_of(path)
-    assert len(code) <= (18 if path.stem == "15_report" else 10)
-    for cell in code:
-        assert len(cell["source"].splitlines()) <= 10, cell["source"]
-
-
-@every_notebook
-def test_logic_lives_in_the_package(path):
-    own = r"sys\.path" if path.stem == "01_first_profile" else r"^\s*(def|class|!|%)\b"
-    for cell in code_of(path):
-        assert not re.search(rf"{own}|sys\.path|[\"']/", cell["source"], re.M)
-
-
-@every_notebook
-def test_what_a_view_uses_is_never_changed_below_it(path):
-    """A control's view is called long after all cells have run: it sees what names mean then."""
-    used = set()
-    for cell in code_of(path):
-        tree = ast.parse(re.sub("(?m)^%.*", "", cell["source"]))
-        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-        assert not used & {name.id for name in names if isinstance(name.ctx, ast.Store)}
-        for view in [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]:
-            own = {node.arg for node in ast.walk(view.args) if isinstance(node, ast.arg)}
-            inside = [node for node in ast.walk(view.body) if isinstance(node, ast.Name)]
-            own |= {node.id for node in inside if isinstance(node.ctx, ast.Store)}
-            used |= {node.id for node in inside} - own
-
-
-@every_notebook
-def test_exercises_have_a_folded_solution(path):
-    exercise = any("**Exercise.**" in c["source"] for c in cells_of(path))
-    solutions = [c for c in code_of(path) if "solution" in c["metadata"].get("tags", [])]
-    assert len(solutions) == exercise
-    for cell in solutions:
-        assert cell["metadata"]["jupyter"] == {"outputs_hidden": True, "source_hidden": True}
-
-
-@every_notebook
-def test_it_is_stripped_and_keeps_its_kernel(path):
-    notebook = json.loads(path.read_text())
-    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
-    for cell in code_of(path):
-        assert cell["outputs"] == []
-        assert cell["execution_count"] is None
-
-
-#: What the answer to an exercise is like, on the recorded runs.
-ANSWERS = {
-    "00": r"\w+ hides \w+, \w+",
-    "01": r"(Convolution|Data Movement): \+\d+% of the inference, [+-]0\.\d+ ms",
-    "02": r"(fp16|int8) leaves out \w+::\S+, [1-9]\d* times",
-    "03": r"(0\.9|1\.0)\d+x, with nothing changed",
-    "04": r"> [1-9]\.\d %",
-    "05": r"[1-9]\d % of the time: at most \d+\.\dx",
-    "06": r"by more than 1\.\d\dx",
-    "07": r"2 threads \| .*0\.\d\dx",
-    "08": r"not delegated|no microkernel",
-    "09": r"must become 1\.\d times as fast",
-    "10": r"sme2?: [1-9]\d*% of the samples",
-    "11": r"my_segmenter.py:\d+: [1-9]\d% of the inference",
-    "12": r"\w+: [1-9]\d\.\d dB|\): [1-9]\d\.\d dB",
-    "13": r"Fully Connected .*: [1-9]\d% of decode",
-    "16": r"\(the model itself\): \+0\.\d{3} ms",
-    "14": r"(vit_tiny|unet_small|mobilenet_v3_small): [1-9]\d*% of the inference",
-}
-
-
-def run_in_process(path, shown=None, **parameters):
-    """Run all cells in this process: a second, not ten; returns the answer to the exercise.
-
-    ``shown`` gets the texts of what cells display.
-    """
-    from IPython.core.interactiveshell import InteractiveShell
-
-    shell, answer = InteractiveShell(), ""
-    for cell in code_of(path):
-        done = shell.run_cell(cell["source"])
-        done.raise_error()
-        if shown is not None and done.result is not None:
-            shown.append(str(done.result))
-        if "parameters" in cell["metadata"].get("tags", []):
-            assert set(parameters) <= shell.user_ns.keys()
-            shell.user_ns.update(parameters)
-        if "solution" in cell["metadata"].get("tags", []):
-            answer = str(done.result)
-    return answer
-
-
-@pytest.mark.parametrize(
-    "path",  # the others run by papermill, in CI too
-    [p if p.stem[:2] == "12" else pytest.param(p, marks=pytest.mark.slow) for p in NOTEBOOKS],
-    ids=lambda path: path.stem,
-)
-def test_it_runs_in_process(path, monkeypatch, tmp_path):
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    monkeypatch.chdir(tmp_path)
-    measures = path.stem == "00_check_setup"
-    answer = run_in_process(path, **({"run_dir": str(wb.sample_run())} if measures else {}))
-    assert re.search(ANSWERS.get(path.stem[:2], ""), answer), answer
-
-
-ANOTHER = re.compile(r"mobilenet|segmenter|AsTrained|smollm|\bTiny\b|unet", re.I)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("name", ["02", "05", "06", "07", "09", "11", "12", "13"])
-def test_of_a_run_no_data_of_another_model_is_shown(name, monkeypatch, tmp_path):
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    monkeypatch.chdir(tmp_path)
-    (path,) = (path for path in NOTEBOOKS if path.stem.startswith(name))
-    shown = []
-    run_in_process(path, shown, run_dir=str(wb.sample_run("toy_cnn")))
-    assert shown and not ANOTHER.search("".join(shown))
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda path: path.stem)
-def test_a_wrong_run_dir_is_an_error_of_one_line(path, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(wb.WorkbenchError, match="no such file or folder") as caught:
-        run_in_process(path, run_dir=str(tmp_path / "nowhere"))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.fixture(scope="session")
-def run_dir(request, tmp_path_factory):
-    """A fresh run of ours, of an emulated CPU, with two thread counts, without evidence; another
-    tool's; one trace; the trace of a single operator.
-    """
-    folder = tmp_path_factory.mktemp(request.param) / "run"
-    if request.param == "fresh":
-        short = wb.MeasureOptions(runs=5, processes=2)
-        pte = wb.export_model("toy_cnn", root=folder).path
-        return str(wb.measure(pte, options=short, root=folder).path)
-    if request.param == "emulated":
-        return str(wb.sample_run("toy_cnn"))
-    if request.param == "threads":
-        return str(wb.sample_run("unet_small"))
-    if request.param == "operator":
-        calls = (Profile("native_call__softmax.out", 0, 0, start=10, end=900),
-                 Profile("OPERATOR_CALL", 0, 0, start=5, end=920))  # fmt: skip
-        inference = Block(None, [*calls, Profile("Method::execute", end=1000)])
-        folder.mkdir()
-        (folder / "net.etdump").write_bytes(build_etdump([inference] * 4))
-        return str(folder / "net.etdump")
-    if request.param == "single":
-        return str(next(wb.sample_run().glob("avx512_on/*_t1.etdump")))
-    if request.param == "foreign":
-        for side in ("off", "on"):
-            trace = next((wb.sample_run() / f"avx512_{side}").glob("*_t1.etdump"))
-            (folder / side).mkdir(parents=True)
-            shutil.copy(trace, folder / side)
-        return str(folder)
-    shutil.copytree(wb.sample_run("vit_tiny"), folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"samplings": [], "export": None}))
-    ceilings = [path.name for path in folder.glob("ceilings*")]
-    for file in ("layers.json", "functions.json", *ceilings):
-        (folder / file).unlink(missing_ok=True)
-    return str(folder)
-
-
-def of_kinds(*kinds):
-    return pytest.mark.parametrize("run_dir", kinds, indirect=True)
-
-
-@pytest.mark.slow
-@every_notebook
-@of_kinds("bare", "emulated", "foreign", "fresh", "operator", "single", "threads")
-def test_it_runs_on_other_runs_than_the_sample(path, run_dir, monkeypatch, tmp_path):
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    monkeypatch.chdir(tmp_path)
-    answer = run_in_process(path, run_dir=run_dir)
-    assert re.search(r"Answer\s+[>|] ..", answer) or "**Exercise.**" not in path.read_text()
-
-
-@pytest.fixture
-def run_timed(tmp_path, monkeypatch, capsys):
-    """Runs a notebook headless, and says how long it took; returns it and its CPU seconds.
-
-    CPU time, that of the kernel's children included, for others may use the machine.
-    """
-    monkeypatch.chdir(tmp_path)
-
-    def run(name, **parameters):
-        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        output = tmp_path / f"{name}.ipynb"
-        papermill.execute_notebook(
-            ROOT / "notebooks" / f"{name}.ipynb",
-            output,
-            parameters=parameters,
-            kernel_name="python3",
-            progress_bar=False,
-        )
-        wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        with capsys.disabled():
-            print(f"\n{name:30} {wall:6.1f} s, {cpu:5.1f} s CPU  {parameters or ''}", end=" ")
-        return json.loads(output.read_text())["cells"], cpu
-
-    return run
-
-
-@pytest.mark.long
-@every_notebook
-def test_papermill_runs_it_with_defaults_within_a_minute(path, run_timed):
-    cells, cpu = run_timed(path.stem)
-    shown = [result.get("data", {}) for cell in cells for result in cell.get("outputs", [])]
-    figures = [
-        data
-        for data in shown
-        if "image/png" in data or 'title="Explorer"' in "".join(data.get("text/html", ""))
-    ]
-    assert figures or path.stem in ("00_check_setup", "02_export_a_model")  # they have tables
-    assert cpu < 60
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("01_first_profile", {"live": True}),
-        ("02_export_a_model", {"model": "toy_cnn", "dtypes": "fp32,int8"}),
-        ("03_run_an_ab_experiment", {"live": True}),
-        ("11_onboard_your_model", {"model": "toy_cnn"}),
-        ("16_other_runtimes", {"live": True}),
-    ],
-)
-def test_what_measures_live_takes_less_than_three_minutes(name, parameters, run_timed):
-    _, cpu = run_timed(name, **parameters)
-    assert 1 < cpu < 180
-
-
-@pytest.mark.long
-def test_papermill_refuses_a_parameter_that_the_notebook_lacks(run_timed):
-    with pytest.raises(papermill.PapermillExecutionError) as caught:
-        run_timed("06_bottleneck_shift", rund_dir="x")
-    said = "unknown parameter 'rund_dir' -> did you mean 'run_dir'? valid: run_dir"
-    assert (caught.value.ename, caught.value.evalue) == ("UsageError", said)
-    assert len(caught.value.traceback) <= 2
-
-
-@pytest.mark.long
-@every_notebook
-@of_kinds("fresh", "emulated", "bare", "foreign", "single")
-def test_papermill_runs_it_on_every_kind_of_run(path, run_dir, run_timed):
-    cells, cpu = run_timed(path.stem, run_dir=run_dir)
-    assert not any("widget-view" in str(cell.get("outputs")) for cell in cells)
-    assert cpu < 60
+    @pytest.mark.long
+    def test_papermill_refuses_a_parameter_that_the_notebook_lacks(self, run_timed):
+        with pytest.raises(papermill.PapermillExecutionError) as caught:
+            run_timed("06_bottleneck_shift", rund_dir="x")
+        said = "unknown parameter 'rund_dir' -> did you mean 'run_dir'? valid: run_dir"
+        assert (caught.value.ename, caught.value.evalue) == ("UsageError", said)
+        assert len(caught.value.traceback) <= 2
 
 
 def test_terms_are_explained_in_notebooks_that_exist():
-    (report,) = (path.read_text() for path in NOTEBOOKS if path.stem == "15_report")
+    (report,) = (path.read_text() for path in CORE if path.stem == "15_report")
     source = ROOT / "workbench/explorer/web/src/main.js"
     numbers = re.findall(r"\((\d\d)\)\\n|notebook (\d\d)\"", report + source.read_text())
     assert len(numbers) > 15
-    assert {"".join(pair) for pair in numbers} <= {path.name[:2] for path in NOTEBOOKS}
+    assert {"".join(pair) for pair in numbers} <= {path.name[:2] for path in CORE}

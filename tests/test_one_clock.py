@@ -107,11 +107,3 @@ def test_ratios_of_parts_are_those_of_traced_times():
     ab = recorded().compare()
     ratios = ab.categories["baseline_ms"] / ab.categories["candidate_ms"] / ab.categories["speedup"]
     assert ratios.std() / ratios.mean() < 0.02
-
-
-def test_a_projection_has_the_parts_of_the_latency():
-    run = recorded()
-    frame = run["avx512_off"].project(device="m4-like")
-    (side,) = (m for m in read_data(run, projections=[frame])["measurements"] if "projected" in m)
-    adds_up(np.array(side["mean_ms"], float), side["latency"]["latency"], "operators")
-    adds_up([row["mean_ms"] for row in side["categories"]], side["latency"]["latency"], "parts")

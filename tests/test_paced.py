@@ -2,7 +2,7 @@
 
 import pytest
 from explored import read_data
-from run_folder import open_paced_run
+from run_folder import EVERY_2_MS, check_rates, open_paced_run
 
 import workbench as wb
 
@@ -23,24 +23,10 @@ def test_percentiles_and_deadlines_at_a_rate(tmp_path):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("side", ["native", pytest.param("eager", marks=pytest.mark.slow)])
-def test_a_rate_is_measured_beside_the_tight_loop(side, cli, conv_pte, tmp_path):
-    brief = ["--every", "2ms", "--budget", "0.2s", "--no-evidence", "--no-cold-start", "--json"]
-    if side == "eager":
-        code, out, _ = cli("export", "toy_cnn", "--out", tmp_path / "out")
-        conv_pte, brief = out.strip(), [*brief, "--against", "eager"]
-    code, out, err = cli("run", conv_pte, *brief, "--out", tmp_path / "out")
+def test_a_rate_is_measured_beside_the_tight_loop(cli, conv_pte, tmp_path):
+    code, _, err = cli("run", conv_pte, *EVERY_2_MS, "--out", tmp_path / "out")
     assert code == 0, err
-    run = wb.open_run(next((tmp_path / "out/runs").iterdir()))
-    assert not {m.name for m in run.measurements if m.paced is not None} & {"control"}
-    for name in run.experiments:
-        paced, tight = run[name].paced.to_dict("records")
-        sessions = [s for s in run.record.paced if s.experiment == name]
-        assert len(sessions) == 3, "restarts of a short budget"
-        late = [ns for s in sessions for batch in s.batches for ns in batch.late_ns]
-        assert min(late) >= 0 and paced["inferences"] == len(late) >= len(sessions)
-        assert 0 < paced["p50"] <= paced["p90"] <= paced["p99"]
-        assert tight["inferences"] == (~run[name].latencies["traced"]).sum()
+    check_rates(wb.open_run(next((tmp_path / "out/runs").iterdir())))
 
 
 @pytest.mark.parametrize("every_s", [0.0001, 61, -1.0, float("nan")])

@@ -1,19 +1,24 @@
 """Plug-ins: a stranger's is used everywhere, a broken one costs itself only, any can be deleted."""
 
+import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import workbench as wb
+from workbench.plugin import Plugin
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPTHWISE = ROOT / "tests" / "data" / "depthwise"
+PAGE = ROOT / "data" / "docs" / "plugins" / "README.md"
 OURS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 OURS = OURS["workbench.plugins"]
 BROKEN = {
@@ -29,7 +34,7 @@ def command(tmp_path):
 
     def run(*words, packages=DEPTHWISE):
         line = [sys.executable, "-P", "-m", "workbench", *map(str, words)]
-        environment = {**os.environ, "PYTHONPATH": str(packages)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(packages), str(ROOT)])}
         return subprocess.run(
             line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
         )
@@ -79,6 +84,14 @@ def test_a_broken_one_costs_itself_only(command, run_dir, tmp_path, problem, val
     assert "failing" in command("--help", packages=tmp_path).stderr
 
 
+def test_several_broken_ones_are_one_line(command, tmp_path):
+    for name in ("first", "second"):
+        write_package(tmp_path, name, "nowhere:PLUGIN")
+    lines = command("--help", packages=tmp_path).stderr.splitlines()
+    (line,) = (line for line in lines if "warning" in line)
+    assert line.startswith("warning: plug-in first, second: ModuleNotFoundError")
+
+
 def test_a_rule_that_fails_costs_its_findings_only(command, run_dir, tmp_path):
     code = "from workbench.plugin import Plugin\nPLUGIN = Plugin(rules={'x': 'failing:find'})\n"
     write_package(tmp_path, "failing", "failing:PLUGIN", code + "def find(m, keys): return [1 / 0]")
@@ -95,6 +108,19 @@ def test_the_doctor_names_what_is_broken(command, tmp_path):
     assert ", ".join(sorted(OURS)) in done.stdout.replace("failing, ", "")
 
 
+def describe_kinds():
+    """The table of what a plug-in may add, from the docstring of `Plugin`."""
+    attributes = inspect.getdoc(Plugin).partition("----------\n")[2]
+    fields = re.findall(r"^(\w+)\n((?:    .+\n?)+)", attributes, re.M)
+    rows = [f"| `{name}` | {' '.join(text.split())} |" for name, text in fields]
+    return "\n".join(["| adds | what |", "| --- | --- |", *rows, ""])
+
+
+def test_the_page_says_all_that_a_plug_in_may_add():
+    assert PAGE.read_text().endswith(f"\n\n{describe_kinds()}"), f"python {__file__} writes it"
+    assert describe_kinds().count("\n") == len(fields(Plugin)) + 2
+
+
 def test_the_core_needs_no_plug_in():
     code = (
         "import sys, warnings; sys.modules['workbench.plugins'] = None; import workbench as wb;"
@@ -104,3 +130,7 @@ def test_the_core_needs_no_plug_in():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.split()[0] == "True", done.stderr
+
+
+if __name__ == "__main__":
+    PAGE.write_text(PAGE.read_text().partition("| adds |")[0] + describe_kinds())

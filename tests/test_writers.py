@@ -86,7 +86,7 @@ def test_two_traces_of_one_name_are_distinguished(cli, trace):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--to", "json"], "--to: unknown format 'json' -> valid: csv, model-explorer, perfetto"),
+        (["--to", "json"], "--to: unknown format 'json' -> valid: csv, "),
         (["--to", "perfeto"], "did you mean 'perfetto'?"),
         ([], "--to"),
         (["--to", "csv", "--baseline", "it.etdump"], "--baseline: csv holds one trace"),

@@ -8,6 +8,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Iterable
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 PACKAGE = "executorch-workbench"
@@ -47,12 +48,12 @@ class WorkbenchError(Exception):
 
     def __init__(
         self, what: str, *, where: object = None, hint: str | None = None, install: str = ""
-    ):
+    ) -> None:
         hint = install_command(install) if install else hint
         self.what, self.where, self.hint = what, where, hint
         super().__init__(what, where, hint)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         # To unpickle an error of another process without __init__, which takes keywords.
         return Exception.__new__, (type(self), *self.args), self.__dict__
 

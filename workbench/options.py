@@ -139,7 +139,8 @@ class MeasureOptions(Options):
     against: tuple[str, ...] = option(
         (),
         "Measure interleaved with the program: another one, an .onnx file, or the model in "
-        f"another runtime ({', '.join(RUNTIMES)}). --toggle is then off unless it is given.",
+        f"another runtime ({', '.join(RUNTIMES)}; by plug-ins). --toggle is then off unless it is "
+        "given.",
         type="several",
         metavar="FILE|RUNTIME",
     )

@@ -62,7 +62,8 @@ class Plugin:
         Functions of a measurement and of the keys of its operators that no rule explained before,
         which yield `workbench.analysis.findings.gains.Finding`.
     gains
-        Functions of a measurement and of its findings, which return these with measured gains.
+        Functions of a measurement and of its findings, which return these with what the plug-in
+        knows of them: measured gains, or commands of its own.
     views
         Views of ``show``: `workbench.plots.views.View`.
     configs
@@ -77,8 +78,12 @@ class Plugin:
         Other runtimes for ``--against``: `workbench.run.sides.Side`.
     formats
         Formats of ``export_trace``: `workbench.convert.Format`.
+    playbooks
+        Texts of playbooks for ``workbench skills``.
     sections
         Sections of the report.
+    notebooks
+        Names of the notebooks that need the plug-in.
     """
 
     commands: References = field(default_factory=dict)
@@ -92,21 +97,28 @@ class Plugin:
     models: References = field(default_factory=dict)
     sides: References = field(default_factory=dict)
     formats: References = field(default_factory=dict)
+    playbooks: References = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
+    notebooks: tuple[str, ...] = ()
 
 
-KINDS = tuple(each.name for each in fields(Plugin) if each.name != "sections")
+KINDS = tuple(each.name for each in fields(Plugin) if each.name not in ("sections", "notebooks"))
 
 
 @cache
 def list_plugins() -> dict[str, Plugin]:
-    """The plug-ins that are installed and can be imported, by name."""
-    plugins = {}
+    """The plug-ins that are installed and can be imported, by name.
+
+    One warning names all others: whoever deletes the folders of some knows it.
+    """
+    plugins, problems = {}, dict[str, Exception]()
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
             plugins[entry.name] = _load(entry)
         except Exception as error:  # the code of others may raise anything
-            warn(entry.name, error)
+            problems[entry.name] = error
+    if problems:
+        warn(", ".join(problems), next(iter(problems.values())))
     return plugins
 
 
@@ -153,6 +165,11 @@ def apply(kind: str, noun: Any, value: Any) -> Any:
         except Exception as error:
             warn(name, error)
     return value
+
+
+def list_notebooks() -> dict[str, str]:
+    """The notebooks that need a plug-in, and its name."""
+    return {notebook: name for name, each in list_plugins().items() for notebook in each.notebooks}
 
 
 def list_sections() -> list[Section]:

@@ -1,8 +1,8 @@
 """Remedies: changes of a program that make it faster, or right, and how a person would write them.
 
-This is the one table: `--rewrite NAME` applies a remedy, findings name it, `findings --check` and
-``optimize`` try it, and the documentation lists it. How each is found in a graph, by what the
-operators compute, stands in `workbench.export.rewrite`.
+This is the one table: `--rewrite NAME` applies a remedy, findings name it, `findings --check` tries
+it, and the documentation lists it. How each is found in a graph, by what the operators compute,
+stands in `workbench.export.rewrite`.
 """
 
 from dataclasses import dataclass
@@ -228,7 +228,7 @@ NEAREST: dict[str, tuple[str, str]] = {
     ),
     "index_put": (
         "export a language model with upstream's attention, which writes its KV cache in place",
-        "workbench export llm:params.json,sdpa=1",
+        "model.use_sdpa_with_kv_cache=True  # a setting of upstream's exporter",
     ),
     "custom_sdpa": (
         "attend to fewer positions: the time grows with those in the KV cache, and the operator is "
@@ -318,7 +318,7 @@ NEAREST: dict[str, tuple[str, str]] = {
     ),
     "embedding": (
         "quantise the table if it does not fit in the cache: the operator only copies rows",
-        "workbench export llm:NAME,embedding=8",
+        "quantization.embedding_quantize='8,0'  # a setting of upstream's exporter",
     ),
 }
 

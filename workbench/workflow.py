@@ -123,7 +123,7 @@ def profile(
     >>> wb.compare(before, after)  # doctest: +SKIP
     >>> wb.profile([before, after]).compare()  # side by side  # doctest: +SKIP
     >>> wb.profile("toy_cnn", dtype="fp16", report=True)  # doctest: +SKIP
-    >>> wb.profile(net, x, against=["eager", "onnx"]).comparisons  # doctest: +SKIP
+    >>> wb.profile(net, x, against="before.pte").comparisons  # doctest: +SKIP
     """
     if effort not in EFFORTS:
         raise unknown_name("effort", effort, EFFORTS)

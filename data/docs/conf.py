@@ -26,6 +26,7 @@ root_doc = "data/docs/index"
 include_patterns = [
     *("*.md", "workbench/README.md", "workbench/skills/*/SKILL.md", "build/reference/*.rst"),
     *("notebooks/*.md", "notebooks/*.ipynb", "data/*.md", "data/docs/*.md"),
+    *("data/docs/plugins/*.md", "workbench/plugins/*/SKILL.md"),
 ]
 exclude_patterns = [".venv", "node_modules", "**/.ipynb_checkpoints"]
 extensions = ["myst_nb", "numpydoc", "sphinx.ext.autodoc", "sphinx_click"]
@@ -57,12 +58,17 @@ CONTENTS = {
         "data/docs/troubleshooting",
         "notebooks/README",
     ],
+    "Add to it": ["data/docs/plugins/README"],
     "Understand it": ["workbench/README", "data/README", "data/learning_path"],
     "Look it up": [
         *("build/reference/commands", "build/reference/api", "build/reference/files"),
         *("build/reference/playbooks", "data/zoo", "data/attribution"),
     ],
 }
+#: Each plug-in has a page, which may be deleted with it.
+PLUGIN_PAGES = sorted(
+    path.stem for path in ROOT.glob("data/docs/plugins/*.md") if path.stem != "README"
+)
 listed = {page for pages in CONTENTS.values() for page in pages}
 texts = sorted(path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("data/*.md")))
 pages = [str(path.with_suffix("")) for path in texts]
@@ -106,13 +112,13 @@ def write_reference() -> None:
         "interrupted.\n",
         *(".. click:: workbench.cli:workbench", "   :prog: workbench", "   :nested: full"),
     )
-    skills = sorted((ROOT / "workbench" / "skills").glob("*/SKILL.md"))
+    folders = ROOT / "workbench" / "skills", ROOT / "workbench" / "plugins"
+    skills = [path for folder in folders for path in sorted(folder.glob("*/SKILL.md"))]
     paths = (f"   /{skill.relative_to(ROOT).with_suffix('')}" for skill in skills)
     write(
         *("playbooks", "Playbooks"),
         "A playbook has commands that run as they are, the files that they write, a check, and",
-        "what to do on failure. ``workbench skills`` prints them, and ``workbench mcp`` offers",
-        "their steps to agents.\n",
+        "what to do on failure. ``workbench skills`` prints them.\n",
         *(*tree, *paths),
     )
     documents = []
@@ -129,11 +135,16 @@ def write_reference() -> None:
 
 
 def complete(app, docname: str, source: list[str]) -> None:
-    """Add a hidden table of contents to the pages that lead to others."""
+    """Add a table of contents to the pages that lead to others; the text of most names them."""
     notebooks = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
-    contents = {root_doc: CONTENTS, "notebooks/README": {"Notebooks": notebooks}}
+    contents = {
+        root_doc: CONTENTS,
+        "notebooks/README": {"Notebooks": notebooks},
+        "data/docs/plugins/README": {"Plug-ins": PLUGIN_PAGES},
+    }
     for title, pages in contents.get(docname, {}).items():
-        options = f":hidden:\n:caption: {title}"
+        hidden = "" if pages is PLUGIN_PAGES else ":hidden:\n"
+        options = f"{hidden}:caption: {title}"
         paths = [page if docname != root_doc else f"/{page}" for page in pages]
         source[0] += "\n\n```{toctree}\n" + "\n".join([options, "", *paths, "```"])
 

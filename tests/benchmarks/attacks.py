@@ -5,6 +5,7 @@
 Runs the tests of each attack and prints a table. Exits 1 if one succeeded.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -14,34 +15,27 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
-#: The attack, and what the names of the tests that try it contain.
+TESTS = ROOT / "tests"
+#: The attack, and what the names of the tests that try it contain; ``attacks.json`` in the folder
+#: of a plug-in's tests has those that its tests try.
 ATTACKS = {
     "manifest: a name that leads outside of the run": "cannot_lead_outside",
     "manifest: a trace is missing": "traced_process_without_a_trace",
     "manifest: code of its own as the model": "runs_no_code",
     "manifest: a host of its own as the target": "host_is_contacted_only",
-    "config: an output folder elsewhere": "config_writes_elsewhere",
     "sidecar: an operator or tensor that it lacks": "refers_only_to_what_it_has",
     "JSON: deep, many objects, numbers of 400 digits": "fail_deep_inside",
     "peaks that are no numbers": "peaks_that_cannot_be",
     "small file, much memory; ten million events": "takes_little_memory",
-    "a folder of 100 runs, with clocks that jump": "no_clock_says",
     "a pipe in place of a file": "a_pipe_is_refused",
     "object store: a key that leads elsewhere": "cannot_place_files_elsewhere",
     "config: names too long for a file": "too_long_for_a_file",
-    "a path of 6 000 letters": "long_path_is_cut",
     "time-outs that never end": "timeout_is_a_positive_number",
-    "target: endless answers, ../../x as machine, nothing": "answers_of_a_machine_are_bounded",
     "target: an endless connection": "never_falls_silent",
-    "target: 30 million cores, numbers of 6 000 digits": "facts_that_no_machine_has",
     "device that vanishes while it is measured": "device_lost_during_a_run",
     "runner: a damaged or missing trace": "trace_that_cannot_be_read",
-    "runner: an endless log": "log_is_cut_while_it_is_written",
-    "runner: processes left behind": "leaves_behind_is_killed",
-    "driver killed while a runner runs": "killing_the_driver or survives_its_driver",
-    "driver gets SIGTERM": "sigterm_ends",
+    "driver killed while a runner runs": "killing_the_driver",
     "report gets SIGKILL, SIGINT": "report_that_is_ended",
-    "optimize killed and resumed": "kill_inside_a_measurement or interruption_loses_nothing",
     "cache: truncated, garbage, of another user": "damaged_cache or cache_of_another_user",
     "folders that may only be read": "cannot_be_written",
     "no /dev/shm": "without_semaphores",
@@ -62,12 +56,10 @@ ATTACKS = {
     "set-up: an environment behind a link": "environment_behind_a_link",
     "program: a delegate without a backend": "delegate_without_a_backend",
     "wheel of an unknown hash": "without_a_known_hash",
-    "lock: link, hard link, pipe, folder, garbage": "lock_that_others_prepared",
     "two measurements at once": "concurrent_runs_are_serialised",
     "notebook server: no token, another host": "jupyterlab_answers or there_is_no_page",
     "notebook server: paths outside, bodies": "other_files_are_refused or asks_for_no_file",
     "Dask: another program at the address": "dask_address_of_another",
-    "MCP: options as names, unknown names, hostile runs": "becomes_a_command_line or client_runs",
     "links and control characters in Markdown, HTML": "text_in_markdown or no_control_characters",
     "hostile names in the explorer, in trace files": "hostile_names",
     "formulas in tables": "no_formulas",
@@ -78,12 +70,13 @@ ATTACKS = {
 
 def main() -> int:
     tests = find_tests()
-    cases = run_tests({path for found in tests.values() for path, _ in found})
+    cases = run_tests({test for found in tests.values() for test in found})
     print("| attack | tries | result |\n| --- | ---: | --- |")
     failed = 0
     for attack, found in tests.items():
         # If a whole file is skipped, its name is the test's.
-        names = {name for test in found for name in (test[1], f"tests.{test[0].stem}")}
+        files = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path, _ in found}
+        names = files | {name for _, name in found}
         ends = [(end, why) for name, end, why in cases if name.partition("[")[0] in names]
         result = describe_ends(ends)
         failed += not result.startswith("refused")
@@ -104,22 +97,25 @@ def describe_ends(ends: list[tuple[str, str]]) -> str:
 
 def find_tests() -> dict[str, list[tuple[Path, str]]]:
     """The file and name of every test of each attack."""
-    tests = [
-        (path, name)
-        for path in sorted(Path(__file__).parents[1].glob("test_*.py"))
-        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
-    ]
-    return {
-        attack: [test for test in tests if any(word in test[1] for word in words.split(" or "))]
-        for attack, words in ATTACKS.items()
-    }
+    tests = {}
+    for folder in (TESTS, *sorted(TESTS.glob("plugins/*/"))):
+        table = folder / "attacks.json"
+        attacks = json.loads(table.read_text()) if table.exists() else {}
+        named = [
+            (path, name)
+            for path in sorted(folder.glob("test_*.py"))
+            for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+        ]
+        for attack, words in (ATTACKS if folder == TESTS else attacks).items():
+            tests[attack] = [t for t in named if any(word in t[1] for word in words.split(" or "))]
+    return tests
 
 
-def run_tests(files: set[Path]) -> list[tuple[str, str, str]]:
-    """The names of the tests of all attacks, whether they passed, failed or were skipped, why."""
+def run_tests(tests: set[tuple[Path, str]]) -> list[tuple[str, str, str]]:
+    """The names of the cases of tests, whether they passed, failed or were skipped, and why."""
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
-        expression = " or ".join(ATTACKS.values())
-        command = [sys.executable, "-m", "pytest", "-q", *sorted(files), "-k", expression]
+        files, expression = sorted({path for path, _ in tests}), " or ".join(n for _, n in tests)
+        command = [sys.executable, "-m", "pytest", "-q", *files, "-k", expression]
         command += [f"--junitxml={report.name}", "-m", "not browser"]
         subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
         cases = ElementTree.parse(report.name).iter("testcase")

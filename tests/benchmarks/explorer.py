@@ -97,8 +97,7 @@ def repeat_operators(document: dict[str, Any], count: int) -> dict[str, Any]:
         ]
         coded["codes"] = codes[:count]
         coded["values"] = prefixed(coded["values"]) if several else coded["values"]
-    for name in program["costs"]:
-        program["costs"][name] = tile(program["costs"][name])
+    program["costs"] = {name: tile(column) for name, column in program["costs"].items()}
     program["modules"], program["classes"] = [], []
     program["edges"] = [
         [source + copy * size, row + copy * size]

@@ -567,15 +567,11 @@ class Measurement:
             "RUN_DIR": str(folder.relative_to(Path.cwd()) if inside_cwd else folder),
             "MODEL.pte": str(next(filter(Path.is_file, places), planned)),
             "MODEL": model,
-            "llm:NAME": model if model.startswith("llm:") else "llm:NAME",
         }
-        found = "RUN_DIR|MODEL(?:[.]pte)?|llm:NAME"
         if export and export.input_source == GIVEN and re.search(r"MODEL(?![.]pte)", command):
             # A module of a notebook: the magic takes it, and its inputs, by their names there.
             return re.sub("^workbench", "%workbench", command).replace("MODEL", "net x")
-        text = re.sub(found, lambda m: shlex.quote(names[m[0]]), command)
-        # A setting of the rule replaces that of the model.
-        return re.sub(r",(\w+)=[^,\s]*(?=\S*,\1=)", "", text)
+        return re.sub("|".join(names), lambda m: shlex.quote(names[m[0]]), command)
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)

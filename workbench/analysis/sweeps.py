@@ -1,7 +1,7 @@
 """Sweeps over ISA levels, thread counts, phases and sizes: what each step changes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise, product
@@ -168,38 +168,48 @@ def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list
     """
     timed = pick_timed(latencies)
     restarts = _split_restarts(timed)
-    first, *larger = counts = sorted(int(count) for count in timed["threads"].unique())
+    counts = sorted(int(count) for count in timed["threads"].unique())
+    first = counts[0]
 
     @cache
     def verdict(baseline: _Setup, candidate: _Setup) -> str:
         return _compare_setups(restarts, baseline, candidate)[-1]
 
-    found = []
+    sentences = list[str]()
     for few, more in pairwise(counts):
         verdicts = {name: verdict((name, few), (name, more)) for name in experiments}
-        slower = [name for name, told in verdicts.items() if told == "slower"]
-        idle = [name for name, told in verdicts.items() if told not in ("faster", "slower")]
-        if slower:
-            found.append(f"{more} threads are slower than {few} for {', '.join(slower)}")
-        if idle:
-            names = ", ".join(idle)
-            found.append(f"{more} threads were not shown to be faster than {few} for {names}")
+        sentences += _describe_step(few, more, verdicts)
     for one, other in pairwise(experiments):
         upwards = verdict((one, first), (other, first)) == "faster"
         slow, fast = (one, other) if upwards else (other, one)
-        if verdict((slow, first), (fast, first)) != "faster":
-            continue
-        for count in larger:
-            if verdict((slow, count), (fast, count)) == "faster":
-                continue
-            if verdict((fast, count), (slow, count)) == "faster":
-                found.append(f"from {count} threads on, {slow} is faster than {fast}")
-                break
-        for count in larger:
-            if verdict((fast, first), (slow, count)) == "faster":
-                found.append(f"{slow} with {count} threads is faster than {fast} with {first}")
-                break
-    return found
+        if verdict((slow, first), (fast, first)) == "faster":
+            sentences += _describe_overtaking(slow, fast, counts, verdict)
+    return sentences
+
+
+def _describe_step(few: int, more: int, verdicts: Mapping[str, str]) -> Iterator[str]:
+    """What a step to more threads does not make faster, given the verdict of each experiment."""
+    slower = [name for name, verdict in verdicts.items() if verdict == "slower"]
+    idle = [name for name, verdict in verdicts.items() if verdict not in ("faster", "slower")]
+    if slower:
+        yield f"{more} threads are slower than {few} for {', '.join(slower)}"
+    if idle:
+        yield f"{more} threads were not shown to be faster than {few} for {', '.join(idle)}"
+
+
+def _describe_overtaking(
+    slow: str, fast: str, counts: Sequence[int], verdict: Callable[[_Setup, _Setup], str]
+) -> Iterator[str]:
+    """Where the slower of two experiments overtakes the other one."""
+    first, *larger = counts
+    for count in larger:
+        if verdict((fast, count), (slow, count)) == "faster":
+            yield f"from {count} threads on, {slow} is faster than {fast}"
+            break
+    for count in larger:
+        if verdict((fast, first), (slow, count)) == "faster":
+            yield f"{slow} with {count} threads is faster than {fast} with {first}"
+            break
 
 
 def price_threads(latencies: pd.DataFrame, plan: Plan, experiments: Sequence[str]) -> list[str]:

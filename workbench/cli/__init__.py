@@ -54,6 +54,7 @@ def _run(arguments: list[str]) -> NoReturn:
         with warnings.catch_warnings():
             if DEBUG not in arguments:  # commands report problems as lines of their own
                 warnings.showwarning = _show_warning
+                warnings.simplefilter("default", plugin.PluginWarning)
                 os.environ.setdefault("PYTHONWARNINGS", "ignore")  # of child processes
             sys.exit(workbench.main(arguments, "workbench", standalone_mode=False) or 0)
     except click.ClickException as error:

@@ -206,8 +206,7 @@ def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int, tar
 def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Output:
     """Convert an ETDump to another format; prints the files.
 
-    With --to model-explorer, ETDUMP may be the folder of a run: times of both sides, and speed-ups,
-    as node data for graphs that Model Explorer makes of its .pte and .etrecord.
+    A format of a plug-in, such as model-explorer, may take the folder of a run.
     """
     from workbench.convert import export_trace, find_format
 

@@ -1,25 +1,26 @@
-"""The playbooks below ``workbench/skills``: each a task with its commands and checks."""
+"""The playbooks below ``workbench/skills``, and plug-ins': each a task with commands and checks."""
 
 import re
 from importlib import resources
 
 import click
 
+from workbench import plugin
 from workbench.cli.options import Output, command
 from workbench.errors import unknown_name
 
 
 def read_skills() -> dict[str, dict[str, str]]:
     """All playbooks by name, in order: Markdown whose ``sh`` blocks can be run as they are."""
-    folders = sorted(path.name for path in _ROOT.iterdir() if (path / "SKILL.md").is_file())
-    texts = {name: (_ROOT / name / "SKILL.md").read_text() for name in folders}
+    files = {path.name: path / "SKILL.md" for path in _ROOT.iterdir()}
+    texts = {name: file.read_text() for name, file in files.items() if file.is_file()}
     return {
         name: {
             "name": name,
             "description": re.findall(r"^description: (.+)$", text, re.MULTILINE)[0],
             "text": text,
         }
-        for name, text in texts.items()
+        for name, text in sorted((texts | plugin.collect("playbooks")).items())
     }
 
 

@@ -79,9 +79,8 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     """Export MODEL to a .pte.
 
     MODEL is a registered name, path/to/file.py:NAME, the folder of one model of Arm's profiling
-    kit, executorch:NAME (a model definition of its wheel), torchvision:NAME, timm:NAME, or llm:NAME
-    (llm:params.json), which takes settings: llm:smollm2_135m,layers=4. An up-to-date export is
-    reused.
+    kit, executorch:NAME (a model definition of its wheel), torchvision:NAME, timm:NAME, or a name
+    with the prefix of a plug-in, such as llm:smollm2_135m,layers=4. An up-to-date export is reused.
 
     Operators that were not delegated, and differences from the outputs of the PyTorch model, are
     listed on stderr.

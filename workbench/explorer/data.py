@@ -95,7 +95,7 @@ def explorer_data(source: Run | Comparison, projections: Sequence[Projection] = 
     for projection in projections:
         label = projection.measurement.label
         if label not in labels:
-            hint = "wb.explore(run, projections=[wb.project(run)])"
+            hint = "project a side of this run"
             raise UsageError("is no projection of a side of this run", where=run.path, hint=hint)
         m = measurements[place := labels.index(label)]
         side, ab = projection.draw(tables[_program_of(m)])

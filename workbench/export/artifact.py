@@ -372,8 +372,8 @@ def list_problems(export: Export) -> list[str]:
         ratio = "" if known is None else f"SQNR {known:.1f} dB; "
         layers = [f"{n.module or 'the model'} ({n.own_db:.1f} dB)" for n in export.noise[:3]]
         found.append(
-            f"{ratio}most quantisation noise enters in {', '.join(layers)}: --module-dtype "
-            "LAYER=fp32 keeps a layer in floating point, and `workbench optimize` chooses which"
+            f"{ratio}most quantisation noise enters in {', '.join(layers)}: "
+            "--module-dtype LAYER=fp32 keeps a layer in floating point"
         )
     return found
 

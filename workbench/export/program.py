@@ -207,7 +207,7 @@ def bind_constants(
         return module, args, kwargs
 
     class Bound(torch.nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.model = module
 

@@ -90,8 +90,8 @@ def load_model(
     Parameters
     ----------
     spec
-        A registered name, ``executorch:NAME``, ``timm:NAME``, ``torchvision:NAME``, ``llm:NAME`` or
-        ``llm:params.json`` (a language model, with settings such as ``,layers=4,sdpa=0``), or
+        A registered name, ``executorch:NAME``, ``timm:NAME``, ``torchvision:NAME``, a name with the
+        prefix of a plug-in (of language models, ``llm:smollm2_135m,layers=4``), or
         ``path/to/file.py:NAME`` (the folder, for a package). In a file, ``NAME`` is an
         `EagerModelBase`-like class, an ``nn.Module`` class whose constructor needs no arguments, an
         instance of either, or a function that returns one. An ``nn.Module`` finds its inputs in
@@ -128,43 +128,60 @@ def load_model(
             hint = "give the module itself"
             raise UsageError("has its name and inputs already", where=spec.name, hint=hint)
         return spec
+    load: Callable[[Callable[..., LoadedModel]], LoadedModel]
     if isinstance(spec, nn.Module):
-        source, label = forward_line(spec) or type(spec).__module__, type(spec).__name__
-    elif not isinstance(spec, str):
+        load, label = partial(_load_module, spec), type(spec).__name__
+    else:
+        model = _parse_spec(spec)
+        load, label = partial(_load_named, model), model.label
+    with PROCESS_LOCK, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return load(partial(_prepare, name or label, weights=state_dict, given=inputs))
+
+
+def _parse_spec(spec: object) -> registry.ModelName:
+    """What the name of a model says; `UsageError` if it is no name, or nothing has it."""
+    if not isinstance(spec, str):
         hint = "give an nn.Module, a name or path/to/file.py:NAME"
         if isinstance(spec, type) and issubclass(spec, nn.Module):
             hint = f"give an instance: {spec.__name__}(...)"
         raise UsageError(f"a {type(spec).__name__} is no model", hint=hint)
-    else:
-        wanted = registry.parse_name(spec)
-        source, label = "", wanted.label
-        if not wanted.library and not wanted.file and wanted.name not in registry.list_models():
-            if (meant := registry.restore_name(wanted.name)) != wanted.name:
-                raise UsageError(f"unknown model {wanted.name!r}", hint=f"did you mean {meant}?")
-            raise unknown_name("model", wanted.name, [*registry.list_models(), registry.FILE_FORM])
-    prepare = partial(_prepare, name or label, weights=state_dict, given=inputs)
+    model = registry.parse_name(spec)
+    if not model.library and not model.file and model.name not in registry.list_models():
+        meant = registry.restore_name(model.name)
+        if meant != model.name:
+            raise UsageError(f"unknown model {model.name!r}", hint=f"did you mean {meant}?")
+        raise unknown_name("model", model.name, [*registry.list_models(), registry.FILE_FORM])
+    return model
 
-    with PROCESS_LOCK, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        if isinstance(spec, nn.Module):
-            with _explain_errors("cannot be copied", source):
-                own = copy.deepcopy(spec)
-            return prepare(own, source=source)
-        if registry.is_prefix(wanted.library):
-            define = plugin.find("models", wanted.library)
-            with silent_stderr():  # the logs of the operators' libraries
-                return prepare(define(wanted.name))
-        if wanted.library == "executorch":
-            with _find_upstream(wanted.name) as upstream:
-                return prepare(upstream)
-        if not wanted.file:
-            return prepare(
-                _find_in_library(wanted) if wanted.library else registry.find_model(wanted.name)
-            )
-        with _siblings_importable(wanted.file.parent):
-            namespace = run_file(wanted.file)
-            thing = _pick(namespace, wanted.file, wanted.name)
-            return prepare(thing, namespace, source=shown_path(wanted.file))
+
+def _load_module(module: nn.Module, prepare: Callable[..., LoadedModel]) -> LoadedModel:
+    """A copy of a module of the user's."""
+    source = forward_line(module) or type(module).__module__
+    with _explain_errors("cannot be copied", source):
+        copied = copy.deepcopy(module)
+    return prepare(copied, source=source)
+
+
+def _load_named(model: registry.ModelName, prepare: Callable[..., LoadedModel]) -> LoadedModel:
+    """A model of a plug-in, of a library, registered, or of a file."""
+    if registry.is_prefix(model.library):
+        define = plugin.find("models", model.library)
+        if define is None:
+            raise WorkbenchError("its plug-in failed", where=model.name, hint="workbench doctor")
+        with silent_stderr():  # the logs of the operators' libraries
+            return prepare(define(model.name))
+    if model.library == "executorch":
+        with _find_upstream(model.name) as upstream:
+            return prepare(upstream)
+    if model.library:
+        return prepare(_find_in_library(model))
+    if not model.file:
+        return prepare(registry.find_model(model.name))
+    with _siblings_importable(model.file.parent):
+        namespace = run_file(model.file)
+        thing = _pick(namespace, model.file, model.name)
+        return prepare(thing, namespace, source=shown_path(model.file))
 
 
 @contextlib.contextmanager

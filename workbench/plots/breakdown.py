@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -320,7 +321,7 @@ def plot_bottlenecks(
     return figure
 
 
-def _draw_row(axis: Axes, place: int, row, e2e: float) -> None:
+def _draw_row(axis: Axes, place: int, row: Any, e2e: float) -> None:
     color = style.color_of(row.name) if row.level == "category" else style.PLAIN
     style.draw_bar(axis, place, e2e - row.free_ms, color, left=row.free_ms, height=0.6, alpha=0.6)
     if math.isfinite(row.free_low):

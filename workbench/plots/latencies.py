@@ -1,6 +1,7 @@
 """Measured latencies: as a distribution, and in the order of measurement."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,12 +50,12 @@ def plot_latencies(source: Run | Measurement) -> Chart:
     return figure
 
 
-def _times(latencies: pd.DataFrame, entry) -> np.ndarray:
+def _times(latencies: pd.DataFrame, entry: Any) -> np.ndarray:
     same = (latencies["experiment"] == entry.experiment) & (latencies["threads"] == entry.threads)
     return pick_timed(latencies[same])[entry.clock].to_numpy() / 1e6
 
 
-def _draw_row(axis: Axes, row: int, values: np.ndarray, entry) -> None:
+def _draw_row(axis: Axes, row: int, values: np.ndarray, entry: Any) -> None:
     spread = np.random.default_rng(0).uniform(-0.3, 0.3, values.size)
     axis.scatter(values, row + spread, s=7, color=style.SERIES[0], alpha=0.35, linewidths=0,
                  rasterized=True, label=entry.experiment)  # fmt: skip

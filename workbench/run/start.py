@@ -1,6 +1,6 @@
 """Start the runner of an experiment."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,14 +33,7 @@ def start_runner(
         flags += ["--isa_off", ",".join(experiment.isa_off)]
     if phase.method:
         flags += ["--method_name", phase.method]
-    sets, paths_of = (*phase.before, phase.inputs), recorder.inputs[experiment.name]
-    for number, (tensors, paths) in enumerate(zip(sets, paths_of, strict=True)):
-        flags += ["--then"] * (number > 0)
-        for path in paths:
-            flags += ["--inputs", target.push(path)]
-        if phase.name or any(tensor.dynamic for tensor in tensors):
-            for tensor in tensors:
-                flags += ["--input_shape", "x".join(map(str, tensor.shape))]
+    flags += _list_inputs(recorder, experiment)
     if cores := experiment.cpu_affinity or (() if core is None else (core,)):
         flags += ["--cpus", ",".join(map(str, cores))]
     flags += experiment.extra_args
@@ -49,6 +42,20 @@ def start_runner(
             recorder.weights[experiment.name] = write_weights(recorder, experiment, runner, flags)
         flags += ["--weight_cache", recorder.weights[experiment.name]]
     return open_runner(runner, [*flags, *more], timeout_s=plan.timeout_s)
+
+
+def _list_inputs(recorder: RunRecorder, experiment: Experiment) -> Iterator[str]:
+    """The flags of an experiment's inputs, and of those that prepare it."""
+    phase, target = recorder.run.plan.phase_of(experiment), recorder.runner.target
+    sets, paths_of = (*phase.before, phase.inputs), recorder.inputs[experiment.name]
+    for number, (tensors, paths) in enumerate(zip(sets, paths_of, strict=True)):
+        if number:
+            yield "--then"
+        for path in paths:
+            yield from ("--inputs", target.push(path))
+        if phase.name or any(tensor.dynamic for tensor in tensors):
+            for tensor in tensors:
+                yield from ("--input_shape", "x".join(map(str, tensor.shape)))
 
 
 def write_weights(

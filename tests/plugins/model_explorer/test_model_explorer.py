@@ -1,10 +1,12 @@
 """Node data for Model Explorer: every time once, at nodes that the adapters' graphs have."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+from hostile_run import make_hostile
 from recorded import recorded
 
 import workbench as wb
@@ -146,3 +148,17 @@ def test_the_adapters_graphs_have_all_nodes(model, tmp_path, monkeypatch):
             assert sum(len(graph["results"]) for graph in data.values()) > 3
             for name, graph in data.items():
                 assert set(graph["results"]) <= graphs[name]
+
+
+def test_names_of_strangers_stay_text_in_one_folder(tmp_path):
+    out = tmp_path / "out"
+    files = wb.export_trace(make_hostile(tmp_path / "run"), "model-explorer", out=out)
+    assert files
+    for path in files:
+        assert path.parent == out
+        assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", path.read_text())
+
+
+def test_a_wrong_format_is_told_of_this_one(cli):
+    err = cli("trace", "x.etdump", "--to", "json")[2]
+    assert "unknown format 'json' -> valid: csv, model-explorer, perfetto" in err

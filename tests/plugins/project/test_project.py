@@ -264,3 +264,21 @@ def test_a_projection_has_the_times_of_its_frame_and_no_verdict():
     assert all(row["outcome"] == "projected" for row in ab["categories"])
     with pytest.raises(wb.WorkbenchError, match="no projection of a side of this run"):
         wb.explore(recorded("toy_cnn"), projections=[projection])
+
+
+def test_a_projection_has_the_parts_of_the_latency():
+    run = recorded()
+    projections = [wb.project(run["avx512_off"], device="m4-like")]
+    sides = read_data(run, projections=projections)["measurements"]
+    (side,) = (side for side in sides if "projected" in side)
+    for parts in (side["mean_ms"], [row["mean_ms"] for row in side["categories"]]):
+        times = [time for time in parts if time is not None]
+        assert sum(times) == pytest.approx(side["latency"]["latency"], rel=1e-6)
+        assert max(times) <= side["latency"]["latency"]
+
+
+def test_its_commands_are_completed(cli, monkeypatch):
+    monkeypatch.setenv("_WORKBENCH_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "workbench pro")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert cli()[1] == "plain,profile\nplain,project\n"

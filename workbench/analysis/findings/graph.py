@@ -192,7 +192,7 @@ def find_logits(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
             Gain(spent.ms - rest, max(0.0, spent.low - 2 * rest), spent.high - spent.ms / tokens),
             keys,
             "compute the logits of the last token only",
-            "workbench export llm:NAME,logits=0  # upstream: generate_full_logits=False",
+            "self.output(x[:, -1:])  # upstream's exporter: debug.generate_full_logits=False",
         )
 
 
@@ -208,7 +208,7 @@ def find_head(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
                 keys,
                 "check that no layers were left out, which makes the head's share larger; then "
                 "quantise the head, use a smaller vocabulary, or draft tokens with a smaller model",
-                "workbench profile llm:NAME,layers=0 --dtype 8da4w  # all layers, and an int4 head",
+                commands.command(m, "profile", dtype="8da4w"),
             )
 
 

@@ -48,6 +48,7 @@ def compute_in_single(graph: Graph, dtype: str, lacking: frozenset[str]) -> None
 def _widen(
     graph: Graph, node: Node, dtype: str, lacking: frozenset[str], widened: dict[int, int]
 ) -> bool:
+    """Let a node that lacks a type compute in single precision; returns whether it changed."""
     inputs = [graph.values[value] for value in node.inputs]
     outputs = [graph.values[value] for value in node.outputs]
     if node.is_unary("Convert") and dtype in (inputs[0].dtype, outputs[0].dtype):
@@ -57,7 +58,14 @@ def _widen(
     if not follows and (node.kind in _MOVING or not lacks):
         return False
     changed = any(tensor.dtype == dtype for tensor in (*inputs, *outputs))
-    for place, tensor in enumerate(outputs):
+    _widen_outputs(graph, node, dtype)
+    _widen_inputs(graph, node, dtype, widened)
+    return changed
+
+
+def _widen_outputs(graph: Graph, node: Node, dtype: str) -> None:
+    """Make the results wide; what leaves the graph is converted back."""
+    for place, tensor in enumerate([graph.values[value] for value in node.outputs]):
         if tensor.dtype != dtype:
             continue
         if not tensor.external:
@@ -69,7 +77,11 @@ def _widen(
         for reader in graph.nodes:
             reader.inputs = replace(reader.inputs, tensor.id, wide.id)
         _append_conversion(graph, wide.id, tensor.id, node)
-    for place, tensor in enumerate(inputs):
+
+
+def _widen_inputs(graph: Graph, node: Node, dtype: str, widened: dict[int, int]) -> None:
+    """Read wide tensors, each of which is converted once."""
+    for place, tensor in enumerate([graph.values[value] for value in node.inputs]):
         if tensor.dtype != dtype:
             continue
         if tensor.id not in widened:
@@ -79,7 +91,6 @@ def _widen(
             if not tensor.constant:
                 _append_conversion(graph, tensor.id, wide.id, node)
         node.inputs[place] = widened[tensor.id]
-    return changed
 
 
 def _append_conversion(graph: Graph, source: int, result: int, node: Node) -> None:

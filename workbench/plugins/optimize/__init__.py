@@ -26,4 +26,5 @@ PLUGIN = Plugin(
             "variants of a run",
         ),
     ),
+    notebooks=("12_optimize.ipynb",),
 )

@@ -9,5 +9,6 @@ PLUGIN = Plugin(
         "eager": f"{_HERE}:EAGER",
         "onnx": f"{_HERE}:ONNX",
         "openvino": f"{_HERE}:OPENVINO",
-    }
+    },
+    notebooks=("16_other_runtimes.ipynb",),
 )

@@ -158,6 +158,15 @@ def _describe_onnx(
     return origins, numbers, modules
 
 
+def _list_readers(nodes: Sequence[Any]) -> Mapping[str, set[int]]:
+    """The nodes that read each value."""
+    readers: dict[str, set[int]] = defaultdict(set)
+    for n, node in enumerate(nodes):
+        for name in node.input:
+            readers[name].add(n)
+    return readers
+
+
 def _describe_fusion(
     path: Path, nodes: Sequence[Any], numbers: Sequence[tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
@@ -177,11 +186,7 @@ def _describe_fusion(
         fused = onnx.load(f"{folder}/model.onnx", load_external_data=False).graph.node
     by_name = {node.name: n for n, node in enumerate(nodes)}
     producer = {output: n for n, node in enumerate(nodes) for output in node.output}
-    readers: dict[str, set[int]] = defaultdict(set)
-    for n, node in enumerate(nodes):
-        for name in node.input:
-            readers[name].add(n)
-
+    readers = _list_readers(nodes)
     owner: dict[int, str] = {}
     parts: dict[str, list[int]] = {}
     for node in fused:

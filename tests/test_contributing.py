@@ -1,0 +1,66 @@
+"""CONTRIBUTING: its map is that of the house, and what it says of additions was tried."""
+
+import difflib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import house
+import pytest
+from additions import ADDITIONS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "CONTRIBUTING.md"
+TEXT = PAGE.read_text()
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of the package, with links to its data."""
+    hidden = shutil.ignore_patterns("__pycache__", "node_modules")
+    shutil.copytree(ROOT / "workbench", tmp_path / "workbench", symlinks=True, ignore=hidden)
+    for folder in ("data", "notebooks"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    return tmp_path
+
+
+def apply(addition, package):
+    """Make the edits; returns how many lines were added or changed."""
+    count = 0
+    for name, edits in {**addition.edits, **dict.fromkeys(addition.new, ())}.items():
+        path = package / name
+        before = path.read_text() if path.exists() else ""
+        after = addition.new.get(name, before)
+        for old, new in edits:
+            assert after.count(old) >= 1, f"{name}: {old}"
+            after = after.replace(old, new, 1)
+        path.write_text(after)
+        lines = difflib.ndiff(before.splitlines(), after.splitlines())
+        count += sum(line.startswith("+ ") for line in lines)
+    return count
+
+
+def run(copy, code):
+    environment = {**os.environ, "PYTHONPATH": str(copy), "MPLBACKEND": "agg"}
+    line = [sys.executable, "-P", "-c", code]
+    return subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ADDITIONS)
+def test_an_addition_takes_the_files_and_lines_that_the_page_states(copy, name):
+    addition = ADDITIONS[name]
+    assert run(copy, addition.shown_by).returncode != 0
+    lines = apply(addition, copy / "workbench")
+    files = ", ".join(f"`{file}`" for file in sorted({*addition.edits, *addition.new}))
+    assert f"| {name} | {files} | {lines} |" in TEXT
+    done = run(copy, addition.shown_by)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_map_is_that_of_the_house():
+    tables = re.findall(r"(?:^\|.*\n)+", TEXT, re.M)
+    assert house.describe_map(ROOT) in tables, "python tests/house.py --map"

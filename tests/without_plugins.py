@@ -1,0 +1,80 @@
+"""Copies without plug-ins: the core works without any, and each plug-in without each other one.
+
+    python3 dev.py plugins [core | NAME]...
+
+From a copy without a plug-in, its folder, its tests, its page and its notebooks are deleted. In the
+copy without any, the fast tests pass, and toy_cnn is profiled and reported; in that without one,
+the fast tests of the others and of plug-ins in general pass. Prints a table; exits 1 on failure.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from workbench.plugin import list_plugins
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = "core"
+TESTS = ("-m", "pytest", "-q", "--numprocesses=2", "--dist=loadfile", "-p", "no:cacheprovider")
+OF_PLUGINS = ("tests/plugins", "tests/test_plugins.py")
+PROFILE = ("-m", "workbench", "profile", "toy_cnn", "--runs", "4", "--processes", "2")
+REPORTED = "import glob; [report] = glob.glob('out_toy_cnn/runs/*/report.html')"
+#: What a copy does without: environments, caches, what was built.
+HIDDEN = shutil.ignore_patterns(
+    *(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "build"),
+    *("*.egg-info", "node_modules"),
+)
+
+
+def main(chosen: list[str]) -> int:
+    names = [CORE, *list_plugins()]
+    if unknown := set(chosen) - set(names):
+        print(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(names)}", file=sys.stderr)
+        return 2
+    print("| without | seconds | tests | result |\n| --- | ---: | ---: | --- |", flush=True)
+    return max(try_without(name) for name in chosen or names)
+
+
+def try_without(name: str) -> int:
+    """Run the tests of a copy without a plug-in, or without any; returns whether one failed."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(shutil.copytree(ROOT, Path(folder) / "copy", symlinks=True, ignore=HIDDEN))
+        for plugin in list_plugins() if name == CORE else [name]:
+            delete_plugin(copy, plugin)
+        runs = [run(copy, *TESTS, *(() if name == CORE else OF_PLUGINS))]
+        if name == CORE:
+            runs += [run(copy, *PROFILE), run(copy, "-c", REPORTED)]
+    failed = any(done.returncode for done in runs)
+    passed = re.findall(r"(\d+) passed", runs[0].stdout) or ["0"]
+    result = "failed" if failed else "passed"
+    seconds = time.monotonic() - start
+    print(f"| {name} | {seconds:.0f} | {passed[-1]} | {result} |", flush=True)
+    if failed:
+        print("".join(done.stdout[-6000:] + done.stderr[-2000:] for done in runs), file=sys.stderr)
+    return int(failed)
+
+
+def delete_plugin(copy: Path, name: str) -> None:
+    """Delete what belongs to a plug-in."""
+    shutil.rmtree(copy / "workbench" / "plugins" / name)
+    shutil.rmtree(copy / "tests" / "plugins" / name)
+    (copy / "data" / "docs" / "plugins" / f"{name}.md").unlink()
+    for notebook in list_plugins()[name].notebooks:
+        (copy / "notebooks" / notebook).unlink()
+
+
+def run(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python on a copy."""
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    line = [sys.executable, *arguments]
+    return subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
