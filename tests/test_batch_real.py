@@ -1,5 +1,6 @@
 """Whole batches, as a person starts them: killed, starved and crowded."""
 
+import json
 import os
 import resource
 import shutil

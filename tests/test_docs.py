@@ -133,7 +133,7 @@ ELSEWHERE = {
     "workbench mcp": "does not end",
     "configs/mac.json": "needs the kit; see test_config.py",
     "speaks.pte": "needs three models; see test_language_models.py",
-    "--dask": "needs dask",
+    "--dask": "takes minutes; see test_batch_real.py",
 }
 #: Options that shorten a command; the last one counts.
 SHORTER = {"workbench optimize": " --budget 2m"}
