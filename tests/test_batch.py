@@ -302,7 +302,7 @@ def test_a_failure_takes_no_other_cell_with_it(conv_pte, cli, tmp_path):
     models = ", ".join(f"'my.py:{name}'" for name in names)
     path.write_text(f"{path.read_text()}models: [{models}]\nexport_limit_s: 45\n")
     code, _, err = cli("batch", path, "--out", "out")
-    assert code == 1 and "Traceback" not in err
+    assert code == 1 and "Traceback" not in err, err
     record = json.loads((tmp_path / "out" / PORTFOLIO).read_text())
     cells = {cell["label"]: cell for cell in record["cells"]}
     assert {name: cell["state"] for name, cell in cells.items()} == {

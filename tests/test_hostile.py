@@ -143,14 +143,12 @@ def test_a_name_that_is_too_long_for_a_file_is_one_line(tmp_path):
         wb.load_model(f"{tmp_path}/model.py:Net")
 
 
-@pytest.mark.parametrize("place", ["../../../../escaped", "{}/escaped"])
-def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch, place):
+def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch):
     import fsspec
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     files = fsspec.filesystem("memory")
-    evil = f"/elsewhere/portfolio.json/{place.format(tmp_path)}"
-    files.pipe(evil, b"{}")
+    files.pipe("/elsewhere/portfolio.json/../../../../escaped", b"{}")
     try:
         with pytest.raises(wb.WorkbenchError, match=r"memory://elsewhere: has a file '.*escaped'"):
             matrix = tmp_path / "x.yaml"

@@ -252,6 +252,7 @@ def count_starts(task: Task, note: Path) -> Iterator[None]:
     """
     limit_s, start = task.matrix.export_limit_s, f"{task.batch} {task.stage}\n"
     earlier = note.read_text(errors="replace") if note.exists() else ""
+    note.unlink(missing_ok=True)
     if start in earlier and TIMEOUT in earlier:
         error = WorkbenchError(f"took longer than {limit_s:g} s", hint="its log has the traceback")
         error.add_note(earlier)
@@ -370,7 +371,7 @@ def start_cluster(count: int, devices: Sequence[str]) -> SpecCluster:
     for number in range(count):
         resources = {resource_of(device): 1 for device in devices[number::count]}
         workers[number] = {"cls": Nanny, "options": {**options, "resources": resources}}
-    scheduler = {"cls": Scheduler, "options": {**place, "port": 0}}
+    scheduler = {"cls": Scheduler, "options": {**place, "port": 0, "dashboard_address": ":0"}}
     return SpecCluster(workers, scheduler, silence_logs=logging.CRITICAL)
 
 
