@@ -300,7 +300,7 @@ def test_a_failure_takes_no_other_cell_with_it(conv_pte, cli, tmp_path):
     (tmp_path / "my.py").write_text(BROKEN)
     names = ("Raises", "Exits", "Dies", "Hangs")
     models = ", ".join(f"'my.py:{name}'" for name in names)
-    path.write_text(f"{path.read_text()}models: [{models}]\nexport_limit_s: 45\n")
+    path.write_text(f"{path.read_text()}models: [{models}]\nexport_limit_s: 90\n")
     code, _, err = cli("batch", path, "--out", "out")
     assert code == 1 and "Traceback" not in err, err
     record = json.loads((tmp_path / "out" / PORTFOLIO).read_text())
@@ -311,7 +311,7 @@ def test_a_failure_takes_no_other_cell_with_it(conv_pte, cli, tmp_path):
     }
     assert "<b>no such thing</b>" in cells["Raises"]["error"]
     assert "the worker process died 2 times" in cells["Dies"]["error"]
-    assert "export failed: took longer than 45 s" in cells["Hangs"]["error"]
+    assert "export failed: took longer than 90 s" in cells["Hangs"]["error"]
     assert "in forward" in (tmp_path / "out" / "logs" / "Hangs_fp32_host_none.log").read_text()
     assert f"retry: workbench batch {path} --out out --only Raises/fp32/host/none" in err
     page = (tmp_path / "out" / "index.html").read_text()

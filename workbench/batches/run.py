@@ -313,7 +313,7 @@ def report_cell(task: Task, progress: Progress) -> dict[str, Any]:
     run = open_run(task.storage.folder / name)
     if not is_reported(run.path, notebook):
         write_artifacts(run)
-        make_report(run, notebook=notebook, progress=progress)
+        make_report(run, notebook=notebook)
         task.storage.send(name)
     checks = validate_run(run)
     failures = checks[checks["status"] == "fail"]
