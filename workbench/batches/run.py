@@ -14,7 +14,6 @@ import traceback
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,12 +173,12 @@ class Batch:
 
     def finish(self, stage: str, cell: Cell, future: Future) -> Cell:
         """The cell after a stage."""
+        if future.cancelled():
+            hint = "start it, and run the same command again to resume"
+            raise TargetError("the Dask scheduler is gone", hint=hint)
         error = future.exception()
         if not error:
             return replace(cell, **future.result())
-        if isinstance(error, CancelledError):
-            hint = "start it, and run the same command again to resume"
-            raise TargetError("the Dask scheduler is gone", hint=hint)
         text = f"{stage} failed: {' '.join(f'{error}'.split()) or type(error).__name__}"
         if isinstance(error, TraceError):
             text += f"; to measure again, delete {self.storage.folder / cell.run}"
