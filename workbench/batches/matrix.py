@@ -12,13 +12,13 @@ from typing import Any
 from workbench.errors import UsageError, unknown_name
 from workbench.export.precision import BACKENDS, DTYPES
 from workbench.export.program import SUFFIXES, open_program
-from workbench.export.runtimes import check_side
 from workbench.models.registry import list_models, parse_name
 from workbench.options import RUNTIMES, ExportOptions, MeasureOptions
 from workbench.records.codec import structure
 from workbench.records.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
 from workbench.records.runs import LADDER_TOGGLE
 from workbench.run.isa import TOGGLES
+from workbench.run.sides import check_side
 from workbench.run.targets import TARGETS
 from workbench.store import read_yaml, safe_name, stem_of
 
