@@ -117,6 +117,15 @@ def test_a_batch_that_cannot_begin_is_one_line(cli, matrix, monkeypatch, tmp_pat
     assert "Dask is not installed" in err and "install distributed" in err
 
 
+def test_without_semaphores_a_batch_says_what_to_mount(matrix, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise FileNotFoundError(2, "No such file or directory")  # as sem_open without /dev/shm
+
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", refuse)
+    with pytest.raises(wb.WorkbenchError, match="cannot start workers: .*mount /dev/shm"):
+        wb.batch(matrix(), out=tmp_path / "out")
+
+
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 64])
 def test_a_dask_address_of_another_program_is_one_line(cli, matrix, answer, monkeypatch):
     monkeypatch.setattr("workbench.batches.run.CONNECT_S", 0.2)

@@ -44,6 +44,7 @@ ATTACKS = {
     "optimize killed and resumed": "kill_inside_a_measurement or interruption_loses_nothing",
     "cache: truncated, garbage, of another user": "damaged_cache or cache_of_another_user",
     "folders that may only be read": "cannot_be_written",
+    "no /dev/shm": "without_semaphores",
     "model: leaves the folder, prints, closes streams": "disturbs_neither or moves_no_notebook",
     "model: threads and exit handlers that stay": "does_not_hold_the_command",
     "model: functions of PyTorch that it breaks": "broken_function_of_torch",

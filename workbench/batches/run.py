@@ -341,13 +341,16 @@ def open_client(jobs: int, devices: Sequence[str], dask: str) -> Iterator[Client
     if count and kind == LOCAL and not (count.isdecimal() and 1 <= int(count) <= 256):
         raise UsageError("bad number of workers", where=f"--dask {dask}", hint="local:2")
     with contextlib.ExitStack() as stack:
-        cluster: str | SpecCluster = dask
-        if kind in ("", LOCAL):
-            stack.enter_context(config.set(SETTINGS))
-            cluster = stack.enter_context(start_cluster(int(count or jobs), devices))
         try:
+            cluster: str | SpecCluster = dask
+            if kind in ("", LOCAL):
+                stack.enter_context(config.set(SETTINGS))
+                cluster = stack.enter_context(start_cluster(int(count or jobs), devices))
             client = stack.enter_context(Client(cluster, timeout=CONNECT_S))
         except Exception as error:  # whatever parsing the answer of another program raises
+            if kind in ("", LOCAL):
+                hint = "mount /dev/shm, which has the semaphores of processes"
+                raise WorkbenchError(f"cannot start workers: {error}", hint=hint) from None
             hint = "start one with `dask scheduler`; its address looks like tcp://HOST:8786"
             reason = f"no Dask scheduler answers: {error}"
             raise TargetError(reason, where=dask, hint=hint) from None
