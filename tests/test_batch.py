@@ -122,7 +122,7 @@ def test_without_semaphores_a_batch_says_what_to_mount(matrix, tmp_path, monkeyp
         raise FileNotFoundError(2, "No such file or directory")  # as sem_open without /dev/shm
 
     monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", refuse)
-    with pytest.raises(wb.WorkbenchError, match="cannot start workers: .*mount /dev/shm"):
+    with pytest.raises(wb.WorkbenchError, match=r"cannot start workers: .*mount /dev/shm"):
         wb.batch(matrix(), out=tmp_path / "out")
 
 
