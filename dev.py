@@ -32,8 +32,9 @@ WHEELS = ROOT / "workbench" / "run" / "wheels.txt"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 #: What commands need besides the package; all others need what the tests need.
 EXTRAS = {"demo": [], "docs": ["docs"], "lab": ["lab"], "browser": ["lab", "test"]}
-#: Every seventh file: without it, IPython completes names less well, which a demo does not need.
-ONLY_FOR_COMPLETION = "jedi"
+#: What a demo does not need: of jedi, every seventh file, IPython completes names less well without
+#: it; the others run batches.
+UNUSED = "jedi\ndask\ndistributed"
 #: Options of uv for pip's settings; uv reads neither pip's files nor its variables.
 UV_OPTIONS = {
     "index-url": "--default-index",
@@ -114,7 +115,7 @@ def install(*extras: str) -> None:
     if fresh:
         _create_venv()
     package = f"{ROOT}[{','.join(wanted)}]" if wanted else str(ROOT)
-    _install("-e", package, fresh=fresh, without="" if wanted else ONLY_FOR_COMPLETION)
+    _install("-e", package, fresh=fresh, without="" if wanted else UNUSED)
     STAMP.write_text(f"{_fingerprint()}\n{' '.join(wanted)}")
 
 
@@ -288,7 +289,7 @@ def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> subprocess
 def _install(*arguments: str, fresh: bool = False, without: str = "") -> None:
     """Install with uv, which checks hashes; with pip, which takes longer, where uv fails.
 
-    uv leaves out the package ``without``. Into a ``fresh`` environment, torch comes from PyTorch's
+    uv leaves out the packages ``without``. Into a ``fresh`` environment, torch comes from PyTorch's
     own index if no other has a CPU build.
     """
     pinned = ["--constraint", str(CONSTRAINTS)]

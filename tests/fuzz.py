@@ -47,6 +47,8 @@ import workbench as wb
 from workbench.analysis.attribution import attribute_layers
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.roofline import build_roof
+from workbench.batches.matrix import Cell, read_matrix
+from workbench.batches.page import EMPTY, Portfolio, write_csv
 from workbench.errors import WorkbenchError
 from workbench.export.etrecord import add_etrecord, read_etrecord
 from workbench.export.layers import describe_pte
@@ -54,12 +56,9 @@ from workbench.models import loader
 from workbench.models.inputs import choose_inputs, read_images
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
-from workbench.portfolio.matrix import read_matrix
-from workbench.portfolio.state import read_outcome, write_csv
 from workbench.records.codec import to_json
 from workbench.records.documents import METRICS
 from workbench.records.layers import Layers
-from workbench.records.portfolio import Cell, CellStage, Outcome, Row
 from workbench.records.recipe import Recipe
 from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import write_artifacts
@@ -360,15 +359,12 @@ def save_log(folder: Path) -> list[bytes]:
     return [path.read_bytes()[:20_000] for path in (TESTS / "data" / "xnn_log").glob("*.log")]
 
 
-def make_outcome(folder: Path) -> list[bytes]:
-    """The outcome of a finished cell of a portfolio."""
-    cell = Cell("toy_cnn", "toy_cnn", "fp32", "host", "auto", "toy_cnn_xnnpack_fp32", "k" * 16)
-    stages, files = (CellStage("export", "2026", 1.5),), {"a/x.etdump": "ab"}
-    rows = (
-        Row("on", "native", 1, "cpu", 5, 1.5, 1.4, 1.6, "off", 1.2, 1.1, 1.3, "faster", "GEMM"),
-    )
-    outcome = Outcome(cell, "done", stages, run_dir="out/runs/x", files=files, rows=rows)
-    return [to_json(outcome).encode()]
+def make_portfolio(folder: Path) -> list[bytes]:
+    """The record of a batch with a finished cell."""
+    row = {**EMPTY, "experiment": "on", "threads": 1, "latency_ms": 1.5, "outcome": "faster"}
+    names = ("toy_cnn", "toy_cnn", "fp32", "host", "auto", "toy_cnn_xnnpack_fp32")
+    cell = Cell(*names, state="done", run="out/runs/x", rows=(row,))
+    return [to_json(Portfolio({"models": ["toy_cnn"]}, (cell,), "2026")).encode()]
 
 
 def make_recipe(folder: Path) -> list[bytes]:
@@ -449,10 +445,9 @@ def read_program(path: Path) -> None:
     describe_pte(path.read_bytes(), path)
 
 
-def load_outcome(path: Path) -> None:
-    """Read the outcome of a cell, and list it."""
-    if outcome := read_outcome(path):
-        write_csv([outcome])
+def load_portfolio(path: Path) -> None:
+    """Read the record of a batch, and list its cells."""
+    write_csv(load_record(Portfolio, path).cells)
 
 
 IMAGES = {"png": "PNG", "jpg": "JPEG", "bmp": "BMP", "ppm": "PPM", "webp": "WEBP"}
@@ -464,7 +459,7 @@ KINDS = {
     "run_layers": Kind("layers.json", take("layers.json"), use_run, seconds=SECONDS_RUN),
     "kit": Kind("manifest.json", make_kit, lambda path: wb.open_run(path.parent)),
     "metrics": Kind("m.json", make_metrics, lambda p: load_record(METRICS, p, least=2)),
-    "outcome": Kind("o.json", make_outcome, load_outcome),
+    "portfolio": Kind("p.json", make_portfolio, load_portfolio),
     "ceilings": Kind("c.json", make_ceilings, read_ceilings),
     "recipe": Kind("recipe.yaml", make_recipe, load_recipe),
     "matrix": Kind("m.yaml", lambda _: [MATRIX.read_bytes()], read_matrix),

@@ -9,7 +9,7 @@ import pytest
 
 import workbench as wb
 from workbench.frames import format_ms
-from workbench.portfolio.combined import describe_combined
+from workbench.report.combined import describe_combined
 
 READY, TRAINED = str(wb.sample_run("Ready")), str(wb.sample_run("AsTrained"))
 

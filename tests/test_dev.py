@@ -105,7 +105,7 @@ def test_a_command_adds_what_it_needs(dev, finished):
 def test_changed_pins_start_from_a_new_venv(dev, finished):
     dev.STAMP.write_text("another fingerprint\nlab test")
     dev.install()
-    assert finished == ["venv", f"{ROOT} without {dev.ONLY_FOR_COMPLETION}"]
+    assert finished == ["venv", f"{ROOT} without {dev.UNUSED}"]
     dev.install("test")
     assert finished[-1] == f"{ROOT}[test]"
 

@@ -136,7 +136,7 @@ ELSEWHERE = {
     "workbench mcp": "does not end",
     "configs/mac.json": "needs the kit; see test_config.py",
     "speaks.pte": "needs three models; see test_language_models.py",
-    "--dask": "needs dask",
+    "--dask": "takes minutes; see test_batch_real.py",
     "m4-like": "needs a run of one thread on a CPU that it covers; see test_project.py",
 }
 if not is_prefix("llm"):

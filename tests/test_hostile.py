@@ -143,13 +143,12 @@ def test_a_name_that_is_too_long_for_a_file_is_one_line(tmp_path):
         wb.load_model(f"{tmp_path}/model.py:Net")
 
 
-@pytest.mark.parametrize("place", ["../../../../escaped", "{}/escaped"])
-def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch, place):
-    fsspec = pytest.importorskip("fsspec", reason="fsspec, an extra, is not installed")
+def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch):
+    import fsspec
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     files = fsspec.filesystem("memory")
-    evil = f"/elsewhere/cells/{place.format(tmp_path)}"
-    files.pipe(evil, b"{}")
+    files.pipe("/elsewhere/portfolio.json/../../../../escaped", b"{}")
     try:
         with pytest.raises(wb.WorkbenchError, match=r"memory://elsewhere: has a file '.*escaped'"):
             matrix = tmp_path / "x.yaml"
@@ -323,13 +322,12 @@ def test_pages_have_no_control_characters(tmp_path):
     assert not re.search('(src|href)="?(http|javascript)', mistune.html(pages[1]))
 
 
-@pytest.mark.slow
-def test_errors_are_no_formulas_in_a_table(tmp_path, cli):
-    (tmp_path / "=x.py").write_text("raise SystemExit")
-    (tmp_path / "x.yaml").write_text('models: "=x.py:Net"\n')
-    code, _, _ = cli("batch", "x.yaml", "--out", "out")
-    assert code == 1
-    assert ",'=x.py:1: cannot be imported" in (tmp_path / "out" / "portfolio.csv").read_text()
+def test_errors_are_no_formulas_in_a_table():
+    from workbench.batches.matrix import Cell
+    from workbench.batches.page import write_csv
+
+    cell = Cell("x.py:Net", "Net", "fp32", "host", "none", "Net", problem="=x.py:1: is wrong")
+    assert ",'=x.py:1: is wrong" in write_csv([cell])
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from hostile_run import EVIL, LINK, make_hostile
 
 import workbench as wb
-from workbench.portfolio.combined import write_combined
-from workbench.portfolio.state import render_index, write_csv
-from workbench.records.portfolio import Cell, Outcome, Portfolio, Row
+from workbench.batches.matrix import Cell
+from workbench.batches.page import EMPTY, Portfolio, render_index, write_csv
+from workbench.report.combined import write_combined
 
 pytestmark = pytest.mark.browser
 
@@ -56,17 +56,18 @@ def test_combined(hostile, open_hostile, tmp_path):
 
 
 def test_portfolio(open_hostile, tmp_path):
-    cell = Cell(EVIL, EVIL, "fp32", EVIL, "none", "stem", "0")
-    row = Row(EVIL, EVIL, 1, EVIL, 5, 2.0, 1.0, 3.0, EVIL, 1.5, 1.4, 1.6, EVIL, EVIL, 0.5, 2.0)
+    axes = (EVIL, EVIL, "fp32", EVIL, "none", "stem")
+    texts = ("experiment", "against", "outcome", "bottleneck", "grade")
+    row = {**EMPTY, **dict.fromkeys(texts, EVIL), "speedup": 1.5, "share": 0.5, "latency_ms": 2.0}
     failed = dict.fromkeys(("error", "retry", "problem"), f"{EVIL}\ud800")
-    outcomes = (
-        Outcome(cell, "failed", **failed, log=LINK),
-        Outcome(cell, "done", rows=(row,), grade="A", report=LINK, notebook=LINK, problem=EVIL),
+    cells = (
+        Cell(*axes, state="failed", **failed),
+        Cell(*axes, state="done", rows=(row,), report=LINK, run=LINK, problem=EVIL),
     )
-    (tmp_path / "index.html").write_text(render_index(Portfolio({}, EVIL, outcomes)))
+    (tmp_path / "index.html").write_text(render_index(Portfolio({}, cells, EVIL)))
     page = open_hostile(tmp_path / "index.html")
     page.get_by_role("searchbox").fill("script")
     assert page.locator("#measurements tbody tr:visible").count() == 2
-    (tmp_path / "portfolio.csv").write_text(write_csv(outcomes))
+    (tmp_path / "portfolio.csv").write_text(write_csv(cells))
     values = pd.read_csv(tmp_path / "portfolio.csv", dtype=str).to_numpy().ravel()
     assert not any(re.match("[=+@-]", str(value)) for value in values)

@@ -3,9 +3,9 @@
 import re
 
 import pytest
+from batch_evidence import Starter, check_disjoint, measuring_spans
 from devices import needs_compiler
 from locking import hold, lock_of
-from portfolio_evidence import Starter, check_disjoint, measuring_spans
 
 import workbench as wb
 

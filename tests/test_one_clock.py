@@ -10,8 +10,8 @@ from test_golden_runs import FAST, RUNS
 
 import workbench as wb
 from workbench.frames import format_ms
-from workbench.portfolio.combined import describe_combined
 from workbench.report.artifacts import summarize_analysis
+from workbench.report.combined import describe_combined
 
 SAMPLES = [pytest.param(name, marks=[pytest.mark.ci] * (name not in FAST)) for name in RUNS]
 

@@ -7,6 +7,7 @@ from .analysis.open import open_run
 from .analysis.run import Comparison, Measurement, Run
 from .analysis.trials import check_findings
 from .analysis.what_if import predict_what_if
+from .batches.run import batch
 from .convert import export_trace
 from .datasets import sample_file, sample_run
 from .errors import WorkbenchError
@@ -23,9 +24,8 @@ from .plots.breakdown import plot_bottlenecks, plot_categories, plot_operators, 
 from .plots.changes import plot_shift, plot_speedups
 from .plots.latencies import plot_iterations, plot_latencies
 from .plots.views import show
-from .portfolio.combined import combine_runs
-from .portfolio.scheduler import batch
 from .replay import replay_layer
+from .report.combined import combine_runs
 from .report.gate import validate_run
 from .report.report import make_report
 from .run.ceilings import measure_roof

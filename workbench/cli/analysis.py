@@ -101,7 +101,7 @@ def report(
     if len(runs) > 1 and baseline:
         raise UsageError("of several runs, the first is the baseline", where="--baseline")
     if len(runs) > 1:
-        from workbench.portfolio.combined import write_combined
+        from workbench.report.combined import write_combined
 
         files = write_combined(runs, out, categories)
     else:

@@ -314,26 +314,28 @@ def batch(
     Finished cells are skipped: after an interruption or a fixed failure, run the same command
     again. Exit code 1 if a cell failed.
     """
-    from workbench.portfolio import scheduler, state
+    from workbench.batches import run as batches
+    from workbench.batches.page import INDEX
 
     if dry_run:
-        plan = scheduler.list_plan(matrix, out=out, only=only)
-        lines = [f"{cell.name}  {', '.join(stages) or 'done'}" for cell, stages in plan]
-        done = sum(not stages for _, stages in plan)
-        todo = [{"cell": cell, "todo": stages} for cell, stages in plan]
-        lines.append(f"{plural(len(plan), 'cell')}, {done} done")
+        cells = batches.list_cells(matrix, out=out, only=only)
+        lines = [f"{cell.name}  {', '.join(cell.todo) or 'done'}" for cell in cells]
+        done = sum(not cell.todo for cell in cells)
+        todo = [{"cell": cell, "todo": cell.todo} for cell in cells]
+        lines.append(f"{plural(len(cells), 'cell')}, {done} done")
         return Output(lines, {"plan": todo}, step=call("batch", matrix))
     with show_progress() as progress:
-        portfolio = scheduler.batch(
+        portfolio = batches.batch(
             matrix, out=out, jobs=jobs, dask=dask, only=only, progress=progress
         )
-    failures = state.list_failures(portfolio)
-    for line in failures:
-        say(line)
-    page = f"{scheduler.portfolio_location(matrix, out)}/{state.INDEX}"
-    step = "fix the failed cells, and run the same command again" if failures else f"open {page}"
-    record = {"page": page, "portfolio": portfolio}
-    return Output([page], record, exit_code=bool(failures), step=step)
+    failures = [cell for cell in portfolio.cells if cell.state == "failed"]
+    for cell in failures:
+        say(f"{cell.name}: {cell.error}")
+        say(f"  retry: {cell.retry}")
+    index = f"{batches.locate_portfolio(matrix, out)}/{INDEX}"
+    step = "fix the failed cells, and run the same command again" if failures else f"open {index}"
+    record = {"page": index, "portfolio": portfolio}
+    return Output([index], record, exit_code=bool(failures), step=step)
 
 
 @command()

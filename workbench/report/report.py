@@ -13,6 +13,7 @@ from workbench import store
 from workbench.errors import WorkbenchError
 from workbench.options import Progress, silent
 from workbench.plots.tables import Table
+from workbench.records.codec import parse_json
 from workbench.report.html import Section, read_sections, render_html, render_markdown
 from workbench.report.notebooks import notebooks_dir
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: What runs in the kernel after the notebook, which has the run open.
 CLOSING = "from workbench.report.artifacts import write_explorer\nwrite_explorer(globals())"
+#: The notebook of reports, and under what papermill's metadata have the SHA-256 of one.
+DEFAULT, TEMPLATE = "15_report.ipynb", "input_sha256"
 EXPLORER_LINK = "Explore this run interactively"
 
 
@@ -35,6 +38,17 @@ def prepare_kernel() -> Iterator[Kernel | None]:
 
             kernel = stack.enter_context(open_kernel())
         yield kernel
+
+
+def is_reported(folder: Path, notebook: str | Path = "") -> bool:
+    """Whether a run's folder has a report, made by this notebook as it is now."""
+    template = store.sha256_of(Path(notebook or notebooks_dir() / DEFAULT))
+    with contextlib.suppress(WorkbenchError):
+        executed = parse_json(store.read_file(folder / store.REPORT_IPYNB), folder)
+        metadata = executed.get("metadata") or {}
+        made_by = (metadata.get("papermill") or {}).get(TEMPLATE)
+        return (folder / store.REPORT_HTML).is_file() and made_by == template
+    return False
 
 
 def make_report(
@@ -95,7 +109,7 @@ def make_report(
     options = {name: value for name, value in options.items() if value}
     if not isinstance(run, str | Path):
         options, run = run.opened_with | options, run.path
-    template, run = Path(notebook or notebooks_dir() / "15_report.ipynb"), Path(run).absolute()
+    template, run = Path(notebook or notebooks_dir() / DEFAULT), Path(run).absolute()
     values = {"run_dir": str(run), **options, **(parameters or {})}
     folder = store.output_folder(run)
     failed = folder / f"{Path(store.REPORT_IPYNB).stem}.failed.ipynb"
@@ -103,6 +117,7 @@ def make_report(
         template, values, closing=CLOSING, failed=failed, kernel=kernel, progress=progress
     )
     failed.unlink(missing_ok=True)
+    executed.metadata.papermill[TEMPLATE] = store.sha256_of(template)
     # The title takes the place of that of the package's notebook.
     first, *others = read_sections(executed) or [Section("")]
     href, code = f'href="{store.EXPLORER_HTML}"', f"<code>{store.EXPLORER_HTML}</code>"

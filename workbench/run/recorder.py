@@ -151,7 +151,7 @@ def open_record(
         begun = begin_run(plan, programs, runner)
         run_dir = run_dir or new_run_dir(root, name or name_run(begun))
         remove_partials(run_dir)
-        run = load_run(run_dir) if (run_dir / MANIFEST).exists() else begun
+        run = replace(load_run(run_dir), plan=plan) if (run_dir / MANIFEST).exists() else begun
         recorder = RunRecorder(run_dir, run, programs, runner)
         recorder.save()
         for planned, program in zip(plan.all_programs, programs, strict=True):
@@ -204,13 +204,25 @@ def name_run(run: RunRecord) -> str:
 
 
 def find_run(plan: Plan, runner: Runner, root: Path, state: str) -> Path | None:
-    """The folder of the latest run of the same plan and runner in that state, if any."""
-    for run_dir in reversed(find_runs(root)):
+    """The folder of the latest run of the same plan, runner and CPU in that state, if any.
+
+    Its programs may have moved.
+    """
+    runs = find_runs(root)
+    cpu = runner.target.describe().get("cpu") if runs else None
+    for run_dir in reversed(runs):
         with contextlib.suppress(WorkbenchError):  # an unreadable run cannot continue
             run = load_run(run_dir)
-            if run.state == state and run.plan == plan and run.runner == runner.description:
+            same = _name_files(run.plan) == _name_files(plan) and run.host.get("cpu") == cpu
+            if same and run.state == state and run.runner == runner.description:
                 return run_dir
     return None
+
+
+def _name_files(plan: Plan) -> Plan:
+    """A plan without the folders of its programs, which have SHA-256."""
+    programs = tuple(replace(p, pte=Path(p.pte).name) for p in plan.programs)
+    return replace(plan, pte=Path(plan.pte).name, programs=programs)
 
 
 def timestamp() -> str:

@@ -29,7 +29,7 @@ from workbench.plugins.optimize.options import OBJECTIVES, OptimizeOptions
 from workbench.plugins.optimize.records import STUDY, Round, Study, Variant, VariantGain
 from workbench.plugins.optimize.score import score_program
 from workbench.plugins.optimize.study import SIZES, pick_best
-from workbench.portfolio.executor import Submit, open_workers
+from workbench.plugins.optimize.workers import Submit, open_workers
 from workbench.progress import show_progress
 from workbench.records.codec import to_json
 from workbench.records.recipe import Recipe

@@ -2,29 +2,25 @@
 
 import fnmatch
 import glob
-import hashlib
-import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
-from workbench.errors import UsageError, WorkbenchError, unknown_name
-from workbench.export.artifact import identify_export
+from workbench.errors import UsageError, unknown_name
 from workbench.export.precision import BACKENDS, DTYPES
 from workbench.export.program import SUFFIXES, open_program
 from workbench.models.registry import list_models, parse_name
 from workbench.options import RUNTIMES, ExportOptions, MeasureOptions
 from workbench.records.codec import structure
 from workbench.records.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
-from workbench.records.portfolio import Cell
 from workbench.records.runs import LADDER_TOGGLE
 from workbench.run.isa import TOGGLES
-from workbench.run.runner import identify_runner
+from workbench.run.sides import check_side
 from workbench.run.targets import TARGETS
-from workbench.run.targets.host import HOST as THIS_MACHINE
-from workbench.store import read_yaml, safe_name, sha256_of, stem_of
+from workbench.store import read_yaml, safe_name, stem_of
 
 HOST = "host"
 #: Limits of a file that a person writes.
@@ -34,6 +30,54 @@ AXES = ("model", "dtype", "target", "isa")
 #: The least value of every number.
 LEAST: dict[str, float] = {"runs": 1, "warmup": 0, "processes": 0, "budget_s": 0, "find": 0}
 LEAST |= dict.fromkeys(("precision", "timeout_s", "export_limit_s"), 1e-9)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model in a dtype on a target, with a CPU extension off and on: one run measures it.
+
+    ``model`` is what ``load_model`` takes, ``label`` its name in tables, ``stem`` that of its
+    files. ``state`` is ``open``, ``done`` or ``failed``; ``doing`` is what happens to an open cell.
+    ``program``, ``run`` and ``report`` are paths in the portfolio; ``rows`` are the measurements of
+    the run, one for each comparison, and ``problem`` is a reason to doubt them.
+    """
+
+    model: str
+    label: str
+    dtype: str
+    target: str
+    isa: str
+    stem: str
+    state: str = "open"
+    doing: str = ""
+    error: str = ""
+    retry: str = ""
+    program: str = ""
+    run: str = ""
+    report: str = ""
+    problem: str = ""
+    rows: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``model/dtype/target/isa``."""
+        return "/".join((self.label, self.dtype, self.target, self.isa))
+
+    @property
+    def folder(self) -> str:
+        """The folder of its program and run."""
+        return f"out_{self.stem}"
+
+    @property
+    def log(self) -> str:
+        """The file with the traceback of its error."""
+        return f"logs/{safe_name(self.name)}.log"
+
+    @property
+    def todo(self) -> tuple[str, ...]:
+        """The stages that are not known to be finished."""
+        finished = bool(self.program) + bool(self.run) + (self.state == "done")
+        return ("export", "measure", "report")[finished:]
 
 
 @dataclass(frozen=True)
@@ -124,14 +168,34 @@ def find_programs(patterns: Iterable[str], folder: Path, where: str) -> tuple[st
 
 
 def _check(matrix: Matrix, path: Path) -> None:
-    measure = matrix.measure
+    """Refuse values that are empty, unknown, given twice or out of range."""
     names = (*matrix.models, *matrix.programs)
-    axes = (names, matrix.dtypes, matrix.targets, matrix.isa)
-    for key, values in zip(LISTS, (*axes, measure.threads), strict=False):
+    axes = dict(zip(AXES, (names, matrix.dtypes, matrix.targets, matrix.isa), strict=True))
+    lists = dict(zip(LISTS, (*axes.values(), matrix.measure.threads), strict=False))
+    for key, values in lists.items():
         if not values:
             raise UsageError("is empty", where=f"{path}: {key}")
         if len(set(values)) < len(values):
             raise UsageError("has a value twice", where=f"{path}: {key}")
+    _check_axes(matrix, path)
+    _check_numbers(matrix, path)
+    for exclusion in matrix.exclude:
+        if not exclusion:
+            raise UsageError("an exclusion needs a model, dtype, target or isa", where=path)
+        _check_names("key", exclusion, AXES, f"{path}: exclude")
+        for key, value in exclusion.items():
+            _check_names(key, [value], axes[key], f"{path}: exclude")
+    if math.prod(map(len, axes.values())) > MAX_CELLS:
+        raise UsageError(f"has more than {MAX_CELLS} cells", where=path)
+    for text in matrix.measure.against:
+        check_side(text)
+    if matrix.notebook:
+        from workbench.report.kernel import read_template  # papermill takes a second to import
+
+        read_template(Path(matrix.notebook), {"run_dir": ""})
+
+
+def _check_axes(matrix: Matrix, path: Path) -> None:
     parsed = map(parse_name, matrix.models)
     plain = [model.name for model in parsed if not model.library and not model.file]
     _check_names("model", plain, list_models(), f"{path}: models")
@@ -143,24 +207,15 @@ def _check(matrix: Matrix, path: Path) -> None:
     for target in matrix.targets:
         if target.partition(":")[0] not in kinds:
             raise unknown_name("target", target, kinds.values(), f"{path}: targets")
-    numbers = {**vars(measure), "export_limit_s": matrix.export_limit_s}
+
+
+def _check_numbers(matrix: Matrix, path: Path) -> None:
+    numbers = {**vars(matrix.measure), "export_limit_s": matrix.export_limit_s}
     for key, least in LEAST.items():
         if not least <= numbers[key] <= MAX_NUMBER:
             raise UsageError("is out of range", where=f"{path}: {key}")
-    if not all(0 <= count <= 1024 for count in measure.threads):
+    if not all(0 <= count <= 1024 for count in matrix.measure.threads):
         raise UsageError("is out of range", where=f"{path}: threads")
-    for exclusion in matrix.exclude:
-        if not exclusion:
-            raise UsageError("an exclusion needs a model, dtype, target or isa", where=path)
-        _check_names("key", exclusion, AXES, f"{path}: exclude")
-        for key, value in exclusion.items():
-            _check_names(key, [value], axes[AXES.index(key)], f"{path}: exclude")
-    if math.prod(map(len, axes)) > MAX_CELLS:
-        raise UsageError(f"has more than {MAX_CELLS} cells", where=path)
-    if matrix.notebook:
-        from workbench.report.kernel import read_template  # papermill takes a second to import
-
-        read_template(Path(matrix.notebook), {"run_dir": ""})
 
 
 def _check_names(what: str, names: Iterable[str], valid: Iterable[str], where: str) -> None:
@@ -171,53 +226,34 @@ def _check_names(what: str, names: Iterable[str], valid: Iterable[str], where: s
 
 def plan_cells(matrix: Matrix) -> list[Cell]:
     """The cells of a matrix, without those excluded, in the order of its axes."""
-    files = [text for text in matrix.measure.against if text not in RUNTIMES]
-    against = [sha256_of(Path(file)) for file in files]
-    runners = {target: identify_runner(target) for target in matrix.targets}
-    cells, seen = [], dict[str, str]()
+    cells, models = [], dict[str, str]()
     for model in (*matrix.models, *matrix.programs):
-        label, dtypes, source = _identify(model, matrix)
-        stems = {d: stem_of(safe_name(label), d, matrix.export.backend) for d in dtypes}
-        if model in matrix.programs:
-            stems = dict.fromkeys(dtypes, label)
+        label, stems = _name_programs(model, matrix)
         for name in {safe_name(label), *stems.values()}:
-            if (other := seen.setdefault(name, model)) != model:
+            if (other := models.setdefault(name, model)) != model:
                 reason = f"{model} and {other} would both be called {name}"
                 raise UsageError(reason, where="models", hint="rename one, or write two matrices")
-        for dtype, target, isa in product(dtypes, matrix.targets, matrix.isa):
+        for dtype, target, isa in product(stems, matrix.targets, matrix.isa):
             axes = dict(zip(AXES, (model, dtype, target, isa), strict=True))
-            if any(exclusion.items() <= axes.items() for exclusion in matrix.exclude):
-                continue
-            export = asdict(replace(matrix.export, dtype=dtype))
-            measure = asdict(matrix.measure_options(target, isa))
-            # The name of any other target identifies its machine.
-            cpu = THIS_MACHINE.describe()["cpu"] if target == HOST else ""
-            inputs = json.dumps([source, export, measure, against, runners[target], cpu])
-            cache_key = hashlib.sha256(inputs.encode()).hexdigest()[:16]
-            cells.append(Cell(model, label, dtype, target, isa, stems[dtype], cache_key))
+            if not any(exclusion.items() <= axes.items() for exclusion in matrix.exclude):
+                cells.append(Cell(model, label, dtype, target, isa, stems[dtype]))
     if not cells:
         raise UsageError("every cell is excluded", where="exclude")
     return cells
 
 
-def _identify(model: str, matrix: Matrix) -> tuple[str, Sequence[str], dict[str, str]]:
-    """The name of a model or program, its dtypes, and what its cells depend on."""
+def _name_programs(model: str, matrix: Matrix) -> tuple[str, dict[str, str]]:
+    """The name of a model or program in tables, and by dtype that of its files."""
     if model not in matrix.programs:
-        return parse_name(model).label, matrix.dtypes, _identify_model(model, matrix)
+        label = parse_name(model).label
+        name, backend = safe_name(label), matrix.export.backend
+        return label, {dtype: stem_of(name, dtype, backend) for dtype in matrix.dtypes}
     program = open_program(model)
-    if program.path.stem != safe_name(program.path.stem):
+    label = program.path.stem
+    if label != safe_name(label):
         hint = "rename it: letters, digits, '.', '_' and '-'"
         raise UsageError("cannot name a folder of results", where=model, hint=hint)
-    dtype = program.export.dtype if program.export else "pte"
-    return program.path.stem, (dtype,), {"sha256": program.sha256}
-
-
-def _identify_model(model: str, matrix: Matrix) -> dict[str, str]:
-    """What the exports of a model depend on, but for the dtype; of one that fails, the reason."""
-    try:
-        return identify_export(model, replace(matrix.export, fresh=False)) | {"settings": ""}
-    except WorkbenchError as error:
-        return {"error": str(error)}
+    return label, {program.export.dtype if program.export else "pte": label}
 
 
 def select_cells(cells: list[Cell], pattern: str) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""What a portfolio's own files prove: nothing measured twice, nothing lost, never two at once."""
+"""What the files of a portfolio prove: nothing measured twice, nothing lost, never two at once."""
 
 import contextlib
 import json
@@ -75,19 +75,8 @@ def measuring_spans(run):
 
 
 def check_one_at_a_time(portfolio):
-    """No step of one run was measured while one of another was, nor was any whole measurement."""
+    """No step of one run was measured while one of another was."""
     check_disjoint(span for run in read_runs(portfolio).values() for span in measuring_spans(run))
-    check_disjoint(measure_stages(portfolio))
-
-
-def measure_stages(portfolio):
-    """When each cell was measured, in seconds since the epoch."""
-    record = json.loads((Path(portfolio) / "portfolio.json").read_text())
-    for outcome in record["outcomes"]:
-        for stage in outcome["stages"]:
-            if stage["name"] == "measure":
-                begin = datetime.fromisoformat(stage["started"]).timestamp()
-                yield begin, begin + stage["seconds"], outcome["cell"]["stem"]
 
 
 def check_disjoint(spans):
@@ -102,16 +91,15 @@ def check_index(portfolio, cells):
     """The page, the table and the record have every cell, and every link leads somewhere."""
     portfolio = Path(portfolio)
     record = json.loads((portfolio / "portfolio.json").read_text())
-    assert [outcome["state"] for outcome in record["outcomes"]] == ["done"] * cells
+    assert [cell["state"] for cell in record["cells"]] == ["done"] * cells
     page = (portfolio / "index.html").read_text()
-    for outcome in record["outcomes"]:
-        assert f'href="./{outcome["report"]}"' in page
-        assert (portfolio / outcome["report"]).stat().st_size > 10_000
-        assert len(outcome["rows"]) >= 2
-        assert f'href="./{outcome["notebook"]}"' in page
-        executed = json.loads((portfolio / outcome["notebook"]).read_text())
+    for cell in record["cells"]:
+        assert f'href="./{cell["report"]}"' in page
+        assert (portfolio / cell["report"]).stat().st_size > 10_000
+        assert len(cell["rows"]) >= 2
+        executed = json.loads((portfolio / cell["run"] / "report.ipynb").read_text())
         assert executed["metadata"]["papermill"]["exception"] is None
-    assert page.count("<tr data-model") == sum(len(o["rows"]) for o in record["outcomes"])
+    assert page.count("<tr data-model") == sum(len(cell["rows"]) for cell in record["cells"])
     return record
 
 
@@ -129,8 +117,12 @@ class Starter:
 
     def command(self, *words, prefix=()):
         """Start any command of the workbench."""
+        return self.start(*prefix, sys.executable, "-m", "workbench", *words)
+
+    def start(self, *words):
+        """Start any command."""
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "workbench", *map(str, words)],
+            [*map(str, words)],
             start_new_session=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from portfolio_evidence import Starter
+from batch_evidence import Starter
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 

@@ -93,7 +93,7 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
         compare_runs.find_measurements(names, categories).values(), key=lambda m: m.emulated
     )
     measurements = dict(zip(compare_runs.name_runs(found), found, strict=True))
-    rows = [{"run": name, **_describe(m)} for name, m in measurements.items()]
+    rows = [{"run": name, **describe_measurement(m)} for name, m in measurements.items()]
     runs = check(pd.DataFrame(rows)[RUNS.names], RUNS)
     silicon = {name: m for name, m in measurements.items() if not m.emulated}
     pairs = {
@@ -145,7 +145,8 @@ def _join_code(code: dict[str, dict[str, list[str]]], known_as: object, column: 
     return ", ".join(dict.fromkeys(texts))
 
 
-def _describe(m: Measurement) -> dict[str, object]:
+def describe_measurement(m: Measurement) -> dict[str, object]:
+    """A measurement as a row of ``frames.RUNS``, without the name of its run."""
     times = [np.nan] * 3
     if len(m.statistics) and not m.emulated:
         times = m.statistics[["latency", "low", "high"]].to_numpy(float)[0].tolist()

@@ -1,0 +1,144 @@
+"""What a batch publishes: a record of its cells, their measurements as a table, and a page."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import resources
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from workbench.analysis.run import Run
+from workbench.batches.matrix import Cell, Matrix
+from workbench.batches.storage import Storage
+from workbench.errors import WorkbenchError
+from workbench.frames import EMULATED
+from workbench.records.codec import to_json, to_plain
+from workbench.records.runs import SCHEMA_VERSION
+from workbench.report.combined import describe_measurement
+from workbench.report.html import render_page
+from workbench.report.report import is_reported
+from workbench.store import inside, load_record
+from workbench.trace.writers import to_csv
+
+PORTFOLIO, TABLE, INDEX = "portfolio.json", "portfolio.csv", "index.html"
+#: By what the page can be filtered, and the fields of a cell that have it.
+AXES = {"model": "label", "dtype": "dtype", "target": "target", "toggle": "isa", "state": "state"}
+#: Columns that are left out where all rows have the same value.
+SHARED = ("target", "toggle", "threads", "state")
+#: Columns of a comparison, and of a cell without measurements.
+COMPARED = dict.fromkeys(("against", "baseline_ms", "speedup", "low", "high"), None)
+EMPTY = COMPARED | dict.fromkeys(
+    (
+        *("experiment", "threads", "emulated", "latency_ms", "low_ms", "high_ms", "bottleneck"),
+        *("share", "first_output_ms", "peak_mb", "size_mb", "grade", "sqnr_db", "outcome"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Portfolio:
+    """What became of a batch: its matrix and its cells, whose paths are in ``folder``."""
+
+    matrix: dict[str, Any]
+    cells: tuple[Cell, ...]
+    updated: str
+    folder: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+
+def publish(storage: Storage, matrix: Matrix, cells: Sequence[Cell]) -> Portfolio:
+    """Write ``portfolio.json``, ``portfolio.csv`` and ``index.html``."""
+    updated = datetime.now(UTC).isoformat(timespec="seconds")
+    portfolio = Portfolio(to_plain(matrix), tuple(cells), updated)
+    storage.write(PORTFOLIO, to_json(portfolio))
+    storage.write(TABLE, write_csv(cells))
+    storage.write(INDEX, render_index(portfolio))
+    return replace(portfolio, folder=str(storage.folder))
+
+
+def recall_cells(cells: Iterable[Cell], matrix: Matrix, storage: Storage) -> list[Cell]:
+    """The cells as the last batch with the same options left them, if its reports are there."""
+    storage.fetch(PORTFOLIO)
+    last = dict[str, Cell]()
+    with contextlib.suppress(WorkbenchError):
+        portfolio, options = load_record(Portfolio, storage.folder / PORTFOLIO), to_plain(matrix)
+        if all(portfolio.matrix.get(key) == options[key] for key in ("export", "measure")):
+            last = {cell.name: replace(cell, doing="") for cell in portfolio.cells}
+        for name, cell in last.items():
+            if cell.run and not is_reported(inside(storage.folder, cell.run), matrix.notebook):
+                last[name] = replace(cell, state="open")
+    return [last.get(cell.name, cell) for cell in cells]
+
+
+def tabulate_run(run: Run) -> tuple[dict[str, Any], ...]:
+    """A row for each comparison of each measurement, at least one; emulated ones have no times."""
+    rows = []
+    for m in run.measurements:
+        if m.control:
+            continue
+        row = {**EMPTY, **describe_measurement(m)}
+        row["sqnr_db"] = m.export.sqnr_db if m.export else None
+        if not m.emulated and "shares" in m.use[0]:
+            largest = m.categories.nlargest(1, "mean_ms").iloc[0]
+            row |= {"bottleneck": largest["category"], "share": largest["share"]}
+        compared = [ab for ab in run.comparisons if ab.candidate is m]
+        for ab in compared:
+            figures = {name: ab.latency[name].iloc[0] for name in COMPARED if name != "against"}
+            outcome = {"against": ab.baseline.name, "outcome": ab.verdict.outcome}
+            rows.append(row | outcome if m.emulated or ab.wrong else row | figures | outcome)
+        rows += [] if compared else [row]
+    return tuple(to_plain(pd.DataFrame(rows)))
+
+
+def write_csv(cells: Iterable[Cell]) -> str:
+    """One line per measurement and comparison, and one for a cell without measurements."""
+    lines = [
+        {**_axes(cell), **row, "problem": cell.problem, "error": cell.error, "report": cell.report}
+        for cell in cells
+        for row in cell.rows or (EMPTY,)
+    ]
+    return to_csv(pd.DataFrame(lines, dtype=object))
+
+
+def render_index(portfolio: Portfolio) -> str:
+    """The page of a portfolio: the speed-ups in a sentence, all failures, all measurements."""
+    cells = portfolio.cells
+    rows = [(_axes(cell), cell, row) for cell in cells for row in cell.rows or (EMPTY,)]
+    values = {axis: list(dict.fromkeys(axes[axis] for axes, *_ in rows)) for axis in AXES}
+    values["threads"] = list({f"{row['threads']}" for *_, row in rows if row["threads"]})
+    shared = {name: values[name][0] for name in SHARED if len(values[name]) == 1}
+    if any(cell.problem or cell.state == "open" for cell in cells):
+        shared.pop("state", None)
+    models = values["model"]
+    more = f" and {len(models) - 3} more" * (len(models) > 3)
+    return render_page(
+        f"{', '.join(models[:3])}{more}: {', '.join(values['dtype'])}",
+        "batches/index.html.j2",
+        script=(resources.files("workbench.batches") / "index.js").read_text(),
+        counts=Counter(cell.state for cell in cells),
+        updated=portfolio.updated.replace("T", " ").replace("+00:00", " UTC"),
+        answer=_summarize_speedups([row for *_, row in rows if row["speedup"]]),
+        failures=[cell for cell in cells if cell.state == "failed"],
+        filters={axis: values[axis] for axis in AXES if len(values[axis]) > 1},
+        shared=shared,
+        emulated=EMULATED,
+        rows=rows,
+    )
+
+
+def _axes(cell: Cell) -> dict[str, str]:
+    return {axis: getattr(cell, name) for axis, name in AXES.items()}
+
+
+def _summarize_speedups(rows: Sequence[dict[str, Any]]) -> str:
+    """How many comparisons were faster, and by how much; empty without comparisons."""
+    counts = Counter(row["outcome"] for row in rows)
+    gains = [row["speedup"] for row in rows if row["outcome"] == "faster"]
+    text = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    if gains:
+        text += f"; faster by {min(gains):.2f}x to {max(gains):.2f}x, median {median(gains):.2f}x"
+    return f"Speed-ups over the baselines: {text}." if rows else ""

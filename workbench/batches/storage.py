@@ -1,0 +1,75 @@
+"""Where a portfolio is: a folder that all workers see, or a URL that fsspec knows."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench import store
+from workbench.errors import StoreError, UsageError, WorkbenchError
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A portfolio; ``url`` is empty if it is the local folder."""
+
+    folder: Path
+    url: str = ""
+
+    def fetch(self, name: str) -> None:
+        """Download a file or folder of the portfolio."""
+        if not self.url:
+            return
+        with open_url(self.url) as (files, root):
+            for remote in files.find(f"{root}/{name}"):
+                local = self.folder / remote.removeprefix(root).lstrip("/")
+                if not local.resolve().is_relative_to((self.folder / name).resolve()):
+                    raise StoreError(f"has a file {remote!r:.100}", where=self.url)
+                store.atomic_write(local, files.cat_file(remote))
+
+    def send(self, name: str) -> None:
+        """Upload a file or folder, without hidden files."""
+        if not self.url:
+            return
+        path = self.folder / name
+        with open_url(self.url) as (files, root):
+            for local in (path, *sorted(path.rglob("[!.]*"))):
+                if local.is_file():
+                    remote = f"{root}/{local.relative_to(self.folder).as_posix()}"
+                    files.makedirs(remote.rpartition("/")[0], exist_ok=True)
+                    files.pipe_file(remote, local.read_bytes())
+
+    def write(self, name: str, content: str) -> None:
+        """Write a small file."""
+        store.atomic_write(self.folder / name, content)
+        self.send(name)
+
+
+@contextlib.contextmanager
+def open_url(url: str) -> Iterator[tuple[Any, str]]:
+    """The file system behind a URL and the path there, as others have left it by now."""
+    import fsspec
+
+    try:
+        files, root = fsspec.core.url_to_fs(url)
+        files.invalidate_cache()
+        yield files, root.rstrip("/")
+    except WorkbenchError:
+        raise
+    except (ValueError, ImportError) as error:
+        raise UsageError(f"cannot be opened: {error}", where=url) from None
+    except Exception as error:  # those of S3 are no OSError
+        reason = getattr(error, "strerror", None) or error
+        raise StoreError(f"cannot be read or written: {reason}", where=url) from None
+
+
+def open_storage(location: str | Path) -> Storage:
+    """The portfolio at a folder or a URL (``s3://...``, ``memory://...``)."""
+    scheme, separator, rest = str(location).partition("://")
+    if not separator or scheme == "file":
+        return Storage(Path("/", rest) if separator else Path(location).resolve())
+    url = str(location).rstrip("/")
+    name = hashlib.sha256(url.encode()).hexdigest()[:16]
+    return Storage(store.cache_folder() / "portfolios" / name, url)

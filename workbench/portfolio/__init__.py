@@ -1,1 +1,0 @@
-"""Many models: matrices, their state, their pages."""
