@@ -45,6 +45,7 @@ def open_workers(jobs: int) -> Iterator[Submit]:
         for process in multiprocessing.active_children():
             if process not in others:
                 process.kill()  # SIGTERM takes seconds once PyTorch is loaded
+                process.join()
 
 
 def _initialize_process() -> None:
