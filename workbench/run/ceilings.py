@@ -28,6 +28,7 @@ from workbench.store import (
     load_record,
     load_run,
     sha256_of,
+    write_changed,
 )
 
 #: Made by ``tests/record_programs.py``; in a checkout, ``workbench/data`` is a link.
@@ -148,7 +149,7 @@ def find_peaks(run: RunRecord, isa: str, threads: int) -> Ceilings | None:
 
 def save_peaks(peaks: Ceilings, run_dir: Path) -> None:
     """Write peaks into a run's folder."""
-    atomic_write(ceilings_path(run_dir, peaks.isa, peaks.threads), to_json(peaks))
+    write_changed(ceilings_path(run_dir, peaks.isa, peaks.threads), to_json(peaks))
 
 
 def trusted_target(run: RunRecord, run_dir: Path) -> str:
