@@ -328,7 +328,9 @@ def test_what_computes_the_same_is_found_in_any_spelling(text, function, x):
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in CASES if c.rule == "remedy" and not c.remedy and "rewrite" in c.fix], ids=lambda c: c.name
+    "case",
+    [c for c in CASES if c.rule == "remedy" and not c.remedy and "rewrite" in c.fix],
+    ids=lambda c: c.name,
 )
 def test_known_problems_are_offered_a_rewrite(case):
     torch.manual_seed(0)
