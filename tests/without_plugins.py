@@ -20,7 +20,7 @@ from workbench.plugin import list_plugins
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = "core"
-TESTS = ("-m", "pytest", "-q", "--numprocesses=2", "--dist=loadfile", "-p", "no:cacheprovider")
+TESTS = ("-m", "pytest", "--numprocesses=2", "--dist=loadfile", "-p", "no:cacheprovider")
 OF_PLUGINS = ("tests/plugins", "tests/test_plugins.py")
 PROFILE = ("-m", "workbench", "profile", "toy_cnn", "--runs", "4", "--processes", "2")
 REPORTED = "import glob; [report] = glob.glob('out_toy_cnn/runs/*/report.html')"

@@ -571,7 +571,8 @@ class Measurement:
         if export and export.input_source == GIVEN and re.search(r"MODEL(?![.]pte)", command):
             # A module of a notebook: the magic takes it, and its inputs, by their names there.
             return re.sub("^workbench", "%workbench", command).replace("MODEL", "net x")
-        return re.sub("|".join(names), lambda m: shlex.quote(names[m[0]]), command)
+        placeholders = "|".join(map(re.escape, names))
+        return re.sub(placeholders, lambda m: shlex.quote(names[m[0]]), command)
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)
