@@ -24,6 +24,7 @@ from workbench.run.allocation import (
     measure_scatter,
 )
 from workbench.run.execute import restarts
+from workbench.run.recorder import Step
 from workbench.run.runner import find_runner
 
 
@@ -101,7 +102,8 @@ def test_scatter_is_that_of_the_sessions(plan, tmp_path, within):
         for name in names:
             logs = 14 + shared + rng.normal(0, 0.01) + rng.normal(0, within, 16)
             new = session(name, process, np.exp(logs).astype(int).tolist())
-            recorder.add_sessions((*recorder.sessions_of((1, process, False)), new))
+            step = Step(1, process, (False,))
+            recorder.add_sessions((*recorder.sessions_of(step, traced=False), new))
     expected = min(MOST_SCATTER, max(LEAST_SCATTER, (within / 0.01) ** 2 / 16))
     assert measure_scatter(recorder.run, 1) == pytest.approx(expected, rel=0.6)
 

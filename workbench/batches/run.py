@@ -119,10 +119,10 @@ def batch(
     command += ["--dask", dask] if dask else []
     with lock_folder(storage.folder):
         store.remove_partials(storage.folder)
-        known = {cell.name: cell for cell in (*recall_cells(cells, content, storage), *selected)}
+        by_name = {c.name: c for c in (*recall_cells(cells, content, storage), *selected)}
         devices = sorted({device_behind(cell.target) for cell in selected})
         with open_client(jobs or count_jobs(), devices, dask) as client:
-            work = Batch(content, storage, known, command, client, progress)
+            work = Batch(content, storage, by_name, command, client, progress)
             client.subscribe_topic(work.name, lambda event: work.tell(event[1]))
             for stage in STAGES:
                 work.run(stage, selected)

@@ -283,7 +283,7 @@ def test_a_matrix_names_runtimes_and_files(cli, tmp_path):
     matrix = tmp_path / "matrix.yaml"
     matrix.write_text("models: [toy_cnn]\nagainst: [eager, nowhere.pte]\n")
     code, _, err = cli("batch", matrix, "--dry-run")
-    assert code == 1 and f"{tmp_path / 'nowhere.pte'}: No such file" in err
+    assert code == 1 and f"{tmp_path / 'nowhere.pte'}: no such file" in err
     matrix.write_text("models: [toy_cnn]\nagainst: [eager]\n")
     code, out, _ = cli("batch", matrix, "--dry-run")
     assert (code, "toy_cnn" in out) == (0, True)
