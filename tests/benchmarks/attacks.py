@@ -33,7 +33,7 @@ ATTACKS = {
     "time-outs that never end": "timeout_is_a_positive_number",
     "target: an endless connection": "never_falls_silent",
     "device that vanishes while it is measured": "device_lost_during_a_run",
-    "runner: a damaged or missing trace": "a_bad_trace_is_one_line or traced_process_without_a_trace",
+    "runner: a damaged or missing trace": "a_bad_trace or traced_process_without_a_trace",
     "driver killed while a runner runs": "killing_the_driver",
     "report gets SIGKILL, SIGINT": "report_that_is_ended",
     "cache: truncated, garbage, of another user": "damaged_cache or cache_of_another_user",
