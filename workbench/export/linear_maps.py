@@ -5,7 +5,7 @@ matrix of one is what it makes of the identity; that it has one is shown on rand
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -130,6 +130,29 @@ def _find_mixture(finder: Finder, nodes: list[Node], last: Node, source: Node) -
     return Equivalent("matrices", text, tuple(nodes), last, (source,), build, constants=factors)
 
 
+def _find_factors(
+    linear: Callable[[torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+    axes: Sequence[int],
+    bias: list[torch.Tensor],
+    nodes: list[Node],
+    last: Node,
+    source: Node,
+) -> Equivalent | None:
+    """A map that scales each element, as a product with constants."""
+    factors = linear(torch.ones_like(x))
+    nothing = not factors.count_nonzero() or bool((factors == 1).all())
+    if not axes and nothing and not bias:
+        return None  # a constant, or what acts on numbers that are not tried
+    for axis in set(range(x.ndim)) - {*axes}:
+        first = factors.narrow(axis, 0, 1)
+        factors = first if torch.equal(first.expand(factors.shape), factors) else factors
+    return Equivalent(
+        "matrices", f"{_names_of(nodes)} as a product with constants", tuple(nodes), last,
+        (source,), _scale, constants=(factors.contiguous(), *bias),
+    )  # fmt: skip
+
+
 def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Equivalent | None:
     if len(value(source).shape) != len(value(last).shape):
         return None
@@ -148,17 +171,7 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
     axes = _list_axes(linear, x)
     bias = [offset] if offset.count_nonzero() else []
     if all(x.shape[axis] == 1 for axis in axes):
-        factors = linear(torch.ones_like(x))
-        nothing = not factors.count_nonzero() or bool((factors == 1).all())
-        if not axes and nothing and not bias:
-            return None  # a constant, or what acts on numbers that are not tried
-        for axis in set(range(x.ndim)) - {*axes}:
-            first = factors.narrow(axis, 0, 1)
-            factors = first if torch.equal(first.expand(factors.shape), factors) else factors
-        return Equivalent(
-            "matrices", f"{_names_of(nodes)} as a product with constants", tuple(nodes), last,
-            (source,), _scale, constants=(factors.contiguous(), *bias),
-        )  # fmt: skip
+        return _find_factors(linear, x, axes, bias, nodes, last, source)
     matrices = _list_matrices(linear, x, axes)
     if matrices is None:
         return None

@@ -530,45 +530,15 @@ def _sink_views(last: Node) -> Equivalent | None:
 def _sink(finder: Finder, last: Node) -> Equivalent | None:
     """The same operator of several tensors, as one of these tensors put together."""
     parts, axis = _parts_of(last)
-    first = parts[0]
-    alike = len(parts) >= 2 and all(
-        part.target == first.target
-        and part.op == "call_function"
-        and part.kwargs == first.kwargs
-        and len(part.args) == len(first.args)
-        and len(readers(part)) == 1
-        and is_pure(part)
-        and value(part).shape == value(first).shape
-        for part in parts
-    )
-    if (
-        not alike
-        or first.target in _SLICING
-        or first.target in (aten.cat.default, aten.stack.default)
-    ):
-        return None
-    varied = []
-    for place, argument in enumerate(first.args):
-        others = [part.args[place] for part in parts]
-        if all(other is argument or _is_equal(other, argument) for other in others):
-            continue
-        given = all(isinstance(o, Node) and o not in finder.constants for o in others)
-        shapes = {tuple(value(o).shape) for o in others if isinstance(o, Node)}
-        if not given or len(shapes) != 1:
-            return None
-        varied.append(place)
+    first, varied = parts[0], _list_varied(finder, parts)
     if not varied:
         return None
     products = (aten.mm.default, aten.bmm.default)
     target = aten.matmul.default if first.target in products else function_of(first)
     joined = [tuple(part.args[place] for part in parts) for place in varied]
-    sources = tuple(dict.fromkeys(node for group in joined for node in group))
-    fixed = tuple(
-        argument
-        for place, argument in enumerate(first.args)
-        if place not in varied and isinstance(argument, Node)
-    )
-    order = (*sources, *(node for node in dict.fromkeys(fixed) if node not in sources))
+    sources = dict.fromkeys(node for group in joined for node in group)
+    shared = [first.args[n] for n in range(len(first.args)) if n not in varied]
+    order = tuple(dict.fromkeys([*sources, *(a for a in shared if isinstance(a, Node))]))
 
     def compute(tensors: tuple[Any, ...], put: Any, axis: int) -> Any:
         values = dict(zip(order, tensors, strict=True))
@@ -595,6 +565,38 @@ def _sink(finder: Finder, last: Node) -> Equivalent | None:
             if finder.prove(each):
                 return each
     return None
+
+
+def _list_varied(finder: Finder, parts: Sequence[Node]) -> list[int]:
+    """The arguments in which calls of one operator differ, if these are tensors of one shape."""
+    first = parts[0]
+    joining = (*_SLICING, aten.cat.default, aten.stack.default)
+    if len(parts) < 2 or first.target in joining or not all(_is_like(p, first) for p in parts):
+        return []
+    varied = []
+    for place, argument in enumerate(first.args):
+        others = [part.args[place] for part in parts]
+        if all(other is argument or _is_equal(other, argument) for other in others):
+            continue
+        if not all(isinstance(o, Node) and o not in finder.constants for o in others):
+            return []
+        if len({tuple(value(other).shape) for other in others}) != 1:
+            return []
+        varied.append(place)
+    return varied
+
+
+def _is_like(part: Node, first: Node) -> bool:
+    """Whether a node has one reader, and calls the operator of another one, with its shape."""
+    return (
+        part.op == "call_function"
+        and part.target == first.target
+        and part.kwargs == first.kwargs
+        and len(part.args) == len(first.args)
+        and len(readers(part)) == 1
+        and is_pure(part)
+        and value(part).shape == value(first).shape
+    )
 
 
 def _is_equal(one: Any, other: Any) -> bool:

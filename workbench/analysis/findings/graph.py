@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis import dataflow
-from workbench.analysis.dataflow import POINTWISE, WEIGHTED, Dataflow, FlowStep, NodeId
+from workbench.analysis.dataflow import POINTWISE, WEIGHTED, Dataflow, FlowStep, NodeId, TensorId
 from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
 from workbench.analysis.memory import activation_bytes
@@ -676,14 +676,24 @@ def _find_inverses(flow: Dataflow, start: FlowStep) -> tuple[list[FlowStep], set
                 reached.append(user)
     inside = {start.id, *passed}
     for step in passed.values():
-        for operand in step.reads:
-            # Constants and single values can be reordered in advance.
-            tensor, maker = flow.tensors[operand], flow.makers.get(operand)
-            if tensor.constant or math.prod(tensor.shape) == 1:
-                continue
-            if not maker or (maker.id not in inside and maker.permutation != start.permutation):
-                return None
+        if not all(_is_reordered(flow, operand, inside, start) for operand in step.reads):
+            return None
     return list(ends.values()), {step.type for step in passed.values()}
+
+
+def _is_reordered(
+    flow: Dataflow, operand: TensorId, inside: Collection[NodeId], start: FlowStep
+) -> bool:
+    """Whether an operand has the order of a transpose, or can have it without work at run time.
+
+    Constants and single values can be reordered in advance.
+    """
+    tensor, maker = flow.tensors[operand], flow.makers.get(operand)
+    if tensor.constant or math.prod(tensor.shape) == 1:
+        return True
+    if maker is None:
+        return False
+    return maker.id in inside or maker.permutation == start.permutation
 
 
 def _cause(flow: Dataflow, step: FlowStep) -> str:
