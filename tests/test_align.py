@@ -104,9 +104,11 @@ def test_three_runs_are_all_compared_with_the_first():
 
 @pytest.mark.ci
 def test_the_command_line_compares_any_number(cli):
-    code, out, _ = cli("compare", *SETUPS, "--across", "threads")
+    code, out, _ = cli("compare", *SETUPS, "--across", "threads", "--by", "layer")
     assert code == 0
     assert "E2E" in out and "[4]" in out
+    code, out, _ = cli("compare", *SETUPS, "--across", "threads")
+    assert code == 0 and out.count("| faster |") == len(SETUPS) - 1
     code, out, err = cli("compare", *SETUPS)
     assert (code, out) == (2, "")
     assert "the two differ in threads: 1 against 2 -> compare anyway: --across threads" in err

@@ -176,7 +176,7 @@ def test_intervals_cover_however_short_the_operators(clock_ns, us, tmp_path):
         assert below.any() == (clock_ns == 1000 and us < 50)
         covered = table["low"].le(table["true"]) & table["high"].ge(table["true"])
         assert (covered | below).mean() >= least
-        assert clock_ns == 1000 or len(table) < 100 or covered.mean() <= 0.99
+        assert clock_ns == 1000 or len(table) < 100 or covered.mean() <= 0.995
 
 
 @pytest.mark.ci
@@ -189,7 +189,8 @@ def test_what_rounding_hides_has_no_speedup(tmp_path):
         return run.compare()
 
     row = compare("short", 4.5, 3.5).operators.set_index("name").loc["Multiply (ND)"]
-    assert (row["outcome"], row["baseline_ms"]) == ("below the clock", pytest.approx(0.004))
+    assert row["outcome"] == "below the clock"
+    assert row["baseline_ms"] == pytest.approx(0.004, rel=0.01)
     row = compare("long", 400.5, 300.5).operators.set_index("name").loc["Multiply (ND)"]
     assert row["outcome"] == "faster" and row["low"] < 400 / 301 < 401 / 300 < row["high"]
     kinds = compare("zero", 4.5, 0.5).kinds.set_index("name")["outcome"]

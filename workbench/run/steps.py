@@ -112,7 +112,7 @@ class Attempt:
     core: int | None
     traces: dict[str, Path]
     batches: Batches
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=lambda: time.monotonic())
     sessions: dict[str, RunnerSession] = field(default_factory=dict)
     paced: dict[str, list[Batch]] = field(default_factory=dict)
     complete: bool = False

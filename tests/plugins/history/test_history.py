@@ -338,11 +338,9 @@ def test_a_program_that_was_renamed_stays_in_its_line(tmp_path):
 
 @pytest.mark.ci
 def test_a_history_has_the_needs_of_every_run(tmp_path):
-    starts = [make_start("x", process) for process in range(2)]
-    run = wb.open_run(write_run(tmp_path, {"x": 10.0}, starts=starts))
-    expected = run.subject.resources.set_index("resource")["value"]
-    history = wb.read_history([run.path])
-    row = history.rows[history.rows["experiment"] == run.subject.name].iloc[0]
-    assert row["first_output_ms"] == pytest.approx(expected["first output"])
-    assert row["peak_mb"] == pytest.approx(expected["peak memory"])
+    write_record(replace(SMALL, starts=(make_start("avx512_on", scale=1.5),)), tmp_path / "run")
+    history = wb.read_history([tmp_path])
+    row = history.rows.set_index("experiment").loc["avx512_on"]
+    assert row["first_output_ms"] == pytest.approx(1.5 * 10.1)
+    assert row["peak_mb"] == pytest.approx(1.5 * 1.0)
     assert "| peak (MB) |" in str(history.tables[0])
