@@ -547,7 +547,7 @@ def test_where_there_is_little_room_details_are_a_drawer(open_page, width):
     box = drawer.bounding_box()
     assert box["y"] + box["height"] == pytest.approx(800, abs=1)
     drawer.get_by_role("button", name=GEMM).click()
-    assert not sheet.is_visible() and "B 0.142 ms" in drawer.inner_text()
+    assert not sheet.is_visible() and "B 0.141 ms" in drawer.inner_text()
     page.keyboard.press("Escape")
     page.locator(".card").first.click()
     assert sheet.is_visible() and "What to do" in sheet.inner_text()
