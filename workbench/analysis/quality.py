@@ -44,8 +44,8 @@ CRITERIA = {
     ),
     "interval of the latency": (
         (0.025, 0.06, 0.12), "%",
-        "half of its width: of five restarts 1.24 times their standard deviation. What the core and "
-        "the moment of a restart do to all experiments alike cancels in a speed-up",
+        "half of its width: of five restarts 1.24 times their standard deviation. What the core "
+        "and the moment of a restart do to all experiments alike cancels in a speed-up",
     ),
     "restarts": (
         (0, 2, 3), "of 5",
