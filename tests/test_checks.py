@@ -89,7 +89,7 @@ def test_restarts_that_alternate_between_a_fast_and_a_slow_core_are_explained(tm
     assert value == "22.6 %", "cores do not explain it"
     assert on_cores(tmp_path, [3.20, 2.27], [0, 1])[0] == "216.0 %"
     calm = on_cores(tmp_path, [3.0, 3.01, 3.0, 3.02, 3.0], [None] * 5)
-    assert calm == ("0.3 %", "A")
+    assert calm == ("0.4 %", "A")
 
 
 def test_what_upstream_lacks_is_noted_with_its_consequence(tmp_path):
