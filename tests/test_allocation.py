@@ -52,9 +52,10 @@ def count_restarts(plan, folder, restart_s, on_core=1.0):
 
 
 @pytest.mark.parametrize(
-    ("restart_s", "count"), [(0.01, MOST_RESTARTS), (0.25, 24), (0.5, 12), (20, LEAST_RESTARTS)]
+    ("restart_s", "count"),
+    [(0.01, MOST_RESTARTS), (0.25, 24), (0.5, 20), (0.8, 15), (20, LEAST_RESTARTS)],
 )
-def test_restarts_are_as_many_as_fit_into_two_seconds_for_each_experiment(
+def test_restarts_are_as_many_as_fit_and_longer_programs_get_up_to_twice_the_seconds(
     plan, tmp_path, restart_s, count
 ):
     assert len(plan.experiments) == 3

@@ -14,6 +14,9 @@ LEAST_RESTARTS, MOST_RESTARTS = 5, 40
 #: Seconds on a free core for each experiment and thread count, without a budget: what five
 #: long restarts took (`tests/benchmarks/decide.py`).
 EXPERIMENT_S = 2.0
+#: Restarts that decide most operators. A run takes up to `LONGER` times its seconds for them, which
+#: models of 10 to 50 ms need (`tests/benchmarks/decide.py`: vit_tiny, 8 restarts, 81 %; 18, 95 %).
+ENOUGH_RESTARTS, LONGER = 20, 2
 #: Rounds of a restart, at most, without a budget.
 MOST_ROUNDS = 12
 #: The variance within a restart of the mean of a round, over that between restarts, until three
@@ -63,7 +66,8 @@ def project_restarts(run: RunRecord, done: int) -> int:
     alone = [s for s in run.sessions if s.complete and s.threads == 1]
     each_s = max(run.spent_s, 1e-3) / done * (1 - disturbance(alone))
     fitting = sum(seconds_of(plan, threads) for threads in plan.threads) / each_s
-    return max(LEAST_RESTARTS, done, min(MOST_RESTARTS, int(fitting)))
+    wanted = max(fitting, min(ENOUGH_RESTARTS, LONGER * fitting))
+    return max(LEAST_RESTARTS, done, min(MOST_RESTARTS, int(wanted)))
 
 
 def count_rounds(
