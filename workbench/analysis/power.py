@@ -68,7 +68,7 @@ def judge_restarts(record: RunRecord, options: MeasureOptions) -> list[str]:
     done = count_measured(record)
     # Of long restarts there are few: what cannot be decided is known from the second.
     is_long = not (options.budget_s or options.processes)
-    is_long = is_long and project_restarts(record, done) == LEAST_RESTARTS
+    is_long = is_long and project_restarts(record, done) <= LEAST_RESTARTS
     if done < (2 if is_long else MIN_RESTARTS) or not record.plan.pairs:
         return []
     texts = list[str]()

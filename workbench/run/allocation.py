@@ -17,6 +17,9 @@ EXPERIMENT_S = 2.0
 #: Restarts that decide most operators. A run takes up to `LONGER` times its seconds for them, which
 #: models of 10 to 50 ms need (`tests/benchmarks/decide.py`: vit_tiny, 8 restarts, 81 %; 18, 95 %).
 ENOUGH_RESTARTS, LONGER = 20, 2
+#: Seconds after which a run without a budget does with `MIN_RESTARTS` instead of `LEAST_RESTARTS`:
+#: inferences of more than some 200 ms scatter little, and five restarts would take a minute.
+LONG_S = 30.0
 #: Rounds of a restart, at most, without a budget.
 MOST_ROUNDS = 12
 #: The variance within a restart of the mean of a round, over that between restarts, until three
@@ -67,7 +70,8 @@ def project_restarts(run: RunRecord, done: int) -> int:
     each_s = max(run.spent_s, 1e-3) / done * (1 - disturbance(alone))
     fitting = sum(seconds_of(plan, threads) for threads in plan.threads) / each_s
     wanted = max(fitting, min(ENOUGH_RESTARTS, LONGER * fitting))
-    return max(LEAST_RESTARTS, done, min(MOST_RESTARTS, int(wanted)))
+    least = min(LEAST_RESTARTS, max(MIN_RESTARTS, int(LONG_S / each_s)))
+    return max(least, done, min(MOST_RESTARTS, int(wanted)))
 
 
 def count_rounds(

@@ -17,7 +17,6 @@ from workbench.records.runs import (
 )
 from workbench.run.afterwards import sample_experiments, time_starts
 from workbench.run.allocation import (
-    LEAST_RESTARTS,
     MIN_RESTARTS,
     MOST_RESTARTS,
     project_restarts,
@@ -91,7 +90,7 @@ def restarts(recorder: RunRecorder, enough: Callable[[RunRecord], bool]) -> Iter
     """The restarts to measure: a given number, or as many as the seconds allow and need."""
     plan = recorder.run.plan
     for process in itertools.count():
-        least = MIN_RESTARTS if plan.budget_s else plan.processes or LEAST_RESTARTS
+        least = MIN_RESTARTS if plan.budget_s else plan.processes or MIN_RESTARTS
         if process >= least:
             full = process >= project_restarts(recorder.run, process)
             if full or (plan.budget_s and enough(recorder.run)):
