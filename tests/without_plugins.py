@@ -3,10 +3,14 @@
     python3 dev.py plugins [core | NAME]...
 
 From a copy without a plug-in, its folder, its tests, its page and its notebooks are deleted. In the
-copy without any, the fast tests pass, and toy_cnn is profiled and reported; in that without one,
-the fast tests of the others and of plug-ins in general pass. Prints a table; exits 1 on failure.
+copy without any, the fast tests pass, and toy_cnn is profiled and reported;
+in that without a named one, the fast tests of the others and of plug-ins in general pass. Without
+names, copies lack several at once, so that for every two plug-ins there is a copy with one of them
+and without the other. Prints a table; exits 1 on failure.
 """
 
+import itertools
+import math
 import os
 import re
 import shutil
@@ -37,24 +41,41 @@ def main(chosen: list[str]) -> int:
         print(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(names)}", file=sys.stderr)
         return 2
     print("| without | seconds | tests | result |\n| --- | ---: | ---: | --- |", flush=True)
-    return max(try_without(name) for name in chosen or names)
+    groups = [(name,) for name in chosen] or [(CORE,), *group_plugins(names[1:])]
+    return max(try_without(group) for group in groups)
 
 
-def try_without(name: str) -> int:
-    """Run the tests of a copy without a plug-in, or without any; returns whether one failed."""
+def group_plugins(names: list[str]) -> list[tuple[str, ...]]:
+    """What each of a few copies lacks.
+
+    Every plug-in is missing from another set of half of the copies. Of two sets of equal size, each
+    has a copy that the other lacks (E. Sperner, 1928).
+    """
+    copies = next(n for n in itertools.count(1) if math.comb(n, n // 2) >= len(names))
+    sets = itertools.combinations(range(copies), copies // 2)
+    lacking = [list[str]() for _ in range(copies)]
+    for name, numbers in zip(names, sets, strict=False):
+        for number in numbers:
+            lacking[number].append(name)
+    return [tuple(group) for group in lacking if group]
+
+
+def try_without(group: tuple[str, ...]) -> int:
+    """Run the tests of a copy without some plug-ins, or without any; returns whether one failed."""
+    is_core = group == (CORE,)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(ROOT, Path(folder) / "copy", symlinks=True, ignore=HIDDEN))
-        for plugin in list_plugins() if name == CORE else [name]:
+        for plugin in list_plugins() if is_core else group:
             delete_plugin(copy, plugin)
-        runs = [run(copy, *TESTS, *(() if name == CORE else OF_PLUGINS))]
-        if name == CORE:
+        runs = [run(copy, *TESTS, *(() if is_core else OF_PLUGINS))]
+        if is_core:
             runs += [run(copy, *PROFILE), run(copy, "-c", REPORTED)]
     failed = any(done.returncode for done in runs)
     passed = re.findall(r"(\d+) passed", runs[0].stdout) or ["0"]
     result = "failed" if failed else "passed"
     seconds = time.monotonic() - start
-    print(f"| {name} | {seconds:.0f} | {passed[-1]} | {result} |", flush=True)
+    print(f"| {', '.join(group)} | {seconds:.0f} | {passed[-1]} | {result} |", flush=True)
     if failed:
         print("".join(done.stdout[-6000:] + done.stderr[-2000:] for done in runs), file=sys.stderr)
     return int(failed)
