@@ -55,7 +55,7 @@ def main() -> int:
         "slow": (slow, "run the slow tests, and all property tests with more examples"),
         "long": (long, "run the tests that take minutes: batches, sanitizers, papermill"),
         "devices": (devices, "test the targets QEMU, adb and ssh, as far as possible here"),
-        "plugins": (plugins, "test the core without plug-ins, and each plug-in without each other"),
+        "plugins": (plugins, "test the core without plug-ins, and plug-ins without each other"),
         "upstream": (upstream, "test private parts of the other tested versions of ExecuTorch"),
         "notebooks": (notebooks, "run the notebooks by papermill, three on every kind of run"),
         "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),

@@ -51,7 +51,7 @@ class Long(torch.nn.Module):
     def __init__(self):
         super().__init__()
         layers = [torch.nn.Conv2d(3, 96, 3, padding=1), torch.nn.ReLU()]
-        for _ in range(7):
+        for _ in range(5):
             layers += [torch.nn.Conv2d(96, 96, 3, padding=1), torch.nn.ReLU()]
         self.layers = torch.nn.Sequential(*layers)
 
