@@ -91,6 +91,22 @@ def test_all_runs_are_found_the_samples_last(tmp_path):
     assert len(samples) > 2 and all(path.is_relative_to(SAMPLES) for path in samples)
 
 
+@pytest.mark.parametrize("kernel", [".", "notebooks", "scripts"])
+def test_the_users_runs_come_first_wherever_the_kernel_stands(tmp_path, monkeypatch, kernel):
+    """`workbench lab` starts kernels in notebooks/, a terminal stands above it."""
+    days = iter(range(1, 9))
+    for place in ("", "notebooks", "other"):
+        started = f"2026-01-0{next(days)}T00:00:00"
+        keep_run(tmp_path / place / "out_mine" / "runs" / "linux", started=started)
+    (tmp_path / "scripts").mkdir()
+    monkeypatch.chdir(tmp_path / kernel)
+    newest, oldest, *samples = list_runs().items()
+    assert [path.parents[2] for _, path in (newest, oldest)] == [tmp_path / "notebooks", tmp_path]
+    assert newest[0] != oldest[0] and all(n.startswith("mine, linux") for n, _ in (newest, oldest))
+    assert all("(recorded)" in name for name, _ in samples)
+    assert next(iter(list_measurements())).startswith("mine, linux")
+
+
 def test_measurements_are_those_that_can_be_compared(tmp_path):
     keep_run(tmp_path / "runs" / "whole")
     keep_run(tmp_path / "runs" / "half", state="incomplete")
@@ -179,13 +195,13 @@ def test_one_is_too_few_and_what_differs_has_to_be_said():
 
 @pytest.mark.ci
 def test_without_a_front_end_the_first_run_is_compared():
-    picked = pick_measurements(SAMPLES.parent)
+    picked = pick_measurements(SAMPLES)
     assert "x faster" in str(picked.draw(compare_picked)) and len(picked.selected) == 2
 
 
 @pytest.mark.ci
 def test_what_may_differ_is_part_of_the_choice(seen):
-    knobs, _ = pick_measurements(SAMPLES.parent).children
+    knobs, _ = pick_measurements(SAMPLES).children
     measurements, across = knobs.children
     threads = {name[-1]: name for name in measurements.options.values() if ":avx512_on:" in name}
     one = threads["2"].removesuffix("2") + "1"

@@ -375,10 +375,11 @@ def _check_names(run: RunRecord, path: Path) -> None:
 _STARTED = re.compile(rb'"started": "([^"]{1,40})"')
 
 
-def find_runs(root: Path) -> list[Path]:
-    """All run folders below ``root``, by the time at which they were started, the oldest first."""
+def find_runs(*roots: Path) -> list[Path]:
+    """All run folders below ``roots``, by the time at which they were started, the oldest first."""
     runs = []
-    for path in (*root.glob("runs/*/" + MANIFEST), *root.glob("out_*/runs/*/" + MANIFEST)):
+    patterns = (f"runs/*/{MANIFEST}", f"out_*/runs/*/{MANIFEST}")
+    for path in chain.from_iterable(root.glob(p) for root in roots for p in patterns):
         with contextlib.suppress(OSError), open_file(path) as file:  # it may be deleted meanwhile
             modified = os.fstat(file.fileno()).st_mtime
             known = _STARTED.search(file.read(2**20))
@@ -386,6 +387,16 @@ def find_runs(root: Path) -> list[Path]:
             started = started or datetime.fromtimestamp(modified, UTC).isoformat()
             runs.append((started, modified, path.parent))
     return [run_dir for *_, run_dir in sorted(runs)]
+
+
+def find_nearby() -> list[Path]:
+    """The run folders in the working folder, above it, and where notebooks of both write theirs.
+
+    A kernel stands where its notebook does, a terminal mostly one folder above.
+    """
+    here = Path.cwd()
+    roots = (folder for place in (here, here.parent) for folder in (place, place / "notebooks"))
+    return find_runs(*dict.fromkeys(roots))
 
 
 def newer_run(run_dir: Path) -> Path | None:

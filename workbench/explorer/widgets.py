@@ -20,7 +20,7 @@ from workbench.frames import plural
 from workbench.plots.style import distinguish
 from workbench.plots.tables import Table, VStack, show_aligned, show_note
 from workbench.progress import is_interactive
-from workbench.store import find_runs
+from workbench.store import find_nearby, find_runs
 
 NOTHING = show_note("There is nothing to pick from.")
 
@@ -56,10 +56,12 @@ class Picker(Selector, widgets.VBox):
             display(self.draw(self._view))
 
 
-def pick_run(run_dir: str | Path = "", *, folder: str | Path = ".", view: str = "") -> Picker:
-    """A list of the runs below a folder and the recorded ones, above the explorer of one.
+def pick_run(run_dir: str | Path = "", *, folder: str | Path = "", view: str = "") -> Picker:
+    """A list of your runs, the newest first, and of the recorded ones, above the explorer of one.
 
-    ``run_dir`` is chosen first, if given; ``view`` is as for `explore`. ``selected`` is the run,
+    Your runs are those below ``folder``; without one, in the working folder, above it, and where
+    notebooks of both write theirs. ``run_dir`` is chosen first, if given; ``view`` is as for
+    `explore`. ``selected`` is the run,
     ``draw(wb.show, "findings")`` a view of it that follows in another cell. Without a live front
     end, the first run is explored.
 
@@ -95,14 +97,20 @@ def pick(things: Mapping[str, Any], view: Callable[[Any], Any]) -> Picker:
     return Picker(things.get, lambda thing: NOTHING if thing is None else view(thing), menu)
 
 
-def list_runs(folder: str | Path = ".") -> dict[str, Path]:
-    """The runs below a folder by name, newest first, and after them the recorded samples."""
-    here = [(_name(path), path) for path in reversed(find_runs(Path(folder).resolve()))]
+def list_runs(folder: str | Path = "") -> dict[str, Path]:
+    """The runs below a folder, or nearby, by name, the newest first; then the recorded samples."""
+    mine = [*reversed(find_runs(Path(folder).resolve()) if folder else find_nearby())]
+    names = [_name(path) for path in mine]
+    names = [
+        name if names.count(name) == 1 else f"{name}, in {path.parents[2]}"
+        for name, path in zip(names, mine, strict=True)
+    ]
     samples = sorted(find_runs(SAMPLES), key=lambda path: (path != sample_run(), path))
-    return dict(here) | {f"{_name(path)} (recorded)": path for path in samples}
+    recorded = {f"{_name(path)} (recorded)": path for path in samples}
+    return dict(zip(names, mine, strict=True)) | recorded
 
 
-def list_measurements(folder: str | Path = ".") -> dict[str, str]:
+def list_measurements(folder: str | Path = "") -> dict[str, str]:
     """Names for `align_measurements` by label, without emulated or unfinished runs and controls."""
     measurements = {}
     for label, path in list_runs(folder).items():
@@ -120,10 +128,10 @@ def _name(run_dir: Path) -> str:
     return run_dir.name if run_dir.name.startswith(f"{root}-") else f"{root}, {run_dir.name}"
 
 
-def pick_measurements(folder: str | Path = ".") -> Picker:
+def pick_measurements(folder: str | Path = "") -> Picker:
     """Lists to pick measurements from, and what may differ, above how they compare.
 
-    Runs below the folder and the recorded samples are listed. Two measurements are compared in the
+    Runs are listed as by `pick_run`. Two measurements are compared in the
     explorer, more in a table. ``selected`` has them by label. Without a live front end, the
     first two are compared.
 
