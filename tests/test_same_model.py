@@ -96,8 +96,12 @@ def test_a_verdict_says_whose_programs_they_are(tmp_path, cli):
     assert "model" not in same.text
     assert same.text.startswith(f"Net_xnnpack_fp32 {sides[1].sha256[:8]} against Net_xnnpack_fp32")
     assert edited.text.endswith(TWO) and UNKNOWN in unknown.text
-    assert "side by side" not in cli("compare", *(run.path for run in runs[:2]), "--across",
-                                     "program")[1], "one file has replaced the other"  # fmt: skip
+    two = cli("compare", *(run.path for run in runs[:2]))
+    assert two[0] == 0 and "side by side" not in two[1], "one file has replaced the other"
+    assert wb.compare(runs[0].path, str(runs[1].path)).text == same.text
+    assert cli("compare", *(run.path for run in runs))[0] == 2, "of several, it is said"
+    with pytest.raises(wb.WorkbenchError, match="nope: no such file or folder"):
+        wb.compare(runs[0], "nope")
     code, text, _ = cli("compare", *(run.path for run in runs), "--across", "program", "--by",
                         "category")  # fmt: skip
     assert code == 0

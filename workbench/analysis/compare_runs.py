@@ -102,8 +102,8 @@ PARTS = ("layer", "category", "operator")
 
 
 def compare(
-    baseline: Run | Measurement,
-    candidate: Run | Measurement,
+    baseline: Run | Measurement | str | Path,
+    candidate: Run | Measurement | str | Path,
     *,
     across: str | Collection[str] = (),
     subject: str = "",
@@ -116,7 +116,7 @@ def compare(
     Parameters
     ----------
     baseline, candidate
-        Measurements of runs, or runs: the measurement that each is about.
+        Measurements of runs, or runs or their paths: the measurement that each is about.
     across
         Which of ``program``, ``threads``, ``device`` and ``build`` may differ; between runs, the
         program may.
@@ -136,10 +136,11 @@ def compare(
     >>> wb.compare(run["avx512_off"], run["avx512_on"]).verdict.outcome
     'faster'
     """
-    if isinstance(baseline, Run) or isinstance(candidate, Run):
+    if not (isinstance(baseline, Measurement) and isinstance(candidate, Measurement)):
         across = {"program", *([across] if isinstance(across, str) else across)}
     baseline, candidate = (
-        side.subject if isinstance(side, Run) else side for side in (baseline, candidate)
+        side if isinstance(side, Measurement) else open_run(side).subject
+        for side in (baseline, candidate)
     )
     check_comparable([baseline, candidate], across)
     for known in baseline.run.comparisons:
@@ -323,6 +324,8 @@ def compare_many(
         names = [f"{names[0]}:{side.name}:{side.threads}" for side in sides]
     check_several(names)
     measurements = find_measurements(names, categories)
+    if len(names) == 2 and not any(any(split_name(name)[1:]) for name in names):
+        across = {*across, "program"}  # two runs, such as before and after an edit
     pairs = _compare_all(measurements, across, subject if len(names) == 2 else "")
     aligned = _align(pairs, by)
     rows = list_others(aligned)

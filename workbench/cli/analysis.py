@@ -258,7 +258,8 @@ def compare(
 ) -> Output:
     """Compare measurements, each RUN_DIR[:EXPERIMENT[:THREADS]], with the first one.
 
-    Of one run, its two sides. Two measurements give a verdict, more a row each; --by adds a table
+    Of one run, its two sides; two runs may be of different programs, such as before and after an
+    edit. Two measurements give a verdict, more a row each; --by adds a table
     of their layers, categories or operators, which needs their traces. With --fail-above, the
     command fails if the whole 95 % interval of a row is beyond the limit. With --baseline, one run
     is compared with the metrics.json of an earlier one.
