@@ -311,4 +311,16 @@ def test_times_have_three_figures(ms, text):
 def test_nouns_show_their_answer_in_a_notebook(ab):
     for noun, words in ((ab, ab.text), (ab.candidate, "ms (95 % CI")):
         assert words in html.unescape(noun._repr_html_())
+    for noun in (ab, ab.run, ab.run.findings):
+        assert noun._repr_html_() == wb.show(noun).html, "one look"
+
+
+def test_findings_are_cards_and_a_frame_to_compute_with(ab):
+    findings = ab.run.findings
+    assert "<ol" in findings._repr_html_() and "<ol" in wb.show(findings).html
+    assert "<ol" in findings[findings["share"] > 0]._repr_html_()
+    assert findings["share"].sum() > 0
+    for part in (findings[["rule", "title"]], findings.drop(columns="action")):
+        assert "<table" in part._repr_html_() and "<ol" not in part._repr_html_()
+    assert "<table" in wb.show(findings, columns=["rule", "title"]).html
     assert len(repr(ab)) < 300

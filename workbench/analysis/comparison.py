@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +25,7 @@ from workbench.analysis import (
     what_if,
 )
 from workbench.analysis.compare import Verdict
+from workbench.analysis.describe import draw_page
 from workbench.analysis.layers import Traced
 from workbench.analysis.measurement import Measurement
 from workbench.analysis.quality import Row
@@ -68,8 +68,7 @@ class Comparison:
         return f"Comparison({self.text!r})"
 
     def _repr_html_(self) -> str:
-        texts = [self.text, *(f"Caveat: {text}." for text in self.caveats)]
-        return "".join(f"<p>{html.escape(text)}</p>" for text in texts)
+        return draw_page(self)
 
     @property
     def run(self) -> Run:

@@ -1,6 +1,7 @@
 """What was run, on what and how, in words."""
 
 import math
+import pkgutil
 from typing import Any
 
 import pandas as pd
@@ -193,3 +194,12 @@ def _format_gain(row: dict[str, Any], name: str, *ends: str) -> list[str]:
     """A gain in the unit of the latency that it is a part of: all of a run have one unit."""
     latency = row[name] / row["share"] if row["share"] else math.nan
     return format_range(latency, *(row[each] for each in (name, *ends)))[1:]
+
+
+#: What draws a noun as a page: a reference, as those of plug-ins, because it is in a layer above.
+_SHOW = "workbench.plots.views:show"
+
+
+def draw_page(noun: object) -> str:
+    """The HTML of a noun that a notebook displays: what `show` makes of it."""
+    return str(pkgutil.resolve_name(_SHOW)(noun)._repr_html_())

@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from workbench.analysis.describe import draw_page
 from workbench.analysis.findings.ranking import rank_findings
+from workbench.frames import FINDINGS
 from workbench.progress import show_progress
 from workbench.records.checks import Trial, Trials
 from workbench.records.codec import to_json
@@ -18,7 +20,10 @@ BEST = 3
 
 
 class Findings(pd.DataFrame):
-    """A frame of findings whose remedies can be tried."""
+    """A frame of findings: displayed as cards, and their remedies can be tried.
+
+    Without some of the columns it is displayed as any other frame.
+    """
 
     _metadata: ClassVar[list[str]] = ["run"]
 
@@ -28,7 +33,15 @@ class Findings(pd.DataFrame):
 
     @property
     def _constructor(self) -> type[pd.DataFrame]:
-        return pd.DataFrame
+        return Findings
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether they have all that a card says."""
+        return set(FINDINGS.names) <= set(self.columns)
+
+    def _repr_html_(self) -> str | None:
+        return draw_page(self) if self.are_whole else super()._repr_html_()
 
     def check(self, model: Any = None, top: int = BEST) -> pd.DataFrame:
         """Try the remedies of the first findings, as `check_findings`; returns the new findings."""

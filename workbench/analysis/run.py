@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from workbench.analysis import (
     sweeps,
 )
 from workbench.analysis.comparison import Comparison
-from workbench.analysis.describe import describe_run
+from workbench.analysis.describe import describe_run, draw_page
 from workbench.analysis.etrecords import explain_etrecords
 from workbench.analysis.foreign import Recording
 from workbench.analysis.measurement import Measurement
@@ -99,8 +98,7 @@ class Run:
         return f"Run({', '.join(self.facts)}: {', '.join(m.label for m in self.measurements)})"
 
     def _repr_html_(self) -> str:
-        texts = [" · ".join(self.facts), *(ab.text for ab in self.comparisons)]
-        return "".join(f"<p>{html.escape(text)}</p>" for text in texts)
+        return draw_page(self)
 
     @property
     def facts(self) -> tuple[str, ...]:

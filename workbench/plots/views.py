@@ -19,6 +19,7 @@ from workbench.analysis.findings import commands
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import drop_overhead, label_operators
+from workbench.analysis.promises import Findings
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import place_layers
 from workbench.analysis.run import Comparison, Measurement, Run
@@ -74,8 +75,8 @@ def show(
     Parameters
     ----------
     source
-        A noun; a frame, a sentence, None (not recorded); or a list of these and of figures, shown
-        one below the other.
+        A noun; findings or any other frame, a sentence, None (not recorded); or a list of these
+        and of figures, shown one below the other.
     views
         Names of views, such as ``findings``, ``latencies``, ``operators`` or ``quality``; without
         any, the verdicts. A view of measurements takes the subject of a run, one of comparisons
@@ -104,8 +105,14 @@ def show(
     | --- | ---: |
     | avx512_off | 528 |
     """
-    if isinstance(source, pd.DataFrame) or source is None:
-        parts: list[Any] = [show_table(source, columns, top=top, caption=caption)]
+    parts: list[Any]
+    if isinstance(source, Findings) and source.are_whole and columns is None:
+        parts = [
+            *([show_note(caption)] if caption else []),
+            show_cards(source, top or TOP_FINDINGS),
+        ]
+    elif isinstance(source, pd.DataFrame) or source is None:
+        parts = [show_table(source, columns, top=top, caption=caption)]
     elif isinstance(source, str) and not views:
         parts = [show_note(source)]
     elif isinstance(source, Table | VStack | Chart):
