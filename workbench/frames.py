@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, wraps
@@ -719,6 +720,11 @@ def format_time(ms: float, error: float) -> str:
 def format_size(size_bytes: float) -> str:
     """A size in MB with three figures."""
     return f"{format_figure(size_bytes / 1e6)} MB"
+
+
+def shorten_source(source: str) -> str:
+    """A source line without its folders, as a reader needs it: ``net.py:77``."""
+    return re.sub(r"^.*/(?=[^/]+\.py:\d+$)", "", source)
 
 
 def _unit_of(ms: float) -> tuple[int, str]:

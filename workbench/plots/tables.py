@@ -19,6 +19,7 @@ from workbench.frames import (
     format_range,
     format_share,
     is_emulated,
+    shorten_source,
 )
 
 #: Of categories alone. The palette of Okabe and Ito, which colour-blind readers can tell apart;
@@ -64,7 +65,7 @@ _PROSE_CSS = [{"selector": "", "props": "min-width:14em;overflow-wrap:anywhere"}
 _SHORT_CSS = [{"selector": "td", "props": "white-space:nowrap"}]
 NOT_RECORDED = "Not recorded in this run."
 _PROSE_LETTERS = 24  #: Letters of a text beyond which its column needs some width.
-_SHORT_LETTERS = 8  #: Letters of a text that is not broken.
+_SHORT_LETTERS, _LINE_LETTERS = 8, 48  #: Letters of a text, and of a source line, on one line.
 _WIDE = 90  #: Letters in a row beyond which a table may need to be scrolled.
 
 
@@ -216,7 +217,8 @@ def _write_column(name: str, column: pd.Series, unit: str) -> tuple[str, list[st
     missing = column.isna()
     if not _is_number(column.dtype):
         words = column.astype(object).where(~missing, MISSING)
-        return head, [["no", "yes"][w] if isinstance(w, bool) else str(w) for w in words]
+        texts = [["no", "yes"][w] if isinstance(w, bool) else str(w) for w in words]
+        return head, list(map(shorten_source, texts)) if name == "source" else texts
     unit = unit.removesuffix("/run").removeprefix("1")
     for suffix, meaning in _SUFFIXES.items():
         if name.endswith(suffix):
@@ -239,6 +241,13 @@ def _write_column(name: str, column: pd.Series, unit: str) -> tuple[str, list[st
     return f"{head} ({unit})" if unit not in ("", "x") else head, texts
 
 
+def _style_text(name: str, width: int) -> list[dict[str, str]]:
+    """How a column of texts is set: a source line and short words are not broken."""
+    if width <= (_LINE_LETTERS if name == "source" else _SHORT_LETTERS):
+        return _SHORT_CSS
+    return _PROSE_CSS if width > _PROSE_LETTERS else []
+
+
 def _write_html(
     cells: pd.DataFrame, names: list[str], heads: dict[int, str], numbers: list[int], caption: str,
     meanings: dict[str, str],
@@ -247,9 +256,7 @@ def _write_html(
 
     widths = {p: max([len(heads[p]), *cells[p].str.len()]) for p in heads}
     columns = {
-        place: _NUMBER_CSS
-        if place in numbers
-        else _PROSE_CSS * (width > _PROSE_LETTERS) + _SHORT_CSS * (width <= _SHORT_LETTERS)
+        place: _NUMBER_CSS if place in numbers else _style_text(names[place], width)
         for place, width in widths.items()
     }
     text = f"{caption}{cells.to_csv()}".encode()

@@ -11,6 +11,7 @@ from workbench.analysis import quality
 from workbench.analysis.dataflow import FlowStep, instruction_of
 from workbench.analysis.run import Measurement
 from workbench.analysis.statistics import blocks_of, half_width
+from workbench.frames import shorten_source
 
 #: Fraction of the attainable rate that an XNNPACK operator reaches: worst, typical, best.
 EFFICIENCY = (0.2, 0.5, 1.0)
@@ -189,7 +190,8 @@ def layers_of(rows: pd.DataFrame) -> str:
     """The layers and source lines of some rows in words: two at most, then a count."""
     known = rows.dropna(subset="module")[["module", "source"]].drop_duplicates()
     places = [
-        f"{module or 'the model'}" + (f" ({source})" if isinstance(source, str) else "")
+        f"{module or 'the model'}"
+        + (f" ({shorten_source(source)})" if isinstance(source, str) else "")
         for module, source in known.itertuples(index=False)
     ]
     more = f" and {len(places) - 2} more" if len(places) > 2 else ""
