@@ -1,8 +1,13 @@
 """Modules of the user's own process: exported, seen to change, and named by their cells."""
 
+import subprocess
+import sys
+import threading
+
 import pytest
 import torch
 from exporting import NET
+from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
 
@@ -154,7 +159,7 @@ def test_magics_take_names_of_the_notebook_and_cells(shell, quick):
     program = shell.run_line_magic("workbench", "export net x --dtype fp16 --backend portable")
     assert program.export.dtype == "fp16"
     done = shell.run_cell("%workbench export net y --backend portable")
-    assert "y: is not defined in this notebook" in str(done.error_in_exec)
+    assert "no name y -> it has " in str(done.error_in_exec)
     done = shell.run_cell("%workbench compare nonsense")
     assert isinstance(done.error_in_exec, Exception)
 
@@ -168,12 +173,53 @@ def test_the_magic_completes_commands_options_and_names_of_the_notebook(
     shell.run_cell("%load_ext workbench")
 
     def complete(line):
-        return set(shell.complete(line.rpartition(" ")[2], line, len(line))[1])
+        with provisionalcompleter():  # as a kernel does
+            return {found.text for found in shell.Completer.completions(line, len(line))}
 
     assert complete("%workbench prof") == {"profile"}
+    assert {"profile", "doctor"} <= complete("%workbench ")
     assert complete("%workbench profile --dt") == {"--dtype"}
-    assert complete("%%workbench profile net --iso") == set()
+    options = complete("%workbench profile --")
+    assert len(options) > 30 and all(text.startswith("--") for text in options)
+    assert complete("%%workbench profile net --iso") == {"--iso"}, "and no name of Python"
     assert complete("%workbench profile ne") == {"net", "needle", "networks"}
+    assert complete("x = 1\n%workbench profile nee") == {"needle"}
+    assert complete("need") == {"needle"}, "other lines are completed as always"
+
+
+def test_the_magic_names_a_word_that_the_notebook_lacks(shell):
+    shell.run_cell("import torch; net = torch.nn.ReLU(); x = torch.ones(1)")
+    shell.run_cell("%load_ext workbench")
+    for line in ("profile nett x", "profile nett", "export nett x --dtype int8"):
+        error = shell.run_cell(f"%workbench {line}").error_in_exec
+        assert str(error) == "this notebook: no name nett -> it has net, x"
+
+
+def test_an_interrupt_is_one_line_also_while_another_job_has_the_machine(shell, capsys, tmp_path):
+    """Whoever waits has been told that the machine is busy, which was an error in between."""
+    from workbench.run.locks import THIS_MACHINE, lock_device
+
+    def interrupt(text, part):
+        raise KeyboardInterrupt
+
+    shell.user_ns.update(interrupt=interrupt, lock=lambda: lock_device(THIS_MACHINE, interrupt))
+    shell.run_cell("import workbench as wb; from workbench.progress import show_progress")
+    with lock_device(THIS_MACHINE):
+        thread = threading.Thread(
+            target=shell.run_cell, args=("with show_progress(), lock():\n    pass",)
+        )
+        thread.start()
+        thread.join()
+    shell.run_cell("wb.export_model('toy_cnn', progress=interrupt)")
+    line = "interrupted; run the cell again to resume"
+    assert capsys.readouterr().out.split("\n") == [line, line, ""]
+
+
+def test_an_unknown_model_is_refused_before_torch_is_imported():
+    command = [sys.executable, "-X", "importtime", "-m", "workbench", "profile", "nosuch"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "unknown model 'nosuch'" in done.stderr
+    assert "| torch\n" not in done.stderr.replace("|   ", "| ")
 
 
 def test_an_error_is_one_line_in_a_notebook_and_its_traceback_can_be_asked_for(shell, capsys):

@@ -70,6 +70,13 @@ class WorkbenchError(Exception):
         return printable(" ".join(f"{place}{_shorten(self.what)}{step}".split()))
 
 
+class Interrupted(KeyboardInterrupt):
+    """A person interrupted a job: in a notebook one line, not where it was interrupted."""
+
+    def _render_traceback_(self) -> list[str]:
+        return ["interrupted; run the cell again to resume"]
+
+
 class UsageError(WorkbenchError):
     """A bad argument, name or configuration."""
 

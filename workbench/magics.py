@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import glob
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,12 @@ from typing import Any
 
 import click
 from click.shell_completion import ShellComplete
+from IPython.core.completer import (
+    CompletionContext,
+    MatcherResult,
+    SimpleCompletion,
+    context_matcher,
+)
 from IPython.core.error import UsageError as MagicError
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -21,11 +28,14 @@ from workbench.cli.options import pick
 from workbench.errors import UsageError, printable
 from workbench.export.artifact import export_model
 from workbench.export.program import Program
+from workbench.models.registry import list_models, parse_name
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.workflow import measure, profile
 
 #: Commands whose result is an object of the notebook, beside those of plug-ins.
 _MAKERS = ("export", "profile", "run")
+_MATCHER = "workbench.magics"
+_MAGIC = re.compile(r"\s*%%?workbench\s+")
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -40,8 +50,13 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     def workbench_magic(line: str, cell: str | None = None) -> object:
         return run_magic(shell, line, cell)
 
+    def find_completions(context: CompletionContext) -> MatcherResult:
+        return complete(shell, context.text_until_cursor)
+
     shell.register_magic_function(workbench_magic, "line_cell", "workbench")
-    shell.set_hook("complete_command", complete, re_key=r"%%?workbench")
+    matchers = shell.Completer.custom_matchers
+    if all(getattr(each, "matcher_identifier", "") != _MATCHER for each in matchers):
+        matchers.append(context_matcher(identifier=_MATCHER)(find_completions))
 
 
 def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> object:
@@ -61,6 +76,8 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> ob
             # Lines keep their numbers in the cell.
             shell.run_cell(f"# %%workbench {line}\n{cell}").raise_error()
             arguments.insert(0, _find_module(shell, cell))
+        if command and any(param.name in ("model", "models") for param in command.params):
+            _check_names(shell, arguments)
         is_config = name == "run" and any(word.endswith(".json") for word in words)
         makes = name in _MAKERS or name in plugin.names_of("makers")
         if command and makes and "--help" not in words and not is_config:
@@ -91,6 +108,17 @@ def _find_arguments(command: click.Command, words: Sequence[str]) -> list[int]:
 def _look_up(shell: InteractiveShell, word: str) -> Any:
     value = shell.user_ns.get(word) if word.isidentifier() else None
     return word if value is None else str(value) if isinstance(value, Path) else value
+
+
+def _check_names(shell: InteractiveShell, arguments: Sequence[Any]) -> None:
+    """Refuse words that are names neither of the notebook nor of models or files."""
+    for word in arguments:
+        if isinstance(word, str) and word.isidentifier() and word not in list_models():
+            name = parse_name(word)
+            if not (name.library or name.file):
+                known = _list_names(shell)
+                hint = f"it has {', '.join(known)}" if known else "define it, or name a model"
+                raise UsageError(f"no name {word}", where="this notebook", hint=hint)
 
 
 def _find_module(shell: InteractiveShell, cell: str) -> Any:
@@ -124,8 +152,6 @@ def _make(command: click.Command, arguments: Sequence[Any], flags: Sequence[str]
         subject = context.params[str(argument.name)]
     else:
         subject, *values = arguments
-        for word in (value for value in values if isinstance(value, str)):
-            raise UsageError("is not defined in this notebook", where=word)
         inputs = values[0] if len(values) == 1 else tuple(values) or None
         context = command.make_context(name, [*flags, "object"])  # in the place of the argument
     root = context.params["out"]
@@ -142,14 +168,31 @@ def _make(command: click.Command, arguments: Sequence[Any], flags: Sequence[str]
     return runs if runs[1:] else runs[0]
 
 
-def complete(shell: InteractiveShell, event: Any) -> list[str]:
-    """Commands, their options, files, and names that hold something to give to a command."""
-    _, *words = event.text_until_cursor.removesuffix(event.symbol).split()
-    items = ShellComplete(workbench, {}, "%workbench", "").get_completions(words, event.symbol)
+def complete(shell: InteractiveShell, before: str) -> MatcherResult:
+    """What may follow the text before the cursor; of a line of the magic, nothing else does."""
+    magic = _MAGIC.match(before)
+    if not magic:
+        return {"completions": []}
+    *words, symbol = before[magic.end() :].split(" ")
+    found = list(map(SimpleCompletion, _list_completions(shell, words, symbol)))
+    return {"completions": found, "suppress": True, "matched_fragment": symbol}
+
+
+def _list_completions(shell: InteractiveShell, words: Sequence[str], symbol: str) -> list[str]:
+    """Commands or their options; else files, and names that hold something for a command."""
+    given = [word for word in words if word]
+    items = ShellComplete(workbench, {}, "%workbench", "").get_completions(given, symbol)
     if plain := [item.value for item in items if item.type == "plain"]:
         return plain
+    names = [name for name in _list_names(shell) if name.startswith(symbol)]
+    files = [str(path) for path in Path().glob(f"{glob.escape(symbol)}*")]
+    files = [name for name in files if symbol or not name.startswith(".")]
+    return [*names, *files] or [symbol] * bool(symbol)  # else Python's names would be offered
+
+
+def _list_names(shell: InteractiveShell) -> list[str]:
+    """The names of the notebook that hold a model, an input, a program or a run."""
     torch = sys.modules.get("torch")
     kinds = (Run, Program, *((torch.nn.Module, torch.Tensor) if torch else ()))
-    names = [name for name, value in shell.user_ns.items() if isinstance(value, kinds)]
-    files = [str(path) for path in Path().glob(f"{glob.escape(event.symbol)}*")]
-    return [name for name in names if not name.startswith("_")] + files
+    held = shell.user_ns.items()
+    return [name for name, value in held if isinstance(value, kinds) and name[:1] != "_"]

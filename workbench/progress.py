@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
-from workbench.errors import printable
+from workbench.errors import Interrupted, printable
 from workbench.options import Progress
 
 WIDGETS = "WORKBENCH_WIDGETS"  #: Environment variable that forces (1) or forbids (0) widgets.
@@ -22,21 +22,25 @@ LONG_SILENCE_S = 30  #: Where there is no bar, a stage that takes longer is name
 def show_progress(given: Progress | None = None) -> Iterator[Progress]:
     """Show the stage and the elapsed time of a long job, unless ``given`` does so.
 
-    In a notebook and on a terminal that is a bar, elsewhere lines on standard error.
+    In a notebook and on a terminal that is a bar, elsewhere lines on standard error. An interrupt
+    of the job is one line of a notebook.
 
     Examples
     --------
     >>> with show_progress() as progress:  # doctest: +SKIP
     ...     progress("exporting", 0.1)
     """
-    if given:
-        yield given
-    elif library := "tqdm.notebook" if is_interactive() else "tqdm" * sys.stderr.isatty():
-        with _show_bar(import_module(library).tqdm) as progress:
-            yield progress
-    else:
-        with _write_lines() as progress:
-            yield progress
+    try:
+        if given:
+            yield given
+        elif library := "tqdm.notebook" if is_interactive() else "tqdm" * sys.stderr.isatty():
+            with _show_bar(import_module(library).tqdm) as progress:
+                yield progress
+        else:
+            with _write_lines() as progress:
+                yield progress
+    except KeyboardInterrupt:
+        raise Interrupted from None
 
 
 def is_interactive() -> bool:

@@ -20,6 +20,7 @@ from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, keep_models
 from workbench.export.program import SUFFIXES, Program, open_program
 from workbench.export.reload import reload_model
+from workbench.models.registry import check_name
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.progress import show_progress
 from workbench.records.runs import PlannedProgram, RunRecord
@@ -239,8 +240,9 @@ def list_subjects(
         if isinstance(subject, Run):
             subject = open_planned(subject.subject.program)
         if isinstance(subject, str | Path):
-            is_program = Path(subject).suffix in SUFFIXES
-            return open_program(subject) if is_program else str(subject)
+            if Path(subject).suffix in SUFFIXES:
+                return open_program(subject)
+            check_name(subject := str(subject))  # before torch is imported
         return subject
 
     return list(map(resolve, model if isinstance(model, list | tuple) else [model]))

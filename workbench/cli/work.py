@@ -242,8 +242,13 @@ def profile(
     """
     if out and len(models) > 1:
         raise UsageError("needs exactly one model", where="--out")
+    from workbench.export.program import SUFFIXES
+    from workbench.models.registry import check_name
     from workbench.run.build import build_runner
 
+    for model in models:
+        if not model.endswith(SUFFIXES):
+            check_name(model)
     if measure.target == "host":
         # Its first use compiles the runner, while imports take seconds, too. What fails here fails
         # again where the runner is found.

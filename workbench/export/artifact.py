@@ -25,6 +25,7 @@ from workbench.export.make import Subject, make_program
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
 from workbench.frames import format_size, plural
+from workbench.models.registry import check_name
 from workbench.models.sources import hash_contents, list_python_files
 from workbench.options import (
     ALL,
@@ -153,6 +154,8 @@ def _prepare(
     root: str | os.PathLike[str] | None, report: Progress,
 ) -> Subject:  # fmt: skip
     """Load and trace a model."""
+    if isinstance(model, str):
+        check_name(model)
     report("importing torch", 0.0)
     from workbench.export.lower import trace_model
     from workbench.models.inputs import choose_inputs

@@ -146,13 +146,7 @@ def _parse_spec(spec: object) -> registry.ModelName:
         if isinstance(spec, type) and issubclass(spec, nn.Module):
             hint = f"give an instance: {spec.__name__}(...)"
         raise UsageError(f"a {type(spec).__name__} is no model", hint=hint)
-    model = registry.parse_name(spec)
-    if not model.library and not model.file and model.name not in registry.list_models():
-        meant = registry.restore_name(model.name)
-        if meant != model.name:
-            raise UsageError(f"unknown model {model.name!r}", hint=f"did you mean {meant}?")
-        raise unknown_name("model", model.name, [*registry.list_models(), registry.FILE_FORM])
-    return model
+    return registry.check_name(spec)
 
 
 def _load_module(module: nn.Module, prepare: Callable[..., LoadedModel]) -> LoadedModel:

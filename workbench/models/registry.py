@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import plugin
-from workbench.errors import UsageError
+from workbench.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -207,6 +207,17 @@ def parse_name(spec: str) -> ModelName:
     if not file.is_file():
         raise UsageError("no such file", where=path)
     return ModelName(name, name, file)
+
+
+def check_name(spec: str) -> ModelName:
+    """Parse a name, and refuse one that is neither registered nor of a file or a library."""
+    model = parse_name(spec)
+    if model.library or model.file or model.name in list_models():
+        return model
+    meant = restore_name(model.name)
+    if meant != model.name:
+        raise UsageError(f"unknown model {model.name!r}", hint=f"did you mean {meant}?")
+    raise unknown_name("model", model.name, [*list_models(), FILE_FORM])
 
 
 def is_prefix(word: str) -> bool:

@@ -103,9 +103,11 @@ def _hold_device(device: str, mode: int, progress: Progress) -> AbstractContextM
 def _hold(path: Path, mode: int, busy: Callable[[], None]) -> Iterator[int]:
     """Lock a file; if others hold it, call ``busy``, then wait. Yields its descriptor."""
     with _open_lock(path) as file:
-        try:
+        is_mine = False
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, mode | fcntl.LOCK_NB)
-        except BlockingIOError:
+            is_mine = True
+        if not is_mine:
             busy()
             fcntl.flock(file, mode)
         script = Path(sys.argv[0])
