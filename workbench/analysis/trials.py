@@ -183,7 +183,8 @@ class _Bench:
         """The parts of the model that all of the remedies change."""
         from workbench.export.part import Parts
 
-        return Parts(self.model, self.trace.exported, self.names)
+        quantised = PRECISIONS[self.export.dtype].quantizes == "graph"
+        return Parts(self.model, self.trace.exported, self.names, products=quantised)
 
     def check(self, rewrite: Rewrite) -> Trial:
         """What one remedy brings; a problem instead if it could not be tried."""
@@ -228,7 +229,7 @@ class _Bench:
             trace = trace_model(part)
             changed = replace(self.options, rewrite=(*self.options.rewrite, rewrite.name))
         sides = self.options, changed
-        return [lower_model(part, options, trace, remedies=False) for options in sides]
+        return [lower_model(part, options, trace, whole=False) for options in sides]
 
 
 def _choose_parts(rewrite: Rewrite) -> list[tuple[str, ...]]:

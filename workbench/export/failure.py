@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.errors import ExportError
 from workbench.export.control_flow import list_calls
+from workbench.export.precision import PRECISIONS
 from workbench.models.sources import (
     BROKEN,
     reason,
@@ -145,6 +146,14 @@ def check_operands(exported: ExportedProgram, dtype: str, origin: str) -> None:
                 where=user_line_of_node(node) or origin,
                 hint="create constants in the dtype of the inputs",
             )
+
+
+def nothing_quantised(dtype: str, origin: str) -> ExportError:
+    """The error for a model that has nothing that a dtype quantises."""
+    text = f"nothing to quantise for {dtype} ({PRECISIONS[dtype].meaning})"
+    other = "fp16" if dtype == "int8" else "int8, which also takes convolutions"
+    hint = f"choose {other}; check the patterns of --module-dtype"
+    return ExportError(text, where=origin, hint=hint)
 
 
 def no_kernel_error(

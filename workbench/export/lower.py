@@ -19,7 +19,6 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
-from workbench.errors import ExportError
 from workbench.export import accuracy, failure, quantize
 from workbench.export.control_flow import name_layers
 from workbench.export.layers import count_calls, count_quantized, describe_program, read_interface
@@ -165,12 +164,13 @@ def _list_graphs(exported: ExportedProgram) -> Iterator[torch.fx.Graph]:
 
 def lower_model(
     model: LoadedModel, options: ExportOptions, trace: TracedModel, progress: Progress = silent,
-    *, remedies: bool = True,
+    *, whole: bool = True,
 ) -> Lowered:  # fmt: skip
     """Lower a traced model to a backend; the model itself is not modified.
 
-    What has ``remedies`` is looked for. Without rewrites among ``options``, the program is that of
-    upstream's documented lines.
+    Without rewrites among ``options``, the program is that of upstream's documented lines. A part
+    of a model, which is not ``whole``, is not searched for remedies and may have nothing to
+    quantise.
     """
     progress("importing ExecuTorch", 0.15)
     import executorch.runtime  # noqa: F401  # which takes seconds
@@ -180,6 +180,8 @@ def lower_model(
     module, graph, run, traced = _cast(model, options, trace)
     counts: Counter[str] = Counter()
     exported, searched, notes, noise = _quantize(module, graph, run, traced, model, options, counts)
+    if whole and precision.quantizes and not quantize.has_quantized(exported):
+        raise failure.nothing_quantised(options.dtype, model.origin)
     failure.check_operands(exported, options.dtype, model.origin)
     if "slices" in options.rewrite:
         exported = unroll_recurrences(exported)
@@ -196,7 +198,7 @@ def lower_model(
         program = made.program.exported_program()
         raise failure.no_kernel_error(missing, program, model.origin, names)
     rewrites: tuple[Rewrite, ...] = ()
-    if remedies:
+    if whole:
         progress("looking for remedies", 0.7)
         operators, outside = _list_origins(made)
         rewrites = offer_rewrites(searched, backend, operators, outside, options.rewrite)
@@ -323,11 +325,6 @@ def _quantize(
             exported = _trace(graph, *bind_constants(module, *traced)[1:], model.dynamic_shapes)
     if not precision.quantizes:
         return exported, None, {}, None
-    if not quantize.has_quantized(exported):
-        text = f"nothing to quantise for {options.dtype} ({precision.meaning})"
-        other = "fp16" if options.dtype == "int8" else "int8, which also takes convolutions"
-        hint = f"choose {other}; check the patterns of --module-dtype"
-        raise ExportError(text, where=model.origin, hint=hint)
     notes = {}
     if precision.calibrated or "int8" in dict(modules).values():
         notes["calibration"] = f"{1 + len(model.calibration)} batches: {model.input_source}"
@@ -454,15 +451,14 @@ def _lower_once(
     partitioners: list[Any] = [XnnpackPartitioner()] if options.backend == "xnnpack" else []
     if metadata and partitioners:  # as upstream's exporter of language models
         partitioners.insert(0, XnnpackDynamicallyQuantizedPartitioner())
-    passes = transform_passes(options, counts)
     half = PRECISIONS[options.dtype].half_weights
     weights = keep_half_weights() if half else contextlib.nullcontext()
     # Not under no_grad() as a rule: programs in bfloat16 then have other constants.
     batch, grads = _free_batch(exported, options, counts), torch.set_grad_enabled(graded)
-    with collect_reasons() as reasons, weights, batch, grads:
+    with collect_reasons() as reasons, weights, batch, grads, _keep_constants(exported):
         edge = to_edge_transform_and_lower(
             exported,
-            transform_passes=passes,
+            transform_passes=transform_passes(options, counts),
             partitioner=partitioners,
             constant_methods=metadata or None,
             compile_config=edge_config(checked=checked),
@@ -471,6 +467,16 @@ def _lower_once(
         partition = tabulate_partition(edge, reasons, options.backend)
         operators = list(list_edge_operators(edge))
         return _Made(edge.to_executorch(), operators, partition)
+
+
+@contextlib.contextmanager
+def _keep_constants(exported: ExportedProgram) -> Iterator[None]:
+    """Give a graph back the constants that lowering moves into delegates: it is run later."""
+    constants = dict(exported.constants)
+    try:
+        yield
+    finally:
+        exported.constants.update(constants)
 
 
 def _list_remedies_of(

@@ -132,7 +132,7 @@ def _find_way(
         progress(f"trying {option}", 0.9)
         # What fails, or has other outputs, helps nobody.
         with contextlib.suppress(WorkbenchError, RuntimeError, ValueError):
-            lowered = lower_model(subject.model, options, subject.trace, remedies=False)
+            lowered = lower_model(subject.model, options, subject.trace, whole=False)
             return option + judge(lowered)
     return ""
 

@@ -13,11 +13,16 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from workbench.errors import UsageError, unknown_name
+from workbench.export.equivalence import PRODUCTS, is_overwritten, is_pure, mark_overwritten
 from workbench.export.quantize import module_path
 from workbench.upstream import tree_leaves, tree_map_tensors
 
 if TYPE_CHECKING:
     from workbench.models.loader import LoadedModel
+
+
+#: Operators that are taken along before and after a part, one after the other, at most.
+_MOST_AROUND = 4
 
 
 def record_values(
@@ -82,18 +87,23 @@ class Parts:
         Its trace, with its example inputs, in the dtype that it has there.
     names
         The operators of each part.
-    margin
-        So many operators before and after each are taken along: what is delegated with them.
+    alone
+        Only these operators. Otherwise one before and after each is taken along, which may be
+        delegated with them, and what they read that depends on no input.
+    products
+        Those around them are taken along up to a convolution or matrix product, which is quantised.
     """
 
     def __init__(
         self, model: LoadedModel, exported: ExportedProgram, names: Iterable[Collection[str]],
-        margin: int = 1,
+        *, alone: bool = False, products: bool = False,
     ) -> None:  # fmt: skip
-        self.model, self.margin, self.module = model, margin, exported.module()
+        self.model, self.module = model, exported.module()
+        self.alone, self.products = alone, products
         self.inputs = tree_leaves(exported.example_inputs)
         nodes = self.module.graph.nodes
         self.nodes = {node.name: node for node in nodes if node.op == "call_function"}
+        self.fixed = set() if alone else _list_fixed(list(nodes))
         self.sources = {source for each in names for source in list_sources(self._surround(each))}
 
     @cached_property
@@ -109,7 +119,7 @@ class Parts:
             raise UsageError(what, where=", ".join(sorted(names)[:3]))
         results = [
             node for node in part
-            if isinstance(node.meta.get("val"), torch.Tensor)
+            if isinstance(node.meta.get("val"), torch.Tensor) and node not in self.fixed
             and (not node.users or any(user not in part for user in node.users))
         ]  # fmt: skip
         graph, inputs = cut_out(self.module, [*part], self.values, results)
@@ -129,12 +139,30 @@ class Parts:
     def _surround(self, names: Collection[str]) -> dict[Node, None]:
         """Operators with those around them, in order."""
         chosen = {self.nodes[name] for name in names if name in self.nodes}
-        for _ in range(self.margin):
+        for taken in range(0 if self.alone else _MOST_AROUND):
+            if taken and (not self.products or any(node.target in PRODUCTS for node in chosen)):
+                break
             around = {other for node in chosen for other in (*node.all_input_nodes, *node.users)}
             chosen |= {node for node in around if node.op == "call_function"}
         # What a tuple has is read by calls that belong to it.
         chosen |= {user for node in chosen for user in node.users if user.target is getitem}
+        pending = [*chosen]
+        for node in pending:  # which grows
+            sources = [other for other in node.all_input_nodes if other in self.fixed - chosen]
+            chosen.update(sources)
+            pending += sources
         return dict.fromkeys(node for node in self.nodes.values() if node in chosen)
+
+
+def _list_fixed(nodes: Sequence[Node]) -> set[Node]:
+    """The operators that depend on no input."""
+    mark_overwritten(nodes)
+    constants = {node for node in nodes if node.op == "get_attr" and not is_overwritten(node)}
+    fixed = {*constants}
+    for node in nodes:
+        if node.op == "call_function" and is_pure(node) and fixed.issuperset(node.all_input_nodes):
+            fixed.add(node)
+    return fixed - constants
 
 
 def extract_layer(model: LoadedModel, exported: ExportedProgram, layer: str) -> LoadedModel:
@@ -144,5 +172,5 @@ def extract_layer(model: LoadedModel, exported: ExportedProgram, layer: str) -> 
     names = [name for name, path in paths.items() if f"{path}.".startswith(f"{layer}.")]
     if not names:
         raise unknown_name("layer", layer, {*paths.values()} - {""})
-    part = Parts(model, exported, [names], margin=0).extract(names)
+    part = Parts(model, exported, [names], alone=True).extract(names)
     return replace(part, name=f"{model.name}.{layer}")
