@@ -361,7 +361,8 @@ FINDINGS = make_frame(
         "basis",
         "text",
         "",
-        "measured | checked | planned | twin | roofline | removal | bound | unknown | unmeasurable",
+        "measured | checked | refused | planned | twin | roofline | removal | bound | unknown "
+        "| unmeasurable",
     ),
     ("action", "text", "", "what to do"),
     ("hint", "text", "", "the same as code"),

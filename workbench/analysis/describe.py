@@ -176,6 +176,8 @@ def describe_gain(row: dict[str, Any]) -> str:
         return "unknown, the run was emulated: measure on the device"
     if row["basis"] == "unmeasurable":
         return "not stated: the recording was disturbed, see the caveats of the run"
+    if row["basis"] == "refused":
+        return "none was shown: the remedy was tried"
     if row["of"] != "latency":
         most = "at most " if row["basis"] == "bound" else ""
         text = f"{most}{format_share(row['share'])} of the {row['of']}"

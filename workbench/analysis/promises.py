@@ -88,9 +88,9 @@ def _change(row: dict[str, Any], check: Trial) -> dict[str, Any]:
     if check.gain_ms <= 0 or check.low_ms <= 0:
         text = f"--rewrite {check.remedy} was tried on {tried} and does not help: "
         text += f"it saves {check.gain_ms:.3g} ms {interval}"
-        return {
-            "rule": NO_REMEDY, "action": text, "hint": "", "remedy": "",
-            "gain_ms": float("nan"), "low_ms": 0.0, "high_ms": row["high_ms"], "basis": "bound",
+        nothing = dict.fromkeys(("gain_ms", "low_ms", "high_ms", "share"), float("nan"))
+        return nothing | {
+            "rule": NO_REMEDY, "action": text, "hint": "", "remedy": "", "basis": "refused",
         }  # fmt: skip
     latency = row["gain_ms"] / row["share"] if row["share"] and row["gain_ms"] else None
     latency = latency or row["high_ms"] / row["share"]

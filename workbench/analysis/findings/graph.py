@@ -100,15 +100,15 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             title += f" ({because})" if because else ""
         else:
             title = f"less work computes the same: {rewrite.text}"
-        proof = f"another function: {remedy.differs}"
+        proof = f"; another function: {remedy.differs}" if remedy.differs else ""
         if not remedy.differs and rewrite.sqnr_db is not None:
-            proof = f"on random tensors, the results agree ({rewrite.sqnr_db:.0f} dB)"
+            proof = f"; on random tensors, the results agree ({rewrite.sqnr_db:.0f} dB)"
         gain = _gain_of_remedy(m, rewrite, keys, extra, outside)
         yield Finding(
             title,
             gain,
             keys + extra,
-            f"{rewrite.text if outside else 'write it so, or let the export do it'}; {proof}",
+            f"{rewrite.text if outside else 'write it so, or let the export do it'}{proof}",
             commands.apply(m, rewrite.name),
             remedy=rewrite.name,
         )

@@ -28,7 +28,7 @@ def rank_findings(findings: pd.DataFrame, by_gain: bool = True) -> pd.DataFrame:
         floor = findings["rule"].isin(_FLOORS) & (findings["basis"] != "measured")
         latency = findings["of"] == "latency"
         hopeless = findings["rule"] == NO_REMEDY
-        group = np.select([latency & expected.isna(), ~latency, hopeless, floor], [4, 3, 2, 1], 0)
+        group = np.select([hopeless, latency & expected.isna(), ~latency, floor], [2, 4, 3, 1], 0)
         order = pd.DataFrame({"group": group, "gain": -expected}, findings.index)
         findings = findings.loc[order.sort_values(["group", "gain"], kind="stable").index]
     causes: list[dict[str, Any]] = []
