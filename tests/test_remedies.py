@@ -9,9 +9,13 @@ from torch import nn
 from torch.nn import functional as fn
 
 import workbench as wb
+from workbench.analysis.describe import describe_gain
+from workbench.analysis.findings.commands import list_findings
 from workbench.analysis.promises import keep_checks, read_checks
 from workbench.errors import ExportError
 from workbench.export.equivalence import Finder, count_operators
+from workbench.export.lower import trace_model
+from workbench.export.part import Parts
 from workbench.export.rewrite import find_remedies, rewrite_operators
 from workbench.options import REWRITES, ExportOptions
 from workbench.remedies import REMEDIES
@@ -379,6 +383,66 @@ def test_double_constants_become_single():
     torch.testing.assert_close(exported.module()(x), module(x), rtol=1e-5, atol=1e-5)
 
 
+def biased(net, q, x):
+    """Attention with a mask of the model's own, beside a table that no remedy is about."""
+    mask = (torch.arange(5)[:, None] - torch.arange(5)).clamp(-2, 2) * net.slope
+    table = (torch.arange(32) * net.slope).cos()
+    return fn.scaled_dot_product_attention(q, q, q, attn_mask=mask), x * table
+
+
+def make_biased():
+    return Net(biased, slope=torch.tensor(0.3)).eval(), (torch.randn(QUERY), torch.randn(ROWS))
+
+
+def test_only_what_a_remedy_reads_is_computed_by_the_export():
+    module, inputs = make_biased()
+    exported = torch.export.export(module, inputs)
+    assert rewrite_operators(exported, ["masks"], "xnnpack")["masks"]
+    names = [str(node.target) for node in calls(exported)]
+    assert "aten.clamp.default" not in names and "aten.cos.default" in names
+    torch.testing.assert_close(exported.module()(*inputs), module(*inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_part_reads_of_constants_alone_belongs_to_it():
+    module, inputs = make_biased()
+    model = wb.load_model(module, inputs)
+    exported = trace_model(model).exported
+    names = [node.name for node in calls(exported) if "attention" in node.name]
+    part = Parts(model, exported, [names]).extract(names)
+    assert [tuple(each.shape) for each in part.example_inputs] == [QUERY]
+    torch.testing.assert_close(part.module(*part.example_inputs), module(*inputs)[0])
+
+
+#: A network whose remedy is tried in a dtype, the remedy, and what it is run on.
+TRIED = {
+    "int8": ("matrices", IMAGE, lambda net, x: net.layers[1](fn.interpolate(
+        fn.silu(net.layers[0](x)), scale_factor=2)), lambda: [nn.Conv2d(16, 8, 1),
+        nn.Conv2d(8, 4, 1)]),
+    "int8dyn": ("norms", ROWS, lambda net, x: net.layers[1](net.layers[0](x)), lambda: [
+        nn.Linear(32, 64), nn.LayerNorm(64)]),
+    "fp32": ("slices", ROWS, lambda net, x: net.layers[1](net.layers[0](x)[0]), lambda: [
+        nn.LSTM(32, 32, batch_first=True), nn.Linear(32, 8)]),
+}  # fmt: skip
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("dtype", TRIED)
+def test_a_remedy_is_tried_and_applied_in_the_dtype_of_the_program(dtype, tmp_path):
+    """Where a part has nothing to quantise, what is around it is quantised with it."""
+    remedy, shape, function, make_layers = TRIED[dtype]
+    torch.manual_seed(0)
+    module, x = Net(function, *make_layers()).eval(), torch.randn(shape)
+    options = ExportOptions(dtype=dtype)
+    program = wb.export_model(module, x, options, root=tmp_path, progress=quiet)
+    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
+    run = wb.measure(program, options=brief, root=tmp_path, progress=quiet)
+    checks = [each for each in wb.check_findings(run, top=9) if each.remedy == remedy]
+    assert checks and not any(each.problem for each in checks)
+    options = ExportOptions(dtype=dtype, rewrite=(remedy,))
+    better = wb.export_model(module, x, options, root=tmp_path, progress=quiet).export
+    assert better.rewrite == (remedy,) and better.sqnr_db > 30
+
+
 def overwritten(net, x):
     """Two equal tensors, each of which is overwritten."""
     one, other = torch.zeros(4, 8), torch.zeros(4, 8)
@@ -437,7 +501,9 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path):
     keep_checks(run.path, [changed])
     refused = wb.open_run(run.path).findings
     assert "pooling" not in set(refused["remedy"])
-    assert refused["action"].str.contains("does not help").any()
+    (row,) = refused[refused["action"].str.contains("does not help")].to_dict("records")
+    assert math.isnan(row["high_ms"]) and "none was shown" in describe_gain(row)
+    assert "at most" not in "".join(list_findings(refused, run.subject, 1))
 
 
 class Counted(Net):

@@ -19,6 +19,7 @@ from workbench.export.equivalence import (
     Equivalent,
     Finder,
     count_operators,
+    evaluate,
     is_overwritten,
     is_pure,
     overwrites,
@@ -46,9 +47,9 @@ aten: Any = torch.ops.aten
 Rule = Callable[[Node], Callable[..., Any] | None]
 # Of GELU's approximation by tanh (Hendrycks and Gimpel 2016, section 2).
 _GELU_CUBIC = 0.044715
+#: What `slices` does to recurrences.
+_UNROLLED = "a recurrence step by step, with slices for its gates"
 _RECURRENT = {aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input}
-#: Rewrites that compute with constants, which the export then folds.
-_FOLDING = {"constants", "norms", "lookups", "functions", "matrices", "loops", "masks", "groups"}
 #: Remedies whose result is quantised, too; those of others stays in floating point.
 BEFORE_QUANTISATION = {
     "pooling", "convolutions", "broadcasts", "groups", "loops", "functions", "order", "lookups",
@@ -74,6 +75,7 @@ def rewrite_operators(
     if "doubles" in names:
         counts["doubles"] = use_single_precision(exported)
     in_graph = not _list_finders(backend).keys().isdisjoint(names)
+    made: set[Node] = set()
     for _ in range(_MOST_ROUNDS if in_graph else 0):
         equivalents = list(find_remedies(Finder(exported), names, backend))
         if quantised:
@@ -81,18 +83,40 @@ def rewrite_operators(
         if not equivalents:
             break
         for each in equivalents:
-            _replace(exported, each)
+            made.update(_replace(exported, each))
             counts[each.name] += 1
         exported.graph.eliminate_dead_code()
         if "loops" in names:  # each step has got a whole that all of them share
             _join_equal(exported)
     if "duplicates" in names:
         counts["duplicates"] = _join_equal(exported)
+    if made:
+        _fold(exported, made)
     if counts:
         _free_strides(exported)
         exported.graph.lint()
         exported.graph_module.recompile()
     return counts
+
+
+@torch.no_grad()
+def _fold(exported: ExportedProgram, made: Collection[Node]) -> None:
+    """Compute what some operators, and those that they read, make of constants alone."""
+    values = Finder(exported).constants
+    folded: dict[Node, None] = {}
+    for node in exported.graph.nodes:
+        is_call = node.op == "call_function" and "quantize" not in str(node.target)
+        if not is_call or not is_pure(node) or not values.keys() >= {*node.all_input_nodes}:
+            continue
+        around = (node, *node.users, *(each for each in node.all_input_nodes if each in folded))
+        if any(each in made or each in folded for each in around):
+            values.setdefault(node, evaluate(node, values))  # however large
+            folded[node] = None
+    for node in folded:
+        ends = any(user.op == "output" for user in node.users) or {*node.users} <= folded.keys()
+        if not ends and isinstance(values[node], torch.Tensor):
+            node.replace_all_uses_with(_add_constant(exported, values[node].contiguous()))
+    exported.graph.eliminate_dead_code()
 
 
 def _free_strides(exported: ExportedProgram) -> None:
@@ -192,15 +216,14 @@ def unroll_recurrences(exported: ExportedProgram) -> ExportedProgram:
 def transform_passes(options: ExportOptions, counts: Counter[str]) -> Any:
     """The passes of some rewrites over the edge program, before it is partitioned; None for none.
 
-    ``expansions`` removes those to a tensor's own shape, ``casts`` folds casts of constants; the
-    rewrites that compute with constants fold all that depends on no input. ``counts`` gets how
-    often each changed the program.
+    ``expansions`` removes those to a tensor's own shape, ``casts`` folds casts of constants,
+    ``constants`` all that depends on no input. ``counts`` gets how often each changed the program.
     """
     from executorch.backends.xnnpack.utils.configs import get_transform_passes
     from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
     from executorch.exir.pass_manager import ExportedProgramPassManager
 
-    folds_all = not _FOLDING.isdisjoint(options.rewrite)
+    folds_all = "constants" in options.rewrite
     folds = folds_all or "casts" in options.rewrite
     cleans = "expansions" in options.rewrite
     if not (folds or cleans):
@@ -712,9 +735,11 @@ def offer_rewrites(
     rewrites = [_join_parts(parts) for parts in alike.values()]
     doubles = [node for node in exported.graph.nodes if _is_double(node)]
     equal = _find_equal(exported)
+    recurrent = [node for node in exported.graph.nodes if node.target in _RECURRENT]
     wholes = [
         _describe_whole("doubles", doubles, doubles, operators),
         _describe_whole("duplicates", [*equal], [*equal, *equal.values()], operators),
+        _describe_whole("slices", recurrent, recurrent, operators),
     ]
     return (*(each for each in wholes if each.nodes and each.name not in used), *rewrites)
 
@@ -724,9 +749,14 @@ def _describe_whole(
 ) -> Rewrite:
     """The record of a remedy that is applied to a graph as a whole, with all that it takes."""
     rows = tuple(row for node in nodes for row in operators.get(node.name, ()))
-    kept, ratio, passes = (0.5, None, len(rows)) if name == "doubles" else (0.0, _SAME_DB, 0)
+    kept, ratio, passes = {
+        "doubles": (0.5, None, len(rows)),
+        "duplicates": (0.0, _SAME_DB, 0),
+        "slices": (1.0, None, 0),
+    }[name]
     names = tuple(dict.fromkeys(node.name for node in part))
-    return Rewrite(name, REMEDIES[name].text, rows, kept, ratio, passes, (names,))
+    text = _UNROLLED if name == "slices" else REMEDIES[name].text
+    return Rewrite(name, text, rows, kept, ratio, passes, (names,))
 
 
 def _prove(finder: Finder, part: Equivalent) -> Equivalent | None:
@@ -825,18 +855,18 @@ def _join_equal(exported: ExportedProgram) -> int:
     return len(equal)
 
 
-def _replace(exported: ExportedProgram, each: Equivalent) -> None:
-    """Replace a part by what is built from its sources, with its origin."""
+def _replace(exported: ExportedProgram, each: Equivalent) -> list[Node]:
+    """Replace a part by what is built from its sources, with its origin; the new nodes."""
     graph, node = exported.graph, each.result
     sources = [*each.sources, *(_add_constant(exported, tensor) for tensor in each.constants)]
     before, tracer = set(graph.nodes), GraphAppendingTracer(graph)
     with graph.inserting_before(node):
         result = each.build(*(Proxy(source, tracer) for source in sources))
     fake_mode = _fake_mode(exported)
-    for new in graph.nodes:
-        if new not in before:
-            new.meta = dict(node.meta)
-            _set_value(new, fake_mode)
+    made = [new for new in graph.nodes if new not in before]
+    for new in made:
+        new.meta = dict(node.meta)
+        _set_value(new, fake_mode)
     if isinstance(result, list):  # its readers are calls of ``getitem``
         for reader in list(node.users):
             reader.replace_all_uses_with(result[int(str(reader.args[1]))].node)
@@ -849,6 +879,7 @@ def _replace(exported: ExportedProgram, each: Equivalent) -> None:
             for check in list(other.users):
                 graph.erase_node(check)
             graph.erase_node(other)
+    return made
 
 
 def _add_constant(exported: ExportedProgram, tensor: torch.Tensor) -> Node:
@@ -862,7 +893,9 @@ def _add_constant(exported: ExportedProgram, tensor: torch.Tensor) -> Node:
     inputs = [node for node in exported.graph.nodes if node.op == "placeholder"]
     given = {*signature.user_inputs}
     position = next((n for n, node in enumerate(inputs) if node.name in given), len(inputs))
-    target = f"remedy_constant_{len(exported.constants)}"
+    taken = {spec.target for spec in signature.input_specs}
+    names = (f"remedy_constant_{number}" for number in itertools.count())
+    target = next(name for name in names if name not in taken)
     following = inputs[position] if position < len(inputs) else next(iter(exported.graph.nodes))
     with exported.graph.inserting_before(following):
         node = exported.graph.placeholder(f"c_{target}")
