@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 from command_line import COMMANDS
 from exported_runs import measure_briefly
+from PIL import Image
 
 import workbench as wb
 from workbench.analysis.findings.commands import combine, list_findings
 from workbench.options import REWRITES
 
 FILE = Path(__file__).with_name("hinted_models.py")
+#: Stands for a file with an image.
+IMAGE = "image.png"
 #: Networks, and the options that each is exported with.
 CASES = {
     "Pooled": {"dtype": "int8", "inputs": ("random:3",)},
@@ -21,7 +24,7 @@ CASES = {
     "Doubles": {},
     "Loop": {},
     "Fixed": {"dtype": "fp16"},
-    "Filters": {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.2)},
+    "Filters": {"inputs": (IMAGE,), "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.2)},
     "Layouts": {"dtype": "fp16"},
     "Quantised": {"dtype": "int8"},
     "Unsupported": {},
@@ -39,7 +42,10 @@ def options_of(words):
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_findings_propose_runs(name, tmp_path, cli):
-    options = CASES[name]
+    options = dict(CASES[name])
+    if options.get("inputs") == (IMAGE,):
+        options["inputs"] = (str(tmp_path / IMAGE),)
+        Image.new("RGB", (48, 48), "teal").save(tmp_path / IMAGE)
     folder = measure_briefly(f"{FILE}:{name}", tmp_path, **options)
     run = wb.open_run(folder)
     findings, done = run.findings, set()
