@@ -19,6 +19,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from _exam import ANSWERS, CASES
+from _pages import read_sections, write_section
 
 import workbench as wb
 from workbench.store import find_runs, load_run
@@ -130,11 +131,9 @@ def main():
         answers = [(*a[:2], f"`{a[2]}`", a[3]) for a in ANSWERS]
         asked = pd.DataFrame(answers, columns=columns).to_markdown(index=False)
         kept = table.drop(columns=["first", "where", "overlap"], errors="ignore").fillna("")
-        page = given.write.read_text()
-        head, rest = page.partition("\n| ")[0], "".join(page.partition("\n## Good networks")[1:])
-        text = f"{head}\n{kept.to_markdown(index=False)}\n\n## Other questions\n\n{asked}\n"
-        text += rest
-        given.write.write_text(text)
+        head = read_sections(given.write)[""].partition("\n| ")[0].strip()
+        write_section(given.write, "", f"{head}\n\n{kept.to_markdown(index=False)}")
+        write_section(given.write, "Other questions", asked)
     raise SystemExit(int(first < LEAST_FOUND or inside < LEAST_INSIDE))
 
 
