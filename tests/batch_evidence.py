@@ -11,20 +11,24 @@ from collections import Counter
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 
-from workbench.errors import WorkbenchError
-from workbench.store import load_run
-
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def read_run(folder):
+    """The manifest of a run."""
+    text = (Path(folder) / "manifest.json").read_text()
+    return json.loads(text, object_hook=lambda values: SimpleNamespace(**values))
 
 
 def read_runs(portfolio):
     """Every run below a portfolio that can be read, by its folder."""
     runs = {}
     for manifest in sorted(Path(portfolio).glob("out_*/runs/*/manifest.json")):
-        runs[manifest.parent] = load_run(manifest.parent)
+        runs[manifest.parent] = read_run(manifest.parent)
     return runs
 
 
@@ -33,8 +37,8 @@ def take_snapshot(portfolio):
     kept = {}
     for folder in sorted(Path(portfolio).glob("out_*/runs/*")):
         try:
-            run = load_run(folder)
-        except WorkbenchError:
+            run = read_run(folder)
+        except (OSError, ValueError):
             continue  # its first line was not written yet
         for session in run.sessions:
             if session.complete:

@@ -4,10 +4,7 @@ import copy
 import json
 from dataclasses import replace
 
-import workbench as wb
-from workbench.report.artifacts import write_artifacts
-from workbench.run.recorder import RunRecorder
-from workbench.store import load_run, save_run
+from manifests import write_manifest
 
 
 def changed(run, **attributes):
@@ -24,7 +21,8 @@ def with_record(run, **changes):
 
 def change_manifest(run_dir, **changes):
     """Change the manifest of a run on disk."""
-    save_run(replace(load_run(run_dir), **changes), run_dir)
+    content = json.loads((run_dir / "manifest.json").read_text())
+    write_manifest(content | changes, run_dir)
 
 
 def edit_json(path, change):
@@ -32,18 +30,3 @@ def edit_json(path, change):
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
-
-
-def write_record(record, folder):
-    """Write a manifest, without the files that it names."""
-    save_run(record, folder)
-
-
-def analyze(run_dir):
-    """Write the files of a run again."""
-    write_artifacts(wb.open_run(run_dir))
-
-
-def rewrite_manifest(run_dir):
-    """Write a manifest as recording does, with the keys of Arm's kit."""
-    RunRecorder(run_dir, load_run(run_dir), (), None).update()

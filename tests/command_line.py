@@ -1,9 +1,7 @@
-"""The commands and their processes, and the playbooks as `workbench skills` prints them."""
+"""The commands, and the playbooks as `workbench skills` prints them."""
 
 import json
 import re
-import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import click
@@ -14,20 +12,6 @@ from workbench.cli import workbench
 CONTEXT = click.Context(workbench)
 #: All commands, with those of plug-ins.
 COMMANDS = {name: workbench.get_command(CONTEXT, name) for name in workbench.list_commands(CONTEXT)}
-
-
-def is_running(pid):
-    """Whether a process lives."""
-    status = Path(f"/proc/{pid}/status")
-    return status.exists() and "\nState:\tZ" not in status.read_text()
-
-
-def wait_for(condition, seconds=60):
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def read_playbook(name=""):

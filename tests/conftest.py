@@ -412,3 +412,22 @@ def three_programs(conv_pte, pair_pte, tmp_path_factory):
         place.parent.mkdir(exist_ok=True)
         shutil.copy(source, place)
     return places
+
+
+@pytest.fixture
+def open_hostile(open_file):
+    """Opens a page, unfolds and clicks what there is, and asserts that nothing ran."""
+
+    def open_one(path):
+        page = open_file(path)
+        page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+        title = page.title()
+        page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+        assert page.locator("[onerror], [onload], img[src=x]").count() == 0
+        links = page.eval_on_selector_all("[href]", "all => all.map(each => each.href)")
+        assert [link for link in links if not link.startswith("file:")] == []
+        assert page.title() == title != "ran"
+        assert "<script>" in page.locator("body").inner_text() + title
+        return page
+
+    return open_one

@@ -1,16 +1,14 @@
 """Models in memory, programs that run, and the errors of calls, for tests of the public API."""
 
 import warnings
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
 import workbench as wb
-from workbench.errors import WorkbenchError
-from workbench.models.loader import LoadedModel
-
-__all__ = ["NET", "LoadedModel", "export_quietly", "problem", "run_program", "saved_inputs", "slow"]
 
 #: A user's file, or cell, with a network.
 NET = """\
@@ -33,6 +31,17 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
+@cache
+def _load_any():
+    return wb.load_model(torch.nn.Identity(), torch.zeros(1))
+
+
+def make_model(name, module, inputs, kwargs=None, **fields):
+    """A model as `load_model` returns it, which nobody has run."""
+    fields |= {"example_inputs": inputs, "kwargs": kwargs or {}}
+    return replace(_load_any(), name=name, module=module, **fields)
+
+
 def export_quietly(model, root, **options):
     """The record of an export; its warning is in the record, too."""
     with warnings.catch_warnings(action="ignore"):
@@ -41,7 +50,7 @@ def export_quietly(model, root, **options):
 
 def problem(call, *arguments, **options):
     """The kind and the one line of the error that a call raises."""
-    with pytest.raises(WorkbenchError) as caught:
+    with pytest.raises(wb.WorkbenchError) as caught:
         call(*arguments, **options)
     text = f"{type(caught.value).__name__}: {caught.value}"
     assert "\n" not in text

@@ -2,29 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from etdump_builder import Block, Profile, build_etdump
+from manifests import write_manifest
 from synthetic import NETWORK, TRUE_SPEEDUPS, network_of, synthetic_latencies
 
 import workbench as wb
-from workbench.records.runs import (
-    Batch,
-    Experiment,
-    Export,
-    Pair,
-    Phase,
-    Plan,
-    ProcessMemory,
-    RunRecord,
-    Session,
-    Stage,
-    Start,
-    Tensor,
-)
-from workbench.store import save_run
 
 #: Of the row that is the rest of ``Method::execute``, and of the one around delegated operators.
 _FRAMEWORK, _DELEGATE = "framework", "delegate_overhead"
@@ -71,7 +59,7 @@ def write_run(
     clock_ns: int = 1000,
     toggle: str = "avx512",
     latencies: pd.DataFrame | None = None,
-    export: Export | None = None,
+    export: Any = None,
     changes: Mapping[str, object] | None = None,
     **options,
 ) -> Path:
@@ -161,47 +149,60 @@ def write_run(
         wall = tuple(block.events[-1].end - block.events[-1].start for block in blocks)
         file = f"{name}_t{count}_p{process}.etdump"
         (folder / file).write_bytes(build_etdump(blocks))
-        batch = Batch(0, 0, wall, wall, (0,) * traced)
+        batch = _batch(0, 0, wall, wall, (0,) * traced)
         sessions.append(_session(name, count, process, (batch,), True, masks[name], file))
     compared = pairs or tuple((names[0], other) for other in names[1:])
-    named = ("net.pte", "0" * 64, "net", "net")
+    named = {"pte": "net.pte", "sha256": "0" * 64, "model": "net", "stem": "net"}
     if export:
-        named = (export.pte, export.sha256, export.model, Path(export.pte).stem)
-    plan = Plan(
-        *named, (), "", tuple(
-            Experiment(
-                name, isa[name], control=name == "control",
-                phase=next((phase for phase in sizes or () if name.startswith(phase)), ""),
-            )
+        named = {"pte": export.pte, "sha256": export.sha256, "model": export.model}
+        named["stem"] = Path(export.pte).stem
+    plan = named | {
+        "inputs": (), "input_source": "", "toggle": toggle, "threads": threads,
+        "processes": int(latencies["process"].nunique()), "sweep": "batch" if sizes else "",
+        "experiments": [
+            {
+                "name": name, "isa": isa[name], "control": name == "control",
+                "phase": next((phase for phase in sizes or () if name.startswith(phase)), ""),
+            }
             for name in times
-        ),
-        tuple(Pair(*pair, f"with {toggle}") for pair in compared),
-        toggle=toggle, threads=threads, processes=int(latencies["process"].nunique()),
-        sweep="batch" if sizes else "", phases=tuple(
-            Phase(phase, (Tensor("float32", (size**power,)),), size=size)
+        ],
+        "pairs": [
+            {"baseline": one, "candidate": other, "label": f"with {toggle}"}
+            for one, other in compared
+        ],
+        "phases": [
+            {"name": phase, "inputs": [{"dtype": "float32", "shape": (size**power,)}], "size": size}
             for phase, size in (sizes or {}).items()
-        ),
-    )  # fmt: skip
+        ],
+    }  # fmt: skip
     record = {
         "plan": plan, "platform": "linux-x86_64", "emulated": False, "state": "complete",
         "started": "2026-01-01T00:00:00", "finished": "2026-01-01T00:01:00",
         "host": {"cpu": "a CPU"}, "runner": {"kind": "native"}, "versions": {},
-        "sessions": tuple(sessions), "export": export,
+        "sessions": sessions, "export": export, "schema_version": 3,
     }  # fmt: skip
-    save_run(RunRecord(**record | dict(changes or {})), folder)
+    write_manifest(record | dict(changes or {}), folder)
     return folder
 
 
 def _session(name, threads, process, batches, traced, masked, etdump=""):
-    numbers = int(threads), int(process)
-    return Session(name, *numbers, bool(traced), masked, 1.0, 1.0, batches, etdump=etdump)
+    return {
+        "experiment": name, "threads": int(threads), "process": int(process),
+        "traced": bool(traced), "masked": masked, "load_ms": 1.0, "startup_ms": 1.0,
+        "batches": batches, "etdump": etdump,
+    }  # fmt: skip
 
 
-def _batches(part: pd.DataFrame) -> tuple[Batch, ...]:
-    return tuple(
-        Batch(int(number), int(batch), *(tuple(rows[clock].tolist()) for clock in _CLOCKS))
-        for (number, batch), rows in part.groupby(["round", "batch"], sort=False)
-    )
+def _batch(number, place, wall_ns, cpu_ns, preempted, late_ns=()):
+    times = {"wall_ns": wall_ns, "cpu_ns": cpu_ns, "preempted": preempted, "late_ns": late_ns}
+    return {"round": int(number), "batch": int(place), **times}
+
+
+def _batches(part: pd.DataFrame) -> list[dict[str, Any]]:
+    return [
+        _batch(number, place, *(rows[clock].tolist() for clock in _CLOCKS))
+        for (number, place), rows in part.groupby(["round", "batch"], sort=False)
+    ]
 
 
 _CLOCKS = ("wall_ns", "cpu_ns", "preempted")
@@ -246,37 +247,14 @@ def _block(operators, rng: np.random.Generator, noise: float, clock_ns: int) -> 
     return Block("Execute", events)
 
 
-#: The stages of a made start: name, milliseconds, kilobytes that stay, bytes that are counted.
-_STAGES = (
-    ("process", 1, 100, 0), ("libraries", 1, 50, 0), ("threads", 0.5, 10, 0), ("file", 0.1, 0, 0),
-    ("program", 0.1, 0, 0), ("arenas", 0.1, 100, 100_000), ("method", 0.1, 0, 0),
-    ("delegate", 6, 600, 0), ("method", 0.1, 2, 2000), ("inputs", 0.1, 8, 8000),
-    ("first inference", 1, 130, 0),
-)  # fmt: skip
-
-
-def make_start(experiment="a", number=0, mode="time", scale=1.0, heap=True):
-    """A start whose delegate takes 6 of 10 ms and 600 of 1000 kB; others by a ``scale``."""
-    resident, stages = 0, []
-    for name, ms, kb, counted in _STAGES:
-        resident += kb * 1000
-        given = resident if heap else -1
-        ns = round(ms * 1e6 * scale)
-        memory = {"anonymous": resident, "pss": resident, "peak": resident}
-        counts = {"name": name, "ns": ns, "cpu_ns": ns, "bytes": counted, "heap": given}
-        stages.append(Stage(**memory, **counts))
-    memory = ProcessMemory(anonymous=resident, pss=resident, peak=round(resident * scale))
-    return Start(experiment, 1, number, mode, tuple(stages), memory)
-
-
 def open_paced_run(folder, every_ms, times_ms, late_ms):
     """A run in which each of three restarts of one experiment has these times at a rate."""
     made = open_made_run(folder / "made", {"off": 2.0, "on": 1.0}, processes=3)
     wall, late = (tuple(int(1e6 * ms) for ms in each) for each in (times_ms, late_ms))
     zero = (0,) * len(wall)
-    batch = Batch(0, 0, wall, wall, zero, late_ns=late)
-    paced = tuple(Session("on", 1, n, False, (), 1.0, 1.0, (batch,)) for n in range(3))
-    plan = Plan(**vars(made.record.plan) | {"every_s": every_ms / 1e3})
+    batch = _batch(0, 0, wall, wall, zero, late_ns=late)
+    paced = [_session("on", 1, n, [batch], False, ()) for n in range(3)]
+    plan = replace(made.record.plan, every_s=every_ms / 1e3)
     changes = {"paced": paced, "plan": plan}
     return open_made_run(folder / "run", {"off": 2.0, "on": 1.0}, processes=3, changes=changes)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from fuzz import make_record
+from mutants import make_record
 
 import workbench as wb
 

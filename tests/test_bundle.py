@@ -5,6 +5,7 @@ import re
 from importlib import metadata
 
 import pytest
+from compiled import write_packages
 from devices import Tools
 
 import workbench as wb
@@ -24,7 +25,7 @@ def tools(monkeypatch, tmp_path):
     tools.write_ssh(tmp_path / "home")
     # The runner that the compiler makes can say its version, and no more.
     runner = tools.write("runner", 'echo \'{"runner": "made", "compiler": "x"}\'', log=False)
-    tools.write_packages("aarch64", str(runner))
+    write_packages(tools, "aarch64", str(runner))
     tools.write("uname", '[ "$1" = -m ] && echo aarch64 || echo Linux 6', log=False)
     return tools
 

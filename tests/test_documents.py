@@ -6,11 +6,8 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import yaml
-from schemas import check_reader, describe_keys
 
 import workbench as wb
-from workbench.remedies import REMEDIES
 
 DATA = Path(__file__).parents[1] / "data"
 PUBLISHED = {path.name.split(".")[0]: path for path in DATA.glob("schemas/v3/*.json")}
@@ -141,62 +138,3 @@ def test_analysis_summarises_in_markdown_and_leaves_that_of_a_report(cli, tmp_pa
     brief.write_text("its brief")
     assert cli("analyze", run_dir)[0] == 0
     assert brief.read_text() == "its brief"
-
-
-KEYS = DATA / "docs" / "keys.md"
-
-
-def describe_matrix():
-    """The page of the keys of a matrix, from its schema."""
-    intro = "# Keys of a matrix\n\nThe JSON Schema is that of `workbench schema matrix`.\n"
-    return intro + describe_keys(schema("matrix").schema, "##")
-
-
-def test_the_table_of_keys_is_that_of_the_schemas():
-    assert KEYS.read_text() == describe_matrix(), "python tests/test_documents.py writes it"
-
-
-def test_what_a_schema_refuses_the_reader_refuses_too(cli, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    check_reader(
-        schema("matrix"), {"models": ["toy_cnn"]}, lambda file: cli("batch", "--dry-run", file)
-    )
-
-
-def test_the_documented_matrix_fits_its_schema():
-    schema("matrix").validate(yaml.safe_load((DATA / "matrix.yaml").read_text()))
-
-
-REMEDIES_PAGE = DATA / "docs" / "remedies.md"
-_REMEDIES_TEXT = """# Remedies
-
-What makes a program faster or right, and is not what ExecuTorch's documented lines export.
-`workbench profile` names a remedy in a finding and tries the best of them on the part of a program
-that they change, `workbench findings RUN --check` tries more, and `--rewrite NAME[,NAME]` applies
-them. A part is recognised by what it computes: it is run on random tensors beside its replacement.
-*same* means but for rounding.
-"""
-
-
-def describe_remedies():
-    """The page of remedies, from their table."""
-    lines = [_REMEDIES_TEXT, "| `--rewrite` | what it does | by hand | outputs | in `all` |"]
-    lines.append("| --- | --- | --- | --- | --- |")
-    for name, remedy in REMEDIES.items():
-        code = "<br>".join(f"`{line}`" for line in remedy.code.replace("|", "\\|").splitlines())
-        until = f"; a fault of ExecuTorch before {remedy.until}" * bool(remedy.until)
-        common = "yes" * remedy.common
-        text = (
-            f"| `{name}` | {remedy.text}{until} | {code} | {remedy.differs or 'same'} | {common} |"
-        )
-        lines.append(text)
-    return "\n".join(lines) + "\n"
-
-
-def test_the_page_of_remedies_is_the_table():
-    assert REMEDIES_PAGE.read_text() == describe_remedies(), "python tests/test_documents.py"
-
-
-if __name__ == "__main__":
-    KEYS.write_text(describe_matrix())
-    REMEDIES_PAGE.write_text(describe_remedies())

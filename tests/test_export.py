@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from exporting import LoadedModel, problem, run_program, saved_inputs, slow
+from exporting import make_model, problem, run_program, saved_inputs, slow
 from torch import nn
 
 import workbench as wb
@@ -34,8 +34,8 @@ class Small(nn.Module):
 
 def small_model(**changes):
     torch.manual_seed(1)
-    fields = {"module": Small(), "example_inputs": (torch.randn(1, 3, 8, 8),)}
-    return LoadedModel("small", **fields | changes)
+    fields = {"module": Small(), "inputs": (torch.randn(1, 3, 8, 8),)}
+    return make_model("small", **fields | changes)
 
 
 def assert_agrees(model, program):
@@ -207,7 +207,7 @@ def test_constants_are_bound_and_every_saved_input_is_the_programs(tmp_path):
         "pair": {"a": (torch.tensor([0.5]), torch.tensor([7, 8]))},
         "scale": 2.0,
     }
-    model = LoadedModel("picky", Picky(), args, kwargs)
+    model = make_model("picky", Picky(), args, kwargs)
     program = wb.export_model(model, root=tmp_path)
     export = program.export
     assert [(t.dtype, t.shape) for t in export.inputs] == [
@@ -226,7 +226,7 @@ def test_constants_are_bound_and_every_saved_input_is_the_programs(tmp_path):
 @pytest.mark.slow
 def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
-    model = small_model(example_inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
+    model = small_model(inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
     program = wb.export_model(model, options=wb.ExportOptions(backend="portable"), root=tmp_path)
     (saved,) = program.export.inputs
     assert saved.shape == (4, 3, 8, 8)
@@ -240,7 +240,7 @@ def test_a_dynamic_batch_is_as_large_as_declared_although_the_example_is_small(t
     """PyTorch would use other libraries for 16 images and more, which set no limit."""
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 4)).eval()
     shapes, sizes = {"input": {0: torch.export.Dim("batch", max=64)}}, (("batch", 64),)
-    model = LoadedModel("net", module, (torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
+    model = make_model("net", module, (torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
     words = "--rewrite batch avoids it"
     assert words in problem(
         wb.export_model, model, options=wb.ExportOptions(sizes=sizes), root=tmp_path
@@ -271,7 +271,7 @@ def test_a_computed_size_has_the_line_and_the_layer_that_reads_it(tmp_path):
             return self.halves(x)
 
     shapes = ({0: torch.export.Dim("batch", max=16)},)
-    model = LoadedModel("net", Net(), (torch.randn(2, 8),), dynamic_shapes=shapes)
+    model = make_model("net", Net(), (torch.randn(2, 8),), dynamic_shapes=shapes)
     program = wb.export_model(model, root=tmp_path)
     rows = {row.operator: row for row in program.export.partition}
     assert rows["aten.view_copy"].reason == "a size that is known only at run time"
@@ -300,7 +300,7 @@ def test_a_model_in_half_precision_that_becomes_single(tmp_path, parts, differen
     module = nn.Sequential(*(Layer(4, 4).to(dtype) for dtype in parts))
     inputs, warnings = (torch.ones(1, 4, dtype=parts[0]),), []
     program = wb.export_model(
-        LoadedModel("net", module, inputs), root=tmp_path,
+        make_model("net", module, inputs), root=tmp_path,
         progress=lambda text, done: warnings.append(text),
     )  # fmt: skip
     assert "; ".join(program.export.differences).startswith(difference)
@@ -310,7 +310,7 @@ def test_a_model_in_half_precision_that_becomes_single(tmp_path, parts, differen
     )
     if len(parts) == 1 and parts[0] == torch.half:
         options = wb.ExportOptions(dtype="fp16")
-        assert wb.export_model(LoadedModel("net", module, inputs), options=options,
+        assert wb.export_model(make_model("net", module, inputs), options=options,
                                root=tmp_path).export.differences == ()  # fmt: skip
 
 
@@ -321,7 +321,7 @@ def test_attention_takes_a_dynamic_batch(tmp_path):
             return nn.functional.scaled_dot_product_attention(x, x, x)
 
     shapes = ({0: torch.export.Dim("batch", max=16)},)
-    model = LoadedModel("net", Attention(), (torch.randn(2, 2, 8, 4),), dynamic_shapes=shapes)
+    model = make_model("net", Attention(), (torch.randn(2, 2, 8, 4),), dynamic_shapes=shapes)
     program = wb.export_model(model, root=tmp_path)
     assert (program.export.inputs[0].most[0], program.export.problem) == (16, "")
 
@@ -331,7 +331,7 @@ def test_attention_takes_a_dynamic_batch(tmp_path):
 @pytest.mark.parametrize("size", [slow(1), 7])
 def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
-    model = small_model(example_inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
+    model = small_model(inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
     program = wb.export_model(
         model, options=wb.ExportOptions(dtype=dtype, sizes=(("batch", size),)), root=tmp_path
     )
@@ -358,7 +358,7 @@ def test_inputs_of_a_delegate_are_listed_as_it_is_given_them(tmp_path):
             x = self.conv(x)
             return x * torch.sigmoid(self.fc(x.mean((2, 3))))[:, :, None, None]
 
-    model = LoadedModel("net", Gated().eval(), (torch.randn(1, 3, 8, 8),))
+    model = make_model("net", Gated().eval(), (torch.randn(1, 3, 8, 8),))
     options = wb.ExportOptions("int8")
     (method,) = wb.export_model(model, options=options, root=tmp_path).layers.methods
     calls = [call for call in method.instructions if call.xnodes]
@@ -551,7 +551,7 @@ def test_a_graph_that_cannot_be_serialised_has_no_etrecord(tmp_path, capsys):
     stale = tmp_path / "artifacts" / "scaled_portable_fp32.pte.etrecord"
     stale.parent.mkdir()
     stale.write_text("of an earlier export")
-    model = LoadedModel("scaled", Scaled(), arguments)
+    model = make_model("scaled", Scaled(), arguments)
     options = wb.ExportOptions(backend="portable", etrecord=True)
     program = wb.export_model(model, options=options, root=tmp_path)
     assert "no ETRecord" in capsys.readouterr().err

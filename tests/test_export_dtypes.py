@@ -25,7 +25,6 @@ from workbench.export.artifact import describe_export, export_model, list_proble
 from workbench.export.precision import DTYPES
 from workbench.export.program import raw_bytes
 from workbench.export.quantize import quantize_activations
-from workbench.export.rewrite import rewrite_operators
 from workbench.models.loader import LoadedModel
 from workbench.models.zoo.blocks import Block, initialize, set_norm_statistics
 from workbench.models.zoo.edgetam_image_encoder import (
@@ -33,9 +32,8 @@ from workbench.models.zoo.edgetam_image_encoder import (
     RepDepthwise,
     prepare_for_export,
 )
-from workbench.models.zoo.mobilenet_v3_small import InvertedResidual
 from workbench.models.zoo.squeezesam import SqueezeSam, click_and_box
-from workbench.options import COMMON_REWRITES, ExportOptions
+from workbench.options import QUANTISER_REWRITES, ExportOptions
 from workbench.records.layers import Instruction, Layers, Method, Origin, XNode
 
 
@@ -63,8 +61,8 @@ def mixed_model(**changes):
 
 @pytest.fixture(scope="module")
 def record_of(tmp_path_factory):
-    """The record of the mixed model in a dtype, exported once with all common rewrites."""
-    root, rewrite = tmp_path_factory.mktemp("mixed"), ("all",)
+    """The record of the mixed model in a dtype, exported once with those rewrites."""
+    root, rewrite = tmp_path_factory.mktemp("mixed"), QUANTISER_REWRITES
     return functools.cache(
         lambda dtype: export_quietly(mixed_model(), root, dtype=dtype, rewrite=rewrite)
     )
@@ -95,7 +93,8 @@ def test_each_dtype_computes_what_the_model_does(record_of, dtype, least, quanti
     assert 0 < output.max_abs < output.scale
     assert 0.95 < output.cosine <= 1 + 1e-9
     assert export.problem == ""
-    assert export.pte == f"mixed-all_xnnpack_{dtype}.pte"
+    name = "-".join(["mixed", *QUANTISER_REWRITES])
+    assert export.pte == f"{name}_xnnpack_{dtype}.pte"
     assert export.options.get("quantized", "").startswith(quantized)
     left = sum(row.count for row in export.partition if not row.delegated)
     assert left == sum(row.count for row in export.undelegated)
@@ -380,7 +379,6 @@ def test_the_smallest_part_that_the_delegate_computes_wrongly_is_bundled(tmp_pat
     torch.manual_seed(0)
     model = LoadedModel("shares", Shares(), (torch.randn(1, 3, 8, 8),))
     export = export_quietly(model, tmp_path)
-    assert "; --rewrite softmax avoids it (tried: " in export.problem
     text = "conv2d, softmax: attach shares_xnnpack_fp32.wrong.bp to an issue of pytorch/executorch"
     assert export.options["smallest wrong part"] == text
     (bundle,) = tmp_path.rglob("*.wrong.bp")
@@ -472,128 +470,6 @@ def test_a_residual_stream_that_is_normalised_stays_in_float():
     assert not any("quantize" in str(user.target) for user in total.users)
     (linear,) = (node for node in graph.nodes if node.target is torch.ops.aten.linear.default)
     assert "dequantize" in str(linear.args[0].target)
-
-
-# Rewrites
-
-
-class Attending(nn.Module):
-    def __init__(self, **options):
-        super().__init__()
-        self.options = options
-
-    def forward(self, q, k, v):
-        return nn.functional.scaled_dot_product_attention(q, k, v, **self.options)
-
-
-def rewritten(module, *inputs, backend="xnnpack"):
-    """What a rewritten program returns, what the module does, and what was rewritten."""
-    exported = torch.export.export(module, inputs)
-    counts = rewrite_operators(exported, COMMON_REWRITES, backend)
-    return exported.module()(*inputs), module(*inputs), dict(counts)
-
-
-@pytest.mark.parametrize(
-    ("turn", "undone"),
-    [
-        (lambda x: x.transpose(1, 2).transpose(-1, 1), {}),
-        (lambda x: x.transpose(1, 2).transpose(-2, 1), {"transposes": 1}),
-        (lambda x: x.transpose(-3, 3).permute(0, 3, 2, -3), {"transposes": 1}),
-        (lambda x: x.permute(0, 2, 3, 1).permute(0, 3, 1, 2), {"transposes": 1}),
-        (lambda x: x.permute(0, 2, 3, 1).permute(0, 2, 3, 1), {}),
-        (lambda x: x.permute(0, 2, 3, 1).add(1).permute(0, 3, 1, 2), {}),
-        (lambda x: x.transpose(1, 2).transpose(1, 2).transpose(1, 2), {"transposes": 1}),
-    ],
-)
-def test_transposes_that_undo_each_other_go(turn, undone):
-    class Turned(nn.Module):
-        def forward(self, x):
-            return turn(x * 2) + 1
-
-    ours, theirs, counts = rewritten(Turned(), torch.arange(120.0).reshape(2, 3, 4, 5))
-    assert counts == undone
-    assert ours.equal(theirs)
-
-
-class Overwritten(nn.Module):
-    """SiLU in place, of a tensor that is read again if asked for."""
-
-    def __init__(self, again):
-        super().__init__()
-        self.again = again
-
-    def forward(self, x):
-        x = x + 1
-        y = nn.functional.silu(x, inplace=True)
-        return y + x if self.again else y
-
-
-WIDE, FINE = torch.linspace(-300, 300, 60_001), torch.linspace(-20, 20, 4001)
-QUERY, KEY = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8)
-MASK = torch.ones(5, 5, dtype=torch.bool)
-#: A module, its inputs, what is rewritten and how far that may be from the module.
-REWRITTEN = [
-    (nn.Hardsigmoid(), [torch.linspace(-5, 5, 101)], "hardsigmoid", 1e-6),
-    (nn.GELU(), [WIDE.half()], "gelu", 4e-3),
-    (nn.GELU(), [WIDE], "", 0),
-    *((module, [x], "silu" if x.dtype == torch.float16 else "", 2e-3)
-      for module in (nn.SiLU(), Overwritten(False), Overwritten(True))
-      for x in (FINE.half(), FINE)),
-    (Attending(), [QUERY, KEY, KEY], "attention", 1e-5),
-    (Attending(scale=0.3), [QUERY, KEY, KEY], "attention", 1e-5),
-    (Attending(is_causal=True), [QUERY] * 3, "", 0),
-    (Attending(attn_mask=MASK), [QUERY] * 3, "", 0),
-    (Attending(enable_gqa=True), [QUERY, *[QUERY[:, :1]] * 2], "", 0),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("module", "inputs", "name", "tolerance"), REWRITTEN)
-def test_what_xnnpack_lacks_is_spelled_out_and_nothing_else(module, inputs, name, tolerance):
-    ours, theirs, counts = rewritten(module, *inputs)
-    assert sum(counts.values()) == bool(name) and all(name in each for each in counts)
-    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
-    if name != "silu" and inputs[0].dtype != torch.float16:
-        assert rewritten(module, *inputs, backend="portable")[2] == {}
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("backend", [slow("xnnpack"), "portable"])
-@pytest.mark.parametrize("affine", [True, slow(False)])
-def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
-    """For rows of 256 in fp16, the runtime's kernel is wrong: its result has the noise of -4 dB."""
-    torch.manual_seed(0)
-    norm = nn.LayerNorm(256, elementwise_affine=affine)
-    model = LoadedModel("norm", norm, (torch.randn(1, 4, 256),))
-    options = {"dtype": "fp16", "backend": backend}
-    plain = export_quietly(model, tmp_path, **options)
-    assert "--rewrite layer_norm avoids it (tried: " in plain.problem
-    export = export_quietly(model, tmp_path, rewrite=("layer_norm",), **options)
-    assert export.options == {"rewritten": "1 layer_norm"} and export.rewrite == ("layer_norm",)
-    assert export.fidelity[0].sqnr_db > 60
-    assert rewritten(norm, torch.randn(1, 4, 256))[2] == {}
-
-
-def test_rewrites_keep_their_origin():
-    exported = torch.export.export(nn.Sequential(nn.Hardsigmoid()), (torch.ones(2),))
-    rewrite_operators(exported, ["hardsigmoid"], "xnnpack")
-    nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
-    assert len(nodes) == 3
-    assert all("hardsigmoid" in node.meta["stack_trace"] for node in nodes)
-    assert all(node.meta["nn_module_stack"] for node in nodes)
-
-
-@pytest.mark.slow
-def test_rewriting_leaves_nothing_behind(tmp_path):
-    """A block of MobileNetV3 in half precision: one delegate, where there were several."""
-    torch.manual_seed(0)
-    block = InvertedResidual(16, 3, 16, 16, True, nn.Hardswish, 1)
-    model = LoadedModel("block", initialize(block), (torch.randn(1, 16, 8, 8),))
-    ours = export_quietly(model, tmp_path, dtype="fp16", rewrite=("all",))
-    plain = export_quietly(model, tmp_path, dtype="fp16")
-    assert (ours.rewrite, ours.changes) == (("hardsigmoid",), "with 1 rewrite: hardsigmoid")
-    assert (plain.rewrite, plain.changes) == ((), "as ExecuTorch exports it")
-    assert (sum(ours.delegates.values()), ours.undelegated) == (1, ())
-    assert (sum(plain.delegates.values()), plain.undelegated[0].count) == (3, 4)
 
 
 # What the partitioner did

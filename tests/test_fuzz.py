@@ -3,7 +3,10 @@
 from random import Random
 
 import pytest
-from fuzz import KINDS, Kind, WorkbenchError, fuzz, mutate_json
+from fuzz import KINDS
+from mutants import Kind, fuzz, mutate_json
+
+import workbench as wb
 
 #: They are read by analysing a whole run.
 SLOW = ("run", "run_layers", "metrics")
@@ -31,7 +34,7 @@ def test_a_reader_that_fails_is_noticed(tmp_path):
 
     def refuse(path):
         if path.read_bytes() != seed:
-            raise WorkbenchError("x" * 10**5, where="a\x1b\n")
+            raise wb.WorkbenchError("x" * 10**5, where="a\x1b\n")
 
     def crash(path):
         if path.read_bytes() != seed:

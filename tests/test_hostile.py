@@ -87,23 +87,6 @@ def test_a_traced_process_without_a_trace_is_one_line(change):
         wb.open_run(change(edit))
 
 
-@pytest.mark.parametrize("by", ["source", "model"])
-def test_replay_runs_no_code_that_only_the_manifest_names(change, tmp_path, by):
-    evil, mark = tmp_path / "evil.py", tmp_path / "ran"
-    evil.write_text(f"open({str(mark)!r}, 'w')\n")
-
-    def edit(content):
-        content["export"]["model"] = "Net" if by == "source" else f"{evil}:Net"
-        content["export"]["source"] = str(evil) if by == "source" else ""
-
-    folder = change(edit)
-    with pytest.raises(
-        wb.WorkbenchError, match=r"is code in .*evil\.py.* -> if you trust it: --model"
-    ):
-        wb.replay_layer(folder, "features.0")
-    assert not mark.exists()
-
-
 def test_a_host_is_contacted_only_if_the_user_names_it(change, tmp_path, monkeypatch, cli):
     tools = Tools(tmp_path / "bin")
     tools.write("ssh", "exit 1")
@@ -114,7 +97,7 @@ def test_a_host_is_contacted_only_if_the_user_names_it(change, tmp_path, monkeyp
         content["emulated"] = False
 
     folder = change(edit)
-    for words in (["roofline"], ["roofline", "--again"], ["replay", "--layer", "x"]):
+    for words in (["roofline"], ["roofline", "--again"]):
         code, _, err = cli(words[0], folder, *words[1:])
         assert code == 2
         assert re.search(r"made on ssh:evil\.invalid -> .*--target ssh:evil\.invalid", err)
@@ -141,22 +124,6 @@ def test_a_name_that_is_too_long_for_a_file_is_one_line(tmp_path):
     (tmp_path / "model.py").write_text(f"import {'x' * 300}\n")
     with pytest.raises(wb.WorkbenchError, match="cannot be imported"):
         wb.load_model(f"{tmp_path}/model.py:Net")
-
-
-def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch):
-    import fsspec
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    files = fsspec.filesystem("memory")
-    files.pipe("/elsewhere/portfolio.json/../../../../escaped", b"{}")
-    try:
-        with pytest.raises(wb.WorkbenchError, match=r"memory://elsewhere: has a file '.*escaped'"):
-            matrix = tmp_path / "x.yaml"
-            matrix.write_text("models: toy_cnn\ntargets: qemu\n")
-            wb.batch(matrix, out="memory://elsewhere")
-    finally:
-        files.store.clear()
-    assert not list(tmp_path.rglob("escaped"))
 
 
 READER = """\
@@ -320,14 +287,6 @@ def test_pages_have_no_control_characters(tmp_path):
     for page in (pages[0], pages[2]):
         assert "<img src=x>" not in page
     assert not re.search('(src|href)="?(http|javascript)', mistune.html(pages[1]))
-
-
-def test_errors_are_no_formulas_in_a_table():
-    from workbench.batches.matrix import Cell
-    from workbench.batches.page import write_csv
-
-    cell = Cell("x.py:Net", "Net", "fp32", "host", "none", "Net", problem="=x.py:1: is wrong")
-    assert ",'=x.py:1: is wrong" in write_csv([cell])
 
 
 @pytest.mark.parametrize(

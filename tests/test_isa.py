@@ -10,7 +10,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from devices import compile_cpp, needs_compiler
+from compiled import compile_cpp
+from devices import needs_compiler
 from isa_table import hide, load_table, self_check
 
 from workbench.errors import RunnerError, UsageError, WorkbenchError

@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from fuzz import PROGRAM, make_record
+from mutants import PROGRAM, make_record
 
 import workbench as wb
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from changed_runs import analyze, change_manifest, rewrite_manifest
+from changed_runs import change_manifest
+from rewritten import analyze, rewrite_manifest
 
 import workbench as wb
 

@@ -54,6 +54,7 @@ def test_two_concurrent_runs_are_serialised(conv_pte, tmp_path, start):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_and_a_batch_are_serialised(conv_pte, tmp_path, start):
+    pytest.importorskip("workbench.plugins.batch")
     matrix = tmp_path / "small.yaml"
     matrix.write_text(
         "models: toy_cnn\ndtypes: [fp32, fp16]\nruns: 8\nprocesses: 3\nevidence: false\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import lief
 import pytest
-from devices import link_for_mac, mac_sdk
+from compiled import link_for_mac, mac_sdk
 from isa_table import load_table
 
 import workbench as wb

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from junitparser import JUnitXml
+from made_starts import make_start
 from program_builder import Delegate, Node, measured
-from run_folder import make_start, open_made_run, write_run
+from run_folder import open_made_run, write_run
 
 import workbench as wb
 from workbench.run import start

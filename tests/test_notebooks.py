@@ -21,7 +21,6 @@ class TestCore(NotebookTests):
         "09_what_if_and_roofline": r"must become 1\.\d times as fast",
         "10_on_a_device": r"sme2?: [1-9]\d*% of the samples",
         "11_onboard_your_model": r"my_segmenter.py:\d+: [1-9]\d% of the inference",
-        "14_many_models": r"(vit_tiny|unet_small|mobilenet_v3_small): [1-9]\d*% of the inference",
         "15_report": "",
     }
     page = ROOT / "notebooks" / "README.md"

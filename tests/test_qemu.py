@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from devices import runner_on
+from compiled import runner_on
 from torch import nn
 
 import workbench as wb

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from changed_runs import change_manifest
-from command_line import is_running, wait_for
 from explored import read_data
+from made_starts import make_start
+from processes import is_running, wait_for
 from recorded import recorded, report_text
-from run_folder import make_start
 
 import workbench as wb
 from workbench.plugin import list_sections

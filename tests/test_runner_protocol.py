@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from devices import build, compile_cpp
+from compiled import build, compile_cpp
 
 import workbench as wb
 

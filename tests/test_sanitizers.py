@@ -12,8 +12,9 @@ from random import Random
 
 import numpy as np
 import pytest
-from devices import SDK, compile_cpp, needs_compiler
-from fuzz import mutate_bytes
+from compiled import SDK, compile_cpp
+from devices import needs_compiler
+from mutants import mutate_bytes
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200), needs_compiler]
 

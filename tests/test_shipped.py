@@ -170,18 +170,6 @@ def test_a_default_export_is_that_of_the_documented_lines(name, dtype, tmp_path)
     assert export.changes == "as ExecuTorch exports it"
 
 
-@pytest.mark.ci
-def test_a_rewrite_is_asked_for_and_told(tmp_path):
-    torch.manual_seed(0)
-    model = MODELS["masked"]()
-    export = export_quietly(model, tmp_path, rewrite=("all",))
-    with silence():
-        assert export.sha256 != export_as_documented(model, "fp32")
-    assert "attention" in export.rewrite and export.changes.startswith("with ")
-    assert "1 attention" in export.options["rewritten"]
-    assert export.graph == export_quietly(model, tmp_path).graph
-
-
 @pytest.mark.slow
 def test_a_dynamic_batch_has_the_limit_that_upstream_gives_it(tmp_path):
     batch = torch.export.Dim("batch", min=1, max=32)

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 from changed_runs import with_record
-from exporting import LoadedModel
+from exporting import make_model
 from recorded import recorded
 from torch import nn, randn
 
@@ -72,7 +72,7 @@ class Net(nn.Module):
 def test_what_is_not_on_sme2_names_the_dtype_that_brings_it_there(
     cli, tmp_path, dtype, kernels, remedies
 ):
-    model = LoadedModel("net", Net().eval(), (randn(1, 32, 8, 8), randn(64, 64)))
+    model = make_model("net", Net().eval(), (randn(1, 32, 8, 8), randn(64, 64)))
     program = wb.export_model(model, options=wb.ExportOptions(dtype), root=tmp_path)
     code, out, _ = cli("sme2", program.path, "--json")
     assert code == 0
@@ -103,7 +103,7 @@ class Depthwise(nn.Module):
 @pytest.mark.ci
 def test_depthwise_convolutions_of_more_than_25_taps_run_as_products(tmp_path):
     """As executed under QEMU, with SME2 and without."""
-    model = LoadedModel("net", Depthwise().eval(), (randn(1, 8, 24, 24),))
+    model = make_model("net", Depthwise().eval(), (randn(1, 8, 24, 24),))
     program = wb.export_model(model, options=wb.ExportOptions("int8"), root=tmp_path)
     (table,) = predict_program(program).values()
     rows = table[table["m"].notna()].set_index("module")
@@ -125,7 +125,7 @@ def test_a_program_without_products_or_layers_has_empty_texts(tmp_path):
             return x + 1
 
     with warnings.catch_warnings(action="ignore"):
-        program = wb.export_model(LoadedModel("net", Unnamed(), (randn(4, 4),)), root=tmp_path)
+        program = wb.export_model(make_model("net", Unnamed(), (randn(4, 4),)), root=tmp_path)
     with warnings.catch_warnings(action="error"):
         (table,) = predict_program(program).values()
     texts = table[["module", "reason", "remedy"]].to_numpy().tolist()

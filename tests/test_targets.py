@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_line import is_running, wait_for
+from compiled import write_packages
 from devices import needs_compiler
+from processes import is_running, wait_for
 from recorded import find_interrupted
 
 import workbench as wb
@@ -31,7 +32,7 @@ def install(board, monkeypatch, tmp_path):
     def write(serve=f'exec {native} "$@"'):
         body = f'case "$*" in *--server_mode*) {serve};; *) exec {native} "$@";; esac'
         runner = board.tools.write("board-runner", body, log=False)
-        board.tools.write_packages(platform.machine(), str(runner))
+        write_packages(board.tools, platform.machine(), str(runner))
 
     write()
     return write
@@ -48,7 +49,7 @@ def test_threads_are_those_that_executorch_would_choose_on_the_device(
         f'case "$*" in *--print_isa*) {native} "$@" | sed \'{edit}\';; *) exec {native} "$@";; esac'
     )
     runner = board.tools.write("board-runner", body, log=False)
-    board.tools.write_packages(platform.machine(), str(runner))
+    write_packages(board.tools, platform.machine(), str(runner))
     options = replace(BRIEF, threads=(0,), runs=2, processes=2, roof=False)
     run = wb.measure(conv_pte, options=options, root=tmp_path / "out")
     plan = run.record.plan

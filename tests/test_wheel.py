@@ -86,6 +86,7 @@ def test_a_model_is_profiled_reported_and_analysed(run, tmp_path):
 
 @pytest.mark.slow
 def test_a_batch_makes_its_pages(run, tmp_path):
+    pytest.importorskip("workbench.plugins.batch")
     (tmp_path / "my.yaml").write_text(MATRIX)
     run("batch", "my.yaml")
     assert list(tmp_path.glob("portfolio_*/index.html"))

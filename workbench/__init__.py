@@ -6,8 +6,7 @@ Open and compare recorded runs
 
 Export, measure, report
     profile, export_model, ExportOptions, Program, open_program, measure, MeasureOptions,
-    batch, make_report, replay_layer, measure_roof,
-    check_findings,
+    make_report, measure_roof,
     load_ipython_extension, LiveRun
 
 Models and machine

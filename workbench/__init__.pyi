@@ -5,9 +5,7 @@ from .analysis.exports import read_exports
 from .analysis.ledger import build_ledger
 from .analysis.open import open_run
 from .analysis.run import Comparison, Measurement, Run
-from .analysis.trials import check_findings
 from .analysis.what_if import predict_what_if
-from .batches.run import batch
 from .convert import export_trace
 from .datasets import sample_file, sample_run
 from .errors import WorkbenchError
@@ -24,7 +22,6 @@ from .plots.breakdown import plot_bottlenecks, plot_categories, plot_operators, 
 from .plots.changes import plot_shift, plot_speedups
 from .plots.latencies import plot_iterations, plot_latencies
 from .plots.views import show
-from .replay import replay_layer
 from .report.combined import combine_runs
 from .report.gate import validate_run
 from .report.report import make_report
@@ -38,14 +35,14 @@ from .workflow import measure, profile
 
 __all__ = [
     "Comparison", "EagerModelBase", "ExportOptions", "LiveRun", "MeasureOptions", "Measurement",
-    "Program", "Run", "WorkbenchError", "align_measurements", "batch", "build_ledger",
-    "check_findings", "combine_runs", "compare", "examine_machine", "explore", "export_model",
+    "Program", "Run", "WorkbenchError", "align_measurements", "build_ledger",
+    "combine_runs", "compare", "examine_machine", "explore", "export_model",
     "export_trace", "find_runner", "list_models", "load_ipython_extension", "load_model",
     "make_report", "measure", "measure_roof", "open_program", "open_run", "pick",
     "pick_measurements", "pick_run", "plot_bottlenecks", "plot_categories", "plot_iterations",
     "plot_latencies", "plot_operators", "plot_roofline", "plot_shift", "plot_speedups",
     "predict_what_if", "profile", "read_etdump", "read_exports", "read_isa", "read_xnn_log",
-    "register_model", "replay_layer", "sample_file", "sample_run", "show",
+    "register_model", "sample_file", "sample_run", "show",
     "validate_run",
 ]  # fmt: skip
 

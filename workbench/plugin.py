@@ -74,6 +74,9 @@ class Plugin:
     models
         By the word before the colon of a model's name, what defines it: a function of the rest,
         which may be a file and settings after commas; it returns an `EagerModelBase`.
+    rewriters
+        What ``--rewrite`` applies and findings propose, `workbench.export.rewriter.Rewriter`; the
+        first one is used.
     sides
         Other runtimes for ``--against``: `workbench.run.sides.Side`.
     formats
@@ -95,6 +98,7 @@ class Plugin:
     configs: References = field(default_factory=dict)
     documents: References = field(default_factory=dict)
     models: References = field(default_factory=dict)
+    rewriters: References = field(default_factory=dict)
     sides: References = field(default_factory=dict)
     formats: References = field(default_factory=dict)
     playbooks: References = field(default_factory=dict)

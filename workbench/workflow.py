@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from workbench import plugin
 from workbench.analysis.machine_code import keep_places
 from workbench.analysis.open import open_run
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.power import is_precise, judge_restarts
+from workbench.analysis.promises import find_trials
 from workbench.analysis.run import Run
-from workbench.analysis.trials import check_findings
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, keep_models
 from workbench.export.program import SUFFIXES, Program, open_program
@@ -151,9 +152,10 @@ def profile(
             with optional("the machine's peaks", tell):
                 measure_roof(run.path, runner=runner, progress=tell)
         run = replace(run, scheme=scheme)
-        if effort == "full" and measure.evidence and target is HOST:
+        tries = effort == "full" and measure.evidence and target is HOST
+        if tries and "check_findings" in plugin.names_of("names"):
             with optional("trying remedies", tell):
-                check_findings(run, within_s=CHECKED_S, runner=runner, progress=tell)
+                find_trials()(run, within_s=CHECKED_S, runner=runner, progress=tell)
         if report:
             warm.beside.submit(_write_files, run, tell)
             tell("reporting", 1.0)

@@ -52,9 +52,9 @@ html_js_files = ["site.js"]
 #: What the first page leads to.
 CONTENTS = {
     "Use it": [
-        *("data/docs/how_do_i", "data/docs/commands", "data/docs/keys"),
+        *("data/docs/how_do_i", "data/docs/commands"),
         "data/docs/issues",
-        *("data/docs/remedies", "data/docs/sme2_adviser", "data/docs/upstream"),
+        *("data/docs/sme2_adviser", "data/docs/upstream"),
         "data/docs/troubleshooting",
         "notebooks/README",
     ],

@@ -28,7 +28,7 @@ from batch_evidence import (
     wait_until,
 )
 
-from workbench.batches.matrix import plan_cells, read_matrix
+from workbench.plugins.batch.matrix import plan_cells, read_matrix
 from workbench.store import cache_folder
 
 ROOT = Path(__file__).resolve().parents[2]

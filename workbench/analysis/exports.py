@@ -1,17 +1,31 @@
-"""Exports of a model side by side, from their records."""
+"""Exports of a model side by side, from their records, and the model of an export."""
+
+from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from workbench.analysis.quality import describe_noise
 from workbench.errors import UsageError
+from workbench.export.artifact import recall_loaded, recall_model
+from workbench.export.program import open_program
+from workbench.export.reload import read_options, reload_model
 from workbench.models.registry import list_models, parse_name, restore_name
+from workbench.process import silence
 from workbench.records.runs import Export
 from workbench.store import load_record
+
+if TYPE_CHECKING:  # these import PyTorch
+    from torch import nn
+
+    from workbench.analysis.run import Run
+    from workbench.export.lower import TracedModel
+    from workbench.models.loader import LoadedModel
 
 
 def read_exports(folder: str | Path) -> list[Export]:
@@ -52,6 +66,43 @@ def trusted_spec(export: Export, where: Path) -> str:
         hint = f"if you trust it: --model {shlex.quote(spec)}"
         raise UsageError(f"the run's model is code in {spec}", where=where, hint=hint)
     return spec
+
+
+def find_model(
+    run: Run, model: LoadedModel | nn.Module | str | None = None, inputs: Any = None
+) -> tuple[LoadedModel, TracedModel]:
+    """The model of a run that was exported, and its trace.
+
+    By default the module that this process exported, else the run's, if it is not code in a file.
+    """
+    from workbench.export.lower import trace_model
+    from workbench.models.inputs import choose_inputs
+    from workbench.models.loader import load_model
+
+    export = run.subject.export
+    assert export is not None
+    kept, recalled = recall_loaded(export.graph), recall_model(export.graph)
+    if kept and model is None:
+        with silence():  # lowering has changed the trace of the export
+            return kept, trace_model(kept)
+    if model is None and not recalled:
+        trusted_spec(export, run.path)
+        if not export.spec:
+            raise UsageError("the run's model was a module", where=run.path, hint="pass it")
+    with silence():
+        if model is not None:
+            options = read_options(export)
+            inputs = recalled[1] if inputs is None and recalled else inputs
+            loaded = load_model(model, inputs, state_dict=options.state_dict or None)
+            loaded = choose_inputs(loaded, options)
+        elif recalled:
+            loaded = choose_inputs(load_model(*recalled), read_options(export))
+        else:
+            loaded = reload_model(open_program(run.subject.program.pte))
+        trace = trace_model(loaded)
+    if trace.graph != export.graph:
+        raise UsageError("the model has changed since it was exported", where=run.path)
+    return loaded, trace
 
 
 def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:

@@ -10,7 +10,6 @@ from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.foreign import read_recording
 from workbench.analysis.operators import Scheme, load_scheme
 from workbench.analysis.run import Run
-from workbench.analysis.trials import check_findings
 from workbench.errors import StoreError, TraceError
 from workbench.records.pairing import BY_ORDER, pair_experiments
 from workbench.records.runs import Pair
@@ -83,15 +82,13 @@ def open_ours(folder: Path, scheme: Scheme) -> Run:
     programs = map(record.plan.program_of, record.plan.experiments)
     names += [str(kept_layers(Path(), program.name)) for program in programs]
     check_inside(folder, names)
-    return Run(folder, record, find_bottlenecks, scheme, try_remedies=check_findings)
+    return Run(folder, record, find_bottlenecks, scheme)
 
 
 def open_others(path: Path, scheme: Scheme) -> Run:
     """A run that another tool recorded: a folder of the kit, one with ETDumps, or an ETDump."""
     recording = read_recording(path)
-    return Run(
-        path, recording.record, find_bottlenecks, scheme, recording, try_remedies=check_findings
-    )
+    return Run(path, recording.record, find_bottlenecks, scheme, recording)
 
 
 def _open_again(run: Run, baseline: str, categories: str | Path) -> Run:

@@ -1,13 +1,15 @@
 """What trying remedies brought, as a part of a run's findings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
 
+from workbench import plugin
 from workbench.analysis.describe import draw_page
 from workbench.analysis.findings.ranking import rank_findings
+from workbench.errors import UsageError
 from workbench.frames import FINDINGS
 from workbench.progress import show_progress
 from workbench.records.checks import Trial, Trials
@@ -44,10 +46,18 @@ class Findings(pd.DataFrame):
         return draw_page(self) if self.are_whole else super()._repr_html_()
 
     def check(self, model: Any = None, top: int = BEST) -> pd.DataFrame:
-        """Try the remedies of the first findings, as `check_findings`; returns the new findings."""
+        """Try the remedies of the first findings; returns the new findings."""
         with show_progress() as progress:
-            self.run.try_remedies(self.run, model, top=top, progress=progress)
+            find_trials()(self.run, model, top=top, progress=progress)
         return self.run.findings
+
+
+def find_trials() -> Callable[..., list[Trial]]:
+    """What tries remedies, ``check_findings`` of a plug-in; UsageError without one."""
+    check = plugin.find("names", "check_findings")
+    if check is None:
+        raise UsageError("no plug-in tries remedies", hint="`workbench doctor` lists plug-ins")
+    return check
 
 
 def read_checks(run_dir: Path) -> tuple[Trial, ...]:

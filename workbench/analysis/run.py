@@ -67,9 +67,9 @@ class Run:
     """A recorded run: its measurements, its comparisons and what they show.
 
     Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
-    record is None. ``rules`` finds what can be made faster, ``try_remedies`` tries it; ``scheme``
-    has the rules of the categories; ``recording`` is set if another tool recorded it;
-    ``opened_with`` has the options of `open_run` that were given.
+    record is None. ``rules`` finds what can be made faster; ``scheme`` has the rules of the
+    categories; ``recording`` is set if another tool recorded it; ``opened_with`` has the options of
+    `open_run` that were given.
 
     Examples
     --------
@@ -86,7 +86,6 @@ class Run:
     scheme: Scheme = field(default_factory=operators.load_scheme)
     recording: Recording | None = None
     opened_with: dict[str, str] = field(default_factory=dict)
-    try_remedies: Callable[..., Any] | None = None
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
     _sidecars: dict[str, Layers | None] = field(default_factory=dict, init=False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,6 @@ from workbench.cli.options import (
     with_limits,
 )
 from workbench.errors import UsageError
-from workbench.options import MeasureOptions
 from workbench.progress import show_progress
 
 if TYPE_CHECKING:
@@ -139,10 +137,10 @@ def findings(
 
     run = open_run(run_dir, baseline=baseline)
     if check:
-        from workbench.analysis.trials import check_findings
+        from workbench.analysis.promises import find_trials
 
         with show_progress() as progress:
-            check_findings(run, model or None, top=top, progress=progress)
+            find_trials()(run, model or None, top=top, progress=progress)
         run = open_run(run_dir, baseline=baseline)
     name = experiment or run.subject.name
     measurement = run[name, threads] if threads else run[name]
@@ -176,26 +174,6 @@ def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
     record = {"run_dir": run_dir, "ceilings": run.ceilings, "operators": run.subject.roofline}
     step = call("findings", run_dir)
     return Output([show(run, "roofline", top=top)], record, step=step)
-
-
-@command()
-@click.argument("run_dir", type=PATH)
-@click.option("--layer", required=True, help="Path of the module, such as features.3.block.0.")
-@click.option("--model", default="", help="The model that was exported [default: the run's].")
-@click.option("--runs", default=50, show_default=True, help="Minimum timed inferences.")
-@click.option("--processes", default=5, show_default=True, help="Restarts of every runner process.")
-@TARGET
-def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int, target: str) -> Output:
-    """Measure one layer of a model alone, and compare with its time in the model."""
-    from workbench.replay import replay_layer
-
-    options = MeasureOptions(runs=runs, processes=processes)
-    with show_progress() as progress:
-        result = replay_layer(
-            run_dir, layer, options, model=model, target=target, progress=progress
-        )
-    step = call("report", result.run_dir)
-    return Output([*result.texts, result.run_dir], asdict(result), step=step)
 
 
 @command()
@@ -323,6 +301,6 @@ def lab(arguments: tuple[str, ...]) -> Output:
 
 
 COMMANDS = (
-    *(analyze, report, findings, roofline, replay, trace, kernels),
+    *(analyze, report, findings, roofline, trace, kernels),
     *(compare, validate, schema, lab),
 )

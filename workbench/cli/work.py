@@ -29,7 +29,6 @@ from workbench.cli.options import (
     say,
 )
 from workbench.errors import UsageError, WorkbenchError
-from workbench.frames import plural
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.progress import show_progress
 from workbench.store import REPORT_HTML
@@ -305,45 +304,6 @@ def _list_failures(run: Run, *pages: Path) -> list[str]:
 
 
 @command()
-@click.argument("matrix", type=PATH, metavar="MATRIX.yaml")
-@click.option("--out", help="The portfolio: a folder or URL [default: portfolio_<matrix>].")
-@click.option("--jobs", type=click.IntRange(1, 256), help="Processes for exports and reports.")
-@click.option("--dask", default="", metavar="ADDRESS", help="A Dask scheduler, or local[:WORKERS].")
-@click.option("--only", default="", metavar="PATTERN", help="Only these cells: `toy_cnn/*`.")
-@click.option("--dry-run", is_flag=True, help="List what would be done.")
-def batch(
-    matrix: Path, out: str | None, jobs: int | None, dask: str, only: str, dry_run: bool
-) -> Output:
-    """Export, measure and report a matrix of models; prints the overview page.
-
-    Finished cells are skipped: after an interruption or a fixed failure, run the same command
-    again. Exit code 1 if a cell failed.
-    """
-    from workbench.batches import run as batches
-    from workbench.batches.page import INDEX
-
-    if dry_run:
-        cells = batches.list_cells(matrix, out=out, only=only)
-        lines = [f"{cell.name}  {', '.join(cell.todo) or 'done'}" for cell in cells]
-        done = sum(not cell.todo for cell in cells)
-        todo = [{"cell": cell, "todo": cell.todo} for cell in cells]
-        lines.append(f"{plural(len(cells), 'cell')}, {done} done")
-        return Output(lines, {"plan": todo}, step=call("batch", matrix))
-    with show_progress() as progress:
-        portfolio = batches.batch(
-            matrix, out=out, jobs=jobs, dask=dask, only=only, progress=progress
-        )
-    failures = [cell for cell in portfolio.cells if cell.state == "failed"]
-    for cell in failures:
-        say(f"{cell.name}: {cell.error}")
-        say(f"  retry: {cell.retry}")
-    index = f"{batches.locate_portfolio(matrix, out)}/{INDEX}"
-    step = "fix the failed cells, and run the same command again" if failures else f"open {index}"
-    record = {"page": index, "portfolio": portfolio}
-    return Output([index], record, exit_code=bool(failures), step=step)
-
-
-@command()
 @click.argument("model")
 @EXPORT_OPTIONS
 @click.option(
@@ -383,4 +343,4 @@ def sme2(model: str, out: Path | None, export: ExportOptions, target: str) -> Ou
     return Output(lines, {"programs": programs, "kernels": tables}, step=step)
 
 
-COMMANDS = (doctor, models, export, run, profile, sme2, batch)
+COMMANDS = (doctor, models, export, run, profile, sme2)

@@ -10,7 +10,7 @@ import os
 import platform
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
@@ -24,6 +24,7 @@ from workbench.export.layers import count_calls
 from workbench.export.make import Subject, make_program
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
+from workbench.export.rewriter import find_rewriter
 from workbench.frames import format_size, plural
 from workbench.models.registry import check_name
 from workbench.models.sources import hash_contents, list_python_files
@@ -355,15 +356,21 @@ def _check_options(options: ExportOptions) -> None:
             hint = "such as --dtype int8 --module-dtype head=fp32"
             text = f"{dtype} cannot be mixed with {options.dtype}"
             raise UsageError(text, where=f"module dtype {pattern}", hint=hint)
-    for name in options.rewrite:
-        if name not in REWRITES:
-            raise unknown_name("rewrite", name, [ALL, *REWRITES])
+    _check_rewrites(options.rewrite)
     if options.backend not in BACKENDS:
         raise unknown_name("backend", options.backend, BACKENDS)
     if options.backend == "portable" and quantized:
         hint = "choose the xnnpack backend, or fp32, fp16 or bf16"
         text = "the portable kernels do not run quantised programs"
         raise UsageError(text, where=f"dtype {options.dtype}", hint=hint)
+
+
+def _check_rewrites(names: Sequence[str]) -> None:
+    for name in names:
+        if name not in REWRITES:
+            raise unknown_name("rewrite", name, [ALL, *REWRITES])
+    if names:
+        find_rewriter(names)
 
 
 def list_problems(export: Export) -> list[str]:

@@ -24,15 +24,7 @@ from workbench.export.control_flow import name_layers
 from workbench.export.layers import count_calls, count_quantized, describe_program, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
-from workbench.export.rewrite import (
-    BEFORE_QUANTISATION,
-    mark_operators,
-    matching_rewrites,
-    offer_rewrites,
-    rewrite_operators,
-    transform_passes,
-    unroll_recurrences,
-)
+from workbench.export.rewriter import find_rewriter, mark_operators
 from workbench.models.sources import UserFrames, user_line_of_node, user_line_of_stack
 from workbench.options import QUANTISER_REWRITES, ExportOptions, Progress, silent
 from workbench.process import collect_stderr, silence
@@ -183,9 +175,9 @@ def lower_model(
     if whole and precision.quantizes and not quantize.has_quantized(exported):
         raise failure.nothing_quantised(options.dtype, model.origin)
     failure.check_operands(exported, options.dtype, model.origin)
-    if "slices" in options.rewrite:
-        exported = unroll_recurrences(exported)
-    counts += rewrite_operators(exported, options.rewrite, backend)
+    rewriter = find_rewriter(options.rewrite)
+    exported = rewriter.prepare(exported, options.rewrite)
+    counts += rewriter.apply(exported, options.rewrite, backend)
     searched = searched or exported
     mark_operators(searched)
     progress(f"lowering to {backend}", 0.4)
@@ -201,7 +193,7 @@ def lower_model(
     if whole:
         progress("looking for remedies", 0.7)
         operators, outside = _list_origins(made)
-        rewrites = offer_rewrites(searched, backend, operators, outside, options.rewrite)
+        rewrites = rewriter.offer(searched, backend, operators, outside, options.rewrite)
     _, args, kwargs = bind_constants(module, *run)
     inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
     pte = made.program.buffer
@@ -291,7 +283,7 @@ def suggest_rewrites(model: LoadedModel, options: ExportOptions, trace: TracedMo
             call = cast_floats(model.traced_inputs or (model.example_inputs, model.kwargs), dtype)
             bound = bind_constants(module, *call)
             exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
-    names = matching_rewrites(exported, options.backend)
+    names = find_rewriter().match(exported, options.backend)
     if PRECISIONS[options.dtype].quantizes == "graph":
         names = [*quantize.matching_exceptions(exported.graph, options.dtype), *names]
     if exported.range_constraints:
@@ -317,8 +309,8 @@ def _quantize(
             exported = _trace(*bound, model.dynamic_shapes, strict=strict)
         before = None
         if "graph" in ways:
-            early = [name for name in options.rewrite if name in BEFORE_QUANTISATION]
-            counts += rewrite_operators(exported, early, options.backend, quantised=True)
+            rewriter = find_rewriter(options.rewrite)
+            counts += rewriter.apply(exported, options.rewrite, options.backend, quantised=True)
             mark_operators(exported)
             before = exported
             walks, graph = _quantize_graph(exported, module, run, model, options, counts)
@@ -458,7 +450,7 @@ def _lower_once(
     with collect_reasons() as reasons, weights, batch, grads, _keep_constants(exported):
         edge = to_edge_transform_and_lower(
             exported,
-            transform_passes=transform_passes(options, counts),
+            transform_passes=find_rewriter().make_passes(options.rewrite, counts),
             partitioner=partitioners,
             constant_methods=metadata or None,
             compile_config=edge_config(checked=checked),
@@ -490,7 +482,8 @@ def _list_remedies_of(
     }
     operators, outside = _list_origins(made)
     names: list[str] = []
-    for rewrite in offer_rewrites(exported, options.backend, operators, outside, options.rewrite):
+    offer = find_rewriter().offer
+    for rewrite in offer(exported, options.backend, operators, outside, options.rewrite):
         if not lacking.isdisjoint(rewrite.nodes):
             names.append(rewrite.name)
             lacking -= {*rewrite.nodes}

@@ -12,9 +12,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from workbench.errors import UsageError, unknown_name
-from workbench.export.equivalence import PRODUCTS, is_overwritten, is_pure, mark_overwritten
-from workbench.export.quantize import module_path
+from workbench.errors import UsageError
+from workbench.export.purity import PRODUCTS, is_overwritten, is_pure, mark_overwritten
 from workbench.upstream import tree_leaves, tree_map_tensors
 
 if TYPE_CHECKING:
@@ -163,14 +162,3 @@ def _list_fixed(nodes: Sequence[Node]) -> set[Node]:
         if node.op == "call_function" and is_pure(node) and fixed.issuperset(node.all_input_nodes):
             fixed.add(node)
     return fixed - constants
-
-
-def extract_layer(model: LoadedModel, exported: ExportedProgram, layer: str) -> LoadedModel:
-    """One layer of a traced model, such as ``features.3.block.0``, with its real inputs."""
-    nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
-    paths = {node.name: module_path(node) for node in nodes}
-    names = [name for name, path in paths.items() if f"{path}.".startswith(f"{layer}.")]
-    if not names:
-        raise unknown_name("layer", layer, {*paths.values()} - {""})
-    part = Parts(model, exported, [names], alone=True).extract(names)
-    return replace(part, name=f"{model.name}.{layer}")

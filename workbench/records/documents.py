@@ -1,8 +1,7 @@
 """The files that people write, or read with scripts: their types, and JSON Schemas of these."""
 
-from dataclasses import fields
 from types import GenericAlias
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -10,7 +9,6 @@ from msgspec import Meta
 from workbench import plugin
 from workbench.errors import unknown_name
 from workbench.frames import STATISTICS, Frame
-from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.runs import SCHEMA_VERSION
 
 #: Numbers that are not finite, and what is not known, are null.
@@ -38,14 +36,14 @@ def keys_of(title: str, /, **keys: Any) -> Any:
     return TypedDict(title, keys)  # type: ignore[operator]
 
 
-def _object(title: str, meaning: str, /, **fields: Any) -> Any:
+def object_of(title: str, meaning: str, /, **fields: Any) -> Any:
     """The type of an object, which has no further keys."""
     kind: Any = TypedDict(title, fields)  # type: ignore[misc]
     kind.__doc__, kind.__closed__ = meaning, True  # type: ignore[attr-defined]
     return kind
 
 
-_RESOURCE = _object(
+_RESOURCE = object_of(
     "MeasuredResource", "What a process needs, in every start that was measured.",
     resource=str, unit=str, values=tuple[Annotated[float, Meta(ge=0)], ...],
 )  # fmt: skip
@@ -61,7 +59,7 @@ _LATENCY = keys_of(
 #: ``graphs`` what tells the models of experiments, as far as it is known;
 #: ``problem`` is what is wrong with the outputs of some program, or empty; ``results`` are for the
 #: scripts of Arm's profiling kit.
-METRICS = _object(
+METRICS = object_of(
     "Metrics",
     "``metrics.json``: latencies, starts and memory of a run, to compare later ones with.",
     model=str, program=str, device=str, build=str, emulated=bool, started=str, floor=float | None,
@@ -78,48 +76,8 @@ def key(kind: Any, meaning: str) -> Any:
 
 #: A single value needs no brackets.
 WORDS, COUNTS = str | tuple[str, ...], int | tuple[int, ...]
-#: Keys of a matrix whose value may be written without brackets if it is a single one.
-LISTS = (
-    *("models", "dtypes", "targets", "isa", "threads", "rewrite", "against", "weights"),
-    *("runtime", "programs"),
-)
 
-
-def _options(record: type, *excluded: str) -> dict[str, Any]:
-    hints = get_type_hints(record)
-    return {
-        field.name: key(
-            hints[field.name] | get_args(hints[field.name])[0]
-            if field.name in LISTS
-            else hints[field.name],
-            field.metadata["help"].removesuffix("."),
-        )
-        for field in fields(record)
-        if field.name not in excluded
-    }
-
-
-#: Keys of a matrix that are options of all its exports, and of all its measurements. Code runs only
-#: if the user named it: there is no ``ops``.
-EXPORT_KEYS = _options(
-    ExportOptions, "dtype", "state_dict", "inputs", "recipe", "fresh", "etrecord"
-)
-MEASURE_KEYS = _options(MeasureOptions, "toggle", "isa_ladder", "target", "ops")
-_MATRIX = _object(
-    "Matrix", "The matrix of `workbench batch`, in YAML.",
-    models=key(WORDS, "models, as of `workbench profile`"),
-    programs=key(WORDS, "finished programs, such as release/*.pte, beside or instead of models"),
-    dtypes=key(WORDS, "dtypes to export in; fp32 by default"),
-    targets=key(WORDS, "host, qemu[:CPU], android[:SERIAL] or ssh:HOST; host by default"),
-    isa=key(WORDS, "a CPU extension to switch off and on, auto, none, or ladder for every level"),
-    exclude=key(tuple[dict[str, str], ...], "cells to leave out: model, dtype, target or isa"),
-    notebook=key(str, "the notebook of the reports"),
-    export_limit_s=key(float, "seconds after which an export is killed; 3600 by default"),
-    **EXPORT_KEYS, **MEASURE_KEYS,
-)  # fmt: skip
-
-
-DOCUMENTS: dict[str, type] = {"matrix": _MATRIX, "metrics": METRICS}
+DOCUMENTS: dict[str, type] = {"metrics": METRICS}
 
 
 def list_documents() -> dict[str, type]:

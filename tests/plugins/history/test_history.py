@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from changed_runs import edit_json, write_record
+from changed_runs import edit_json
 from made_models import net, put
-from run_folder import make_start, write_run
+from made_starts import make_start
+from manifests import write_manifest
+from run_folder import write_run
 from synthetic import resample_run
 
 import workbench as wb
@@ -78,7 +80,7 @@ def archive(tmp_path_factory):
             scatter=0.005,
             seed=number,
         )
-        write_record(run, root / "deep" / "down" / f"out_{number}" / "runs" / "linux")
+        write_manifest(run, root / "deep" / "down" / f"out_{number}" / "runs" / "linux")
     others = {
         "program": replace(SMALL, plan=replace(SMALL.plan, sha256="0" * 64)),
         "device": replace(SMALL, host={**SMALL.host, "cpu": "another"}),
@@ -93,11 +95,11 @@ def archive(tmp_path_factory):
         ),
     }
     for name, run in others.items():
-        write_record(run, root / f"out_{name}" / "runs" / "linux")
+        write_manifest(run, root / f"out_{name}" / "runs" / "linux")
     damaged = root / "out_damaged" / "runs" / "linux" / "manifest.json"
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{")
-    write_record(replace(SMALL, started="soon"), root / "out_timeless" / "runs" / "linux")
+    write_manifest(replace(SMALL, started="soon"), root / "out_timeless" / "runs" / "linux")
     return root
 
 
@@ -127,7 +129,7 @@ def test_what_cannot_be_read_is_named(history):
 def test_a_time_that_no_clock_says_is_refused_and_a_hundred_runs_are_drawn(tmp_path, cli, started):
     days = [(START + timedelta(days=number)).isoformat() for number in range(97)]
     for number, when in enumerate([*days, started, "1970-01-02T00:00:00", "2026-11-01"]):
-        write_record(replace(SMALL, started=when), tmp_path / str(number))
+        write_manifest(replace(SMALL, started=when), tmp_path / str(number))
     code, out, err = cli("history", tmp_path, "--figure", tmp_path / "x.png")
     assert code == 0 and f"bad start time '{started}'" in out + err
     assert (tmp_path / "x.png").is_file() and "2026-11-01" in out
@@ -147,7 +149,7 @@ def grown(tmp_path_factory):
     for number in range(10):
         started = (START + timedelta(days=number)).isoformat()
         starts = (make_start("avx512_on", scale=1.0 if number < 7 else 1.3),)
-        write_record(replace(SMALL, started=started, starts=starts), root / str(number))
+        write_manifest(replace(SMALL, started=started, starts=starts), root / str(number))
     return root
 
 
@@ -184,8 +186,8 @@ def test_a_program_with_wrong_outputs_becomes_no_faster(tmp_path):
             seed=number,
         )
         wrong = replace(run, export=replace(run.export, problem="SQNR -0.2 dB"))
-        write_record(run, tmp_path / "right" / f"{number}")
-        write_record(run if number < 8 else wrong, tmp_path / "wrong" / f"{number}")
+        write_manifest(run, tmp_path / "right" / f"{number}")
+        write_manifest(run if number < 8 else wrong, tmp_path / "wrong" / f"{number}")
     assert set(wb.read_history([tmp_path / "right"]).changes["outcome"]) == {"faster"}
     history = wb.read_history([tmp_path / "wrong"])
     assert history.changes.empty and "wrong outputs" in str(history.tables[0])
@@ -200,8 +202,8 @@ def test_only_the_program_is_an_axis(archive):
 
 @pytest.mark.parametrize("folder", [".hidden", "below/.venv", "env"])
 def test_hidden_folders_and_python_environments_are_left_out(tmp_path, folder):
-    write_record(SMALL, tmp_path / "runs" / "a")
-    write_record(SMALL, tmp_path / folder / "b")
+    write_manifest(SMALL, tmp_path / "runs" / "a")
+    write_manifest(SMALL, tmp_path / folder / "b")
     (tmp_path / "env").mkdir(exist_ok=True)
     (tmp_path / "env" / "pyvenv.cfg").touch()
     found = {Path(row).name for row in wb.read_history([tmp_path]).rows["run_dir"]}
@@ -216,7 +218,7 @@ def test_an_empty_folder_has_no_history(tmp_path):
 
 
 def test_emulated_runs_have_no_figure(tmp_path, cli):
-    write_record(replace(SMALL, emulated=True), tmp_path / "run")
+    write_manifest(replace(SMALL, emulated=True), tmp_path / "run")
     history = wb.read_history([tmp_path])
     figure = wb.plot_history(history.rows, history.changes)
     assert "emulated runs have none" in figure.alt_text and not figure.axes[0].axison
@@ -238,7 +240,7 @@ def test_times_that_are_none_are_left_out(tmp_path):
             replace(s, batches=tuple(replace(b, **clocks) for b in s.batches))
             for s in SMALL.sessions
         )
-        write_record(replace(SMALL, sessions=spoilt), tmp_path / f"out_{name}" / "runs" / "linux")
+        write_manifest(replace(SMALL, sessions=spoilt), tmp_path / f"out_{name}" / "runs" / "linux")
     history = wb.read_history([tmp_path])
     assert history.rows["latency_ms"].isna().all() and history.changes.empty
 
@@ -338,7 +340,7 @@ def test_a_program_that_was_renamed_stays_in_its_line(tmp_path):
 
 @pytest.mark.ci
 def test_a_history_has_the_needs_of_every_run(tmp_path):
-    write_record(replace(SMALL, starts=(make_start("avx512_on", scale=1.5),)), tmp_path / "run")
+    write_manifest(replace(SMALL, starts=(make_start("avx512_on", scale=1.5),)), tmp_path / "run")
     history = wb.read_history([tmp_path])
     row = history.rows.set_index("experiment").loc["avx512_on"]
     assert row["first_output_ms"] == pytest.approx(1.5 * 10.1)

@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import fuzz
+import mutants
 import pandas as pd
 import pytest
 from devices import COPY_TRACE, needs_compiler
@@ -573,6 +573,6 @@ def make_configs(folder: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_damaged_config_is_refused_in_one_line(seed, tmp_path):
-    kind = fuzz.Kind("c.json", make_configs, lambda p: plan_config(read_config(p), p.parent))
-    ends, failures = fuzz.fuzz(kind, seed, range(200), tmp_path)
+    kind = mutants.Kind("c.json", make_configs, lambda p: plan_config(read_config(p), p.parent))
+    ends, failures = mutants.fuzz(kind, seed, range(200), tmp_path)
     assert not failures and sum(ends.values()) == 200

@@ -14,9 +14,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from command_line import is_running, wait_for
 from devices import COPY_TRACE, Tools
 from locking import hold, is_locked, lock_of
+from processes import is_running, wait_for
 
 import workbench as wb
 

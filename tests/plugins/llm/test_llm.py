@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import fuzz
+import mutants
 import pytest
 import torch
 from changed_runs import with_record
@@ -265,6 +265,6 @@ def test_a_model_without_a_cache_takes_all_tokens_and_no_position(tmp_path):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_damaged_parameters_are_refused_in_one_line(seed, tmp_path):
-    kind = fuzz.Kind("params.json", make_params, lambda path: LanguageModel(str(path)))
-    ends, failures = fuzz.fuzz(kind, seed, range(100), tmp_path)
+    kind = mutants.Kind("params.json", make_params, lambda path: LanguageModel(str(path)))
+    ends, failures = mutants.fuzz(kind, seed, range(100), tmp_path)
     assert not failures and sum(ends.values()) == 100

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from devices import runner_on
+from compiled import runner_on
 
 import workbench as wb
 

@@ -280,6 +280,7 @@ def test_no_runtime_is_imported_by_the_core():
 
 
 def test_a_matrix_names_runtimes_and_files(cli, tmp_path):
+    pytest.importorskip("workbench.plugins.batch")
     matrix = tmp_path / "matrix.yaml"
     matrix.write_text("models: [toy_cnn]\nagainst: [eager, nowhere.pte]\n")
     code, _, err = cli("batch", matrix, "--dry-run")
@@ -299,6 +300,7 @@ class Net(torch.nn.Linear):
 
 @pytest.mark.slow
 def test_a_batch_compares_with_another_runtime(cli, tmp_path):
+    pytest.importorskip("workbench.plugins.batch")
     (tmp_path / "net.py").write_text(NETWORK)
     settings = "processes: 1\nruns: 2\nevidence: false\nroof: false\ncold_start: false\n"
     matrix = tmp_path / "matrix.yaml"

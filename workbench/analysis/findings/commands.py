@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from workbench import plugin
 from workbench.analysis.describe import describe_gain, describe_place
 from workbench.analysis.run import Measurement
 from workbench.options import ExportOptions
@@ -63,7 +64,7 @@ def combine(m: Measurement, findings: pd.DataFrame) -> str:
 
 def replay(m: Measurement, layer: str) -> str:
     """What measures one layer alone; of a module of a notebook, a call there."""
-    if m.export is None:
+    if m.export is None or "replay" not in plugin.names_of("commands"):
         return "workbench roofline RUN_DIR"
     if m.export.input_source == GIVEN:
         return f"wb.replay_layer('RUN_DIR', {layer!r})"

@@ -11,21 +11,18 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from workbench.export.equivalence import (
+from workbench.export.purity import VIEWS, function_of, is_pure, readers
+from workbench.plugins.remedies.equivalence import (
     LEAST_DB,
     MOST_PROVEN,
     REORDERED_DB,
-    VIEWS,
     Equivalent,
     Finder,
     elements,
     evaluate,
-    function_of,
     is_float,
-    is_pure,
     is_static,
     name_of,
-    readers,
     sqnr,
     value,
 )

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import store
 from workbench.analysis.open import open_run
-from workbench.batches.matrix import HOST, Cell, Matrix, plan_cells, read_matrix, select_cells
-from workbench.batches.page import Portfolio, publish, recall_cells, tabulate_run
-from workbench.batches.storage import Storage, open_storage
 from workbench.errors import ExportError, TargetError, TraceError, UsageError, WorkbenchError
 from workbench.export.artifact import export_model, versions
 from workbench.options import Progress, silent
+from workbench.plugins.batch.matrix import HOST, Cell, Matrix, plan_cells, read_matrix, select_cells
+from workbench.plugins.batch.page import Portfolio, publish, recall_cells, tabulate_run
+from workbench.plugins.batch.storage import Storage, open_storage
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
 from workbench.report.report import is_reported, make_report

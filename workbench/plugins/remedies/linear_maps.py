@@ -12,20 +12,17 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from workbench.export.equivalence import (
+from workbench.export.purity import PRODUCTS, VIEWS, is_pure, readers
+from workbench.plugins.remedies.equivalence import (
     LEAST_DB,
     MOST_ELEMENTS,
-    PRODUCTS,
     REORDERED_DB,
-    VIEWS,
     Equivalent,
     Finder,
     elements,
     is_float,
-    is_pure,
     is_static,
     name_of,
-    readers,
     rows_along,
     sqnr,
     value,

@@ -1,7 +1,9 @@
 """A layer alone: the right operators are compared, and the judgement says what intervals allow."""
 
 import dataclasses
+import json
 import shlex
+import shutil
 
 import pytest
 import torch
@@ -12,9 +14,13 @@ import workbench as wb
 from workbench.analysis.findings import commands
 from workbench.errors import UsageError, WorkbenchError
 from workbench.export.lower import trace_model
-from workbench.export.part import extract_layer
 from workbench.models.loader import load_model
-from workbench.replay import compare_replay, describe_ratio, keys_of_layer
+from workbench.plugins.replay.layer import (
+    compare_replay,
+    describe_ratio,
+    extract_layer,
+    keys_of_layer,
+)
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +152,19 @@ def test_a_layer_of_a_module_is_measured_in_its_process(tmp_path):
     assert commands.replay(run.subject, "0").startswith("wb.replay_layer(")
     with pytest.raises(UsageError, match="unknown layer"):
         wb.replay_layer(run.path, "3")
+
+
+@pytest.mark.parametrize("by", ["source", "model"])
+def test_replay_runs_no_code_that_only_the_manifest_names(tmp_path, by):
+    evil, mark = tmp_path / "evil.py", tmp_path / "ran"
+    evil.write_text(f"open({str(mark)!r}, 'w')\n")
+    folder = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "run")
+    content = json.loads((folder / "manifest.json").read_text())
+    content["export"]["model"] = "Net" if by == "source" else f"{evil}:Net"
+    content["export"]["source"] = str(evil) if by == "source" else ""
+    (folder / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(
+        wb.WorkbenchError, match=r"is code in .*evil\.py.* -> if you trust it: --model"
+    ):
+        wb.replay_layer(folder, "features.0")
+    assert not mark.exists()

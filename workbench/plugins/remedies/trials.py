@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.analysis.exports import trusted_spec
+from workbench.analysis.exports import find_model
 from workbench.analysis.promises import BEST, keep_checks, read_checks
 from workbench.analysis.statistics import half_width
-from workbench.errors import UsageError
-from workbench.export.artifact import recall_loaded, recall_model
 from workbench.export.layers import count_calls
 from workbench.export.precision import DTYPES, PRECISIONS
-from workbench.export.program import open_program
-from workbench.export.reload import read_options, reload_model
+from workbench.export.reload import read_options
 from workbench.models.sources import reason
 from workbench.options import Progress, silent
 from workbench.process import silence
@@ -33,8 +30,6 @@ from workbench.run.runner import Runner, find_runner, open_runner
 from workbench.run.session import RunnerSession
 
 if TYPE_CHECKING:  # these import PyTorch
-    from torch import nn
-
     from workbench.analysis.run import Measurement, Run
     from workbench.export.lower import Lowered, TracedModel
     from workbench.export.part import Parts
@@ -130,40 +125,6 @@ def _choose_remedies(run: Run, export: Export, top: int) -> list[Rewrite]:
         named = [each for each in offers if each.text in row["title"] + row["action"]]
         chosen += named or offers
     return [each for each in dict.fromkeys(chosen) if (each.name, each.text) not in tried]
-
-
-def find_model(
-    run: Run, model: LoadedModel | nn.Module | str | None = None, inputs: Any = None
-) -> tuple[LoadedModel, TracedModel]:
-    """The model of a run that was exported, as `check_findings` takes it, and its trace."""
-    from workbench.export.lower import trace_model
-    from workbench.models.inputs import choose_inputs
-    from workbench.models.loader import load_model
-
-    export = run.subject.export
-    assert export is not None
-    kept, recalled = recall_loaded(export.graph), recall_model(export.graph)
-    if kept and model is None:
-        with silence():  # lowering has changed the trace of the export
-            return kept, trace_model(kept)
-    if model is None and not recalled:
-        trusted_spec(export, run.path)
-        if not export.spec:
-            raise UsageError("the run's model was a module", where=run.path, hint="pass it")
-    with silence():
-        if model is not None:
-            options = read_options(export)
-            inputs = recalled[1] if inputs is None and recalled else inputs
-            loaded = load_model(model, inputs, state_dict=options.state_dict or None)
-            loaded = choose_inputs(loaded, options)
-        elif recalled:
-            loaded = choose_inputs(load_model(*recalled), read_options(export))
-        else:
-            loaded = reload_model(open_program(run.subject.program.pte))
-        trace = trace_model(loaded)
-    if trace.graph != export.graph:
-        raise UsageError("the model has changed since it was exported", where=run.path)
-    return loaded, trace
 
 
 class _Bench:

@@ -13,11 +13,11 @@ from workbench.analysis.describe import describe_gain
 from workbench.analysis.findings.commands import list_findings
 from workbench.analysis.promises import keep_checks, read_checks
 from workbench.errors import ExportError
-from workbench.export.equivalence import Finder, count_operators
 from workbench.export.lower import trace_model
 from workbench.export.part import Parts
-from workbench.export.rewrite import find_remedies, rewrite_operators
 from workbench.options import REWRITES, ExportOptions
+from workbench.plugins.remedies.equivalence import Finder, count_operators
+from workbench.plugins.remedies.rewrite import REWRITER, find_remedies
 from workbench.remedies import REMEDIES
 
 IMAGE = (1, 16, 12, 16)
@@ -281,7 +281,7 @@ def test_a_kind_is_found_and_its_replacement_computes_the_same(name, number):
     parts = list(find_remedies(Finder(exported), [name], "xnnpack"))
     assert parts, "nothing was found"
     expected = module(*inputs)
-    counts = rewrite_operators(exported, [name], "xnnpack")
+    counts = REWRITER.apply(exported, [name], "xnnpack")
     assert counts[name] >= 1
     result = exported.module()(*inputs)
     finite = expected.isfinite()
@@ -326,7 +326,7 @@ def assigned(x):
 def test_what_is_assigned_into_a_tensor_is_kept():
     x = torch.randn(4, 8)
     exported = torch.export.export(Net(lambda net, x: assigned(x)).eval(), (x,))
-    rewrite_operators(exported, [*KINDS], "xnnpack")
+    REWRITER.apply(exported, [*KINDS], "xnnpack")
     torch.testing.assert_close(exported.module()(x), assigned(x))
 
 
@@ -345,7 +345,7 @@ GUARDED = [
 def test_guards_are_kept(number):
     function, critical = GUARDED[number]
     exported = torch.export.export(Net(lambda net, x: function(x)).eval(), (torch.randn(3, 32),))
-    rewrite_operators(exported, [*KINDS], "xnnpack")
+    REWRITER.apply(exported, [*KINDS], "xnnpack")
     x = torch.full((3, 32), critical)
     torch.testing.assert_close(exported.module()(x), function(x), rtol=1e-4, atol=0.0)
 
@@ -366,7 +366,7 @@ def test_what_computes_something_else_stays(name):
     torch.manual_seed(0)
     inputs = tuple(torch.randn(shape) for shape in shapes)
     exported = torch.export.export(Net(function).eval(), inputs)
-    rewrite_operators(exported, [name], "xnnpack")
+    REWRITER.apply(exported, [name], "xnnpack")
     torch.testing.assert_close(exported.module()(*inputs), function(None, *inputs))
 
 
@@ -377,7 +377,7 @@ def test_double_constants_become_single():
     )
     x = torch.randn(4, 32)
     exported = torch.export.export(module, (x,))
-    assert rewrite_operators(exported, ["doubles"], "xnnpack")["doubles"]
+    assert REWRITER.apply(exported, ["doubles"], "xnnpack")["doubles"]
     dtypes = {node.meta["val"].dtype for node in calls(exported) if node.meta["val"] is not None}
     assert dtypes == {torch.float32}
     torch.testing.assert_close(exported.module()(x), module(x), rtol=1e-5, atol=1e-5)
@@ -397,7 +397,7 @@ def make_biased():
 def test_only_what_a_remedy_reads_is_computed_by_the_export():
     module, inputs = make_biased()
     exported = torch.export.export(module, inputs)
-    assert rewrite_operators(exported, ["masks"], "xnnpack")["masks"]
+    assert REWRITER.apply(exported, ["masks"], "xnnpack")["masks"]
     names = [str(node.target) for node in calls(exported)]
     assert "aten.clamp.default" not in names and "aten.cos.default" in names
     torch.testing.assert_close(exported.module()(*inputs), module(*inputs), rtol=1e-4, atol=1e-5)
@@ -462,7 +462,7 @@ def overwritten(net, x):
 def test_what_is_computed_twice_is_computed_once(function, count):
     module, x = Net(function, nn.Linear(8, 8)).eval(), torch.randn(4, 8)
     exported = torch.export.export(module, (x,))
-    assert rewrite_operators(exported, ["duplicates"], "xnnpack")["duplicates"] == count
+    assert REWRITER.apply(exported, ["duplicates"], "xnnpack")["duplicates"] == count
     torch.manual_seed(0)
     expected = module(x)
     torch.manual_seed(0)

@@ -14,8 +14,8 @@ from workbench.export.precision import BACKENDS, DTYPES
 from workbench.export.program import SUFFIXES, open_program
 from workbench.models.registry import list_models, parse_name
 from workbench.options import RUNTIMES, ExportOptions, MeasureOptions
+from workbench.plugins.batch.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
 from workbench.records.codec import structure
-from workbench.records.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
 from workbench.records.runs import LADDER_TOGGLE
 from workbench.run.isa import TOGGLES
 from workbench.run.sides import check_side

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from workbench.analysis.exports import find_model
 from workbench.analysis.findings.gains import time_spent
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement, Run
-from workbench.analysis.trials import find_model
-from workbench.errors import UsageError, WorkbenchError
+from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import export_model
 from workbench.frames import format_range
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
@@ -24,6 +24,7 @@ from workbench.workflow import measure
 
 if TYPE_CHECKING:  # these import PyTorch
     from torch import nn
+    from torch.export import ExportedProgram
 
     from workbench.models.loader import LoadedModel
 
@@ -99,8 +100,6 @@ def replay_layer(
     --------
     >>> wb.replay_layer("out_vit_tiny/runs/RUN", "blocks.0.mlp").texts  # doctest: +SKIP
     """
-    from workbench.export.part import extract_layer  # imports PyTorch
-
     within = open_run(run_dir)
     run, export = within.record, within.subject.export
     if export is None:
@@ -120,6 +119,20 @@ def replay_layer(
     return compare_replay(
         within, layer, measure(program, options=same, root=root, progress=progress)
     )
+
+
+def extract_layer(model: LoadedModel, exported: ExportedProgram, layer: str) -> LoadedModel:
+    """One layer of a traced model, such as ``features.3.block.0``, with its real inputs."""
+    from workbench.export.part import Parts  # imports PyTorch
+    from workbench.export.quantize import module_path
+
+    nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
+    paths = {node.name: module_path(node) for node in nodes}
+    names = [name for name, path in paths.items() if f"{path}.".startswith(f"{layer}.")]
+    if not names:
+        raise unknown_name("layer", layer, {*paths.values()} - {""})
+    part = Parts(model, exported, [names], alone=True).extract(names)
+    return replace(part, name=f"{model.name}.{layer}")
 
 
 def compare_replay(within: Run, layer: str, alone: Run) -> Replay:

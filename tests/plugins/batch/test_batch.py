@@ -12,15 +12,23 @@ from types import SimpleNamespace
 
 import pytest
 from batch_evidence import check_nothing_twice
-from run_folder import make_start, open_made_run
+from made_starts import make_start
+from run_folder import open_made_run
 
 import workbench as wb
-from workbench.batches.matrix import Cell
-from workbench.batches.page import EMPTY, PORTFOLIO, Portfolio, render_index, tabulate_run
 from workbench.errors import StoreError, UsageError
+from workbench.plugins.batch.matrix import Cell
+from workbench.plugins.batch.page import (
+    EMPTY,
+    PORTFOLIO,
+    Portfolio,
+    render_index,
+    tabulate_run,
+    write_csv,
+)
 from workbench.run.locks import lock_folder
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 MATRIX = "models: [toy_cnn, vit_tiny]\ndtypes: [fp32, int8]\nisa: none\n"
 #: Cells that take seconds: two finished programs, and a notebook that shows little.
 SMALL = """
@@ -128,7 +136,7 @@ def test_without_semaphores_a_batch_says_what_to_mount(matrix, tmp_path, monkeyp
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 64])
 def test_a_dask_address_of_another_program_is_one_line(cli, matrix, answer, monkeypatch):
-    monkeypatch.setattr("workbench.batches.run.CONNECT_S", 0.2)
+    monkeypatch.setattr("workbench.plugins.batch.run.CONNECT_S", 0.2)
 
     class Program(socketserver.StreamRequestHandler):
         def handle(self):
@@ -329,7 +337,7 @@ def test_a_failure_takes_no_other_cell_with_it(conv_pte, cli, tmp_path):
 
 @pytest.mark.slow
 def test_other_versions_on_a_worker_are_refused(conv_pte, tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.batches.run.versions", lambda: {"executorch": "0.1"})
+    monkeypatch.setattr("workbench.plugins.batch.run.versions", lambda: {"executorch": "0.1"})
     (cell,) = wb.batch(write_small(tmp_path, conv_pte, ["x"]), out=tmp_path / "out", jobs=1).cells
     assert cell.state == "failed"
     assert "this worker has {'python'" in cell.error
@@ -421,3 +429,24 @@ def test_a_measurement_has_a_row_for_each_of_its_comparisons(tmp_path):
     assert [round(row["speedup"], 1) for row in rows if row["against"]] == [2.0, 0.5]
     assert rows[0]["bottleneck"] == "Convolution" and rows[0]["share"] > 0.5
     assert rows[0]["first_output_ms"] > 0 and rows[0]["peak_mb"] > 0
+
+
+def test_errors_are_no_formulas_in_a_table():
+    cell = Cell("x.py:Net", "Net", "fp32", "host", "none", "Net", problem="=x.py:1: is wrong")
+    assert ",'=x.py:1: is wrong" in write_csv([cell])
+
+
+def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch):
+    import fsspec
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    files = fsspec.filesystem("memory")
+    files.pipe("/elsewhere/portfolio.json/../../../../escaped", b"{}")
+    try:
+        with pytest.raises(wb.WorkbenchError, match=r"memory://elsewhere: has a file '.*escaped'"):
+            matrix = tmp_path / "x.yaml"
+            matrix.write_text("models: toy_cnn\ntargets: qemu\n")
+            wb.batch(matrix, out="memory://elsewhere")
+    finally:
+        files.store.clear()
+    assert not list(tmp_path.rglob("escaped"))

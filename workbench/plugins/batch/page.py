@@ -12,10 +12,10 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.run import Run
-from workbench.batches.matrix import Cell, Matrix
-from workbench.batches.storage import Storage
 from workbench.errors import WorkbenchError
 from workbench.frames import EMULATED
+from workbench.plugins.batch.matrix import Cell, Matrix
+from workbench.plugins.batch.storage import Storage
 from workbench.records.codec import to_json, to_plain
 from workbench.records.runs import SCHEMA_VERSION
 from workbench.report.combined import describe_measurement
@@ -117,8 +117,8 @@ def render_index(portfolio: Portfolio) -> str:
     more = f" and {len(models) - 3} more" * (len(models) > 3)
     return render_page(
         f"{', '.join(models[:3])}{more}: {', '.join(values['dtype'])}",
-        "batches/index.html.j2",
-        script=(resources.files("workbench.batches") / "index.js").read_text(),
+        "plugins/batch/index.html.j2",
+        script=(resources.files("workbench.plugins.batch") / "index.js").read_text(),
         counts=Counter(cell.state for cell in cells),
         updated=portfolio.updated.replace("T", " ").replace("+00:00", " UTC"),
         answer=_summarize_speedups([row for *_, row in rows if row["speedup"]]),

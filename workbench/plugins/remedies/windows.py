@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from workbench.export.equivalence import (
+from workbench.export.purity import is_pure, readers
+from workbench.plugins.remedies.equivalence import (
     LEAST_DB,
     MOST_PROVEN,
     REORDERED_DB,
@@ -23,15 +24,13 @@ from workbench.export.equivalence import (
     Finder,
     elements,
     is_float,
-    is_pure,
     is_static,
     name_of,
-    readers,
     rows_along,
     sqnr,
     value,
 )
-from workbench.export.linear_maps import Map, is_linear, remove_offset
+from workbench.plugins.remedies.linear_maps import Map, is_linear, remove_offset
 
 aten: Any = torch.ops.aten
 #: Positions of a filter, from its middle to its ends, and channels that are tried at most.

@@ -9,22 +9,19 @@ from typing import Any
 import torch
 from torch.fx import Node, Proxy
 
-from workbench.export.equivalence import (
+from workbench.export.purity import PRODUCTS, VIEWS, is_pure, readers
+from workbench.plugins.remedies.equivalence import (
     BORDERS,
     LEAST_DB,
-    PRODUCTS,
     REORDERED_DB,
-    VIEWS,
     Build,
     Equivalent,
     Finder,
     elements,
     evaluate,
     is_float,
-    is_pure,
     is_static,
     name_of,
-    readers,
     rows_along,
     sqnr,
     value,

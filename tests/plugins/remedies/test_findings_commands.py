@@ -13,7 +13,7 @@ import workbench as wb
 from workbench.analysis.findings.commands import combine, list_findings
 from workbench.options import REWRITES
 
-FILE = Path(__file__).with_name("hinted_models.py")
+FILE = Path(__file__).parents[2] / "hinted_models.py"
 #: Stands for a file with an image.
 IMAGE = "image.png"
 #: Networks, and the options that each is exported with.

@@ -1,0 +1,94 @@
+"""Operators of a graph that compute the same at every call, and change nothing that others read."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from workbench.upstream import find_schema
+
+aten: Any = torch.ops.aten
+#: Convolutions and matrix products.
+PRODUCTS = {
+    aten.linear.default, aten.matmul.default, aten.mm.default, aten.bmm.default,
+    aten.addmm.default, aten.conv1d.default, aten.conv2d.default, aten.conv2d.padding,
+    aten.conv3d.default, aten.convolution.default, aten.einsum.default,
+}  # fmt: skip
+#: Operators that only arrange data: they count as no work.
+VIEWS = {
+    aten.view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dim,
+    aten.flatten.using_ints, aten.detach.default, aten.detach_.default, aten.alias.default,
+    aten.expand.default, aten.contiguous.default, aten.clone.default, aten.dropout.default,
+    aten.to.dtype, operator.getitem,
+}  # fmt: skip
+
+
+def readers(node: Node) -> list[Node]:
+    """The users of a node, other than checks of its type."""
+    return [user for user in node.users if "_assert" not in str(user.target)]
+
+
+def function_of(node: Node) -> Any:
+    """What a node calls; of an operator that overwrites its operand, the one that does not."""
+    target: Any = node.target
+    schema = find_schema(target)
+    if schema is None or not schema.is_mutable:
+        return target
+    name = schema.name.removeprefix("aten::").removesuffix("_")
+    packet = getattr(aten, name, None) if schema.name.endswith("_") else None
+    return getattr(packet, schema.overload_name or "default", target)
+
+
+def overwrites(node: Node) -> bool:
+    """Whether a node changes one of its operands."""
+    schema = find_schema(node.target)
+    return schema is not None and schema.is_mutable
+
+
+#: Marks operators whose result another one overwrites in part.
+_OVERWRITTEN = "overwritten"
+
+
+def mark_overwritten(nodes: Sequence[Node]) -> None:
+    """Mark what is overwritten in place, and all views of it, whose values depend on when."""
+    for node in nodes:
+        if node.op != "call_function" or not overwrites(node) or is_pure(node):
+            continue
+        root: Any = node.args[0]
+        while root.op == "call_function" and _is_view(root):
+            root = root.args[0]
+        views = [root]
+        for view in views:  # which grows
+            view.meta[_OVERWRITTEN] = True
+            views += [user for user in view.users if user.args[:1] == (view,) and _is_view(user)]
+
+
+def is_overwritten(node: Node) -> bool:
+    """Whether another operator overwrites the result of a node, or what it is a view of."""
+    return _OVERWRITTEN in node.meta
+
+
+def _is_view(node: Node) -> bool:
+    """Whether the result of a node may share the memory of its operand."""
+    schema = find_schema(function_of(node))
+    returns = [] if schema is None else schema.returns
+    return node.target in VIEWS or any(each.alias_info is not None for each in returns)
+
+
+def is_pure(node: Node) -> bool:
+    """Whether a node computes the same at every call, and changes nothing that others read."""
+    target: Any = function_of(node)
+    if target is operator.getitem:
+        return True
+    schema = find_schema(target)
+    if node.op != "call_function" or schema is None or schema.is_mutable:
+        return False
+    if target is not node.target:  # it overwrites its operand, which must be its own
+        source: Any = node.args[0]
+        if len(readers(source)) > 1 or source.op != "call_function" or _is_view(source):
+            return False
+    if is_overwritten(node):
+        return False
+    return torch.Tag.nondeterministic_seeded not in target.tags

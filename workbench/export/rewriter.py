@@ -1,0 +1,83 @@
+"""What finds remedies in a graph and applies them; without a plug-in for that, nothing does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from workbench import plugin
+from workbench.errors import UsageError
+from workbench.options import QUANTISER_REWRITES
+from workbench.records.runs import Rewrite
+
+if TYPE_CHECKING:  # which takes a second
+    from torch.export import ExportedProgram
+
+#: Rewrites of the export itself: of its quantiser, and of how it traces a dynamic batch.
+OF_EXPORT = frozenset({*QUANTISER_REWRITES, "batch"})
+
+
+class Rewriter:
+    """Finds and applies remedies by name; this one has none. A plug-in's is a subclass."""
+
+    names: Collection[str] = ()
+
+    def prepare(self, exported: ExportedProgram, names: Collection[str]) -> ExportedProgram:
+        """The graph in the form in which some remedies are looked for."""
+        return exported
+
+    def apply(
+        self,
+        exported: ExportedProgram,
+        names: Collection[str],
+        backend: str,
+        *,
+        quantised: bool = False,
+    ) -> Counter[str]:
+        """Apply remedies to a graph, in place; how often each changed it.
+
+        With ``quantised``, the result is quantised next: remedies that do not survive that wait.
+        """
+        return Counter()
+
+    def make_passes(self, names: Collection[str], counts: Counter[str]) -> Any:
+        """The passes of remedies over the edge program before it is partitioned; None for none."""
+        return None
+
+    def offer(
+        self,
+        exported: ExportedProgram,
+        backend: str,
+        operators: Mapping[str, Collection[str]],
+        outside: Collection[str],
+        used: Collection[str] = (),
+    ) -> tuple[Rewrite, ...]:
+        """The remedies of a graph that were shown to compute the same.
+
+        ``operators`` has the operators of the edge program by the name of what they come from, and
+        ``outside`` those names of which some is not delegated; ``used`` remedies are applied
+        already.
+        """
+        return ()
+
+    def match(self, exported: ExportedProgram, backend: str) -> list[str]:
+        """The remedies that would change a graph, of those that may avoid a fault."""
+        return []
+
+
+def mark_operators(exported: ExportedProgram) -> None:
+    """Write the name of each operator into it, which what it becomes keeps."""
+    for node in exported.graph.nodes:
+        if node.op == "call_function":
+            node.meta["custom"] = {**node.meta.get("custom", {}), "operator": node.name}
+
+
+def find_rewriter(names: Collection[str] = ()) -> Rewriter:
+    """The rewriter of the plug-in that has one; UsageError if it lacks some of these names."""
+    found = next(iter(plugin.collect("rewriters").values()), Rewriter())
+    lacking = [name for name in names if name not in OF_EXPORT and name not in found.names]
+    if lacking:
+        hint = "`workbench doctor` lists the plug-ins; remedies is the one that rewrites programs"
+        raise UsageError("no plug-in has it", where=f"--rewrite {','.join(lacking)}", hint=hint)
+    return found

@@ -1,0 +1,11 @@
+"""Plug-in: many models by a matrix, its cells on Dask's workers, and the page of all."""
+
+from workbench.plugin import Plugin
+
+_HERE = "workbench.plugins.batch"
+PLUGIN = Plugin(
+    commands={"batch": f"{_HERE}.command:batch"},
+    names={"batch": f"{_HERE}.run:batch"},
+    documents={"matrix": f"{_HERE}.documents:MATRIX"},
+    notebooks=("14_many_models.ipynb",),
+)

@@ -1,0 +1,9 @@
+"""Plug-in: remedies of what makes a program slow or wrong, applied, proposed and tried."""
+
+from workbench.plugin import Plugin
+
+_HERE = "workbench.plugins.remedies"
+PLUGIN = Plugin(
+    names={"check_findings": f"{_HERE}.trials:check_findings"},
+    rewriters={"remedies": f"{_HERE}.rewrite:REWRITER"},
+)

@@ -1,0 +1,162 @@
+"""Changes of a graph: parts replaced, equal operators joined, double precision made single."""
+
+import itertools
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.fx import Node, Proxy
+from torch.fx.node import map_aggregate, map_arg
+from torch.fx.proxy import GraphAppendingTracer
+
+from workbench.export.purity import is_pure, overwrites, readers
+from workbench.plugins.remedies.equivalence import Equivalent, Finder, evaluate
+
+
+def is_double(node: Node) -> bool:
+    """Whether an operator computes in double precision."""
+    tensor = node.meta.get("val")
+    is_tensor = isinstance(tensor, torch.Tensor) and node.op == "call_function"
+    return is_tensor and tensor.dtype == torch.float64
+
+
+def use_single_precision(exported: ExportedProgram) -> int:
+    """Make constants and casts in double precision single, and with them what they lead to."""
+    signature = exported.graph_signature
+    names = signature.inputs_to_parameters | signature.inputs_to_buffers
+    names |= signature.inputs_to_lifted_tensor_constants
+    count = 0
+    for store in (exported.constants, exported.state_dict):
+        for name, tensor in list(store.items()):
+            if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64:
+                store[name] = tensor.float()
+                count += 1
+    doubles = [node for node in exported.graph.nodes if is_double(node)]
+    for node in exported.graph.nodes:
+        tensor = node.meta.get("val")
+        if node.op == "placeholder" and node.name in names and isinstance(tensor, torch.Tensor):
+            if tensor.dtype == torch.float64:
+                node.meta["val"] = tensor.float()
+        elif node.op == "call_function" and doubles:
+            node.args = map_aggregate(node.args, _single)
+            node.kwargs = map_aggregate(node.kwargs, _single)
+            _set_value(node, _fake_mode(exported))
+    return count + len(doubles)
+
+
+def _set_value(node: Node, fake_mode: Any) -> None:
+    """Compute the example value of a node from those of others."""
+    args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
+    with fake_mode:
+        node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _single(argument: Any) -> Any:
+    return torch.float32 if argument is torch.float64 else argument
+
+
+def _fake_mode(exported: ExportedProgram) -> Any:
+    values = (node.meta.get("val") for node in exported.graph.nodes)
+    return next(v.fake_mode for v in values if isinstance(v, torch.Tensor))  # type: ignore[attr-defined]
+
+
+def find_equal(exported: ExportedProgram) -> dict[Node, Node]:
+    """The operators that compute what an earlier one does, and that one.
+
+    Those of quantisation stay: partitioners look for one at each reader.
+    """
+    calls = [node for node in exported.graph.nodes if node.op == "call_function"]
+    if any(overwrites(node) and not is_pure(node) for node in calls):
+        return {}  # the same operands may have other values later
+    first: dict[str, Node] = {}
+    equal: dict[Node, Node] = {}
+    for node in calls:
+        is_read_only = not any(map(overwrites, node.users))
+        if is_pure(node) and is_read_only and "quantize" not in str(node.target):
+            args = map_arg((node.args, node.kwargs), lambda source: equal.get(source, source))
+            earlier = first.setdefault(f"{node.target} {args}", node)
+            if earlier is not node:
+                equal[node] = earlier
+    return equal
+
+
+def join_equal(exported: ExportedProgram) -> int:
+    """Compute once what several operators compute alike; how many went."""
+    equal = find_equal(exported)
+    for node, earlier in equal.items():
+        node.replace_all_uses_with(earlier)
+        exported.graph.erase_node(node)
+    return len(equal)
+
+
+@torch.no_grad()
+def fold(exported: ExportedProgram, made: Collection[Node]) -> None:
+    """Compute what some operators, and those that they read, make of constants alone."""
+    values = Finder(exported).constants
+    folded: dict[Node, None] = {}
+    for node in exported.graph.nodes:
+        is_call = node.op == "call_function" and "quantize" not in str(node.target)
+        if not is_call or not is_pure(node) or not values.keys() >= {*node.all_input_nodes}:
+            continue
+        around = (node, *node.users, *(each for each in node.all_input_nodes if each in folded))
+        if any(each in made or each in folded for each in around):
+            values.setdefault(node, evaluate(node, values))  # however large
+            folded[node] = None
+    for node in folded:
+        ends = any(user.op == "output" for user in node.users) or {*node.users} <= folded.keys()
+        if not ends and isinstance(values[node], torch.Tensor):
+            node.replace_all_uses_with(_add_constant(exported, values[node].contiguous()))
+    exported.graph.eliminate_dead_code()
+
+
+def replace_part(exported: ExportedProgram, each: Equivalent) -> list[Node]:
+    """Replace a part by what is built from its sources, with its origin; the new nodes."""
+    graph, node = exported.graph, each.result
+    sources = [*each.sources, *(_add_constant(exported, tensor) for tensor in each.constants)]
+    before, tracer = set(graph.nodes), GraphAppendingTracer(graph)
+    with graph.inserting_before(node):
+        result = each.build(*(Proxy(source, tracer) for source in sources))
+    fake_mode = _fake_mode(exported)
+    made = [new for new in graph.nodes if new not in before]
+    for new in made:
+        new.meta = dict(node.meta)
+        _set_value(new, fake_mode)
+    if isinstance(result, list):  # its readers are calls of ``getitem``
+        for reader in list(node.users):
+            reader.replace_all_uses_with(result[int(str(reader.args[1]))].node)
+            graph.erase_node(reader)
+    else:
+        node.replace_all_uses_with(result.node)
+    graph.erase_node(node)
+    for other in reversed(each.nodes):  # what overwrites its operand counts as used
+        if other is not node and not readers(other):
+            for check in list(other.users):
+                graph.erase_node(check)
+            graph.erase_node(other)
+    return made
+
+
+def _add_constant(exported: ExportedProgram, tensor: torch.Tensor) -> Node:
+    """A node for a constant that a program did not have; the same one for the same tensor."""
+    for name, other in exported.constants.items():
+        if other is tensor:
+            place = exported.graph_signature.inputs_to_lifted_tensor_constants
+            wanted = next(node for node, target in place.items() if target == name)
+            return next(node for node in exported.graph.nodes if node.name == wanted)
+    signature = exported.graph_signature
+    inputs = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    given = {*signature.user_inputs}
+    position = next((n for n, node in enumerate(inputs) if node.name in given), len(inputs))
+    taken = {spec.target for spec in signature.input_specs}
+    names = (f"remedy_constant_{number}" for number in itertools.count())
+    target = next(name for name in names if name not in taken)
+    following = inputs[position] if position < len(inputs) else next(iter(exported.graph.nodes))
+    with exported.graph.inserting_before(following):
+        node = exported.graph.placeholder(f"c_{target}")
+    node.meta["val"] = _fake_mode(exported).from_tensor(tensor, static_shapes=True)
+    spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name=node.name), target)
+    signature.input_specs.insert(position, spec)
+    exported.constants[target] = tensor
+    return node

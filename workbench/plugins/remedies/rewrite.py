@@ -1,0 +1,307 @@
+"""Find remedies in a graph, apply them, and offer those that compute the same."""
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram, default_decompositions
+from torch.fx import Node
+
+from workbench.export.purity import is_overwritten
+from workbench.export.rewriter import OF_EXPORT, Rewriter
+from workbench.options import COMMON_REWRITES, REWRITES
+from workbench.plugins.remedies.equivalence import Equivalent, Finder, count_operators
+from workbench.plugins.remedies.formulas import find_function, find_lookup, find_order
+from workbench.plugins.remedies.graph import (
+    find_equal,
+    fold,
+    is_double,
+    join_equal,
+    replace_part,
+    use_single_precision,
+)
+from workbench.plugins.remedies.linear_maps import find_matrices
+from workbench.plugins.remedies.operators import (
+    RULES,
+    XNNPACK_RULES,
+    Rule,
+    find_product,
+    find_undone,
+)
+from workbench.plugins.remedies.repeats import (
+    find_broadcasts,
+    find_groups,
+    find_loops,
+    find_masks,
+)
+from workbench.plugins.remedies.windows import find_convolution, find_pooling
+from workbench.records.runs import Rewrite
+from workbench.remedies import REMEDIES
+from workbench.upstream import fold_constants
+
+aten: Any = torch.ops.aten
+#: What `slices` does to recurrences.
+_UNROLLED = "a recurrence step by step, with slices for its gates"
+_RECURRENT = {aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input}
+#: Remedies whose result is quantised, too; those of others stays in floating point.
+BEFORE_QUANTISATION = {
+    "pooling", "convolutions", "broadcasts", "groups", "loops", "functions", "order", "lookups",
+    "duplicates",
+}  # fmt: skip
+#: What the same operators on the same values agree to, in dB.
+_SAME_DB = 200.0
+#: Remedies of what upstream delegates and then refuses, such as maxima over channels.
+_AVOIDING = ("pooling",)
+#: Rewrites that make others possible end after so many rounds.
+_MOST_ROUNDS = 12
+
+
+def _free_strides(exported: ExportedProgram) -> None:
+    """Let no view rely on the strides of a result: what replaces it may have others."""
+    for node in exported.graph.nodes:
+        if node.target is aten.view.default and node.args[0].target in _MOVING:
+            node.target = aten.reshape.default
+
+
+#: What has the strides of its operand in another order.
+_MOVING = {aten.transpose.int, aten.permute.default}
+
+
+#: Operators of a function whose results are quantised one by one, at most.
+_MOST_QUANTISED = 3
+
+
+def _survives_quantisation(part: Equivalent) -> bool:
+    return part.name != "functions" or count_operators(part) <= _MOST_QUANTISED
+
+
+#: Finds the part of a graph that ends in a node and has a remedy.
+Find = Callable[[Finder, Node], Equivalent | None]
+
+
+def _list_finders(backend: str) -> dict[str, Find]:
+    """How each remedy is found in a graph, the best one first."""
+    tables = RULES | (XNNPACK_RULES if backend == "xnnpack" else {})
+    finders: dict[str, Find] = {
+        name: partial(_find_by_operator, name, rules) for name, rules in tables.items()
+    }
+    slices = {"slices": finders.pop("slices")}
+    return finders | {
+        "transposes": find_undone,
+        "pooling": find_pooling,
+        "convolutions": find_convolution,
+        "groups": find_groups,
+        "masks": find_masks,
+        "broadcasts": find_broadcasts,
+        "loops": find_loops,
+        "functions": find_function,
+        "matrices": find_matrices,
+        "order": find_order,
+        "lookups": find_lookup,
+        "products": find_product,
+    } | slices  # fmt: skip
+
+
+def _find_by_operator(
+    name: str, rules: dict[Any, Rule], finder: Finder, node: Node
+) -> Equivalent | None:
+    rule = rules.get(node.target)
+    build = rule(node) if rule and finder.is_outside(node) else None
+    if build is None:
+        return None
+    sources = tuple(argument for argument in node.args if isinstance(argument, Node))
+    return Equivalent(name, REMEDIES[name].text, (node,), node, sources, build)
+
+
+@torch.no_grad()
+def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Iterator[Equivalent]:
+    """The parts of a graph that have one of some remedies, from its end; none overlaps another."""
+    finders = {name: find for name, find in _list_finders(backend).items() if name in names}
+    taken: set[Node] = set()
+    for node in reversed(finder.nodes):
+        if node in taken or node.op != "call_function" or is_overwritten(node):
+            continue
+        for name, find in finders.items():
+            # What depends on no input is the export's to compute, unless asked for by its operator.
+            asked = finder.outside is None and (name in RULES or name in XNNPACK_RULES)
+            if node in finder.constants and not asked:
+                continue
+            part = None
+            with contextlib.suppress(Exception):  # operators may refuse these values
+                part = find(finder, node)
+            if part and taken.isdisjoint(part.nodes):
+                taken.update(part.nodes)
+                yield part
+                break
+
+
+def _describe_whole(
+    name: str, nodes: list[Node], part: list[Node], operators: Mapping[str, Collection[str]]
+) -> Rewrite:
+    """The record of a remedy that is applied to a graph as a whole, with all that it takes."""
+    rows = tuple(row for node in nodes for row in operators.get(node.name, ()))
+    kept, ratio, passes = {
+        "doubles": (0.5, None, len(rows)),
+        "duplicates": (0.0, _SAME_DB, 0),
+        "slices": (1.0, None, 0),
+    }[name]
+    names = tuple(dict.fromkeys(node.name for node in part))
+    text = _UNROLLED if name == "slices" else REMEDIES[name].text
+    return Rewrite(name, text, rows, kept, ratio, passes, (names,))
+
+
+def _prove(finder: Finder, part: Equivalent) -> Equivalent | None:
+    """A part that was shown to be equal, or says how it differs; None otherwise."""
+    if not math.isnan(part.sqnr_db) or REMEDIES[part.name].differs:
+        return part
+    with contextlib.suppress(Exception):  # operators may refuse these values
+        return finder.prove(part)
+    return None
+
+
+def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
+    """The record of parts with one remedy."""
+    largest = max((part for part, _ in parts), key=lambda part: len(part.nodes))
+    nodes = tuple(dict.fromkeys(row for _, rows in parts for row in rows))
+    kept = sum(part.kept for part, _ in parts) / len(parts)
+    ratios = [round(part.sqnr_db, 1) for part, _ in parts if not math.isnan(part.sqnr_db)]
+    ratio = min(ratios) if len(ratios) == len(parts) else None
+    passes = sum(count_operators(part) for part, _ in parts)
+    names = tuple(tuple(node.name for node in part.nodes) for part, _ in parts)
+    return Rewrite(largest.name, largest.text, nodes, round(kept, 3), ratio, passes, names)
+
+
+class Remedies(Rewriter):
+    """The remedies of `workbench.remedies.REMEDIES` that change a graph."""
+
+    names = REWRITES.keys() - OF_EXPORT
+
+    def prepare(self, exported: ExportedProgram, names: Collection[str]) -> ExportedProgram:
+        """With ``slices``: the steps of PyTorch's recurrent operators, which it then sees."""
+        if "slices" not in names:
+            return exported
+        recurrent = _RECURRENT & {node.target for node in exported.graph.nodes}
+        if not recurrent:  # nothing is retraced
+            return exported
+        table = default_decompositions()
+        return exported.run_decompositions({each: table[each] for each in recurrent})
+
+    def apply(
+        self,
+        exported: ExportedProgram,
+        names: Collection[str],
+        backend: str,
+        *,
+        quantised: bool = False,
+    ) -> Counter[str]:
+        """Apply remedies to a graph, in place, until none applies; how often each changed it.
+
+        What is quantised next keeps functions of many operators, which would not survive that.
+        """
+        counts: Counter[str] = Counter()
+        names = BEFORE_QUANTISATION & {*names} if quantised else names
+        if "doubles" in names:
+            counts["doubles"] = use_single_precision(exported)
+        in_graph = not _list_finders(backend).keys().isdisjoint(names)
+        made: set[Node] = set()
+        for _ in range(_MOST_ROUNDS if in_graph else 0):
+            equivalents = list(find_remedies(Finder(exported), names, backend))
+            if quantised:
+                equivalents = [each for each in equivalents if _survives_quantisation(each)]
+            if not equivalents:
+                break
+            for each in equivalents:
+                made.update(replace_part(exported, each))
+                counts[each.name] += 1
+            exported.graph.eliminate_dead_code()
+            if "loops" in names:  # each step has got a whole that all of them share
+                join_equal(exported)
+        if "duplicates" in names:
+            counts["duplicates"] = join_equal(exported)
+        if made:
+            fold(exported, made)
+        if counts:
+            _free_strides(exported)
+            exported.graph.lint()
+            exported.graph_module.recompile()
+        return counts
+
+    def make_passes(self, names: Collection[str], counts: Counter[str]) -> Any:
+        """The passes of some remedies over the edge program; None for none.
+
+        ``expansions`` removes those to a tensor's own shape, ``casts`` folds casts of constants;
+        ``constants`` all that depends on no input.
+        """
+        from executorch.backends.xnnpack.utils.configs import get_transform_passes
+        from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
+        from executorch.exir.pass_manager import ExportedProgramPassManager
+
+        folds_all = "constants" in names
+        folds = folds_all or "casts" in names
+        cleans = "expansions" in names
+        if not (folds or cleans):
+            return None
+
+        class Fold(ExportedProgramPassBase):
+            def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
+                if cleans:
+                    counts["expansions"] = sizes.pop() - len(exported_program.graph.nodes)
+                folded = 0
+                if folds:
+                    exported_program, folded = fold_constants(exported_program, not folds_all)
+                    counts["constants" if folds_all else "casts"] += folded
+                return ExportedProgramPassResult(exported_program, folded > 0)
+
+        sizes: list[int] = []
+
+        class Count(ExportedProgramPassBase):
+            def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
+                sizes.append(len(exported_program.graph.nodes))
+                return ExportedProgramPassResult(exported_program, False)
+
+        cleaning = get_transform_passes() if cleans else []
+        return ExportedProgramPassManager([Count(), *cleaning, Fold()])
+
+    def offer(
+        self,
+        exported: ExportedProgram,
+        backend: str,
+        operators: Mapping[str, Collection[str]],
+        outside: Collection[str],
+        used: Collection[str] = (),
+    ) -> tuple[Rewrite, ...]:
+        """The remedies of a marked graph that were shown to compute the same."""
+        finder = Finder(exported, outside)
+        names = [name for name in _list_finders(backend) if name not in used]
+        alike: dict[tuple[str, str, float], list[tuple[Equivalent, list[str]]]] = {}
+        for name in names:  # parts of several remedies may overlap
+            for part in find_remedies(finder, [name], backend):
+                proven = _prove(finder, part)
+                rows = [row for n in part.about or part.nodes for row in operators.get(n.name, ())]
+                if proven and rows:
+                    text = "" if name == "loops" else part.text
+                    key = (name, text, round(part.kept, 3) if text else 0.0)
+                    alike.setdefault(key, []).append((proven, rows))
+        rewrites = [_join_parts(parts) for parts in alike.values()]
+        doubles = [node for node in exported.graph.nodes if is_double(node)]
+        equal = find_equal(exported)
+        recurrent = [node for node in exported.graph.nodes if node.target in _RECURRENT]
+        wholes = [
+            _describe_whole("doubles", doubles, doubles, operators),
+            _describe_whole("duplicates", [*equal], [*equal, *equal.values()], operators),
+            _describe_whole("slices", recurrent, recurrent, operators),
+        ]
+        return (*(each for each in wholes if each.nodes and each.name not in used), *rewrites)
+
+    def match(self, exported: ExportedProgram, backend: str) -> list[str]:
+        """The remedies that would change a graph, of those that may avoid a fault."""
+        parts = find_remedies(Finder(exported), (*COMMON_REWRITES, *_AVOIDING), backend)
+        return list(dict.fromkeys(part.name for part in parts))
+
+
+#: What a plug-in gives the workbench.
+REWRITER = Remedies()
