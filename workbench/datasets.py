@@ -1,9 +1,10 @@
 """Recorded samples."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import workbench
-from workbench.errors import unknown_name
+from workbench.errors import UsageError, WorkbenchError, unknown_name
 
 #: In a checkout, ``workbench/data`` is a link.
 DATA = (Path(workbench.__file__).parent / "data").resolve()
@@ -14,6 +15,8 @@ SAMPLES = DATA / "samples"
 
 def sample_run(model: str = "mobilenet_v3_small") -> Path:
     """The folder of a recorded run; analysing it needs neither a device nor PyTorch.
+
+    A checkout has all of them, the package three: mobilenet_v3_small in fp32 and int8, and toy_cnn.
 
     Raises
     ------
@@ -28,7 +31,7 @@ def sample_run(model: str = "mobilenet_v3_small") -> Path:
     manifests = sorted(SAMPLES.glob("out_*/runs/*/manifest.json"))
     runs = {path.parts[-4].removeprefix("out_"): path.parent for path in manifests}
     if model not in runs:
-        raise unknown_name("sample", model, runs)
+        raise _unknown(model, runs)
     return runs[model]
 
 
@@ -38,7 +41,7 @@ def sample_file(name: str) -> Path:
     ``exports``: export records of one model in several dtypes; ``out_Tiny``: the output of a
     search; ``my_segmenter.py``: one model as trained, and as prepared for a device;
     ``sentences.py``: a network that XNNPACK does not take whole; ``squeezesam.csv``: published
-    times of SqueezeSAM on a phone, by category.
+    times of SqueezeSAM on a phone, by category. ``out_Tiny`` is in a checkout only.
 
     Raises
     ------
@@ -53,5 +56,13 @@ def sample_file(name: str) -> Path:
     folders = (SAMPLES, DATA / "onboarding", DATA / "case_studies")
     files = {path.name: path for folder in folders for path in folder.iterdir()}
     if name not in files:
-        raise unknown_name("sample", name, files)
+        raise _unknown(name, files)
     return files[name]
+
+
+def _unknown(name: str, known: Collection[str]) -> WorkbenchError:
+    """The error for a sample that is not there."""
+    if (DATA.parent / "tests").is_dir():
+        return unknown_name("sample", name, known)
+    hint = f"clone the repository, which has all samples; here are {', '.join(sorted(known))}"
+    return UsageError("is no sample of the package", where=name, hint=hint)
