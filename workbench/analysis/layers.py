@@ -57,12 +57,7 @@ def summarize_layers(
     paths = list(dict.fromkeys(path for lineage in lineages.values() for path in lineage))
     # The last column, without a path, is for events in no layer.
     column = {path: number for number, path in enumerate([*paths, None])}
-    inside = np.zeros((len(operators), len(column)))
-    own = inside.copy()
-    for row, module in enumerate(modules):
-        innermost = None if pd.isna(module) else module
-        own[row, column[innermost]] = 1
-        inside[row, [column[path] for path in lineages.get(innermost, [None])]] = 1
+    inside, own = _place_operators(modules, column)
     flops = (operators["flops"] * operators["calls"]).fillna(0.0).to_numpy(float)
     total, half = time @ inside, np.full(len(column), np.nan)
     if runs is not None:
@@ -89,6 +84,20 @@ def summarize_layers(
     order = sorted(paths, key=lambda path: [(-spent[p], p) for p in reversed(_lineage(path))])
     table = table.iloc[[column[path] for path in [*order, None]]].reset_index(drop=True)
     return check(table[LAYERS.names], LAYERS)
+
+
+def _place_operators(
+    modules: pd.Series, column: dict[str | None, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """By operator, 1 in the columns of all modules around it, and in that of the innermost."""
+    inside = np.zeros((len(modules), len(column)))
+    own = inside.copy()
+    for row, module in enumerate(modules):
+        innermost = None if pd.isna(module) else module
+        own[row, column[innermost]] = 1
+        around = [None] if innermost is None else _lineage(innermost)
+        inside[row, [column[path] for path in around]] = 1
+    return inside, own
 
 
 def _lineage(module: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -241,19 +241,9 @@ def profile(
     """
     if out and len(models) > 1:
         raise UsageError("needs exactly one model", where="--out")
-    from workbench.export.program import SUFFIXES
-    from workbench.models.registry import check_name
-    from workbench.run.build import build_runner
-
-    for model in models:
-        if not model.endswith(SUFFIXES):
-            check_name(model)
+    _check_names(models)
     if measure.target == "host":
-        # Its first use compiles the runner, while imports take seconds, too. What fails here fails
-        # again where the runner is found.
-        beside = ThreadPoolExecutor(1)
-        beside.submit(build_runner)
-        click.get_current_context().call_on_close(beside.shutdown)
+        _build_beside()
     from workbench import workflow
     from workbench.analysis.findings.commands import list_findings
     from workbench.report.artifacts import outline_run
@@ -262,20 +252,13 @@ def profile(
     sources, typed = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
     given = [name for name in sources.params if sources.get_parameter_source(name) == typed]
     measure = workflow.apply_effort(measure, effort, given)
+    run = partial(workflow.profile, export=export, measure=measure, report=True)
     profiles, failures = [], list[str]()
 
     def profile_each() -> Iterator[str]:
         for model in models:
             with show_progress() as progress:
-                found = workflow.profile(
-                    model,
-                    export=export,
-                    measure=measure,
-                    report=True,
-                    categories=categories,
-                    root=out,
-                    progress=progress,
-                )
+                found = run(model, categories=categories, root=out, progress=progress)
             page = found.path / REPORT_HTML
             failures.extend(_list_failures(found, page))
             with optional("findings", lambda text, _: failures.append(text)):
@@ -289,6 +272,28 @@ def profile(
 
     step = "open the report in a browser; `workbench findings RUN` lists every finding"
     return Output(profile_each(), {"profiles": profiles}, step=step, failures=failures)
+
+
+def _check_names(models: Sequence[str]) -> None:
+    """Refuse unknown models before anything is imported for the others."""
+    from workbench.export.program import SUFFIXES
+    from workbench.models.registry import check_name
+
+    for model in models:
+        if not model.endswith(SUFFIXES):
+            check_name(model)
+
+
+def _build_beside() -> None:
+    """Compile the runner at its first use while this process imports, which takes seconds, too.
+
+    What fails here fails again where the runner is found.
+    """
+    from workbench.run.build import build_runner
+
+    beside = ThreadPoolExecutor(1)
+    beside.submit(build_runner)
+    click.get_current_context().call_on_close(beside.shutdown)
 
 
 def _list_failures(run: Run, *pages: Path) -> list[str]:

@@ -93,11 +93,8 @@ def explorer_data(source: Run | Comparison, projections: Sequence[Projection] = 
     compared = [_comparison(ab, measurements, tables) for ab in comparisons]
     labels = [m.label for m in measurements]
     for projection in projections:
-        label = projection.measurement.label
-        if label not in labels:
-            hint = "project a side of this run"
-            raise UsageError("is no projection of a side of this run", where=run.path, hint=hint)
-        m = measurements[place := labels.index(label)]
+        place = _find_side(projection, labels, run)
+        m = measurements[place]
         side, ab = projection.draw(tables[_program_of(m)])
         side["program"] = numbers[_program_of(m)]
         compared.append({**ab, "baseline": place, "candidate": len(described)})
@@ -109,6 +106,14 @@ def explorer_data(source: Run | Comparison, projections: Sequence[Projection] = 
         "comparisons": tuple(compared),
         "schema_version": SCHEMA_VERSION,
     }
+
+
+def _find_side(projection: Projection, labels: list[str], run: Run) -> int:
+    """The position of the measurement that a projection is of."""
+    if projection.measurement.label not in labels:
+        hint = "project a side of this run"
+        raise UsageError("is no projection of a side of this run", where=run.path, hint=hint)
+    return labels.index(projection.measurement.label)
 
 
 def _program_of(measurement: Measurement) -> tuple[Path, str, str]:

@@ -195,8 +195,6 @@ def _write(
     files = [*_write_etrecord(subject, lowered, report), layers]
     store.write_changed(pte, lowered.pte)
     sha256 = hashlib.sha256(lowered.pte).hexdigest()
-    calls = count_calls(lowered.layers, "kernel").items()
-    kernels = sorted(calls, key=lambda item: (-item[1], item[0]))
     export = Export(
         model=model.name,
         dtype=options.dtype,
@@ -208,7 +206,7 @@ def _write(
         input_source=model.input_source,
         outputs=tuple(Tensor(output.dtype, output.shape) for output in lowered.outputs),
         delegates=dict(count_calls(lowered.layers, "delegate")),
-        undelegated=tuple(Undelegated(operator, count) for operator, count in kernels),
+        undelegated=_list_undelegated(lowered),
         versions=versions(),
         seconds=round(seconds, 3),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -231,6 +229,13 @@ def _write(
     )
     store.save_export(export, pte.parent)
     return Program(pte, sha256, export, len(lowered.pte))
+
+
+def _list_undelegated(lowered: Lowered) -> tuple[Undelegated, ...]:
+    """The operators outside of delegates, the most frequent first."""
+    calls = count_calls(lowered.layers, "kernel").items()
+    kernels = sorted(calls, key=lambda item: (-item[1], item[0]))
+    return tuple(Undelegated(operator, count) for operator, count in kernels)
 
 
 def _write_etrecord(subject: Subject, lowered: Lowered, report: Progress) -> list[Path]:

@@ -185,15 +185,11 @@ def lower_model(
         made = _lower(exported, options, model.metadata, counts)
         etrecord = _write_etrecord(made.program) if options.etrecord else b""
         layers = describe_program(made.program)
-    if missing := _list_missing(layers):
-        names = _list_remedies_of(missing, made, searched, options)
-        program = made.program.exported_program()
-        raise failure.no_kernel_error(missing, program, model.origin, names)
+    _check_kernels(layers, made, searched, model, options)
     rewrites: tuple[Rewrite, ...] = ()
     if whole:
         progress("looking for remedies", 0.7)
-        operators, outside = _list_origins(made)
-        rewrites = rewriter.offer(searched, backend, operators, outside, options.rewrite)
+        rewrites = rewriter.offer(searched, backend, *_list_origins(made), options.rewrite)
     _, args, kwargs = bind_constants(module, *run)
     inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
     pte = made.program.buffer
@@ -201,21 +197,37 @@ def lower_model(
     run_graph = None
     if precision.quantizes == "graph":
         run_graph = partial(accuracy.run_eagerly, exported.module(), args, kwargs)
-
-    def reduce(output: int) -> tuple[str, bytes] | None:
-        from workbench.export.reduce import find_wrong_part
-
-        least_db = _PART_DB if precision.quantizes else precision.least_sqnr_db
-        return find_wrong_part(
-            exported, inputs, output, lambda part: _lower(part, options, {}).program, least_db
-        )
-
+    reduce = partial(_reduce, exported, inputs, options)
     return Lowered(
         pte, etrecord, inputs, arguments, outputs, layers,
         notes | _describe_changes(made, layers, options, counts), made.partition,
         tuple(name for name in options.rewrite if counts[name]), rewrites,
         noise, None if precision.quantizes == "weights" else reduce, run_graph,
     )  # fmt: skip
+
+
+def _check_kernels(
+    layers: Layers, made: _Made, searched: ExportedProgram, model: LoadedModel,
+    options: ExportOptions,
+) -> None:  # fmt: skip
+    """Fail if the runtime has no kernel for some operator, with the remedies of it."""
+    if missing := _list_missing(layers):
+        names = _list_remedies_of(missing, made, searched, options)
+        program = made.program.exported_program()
+        raise failure.no_kernel_error(missing, program, model.origin, names)
+
+
+def _reduce(
+    exported: ExportedProgram, inputs: list[Any], options: ExportOptions, output: int
+) -> tuple[str, bytes] | None:
+    """The smallest part of a graph that makes an output wrong, as `find_wrong_part`."""
+    from workbench.export.reduce import find_wrong_part
+
+    precision = PRECISIONS[options.dtype]
+    least_db = _PART_DB if precision.quantizes else precision.least_sqnr_db
+    return find_wrong_part(
+        exported, inputs, output, lambda part: _lower(part, options, {}).program, least_db
+    )
 
 
 def _cast(

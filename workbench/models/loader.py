@@ -339,21 +339,18 @@ def _prepare(
         shapes = _look_up(holders, "get_dynamic_shapes")
         batches = list(map(tuple, _look_up(holders, "get_calibration_inputs") or ()))
     calibration = tuple((batch, kwargs or {}) for batch in batches)
-    if isinstance(inputs, torch.Tensor):
-        inputs = (inputs,)
-    if isinstance(inputs, dict):
-        inputs, kwargs = (), inputs
-    kwargs = kwargs or {}
-    if not isinstance(inputs, tuple | list) or not isinstance(kwargs, dict):
+    arguments = _as_arguments(inputs, kwargs)
+    if arguments is None:
         text = f"{name} has no example inputs: a tuple of the arguments of forward()"
         hint = "give them after the model, such as torch.randn(1, 3, 224, 224)"
         if namespace:
             hint = "define get_example_inputs() in the class, or EXAMPLE_INPUTS in the file"
         raise WorkbenchError(text, where=source, hint=hint)
+    inputs, kwargs = arguments
     model = LoadedModel(
         name=name,
         module=module.eval(),
-        example_inputs=tuple(inputs),
+        example_inputs=inputs,
         kwargs=kwargs,
         dynamic_shapes=shapes,
         source=source,
@@ -365,6 +362,18 @@ def _prepare(
     _check_device(model)
     try_forward(model)
     return model
+
+
+def _as_arguments(inputs: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The arguments of a call by position and by name; None if they are none."""
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if isinstance(inputs, dict):
+        inputs, kwargs = (), inputs
+    kwargs = kwargs or {}
+    if not isinstance(inputs, tuple | list) or not isinstance(kwargs, dict):
+        return None
+    return tuple(inputs), kwargs
 
 
 def _build(name: str, definition: Any, source: str, *, is_file: bool) -> tuple[Any, nn.Module]:

@@ -46,22 +46,7 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
 
     Loads every program once, so that a broken one fails before anything is measured.
     """
-    for name, least, value in (
-        ("threads", 1, min((n or 1 for n in options.threads), default=0)),
-        ("runs", 1, options.runs),
-        ("warmup", 0, options.warmup),
-        ("processes", 0, options.processes),
-        ("budget", 0, options.budget_s),
-    ):
-        if value < least:
-            raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
-    if options.every_s and not LEAST_PERIOD_S <= options.every_s <= MAX_PERIOD_S:
-        what = f"must be from {1e3 * LEAST_PERIOD_S:g} ms to {MAX_PERIOD_S:g} s"
-        raise UsageError(what, where="--every")
-    if options.every_s and runner.target.emulated:
-        raise UsageError("an emulated CPU has no times", where="--every")
-    if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
-        raise UsageError(f"timeout must be above 0 and at most {MAX_TIMEOUT_S}", where="--timeout")
+    _check_numbers(options, runner)
     names = name_programs(programs)
     compared = names[:1] if options.sweep else names
     runtimes = {name: p.runtime for name, p in zip(names, programs, strict=True) if p.runtime}
@@ -95,6 +80,26 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         every_s=options.every_s,
     )
     return shorten_plan(plan) if runner.target.emulated else plan
+
+
+def _check_numbers(options: MeasureOptions, runner: Runner) -> None:
+    """Refuse numbers that nothing can be measured with."""
+    for name, least, value in (
+        ("threads", 1, min((n or 1 for n in options.threads), default=0)),
+        ("runs", 1, options.runs),
+        ("warmup", 0, options.warmup),
+        ("processes", 0, options.processes),
+        ("budget", 0, options.budget_s),
+    ):
+        if value < least:
+            raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
+    if options.every_s and not LEAST_PERIOD_S <= options.every_s <= MAX_PERIOD_S:
+        what = f"must be from {1e3 * LEAST_PERIOD_S:g} ms to {MAX_PERIOD_S:g} s"
+        raise UsageError(what, where="--every")
+    if options.every_s and runner.target.emulated:
+        raise UsageError("an emulated CPU has no times", where="--every")
+    if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
+        raise UsageError(f"timeout must be above 0 and at most {MAX_TIMEOUT_S}", where="--timeout")
 
 
 def choose_threads(counts: Sequence[int], runner: Runner) -> dict[int, str]:

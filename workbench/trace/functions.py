@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -122,11 +122,7 @@ def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataF
         for section in sections
         if section[0] <= address < section[1]
     }
-    names = {}
-    for symbol in elf.dynamic_symbols:  # of C++, readable and without the parameters
-        if symbol.is_function and symbol.value:
-            with contextlib.suppress(UnicodeDecodeError):
-                names[symbol.value] = str(symbol.demangled_name or symbol.name).partition("(")[0]
+    names = _read_names(elf)
     library = path.name.partition(".so")[0].removeprefix("libexecutorch_")
     rows = []
     for begin, end in sorted(located):
@@ -142,6 +138,16 @@ def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataF
         loop = _find_loop(machine, read(begin, end), begin, inside) if shown else ""
         rows.append((path.name, build_id, begin, end - begin, name, code, loop))
     return check(pd.DataFrame(rows, columns=FUNCTIONS.names), FUNCTIONS)
+
+
+def _read_names(elf: Any) -> dict[int, str]:
+    """The exported functions by address; those of C++ are readable and without the parameters."""
+    names = {}
+    for symbol in elf.dynamic_symbols:
+        if symbol.is_function and symbol.value:
+            with contextlib.suppress(UnicodeDecodeError):
+                names[symbol.value] = str(symbol.demangled_name or symbol.name).partition("(")[0]
+    return names
 
 
 def _locate(
