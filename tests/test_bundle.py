@@ -5,8 +5,8 @@ import re
 from importlib import metadata
 
 import pytest
-from compiled import write_packages
 from devices import Tools
+from packages import write_packages
 
 import workbench as wb
 

@@ -21,10 +21,7 @@ from etdump_builder import (
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from workbench.analysis.ledger import build_ledger
-from workbench.errors import TraceError
-from workbench.frames import EVENTS
-from workbench.trace.etdump import read_etdump
+import workbench as wb
 
 DATA = Path(__file__).parent / "data" / "etdump"
 pytestmark = pytest.mark.filterwarnings("ignore:.*without an end")
@@ -53,7 +50,7 @@ def read(tmp_path):
     def read_bytes(data: bytes, **options) -> pd.DataFrame:
         path = tmp_path / "trace.etdump"
         path.write_bytes(data)
-        return read_etdump(path, **options)
+        return wb.read_etdump(path, **options)
 
     return read_bytes
 
@@ -63,7 +60,7 @@ def read(tmp_path):
 
 @golden
 def test_golden_trace_gives_its_golden_table(trace):
-    table = read_etdump(trace).to_csv(index=False, lineterminator="\n")
+    table = wb.read_etdump(trace).to_csv(index=False, lineterminator="\n")
     assert table == trace.with_suffix(".csv").read_text()
 
 
@@ -88,7 +85,7 @@ def test_flatc_decodes_the_same_events(trace):
         for at, event in profiled
     ]
     columns = ["event", "name", "chain", "instruction", "delegate_id", "start_ns", "duration_ns"]
-    events = read_etdump(trace)
+    events = wb.read_etdump(trace)
     assert list(events[columns].itertuples(index=False, name=None)) == expected
     names = events.drop_duplicates("block").set_index("block")["block_name"]
     assert names.to_dict() == {
@@ -154,8 +151,8 @@ def test_other_events_get_no_row_but_are_counted(read):
 def test_a_trace_without_profile_events_is_an_empty_frame(read, blocks):
     events = read(build_etdump(blocks))
     assert len(events) == 0
-    assert set(EVENTS.names) <= set(events.columns)
-    assert len(build_ledger(events)) == 0
+    assert {"run", "kind", "name", "duration_ns", "chain", "instruction"} <= set(events.columns)
+    assert len(wb.build_ledger(events)) == 0
 
 
 def test_an_event_belongs_to_no_call_of_another_block_or_run(read):
@@ -189,7 +186,7 @@ def test_an_incomplete_last_run_keeps_its_rows(read):
         events = read(build_etdump([Block("Execute", RUN), Block("Execute", RUN[:-2])]))
     assert events["run"].tolist() == [0] * 6 + [-1] * 4
     assert events["parent"].tolist()[6:] == [8, 8, -1, -1]
-    assert set(build_ledger(events)["run"]) == {0}
+    assert set(wb.build_ledger(events)["run"]) == {0}
 
 
 def test_padding_is_no_part_of_a_name(read):
@@ -204,7 +201,7 @@ def test_padding_is_no_part_of_a_name(read):
 def test_names_of_any_length_are_distinguished(tmp_path_factory, texts):
     path = tmp_path_factory.getbasetemp() / "names.etdump"
     path.write_bytes(build_etdump([Block("Execute", [Profile(text) for text in texts])]))
-    events = read_etdump(path)
+    events = wb.read_etdump(path)
     assert events["name"].tolist() == texts
     assert set(events["name"].cat.categories) == set(texts)
 
@@ -275,7 +272,7 @@ def test_any_nesting_is_found_and_closes(tmp_path_factory, runs, cut):
 
     path = tmp_path_factory.getbasetemp() / "nesting.etdump"
     path.write_bytes(build_etdump([Block("Execute", events) for events in blocks]))
-    events = read_etdump(path)
+    events = wb.read_etdump(path)
     assert events["parent"].tolist() == parents
     check_events(events)
 
@@ -301,7 +298,7 @@ def test_python_work_does_not_grow_with_the_events(tmp_path):
         counter = Counter()
         sys.setprofile(lambda frame, event, arg, counter=counter: counter.update([event]))
         try:
-            assert len(read_etdump(path)) == times * len(RUN)
+            assert len(wb.read_etdump(path)) == times * len(RUN)
         finally:
             sys.setprofile(None)
         calls[times] = counter.total()
@@ -312,9 +309,9 @@ def test_python_work_does_not_grow_with_the_events(tmp_path):
 def test_memory_stays_near_the_size_of_the_file(tmp_path):
     path = tmp_path / "trace.etdump"
     path.write_bytes(repeat_block(Block("Execute", RUN), 50_000))
-    read_etdump(path)
+    wb.read_etdump(path)
     tracemalloc.start()
-    read_etdump(path)
+    wb.read_etdump(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 * path.stat().st_size
@@ -358,7 +355,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("data, message", MALFORMED.values(), ids=MALFORMED)
 def test_malformed_trace_gives_one_clear_line(read, tmp_path, data, message):
-    with pytest.raises(TraceError, match=message) as caught:
+    with pytest.raises(wb.WorkbenchError, match=message) as caught:
         read(data)
     text = str(caught.value)
     assert text.startswith(str(tmp_path / "trace.etdump")) and "\n" not in text
@@ -366,8 +363,8 @@ def test_malformed_trace_gives_one_clear_line(read, tmp_path, data, message):
 
 @pytest.mark.parametrize("name", ["absent.etdump", "."])
 def test_a_path_that_is_not_a_file(tmp_path, name):
-    with pytest.raises(TraceError, match=r"No such file|Is a directory"):
-        read_etdump(tmp_path / name)
+    with pytest.raises(wb.WorkbenchError, match=r"No such file|Is a directory"):
+        wb.read_etdump(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +374,7 @@ def test_a_path_that_is_not_a_file(tmp_path, name):
 )
 def test_any_word_may_be_forged(read, value):
     for offset in range(0, len(PLAIN), 4):
-        with contextlib.suppress(TraceError):
+        with contextlib.suppress(wb.WorkbenchError):
             check_events(read(patched(PLAIN, offset, "<I", value)))
 
 

@@ -4,7 +4,6 @@ import pytest
 from hostile_run import make_hostile
 
 import workbench as wb
-from workbench.report.combined import write_combined
 
 pytestmark = pytest.mark.browser
 
@@ -25,7 +24,7 @@ def test_report_and_explorer(hostile, open_hostile):
     assert page.title() != "ran"
 
 
-def test_combined(hostile, open_hostile, tmp_path):
+def test_combined(hostile, open_hostile, tmp_path, cli):
     names = [f"{hostile}:avx512_off", f"{hostile}:avx512_on", str(SAMPLE)]
-    page, *_ = write_combined(names, tmp_path)
-    open_hostile(page)
+    assert cli("report", *names, "--out", tmp_path)[0] == 0
+    open_hostile(tmp_path / "combined_report.html")

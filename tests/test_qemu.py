@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 import torch
-from compiled import runner_on
 from torch import nn
 
 import workbench as wb
@@ -15,7 +14,7 @@ pytestmark = [pytest.mark.qemu, pytest.mark.timeout(1200)]
 @pytest.fixture(scope="module")
 def runner():
     try:
-        return runner_on("qemu")
+        return wb.find_runner("qemu")
     except wb.WorkbenchError as error:  # QEMU or a part of the bundle cannot be downloaded
         pytest.skip(str(error))
 
@@ -28,7 +27,7 @@ def test_the_emulated_cpu_has_sme2_where_cpuinfo_and_the_kernel_say(runner):
 
 
 def test_a_named_cpu_has_its_real_features(runner):
-    isa = wb.read_isa(runner_on("qemu:cortex-a76").command)
+    isa = wb.read_isa(wb.find_runner("qemu:cortex-a76").command)
     assert isa.self_check == "ok"
     assert {"dot", "fp16arith"} <= set(isa.features)
     assert not {"sme2", "sme", "i8mm", "sve"} & set(isa.features)

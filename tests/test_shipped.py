@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import warnings
 
 import pytest
 import torch
@@ -11,15 +12,13 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     get_symmetric_quantization_config,
 )
 from executorch.exir import to_edge_transform_and_lower
-from exporting import export_quietly
+from exporting import export_quietly, make_model
 from torch import nn
 from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
 from torchao.quantization.granularity import PerGroup
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 import workbench as wb
-from workbench.models.loader import LoadedModel
-from workbench.process import silence
 
 DTYPES = ("fp32", "fp16", "bf16", "int8", "int8dyn", "8da4w")
 
@@ -130,16 +129,16 @@ class Double(nn.Module):
 def sized_layers():
     batch = torch.export.Dim("batch", min=1, max=8)
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Hardswish(), nn.Flatten(), nn.Linear(288, 4))
-    return LoadedModel("sized", module, (torch.randn(4, 3, 8, 8),), dynamic_shapes=({0: batch},))
+    return make_model("sized", module, (torch.randn(4, 3, 8, 8),), dynamic_shapes=({0: batch},))
 
 
 MODELS = {
-    "upsampled": lambda: LoadedModel("upsampled", Upsampled(), (torch.randn(1, 3, 8, 8),)),
-    "masked": lambda: LoadedModel("masked", Masked(), (torch.randn(2, 6, 16),)),
-    "recurrent": lambda: LoadedModel("recurrent", Recurrent(), (torch.randn(1, 4, 6),)),
-    "branching": lambda: LoadedModel("branching", Branching(), (torch.randn(3, 8),)),
+    "upsampled": lambda: make_model("upsampled", Upsampled(), (torch.randn(1, 3, 8, 8),)),
+    "masked": lambda: make_model("masked", Masked(), (torch.randn(2, 6, 16),)),
+    "recurrent": lambda: make_model("recurrent", Recurrent(), (torch.randn(1, 4, 6),)),
+    "branching": lambda: make_model("branching", Branching(), (torch.randn(3, 8),)),
     "sized": sized_layers,
-    "double": lambda: LoadedModel("double", Double(), (torch.randn(3, 8),)),
+    "double": lambda: make_model("double", Double(), (torch.randn(3, 8),)),
     "toy_cnn": lambda: wb.load_model("toy_cnn"),
 }
 #: The linear layers of the others do not divide into groups of 32: upstream's recipe fails.
@@ -163,7 +162,7 @@ IN_CI = {
 def test_a_default_export_is_that_of_the_documented_lines(name, dtype, tmp_path):
     torch.manual_seed(0)
     model = MODELS[name]()
-    with silence():
+    with warnings.catch_warnings(action="ignore"):
         documented = export_as_documented(model, dtype)
     export = export_quietly(model, tmp_path, dtype=dtype)
     assert export.sha256 == documented
@@ -173,7 +172,7 @@ def test_a_default_export_is_that_of_the_documented_lines(name, dtype, tmp_path)
 @pytest.mark.slow
 def test_a_dynamic_batch_has_the_limit_that_upstream_gives_it(tmp_path):
     batch = torch.export.Dim("batch", min=1, max=32)
-    model = LoadedModel(
+    model = make_model(
         "sized", nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), (torch.randn(2, 3, 8, 8),),
         dynamic_shapes=({0: batch},),
     )  # fmt: skip

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import write_packages
 from devices import needs_compiler
+from packages import write_packages
 from processes import is_running, wait_for
 from recorded import find_interrupted
 

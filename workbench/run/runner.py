@@ -23,6 +23,7 @@ from workbench.run.build import (
 from workbench.run.bundle import bundle_command, make_bundle
 from workbench.run.isa import Isa, read_isa
 from workbench.run.session import RunnerSession
+from workbench.run.targets import open_target
 from workbench.run.targets.host import HOST, Host
 from workbench.store import sha256_of
 
@@ -48,14 +49,15 @@ class Runner:
 
 
 def find_runner(
-    target: Host = HOST, operators: Sequence[str] = (), progress: Progress = silent
+    target: Host | str = HOST, operators: Sequence[str] = (), progress: Progress = silent
 ) -> Runner:
     """The native runner for a target, compiled against the installed wheel on first use.
 
     Parameters
     ----------
     target
-        Where it runs, from `open_target`. Other machines get a bundle with all its libraries.
+        Where it runs: a name, as of ``--target``, or what `open_target` returns. Other machines
+        get a bundle with all its libraries.
     operators
         Shared libraries that register operators, for that machine.
     progress
@@ -73,6 +75,8 @@ def find_runner(
     >>> wb.find_runner().description["kind"]  # doctest: +SKIP
     'native'
     """
+    if isinstance(target, str):
+        target = open_target(target)
     for path in operators:
         if not Path(path).is_file():
             raise StoreError("no such library of operators", where=path)

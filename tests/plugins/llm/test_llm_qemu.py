@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from compiled import runner_on
 
 import workbench as wb
 
@@ -13,7 +12,7 @@ pytestmark = [pytest.mark.qemu, pytest.mark.timeout(1200)]
 @pytest.fixture(autouse=True)
 def runner():
     try:
-        return runner_on("qemu")
+        return wb.find_runner("qemu")
     except wb.WorkbenchError as error:  # QEMU or a part of the bundle cannot be downloaded
         pytest.skip(str(error))
 
