@@ -97,7 +97,6 @@ assert findings.loc["width", "high_ms"] > 0
     if kind == "ssh":'''),
             ),
             "options.py": (("or ssh:HOST.", "ssh:HOST or shell."),),
-            "records/documents.py": (("or ssh:HOST; host", "ssh:HOST or shell; host"),),
         },
         """
 import pathlib

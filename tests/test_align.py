@@ -45,7 +45,7 @@ def test_the_skips_of_the_unet_are_slower_with_two_threads(sweep):
 
 
 def test_cells_have_the_speed_up_where_a_change_was_shown(cli):
-    code, out, _ = cli("compare", *SETUPS, "--by", "layer", "--top", "6")
+    code, out, _ = cli("compare", *SETUPS, "--by", "layer", "--across", "threads")
     assert code == 0 and "(3.14x)" in out
 
 

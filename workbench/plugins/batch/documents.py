@@ -5,6 +5,7 @@ from typing import Any, get_args, get_type_hints
 
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.documents import WORDS, key, object_of
+from workbench.run.targets import TARGETS
 
 #: Keys of a matrix whose value may be written without brackets if it is a single one.
 LISTS = (
@@ -38,7 +39,7 @@ MATRIX = object_of(
     models=key(WORDS, "models, as of `workbench profile`"),
     programs=key(WORDS, "finished programs, such as release/*.pte, beside or instead of models"),
     dtypes=key(WORDS, "dtypes to export in; fp32 by default"),
-    targets=key(WORDS, "host, qemu[:CPU], android[:SERIAL] or ssh:HOST; host by default"),
+    targets=key(WORDS, f"{', '.join(TARGETS[:-1])} or {TARGETS[-1]}; host by default"),
     isa=key(WORDS, "a CPU extension to switch off and on, auto, none, or ladder for every level"),
     exclude=key(tuple[dict[str, str], ...], "cells to leave out: model, dtype, target or isa"),
     notebook=key(str, "the notebook of the reports"),
