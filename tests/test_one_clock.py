@@ -9,9 +9,9 @@ from recorded import open_once, recorded
 from test_golden_runs import FAST, RUNS
 
 import workbench as wb
-from workbench.frames import format_ms
 from workbench.report.artifacts import summarize_analysis
 from workbench.report.combined import describe_combined
+from workbench.wording import format_ms
 
 SAMPLES = [pytest.param(name, marks=[pytest.mark.ci] * (name not in FAST)) for name in RUNS]
 

@@ -42,7 +42,8 @@ from workbench.analysis.statistics import (
     undisturbed_times,
 )
 from workbench.errors import WorkbenchError
-from workbench.frames import MISSING, STATISTICS, format_range
+from workbench.frames import STATISTICS
+from workbench.wording import MISSING, format_range
 
 times = st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60)
 

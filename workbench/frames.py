@@ -1,10 +1,8 @@
-"""The frames that the stages hand to one another; marks of emulation; numbers as text."""
+"""The frames that the stages hand to one another; marks of emulation."""
 
 from __future__ import annotations
 
 import itertools
-import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, wraps
@@ -680,90 +678,3 @@ def frame_property(compute: Callable[[Any], F]) -> cached_property[F]:
         return mark_emulated(frame.copy(deep=False)) if owner.emulated else frame
 
     return cached_property(marked)
-
-
-# --- numbers as text -----------------------------------------------------------------------------
-
-#: Shown for a number that is missing or not finite.
-MISSING = "\N{EN DASH}"
-
-
-def plural(number: int, noun: str) -> str:
-    """``1 process``, ``2 processes``."""
-    ending = "" if number == 1 else "es" if noun.endswith(("x", "ss")) else "s"
-    return f"{number} {noun}{ending}"
-
-
-def format_ms(ms: float) -> str:
-    """Milliseconds with three figures and their unit; small ones in microseconds."""
-    return format_range(ms)[0]
-
-
-def format_range(*times: float) -> list[str]:
-    """Times in ms with three figures, all in the unit of the longest: small ones in us."""
-    scale, unit = _unit_of(max(filter(math.isfinite, times), key=abs, default=0.0))
-    scaled = (scale * ms for ms in times)
-    return [f"{format_figure(x)} {unit}" if math.isfinite(x) else MISSING for x in scaled]
-
-
-def format_time(ms: float, error: float) -> str:
-    """A time with half the width of its interval, both in one unit: ``4.31 ± 0.06 ms``."""
-    if not (math.isfinite(ms) and math.isfinite(error)):
-        return format_ms(ms)
-    scale, unit = _unit_of(ms)
-    # Three figures, and a fourth where the error is smaller than the third.
-    least, most = (decimals_of(scale * ms, figures) for figures in (3, 4))
-    decimals = max(least, min(most, decimals_of(scale * error, 1)))
-    texts = (format_number(scale * value, decimals) for value in (ms, error))
-    return f"{' ± '.join(texts)} {unit}"
-
-
-def format_size(size_bytes: float) -> str:
-    """A size in MB with three figures."""
-    return f"{format_figure(size_bytes / 1e6)} MB"
-
-
-def shorten_source(source: str) -> str:
-    """A source line without its folders, as a reader needs it: ``net.py:77``."""
-    return re.sub(r"^.*/(?=[^/]+\.py:\d+$)", "", source)
-
-
-def _unit_of(ms: float) -> tuple[int, str]:
-    return (1000, "µs") if 0 < abs(ms) < 0.1 else (1, "ms")
-
-
-def format_share(share: float, decimals: int | None = None) -> str:
-    """A share in per cent: below 10 % with one decimal, unless it says how many."""
-    if decimals is None:
-        decimals = int(abs(share) < 0.0995)
-    return f"{format_number(100 * share, decimals)} %" if math.isfinite(share) else MISSING
-
-
-def begin_sentence(text: str) -> str:
-    """The text with a capital letter, unless a name such as ``avx512`` or ``a.b`` begins it."""
-    return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
-
-
-def format_number(value: float, decimals: int, sign: str = "-") -> str:
-    """A number with a true minus, and none before a zero; ``sign`` as in a format, "+" or "-".
-
-    Five and more digits before the point are in groups of three.
-    """
-    if not math.isfinite(value):
-        return MISSING
-    text = f"{value:{sign}.{decimals}f}"
-    if not float(text):
-        return text.lstrip("+-")
-    if abs(value) >= 10_000:
-        text = f"{value:{sign},.{decimals}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
-    return text.replace("-", "\N{MINUS SIGN}")
-
-
-def format_figure(value: float) -> str:
-    """A number with three figures, as tables have it."""
-    return format_number(value, decimals_of(value) if math.isfinite(value) and value else 0)
-
-
-def decimals_of(value: float, figures: int = 3) -> int:
-    """How many decimals show so many figures of a value."""
-    return max(0, figures - 1 - math.floor(math.log10(abs(value)) + 1e-9)) if value else 2

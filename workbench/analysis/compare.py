@@ -29,16 +29,9 @@ from workbench.analysis.statistics import (
     typical_restarts,
 )
 from workbench.errors import WorkbenchError
-from workbench.frames import (
-    COMPARISON,
-    EMULATED,
-    WRONG,
-    check,
-    decimals_of,
-    format_range,
-    format_share,
-)
+from workbench.frames import COMPARISON, EMULATED, WRONG, check
 from workbench.records.runs import Agreement
+from workbench.wording import decimals_of, format_range, format_share
 
 _T = TypeVar("_T", pd.Series, pd.DataFrame)
 _Times: TypeAlias = Sequence[float] | np.ndarray | pd.Series | pd.DataFrame

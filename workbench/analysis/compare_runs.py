@@ -18,11 +18,19 @@ from workbench.analysis.memory import compare_measured, measure_resources
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import UsageError, WorkbenchError, unknown_name
-from workbench.frames import ALIGNED, EMULATED, GATE_ROWS, RESOURCE_CHANGES, WRONG, check, plural
+from workbench.frames import (
+    ALIGNED,
+    EMULATED,
+    GATE_ROWS,
+    RESOURCE_CHANGES,
+    WRONG,
+    check,
+)
 from workbench.options import MeasureOptions
 from workbench.records.documents import METRICS
 from workbench.records.runs import Identity, contrast_models
 from workbench.store import MANIFEST, load_record
+from workbench.wording import plural
 
 #: By resource, the most that it may grow, as a fraction.
 Limits: TypeAlias = Mapping[str, float]

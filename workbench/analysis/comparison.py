@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from workbench import frames
+from workbench import wording
 from workbench.analysis import (
     compare,
     dtypes,
@@ -135,7 +135,7 @@ class Comparison:
     def threads_text(self) -> str:
         """``1 thread``, or ``4 threads against 1``."""
         before, after = self.baseline.threads, self.candidate.threads
-        return frames.plural(after, "thread") + ("" if before == after else f" against {before}")
+        return wording.plural(after, "thread") + ("" if before == after else f" against {before}")
 
     @property
     def toggled(self) -> bool:
@@ -409,7 +409,7 @@ class Comparison:
         elif self.same_program:
             evidence = "both files have the same content (SHA-256)"
             rows = [(f"programs differ in {name}", "note", evidence)]
-        threads = frames.plural(after.threads, "thread")
+        threads = wording.plural(after.threads, "thread")
         outputs = f"outputs of {after.name} and {before.name} agree, {threads}"
         return [
             *rows,
@@ -422,7 +422,7 @@ class Comparison:
         renamed = int((both["name"] != both["candidate_name"]).sum())
         if before.experiment.runner != after.experiment.runner or run.recording:
             if renamed:
-                return "ok", f"{frames.plural(renamed, 'operator')} with another kernel"
+                return "ok", f"{wording.plural(renamed, 'operator')} with another kernel"
             return "note", "not shown: no operator logs another kernel"
         if not self.toggled:
             return "ok", "none wanted: both sides are the same"
@@ -447,7 +447,7 @@ class Comparison:
         caveats = [f"{verdict.wrong}: no speed-up is claimed"] if verdict.wrong else []
         caveats += [verdict.same_code] if verdict.same_code else []
         if verdict.outcome == "inconclusive" and verdict.detectable < 10:
-            least = frames.format_share(verdict.detectable)
+            least = wording.format_share(verdict.detectable)
             caveats.append(f"inconclusive: only a change above {least} was detectable")
         if not self.within_run:
             what = "the interval does not cover what changed on the machine in between"

@@ -7,8 +7,10 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.quality import is_foreign
-from workbench.frames import (
-    PACED_RANKS,
+from workbench.frames import PACED_RANKS
+from workbench.options import RUNTIMES
+from workbench.records.runs import Experiment, Export, Phase, PlannedProgram, RunRecord
+from workbench.wording import (
     format_figure,
     format_ms,
     format_range,
@@ -17,8 +19,6 @@ from workbench.frames import (
     format_time,
     plural,
 )
-from workbench.options import RUNTIMES
-from workbench.records.runs import Experiment, Export, Phase, PlannedProgram, RunRecord
 
 #: What a gain was concluded from.
 _BASES = {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from workbench import frames, plugin
+from workbench import frames, plugin, wording
 from workbench.analysis import (
     dtypes,
     layers,
@@ -203,7 +203,7 @@ class Measurement:
         if first["share"] - second["share"] <= np.nan_to_num(self.share_error):
             names.append(self.name_category(second["category"]))
             shares.append(second["share"])
-        return " or ".join(names), " or ".join(map(frames.format_share, shares))
+        return " or ".join(names), " or ".join(map(wording.format_share, shares))
 
     @property
     def tracer_excess(self) -> float:
@@ -237,7 +237,7 @@ class Measurement:
     def label(self) -> str:
         """The experiment, with the threads where the run has several counts."""
         several = len(self.run.record.plan.threads) > 1
-        return f"{self.name}, {frames.plural(self.threads, 'thread')}" if several else self.name
+        return f"{self.name}, {wording.plural(self.threads, 'thread')}" if several else self.name
 
     @cached_property
     def sessions(self) -> tuple[Session, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench import frames
+from workbench import frames, wording
 from workbench.analysis.compare import MARGIN, speedup_of_restarts
 from workbench.analysis.dataflow import POINTWISE, Dataflow, FlowStep, TensorId
 from workbench.analysis.statistics import half_width
@@ -96,13 +96,13 @@ def check_starts(starts: Sequence[Start], subject: str) -> Iterator[tuple[str, s
     remedy = "stop other programs, and measure again with --processes "
     remedy += "5" if len(warm) < 5 else str(2 * len(warm))
     if len(cold) and len(warm) and cold.mean() < warm.mean():
-        times = " against ".join(frames.format_range(cold.mean(), warm.mean()))
+        times = " against ".join(wording.format_range(cold.mean(), warm.mean()))
         text = f"faster from disk than from memory, {times}: the cold one is not stated; {remedy}"
         yield f"first output of {subject}", "note", text
     for name, times in (("first output", warm), ("cold first output", cold)):
         half = float(half_width(times.to_numpy())) if len(times) > 1 else 0.0
         if half > times.mean():
-            mean = frames.format_ms(times.mean())
+            mean = wording.format_ms(times.mean())
             text = f"{mean}, of {len(times)} starts that scatter too much for an interval"
             yield f"{name} of {subject}", "note", f"{text}; {remedy}"
 

@@ -14,7 +14,6 @@ from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.analysis.sweeps import find_control
 from workbench.errors import WorkbenchError
-from workbench.frames import format_share, plural
 from workbench.options import MeasureOptions
 from workbench.progress import SO_FAR
 from workbench.records.runs import RunRecord
@@ -24,6 +23,7 @@ from workbench.run.allocation import (
     count_measured,
     project_restarts,
 )
+from workbench.wording import format_share, plural
 
 #: More restarts than this are not suggested.
 MOST_RESTARTS = 200

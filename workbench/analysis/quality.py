@@ -16,9 +16,10 @@ from workbench.analysis.statistics import (
     pick_timed,
     restart_latencies,
 )
-from workbench.frames import EMULATED, QUALITY, SOURCE, check, format_share, plural
+from workbench.frames import EMULATED, QUALITY, SOURCE, check
 from workbench.records.pairing import BY_ORDER
 from workbench.records.runs import Agreement, Export, Proof, RunRecord, Session
+from workbench.wording import format_share, plural
 
 GRADES = "ABCD"
 #: A tracer that costs more than this moves the shares it measures.

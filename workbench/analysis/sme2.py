@@ -18,9 +18,10 @@ from workbench.analysis.xnnpack.operators import predict_operators
 from workbench.errors import StoreError
 from workbench.export.layers import resize
 from workbench.export.program import Program
-from workbench.frames import SME2, check, format_share
+from workbench.frames import SME2, check
 from workbench.records.layers import Layers, XNode, XValue
 from workbench.upstream import TESTED, describe_version
+from workbench.wording import format_share
 
 #: Kernels of matrix products by the types of activations and weights, of one row and of several:
 #: without SME2 on an Armv8.6 core (i8mm, dot products, fp16), and with it. Executed under QEMU with

@@ -16,8 +16,9 @@ from workbench.analysis.statistics import (
     pick_timed,
     restart_latencies,
 )
-from workbench.frames import LADDER, SCALING, SIZE_FITS, check, plural
+from workbench.frames import LADDER, SCALING, SIZE_FITS, check
 from workbench.records.runs import LADDER_TOGGLE, Phase, Plan, RunRecord
+from workbench.wording import plural
 
 
 def experiments_by_phase(plan: Plan) -> list[list[str]]:

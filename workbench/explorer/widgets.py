@@ -16,11 +16,11 @@ from workbench.analysis.run import Measurement
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import WorkbenchError
 from workbench.explorer.page import Selector, explore
-from workbench.frames import plural
 from workbench.plots.style import distinguish
 from workbench.plots.tables import Table, VStack, show_aligned, show_note
 from workbench.progress import is_interactive
 from workbench.store import find_nearby, find_runs
+from workbench.wording import plural
 
 NOTHING = show_note("There is nothing to pick from.")
 

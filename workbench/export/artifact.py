@@ -25,7 +25,6 @@ from workbench.export.make import Subject, make_program
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
 from workbench.export.rewriter import find_rewriter
-from workbench.frames import format_size, plural
 from workbench.models.registry import check_name
 from workbench.models.sources import hash_contents, list_python_files
 from workbench.options import (
@@ -40,6 +39,7 @@ from workbench.options import (
 from workbench.process import silence
 from workbench.progress import show_progress
 from workbench.records.runs import Export, Tensor, Undelegated
+from workbench.wording import format_size, plural
 
 if TYPE_CHECKING:  # these import PyTorch
     import torch

@@ -15,11 +15,11 @@ from workbench import store
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.bundled import unpack
 from workbench.export.layers import describe_pte
-from workbench.frames import format_size
 from workbench.options import RUNTIMES
 from workbench.records.layers import Layers
 from workbench.records.runs import Export, Tensor
 from workbench.upstream import tree_flatten, tree_map_tensors, tree_unflatten
+from workbench.wording import format_size
 
 if TYPE_CHECKING:
     import torch

@@ -13,10 +13,10 @@ from workbench.analysis.operators import drop_overhead, label_operator, label_op
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.errors import unknown_name
-from workbench.frames import format_share, plural
 from workbench.plots import style
 from workbench.plots.style import Chart, draws
 from workbench.plots.tables import Table, show_note
+from workbench.wording import format_share, plural
 
 NO_LAYERS = "Layers unknown: the program has no layer sidecar, or one without layers."
 NO_ROOFLINE = (

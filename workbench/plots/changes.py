@@ -11,10 +11,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from workbench.analysis.run import Comparison
 from workbench.analysis.what_if import bottleneck_shift
-from workbench.frames import decimals_of, format_number, format_share
 from workbench.plots import style
 from workbench.plots.breakdown import name_sides
 from workbench.plots.style import Chart, draws
+from workbench.wording import decimals_of, format_number, format_share
 
 
 @draws(Comparison, pd.DataFrame)

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 
 from workbench.analysis.run import Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed
-from workbench.frames import plural
 from workbench.plots import style
 from workbench.plots.style import Chart, draws
+from workbench.wording import plural
 
 _CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
 

@@ -24,9 +24,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import UsageError
-from workbench.frames import EMULATED, MISSING, format_figure, is_emulated
+from workbench.frames import EMULATED, is_emulated
 from workbench.plots.tables import COLORS, to_markdown
 from workbench.records.runs import Export
+from workbench.wording import MISSING, format_figure
 
 UNSPLIT_COLOR = "#D4D4D4"  #: For what belongs to no single category.
 #: For experiments and samples of them; from Paul Tol's muted palette, apart from the categories'.

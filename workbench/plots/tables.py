@@ -9,16 +9,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from workbench.errors import printable, unknown_name
-from workbench.frames import (
-    EMULATED,
-    FRAMES,
+from workbench.frames import EMULATED, FRAMES, PROJECTED, is_emulated
+from workbench.wording import (
     MISSING,
-    PROJECTED,
     format_figure,
     format_number,
     format_range,
     format_share,
-    is_emulated,
     shorten_source,
 )
 

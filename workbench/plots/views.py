@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from workbench import frames, plugin
+from workbench import frames, plugin, wording
 from workbench.analysis import sme2
 from workbench.analysis.compare import FALSE_DISCOVERIES, explain_outcomes
 from workbench.analysis.compare_runs import name_runs
@@ -181,7 +181,7 @@ def _verdicts(source: Run | Comparison, top: int) -> Iterator[Part]:
 
 def _of_latency(m: Measurement) -> str:
     """The whole of which a table has the parts: ``, of 1.75 ms``."""
-    return "" if m.emulated else f", of {frames.format_ms(m.latency_ms)}"
+    return "" if m.emulated else f", of {wording.format_ms(m.latency_ms)}"
 
 
 def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
@@ -216,7 +216,7 @@ def _operators(m: Measurement, top: int) -> Iterator[Part]:
     caption = f"By type of operator{_of_latency(m)}"
     yield show_table(_add_up(operators, []), top=top, caption=caption)
     if not m.emulated:
-        time, share = frames.format_ms(around["mean_ms"]), frames.format_share(around["share"])
+        time, share = wording.format_ms(around["mean_ms"]), wording.format_share(around["share"])
         yield f"Not in this list: {time} ({share}) of overhead, in calls and in the runtime."
     if "module" in operators:
         layers = operators.assign(layer=operators["module"].map(name_layer))
@@ -284,7 +284,7 @@ def count_outcomes(parts: pd.DataFrame, what: str) -> str:
     inconclusive = parts["outcome"] == "inconclusive"
     least = parts.loc[inconclusive, "detectable"].median()
     if inconclusive.any() and ms.sum() > 0:
-        rest = frames.format_share(ms[inconclusive].sum() / ms.sum())
+        rest = wording.format_share(ms[inconclusive].sum() / ms.sum())
         text += f" The inconclusive {what} take {rest} of the time"
         if math.isfinite(least):
             text += f"; for half of them, only a change above {100 * least:.0f} % was detectable"
@@ -340,7 +340,7 @@ def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterato
         named = {"": source.sme2}
     for name, table in named.items():
         text = sme2.describe_kernels(table)
-        yield f"{name}: {text}." if name else f"{frames.begin_sentence(text)}."
+        yield f"{name}: {text}." if name else f"{wording.begin_sentence(text)}."
         yield show_table(sme2.group_kernels(table), top=top, caption="By type of operator")
         columns = ["module", "operator", "shapes", "m", "n", "k", "kernel_off", "kernel_on"]
         products = table[table["m"].notna()].sort_values("flops", ascending=False, kind="stable")
@@ -375,7 +375,7 @@ def _isa_levels(run: Run) -> Iterator[Part]:
         yield plot_speedups(steps.assign(name=steps["level"]))
         yield show_table(
             levels.drop(columns=["threads"]).assign(code=_codes_of(run, levels)),
-            caption=f"{frames.plural(threads, 'thread')}; speedup: over the level below; "
+            caption=f"{wording.plural(threads, 'thread')}; speedup: over the level below; "
             "total: over the lowest; 95 % intervals",
         )
     portable = run.ledger.loc[run.ledger["kind"] == "portable", "duration_ns"].sum()
@@ -410,7 +410,7 @@ def _code(ab: Comparison, top: int) -> Iterator[Part]:
     table["share"] = [proof.vanished, proof.appeared]
     caption = (
         f"{proof.outcome}; share: samples in functions that the other side did not run; "
-        f"{frames.format_share(proof.noticed, 1)} was detectable"
+        f"{wording.format_share(proof.noticed, 1)} was detectable"
     )
     yield show_table(frames.mark_emulated(table) if ab.emulated else table, caption=caption)
 
@@ -418,7 +418,7 @@ def _code(ab: Comparison, top: int) -> Iterator[Part]:
 def _list_classes(shares: dict[str, float]) -> str:
     """The two most frequent classes of machine code, with their share of the samples."""
     return ", ".join(
-        f"{frames.format_share(share)} {code}" for code, share in [*shares.items()][:2]
+        f"{wording.format_share(share)} {code}" for code, share in [*shares.items()][:2]
     )
 
 
@@ -475,7 +475,7 @@ def _rules(run: Run, top: int) -> Iterator[Part]:
 
 def _quality(run: Run, top: int) -> Iterator[Part]:
     """The grade of a measurement in a sentence, and every criterion."""
-    yield f"{frames.begin_sentence(summarize_quality(run.quality))}."
+    yield f"{wording.begin_sentence(summarize_quality(run.quality))}."
     yield show_table(run.quality)
 
 
@@ -521,8 +521,8 @@ def _show_finding(row: dict[str, Any]) -> Table:
     title = " ".join(str(row["title"]).split())
     gain, action, hint = describe_gain(row), str(row["action"]), str(row["hint"])
     heading, place = str(row["heading"]), describe_place(row)
-    place = f"{frames.begin_sentence(place)}. " if place else ""
-    page = f"<strong>{to_html(frames.begin_sentence(title))}.</strong> "
+    place = f"{wording.begin_sentence(place)}. " if place else ""
+    page = f"<strong>{to_html(wording.begin_sentence(title))}.</strong> "
     page += f"<p>{to_html(place)}Gain: {to_html(gain)}.</p><p>To do: {to_html(action)}.</p>"
     code, lines = f"<pre><code>{html.escape(hint)}</code></pre>", hint.count("\n") + 1
     fold = f"<details><summary>{lines} lines of code</summary>{code}</details>"

@@ -13,10 +13,11 @@ from workbench.analysis.ledger import build_ledger, closed_runs
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Run
 from workbench.errors import UsageError, WorkbenchError, printable
-from workbench.frames import WRONG, format_range, plural
+from workbench.frames import WRONG
 from workbench.plots.tables import show_aligned, show_note, show_table
 from workbench.records.documents import METRICS
 from workbench.records.runs import SCHEMA_VERSION
+from workbench.wording import format_range, plural
 
 MOST_ROWS = 50  #: Rows of a gate's table.
 #: Where a program lies in ``out_<model>``, from the run's folder.

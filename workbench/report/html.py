@@ -15,8 +15,8 @@ import mistune
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from workbench.errors import printable
-from workbench.frames import format_figure, plural
 from workbench.plots.tables import Table, to_markdown
+from workbench.wording import format_figure, plural
 
 
 @dataclass(frozen=True)

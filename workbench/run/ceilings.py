@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import RunnerError, StoreError, UsageError
-from workbench.frames import EMULATED, plural
+from workbench.frames import EMULATED
 from workbench.options import Progress, silent
 from workbench.records.codec import parse_json, structure, to_json
 from workbench.records.runs import Ceilings, Probe, RunRecord
@@ -30,6 +30,7 @@ from workbench.store import (
     sha256_of,
     write_changed,
 )
+from workbench.wording import plural
 
 #: Made by ``tests/record_programs.py``; in a checkout, ``workbench/data`` is a link.
 SHIPPED = Path(__file__).parents[1] / "data" / "programs.zip"

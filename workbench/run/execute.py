@@ -8,7 +8,6 @@ from pathlib import Path
 
 from workbench.errors import TargetError, WorkbenchError
 from workbench.export.program import Program
-from workbench.frames import plural
 from workbench.models.sources import reason
 from workbench.options import Progress, silent
 from workbench.records.runs import (
@@ -26,6 +25,7 @@ from workbench.run.runner import Runner
 from workbench.run.start import PACKED
 from workbench.run.steps import time_step
 from workbench.run.tensor_files import locate_inputs
+from workbench.wording import plural
 
 #: Of a run, from which on it says how long it will take, in seconds.
 WORTH_SAYING_S = 10.0

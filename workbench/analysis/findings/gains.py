@@ -11,7 +11,7 @@ from workbench.analysis import quality
 from workbench.analysis.dataflow import FlowStep, instruction_of
 from workbench.analysis.run import Measurement
 from workbench.analysis.statistics import blocks_of, half_width
-from workbench.frames import shorten_source
+from workbench.wording import shorten_source
 
 #: Fraction of the attainable rate that an XNNPACK operator reaches: worst, typical, best.
 EFFICIENCY = (0.2, 0.5, 1.0)

@@ -14,10 +14,10 @@ from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
 from workbench.analysis.memory import activation_bytes
 from workbench.analysis.run import Measurement
-from workbench.frames import format_size, plural
 from workbench.records.layers import Value
 from workbench.records.runs import Rewrite
 from workbench.remedies import NEAREST, NO_REMEDY, REMEDIES, find_nearest
+from workbench.wording import format_size, plural
 
 #: What to do, and the same in code.
 Advice = tuple[str, str]

@@ -17,7 +17,6 @@ from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Comparison, Measurement
 from workbench.export.precision import PRECISIONS
-from workbench.frames import format_ms, format_range, format_size, plural
 from workbench.records.layers import Value
 from workbench.records.runs import (
     LADDER_TOGGLE,
@@ -26,6 +25,7 @@ from workbench.records.runs import (
     list_differences,
     same_model,
 )
+from workbench.wording import format_ms, format_range, format_size, plural
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from workbench.cli.options import PATH, Output, call, command, say
-from workbench.frames import plural
 from workbench.progress import show_progress
+from workbench.wording import plural
 
 
 @command()

@@ -19,7 +19,6 @@ from typing import IO
 
 from workbench.errors import RunnerError, TargetError, WorkbenchError
 from workbench.export.program import Program
-from workbench.frames import plural
 from workbench.options import Progress, silent
 from workbench.records.runs import TRACED_CLOCK, Experiment, Plan, Session
 from workbench.run.locks import runner_options
@@ -28,6 +27,7 @@ from workbench.run.runner import Runner
 from workbench.run.steps import interleave
 from workbench.run.targets.host import HOST, Host
 from workbench.store import sha256_of, trace_path
+from workbench.wording import plural
 
 _log = logging.getLogger(__name__)
 

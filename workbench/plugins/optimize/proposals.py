@@ -14,7 +14,6 @@ import pandas as pd
 from workbench.analysis.layers import THE_MODEL
 from workbench.analysis.run import Measurement
 from workbench.export.precision import PRECISIONS
-from workbench.frames import plural
 from workbench.options import (
     QUANTISER_REWRITES,
     REWRITES,
@@ -23,6 +22,7 @@ from workbench.options import (
     dtype_of_module,
 )
 from workbench.plugins.optimize.records import Variant, VariantGain
+from workbench.wording import plural
 
 if TYPE_CHECKING:
     from workbench.models.loader import LoadedModel

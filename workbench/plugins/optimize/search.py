@@ -21,7 +21,7 @@ from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, identify_export, versions
 from workbench.export.program import Program, open_program
-from workbench.frames import WRONG, format_ms, format_size
+from workbench.frames import WRONG
 from workbench.models.registry import parse_name
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.plugins.optimize import proposals as propose
@@ -37,6 +37,7 @@ from workbench.records.runs import Export, contrast_models
 from workbench.run.locks import lock_folder, share_machine
 from workbench.run.targets import open_target
 from workbench.store import atomic_write, default_root, save_recipe
+from workbench.wording import format_ms, format_size
 from workbench.workflow import list_subjects, measure
 
 if TYPE_CHECKING:  # these import PyTorch

@@ -19,7 +19,7 @@ from workbench.analysis.dataflow import instruction_of
 from workbench.analysis.roofline import dtype_of
 from workbench.analysis.run import Measurement, Run
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.frames import PROJECTED, check, format_ms
+from workbench.frames import PROJECTED, check
 from workbench.plots.style import convert
 from workbench.plugins.project import published
 from workbench.plugins.project.explorer import Projection, sum_projection
@@ -28,6 +28,7 @@ from workbench.plugins.project.published import ENDS, PROFILES, Z90
 from workbench.records.runs import SCHEMA_VERSION
 from workbench.run.ceilings import device_of
 from workbench.store import cache_folder, load_record
+from workbench.wording import format_ms
 
 #: Sizes are weighted by a normal distribution of their distance, in powers of two.
 _NEAR = 1.0

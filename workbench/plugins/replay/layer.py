@@ -15,11 +15,11 @@ from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement, Run
 from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import export_model
-from workbench.frames import format_range
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.records.runs import LADDER_TOGGLE
 from workbench.run.ceilings import trusted_target
 from workbench.store import safe_name
+from workbench.wording import format_range
 from workbench.workflow import measure
 
 if TYPE_CHECKING:  # these import PyTorch
