@@ -5,17 +5,17 @@ import functools
 import html
 import io
 import math
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import pandas as pd
 from IPython.display import display
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation, Text
@@ -25,7 +25,7 @@ from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import UsageError
 from workbench.frames import EMULATED, is_emulated
-from workbench.plots.tables import COLORS, to_markdown
+from workbench.plots.tables import COLORS, pick_ink, to_markdown
 from workbench.records.runs import Export
 from workbench.wording import MISSING, format_figure
 
@@ -38,6 +38,13 @@ INK = "#222222"
 FAINT = "#6B6B6B"
 LINE = "#9A9A9A"
 HIGHLIGHT = "#C8401F"
+
+#: The greys of figures, and what takes their place on a dark page.
+_DARK = {
+    "#ffffff": "#12161c", INK: "#e4e9ef", FAINT: "#a5b0bd", LINE: "#7d8896", PLAIN: "#aab4c0",
+    "#bbbbbb": "#566270", "#e6e6e6": "#2a323c", "#eeeeee": "#232a33", "#e4e4e4": "#39424d",
+}  # fmt: skip
+FIGURES = "WORKBENCH_FIGURES"  #: Environment variable: with `svg`, notebooks get vector graphics.
 
 WIDTH = 9.0  #: Inches: the width of a notebook and of a report page.
 _DPI = 110
@@ -80,6 +87,19 @@ class Chart(Figure):
         self.savefig(file, format="png", dpi=2 * _DPI, pil_kwargs={"compress_level": 3})
         return file.getvalue()
 
+    def to_svg(self) -> str:
+        """The figure as SVG, whose greys turn where the page is dark."""
+        file = io.StringIO()
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": self.alt_text[:40]}):
+            self.savefig(file, format="svg", metadata={"Date": None})
+        rules = "".join(
+            f'[style*="{what}: {grey.lower()}"]{{{what}:{dark} !important}}'
+            for grey, dark in _DARK.items()
+            for what in ("fill", "stroke")
+        )
+        style = f"<style>@media (prefers-color-scheme: dark) {{{rules}}}</style>"
+        return file.getvalue().replace("</metadata>", f"</metadata>{style}", 1)
+
     def __str__(self) -> str:
         return f"*Figure. {to_markdown(self.alt_text)}*"
 
@@ -90,10 +110,12 @@ class Chart(Figure):
 
     def _ipython_display_(self) -> None:
         # Not _repr_png_: matplotlib's inline backend, once active, would draw it its own way.
+        kind, content = "image/png", self.to_png
+        if os.environ.get(FIGURES) == "svg":
+            kind, content = "image/svg+xml", self.to_svg
         width, height = (round(inches * _DPI) for inches in self.get_size_inches())
-        size = {"image/png": {"width": width, "height": height, "alt": self.alt_text}}
-        data = {"image/png": self.to_png(), "text/plain": repr(self)}
-        display(data, metadata=size, raw=True)
+        size = {kind: {"width": width, "height": height, "alt": self.alt_text}}
+        display({kind: content(), "text/plain": repr(self)}, metadata=size, raw=True)
 
 
 def _describe_rows(axis: Axes, first: Axes) -> list[str]:
@@ -194,9 +216,8 @@ def write_beside(axis: Axes, row: float, text: str, points: int = 8, **look: Any
 
 def write_inside(axis: Axes, x: float, row: float, text: str, color: str) -> None:
     """Write in the middle of a box of a colour, in white or dark ink."""
-    luminance = np.dot(to_rgb(color), (0.299, 0.587, 0.114))
     axis.text(x, row, text, ha="center", va="center", fontsize=8, linespacing=1.2,
-              color="white" if luminance < 0.52 else INK)  # fmt: skip
+              color=pick_ink(color))  # fmt: skip
 
 
 def write_ms(ms: float) -> str:

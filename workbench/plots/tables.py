@@ -19,14 +19,14 @@ from workbench.wording import (
     shorten_source,
 )
 
-#: Of categories alone. The palette of Okabe and Ito, which colour-blind readers can tell apart;
-#: the two categories that multiply matrices, which SME2 speeds up, are both blue.
+#: Of categories alone. Each has another lightness, so that they differ in grey print and for
+#: colour-blind readers; the two that multiply matrices, which SME2 speeds up, are both blue.
 COLORS = {
-    "Convolution": "#0072B2",
-    "GEMM": "#56B4E9",
-    "Data Movement": "#E69F00",
-    "Elementwise": "#009E73",
-    "Other": "#8A8A8A",
+    "Convolution": "#00639E",
+    "GEMM": "#4AA6DC",
+    "Data Movement": "#F2B134",
+    "Elementwise": "#008F61",
+    "Other": "#E6D3E6",
 }
 _SHARES = {
     "share", "baseline_share", "candidate_share", "roof_share", "spread", "share_before",
@@ -121,8 +121,25 @@ def show_note(*lines: str, leads: bool = False) -> Table:
 
 
 def to_html(text: str) -> str:
-    """Text as HTML: code in backticks is set as code, and all else is text."""
-    return re.sub(r"`+([^`]+)`+", r"<code>\1</code>", html.escape(text))
+    """Text as HTML: code in backticks is set as code, and all else is text, with its arrows."""
+    parts = re.split(r"`+([^`]+)`+", text)
+    parts[::2] = [html.escape(typeset(part)) for part in parts[::2]]
+    parts[1::2] = [f"<code>{html.escape(code)}</code>" for code in parts[1::2]]
+    return "".join(parts)
+
+
+def typeset(text: str) -> str:
+    """The text with arrows, and an en dash between two decimals, in place of hyphens."""
+    text = re.sub(r"(?<=\s)->(?=\s)", "\N{RIGHTWARDS ARROW}", text)
+    return re.sub(r"(\d\.\d+)-(?=\d+\.\d)", "\\1\N{EN DASH}", text)
+
+
+def pick_ink(color: str) -> str:
+    """Dark or white ink, whichever has more contrast with a colour."""
+    levels = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in levels]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#16191d" if luminance > 0.179 else "#ffffff"
 
 
 def to_markdown(text: str, pipes: bool = True) -> str:

@@ -11,8 +11,7 @@ import pandas as pd
 from workbench import frames, plugin, wording
 from workbench.analysis import sme2
 from workbench.analysis.compare import FALSE_DISCOVERIES, explain_outcomes
-from workbench.analysis.compare_runs import name_runs
-from workbench.analysis.describe import NO_PROGRAM, describe_gain, describe_latency, describe_place
+from workbench.analysis.describe import NO_PROGRAM, describe_gain, describe_place
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.exports import compare_exports, list_partition
 from workbench.analysis.findings import commands
@@ -27,6 +26,7 @@ from workbench.errors import unknown_name
 from workbench.export.program import Program
 from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
 from workbench.plots.changes import plot_speedups
+from workbench.plots.overview import show_overview, show_verdicts
 from workbench.plots.style import Chart, convert
 from workbench.plots.tables import (
     Table,
@@ -41,8 +41,8 @@ from workbench.plots.tables import (
 from workbench.records.runs import Export
 from workbench.upstream import installed_versions
 
-#: Rows of a table, findings of a list, how many of these are cards, and verdicts before a fold.
-TOP, TOP_FINDINGS, TOP_CARDS, TOP_VERDICTS = 12, 8, 3, 3
+#: Rows of a table, findings of a list, and how many of these are cards.
+TOP, TOP_FINDINGS, TOP_CARDS = 12, 8, 3
 _CARDS = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:12px;padding:0"
 _CARD = "list-style:none;border:1px solid #8886;border-radius:8px;padding:12px 16px;min-width:0;"
 _CARD += "overflow-wrap:anywhere"
@@ -150,33 +150,6 @@ def _choose_view(source: Any) -> View:
         if isinstance(source, view.kinds):
             return view
     return VIEWS["verdicts"]
-
-
-def _verdicts(source: Run | Comparison, top: int) -> Iterator[Part]:
-    """What was run, one sentence per comparison, the latencies, and what weakens these figures."""
-    comparisons = source.comparisons if isinstance(source, Run) else (source,)
-    run = source if isinstance(source, Run) else source.run
-    if not run.measurements:
-        yield f"{run.model}: no times, only kernel logs."
-        return
-    texts = [
-        ab.text for ab in sorted(comparisons, key=lambda ab: ab.verdict.outcome != frames.WRONG)
-    ]
-    texts = texts or ["No comparison: the run has no two experiments of one program."]
-    texts, others = texts[:TOP_VERDICTS], texts[TOP_VERDICTS:]
-    sides = [comparisons[0].baseline, comparisons[0].candidate] if comparisons else [run.subject]
-    labels = [m.label for m in sides]
-    if len(set(labels)) < len(labels):  # of two runs
-        labels = name_runs(sides)
-    latencies = zip(labels, (describe_latency(m.statistics) for m in sides), strict=True)
-    times = [] if run.emulated else list(map(": ".join, latencies))
-    facts = " · ".join([*run.facts, f"quality {run.quality['grade'].iloc[0]}"])
-    yield Table(f'<p style="opacity:.8">{to_html(facts)}</p>', to_markdown(facts))
-    caveats = [f"Caveat: {text}." for text in source.caveats]
-    yield show_note(*texts, "; ".join(times), *caveats, leads=True)
-    if others:
-        count = f"{len(others)} more comparison{'s' * (len(others) > 1)}"
-        yield fold_table(count, show_note(*others))
 
 
 def _of_latency(m: Measurement) -> str:
@@ -539,7 +512,8 @@ def _show_finding(row: dict[str, Any]) -> Table:
 
 #: Every view by name.
 VIEWS = {
-    "verdicts": View((Run, Comparison), _verdicts),
+    "verdicts": View((Run, Comparison), show_verdicts),
+    "overview": View((Run, Comparison), show_overview),
     "latencies": View((Run, Measurement), _latencies),
     "partition": View(
         (Export,),

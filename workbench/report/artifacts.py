@@ -45,8 +45,9 @@ def write_explorer(names: dict[str, Any]) -> None:
     run = next((run for run in opened if run.path == path), None) or open_run(path)
     atomic_write(run.output / EXPLORER_HTML, explorer_page(run))
     programs = ", ".join(program.stem for program in run.record.plan.all_programs)
-    title = {"programs": programs, "stem": run.record.plan.stem}
-    display({"application/json": title}, raw=True)
+    title = " and ".join(dict.fromkeys(p.model for p in run.record.plan.all_programs))
+    names = {"programs": programs, "title": title, "stem": run.record.plan.stem}
+    display({"application/json": names}, raw=True)
 
 
 def write_artifacts(run: Run, *, whole: bool = False) -> list[Path]:

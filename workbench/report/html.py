@@ -23,13 +23,15 @@ from workbench.wording import format_figure, plural
 class Section:
     """A heading, text in Markdown, and figures and tables; ``brief`` puts it in the summary.
 
-    Items have a method ``_repr_html_``, and are Markdown as text.
+    Items have a method ``_repr_html_``, and are Markdown as text. A ``folded`` one opens on a click
+    on its heading, and in print.
     """
 
     heading: str
     text: str = ""
     items: list[Any] = field(default_factory=list)
     brief: bool = False
+    folded: bool = False
 
     @property
     def anchor(self) -> str:
@@ -54,8 +56,9 @@ def read_sections(notebook: Mapping[str, Any]) -> list[Section]:
             head, _, text = cell["source"].partition("\n")
             if not head.startswith("#"):
                 head, text = "", cell["source"]
-            brief = "brief" in cell["metadata"].get("tags", [])
-            sections.append(Section(head.lstrip("# "), text.strip(), brief=brief))
+            tags = cell["metadata"].get("tags", [])
+            shown = {name: name in tags for name in ("brief", "folded")}
+            sections.append(Section(head.lstrip("# "), text.strip(), **shown))
         elif cell["cell_type"] == "code":
             optional.add(len(sections) - 1)
             sections[-1].items.extend(filter(None, map(_read_output, cell["outputs"])))
@@ -87,9 +90,13 @@ def _read_output(output: Mapping[str, Any]) -> Table | None:
     return Table(f"<pre>{html.escape(text)}</pre>", markdown) if text else None
 
 
-def render_html(title: str, sections: Sequence[Section]) -> str:
-    """Sections as a self-contained page, with the contents after the first, brief ones."""
-    page = render_page(title, "report/sections.html.j2", sections=list(place_contents(sections)))
+def render_html(title: str, sections: Sequence[Section], files: str = "") -> str:
+    """Sections as a self-contained page, with the contents after the first, brief ones.
+
+    ``files`` are the names of files that the title shortens.
+    """
+    listed = list(place_contents(sections))
+    page = render_page(title, "report/sections.html.j2", sections=listed, files=files)
     anchors = {html.escape(section.heading): section.anchor for section in sections}
 
     def link(cited: re.Match[str]) -> str:

@@ -25,6 +25,7 @@ from workbench import errors, plugin
 from workbench.errors import UsageError, WorkbenchError, printable, unknown_name
 from workbench.options import Progress, silent
 from workbench.parameters import assigned_names
+from workbench.plots.style import FIGURES
 from workbench.report.notebooks import notebooks_dir
 from workbench.store import atomic_write, cache_folder
 
@@ -59,7 +60,12 @@ class Kernel(AsyncKernelManager):
 
     async def _async_start_kernel(self, **options: Any) -> None:
         folder = str(cache_folder() / "ipython")
-        options["env"] = {**os.environ, "IPYTHONDIR": folder, "WORKBENCH_WIDGETS": "0"}
+        options["env"] = {
+            **os.environ,
+            "IPYTHONDIR": folder,
+            "WORKBENCH_WIDGETS": "0",
+            FIGURES: "svg",
+        }
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         await super()._async_start_kernel(**options, **quiet)
 
@@ -279,7 +285,7 @@ def insert_sections(notebook: NotebookNode) -> None:
 def _make_sections() -> Iterator[NotebookNode]:
     for section in plugin.list_sections():
         text = f"## {section.heading}\n\n{section.text}"
-        yield nbformat.v4.new_markdown_cell(text)
+        yield nbformat.v4.new_markdown_cell(text, metadata={"tags": ["folded"]})
         code = f"wb.show(run, {section.view!r})"
         yield nbformat.v4.new_code_cell(code, metadata={"tags": [MAY_FAIL]})
 

@@ -84,6 +84,14 @@ const watch = new ResizeObserver(entries => {
 });
 for (const box of document.querySelectorAll(".output")) watch.observe(box);
 
+// A link to a section opens it; on paper, sections are open.
+function reveal() {
+  const found = document.getElementById(decodeURIComponent(location.hash.slice(1)))?.closest("details");
+  if (found) found.open = true;
+}
+addEventListener("hashchange", reveal);
+document.addEventListener("click", event => event.target.closest("a[href^='#']") && setTimeout(reveal));
+reveal();
 addEventListener("beforeprint", () => {
-  for (const folded of document.querySelectorAll("details")) folded.open = true;
+  for (const folded of document.querySelectorAll("details.section")) folded.open = true;
 });

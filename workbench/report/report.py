@@ -122,12 +122,12 @@ def make_report(
     first, *others = read_sections(executed) or [Section("")]
     href, code = f'href="{store.EXPLORER_HTML}"', f"<code>{store.EXPLORER_HTML}</code>"
     link = Table(f"<a {href}>{EXPLORER_LINK}</a>", f"[{EXPLORER_LINK}]({store.EXPLORER_HTML})")
-    title = f"{names['programs']}: {(notebook and first.heading) or 'where the time goes'}"
+    title = f"{names['title']}: {(notebook and first.heading) or 'where the time goes'}"
     text = first.text if notebook else ""
     sections = [replace(first, heading="", text=text, items=[*first.items, link]), *others]
     brief = render_markdown(title, [section for section in sections if section.brief])
     store.atomic_write(folder / f"{names['stem']}_pipeline_summary.md", brief)
-    html = render_html(title, sections)
+    html = render_html(title, sections, names["programs"])
     return (
         store.atomic_write(folder / store.REPORT_HTML, html.replace(code, f"<a {href}>{code}</a>")),
         store.atomic_write(folder / store.REPORT_MD, render_markdown(title, sections)),

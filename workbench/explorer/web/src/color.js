@@ -1,8 +1,8 @@
 // Colours. Those of categories are for categories alone; faster and slower have their own pair.
 
 export const CATEGORIES = {
-  "Convolution": "#0072B2", "GEMM": "#56B4E9", "Data Movement": "#E69F00",
-  "Elementwise": "#009E73", "Other": "#8A8A8A",
+  "Convolution": "#00639E", "GEMM": "#4AA6DC", "Data Movement": "#F2B134",
+  "Elementwise": "#008F61", "Other": "#E6D3E6",
 };
 const THEMES = {
   light: { ink: "#1b1f24", soft: "#57606a", line: "#d5dae0", panel: "#ffffff", neutral: "#e4e7eb", faded: "#f1f3f5",

@@ -1,0 +1,64 @@
+"""Bars of categories as HTML that needs no script or style sheet: in pages, e-mails and cells."""
+
+import html
+from collections.abc import Mapping
+
+import pandas as pd
+
+from workbench.frames import EMULATED, format_ms, format_share, is_emulated
+from workbench.plots.tables import COLORS, Table, pick_ink, to_html, to_markdown
+
+_LEAST = 0.11  #: Part of a bar that has room for its share on a phone.
+_SEGMENT = "display:inline-block;vertical-align:top;overflow:hidden;text-align:center;color:{};"
+_SEGMENT += "height:1.5em;line-height:1.5em;white-space:nowrap;background-color:{};width:{:.2f}%"
+_CHIP = "display:inline-block;width:.8em;height:.8em;margin-right:.35em;border:1px solid #8888;"
+_CHIP += "background-color:"
+_PRINTED = "print-color-adjust:exact;-webkit-print-color-adjust:exact"
+
+
+def show_bars(sides: Mapping[str, pd.DataFrame], notes: Mapping[str, str] = {}) -> Table:
+    """A bar for each frame with ``category`` and ``mean_ms``, as long as its sum, and a legend.
+
+    ``notes`` are written after the names of the sides, in place of the sum.
+    """
+    times = {name: frame.set_index("category")["mean_ms"] for name, frame in sides.items()}
+    longest = max((float(part.sum()) for part in times.values()), default=0.0)
+    page, lines = "", []
+    emulated = any(map(is_emulated, sides.values()))
+    for name, part in times.items():
+        whole = float(part.sum()) or 1.0
+        note = notes.get(name, EMULATED if emulated else format_ms(whole))
+        page += f"<div><strong>{to_html(name)}</strong> {to_html(note)}</div>"
+        page += draw_bar(part / whole, whole / longest if longest else 1.0)
+        listed = (f"{name} {format_share(ms / whole)}" for name, ms in part.items() if ms > 0)
+        lines.append(f"- {to_markdown(name)}: {to_markdown(note)}; {', '.join(listed)}")
+    return Table(f"{page}{_draw_legend(times)}", "\n".join(lines))
+
+
+def draw_bar(shares: Mapping[str, float], scale: float = 1.0) -> str:
+    """One bar of shares, ``scale`` of the width that there is, as HTML; its text lists them."""
+    parts = {name: share for name, share in shares.items() if share and share > 0}
+    text = ", ".join(f"{name} {format_share(share)}" for name, share in parts.items())
+    segments = ""
+    for name, share in parts.items():
+        color, part = COLORS.get(name, COLORS["Other"]), format_share(share)
+        label = part if share * scale >= _LEAST else "&nbsp;"
+        style = _SEGMENT.format(pick_ink(color), color, 100 * share * scale)
+        title = html.escape(f"{name} {part}", quote=True)
+        segments += f'<span style="{style}" title="{title}">{label}</span>'
+    style = f"white-space:nowrap;margin:.1em 0 .5em;font-size:.85em;{_PRINTED}"
+    return f'<div role="img" aria-label="{html.escape(text)}" style="{style}">{segments}</div>'
+
+
+def _draw_legend(times: Mapping[str, pd.Series]) -> str:
+    """A chip of each category with its shares of the sides."""
+    chips = ""
+    for category, color in COLORS.items():
+        shares = [part.get(category, 0.0) / (part.sum() or 1.0) for part in times.values()]
+        if not any(shares):
+            continue
+        written = [format_share(share).removesuffix(" %") for share in shares]
+        text = f"{category} {' → '.join(written)} %"
+        chips += f'<span style="display:inline-block;margin-right:1.1em"><span style="{_CHIP}'
+        chips += f'{color};{_PRINTED}"></span>{html.escape(text)}</span>'
+    return f'<div style="font-size:.9em;margin-bottom:.6em">{chips}</div>'

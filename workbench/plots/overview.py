@@ -1,0 +1,102 @@
+"""The answer of a run or a comparison on one screen: verdict, bars, findings, next step."""
+
+import html
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from workbench import frames
+from workbench.analysis.compare_runs import name_runs
+from workbench.analysis.describe import describe_gain, describe_latency
+from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.plots.bars import show_bars
+from workbench.plots.tables import Table, fold_table, join_tables, show_note, to_html, to_markdown
+
+#: Verdicts before a fold, findings of an overview, and letters of the line above folded caveats.
+TOP_VERDICTS, TOP_FINDINGS, _LINE = 3, 3, 96
+_ITEMS = '<ol class="lead" style="margin:.2em 0 .5em;padding-left:1.6em">'
+
+
+def show_verdicts(source: Run | Comparison, top: int = 0) -> Iterator[str | Table]:
+    """What was run, a sentence per comparison, bars of both sides, and what weakens them."""
+    run = source if isinstance(source, Run) else source.run
+    if not run.measurements:
+        yield f"{run.model}: no times, only kernel logs."
+        return
+    facts = " · ".join([*run.facts, _describe_grade(run)])
+    yield Table(f'<p style="opacity:.8">{to_html(facts)}</p>', to_markdown(facts))
+    yield from _answer(source)
+    yield from _fold_caveats(source.caveats)
+
+
+def show_overview(source: Run | Comparison, top: int = TOP_FINDINGS) -> Iterator[str | Table]:
+    """The verdicts, and the best findings with their gains and the next step."""
+    parts = list(show_verdicts(source))
+    if len(parts) == 1:
+        yield from parts
+        return
+    facts, *answer = parts
+    *answer, caveats = answer if source.caveats else [*answer, Table("", "")]
+    measurement = source.subject if isinstance(source, Run) else source.candidate
+    findings = source.findings if isinstance(source, Run) else measurement.findings
+    yield from (facts, *answer, list_findings(findings, TOP_FINDINGS), caveats)
+
+
+def _describe_grade(run: Run) -> str:
+    return f"quality {run.quality['grade'].iloc[0]} (A is best, D worst)"
+
+
+def _answer(source: Run | Comparison) -> Iterator[Table]:
+    comparisons = source.comparisons if isinstance(source, Run) else (source,)
+    texts = [
+        ab.text for ab in sorted(comparisons, key=lambda ab: ab.verdict.outcome != frames.WRONG)
+    ]
+    texts = texts or ["No comparison: the run has no two experiments of one program."]
+    subject = source.subject if isinstance(source, Run) else source.candidate
+    sides = [comparisons[0].baseline, comparisons[0].candidate] if comparisons else [subject]
+    yield show_note(*texts[:TOP_VERDICTS], leads=True)
+    yield _draw_sides(sides)
+    if others := texts[TOP_VERDICTS:]:
+        count = f"{len(others)} more comparison{'s' * (len(others) > 1)}"
+        yield fold_table(count, show_note(*others))
+
+
+def _draw_sides(sides: Sequence[Measurement]) -> Table:
+    """The bar of each side under its latency; the latencies alone where nothing was traced."""
+    labels = [m.label for m in sides]
+    if len(set(labels)) < len(labels):  # of two runs
+        labels = name_runs(sides)
+    named = dict(zip(labels, sides, strict=True))
+    times = {name: describe_latency(m.statistics) for name, m in named.items() if not m.emulated}
+    if any(not m.sessions for m in sides):
+        return show_note("; ".join(map(": ".join, times.items())))
+    return show_bars({name: m.categories for name, m in named.items()}, times)
+
+
+def list_findings(findings: pd.DataFrame, top: int) -> Table:
+    """The best findings in a line each with their gain, and what to do about the first."""
+    if findings.empty:
+        return show_note("No findings: no rule found a gain of 1 % or more.")
+    items, lines = "", []
+    for row in findings.head(top).to_dict("records"):
+        title = frames.begin_sentence(" ".join(str(row["title"]).split()))
+        gain = describe_gain(row).partition(", between")[0].partition(";")[0]
+        items += f"<li>{to_html(title)}. <strong>Gain: {to_html(gain)}</strong></li>"
+        lines.append(f"{len(lines) + 1}. {to_markdown(title)}. Gain: {to_markdown(gain)}")
+    first = findings.iloc[0]
+    hint = str(first["hint"]).strip()
+    page = f'<p class="next"><strong>Next step:</strong> {to_html(str(first["action"]))}'
+    lines.append(f"\n**Next step:** {to_markdown(str(first['action']))}")
+    if hint and "\n" not in hint:
+        page += f": <code>{html.escape(hint)}</code>"
+        lines[-1] += f": `` {hint.replace('`', chr(39))} ``"
+    return Table(f"{_ITEMS}{items}</ol>{page}</p>", "\n".join(lines))
+
+
+def _fold_caveats(caveats: Sequence[str]) -> Iterator[Table]:
+    """One line that opens; Markdown has all of them."""
+    if caveats:
+        heads = "; ".join(text.partition(": ")[0] for text in caveats)
+        heads = heads if len(heads) <= _LINE else f"{heads[: _LINE - 1].rstrip()}…"
+        listed = join_tables(show_note(*(f"Caveat: {text}." for text in caveats)))
+        yield fold_table(f"{frames.plural(len(caveats), 'caveat')}: {heads}", listed)
