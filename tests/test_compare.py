@@ -223,7 +223,7 @@ def verdict(measured):
 
 def test_a_verdict_from_measurements(measured):
     start, _, bottleneck = measured.text.partition(", bottleneck ")
-    assert start.startswith("net: ") and "x faster with avx512 (95 % CI 7." in start
+    assert start.startswith("net: ") and "x faster with avx512 (95 % interval 7." in start
     assert bottleneck == "Convolution 63 % -> Data Movement 38 %"
 
 
@@ -236,7 +236,7 @@ def test_an_a_a_run_names_no_speedup(verdict):
 
 
 def test_an_inconclusive_verdict_tells_why(verdict):
-    assert "noise floor 1.3 %" in verdict("inconclusive", 1.1, 0.9, 1.3)
+    assert "equal experiments differ by 1.3 %" in verdict("inconclusive", 1.1, 0.9, 1.3)
     line = verdict("inconclusive", 1.1, math.nan, math.nan)
     assert "no interval: needs two or more process restarts" in line
     line = verdict("inconclusive", 1.5, 0.5, 4.0, floor=2.9)
@@ -246,9 +246,9 @@ def test_an_inconclusive_verdict_tells_why(verdict):
 @pytest.mark.parametrize(
     ("outcome", "low", "high", "text"),
     [
-        ("slower", 0.48, 0.52, "2.00x slower with avx512 (95 % CI 1.92-2.08)"),
-        ("faster", 1.5, 2.5, "1.94x faster with avx512 (95 % CI 1.50-2.50)"),
-        ("faster", 10, 30, "17.32x faster with avx512 (95 % CI 10.00-30.00)"),
+        ("slower", 0.48, 0.52, "2.00x slower with avx512 (95 % interval 1.92-2.08)"),
+        ("faster", 1.5, 2.5, "1.94x faster with avx512 (95 % interval 1.50-2.50)"),
+        ("faster", 10, 30, "17.32x faster with avx512 (95 % interval 10.00-30.00)"),
     ],
 )
 def test_speedups_have_two_decimals_and_factors_are_above_one(verdict, outcome, low, high, text):

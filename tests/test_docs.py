@@ -109,9 +109,11 @@ def test_the_example_that_readme_leads_with_is_one_in_which_the_bottleneck_moves
         for when in ("before", "after")
     }
     text = " ".join((ROOT / "README.md").read_text().split())
-    speedup, interval = re.search(r"([\d.]+x) faster .*95 % CI ([\d.-]+)", comparison.text).groups()
+    speedup, interval = re.search(
+        r"([\d.]+x) faster .*95 % interval ([\d.-]+)", comparison.text
+    ).groups()
     assert f"is {speedup} faster with all extensions" in text
-    assert f"(95 % CI {interval})" in text
+    assert f"(95 % interval {interval})" in text
     assert f"half of the time ({shares['before GEMM']})" in text
     assert f"convolutions do ({shares['after Convolution']})" in text
     moved = f"{shares['after Data Movement']} instead of {shares['before Data Movement']}"

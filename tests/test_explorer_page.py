@@ -61,7 +61,7 @@ def test_from_a_category_down_to_the_roof(open_page):
     shown = page.locator(".big").inner_text()
     value, low, high = re.search(r"([\d.]+x faster)\s+\[([\d.]+), ([\d.]+)\]", shown).groups()
     text = recorded().compare().text
-    assert f"{value} with avx512 (95 % CI {low}-{high})" in text
+    assert f"{value} with avx512 (95 % interval {low}-{high})" in text
     page.get_by_role("button", name="GEMM", exact=False).and_(page.locator(".chip")).click()
     assert crumbs(page) == ["mobilenet_v3_small", "GEMM"]
     assert "42 of 146 operators" in page.locator(".t-grid").locator("..").inner_text()

@@ -309,7 +309,7 @@ def test_times_have_three_figures(ms, text):
 
 
 def test_nouns_show_their_answer_in_a_notebook(ab):
-    for noun, words in ((ab, ab.text), (ab.candidate, "ms (95 % CI")):
+    for noun, words in ((ab, ab.text), (ab.candidate, "ms (95 % interval")):
         assert words in html.unescape(noun._repr_html_())
     for noun in (ab, ab.run, ab.run.findings):
         assert noun._repr_html_() == wb.show(noun).html, "one look"

@@ -114,7 +114,7 @@ FIGURES = {
     "latency of A": r"avx512_off \| 1 \|[^|]*\| (\S+) \||E2E \| ([\d.]+) ms \|",
     "latency of B": r"avx512_on \| 1 \|[^|]*\| (\S+) \||E2E \| [\d.]+ ms \| (\S+) ms",
     "speed-up": r"(\d\.\d\d)x faster",
-    "its interval": r"95 % CI (\d\.\d\d-\d\.\d\d)\)",
+    "its interval": r"95 % interval (\d\.\d\d-\d\.\d\d)\)",
     "verdict": r"\dx (faster|slower)",
     "share of the first category": r"bottleneck still GEMM, \d+ % -(?:>|&gt;) (\d+) %",
     "first operator": r"classifier\.3 (?:· \D+ #42 )?\| (?:\S+ ms \| )?(\d[\d.]+)(?![\d.])"

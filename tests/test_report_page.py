@@ -106,7 +106,7 @@ def test_several_runs_are_answered_first_and_their_latencies_are_side_by_side(op
     title = page.locator("h1").inner_text()
     assert sides[0] in title and title.index(sides[1]) < title.index("against")
     answer = page.locator("blockquote p").first.inner_text()
-    assert answer.startswith("1.28x faster (95 % CI")
+    assert answer.startswith("1.28x faster (95 % interval")
     table = page.locator("table").first
     assert table.locator("th").all_inner_texts()[1] == "latency (ms)"
     assert table.locator("td:nth-child(2)").all_inner_texts() == ["2.44", "1.90", "\N{EN DASH}"]

@@ -305,7 +305,9 @@ def check_cost(runners, flags, plain, folder, processes) -> float:
             ledger = wb.build_ledger(wb.read_etdump(folder / "live.etdump"))
             times = ledger.groupby("kind", observed=True)["duration_ns"].sum()
             row = f"; row {100 * times['tracing'] / times.drop('tracing').sum():.1f} %"
-        print("  {}: {:+.1f} % (95 % CI {:+.1f} to {:+.1f}){}".format(what, *costs[what], row))
+        print(
+            "  {}: {:+.1f} % (95 % interval {:+.1f} to {:+.1f}){}".format(what, *costs[what], row)
+        )
     return costs["tracing, now"][1] / 100
 
 

@@ -42,7 +42,7 @@ def main() -> int:
     cost, floor = 1 / found["speedup"] - 1, found["floor"]
     print(
         f"{options.model}, {options.threads} threads, {options.hz} Hz: sampling costs "
-        f"{100 * cost:+.2f} % (95 % CI {100 * (1 / found['high'] - 1):+.2f} to "
+        f"{100 * cost:+.2f} % (95 % interval {100 * (1 / found['high'] - 1):+.2f} to "
         f"{100 * (1 / found['low'] - 1):+.2f}), two equal processes differ by up to "
         f"{100 * floor:.2f} %: {found['outcome']}"
     )

@@ -592,7 +592,7 @@ class Verdict:
             return f"toggle had no effect{change}: {self.same_code} ({latency})"
         if emulated:
             return f"ran{change} ({EMULATED})"
-        least = f", minimum detectable change {_percent(self.detectable)}"
+        least = f", only a change above {_percent(self.detectable)} would show"
         least = least if self.detectable < 10 else ""
         caveats = ", no A/A control" if self.floor == 0 else ""
         caveats = f", {self.separate}{least}" if self.separate else caveats
@@ -600,7 +600,7 @@ class Verdict:
             value, low, high = self.speedup, self.low, self.high
             if self.outcome == "slower":
                 value, low, high = 1 / value, 1 / high, 1 / low
-            interval = f"95 % CI {low:.2f}-{high:.2f}"
+            interval = f"95 % interval {low:.2f}-{high:.2f}"
             interval += ", paired restarts" if self.paired else ""
             return f"{value:.2f}x {self.outcome}{change} ({interval}{caveats})"
         bounds = self._describe_change()
@@ -610,7 +610,8 @@ class Verdict:
         if TOO_BUSY < self.floor < math.inf:
             equal = f"two equal experiments differed by up to {100 * self.floor:.0f} %"
             return f"inconclusive{change}: the machine was too busy to compare ({equal})"
-        floor = f", noise floor {_percent(self.floor)}" if 0 < self.floor < math.inf else ""
+        floor = f", equal experiments differ by {_percent(self.floor)}"
+        floor = floor if 0 < self.floor < math.inf else ""
         floor += "" if self.separate else least
         return f"inconclusive{change} ({bounds}{floor}{caveats})"
 
@@ -621,7 +622,7 @@ class Verdict:
         low, high = 100 * (1 / self.high - 1), 100 * (1 / self.low - 1)
         # To the first digit of half of its width.
         digits = min(3, max(0, math.ceil(-math.log10(max((high - low) / 2, 1e-3)))))
-        return f"latency {low:+.{digits}f} % to {high:+.{digits}f} %, 95 % CI"
+        return f"latency {low:+.{digits}f} % to {high:+.{digits}f} %, 95 % interval"
 
 
 def _percent(share: float) -> str:

@@ -79,14 +79,14 @@ def describe_latency(statistics: pd.DataFrame) -> str:
         text = f"{format_ms(row['latency'])}, between {low} and {high}"
     if restarts == 1:
         return f"{text} (1 restart: no interval)"
-    return f"{text} (95 % CI, n = {restarts} restarts)"
+    return f"{text} (95 % interval, n = {restarts} restarts)"
 
 
 def describe_resources(resources: pd.DataFrame) -> str:
     """What a comparison showed of starts and memory, in one line: ``frames.RESOURCE_CHANGES``."""
     texts = [
         f"{row.resource} {format_figure(row.baseline)} -> {format_figure(row.candidate)} "
-        f"{row.unit} ({row.ratio:.2f}x, 95 % CI {row.low:.2f}-{row.high:.2f})"
+        f"{row.unit} ({row.ratio:.2f}x, 95 % interval {row.low:.2f}-{row.high:.2f})"
         for row in resources[resources["outcome"].isin(["less", "more"])].itertuples()
     ]
     return ", ".join(texts) or "no difference of starts or memory was shown"

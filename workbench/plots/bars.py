@@ -16,23 +16,27 @@ _CHIP += "background-color:"
 _PRINTED = "print-color-adjust:exact;-webkit-print-color-adjust:exact"
 
 
-def show_bars(sides: Mapping[str, pd.DataFrame], notes: Mapping[str, str] = {}) -> Table:
+def show_bars(
+    sides: Mapping[str, pd.DataFrame], times: Mapping[str, str] = {}, note: str = ""
+) -> Table:
     """A bar for each frame with ``category`` and ``mean_ms``, as long as its sum, and a legend.
 
-    ``notes`` are written after the names of the sides, in place of the sum.
+    ``times`` are written after the names of the sides, in place of the sum; ``note`` is about them.
     """
-    times = {name: frame.set_index("category")["mean_ms"] for name, frame in sides.items()}
-    longest = max((float(part.sum()) for part in times.values()), default=0.0)
+    parts = {name: frame.set_index("category")["mean_ms"] for name, frame in sides.items()}
+    longest = max((float(part.sum()) for part in parts.values()), default=0.0)
     page, lines = "", []
     emulated = any(map(is_emulated, sides.values()))
-    for name, part in times.items():
+    for name, part in parts.items():
         whole = float(part.sum()) or 1.0
-        note = notes.get(name, EMULATED if emulated else format_ms(whole))
-        page += f"<div><strong>{to_html(name)}</strong> {to_html(note)}</div>"
+        time = times.get(name, EMULATED if emulated else format_ms(whole))
+        page += f"<div><strong>{to_html(name)}</strong> {to_html(time)}</div>"
         page += draw_bar(part / whole, whole / longest if longest else 1.0)
         listed = (f"{name} {format_share(ms / whole)}" for name, ms in part.items() if ms > 0)
-        lines.append(f"- {to_markdown(name)}: {to_markdown(note)}; {', '.join(listed)}")
-    return Table(f"{page}{_draw_legend(times)}", "\n".join(lines))
+        lines.append(f"- {to_markdown(name)}: {to_markdown(time)}; {', '.join(listed)}")
+    lines += [f"\n{to_markdown(note)}"] if note else []
+    page += _draw_legend(parts, note)
+    return Table(f'<div class="bars">{page}</div>', "\n".join(lines))
 
 
 def draw_bar(shares: Mapping[str, float], scale: float = 1.0) -> str:
@@ -50,8 +54,8 @@ def draw_bar(shares: Mapping[str, float], scale: float = 1.0) -> str:
     return f'<div role="img" aria-label="{html.escape(text)}" style="{style}">{segments}</div>'
 
 
-def _draw_legend(times: Mapping[str, pd.Series]) -> str:
-    """A chip of each category with its shares of the sides."""
+def _draw_legend(times: Mapping[str, pd.Series], note: str) -> str:
+    """A chip of each category with its shares of the sides, and a note after them."""
     chips = ""
     for category, color in COLORS.items():
         shares = [part.get(category, 0.0) / (part.sum() or 1.0) for part in times.values()]
@@ -61,4 +65,4 @@ def _draw_legend(times: Mapping[str, pd.Series]) -> str:
         text = f"{category} {' → '.join(written)} %"
         chips += f'<span style="display:inline-block;margin-right:1.1em"><span style="{_CHIP}'
         chips += f'{color};{_PRINTED}"></span>{html.escape(text)}</span>'
-    return f'<div style="font-size:.9em;margin-bottom:.6em">{chips}</div>'
+    return f'<div style="font-size:.9em;margin-bottom:.6em">{chips}{to_html(note)}</div>'

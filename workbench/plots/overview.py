@@ -24,7 +24,8 @@ def show_verdicts(source: Run | Comparison, top: int = 0) -> Iterator[str | Tabl
         yield f"{run.model}: no times, only kernel logs."
         return
     facts = " · ".join([*run.facts, _describe_grade(run)])
-    yield Table(f'<p style="opacity:.8">{to_html(facts)}</p>', to_markdown(facts))
+    page = f'<p class="facts" style="opacity:.8">{to_html(facts)}</p>'
+    yield Table(page, to_markdown(facts))
     yield from _answer(source)
     yield from _fold_caveats(source.caveats)
 
@@ -70,7 +71,12 @@ def _draw_sides(sides: Sequence[Measurement]) -> Table:
     times = {name: describe_latency(m.statistics) for name, m in named.items() if not m.emulated}
     if any(not m.sessions for m in sides):
         return show_note("; ".join(map(": ".join, times.items())))
-    return show_bars({name: m.categories for name, m in named.items()}, times)
+    # What both intervals are is said once.
+    known = {text.partition(" (")[2].rstrip(")") for text in times.values()}
+    if len(known) == 1:
+        times = {name: text.partition(" (")[0] for name, text in times.items()}
+    note = f"\N{PLUS-MINUS SIGN}: {known.pop()}" if len(known) == 1 else ""
+    return show_bars({name: m.categories for name, m in named.items()}, times, note)
 
 
 def list_findings(findings: pd.DataFrame, top: int) -> Table:
@@ -81,6 +87,8 @@ def list_findings(findings: pd.DataFrame, top: int) -> Table:
     for row in findings.head(top).to_dict("records"):
         title = frames.begin_sentence(" ".join(str(row["title"]).split()))
         gain = describe_gain(row).partition(", between")[0].partition(";")[0]
+        guess, gain = gain.startswith("estimate: "), gain.removeprefix("estimate: ")
+        gain += ", estimated" * guess
         items += f"<li>{to_html(title)}. <strong>Gain: {to_html(gain)}</strong></li>"
         lines.append(f"{len(lines) + 1}. {to_markdown(title)}. Gain: {to_markdown(gain)}")
     first = findings.iloc[0]

@@ -216,8 +216,8 @@ def write_beside(axis: Axes, row: float, text: str, points: int = 8, **look: Any
 
 def write_inside(axis: Axes, x: float, row: float, text: str, color: str) -> None:
     """Write in the middle of a box of a colour, in white or dark ink."""
-    axis.text(x, row, text, ha="center", va="center", fontsize=8, linespacing=1.2,
-              color=pick_ink(color))  # fmt: skip
+    ink = {"#ffffff": "#fefefe"}.get(pick_ink(color), pick_ink(color))  # turns on no dark page
+    axis.text(x, row, text, ha="center", va="center", fontsize=8, linespacing=1.2, color=ink)
 
 
 def write_ms(ms: float) -> str:
@@ -314,8 +314,9 @@ def add_key(figure: Figure, colors: Mapping[str, str], left: float = 0.1, note: 
     if chips:
         figure.legend(
             handles=chips, loc="upper left", ncols=len(chips), frameon=False, fontsize=9,
-            bbox_to_anchor=(left / WIDTH, 1 - 0.4 / figure.get_figheight()), borderaxespad=0,
-            borderpad=0, handlelength=1, handleheight=1, handletextpad=0.4, columnspacing=1.4,
+            labelcolor=INK, bbox_to_anchor=(left / WIDTH, 1 - 0.4 / figure.get_figheight()),
+            borderaxespad=0, borderpad=0, handlelength=1, handleheight=1, handletextpad=0.4,
+            columnspacing=1.4,
         )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
 
 
 def describe_row(row: dict[str, Any]) -> str:
-    """One row of a gate: ``slower: 10.0 ms -> 11.0 ms, latency +8.7 % to +11.1 % (95 % CI)``."""
+    """One row of a gate: ``slower: 10.0 ms -> 11.0 ms, latency +8.7 % to +11.1 % (...)``."""
     times = format_range(row["baseline_ms"], row["candidate_ms"])
     text = f"{row['outcome']}: {' -> '.join(times)}"
     if row["outcome"] == WRONG:
@@ -84,7 +84,7 @@ def describe_row(row: dict[str, Any]) -> str:
     if math.isnan(row["low"]):
         return f"{text}, too few restarts for an interval"
     low, high = (100 * (1 / row[end] - 1) for end in ("high", "low"))
-    return f"{text}, latency {low:+.1f} % to {high:+.1f} % (95 % CI)"
+    return f"{text}, latency {low:+.1f} % to {high:+.1f} % (95 % interval)"
 
 
 def describe_compared(compared: Compared) -> list[object]:
