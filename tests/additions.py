@@ -46,10 +46,10 @@ assert export.dtype == "fp64" and export.runs, export
                  "- name: softmax\n  kind: delegated\n  category: Softmax\n"),
             ),
             "plots/tables.py": (
-                ('    "Other": "#8A8A8A",', '    "Softmax": "#CC79A7",\n    "Other": "#8A8A8A",'),
+                ('    "Other": "#E6D3E6",', '    "Softmax": "#CC79A7",\n    "Other": "#E6D3E6",'),
             ),
             "explorer/web/src/color.js": (
-                ('"Other": "#8A8A8A",', '"Softmax": "#CC79A7", "Other": "#8A8A8A",'),
+                ('"Other": "#E6D3E6",', '"Softmax": "#CC79A7", "Other": "#E6D3E6",'),
             ),
             "frames.py": (("Elementwise | Other", "Elementwise | Softmax | Other"),),
         },

@@ -13,8 +13,8 @@ from recorded import recorded
 
 import workbench as wb
 
-CATEGORIES = {"Convolution": "#0072B2", "GEMM": "#56B4E9", "Data Movement": "#E69F00",
-              "Elementwise": "#009E73", "Other": "#8A8A8A"}  # fmt: skip
+CATEGORIES = {"Convolution": "#00639E", "GEMM": "#4AA6DC", "Data Movement": "#F2B134",
+              "Elementwise": "#008F61", "Other": "#E6D3E6"}  # fmt: skip
 LONG = "Fully Connected (NC, QD8, F32, QC8W) with a name that is too long for any axis GEMM #123"
 
 
