@@ -1,14 +1,18 @@
 """The pages of a run and of several runs in Chromium, opened from a file without a network."""
 
+import io
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from recorded import recorded
 
 import workbench as wb
+from workbench.frames import format_share
+from workbench.plots.tables import typeset
 
 SCREENSHOTS = Path(__file__).resolve().parents[1] / "build" / "screenshots"
 
@@ -70,10 +74,13 @@ def test_every_link_leads_to_its_section(open_page, folder, name):
 
 def test_it_leads_with_the_verdict_and_the_best_findings(open_page):
     page, run = open_page(), recorded()
+    caveats = page.locator("summary", has_text="caveat").first
+    assert caveats.inner_text() == "1 caveat: measurement quality C"
+    caveats.click()
     shown = page.locator("main").inner_text()
     for text in (*run.facts, run.compare().text, *run.caveats):
-        assert shown.index(text) < shown.index("What to do next?")
-    cards = page.locator("ol[style] > li")
+        assert shown.index(typeset(text)) < shown.index("What to do next?")
+    cards = page.locator("ol[style]:not(.lead) > li")
     assert cards.count() == 3
     for card, finding in zip(cards.all(), run.findings.itertuples(), strict=False):
         assert finding.title[1:] in card.inner_text()
@@ -87,6 +94,24 @@ def test_it_leads_with_the_verdict_and_the_best_findings(open_page):
     assert page.locator("h2").evaluate_all(ends) == []
     page.get_by_role("link", name="noise floor").click()
     assert "notebooks explain each term" in page.locator("#terms + p").inner_text()
+
+
+@pytest.mark.parametrize("size", [(1366, 768), (390, 844)])
+def test_the_first_screen_is_the_answer_and_eight_are_all(open_file, folder, size):
+    page = open_file(folder / "mobilenet_v3_small" / "report.html", size=size)
+    answer = page.locator("blockquote").first
+    bars = page.get_by_role("img", name="GEMM")
+    findings, step = page.locator(".lead > li"), page.locator(".next")
+    caveats = page.locator("summary", has_text="caveat").first
+    for part, count in ((answer, 1), (bars, 2), (findings, 3), (step, 1), (caveats, 1)):
+        assert part.count() >= count
+        box = part.nth(count - 1).bounding_box()
+        assert box["y"] > 0 and box["y"] + box["height"] <= size[1]
+        assert box["x"] + box["width"] <= size[0]
+    shares = recorded().compare().baseline.categories.set_index("category")["mean_ms"]
+    gemm = format_share(shares["GEMM"] / shares.sum())
+    assert f"GEMM {gemm}" in bars.first.get_attribute("aria-label")
+    assert page.evaluate("document.documentElement.scrollHeight") <= 8 * size[1]
 
 
 def test_a_language_model_begins_with_its_phases(open_page):
@@ -144,31 +169,51 @@ BROKEN = r"""() => {
 def test_a_phone_scrolls_tables_and_figures_but_not_the_page(open_page, name):
     page = open_page(name, width=390)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")  # opens the sections
+    page.wait_for_timeout(200)
     for figure in page.locator("img").all():
         assert figure.bounding_box()["width"] > 600
         assert figure.locator("xpath=..").get_attribute("tabindex") == "0"
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
     broken = page.evaluate(BROKEN)
     assert broken == []
     page.screenshot(path=SCREENSHOTS / f"{name}-390.png", full_page=True)
 
 
-def test_in_the_dark_the_page_is_dark_and_figures_have_a_light_ground(open_page):
+def test_in_the_dark_the_page_and_its_figures_are_dark(open_page):
     page = open_page(dark=True)
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert max(map(int, ground[4:-1].split(", "))) < 64
+    figure = page.get_by_role("img", name="Latency of every inference").first
+    figure.scroll_into_view_if_needed()
+    colors = Image.open(io.BytesIO(figure.screenshot())).convert("L").getcolors(256)
+    assert max(colors)[1] < 64
     page.screenshot(path=SCREENSHOTS / "report-dark.png")
 
 
-def test_it_prints_everything_and_no_controls(open_page):
-    page = open_page()
-    folded = page.locator("details")
-    assert folded.count() and not folded.first.evaluate("details => details.open")
+def test_it_prints_every_section_with_its_figure_and_nothing_is_cut(open_page):
+    page = open_page(width=718)  # A4 without its margins
+    sections = page.locator("details.section")
+    assert sections.count() >= 5 and not sections.first.evaluate("details => details.open")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
-    assert all(each.evaluate("details => details.open") for each in folded.all())
+    assert all(each.evaluate("details => details.open") for each in sections.all())
     assert page.locator("button:visible").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 718
+    for part in page.locator("table:visible, img:visible").all():
+        box = part.bounding_box()
+        assert box["x"] + box["width"] <= 719
+    # What stands between a head and its figure keeps them together.
+    assert page.evaluate(LOOSE) == []
     assert page.pdf()[:4] == b"%PDF"
+
+
+#: Heads, and paragraphs after them, that a page may end with.
+LOOSE = """() => [...document.querySelectorAll("h2")].filter(head => {
+  let part = head.closest("summary") ?? head;
+  for (; part && !part.matches(".output"); part = part.nextElementSibling)
+    if (getComputedStyle(part).breakAfter !== "avoid") return part.matches("p");
+  return false;
+}).map(head => head.textContent)"""
 
 
 def test_tables_sort_by_keyboard(open_page):

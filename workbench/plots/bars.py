@@ -65,4 +65,5 @@ def _draw_legend(times: Mapping[str, pd.Series], note: str) -> str:
         text = f"{category} {' → '.join(written)} %"
         chips += f'<span style="display:inline-block;margin-right:1.1em"><span style="{_CHIP}'
         chips += f'{color};{_PRINTED}"></span>{html.escape(text)}</span>'
-    return f'<div style="font-size:.9em;margin-bottom:.6em">{chips}{to_html(note)}</div>'
+    note = f'<span style="white-space:nowrap">{to_html(note)}</span>' if note else ""
+    return f'<div style="font-size:.9em;margin-bottom:.6em">{chips}{note}</div>'

@@ -1,6 +1,7 @@
 """The answer of a run or a comparison on one screen: verdict, bars, findings, next step."""
 
 import html
+import re
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
@@ -89,7 +90,7 @@ def list_findings(findings: pd.DataFrame, top: int) -> Table:
         gain = describe_gain(row).partition(", between")[0].partition(";")[0]
         guess, gain = gain.startswith("estimate: "), gain.removeprefix("estimate: ")
         gain += ", estimated" * guess
-        items += f"<li>{to_html(title)}. <strong>Gain: {to_html(gain)}</strong></li>"
+        items += f"<li>{to_html(title)}. <strong>Gain: {_bind(gain)}</strong></li>"
         lines.append(f"{len(lines) + 1}. {to_markdown(title)}. Gain: {to_markdown(gain)}")
     first = findings.iloc[0]
     hint = str(first["hint"]).strip()
@@ -99,6 +100,11 @@ def list_findings(findings: pd.DataFrame, top: int) -> Table:
         page += f": <code>{html.escape(hint)}</code>"
         lines[-1] += f": `` {hint.replace('`', chr(39))} ``"
     return Table(f"{_ITEMS}{items}</ol>{page}</p>", "\n".join(lines))
+
+
+def _bind(figures: str) -> str:
+    """Figures as HTML, whose units stay on their line."""
+    return re.sub(r"(?<=\d) (?=[%a-zµ])", "\N{NO-BREAK SPACE}", to_html(figures))
 
 
 def _fold_caveats(caveats: Sequence[str]) -> Iterator[Table]:
