@@ -1,11 +1,14 @@
 """Controls with a live front end, and what is shown without one."""
 
+import html
 import json
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from jupyter_client.manager import start_new_kernel
+from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 from recorded import recorded
 
 import workbench as wb
@@ -18,7 +21,7 @@ from workbench.explorer.widgets import (
     list_runs,
     pick_measurements,
 )
-from workbench.plots.tables import VStack
+from workbench.plots.tables import VStack, typeset
 from workbench.progress import is_interactive
 from workbench.store import load_run, save_run
 
@@ -209,3 +212,31 @@ def test_what_may_differ_is_part_of_the_choice(seen):
     assert 'role="alert"' in seen[-1].data and "may differ" in seen[-1].data
     across.value = ["threads"]
     assert isinstance(seen[-1], VStack)
+
+
+# What a saved notebook keeps.
+
+
+def test_a_saved_explorer_shows_its_answer_without_a_kernel(front_end, monkeypatch):
+    outputs, run = [], recorded()
+    monkeypatch.setattr(
+        "workbench.explorer.page.display", lambda data, raw: outputs.append(data) if raw else None
+    )
+    explorer = wb.explore(run)
+    explorer._ipython_display_()
+    kept, widget = outputs
+    assert kept["text/plain"] == run.compare().text
+    assert "application/vnd.jupyter.widget-view+json" in widget
+    cells = [new_output("display_data", data=data) for data in outputs]
+    notebook = new_notebook(cells=[new_code_cell("wb.explore(run)", outputs=cells)])
+    page = HTMLExporter().from_notebook_node(notebook)[0]
+    shown = html.unescape(page)
+    assert typeset(run.compare().text) in shown and "GEMM 60 %" in shown
+    assert typeset(run.findings["title"].iloc[0])[1:] in shown
+    assert "Explorer object" not in shown and explorer.still in shown
+    explorer.close()
+
+
+def test_an_explorer_without_a_front_end_says_its_answer_as_text():
+    assert repr(wb.explore(recorded())) == recorded().compare().text
+    assert repr(wb.explore(recorded("toy_cnn"))).startswith("toy_cnn")

@@ -123,7 +123,7 @@ def test_the_model_and_the_timeline_select_too(open_page):
     )
     assert [count for count, *_ in lanes] == [149, 149]
     # In both lanes something is drawn where the operators are.
-    canvas = page.locator(".timeline canvas")
+    canvas = page.locator(".timeline .pair canvas")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
     for _, top, _ in lanes:
@@ -140,9 +140,64 @@ def test_the_model_and_the_timeline_select_too(open_page):
     assert 3 < count < 120
 
 
+def test_all_inferences_are_on_one_axis_and_a_click_shows_one(open_page):
+    page = open_page()
+    strip = page.locator(".timeline .plot:not(.pair) canvas")
+    strip.scroll_into_view_if_needed()
+    lanes = page.evaluate(
+        """() => document.getElementById("explorer").explorer.strip.lanes
+            .map(({ top, inferences }) =>
+                [top, inferences.map(({ start, end, spans }) => [start, end, spans.length])])"""
+    )
+    counts = [len(inferences) for _, inferences in lanes]
+    assert len(lanes) == 2 and counts[0] == counts[1] > 5
+    for _, inferences in lanes:
+        ends = [0, *(end for _, end, _ in inferences)]
+        for before, (start, end, length) in zip(ends, inferences, strict=False):
+            assert start == before and end - start == pytest.approx(length)
+    top, inferences = lanes[1]
+    start, end, _ = inferences[2]
+    x = page.evaluate(
+        f"document.getElementById('explorer').explorer.strip.scale({(start + end) / 2})"
+    )
+    box = strip.bounding_box()
+    page.mouse.move(box["x"] + x, box["y"] + top + 8)
+    assert page.locator(".tip-head").inner_text().startswith("B, inference 3:")
+    strip.click(position={"x": x, "y": top + 8})
+    assert f"pair 3 of {counts[0]}" in page.locator(".timeline .bar").inner_text()
+    strip.press("ArrowRight")
+    assert f"pair 4 of {counts[0]}" in page.locator(".timeline .bar").inner_text()
+
+
+def test_at_the_width_of_a_notebook_no_sheet_is_over_the_views_until_something_is_selected(
+    open_page,
+):
+    page = open_page(size=(900, 700))
+    sheet = page.locator(".inspector")
+    assert sheet.evaluate("aside => getComputedStyle(aside).position") == "static"
+    assert sheet.bounding_box()["y"] > 700
+    page.locator(".t-body .t-row").first.click()
+    assert sheet.evaluate("aside => getComputedStyle(aside).position") == "sticky"
+    box = sheet.bounding_box()
+    assert box["y"] + box["height"] <= 700
+    page.keyboard.press("Escape")
+    assert sheet.evaluate("aside => getComputedStyle(aside).position") == "static"
+
+
+def test_labels_of_the_icicle_name_layers_and_kinds(open_page):
+    page = open_page(size=(900, 700))
+    labels = page.evaluate(
+        """() => { const { icicle } = document.getElementById("explorer").explorer;
+            return icicle.cells.map(({ node, w }) => icicle.label(node, w - 8))
+                .filter(Boolean); }"""
+    )
+    assert len(labels) > 8 and "features.0" in labels
+    assert not [text for text in labels if re.fullmatch(r"#?[\d.]+|block|layers|Sequential", text)]
+
+
 def test_the_wheel_scrolls_the_page_and_zooms_with_control(open_page):
     page = open_page(size=(1400, 600))
-    canvas = page.locator(".timeline canvas")
+    canvas = page.locator(".timeline .pair canvas")
     canvas.scroll_into_view_if_needed()
     box, before = canvas.bounding_box(), page.evaluate("scrollY")
     page.mouse.move(box["x"] + 200, box["y"] + 60)
@@ -402,7 +457,7 @@ def test_everything_by_keyboard(open_page):
     for key in ("ArrowDown", "s", "D", "Enter"):
         page.keyboard.press(key)
     assert len(crumbs(page)) == 3
-    tab_to(".timeline canvas")
+    tab_to(".timeline .pair canvas")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     assert page.locator(".inspector h2").inner_text()
@@ -490,7 +545,7 @@ def test_operators_of_two_programs_are_paired(open_page, two_programs, documents
 
 def test_the_timeline_selects_in_both_programs(open_page, two_programs):
     page = open_page("both")
-    page.locator(".timeline canvas").focus()
+    page.locator(".timeline .pair canvas").focus()
     # The second operator of A has no counterpart; Enter on it selects nothing.
     for key in ("ArrowUp", "ArrowRight", "Enter"):
         page.keyboard.press(key)

@@ -33,6 +33,8 @@ _MAX_PATTERN, _MAX_NAME = 100, 500
 _XNNPACK_NAME = re.compile(r"(?P<type>[^(]+?)(?: \([^)]*\)(?: (?P<microkernel>.+))?)?")
 _KERNEL_PREFIX = re.compile(r"(?:native_call_)?(?:\w+::)?")
 _TYPES = re.compile(r" \([^)]*\)")
+_LOOKUP = "Invalid Unary Op"  #: What XNNPACK calls an activation by lookup table.
+_FUNCTION = re.compile(r"\baten_(?!(?:de)?quantize)([a-z_]+?)_default")
 #: What a scheme says of an operator: its category and family, and the rule that matched.
 _PLACED = ("category", "family", "rule")
 
@@ -164,19 +166,27 @@ def add_categories(ledger: pd.DataFrame, scheme: Scheme | None = None) -> pd.Dat
     return ledger.drop(columns=list(added), errors="ignore").reset_index(drop=True).assign(**added)
 
 
-def label_operator(name: str, module: str | None = None) -> str:
-    """The label of an operator: its layer, if any, and its logged name without layout and types."""
-    short = _TYPES.sub("", name, count=1)
+def label_operator(name: str, module: str | None = None, nodes: str | None = None) -> str:
+    """The label of an operator: its layer, if any, and its logged name without layout and types.
+
+    XNNPACK logs every int8 function of one value as `_LOOKUP`; the exported ``nodes`` say which.
+    """
+    short = _TYPES.sub("", name, count=1).replace("Bankders", "Bankers")
+    if short.startswith(_LOOKUP):
+        done = _FUNCTION.search(nodes) if isinstance(nodes, str) else None
+        function = done[1].replace("_", " ").capitalize() if done else "Lookup table"
+        short = function + short.removeprefix(_LOOKUP)
     return f"{module} · {short}" if isinstance(module, str) and module else short
 
 
 def label_operators(operators: pd.DataFrame) -> pd.Series:
-    """`label_operator` of every row, from the columns ``name`` and, if there, ``module``.
+    """`label_operator` of every row, from ``name`` and, if there, ``module`` and ``nodes``.
 
     Where several have one label, the key's instruction follows.
     """
-    modules = operators.get("module", pd.Series(None, operators.index, dtype=object))
-    texts = map(label_operator, operators["name"].astype(object), modules)
+    unknown = pd.Series(None, operators.index, dtype=object)
+    further = (operators.get(column, unknown) for column in ("module", "nodes"))
+    texts = map(label_operator, operators["name"].astype(object), *further)
     labels = pd.Series(list(texts), operators.index, dtype=object, name="label")
     if "key" in operators:
         place = operators["key"].astype(object).map(lambda key: Key.parse(key).call)

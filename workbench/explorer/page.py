@@ -5,6 +5,7 @@ import hashlib
 import html
 import json
 import re
+import uuid
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -17,10 +18,13 @@ import traitlets
 from IPython.display import HTML, display
 from jinja2 import Environment, StrictUndefined
 
+from workbench.analysis.describe import describe_latency
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import WorkbenchError, printable, unknown_name
 from workbench.explorer.data import Projection, explorer_data
+from workbench.plots.overview import show_overview
 from workbench.plots.style import convert
+from workbench.plots.tables import Table, join_tables
 from workbench.progress import is_interactive
 from workbench.records.codec import to_plain
 
@@ -103,6 +107,7 @@ class Explorer(Selector, anywidget.AnyWidget):
     rest = traitlets.Int(0).tag(sync=True)
     state = traitlets.Unicode("").tag(sync=True)
     view = traitlets.Unicode("").tag(sync=True)
+    still = traitlets.Unicode("").tag(sync=True)
     # The front end knows operators by their keys.
     selected = traitlets.Any().tag(
         sync=True,
@@ -120,9 +125,20 @@ class Explorer(Selector, anywidget.AnyWidget):
             "data": _to_json(first, projections),
             "view": view,
             "rest": max(0, len(comparisons) - 1),
+            "still": f"wb-still-{uuid.uuid4().hex[:12]}",
         }
         super().__init__(**options, selected=_operators_of(source))
         self.on_msg(self._complete)  # sent once the first one is drawn
+
+    def _ipython_display_(self) -> None:
+        """Show the widget, and what a saved notebook keeps, hidden while there is a kernel."""
+        picture = Picture(self._source)
+        html = f'<div class="{self.still}">{picture._repr_html_()}</div>'
+        display({"text/html": html, "text/plain": repr(picture)}, raw=True)
+        found = self._repr_mimebundle_()
+        data = found[0] if isinstance(found, tuple) else found
+        again = "The explorer: run the cell again to select in it."
+        display({**(data or {}), "text/plain": again}, raw=True)
 
     def find_operators(self, keys: list[str]) -> pd.DataFrame:
         """The operators with these keys; all without any."""
@@ -140,12 +156,35 @@ class Explorer(Selector, anywidget.AnyWidget):
                 self.data, self.rest = _to_json(self._source, self._projections), 0
 
 
+class Picture:
+    """What an explorer shows first, without a script: verdict, category bars and findings."""
+
+    def __init__(self, source: Run | Comparison):
+        self.source = source
+
+    def _repr_html_(self) -> str:
+        parts = [part for part in show_overview(self.source) if isinstance(part, Table)]
+        return join_tables(*parts).html
+
+    def __repr__(self) -> str:
+        """One sentence."""
+        comparisons = self.source.comparisons if isinstance(self.source, Run) else (self.source,)
+        if comparisons:
+            return comparisons[0].text
+        subject = _subject_of(self.source)
+        return f"{self.source.model}, {subject.label}: {describe_latency(subject.statistics)}"
+
+
 class Page(Selector):
     """The explorer where no kernel runs: the whole page in a frame; all operators are selected."""
 
-    def __init__(self, text: str, height: int, selected: pd.DataFrame):
-        super().__init__(selected=selected)
-        self.text, self.height = text, height
+    def __init__(self, text: str, height: int, source: Run | Comparison):
+        super().__init__(selected=_operators_of(source))
+        self.text, self.height, self.source = text, height, source
+
+    def __repr__(self) -> str:
+        """One sentence, which is all that remains where frames are not shown."""
+        return repr(Picture(self.source))
 
     def _repr_html_(self) -> str:
         return (
@@ -154,8 +193,12 @@ class Page(Selector):
         )
 
 
+def _subject_of(source: Run | Comparison) -> Measurement:
+    return source.subject if isinstance(source, Run) else source.candidate
+
+
 def _operators_of(source: Run | Comparison) -> pd.DataFrame:
-    return (source.subject if isinstance(source, Run) else source.candidate).operators
+    return _subject_of(source).operators
 
 
 #: The views that can be shown alone.
@@ -195,7 +238,7 @@ def explore(
     noun: Run | Comparison = convert(source, (Run, Comparison), "wb.explore")
     if is_interactive():
         return Explorer(noun, view, projections)
-    return Page(explorer_page(noun, view, projections), 600 if view else 900, _operators_of(noun))
+    return Page(explorer_page(noun, view, projections), 600 if view else 900, noun)
 
 
 def explorer_page(

@@ -146,7 +146,9 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
         level += entry.delta_ms
         text = f"{format_number(entry.delta_ms, decimals_of(entry.delta_ms), '+')} ms"
         if math.isfinite(entry.contribution):
-            text += f" · {format_share(entry.contribution)}"
+            share = format_share(abs(entry.contribution))
+            # Against the change of the whole, one sign is enough.
+            text += f" · {share}" if entry.contribution >= 0 else f" · undoes {share}"
         style.write_after(axis, right, row, text)
     axis.vlines(after, len(shift), len(shift) + 1, color=style.LINE, linewidth=0.8, zorder=0)
     axis.set_xticks([tick for tick in MaxNLocator(5).tick_values(0, widest) if tick <= widest])

@@ -84,7 +84,7 @@ def list_findings(findings: pd.DataFrame, top: int) -> Table:
     """The best findings in a line each with their gain, and what to do about the first."""
     if findings.empty:
         return show_note("No findings: no rule found a gain of 1 % or more.")
-    items, lines = "", []
+    items, lines = "", list[str]()
     for row in findings.head(top).to_dict("records"):
         title = frames.begin_sentence(" ".join(str(row["title"]).split()))
         gain = describe_gain(row).partition(", between")[0].partition(";")[0]

@@ -110,12 +110,12 @@ class Chart(Figure):
 
     def _ipython_display_(self) -> None:
         # Not _repr_png_: matplotlib's inline backend, once active, would draw it its own way.
-        kind, content = "image/png", self.to_png
-        if os.environ.get(FIGURES) == "svg":
-            kind, content = "image/svg+xml", self.to_svg
+        vector = os.environ.get(FIGURES) == "svg"
+        kind = "image/svg+xml" if vector else "image/png"
+        content = self.to_svg() if vector else self.to_png()
         width, height = (round(inches * _DPI) for inches in self.get_size_inches())
         size = {kind: {"width": width, "height": height, "alt": self.alt_text}}
-        display({kind: content(), "text/plain": repr(self)}, metadata=size, raw=True)
+        display({kind: content, "text/plain": repr(self)}, metadata=size, raw=True)
 
 
 def _describe_rows(axis: Axes, first: Axes) -> list[str]:

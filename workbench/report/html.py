@@ -57,8 +57,9 @@ def read_sections(notebook: Mapping[str, Any]) -> list[Section]:
             if not head.startswith("#"):
                 head, text = "", cell["source"]
             tags = cell["metadata"].get("tags", [])
-            shown = {name: name in tags for name in ("brief", "folded")}
-            sections.append(Section(head.lstrip("# "), text.strip(), **shown))
+            brief, folded = "brief" in tags, "folded" in tags
+            section = Section(head.lstrip("# "), text.strip(), brief=brief, folded=folded)
+            sections.append(section)
         elif cell["cell_type"] == "code":
             optional.add(len(sections) - 1)
             sections[-1].items.extend(filter(None, map(_read_output, cell["outputs"])))

@@ -64,7 +64,7 @@ export class Head {
       return [() => { list.value = described[store.state.pair][part]; }];
     });
     if (model.data.comparisons.length) {
-      this.selectors.append(h("button", { type: "button", title: "Exchange A and B",
+      this.selectors.append(h("button", { type: "button", title: "Swap A and B",
         onclick: () => store.set({ swap: !store.state.swap, finding: -1 }) }, "⇄ Swap A and B"));
     }
     const { rest } = this.view;
@@ -99,7 +99,7 @@ export class Head {
     this.verdict.replaceChildren(...lines);
     const notes = [...(pair.caveats ?? (model.head.emulated ? ["emulated: which code runs, not how fast"] : []))];
     if (sides.twins) notes.push(`A and B are different programs: operators are paired by layer, kind, shapes and cost; ${unpaired(sides)}`);
-    if (state.swap && sides.a) notes.push("A and B are exchanged: A is the candidate of the comparison as planned");
+    if (state.swap && sides.a) notes.push("A and B are swapped");
     const whole = text => text.split(/(--\S+(?: \d+)?)/).map((part, n) => n % 2 ? h("span", { class: "option" }, part) : part);
     this.caveats.replaceChildren(...notes.map(text => h("p", { role: "note" }, ...whole(text))));
   }

@@ -6,6 +6,7 @@ import { ms, share } from "./format.js";
 import { widthOf } from "./pen.js";
 
 const ROW = 22;
+const CONTAINERS = new Set(["Sequential", "ModuleList", "ModuleDict", "block", "layers", "blocks"]);
 const LABEL = "Model as an icicle. Arrow keys move, Enter selects, Backspace goes up.";
 
 export class Icicle extends Chart {
@@ -73,11 +74,14 @@ export class Icicle extends Chart {
     }
   }
 
-  /** The longest of a few names that fits; half a name is none. */
+  /** The longest of a few names that fits; half a name is none, nor is a bare number or a container. */
   label(node, room) {
+    const tail = (node.path ?? "").split(".").slice(-2).join(".");
     const names = node.operator === undefined
-      ? [...[node.path, node.name].filter(Boolean).flatMap(name => [name === node.class ? name : `${name} ${node.class}`, name])]
-      : [node.name, node.name.replace(/^Fully Connected /, ""), node.name.match(/#\d+/)?.[0] ?? ""];
+      ? [node.path, tail, node.name].filter(name => name && /^[^\d.]/.test(name) && !CONTAINERS.has(name))
+        .flatMap(name => [name === node.class || CONTAINERS.has(node.class) ? name : `${name} ${node.class}`, name])
+        .concat(CONTAINERS.has(node.class) ? [] : [node.class])
+      : [node.name, node.name.replace(/^Fully Connected /, ""), node.name.match(/(\w+) #\d+/)?.[1] ?? ""];
     return names.find(name => name && widthOf(name) <= room) ?? "";
   }
 

@@ -41,6 +41,7 @@ export class Inspector {
     this.title.textContent = content[0].textContent;
     this.brief.textContent = state.ops.length === 1 ? view.describe(only).slice(2, 4).filter(Boolean).join("; ") : operatorsOf(view.subject(true).filter(i => view.sides.program.own[i]).length);
     if (chosen !== this.chosen) this.#open(chosen);
+    this.root.classList.toggle("chosen", chosen);
     this.chosen = chosen;
   }
 

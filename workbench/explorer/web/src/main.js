@@ -14,6 +14,7 @@ import { Model } from "./model.js";
 import { fromHash, Store, toHash } from "./state.js";
 import css from "./style.css";
 import { Table } from "./table.js";
+import { Strip } from "./strip.js";
 import { Timeline } from "./timeline.js";
 
 const KEYS = [
@@ -57,6 +58,7 @@ class View {
     this.icicle = new Icicle(this);
     this.graph = new Graph(this);
     this.timeline = new Timeline(this);
+    this.strip = new Strip(this);
     this.table = new Table(this);
     this.memory = new Memory(this);
     this.inspector = new Inspector(this);
@@ -149,7 +151,7 @@ class View {
     this.graph.root.hidden = !graph;
     if (sides || changed("view", "color", "depth", "inference")) this.controls.forEach(update => update());
     if (selected || factors) this.inspector.redraw();
-    if (selected || changed("color", "inference")) this.timeline.redraw();
+    if (selected || changed("color", "inference")) { this.timeline.redraw(); this.strip.redraw(); }
     if (selected || changed("sort")) this.table.redraw(filters || changed("sort"), this.reveal);
     this.reveal = undefined;
     if (sides || changed("ops")) this.memory.redraw();
@@ -181,7 +183,8 @@ class View {
     const times = sides.paired ? `A ${ms(sides.msA[i])}, B ${ms(sides.msB[i])}` : `mean ${ms(sides.msB[i])}`;
     const judged = sides.paired && sides.outcomes[i] !== "emulated" ? `${ratio(sides.speedup[i], sides.low[i], sides.high[i])}, ${sides.outcomes[i]}` : "";
     const roof = sides.b.roofline?.roof_share[i];
-    return [labels[i], texts.category[i], times, judged, roof ? `${share(roof)} of the roof` : "", texts.shapes[i]];
+    const logged = texts.name[i].startsWith("Invalid Unary Op") ? `XNNPACK logs it as ${texts.name[i]}` : "";
+    return [labels[i], texts.category[i], times, judged, roof ? `${share(roof)} of the roof` : "", texts.shapes[i], logged];
   }
 
   /** Selects an operator alone, or adds it; selecting the only one again clears it. */
@@ -264,8 +267,8 @@ class View {
     } else if (state.ops.length) parts.push([`${state.ops.length} operators`, null]);
     const items = parts.map(([text, act], n) => h("li", null, act && n < parts.length - 1
       ? h("button", { type: "button", class: "link", onclick: act }, text) : h("span", { "aria-current": n ? "true" : null }, text)));
-    const clear = parts.length > 1 ? h("button", { type: "button", class: "link soft", onclick: () => store.clear() }, "Clear (Esc)") : null;
-    this.crumbs.replaceChildren(h("ol", null, ...items), ...[clear].filter(Boolean));
+    const clear = parts.length < 2 ? h("span", { class: "soft" }, "all operators: select a category, a layer or an operator") : h("button", { type: "button", class: "link soft", onclick: () => store.clear() }, "Clear (Esc)");
+    this.crumbs.replaceChildren(h("ol", null, ...items), clear);
   }
 
   #modelPanel() {
@@ -319,7 +322,8 @@ class View {
         h("span", { class: "zoom" }, h("button", { type: "button", "aria-label": "Zoom out", onclick: () => this.timeline.zoom(1 / 0.6) }, "−"),
           h("button", { type: "button", "aria-label": "Zoom in", onclick: () => this.timeline.zoom(0.6) }, "+"),
           h("button", { type: "button", onclick: () => this.timeline.zoom(1e9) }, "All"))),
-      h("div", { class: "plot" }, this.timeline.canvas),
+      h("div", { class: "plot pair" }, this.timeline.canvas),
+      h("h3", null, "All of them on one axis, end to end"), h("div", { class: "plot" }, this.strip.canvas),
       h("p", { class: "soft note" }, "Drag to filter by time. XNNPACK logs durations only: operators of a delegate are laid end to end."));
   }
 }
@@ -329,10 +333,11 @@ export function mount(root, data, options) {
   return new View(root, data, options);
 }
 
-/** For anywidget. */
+/** For anywidget; the picture that a saved notebook keeps is hidden while the explorer is there. */
 function render({ model, el }) {
-  const root = h("div");
+  const root = h("div"), still = model.get("still");
   el.append(root);
+  if (still) el.append(h("style", null, `.${still} { display: none; }`));
   const view = mount(root, JSON.parse(model.get("data")), {
     hash: model.get("state"), embedded: true, only: model.get("view"), rest: model.get("rest"),
     changed: (hash, keys) => { model.set("state", hash); model.set("selected", keys); model.save_changes(); },

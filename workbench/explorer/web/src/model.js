@@ -137,6 +137,12 @@ export class Model {
     return [a, b].map((m, side) => m && !m.projected ? this.#spans(state, m, side, number) : null);
   }
 
+  /** The spans of every inference of a side, none where it has no trace. */
+  listSpans(state, side, count) {
+    const { a, b } = this.sides(state), m = side ? b : a;
+    return m && !m.projected ? Array.from({ length: count }, (_, number) => this.#spans(state, m, side, number)) : [];
+  }
+
   /** Spans of an inference; `rows` are the operators of B that they belong to, -1 for none. */
   #spans(state, m, side, number) {
     const name = `${state.pair} ${state.swap} ${side} ${number}`;
