@@ -172,7 +172,7 @@ class Picture:
         if comparisons:
             return comparisons[0].text
         subject = _subject_of(self.source)
-        return f"{self.source.model}, {subject.label}: {describe_latency(subject.statistics)}"
+        return f"{subject.run.model}, {subject.label}: {describe_latency(subject.statistics)}"
 
 
 class Page(Selector):
