@@ -12,6 +12,7 @@ from matplotlib.colors import to_hex
 from recorded import recorded
 
 import workbench as wb
+from workbench.plots.tables import typeset
 
 CATEGORIES = {"Convolution": "#00639E", "GEMM": "#4AA6DC", "Data Movement": "#F2B134",
               "Elementwise": "#008F61", "Other": "#E6D3E6"}  # fmt: skip
@@ -310,7 +311,7 @@ def test_times_have_three_figures(ms, text):
 
 def test_nouns_show_their_answer_in_a_notebook(ab):
     for noun, words in ((ab, ab.text), (ab.candidate, "ms (95 % interval")):
-        assert words in html.unescape(noun._repr_html_())
+        assert typeset(words) in html.unescape(noun._repr_html_())
     for noun in (ab, ab.run, ab.run.findings):
         assert noun._repr_html_() == wb.show(noun).html, "one look"
 

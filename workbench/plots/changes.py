@@ -145,10 +145,8 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
         right = level + np.nanmax([0.0, entry.delta_ms, entry.high_ms])
         level += entry.delta_ms
         text = f"{format_number(entry.delta_ms, decimals_of(entry.delta_ms), '+')} ms"
-        if math.isfinite(entry.contribution):
-            share = format_share(abs(entry.contribution))
-            # Against the change of the whole, one sign is enough.
-            text += f" · {share}" if entry.contribution >= 0 else f" · undoes {share}"
+        if entry.contribution >= 0:  # against the change of the whole, it has no share of it
+            text += f" · {format_share(entry.contribution)}"
         style.write_after(axis, right, row, text)
     axis.vlines(after, len(shift), len(shift) + 1, color=style.LINE, linewidth=0.8, zorder=0)
     axis.set_xticks([tick for tick in MaxNLocator(5).tick_values(0, widest) if tick <= widest])
