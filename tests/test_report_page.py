@@ -11,8 +11,8 @@ from PIL import Image
 from recorded import recorded
 
 import workbench as wb
-from workbench.frames import format_share
 from workbench.plots.tables import typeset
+from workbench.wording import format_share
 
 SCREENSHOTS = Path(__file__).resolve().parents[1] / "build" / "screenshots"
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from workbench.frames import EMULATED, format_ms, format_share, is_emulated
+from workbench.frames import EMULATED, is_emulated
 from workbench.plots.tables import COLORS, Table, pick_ink, to_html, to_markdown
+from workbench.wording import format_ms, format_share
 
 _LEAST = 0.11  #: Part of a bar that has room for its share on a phone.
 _SEGMENT = "display:inline-block;vertical-align:top;overflow:hidden;text-align:center;color:{};"

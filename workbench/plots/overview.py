@@ -12,6 +12,7 @@ from workbench.analysis.describe import describe_gain, describe_latency
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.plots.bars import show_bars
 from workbench.plots.tables import Table, fold_table, join_tables, show_note, to_html, to_markdown
+from workbench.wording import begin_sentence, plural
 
 #: Verdicts before a fold, findings of an overview, and letters of the line above folded caveats.
 TOP_VERDICTS, TOP_FINDINGS, _LINE = 3, 3, 96
@@ -86,7 +87,7 @@ def list_findings(findings: pd.DataFrame, top: int) -> Table:
         return show_note("No findings: no rule found a gain of 1 % or more.")
     items, lines = "", list[str]()
     for row in findings.head(top).to_dict("records"):
-        title = frames.begin_sentence(" ".join(str(row["title"]).split()))
+        title = begin_sentence(" ".join(str(row["title"]).split()))
         gain = describe_gain(row).partition(", between")[0].partition(";")[0]
         guess, gain = gain.startswith("estimate: "), gain.removeprefix("estimate: ")
         gain += ", estimated" * guess
@@ -113,4 +114,4 @@ def _fold_caveats(caveats: Sequence[str]) -> Iterator[Table]:
         heads = "; ".join(text.partition(": ")[0] for text in caveats)
         heads = heads if len(heads) <= _LINE else f"{heads[: _LINE - 1].rstrip()}…"
         listed = join_tables(show_note(*(f"Caveat: {text}." for text in caveats)))
-        yield fold_table(f"{frames.plural(len(caveats), 'caveat')}: {heads}", listed)
+        yield fold_table(f"{plural(len(caveats), 'caveat')}: {heads}", listed)
