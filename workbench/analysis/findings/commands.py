@@ -16,7 +16,8 @@ from workbench.remedies import REMEDIES
 #: Options of an export that a command takes as they are: those with a value, and flags.
 _VALUES = ("dtype", "backend", "state_dict", "group_size")
 _PAIRS = {"sizes": "size", "module_dtypes": "module-dtype"}
-_LISTS = {"inputs": "inputs", "mean": "mean", "std": "std"}
+#: Those with numbers, separated by commas.
+_NUMBERS = ("mean", "std")
 
 
 def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
@@ -36,9 +37,10 @@ def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
         pairs = settings[name].items() if isinstance(settings[name], dict) else settings[name]
         for key, value in pairs:
             words += [f"--{option}", shlex.quote(f"{key}={value}")]
-    for name, option in _LISTS.items():
-        for value in settings[name]:
-            words += [f"--{option}", shlex.quote(str(value))]
+    lists = [("inputs", str(value)) for value in settings["inputs"]]
+    lists += [(name, ",".join(map(str, settings[name]))) for name in _NUMBERS if settings[name]]
+    for option, value in lists:
+        words += [f"--{option}", shlex.quote(value)]
     if settings["rewrite"]:
         words += ["--rewrite", ",".join(settings["rewrite"])]
     if settings["channels_last"]:
