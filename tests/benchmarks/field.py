@@ -68,8 +68,7 @@ def export(case, root, **changes):
 def choose(case, findings):
     """The finding of a case's cause; else the first one with a remedy that was shown to help."""
     for row in findings.head(3).to_dict("records"):
-        named = row["remedy"] in case.remedies or (case.word and case.word in row["title"])
-        if named and row["basis"] != "refused":
+        if row["remedy"] in case.remedies or (case.word and case.word in row["title"]):
             return row
     helping = findings[findings["basis"] == "checked"]
     return helping.iloc[0].to_dict() if len(helping) else None

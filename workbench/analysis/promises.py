@@ -96,7 +96,8 @@ def _change(row: dict[str, Any], check: Trial) -> dict[str, Any]:
     tried = f"{check.tried} of {check.parts} parts" if check.tried < check.parts else "this part"
     interval = f"[{check.low_ms:.3g}, {check.high_ms:.3g}]"
     if check.gain_ms <= 0 or check.low_ms <= 0:
-        text = f"--rewrite {check.remedy} was tried on {tried} and does not help: "
+        verdict = "does not help" if check.gain_ms <= 0 else "was not shown to help"
+        text = f"--rewrite {check.remedy} was tried on {tried} and {verdict}: "
         text += f"it saves {check.gain_ms:.3g} ms {interval}"
         nothing = dict.fromkeys(("gain_ms", "low_ms", "high_ms", "share"), float("nan"))
         return nothing | {
