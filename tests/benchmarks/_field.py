@@ -250,7 +250,7 @@ def _branch(*layers):
 
 def _make_cached():
     layers = nn.Linear(256, 256), nn.Linear(256, 64), nn.Linear(256, 64)
-    keys, values = torch.randn(1, 2, 480, 32), torch.randn(1, 2, 480, 32)
+    keys, values = torch.zeros(1, 2, 480, 32), torch.zeros(1, 2, 480, 32)
     mask = torch.ones(480, 480, dtype=torch.bool).tril()
     return Net(cached, *layers, keys=keys, values=values, mask=mask)
 

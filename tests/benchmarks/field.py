@@ -32,11 +32,13 @@ from workbench.remedies import REMEDIES
 
 LEAST_OVERLAP, MOST_WRONG = 0.9, 2
 LINES = Path(_field.__file__).read_text().splitlines()
+#: Columns that are true or false.
+JUDGED = ("right", "overlap", "false")
 SECTION = "Networks after public threads"
 ABOUT = """Networks written after public threads, and the last seven with a planted cause
 (`tests/benchmarks/field.py`). Promised is what `findings --check` measured on the parts that the
-remedy changes; measured is the whole network with and without it, interleaved. AMD EPYC, one of two
-shared cores, nothing else running.
+remedy changes; measured is the whole network with and without it, interleaved. Lines are those of
+`tests/benchmarks/_field.py`. AMD EPYC, one of two shared cores, nothing else running.
 """
 
 
@@ -140,8 +142,11 @@ def judge(case, folder):
 def write(page, table):
     """Put the table into a page."""
     shown = table.drop(columns=["checks", "findings"], errors="ignore")
-    shown = shown.assign(cause=shown["cause"].str.slice(0, 90)).fillna("")
-    shown = shown.replace({True: "yes", False: "no"})
+    cause = shown["cause"].str.replace(r"^(not exported: )\S+:\d* ", r"\1", regex=True)
+    words = {column: shown[column].map({True: "yes", False: "no"}) for column in JUDGED}
+    rank = shown["rank"].map("{:.0f}".format).where(shown["rank"].notna())
+    cause = cause.str.slice(0, 90).str.replace("|", "/")
+    shown = shown.assign(**words, rank=rank, cause=cause).fillna("")
     write_section(page, SECTION, f"{ABOUT}\n{shown.to_markdown(index=False)}")
 
 
