@@ -382,7 +382,12 @@ COMPARISON = make_frame(
     ("outcome", "text", "", f"{_OUTCOMES} | below the clock | wrong outputs | emulated"),
     ("q", "float", "", "p-value of a difference within the noise, adjusted for all of its level"),
     ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
-    ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),
+    (
+        "floor",
+        "float",
+        "",
+        "noise: how far equal experiments differ (ratio - 1), from the A/A control; 0 without one",
+    ),
     ("restarts", "int", "", "process restarts of the side with fewer"),
     ("margin", "float", "", "difference (ratio - 1) up to which times count as equal"),
 )
@@ -412,7 +417,12 @@ LADDER = make_frame(
     ("outcome", "text", "", f"{_OUTCOMES}; none for the lowest"),
     ("total", "float", "", "latency of the lowest level / this one's"),
     *interval("its", prefix="total_"),
-    ("floor", "float", "", "noise floor of the speed-up, as a ratio - 1"),
+    (
+        "floor",
+        "float",
+        "",
+        "noise of the speed-up: how far equal experiments differ, as a ratio - 1",
+    ),
 )
 
 #: Percentiles of inferences at a rate, and of those without a pause.

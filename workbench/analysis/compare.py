@@ -314,7 +314,7 @@ def explain_outcomes(table: pd.DataFrame) -> list[str]:
         least = row.margin if row.floor else UNCONTROLLED_MARGIN
         why = f"q {row.q:.2g}"
         if ratio <= row.floor:
-            why = f"within the noise floor of {format_share(row.floor)}"
+            why = f"equal experiments differ by {format_share(row.floor)}"
         elif away <= least:
             why = f"within the margin of {format_share(least)}"
         shown = row.outcome == "inconclusive" and away > 0

@@ -55,7 +55,8 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
     axis.set_xticks(_ticks(*axis.get_xlim()), minor=False)
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
-    noise = "; grey: noise floor" if "floor" in parts and (parts["floor"] > 0).any() else ""
+    controlled = "floor" in parts and (parts["floor"] > 0).any()
+    noise = "; grey: as far as equal experiments differ" if controlled else ""
     axis.set_xlabel(f"{what}, with 95 % interval{noise}")
     return figure
 

@@ -13,7 +13,7 @@ from workbench.plots import style
 from workbench.plots.style import Chart, draws
 from workbench.wording import plural
 
-_CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
+CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
 
 
 @draws(Run, Measurement)
@@ -44,7 +44,7 @@ def plot_latencies(source: Run | Measurement) -> Chart:
     for row, (entry, values) in enumerate(zip(statistics.itertuples(), times, strict=True)):
         _draw_row(axis, row, values, entry)
     clocks = set(statistics["clock"])
-    clock = _CLOCKS[clocks.pop()] if len(clocks) == 1 else "CPU time if one thread, else wall"
+    clock = CLOCKS[clocks.pop()] if len(clocks) == 1 else "CPU time if one thread, else wall"
     what = "latency of one inference, " + ("" if latencies["traced"].all() else "un") + "traced"
     axis.set_xlabel(f"{what} (ms, {clock}); line: latency with 95 % interval")
     return figure

@@ -2,7 +2,8 @@
 
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -77,6 +78,9 @@ def _draw_sides(sides: Sequence[Measurement]) -> Table:
     known = {text.partition(" (")[2].rstrip(")") for text in times.values()}
     if len(known) == 1:
         times = {name: text.partition(" (")[0] for name, text in times.items()}
+    for name, m in named.items():
+        if m.name == "native" and name in times:
+            times[name] += " (all extensions of this CPU)"
     note = f"\N{PLUS-MINUS SIGN}: {known.pop()}" if len(known) == 1 else ""
     return show_bars({name: m.categories for name, m in named.items()}, times, note)
 
@@ -87,10 +91,7 @@ def list_findings(findings: pd.DataFrame, top: int) -> Table:
         return show_note("No findings: no rule found a gain of 1 % or more.")
     items, lines = "", list[str]()
     for row in findings.head(top).to_dict("records"):
-        title = begin_sentence(" ".join(str(row["title"]).split()))
-        gain = describe_gain(row).partition(", between")[0].partition(";")[0]
-        guess, gain = gain.startswith("estimate: "), gain.removeprefix("estimate: ")
-        gain += ", estimated" * guess
+        title, gain = abridge_finding(row)
         items += f"<li>{to_html(title)}. <strong>Gain: {_bind(gain)}</strong></li>"
         lines.append(f"{len(lines) + 1}. {to_markdown(title)}. Gain: {to_markdown(gain)}")
     first = findings.iloc[0]
@@ -101,6 +102,14 @@ def list_findings(findings: pd.DataFrame, top: int) -> Table:
         page += f": <code>{html.escape(hint)}</code>"
         lines[-1] += f": `` {hint.replace('`', chr(39))} ``"
     return Table(f"{_ITEMS}{items}</ol>{page}</p>", "\n".join(lines))
+
+
+def abridge_finding(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The title of a finding, and its gain without an interval."""
+    title = begin_sentence(" ".join(str(row["title"]).split()))
+    gain = describe_gain(dict(row)).partition(", between")[0].partition(";")[0]
+    guess, gain = gain.startswith("estimate: "), gain.removeprefix("estimate: ")
+    return title, gain + ", estimated" * guess
 
 
 def _bind(figures: str) -> str:

@@ -26,6 +26,7 @@ from workbench.errors import unknown_name
 from workbench.export.program import Program
 from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
 from workbench.plots.changes import plot_speedups
+from workbench.plots.latencies import CLOCKS
 from workbench.plots.overview import show_overview, show_verdicts
 from workbench.plots.style import Chart, convert
 from workbench.plots.tables import (
@@ -166,7 +167,8 @@ def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
         caption += "; a single restart has none"
     if isinstance(source, Run) and not source.record.plan.sweep:
         yield from _phases(source)
-    yield show_table(source.statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
+    statistics = source.statistics.assign(clock=source.statistics["clock"].map(CLOCKS))
+    yield show_table(statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
     if isinstance(source, Run) and source.paced is not None:
         caption = "wall time at a rate and without pauses; low, high: 95 % intervals, which cover "
         caption += "further restarts in this run; missed: ended after the next was due"

@@ -8,14 +8,17 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis import compare_runs
-from workbench.analysis.describe import identify_run
+from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.layers import name_layer
 from workbench.analysis.memory import SUMMARY, summarize_resources
 from workbench.analysis.run import Comparison, Measurement
 from workbench.errors import WorkbenchError
 from workbench.frames import COMPARISON, EMULATED, LAYER_CODE, RUNS, check
+from workbench.plots.bars import show_bars
 from workbench.plots.breakdown import plot_categories
+from workbench.plots.overview import abridge_finding
 from workbench.plots.tables import (
+    Table,
     fold_table,
     join_tables,
     put_side_by_side,
@@ -26,6 +29,7 @@ from workbench.plots.tables import (
 from workbench.records.codec import to_document
 from workbench.report.html import Section, render_html, render_markdown
 from workbench.store import atomic_write, safe_name
+from workbench.wording import plural
 
 PAGE, MARKDOWN = "combined_report.html", "combined_report.md"
 SUMMARY_JSON, SUMMARY_MD = "combined_pipeline_summary.json", "combined_pipeline_summary.md"
@@ -185,6 +189,18 @@ def write_combined(
     return [atomic_write(folder / name, text) for name, text in files.items()]
 
 
+def _summarize_sides(combined: Combined) -> Iterator[Table]:
+    """Bars of the categories of each measurement, and its best finding."""
+    sides = combined.silicon
+    if sides:
+        times = {name: describe_latency(m.statistics) for name, m in sides.items()}
+        yield show_bars({name: m.categories for name, m in sides.items()}, times)
+    best = {name: m.findings.iloc[0].to_dict() for name, m in sides.items() if len(m.findings)}
+    if best:
+        rows = [(name, *abridge_finding(row)) for name, row in best.items()]
+        yield show_table(pd.DataFrame(rows, columns=["run", "best finding", "gain"]))
+
+
 def describe_combined(combined: Combined) -> Iterator[Section]:
     """The sections of the report."""
     runs = combined.runs
@@ -192,8 +208,16 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
     marks = [f"{emulated}: {EMULATED}."] if emulated else []
     marks += compare_runs.describe_programs(combined.measurements)
-    note = show_note(*combined.answers, *marks, *verdicts, leads=True)
-    yield Section("", items=[note], brief=True)
+    marks += [
+        f"{row.run}: measurement quality D, so that its speed-up does not count."
+        for row in runs.itertuples()
+        if row.grade == "D" and not row.emulated
+    ]
+    items = [show_note(*combined.answers, *marks, leads=True), *_summarize_sides(combined)]
+    if verdicts:
+        count = plural(len(verdicts), "comparison") + " within the runs"
+        items.append(fold_table(count, show_note(*verdicts)))
+    yield Section("", items=items, brief=True)
     columns = ["run", "latency_ms", "low_ms", "high_ms", "speedup", "low", "high", "outcome"]
     columns = columns if combined.answers else columns[:4]
     columns += [name for name in SUMMARY if runs[name].notna().any()]

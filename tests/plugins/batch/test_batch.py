@@ -1,6 +1,7 @@
 """A matrix becomes cells, cells become runs with reports, and nothing is done twice."""
 
 import csv
+import html
 import io
 import json
 import shutil
@@ -450,3 +451,25 @@ def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch):
     finally:
         files.store.clear()
     assert not list(tmp_path.rglob("escaped"))
+
+
+def test_a_row_says_where_the_time_goes_or_why_not_and_grade_d_is_no_win():
+    run = wb.open_run(wb.sample_run("mobilenet_v3_small"))
+    rows = tabulate_run(run)
+    before, after = rows[0], next(row for row in rows if row["against"])
+    assert after["bottleneck"] == max(after["shares"], key=after["shares"].get) == "GEMM"
+    assert after["finding"] and after["gain"] and not before["finding"]
+    emulated = tabulate_run(wb.open_run(wb.sample_run("toy_cnn")))[-1]
+    assert emulated["unknown"] == "emulated: no times"
+    poor = {**after, "grade": "D"}
+    cells = [
+        Cell(model, model, "fp32", "host", "auto", model, state="done", rows=(before, row), run="r")
+        for model, row in (("good", after), ("poor", poor), ("other", emulated))
+    ]
+    page = html.unescape(render_index(Portfolio({}, tuple(cells), "")))
+    assert "Speed-ups over the baselines: 1 faster" in page
+    assert "1 not counted, of measurement quality D" in page and "not counted: quality D" in page
+    low, high = (f"{after[end]:.2f}" for end in ("low", "high"))
+    assert f"[{low}, {high}]" in page and after["finding"] in page
+    assert 'aria-label="Convolution' in page and "emulated: no times" in page
+    assert page.count("data-baseline>") == 2

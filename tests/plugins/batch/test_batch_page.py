@@ -66,7 +66,22 @@ def column(page, name):
     return cells.all_inner_texts()
 
 
+def test_baselines_are_folded_and_a_row_says_where_the_time_goes(page):
+    count = page.locator("#count")
+    assert count.inner_text() == "3 of 5 rows"
+    rows = page.locator("#measurements tbody tr:visible", has_text="Small")
+    assert rows.count() == 2
+    for row in rows.all():
+        speedup = row.locator("td[title^=against]").inner_text()
+        assert re.match(r"\d+\.\d\dx \[\d+\.\d\d, \d+\.\d\d\]", speedup)
+        time = row.locator("td.time")
+        assert time.get_by_role("img", name="Convolution").count() == 1 or "no" in time.inner_text()
+    page.get_by_label("baselines").check()
+    assert count.inner_text() == "5 of 5 rows"
+
+
 def test_the_table_sorts_by_a_column(page):
+    page.get_by_label("baselines").check()
     before = column(page, "latency ms")
     head = page.locator("#measurements th", has_text="latency ms")
     head.click()
@@ -81,9 +96,10 @@ def test_the_table_sorts_by_a_column(page):
 
 def test_the_table_shows_the_rows_asked_for(page):
     count = page.locator("#count")
+    page.get_by_label("baselines").check()
     assert count.inner_text() == "5 of 5 rows"
     page.select_option("[data-axis=model]", "Small")
-    assert set(column(page, "model")) == {"Small notebook"}
+    assert set(column(page, "model")) == {"Small\nnotebook explorer"}
     assert count.inner_text() == "4 of 5 rows"
     page.fill("#words", "fp16 on")
     assert set(column(page, "dtype")) == {"fp16"}
@@ -100,7 +116,7 @@ def test_a_failure_is_told_and_every_link_leads_somewhere(page, portfolio):
     failure = page.locator("table", has_text="try again").inner_text()
     assert "Broken/fp32/host/auto" in failure and "<b>no such thing</b>" in failure
     links = {link.get_attribute("href") for link in page.locator("a").all()}
-    assert len(links) == 5  # two reports with their notebooks, and a log
+    assert len(links) == 7  # two reports with their notebooks and explorers, and a log
     assert all((portfolio / link).is_file() for link in links)
     page.locator("#measurements a").first.click()
     page.wait_for_selector("h1")
@@ -121,6 +137,7 @@ def test_axe_finds_nothing(page, check_axe):
 def test_it_says_what_is_compared_and_a_phone_shows_it_without_scrolling_aside(page):
     assert page.locator("h1").inner_text() == "Small, Broken: fp32, fp16"
     assert page.locator("blockquote").inner_text().startswith("Speed-ups over the baselines: ")
+    page.get_by_label("baselines").check()
     off, on = (column(page, name)[:2] for name in ("latency ms", "baseline ms"))
     assert on == ["", off[0]]
     for width in (1280, 390):

@@ -11,9 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.run import Run
+from workbench.analysis.run import Measurement, Run
 from workbench.errors import WorkbenchError
 from workbench.frames import EMULATED
+from workbench.plots.bars import draw_bar
+from workbench.plots.overview import abridge_finding
 from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.storage import Storage
 from workbench.records.codec import to_json, to_plain
@@ -21,7 +23,7 @@ from workbench.records.runs import SCHEMA_VERSION
 from workbench.report.combined import describe_measurement
 from workbench.report.html import render_page
 from workbench.report.report import is_reported
-from workbench.store import inside, load_record
+from workbench.store import EXPLORER_HTML, inside, load_record
 from workbench.trace.writers import to_csv
 
 PORTFOLIO, TABLE, INDEX = "portfolio.json", "portfolio.csv", "index.html"
@@ -35,8 +37,15 @@ EMPTY = COMPARED | dict.fromkeys(
     (
         *("experiment", "threads", "emulated", "latency_ms", "low_ms", "high_ms", "bottleneck"),
         *("share", "first_output_ms", "peak_mb", "size_mb", "grade", "sqnr_db", "outcome"),
+        *("shares", "unknown", "finding", "gain", "explorer"),
     )
 )
+#: Columns that are left out where no row has them.
+OPTIONAL = {
+    "first output ms": "first_output_ms", "peak MB": "peak_mb", "file MB": "size_mb",
+    "SQNR dB": "sqnr_db",
+}  # fmt: skip
+NO_WIN = "D"  #: The grade of a measurement whose speed-up does not count.
 
 
 @dataclass(frozen=True)
@@ -82,9 +91,8 @@ def tabulate_run(run: Run) -> tuple[dict[str, Any], ...]:
             continue
         row = {**EMPTY, **describe_measurement(m)}
         row["sqnr_db"] = m.export.sqnr_db if m.export else None
-        if not m.emulated and "shares" in m.use[0]:
-            largest = m.categories.nlargest(1, "mean_ms").iloc[0]
-            row |= {"bottleneck": largest["category"], "share": largest["share"]}
+        row |= _explain_time(m)
+        row["explorer"] = (run.output / EXPLORER_HTML).is_file()
         compared = [ab for ab in run.comparisons if ab.candidate is m]
         for ab in compared:
             figures = {name: ab.latency[name].iloc[0] for name in COMPARED if name != "against"}
@@ -94,10 +102,29 @@ def tabulate_run(run: Run) -> tuple[dict[str, Any], ...]:
     return tuple(to_plain(pd.DataFrame(rows)))
 
 
+def _explain_time(m: Measurement) -> dict[str, Any]:
+    """The shares of the categories, or why there are none, and the best finding of the subject."""
+    uses, why = m.use
+    found: dict[str, Any] = {}
+    if m.emulated or "shares" not in uses:
+        found["unknown"] = "emulated: no times" if m.emulated else why or "not traced"
+    else:
+        largest = m.categories.nlargest(1, "mean_ms").iloc[0]
+        found = {"bottleneck": largest["category"], "share": largest["share"]}
+        found["shares"] = m.categories.set_index("category")["share"].to_dict()
+    if m is m.run.subject and len(m.findings):
+        found["finding"], found["gain"] = abridge_finding(m.findings.iloc[0].to_dict())
+    return found
+
+
 def write_csv(cells: Iterable[Cell]) -> str:
     """One line per measurement and comparison, and one for a cell without measurements."""
     lines = [
-        {**_axes(cell), **row, "problem": cell.problem, "error": cell.error, "report": cell.report}
+        {
+            **_axes(cell),
+            **{name: value for name, value in row.items() if name not in ("shares", "explorer")},
+            **{"problem": cell.problem, "error": cell.error, "report": cell.report},
+        }
         for cell in cells
         for row in cell.rows or (EMPTY,)
     ]
@@ -107,7 +134,11 @@ def write_csv(cells: Iterable[Cell]) -> str:
 def render_index(portfolio: Portfolio) -> str:
     """The page of a portfolio: the speed-ups in a sentence, all failures, all measurements."""
     cells = portfolio.cells
-    rows = [(_axes(cell), cell, row) for cell in cells for row in cell.rows or (EMPTY,)]
+    rows = [
+        (_axes(cell), cell, {**EMPTY, **row, "baseline": _is_baseline(row, cell)})
+        for cell in cells
+        for row in cell.rows or (EMPTY,)
+    ]
     values = {axis: list(dict.fromkeys(axes[axis] for axes, *_ in rows)) for axis in AXES}
     values["threads"] = list({f"{row['threads']}" for *_, row in rows if row["threads"]})
     shared = {name: values[name][0] for name in SHARED if len(values[name]) == 1}
@@ -125,9 +156,17 @@ def render_index(portfolio: Portfolio) -> str:
         failures=[cell for cell in cells if cell.state == "failed"],
         filters={axis: values[axis] for axis in AXES if len(values[axis]) > 1},
         shared=shared,
+        absent=[head for head, name in OPTIONAL.items() if not any(row[name] for *_, row in rows)],
+        baselines=any(row["baseline"] for *_, row in rows),
+        draw_bar=draw_bar,
         emulated=EMULATED,
         rows=rows,
     )
+
+
+def _is_baseline(row: dict[str, Any], cell: Cell) -> bool:
+    """Whether others of the cell are compared with it, and it with none."""
+    return not row["against"] and any(row["experiment"] == each["against"] for each in cell.rows)
 
 
 def _axes(cell: Cell) -> dict[str, str]:
@@ -136,9 +175,13 @@ def _axes(cell: Cell) -> dict[str, str]:
 
 def _summarize_speedups(rows: Sequence[dict[str, Any]]) -> str:
     """How many comparisons were faster, and by how much; empty without comparisons."""
-    counts = Counter(row["outcome"] for row in rows)
-    gains = [row["speedup"] for row in rows if row["outcome"] == "faster"]
+    counted = [row for row in rows if row["grade"] != NO_WIN]
+    counts = Counter(row["outcome"] for row in counted)
+    gains = [row["speedup"] for row in counted if row["outcome"] == "faster"]
     text = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     if gains:
         text += f"; faster by {min(gains):.2f}x to {max(gains):.2f}x, median {median(gains):.2f}x"
+    text = text or "none that counts"
+    if left := len(rows) - len(counted):
+        text += f"; {left} not counted, of measurement quality {NO_WIN}"
     return f"Speed-ups over the baselines: {text}." if rows else ""
