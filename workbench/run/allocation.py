@@ -14,8 +14,9 @@ LEAST_RESTARTS, MOST_RESTARTS = 5, 40
 #: Seconds on a free core for each experiment and thread count, without a budget: what five
 #: long restarts took (`tests/benchmarks/decide.py`).
 EXPERIMENT_S = 2.0
-#: Restarts that decide most operators. A run takes up to `LONGER` times its seconds for them, which
-#: models of 10 to 50 ms need (`tests/benchmarks/decide.py`: vit_tiny, 8 restarts, 81 %; 18, 95 %).
+#: Restarts that decide most operators. A run takes up to `LONGER` times its seconds for them if that
+#: buys at least half of them: models of 10 to 50 ms need these (`tests/benchmarks/decide.py`:
+#: vit_tiny, 8 restarts, 81 %; 18, 95 %), and the operators of longer ones scatter less.
 ENOUGH_RESTARTS, LONGER = 20, 2
 #: Seconds after which a run without a budget does with `MIN_RESTARTS` instead of `LEAST_RESTARTS`:
 #: inferences of more than some 200 ms scatter little, and five restarts would take a minute.
@@ -69,7 +70,8 @@ def project_restarts(run: RunRecord, done: int) -> int:
     alone = [s for s in run.sessions if s.complete and s.threads == 1]
     each_s = max(run.spent_s, 1e-3) / done * (1 - disturbance(alone))
     fitting = sum(seconds_of(plan, threads) for threads in plan.threads) / each_s
-    wanted = max(fitting, min(ENOUGH_RESTARTS, LONGER * fitting))
+    longer = min(ENOUGH_RESTARTS, LONGER * fitting)
+    wanted = max(fitting, longer) if longer >= ENOUGH_RESTARTS / 2 else fitting
     least = min(LEAST_RESTARTS, max(MIN_RESTARTS, int(LONG_S / each_s)))
     return max(least, done, min(MOST_RESTARTS, int(wanted)))
 
