@@ -52,7 +52,16 @@ def count_restarts(plan, folder, restart_s, on_core=1.0):
 
 @pytest.mark.parametrize(
     ("restart_s", "count"),
-    [(0.01, MOST_RESTARTS), (0.25, 24), (0.5, 20), (0.8, 15), (1.8, 5), (5.5, 5), (7.2, 4), (20, 3)],
+    [
+        (0.01, MOST_RESTARTS),
+        (0.25, 24),
+        (0.5, 20),
+        (0.8, 15),
+        (1.8, 5),
+        (5.5, 5),
+        (7.2, 4),
+        (20, 3),
+    ],
 )
 def test_restarts_are_as_many_as_fit_and_longer_programs_get_up_to_twice_the_seconds(
     plan, tmp_path, restart_s, count

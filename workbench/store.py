@@ -248,7 +248,7 @@ def layers_path(pte: Path) -> Path:
 
 def save_layers(layers: Layers, path: Path) -> Path:
     """Write a sidecar; returns its path."""
-    return write_changed(path, to_json(layers))
+    return write_changed(path, to_json(layers, compact=True))  # one for every operator
 
 
 def kept_layers(run_dir: Path, program: str) -> Path:

@@ -18,9 +18,11 @@ from workbench.records.runs import SCHEMA_VERSION
 T = TypeVar("T")
 
 
-def to_json(record: object) -> str:
-    """A record as JSON text, lists of numbers on one line each."""
+def to_json(record: object, *, compact: bool = False) -> str:
+    """A record as JSON text, lists of numbers on one line each; or ``compact``, without spaces."""
     plain = msgspec.to_builtins(record, enc_hook=lambda number: number.item())  # of NumPy
+    if compact:
+        return json.dumps(plain, separators=(",", ":"), allow_nan=False) + "\n"
     text = json.dumps(plain, indent=1, allow_nan=False)
     return re.sub(r"\[\n[-\d.eE,\s]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
 

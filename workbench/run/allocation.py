@@ -14,8 +14,8 @@ LEAST_RESTARTS, MOST_RESTARTS = 5, 40
 #: Seconds on a free core for each experiment and thread count, without a budget: what five
 #: long restarts took (`tests/benchmarks/decide.py`).
 EXPERIMENT_S = 2.0
-#: Restarts that decide most operators. A run takes up to `LONGER` times its seconds for them if that
-#: buys at least half of them: models of 10 to 50 ms need these (`tests/benchmarks/decide.py`:
+#: Restarts that decide most operators. A run takes up to `LONGER` times its seconds for them if
+#: that buys at least half of them: models of 10 to 50 ms need these (`tests/benchmarks/decide.py`:
 #: vit_tiny, 8 restarts, 81 %; 18, 95 %), and the operators of longer ones scatter less.
 ENOUGH_RESTARTS, LONGER = 20, 2
 #: Seconds after which a run without a budget does with `MIN_RESTARTS` instead of `LEAST_RESTARTS`:
