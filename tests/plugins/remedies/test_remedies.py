@@ -565,17 +565,3 @@ def test_functions_of_many_operators_stay_in_floating_point(tmp_path):
     program = wb.export_model(module, torch.randn(4, 32), options, root=tmp_path, progress=quiet)
     assert program.export.sqnr_db > 30
     assert all(row.delegated for row in program.export.partition)
-
-
-@pytest.mark.ci
-def test_steps_of_a_loop_are_tried_together(tmp_path):
-    """They share one product: a part of them would promise too little, or too much."""
-    torch.manual_seed(0)
-    layer = nn.Linear(96, 96)
-    rows = lambda net, x: torch.cat([layer(x[n : n + 1]).relu() for n in range(16)])  # noqa: E731
-    module, x = Net(rows, layer).eval(), torch.randn(16, 96)
-    program = wb.export_model(module, x, root=tmp_path, progress=quiet)
-    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
-    run = wb.measure(program, options=brief, root=tmp_path, progress=quiet)
-    (check,) = (each for each in wb.check_findings(run) if each.remedy == "loops")
-    assert check.tried == check.parts > 10 and 0 < check.gain_ms < check.before_ms
