@@ -103,8 +103,8 @@ def _change(row: dict[str, Any], check: Trial) -> dict[str, Any]:
         return nothing | {
             "rule": NO_REMEDY, "action": text, "hint": "", "remedy": "", "basis": "refused",
         }  # fmt: skip
-    latency = row["gain_ms"] / row["share"] if row["share"] and row["gain_ms"] else None
-    latency = latency or row["high_ms"] / row["share"]
+    expected = row["gain_ms"] if row["gain_ms"] > 0 else row["high_ms"]  # only a bound is known
+    latency = expected / row["share"]
     ratio = f", outputs agree to {check.sqnr_db:.0f} dB" if check.sqnr_db is not None else ""
     text = f"{row['action']}; tried on {tried}: {check.before_ms:.3g} -> {check.after_ms:.3g} ms"
     return {
