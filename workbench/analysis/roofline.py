@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -170,11 +171,17 @@ def list_ceilings(run_dir: Path) -> pd.DataFrame:
             (f"matrix product, {dtype}", peak, "GFLOP/s", spreads[dtype])
             for dtype, peak in roof.peaks.items()
         ]
-        for size, rate in roof.bandwidths:
-            text = f"{size / 2**20:.0f} MB" if size >= 2**20 else f"{size / 2**10:.0f} kB"
-            peaks.append((f"bandwidth at {text}", rate, "GB/s", spreads[size]))
+        for rate, sizes in groupby(roof.bandwidths, lambda pair: pair[1]):
+            footprints = [size for size, _ in sizes]  # the largest one has the rate
+            ends = map(_format_footprint, (footprints[0], footprints[-1]))
+            span = " to ".join(dict.fromkeys(ends))
+            peaks.append((f"bandwidth at {span}", rate, "GB/s", spreads[footprints[-1]]))
         rows += [(ceilings.isa, ceilings.threads, *row, ceilings.measured) for row in peaks]
     return pd.DataFrame(rows, columns=_TABLE)
+
+
+def _format_footprint(size: int) -> str:
+    return f"{size / 2**20:.0f} MB" if size >= 2**20 else f"{size / 2**10:.0f} kB"
 
 
 def computed_dtype(export: Export | None) -> str:
