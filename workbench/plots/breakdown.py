@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
 
 from workbench.analysis.operators import drop_overhead, label_operator, label_operators
 from workbench.analysis.run import Comparison, Measurement, Run
@@ -33,15 +34,15 @@ _WHISKERS = {"ecolor": style.INK, "elinewidth": 1, "capsize": 2}
 @draws(Run, Measurement, Comparison, Mapping)
 def plot_categories(
     source: Run | Measurement | Comparison | Mapping[str, pd.DataFrame], *,
-    title: str = "Where the time goes", by: str = "measurement",
+    title: str = "Where the time goes", by: str = "measurement", shares: bool = False,
 ) -> Chart | Table:  # fmt: skip
     """One bar per measurement, as long as its mean E2E time in ms, split into categories.
 
     ``source`` has several measurements (controls are left out), or is a dict of frames with the
     columns ``category`` and ``mean_ms`` by label. ``by="layer type"`` draws one bar per class of
     layers of a measurement: a convolution with a 1x1 kernel is a ``Conv2d``, although it runs as a
-    matrix product. A key names the segments that are too narrow for a name; a line below the end
-    of a segment is the 95 % interval of its time.
+    matrix product. With ``shares``, all bars are equally long. A key names the segments that are
+    too narrow for a name; a line below the end of a segment is the 95 % interval of its time.
 
     Examples
     --------
@@ -56,21 +57,23 @@ def plot_categories(
         return _draw_bars(dict(list(groups)[:_TOP_TYPES]), f"{title}, by type of layer")
     if by != "measurement":
         raise unknown_name("kind of bars", by, ["measurement", "layer type"])
-    return _draw_bars(_frames_of(source), title)
+    return _draw_bars(_frames_of(source), title, shares)
 
 
-def _draw_bars(bars: Mapping[str, pd.DataFrame], title: str) -> Chart:
+def _draw_bars(bars: Mapping[str, pd.DataFrame], title: str, shares: bool = False) -> Chart:
     """One stacked bar per frame of categories and their times, with shares of each frame's sum."""
+    sums = {name: float(frame["mean_ms"].sum()) for name, frame in bars.items()}
+    wholes = {name: (sums[name] or 1.0) if shares else 1.0 for name in bars}
     short = max(map(len, bars), default=0) <= 28
     names = list(bars) if short else map(", ".join, style.distinguish(bars))
     labels = [style.shorten(name, 28) for name in names]
     figure, axis = style.new_rows(title, labels, 0.66, head=0.74, right=0.95)
-    intervals = {name: _intervals(frame) for name, frame in bars.items()}
+    intervals = {name: _intervals(frame, wholes[name]) for name, frame in bars.items()}
     ends = [frame["high_ms"].max() for frame in intervals.values() if len(frame)]
-    longest = max([*(frame["mean_ms"].sum() for frame in bars.values()), *ends, 0.0]) or 1.0
+    longest = max([*(sums[name] / wholes[name] for name in bars), *ends, 0.0]) or 1.0
     axis.set_xlim(0, longest)
     axis.set_ylim(max(len(labels), 1) - 0.43, -0.5)
-    inches_per_ms = style.WIDTH * axis.get_position().width / longest
+    inches = style.WIDTH * axis.get_position().width / longest
     named: dict[str, bool] = {}
     for row, (name, frame) in enumerate(bars.items()):
         for end in intervals[name].itertuples():
@@ -80,20 +83,24 @@ def _draw_bars(bars: Mapping[str, pd.DataFrame], title: str) -> Chart:
         for category, ms, share in frame[["category", "mean_ms", "share"]].itertuples(index=False):
             time, part, color = style.write_ms(ms), format_share(share), style.color_of(category)
             texts = (f"{category}\n{time} · {part}", f"{time}\n{part}", part)
-            text = style.fit(texts, ms * inches_per_ms)
-            style.draw_bar(axis, row, ms, color, left=start, height=0.66, edge="white")
-            style.write_inside(axis, start + ms / 2, row, text, color)
-            start += ms
+            length = ms / wholes[name]
+            text = style.fit(texts, length * inches)
+            style.draw_bar(axis, row, length, color, left=start, height=0.66, edge="white")
+            style.write_inside(axis, start + length / 2, row, text, color)
+            start += length
             if ms > 0:
                 named[category] = named.get(category, False) or category in text
-        style.write_after(axis, start, row, style.write_ms(start), size=10, bold=True)
+        style.write_after(axis, start, row, style.write_ms(sums[name]), size=10, bold=True)
     figure.rows_text = [
-        f"{name}: {style.write_ms(frame['mean_ms'].sum())}, "
+        f"{name}: {style.write_ms(sums[name])}, "
         + ", ".join(f"{row.category} {format_share(row.share)}" for row in frame.itertuples())
         for name, frame in bars.items()
     ]
     known = "; lines: 95 % interval of each category" if ends else ""
-    axis.set_xlabel(f"mean time per inference (ms){known}")
+    measure = "share of the inference" if shares else "mean time per inference (ms)"
+    axis.set_xlabel(f"{measure}{known}")
+    if shares:
+        axis.xaxis.set_major_formatter(PercentFormatter(1))
     unnamed = [c for c in dict.fromkeys([*style.COLORS, *named]) if not named.get(c, True)]
     style.add_key(figure, {c: style.color_of(c) for c in unnamed}, style.label_margin(labels))
     return figure
@@ -125,9 +132,11 @@ def name_sides(ab: Comparison) -> tuple[str, str]:
     return f"{before.name}, before", f"{after.name}, after"
 
 
-def _intervals(frame: pd.DataFrame) -> pd.DataFrame:
+def _intervals(frame: pd.DataFrame, whole: float) -> pd.DataFrame:
     """Where each segment would end at both ends of its own time's interval."""
-    parts = frame.reindex(columns=["category", "mean_ms", "low_ms", "high_ms"])
+    columns = ["mean_ms", "low_ms", "high_ms"]
+    parts = frame.reindex(columns=["category", *columns]).astype(dict.fromkeys(columns, float))
+    parts[columns] /= whole
     starts = parts["mean_ms"].cumsum() - parts["mean_ms"]
     moved = parts.assign(low_ms=parts["low_ms"] + starts, high_ms=parts["high_ms"] + starts)
     return moved[moved["mean_ms"] > 0].dropna().reset_index(drop=True)
@@ -277,8 +286,10 @@ def _draw_dots(figure: Chart, axis: Axes, shown: pd.DataFrame) -> None:
         free = (p for p in beside if all(np.abs(dot + p - q).max() > 8 for q in numbers))
         offset = next(free, beside[0])
         numbers.append(dot + offset)
+        line_to_dot = {"arrowstyle": "-", "color": style.FAINT, "linewidth": 0.6, "shrinkA": 0}
         axis.annotate(str(number + 1), (row.intensity, row.gflops), offset, fontsize=8, zorder=4,
-                      textcoords="offset points", ha="center", va="center")  # fmt: skip
+                      textcoords="offset points", ha="center", va="center",
+                      arrowprops=line_to_dot if any(offset) else None)  # fmt: skip
         column, line = divmod(number, _NAMED // 2)
         label = style.shorten(label_operator(row.name, row.module), 44)
         figure.text(0.08 + 0.46 * column, (0.62 - 0.17 * line) / figure.get_figheight(),
@@ -311,10 +322,7 @@ def plot_bottlenecks(
     axis.axvline(e2e, color=style.LINE, linewidth=1)
     for place, row in enumerate(rows.itertuples()):
         _draw_row(axis, place, row, e2e)
-    least = float(rows["free_ms"].min()) if len(rows) else 0.0
-    # The axis starts at 0, unless all bars are far from there.
-    start = max(0.0, least - 0.3 * (e2e - least)) if least > 0.6 * e2e else 0.0
-    axis.set_xlim(start, 1.02 * e2e)
+    axis.set_xlim(0, 1.02 * e2e)
     factor = f"{rows['factor'].iloc[0]:g}x faster" if len(rows) else "faster"
     axis.set_xlabel(f"E2E (ms) if the part were free (left end) or {factor} (dot); "
                   f"line: measured E2E, {style.write_ms(e2e)}")  # fmt: skip
