@@ -162,7 +162,7 @@ def test_operators_are_bars_with_their_spread(run):
     (start, _), (end, _) = whiskers.get_segments()[0]
     assert end - start == pytest.approx(2 * operators.loc[0, "std_ms"])
     labels = rows_of(axis)
-    assert labels[0].startswith("classifier.3 · Fully Connected") and labels[0].endswith("GEMM #42")
+    assert labels[0].startswith(f"{operators.loc[0, 'module']} · ")
     assert not any("DELEGATE_CALL" in label for label in labels), "an overhead"
     boxes = texts_of(axis.figure)
     texts = {text.xy[1]: boxes[text] for text in axis.texts}
@@ -271,7 +271,7 @@ def test_a_figure_takes_what_leads_to_its_noun_and_refuses_all_else(run, ab):
 def test_what_a_run_lacks_is_a_sentence(ab):
     lone = wb.open_run(next(ab.run.path.rglob("*.etdump")))
     assert "Layers unknown" in str(wb.plot_categories(lone, by="layer type"))
-    assert "not sampled" in str(wb.show(ab, "code"))
+    assert "not sampled" in str(wb.show(recorded("vit_tiny").compare(), "code"))
     assert "workbench roofline" in str(wb.plot_roofline(recorded("toy_cnn")))
     assert "--isa-ladder" in str(wb.show(ab.run, "sweeps"))
 
@@ -325,3 +325,27 @@ def test_findings_are_cards_and_a_frame_to_compute_with(ab):
         assert "<table" in part._repr_html_() and "<ol" not in part._repr_html_()
     assert "<table" in wb.show(findings, columns=["rule", "title"]).html
     assert len(repr(ab)) < 300
+
+
+def test_a_partition_has_the_steps_of_the_program_in_order():
+    on = recorded("squeezesam").subject
+    figure = wb.plot_partition(on)
+    steps = [step for step in on.sidecar.methods[0].instructions if step.kind == "delegate"]
+    (axis,) = figure.axes
+    said = [text.get_text() for text in axis.texts]
+    counts = [text for text in said if text.startswith("XNNPACK")]
+    assert counts == [f"XNNPACK\n{len(step.xnodes)} operators" for step in steps]
+    assert said[0] == counts[0] and "native_layer_norm" in said[1:3]
+    assert "unknown" in str(
+        wb.plot_partition(wb.open_run(next(on.run.path.rglob("*.etdump"))).subject)
+    )
+
+
+def test_bars_of_shares_are_equally_long(run):
+    sides = {m.label: m.categories for m in run.traced}
+    (axis,) = wb.plot_categories(sides, shares=True).axes
+    ends = {}
+    for bar in axis.patches:
+        ends[round(bar.get_y())] = bar.get_x() + bar.get_width()
+    assert list(ends.values()) == pytest.approx([1.0] * len(sides))
+    assert all(f"{m.latency_ms:.3g} ms" in words_of(axis.figure) for m in run.traced)

@@ -18,7 +18,7 @@ Traces
 
 Figures, tables and widgets
     show, explore, pick, pick_measurements, pick_run, plot_bottlenecks, plot_categories,
-    plot_iterations, plot_latencies, plot_operators, plot_roofline, plot_shift,
+    plot_iterations, plot_latencies, plot_operators, plot_partition, plot_roofline, plot_shift,
     plot_speedups
 
 Names are imported when they are first used; ``help(workbench.NAME)`` describes one.

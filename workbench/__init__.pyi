@@ -21,6 +21,7 @@ from .options import ExportOptions, MeasureOptions
 from .plots.breakdown import plot_bottlenecks, plot_categories, plot_operators, plot_roofline
 from .plots.changes import plot_shift, plot_speedups
 from .plots.latencies import plot_iterations, plot_latencies
+from .plots.partition import plot_partition
 from .plots.views import show
 from .report.combined import combine_runs
 from .report.gate import validate_run
@@ -40,7 +41,8 @@ __all__ = [
     "export_trace", "find_runner", "list_models", "load_ipython_extension", "load_model",
     "make_report", "measure", "measure_roof", "open_program", "open_run", "pick",
     "pick_measurements", "pick_run", "plot_bottlenecks", "plot_categories", "plot_iterations",
-    "plot_latencies", "plot_operators", "plot_roofline", "plot_shift", "plot_speedups",
+    "plot_latencies", "plot_operators", "plot_partition", "plot_roofline", "plot_shift",
+    "plot_speedups",
     "predict_what_if", "profile", "read_etdump", "read_exports", "read_isa", "read_xnn_log",
     "register_model", "sample_file", "sample_run", "show",
     "validate_run",

@@ -96,15 +96,15 @@ def show(
     --------
     >>> run = wb.open_run(wb.sample_run())
     >>> print(wb.show(run))
-    mobilenet_v3_small · fp32 · rewritten: 9 hardsigmoid · AMD EPYC ... · quality C
+    mobilenet_v3_small · fp32 · as ExecuTorch exports it · AMD EPYC ... · quality B
     <BLANKLINE>
-    > mobilenet_v3_small: 1.28x faster ...
+    > mobilenet_v3_small: 1.29x faster ...
     >>> "classifier.3" in str(wb.show(run, "layers", top=5))
     True
     >>> print(wb.show(run.statistics, columns=["experiment", "n"], top=1))
     | experiment | n |
     | --- | ---: |
-    | avx512_off | 528 |
+    | avx512_off | 393 |
     """
     parts: list[Any]
     if isinstance(source, Findings) and source.are_whole and columns is None:
