@@ -473,3 +473,12 @@ def test_a_row_says_where_the_time_goes_or_why_not_and_grade_d_is_no_win():
     assert f"[{low}, {high}]" in page and after["finding"] in page
     assert 'aria-label="Convolution' in page and "emulated: no times" in page
     assert page.count("data-baseline>") == 2
+
+
+def test_runs_that_were_measured_one_by_one_are_put_on_the_page_of_a_batch():
+    page = wb.collect_runs([wb.sample_run("vit_tiny"), wb.open_run(wb.sample_run("toy_cnn"))])
+    text = html.unescape(page.html)
+    assert page.html.startswith("<iframe") and "vit_tiny" in text and "toy_cnn" in text
+    ab = wb.open_run(wb.sample_run("vit_tiny")).compare()
+    assert f"{ab.latency['speedup'].iloc[0]:.2f}x" in text
+    assert "vit_tiny" in str(page)

@@ -1,0 +1,42 @@
+"""The page of a batch, for runs that were measured one by one."""
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+from workbench.analysis.open import open_run
+from workbench.analysis.run import Run
+from workbench.plots.tables import Table, to_markdown
+from workbench.plugins.batch.matrix import Cell, Matrix
+from workbench.plugins.batch.page import Portfolio, render_index, tabulate_run
+from workbench.records.codec import to_plain
+
+_FRAME = (
+    '<iframe title="Batch" sandbox="allow-scripts" width="100%" height="{}" srcdoc="{}"></iframe>'
+)
+
+
+def collect_runs(runs: Sequence[Run | str | Path], *, height: int = 520) -> Table:
+    """Put runs on the page that a batch makes: filters, speed-ups, bottlenecks, all measurements.
+
+    It is ``height`` pixels high; `batch` writes the same page as a file, with links to reports.
+
+    Examples
+    --------
+    >>> page = wb.collect_runs([wb.sample_run("vit_tiny"), wb.sample_run("unet_small")])
+    >>> "unet_small" in page.html
+    True
+    """
+    opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
+    cells = tuple(map(_make_cell, opened))
+    updated = max((run.record.started for run in opened), default="")
+    text = render_index(Portfolio(to_plain(Matrix()), cells, updated))
+    names = ", ".join(dict.fromkeys(cell.label for cell in cells))
+    return Table(_FRAME.format(height, html.escape(text)), f"*The page of {to_markdown(names)}.*")
+
+
+def _make_cell(run: Run) -> Cell:
+    plan, export = run.record.plan, run.subject.export
+    dtype = export.dtype if export else ""
+    return Cell(run.model, run.model, dtype, plan.target, plan.toggle or "none", run.model,
+                state="done", rows=tabulate_run(run))  # fmt: skip
