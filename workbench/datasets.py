@@ -38,7 +38,7 @@ def sample_run(model: str = "mobilenet_v3_small") -> Path:
 def sample_file(name: str) -> Path:
     """The path of another sample, by its name.
 
-    ``exports``: export records of one model in several dtypes; ``out_Tiny``: the output of a
+    ``exports``: export records of one model in several dtypes; ``out_squeezesam``: the output of a
     search; ``my_segmenter.py``: one model as trained, and as prepared for a device;
     ``sentences.py``: a network that XNNPACK does not take whole; ``squeezesam.csv``: published
     times of SqueezeSAM on a phone, by category. ``out_Tiny`` is in a checkout only.

@@ -4,7 +4,7 @@ from notebook_tests import ROOT, NotebookTests
 
 
 class TestNotebook(NotebookTests):
-    answers = {"12_optimize": r"\w+: [1-9]\d\.\d dB|\): [1-9]\d\.\d dB"}  # noqa: RUF012
+    answers = {"12_optimize": r"\w+: [1-9.]+ % of the output's power"}  # noqa: RUF012
     page = ROOT / "data" / "docs" / "plugins" / "optimize.md"
     fast = ("12_optimize",)
     of_one_run = fast

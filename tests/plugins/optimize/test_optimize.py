@@ -696,13 +696,15 @@ def test_the_study_of_another_model_of_that_name_is_none_of_a_run(tmp_path):
 
 
 def test_the_name_of_a_variant_covers_no_other_name_or_dot():
-    study = wb.read_study(wb.sample_file("out_Tiny"))
+    study = wb.read_study(wb.sample_file("out_squeezesam"))
     figure = wb.plot_variants(study)
     assert_tidy(figure)
     (axis,), boxes = figure.axes, texts_of(figure)
     names = {text.get_text(): box for text, box in boxes.items()}
     assert {variant.name for variant in study.variants if variant.latency_ms} <= names.keys()
-    for dot in axis.transData.transform(axis.collections[1].get_offsets()):
+    dots = [each for each in axis.collections if each.get_gid()]
+    assert len(dots) == sum(variant.latency_ms is not None for variant in study.variants)
+    for dot in axis.transData.transform([each.get_offsets()[0] for each in dots]):
         assert not any(box.contains(*dot) for box in names.values())
 
 
@@ -728,13 +730,37 @@ def test_a_module_is_optimised_and_a_run_of_one_is_not(tmp_path, monkeypatch):
 
 
 def test_a_study_shows_its_conclusion_in_a_notebook():
-    study = wb.read_study(wb.sample_file("out_Tiny"))
+    study = wb.read_study(wb.sample_file("out_squeezesam"))
     assert study.conclusion in html.unescape(study._repr_html_()) and len(repr(study)) < 300
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_damaged_study_is_refused_in_one_line(seed, tmp_path):
-    content = next(wb.sample_file("out_Tiny").rglob("optimize.json")).read_bytes()
+    content = next(wb.sample_file("out_squeezesam").rglob("optimize.json")).read_bytes()
     kind = mutants.Kind("optimize.json", lambda folder: [content], wb.read_study)
     ends, failures = mutants.fuzz(kind, seed, range(100), tmp_path)
     assert not failures and sum(ends.values()) == 100
+
+
+def test_a_picked_dot_is_the_selected_variant(monkeypatch):
+    study = wb.read_study(wb.sample_file("out_squeezesam"))
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
+    picked = wb.pick_variant(study)
+    assert picked.selected.name == study.best
+    measured = [v.name for v in study.variants if v.latency_ms is not None]
+    assert list(picked.names) == measured
+    assert all(f'id="variant-{name}"' in picked.drawing for name in measured)
+    picked.name = "05-int8"
+    assert picked.selected == study["05-int8"]
+    picked.name = "nonsense of the front end"
+    assert picked.selected is None
+    assert "No search" in wb.pick_variant(None)._repr_html_()
+
+
+def test_layers_are_in_the_dtype_of_a_variant_the_noisiest_first():
+    study = wb.read_study(wb.sample_file("out_squeezesam"))
+    (axis,) = wb.plot_noise(study, study["05-int8"], top=5).axes
+    layers = [label.get_text() for label in axis.get_yticklabels()]
+    noise = {name[5:]: power for name, power in study.layers.items() if name[:5] == "int8:"}
+    assert layers == sorted(filter(None, noise), key=noise.get, reverse=True)[:5]
+    assert all(text.get_text().endswith("int8") for text in axis.texts)

@@ -10,6 +10,8 @@ PLUGIN = Plugin(
         "OptimizeOptions": f"{_HERE}.options:OptimizeOptions",
         "find_study": f"{_HERE}.study:find_study",
         "optimize": f"{_HERE}.search:optimize",
+        "pick_variant": f"{_HERE}.widget:pick_variant",
+        "plot_noise": f"{_HERE}.figure:plot_noise",
         "plot_variants": f"{_HERE}.figure:plot_variants",
         "read_study": f"{_HERE}.records:Study.read",
     },

@@ -13,11 +13,14 @@ from workbench.plots import style
 from workbench.plots.style import Chart, draws
 from workbench.plots.tables import show_note, show_table
 from workbench.plots.views import Part, View
-from workbench.plugins.optimize.records import Study
+from workbench.plugins.optimize.records import Study, Variant
 from workbench.plugins.optimize.study import find_study, tabulate_variants
 
+#: How the identifier of a dot begins; the name of its variant follows.
+DOT = "variant-"
 #: Latencies that differ by more than this factor are drawn on a logarithmic axis.
 _LOG_ABOVE = 4
+_FLOATING = ("fp32", "fp16", "fp16w", "bf16")
 _TRIED = (
     *("name", "change", "latency_ms", "threads", "speedup", "speedup_low", "speedup_high"),
     *("sqnr_db", "score", "size_mb", "peak_mb", "start_ms", "extension_share", "note"),
@@ -85,7 +88,7 @@ def plot_variants(study: Study) -> Chart:
 
     Examples
     --------
-    >>> study = wb.read_study(wb.sample_file("out_Tiny"))
+    >>> study = wb.read_study(wb.sample_file("out_squeezesam"))
     >>> "SQNR" in wb.plot_variants(study).alt_text
     True
     """
@@ -100,7 +103,9 @@ def plot_variants(study: Study) -> Chart:
     colors = [style.HIGHLIGHT if n == study.best else style.SERIES[0] for n in rows["name"]]
     faces = ["none" if n in flaws else c for n, c in zip(rows["name"], colors, strict=True)]
     axis.hlines(rows["db"], rows["low_ms"], rows["high_ms"], color=style.FAINT, linewidth=1)
-    axis.scatter(rows["latency_ms"], rows["db"], s=sizes, facecolors=faces, edgecolors=colors)
+    for row, size, face, color in zip(rows.itertuples(), sizes, faces, colors, strict=True):
+        axis.scatter(row.latency_ms, row.db, s=size, facecolors=face, edgecolors=color,
+                     gid=f"{DOT}{row.name}")  # fmt: skip
     fit = rows[~rows["name"].isin(flaws)]
     front = fit[fit["db"] > fit["db"].cummax().shift(fill_value=-math.inf)]
     axis.plot(front["latency_ms"], front["db"], color=style.LINE, linewidth=1, zorder=0)
@@ -115,4 +120,36 @@ def plot_variants(study: Study) -> Chart:
     _name_dots(axis, list(rows["name"]), dots, np.sqrt(sizes) / 2, (study.best, base))
     axis.set_xlabel("latency in ms, with 95 % interval")
     axis.set_ylabel("SQNR in dB")
+    return figure
+
+
+@draws(Study)
+def plot_noise(study: Study, variant: Variant | None = None, *, top: int = 12) -> Chart:
+    """The layers that are the noisiest if they alone are quantised, in the dtype of a variant.
+
+    Bars are the SQNR of the output, the lowest on top: these layers cost most accuracy. Filled
+    layers are quantised in ``variant``; without one, in the recommended one.
+
+    Examples
+    --------
+    >>> study = wb.read_study(wb.sample_file("out_squeezesam"))
+    >>> "quantised alone" in wb.plot_noise(study).alt_text
+    True
+    """
+    variant = variant or (study[study.best] if study.best else study.variants[0])
+    given, rest = dict(variant.options.module_dtypes), variant.options.dtype
+    static = {k: value for k, value in study.layers.items() if k.startswith("int8:")}
+    noise = {name.partition(":")[2]: value for name, value in (static or study.layers).items()}
+    worst = sorted(filter(None, noise), key=lambda layer: -noise[layer])[:top]
+    dtypes = [given.get(layer, rest) for layer in worst]
+    title = f"Noise of layers, and their dtypes in {variant.name}"
+    figure, axis = style.new_rows(title, worst, 0.3)
+    for row, (layer, dtype) in enumerate(zip(worst, dtypes, strict=True)):
+        db = -10 * math.log10(max(noise[layer], 1e-12))
+        kept = dtype in _FLOATING
+        color = "#DDDDDD" if kept else style.SERIES[0]
+        style.draw_bar(axis, row, db, color, height=0.7)
+        style.write_after(axis, db, row, f"{db:.0f} dB, {dtype}")
+    axis.set_xlim(0, 120)
+    axis.set_xlabel("SQNR in dB if the layer is quantised alone; grey: kept in floating point")
     return figure

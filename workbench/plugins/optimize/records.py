@@ -127,8 +127,8 @@ class Study:
 
         Examples
         --------
-        >>> wb.read_study(wb.sample_file("out_Tiny")).conclusion
-        '07-int8-mixed: 1.08x [1.06, 1.09] the speed of the baseline, SQNR 54.6 dB, 0.0253 MB'
+        >>> wb.read_study(wb.sample_file("out_squeezesam")).best
+        '01-fp32'
         """
         path = Path(path)
         places = (path, path / STUDY, path / "optimize" / STUDY)
