@@ -1,0 +1,32 @@
+"""The recorded runs are good enough to teach with."""
+
+import pytest
+from test_golden_runs import FAST, RUNS
+
+import workbench as wb
+
+EMULATED = {"toy_cnn"}  #: Shows which code runs, and has no times.
+#: Recorded by an earlier version, before runs had all of it.
+EARLIER = {"Sentences", "smollm2", "unet_small", "vit_tiny"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.ci] * (name not in FAST))
+        for name in sorted(RUNS.keys() - EARLIER)
+    ],
+)
+def test_a_sample_has_a_good_grade_all_evidence_and_a_finding_with_a_gain(name):
+    run = wb.open_run(RUNS[name])
+    on, findings = run.subject, run.findings
+    assert on.machine_code is not None
+    assert run.emulated == (name in EMULATED)
+    if run.emulated:
+        return
+    assert run.quality["grade"].max() in ("A", "B")
+    assert on.roofline is not None and on.memory is not None and on.cold_start is not None
+    assert ((findings["of"] == "latency") & (findings["high_ms"] > 0)).any()
+    assert "unmeasurable" not in set(findings["basis"])
+    text = " ".join(str(wb.show(run, view)) for view in ("verdicts", "findings", "quality"))
+    assert "not measurable" not in text and "not stated" not in text
