@@ -188,7 +188,7 @@ def notebooks(arguments: list[str]) -> int:
 
     All of them on every kind of run: ``dev.py long``, and without a kernel: ``dev.py slow``.
     """
-    telling = "papermill and (defaults or 05_ or 06_ or 15_)"
+    telling = "papermill and (defaults or 05_ or 06_ or 16_)"
     files = sorted(str(path) for path in (ROOT / "tests").rglob("test_notebook*.py"))
     return _pytest("--dist=load", "-m", "long", "-k", telling, *files, *arguments)
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CORE = [path for path in NOTEBOOKS if path.name not in plugin.list_notebooks()]
 #: The report is read last.
-IN_ORDER = sorted(CORE, key=lambda path: path.stem == "15_report")
+IN_ORDER = sorted(CORE, key=lambda path: path.stem == "16_report")
 ANOTHER = re.compile(r"mobilenet|segmenter|AsTrained|smollm|\bTiny\b|unet", re.I)
 
 
@@ -134,7 +134,7 @@ class NotebookTests:
 
     def test_cells_are_few_and_short(self, path):
         code = code_of(path)
-        assert len(code) <= (18 if path.stem == "15_report" else 10)
+        assert len(code) <= (18 if path.stem == "16_report" else 10)
         for cell in code:
             assert len(cell["source"].splitlines()) <= 10, cell["source"]
 

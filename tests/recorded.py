@@ -7,7 +7,7 @@ from pathlib import Path
 
 import workbench as wb
 
-REPORT = Path(__file__).resolve().parents[1] / "notebooks" / "15_report.ipynb"
+REPORT = Path(__file__).resolve().parents[1] / "notebooks" / "16_report.ipynb"
 
 
 #: Opens a run once.

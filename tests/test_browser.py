@@ -342,6 +342,37 @@ def test_a_picked_run_is_explored(open_notebook, capsys):
     assert float(explorer.get_attribute("data-drawn-ms")) < 100
 
 
+def test_the_users_runs_are_first_in_the_lists(lab_folder, open_notebook):
+    """Notebooks write them beside themselves, where their kernels stand."""
+    mine = lab_folder / "notebooks" / "out_mine" / "runs" / "today"
+    shutil.copytree(wb.sample_run("vit_tiny"), mine)
+    try:
+        page = open_notebook("05_categories_and_the_ledger.ipynb")
+        names = page.get_by_label("run", exact=True).locator("option").all_inner_texts()
+        page = open_notebook("03_run_an_ab_experiment.ipynb")
+        measured = page.locator("select[multiple] option").all_inner_texts()
+    finally:
+        shutil.rmtree(mine.parents[1])
+    assert names[0] == "mine, today" and all("(recorded)" in name for name in names[1:])
+    assert measured[0].startswith("mine, today") and "(recorded)" in measured[-1]
+
+
+def test_a_click_on_a_dot_picks_a_variant_for_the_cells_below(open_notebook):
+    page = open_notebook("12_optimize.ipynb")
+    dots = page.locator("g[role=button]")
+    assert dots.count() > 3 and page.locator("g[aria-pressed=true]").count() == 1
+    following = page.locator(".jp-CodeCell:has(g[role=button]) + .jp-Cell")
+    for dot in (dots.first, dots.last):
+        name = dot.get_attribute("aria-label").partition(":")[0]
+        dot.locator("path, use").first.click(force=True)
+        following.get_by_text(f"{name}:").wait_for(timeout=SHORT)
+    dots.first.focus()
+    page.keyboard.press("Enter")
+    name = dots.first.get_attribute("aria-label").partition(":")[0]
+    following.get_by_text(f"{name}:").wait_for(timeout=SHORT)
+    keep(page, "picked-variant")
+
+
 def test_what_is_selected_in_the_explorer_drives_the_next_cell(open_notebook):
     page = open_notebook("07_drill_down_to_layers.ipynb")
     cells = page.locator(".jp-CodeCell:has(.jp-OutputArea-output)")

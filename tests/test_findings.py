@@ -646,7 +646,7 @@ def test_a_measurement_that_there_is_not_is_a_usage_error(sample, asked):
     ],
 )
 def test_every_heading_that_a_finding_names_is_in_the_notebook(name):
-    notebook = Path(__file__).parents[1] / "notebooks" / "15_report.ipynb"
+    notebook = Path(__file__).parents[1] / "notebooks" / "16_report.ipynb"
     for heading in recorded(name).findings["heading"]:
         assert f"## {heading}\\n" in notebook.read_text()
 

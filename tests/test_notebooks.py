@@ -10,7 +10,7 @@ from notebook_tests import CORE, ROOT, NotebookTests
 class TestCore(NotebookTests):
     answers = {  # noqa: RUF012
         "00_check_setup": r"\w+ hides \w+, \w+",
-        "01_first_profile": r"(Convolution|Data Movement): \+\d+% of the inference, [+-]0\.\d+ ms",
+        "01_first_profile": r"(Convolution|Elementwise): \+\d+% of the inference, [+-]0\.\d+ ms",
         "02_export_a_model": r"(fp16|int8) leaves out \w+::\S+, [1-9]\d* times",
         "03_run_an_ab_experiment": r"(0\.9|1\.0)\d+x, with nothing changed",
         "04_read_a_trace": r"> [1-9]\.\d %",
@@ -21,7 +21,7 @@ class TestCore(NotebookTests):
         "09_what_if_and_roofline": r"must become 1\.\d times as fast",
         "10_on_a_device": r"sme2?: [1-9]\d*% of the samples",
         "11_onboard_your_model": r"my_segmenter.py:\d+: [1-9]\d% of the inference",
-        "15_report": "",
+        "16_report": "",
     }
     page = ROOT / "notebooks" / "README.md"
     fast = ("04_read_a_trace",)
@@ -50,7 +50,7 @@ class TestCore(NotebookTests):
 
 
 def test_terms_are_explained_in_notebooks_that_exist():
-    (report,) = (path.read_text() for path in CORE if path.stem == "15_report")
+    (report,) = (path.read_text() for path in CORE if path.stem == "16_report")
     source = ROOT / "workbench/explorer/web/src/main.js"
     numbers = re.findall(r"\((\d\d)\)\\n|notebook (\d\d)\"", report + source.read_text())
     assert len(numbers) > 15

@@ -68,7 +68,7 @@ def show_categories(run: Run) -> list[str]:
 @command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--out", type=PATH, help="Folder for several runs [default: combined_MODEL].")
-@click.option("--notebook", type=PATH, help="Notebook to execute [default: 15_report].")
+@click.option("--notebook", type=PATH, help="Notebook to execute [default: 16_report].")
 @click.option(
     "-p", "--parameter", "parameters", type=ASSIGNMENT, multiple=True,
     help="Value of a parameter of the notebook, such as top=30.",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: What runs in the kernel after the notebook, which has the run open.
 CLOSING = "from workbench.report.artifacts import write_explorer\nwrite_explorer(globals())"
 #: The notebook of reports, and under what papermill's metadata have the SHA-256 of one.
-DEFAULT, TEMPLATE = "15_report.ipynb", "input_sha256"
+DEFAULT, TEMPLATE = "16_report.ipynb", "input_sha256"
 EXPLORER_LINK = "Explore this run interactively"
 
 
@@ -74,7 +74,7 @@ def make_report(
     baseline, categories
         As for `open_run`.
     notebook
-        A notebook with a cell tagged ``parameters`` that has ``run_dir``; ``15_report`` by default.
+        A notebook with a cell tagged ``parameters`` that has ``run_dir``; ``16_report`` by default.
     parameters
         Values of its other parameters.
     kernel

@@ -4,6 +4,6 @@ from notebook_tests import ROOT, NotebookTests
 
 
 class TestNotebook(NotebookTests):
-    answers = {"16_other_runtimes": r"\(the model itself\): \+0\.\d{3} ms"}  # noqa: RUF012
+    answers = {"15_other_runtimes": r"\(the model itself\): \+0\.\d{3} ms"}  # noqa: RUF012
     page = ROOT / "data" / "docs" / "plugins" / "runtimes.md"
-    live = {"16_other_runtimes": {"live": True}}  # noqa: RUF012
+    live = {"15_other_runtimes": {"live": True}}  # noqa: RUF012

@@ -29,7 +29,7 @@ _NUMBERS = ("gain_ms", "low_ms", "high_ms", "share")
 _UNMEASURED: dict[str, Any] = {"basis": "unmeasurable"}
 _UNMEASURED |= dict.fromkeys(("spent", *_NUMBERS), math.nan)
 #: The notebook that shows the evidence.
-NOTEBOOK = "15_report"
+NOTEBOOK = "16_report"
 
 
 #: A rule looks at the rows that no earlier one explained.

@@ -10,5 +10,5 @@ PLUGIN = Plugin(
         "onnx": f"{_HERE}:ONNX",
         "openvino": f"{_HERE}:OPENVINO",
     },
-    notebooks=("16_other_runtimes.ipynb",),
+    notebooks=("15_other_runtimes.ipynb",),
 )
