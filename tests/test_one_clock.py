@@ -104,6 +104,6 @@ def test_a_combined_page_has_no_layer_longer_than_its_run():
 
 def test_ratios_of_parts_are_those_of_traced_times():
     """Scaling moves no verdict: it would add the noise of both latencies to every part."""
-    ab = recorded().compare()
+    ab = recorded("unet_small").compare()
     ratios = ab.categories["baseline_ms"] / ab.categories["candidate_ms"] / ab.categories["speedup"]
     assert ratios.std() / ratios.mean() < 0.02
