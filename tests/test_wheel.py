@@ -51,7 +51,7 @@ def run(installed, tmp_path):
 def test_it_has_no_tests_and_no_pictures(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in names if "tests/" in name or name.endswith(".png")]
-    assert wheel.stat().st_size < 3.5e6  # half are the samples
+    assert wheel.stat().st_size < 5e6  # more than half are the samples
 
 
 def test_the_extension_of_jupyterlab_is_in_it_and_small(wheel):
@@ -64,7 +64,7 @@ def test_it_has_every_file_of_the_package(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     package = Path(__file__).resolve().parents[1] / "workbench"
     files = [path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    ours = re.compile(r"data/samples/out_(?!toy_cnn/|mobilenet_v3_small(_int8)?/)")
+    ours = re.compile(r"data/samples/out_(?!toy_cnn/|Net/|Edited/|mobilenet_v3_small(_int8)?/)")
     names_of = (str(path.relative_to(package)) for path in files)
     wanted = {f"workbench/{name}" for name in names_of if not ours.match(name)}
     assert not {n for n in wanted - names if "explorer/web/" not in n and "/." not in n}
