@@ -7,11 +7,11 @@ from matplotlib.patches import Rectangle
 
 from workbench.analysis.run import Measurement
 from workbench.export.program import Program
-from workbench.frames import plural
 from workbench.plots import style
 from workbench.plots.style import Chart, draws
 from workbench.plots.tables import COLORS, Table, show_note
 from workbench.records.layers import Instruction
+from workbench.wording import plural
 
 #: Boxes in a row, and letters of a name in one.
 _COLUMNS, _LETTERS = 6, 18
