@@ -41,7 +41,7 @@ def plot_partition(source: Measurement | Program) -> Chart | Table:
     axis.spines["bottom"].set_visible(False)
     for place, (is_delegate, lines) in enumerate(boxes):
         row, column = divmod(place, _COLUMNS)
-        color = COLORS["GEMM"] if is_delegate else "white"
+        color = COLORS["GEMM"] if is_delegate else "#FFFFFF"
         axis.add_patch(
             Rectangle((column + 0.06, row + 0.1), 0.8, 0.75, facecolor=color, edgecolor=style.FAINT)
         )
