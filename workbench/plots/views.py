@@ -96,7 +96,7 @@ def show(
     --------
     >>> run = wb.open_run(wb.sample_run())
     >>> print(wb.show(run))
-    mobilenet_v3_small · fp32 · as ExecuTorch exports it · AMD EPYC ... · quality B
+    mobilenet_v3_small · fp32 · as ExecuTorch exports it · AMD EPYC ... · quality B ...
     <BLANKLINE>
     > mobilenet_v3_small: 1.29x faster ...
     >>> "classifier.3" in str(wb.show(run, "layers", top=5))
