@@ -37,6 +37,8 @@ SIDE = str(wb.sample_run("toy_cnn"))
         ),
         (["analyze", "."], "not a run folder"),
         (["nonsense"], "nonsense"),
+        (["run", "--effort"], "No such option '--effort'.\n"),
+        (["profile", "toy_cnn", "--efort"], "Did you mean '--effort'?"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(cli, tmp_path, arguments, words):

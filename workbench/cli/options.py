@@ -1,6 +1,7 @@
 """What commands share: options and their types, output, and the progress display."""
 
 import contextlib
+import difflib
 import functools
 import inspect
 import json
@@ -226,6 +227,19 @@ class Command(click.Command):
         super().__init__(*arguments, **options)
         text = "Print one JSON document, also for errors."
         self.params.append(click.Option([JSON], is_flag=True, help=text))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words of a command line; an unknown option has those that look like it."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            # Without their dashes, which make all options look alike.
+            names = {near.lstrip("-"): near for near in error.possibilities or ()}
+            near = difflib.get_close_matches(error.option_name.lstrip("-"), names)
+            known = [names[each] for each in near]
+            raise click.NoSuchOption(
+                error.option_name, possibilities=known, ctx=error.ctx
+            ) from None
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help of the options, in groups if there are many."""
