@@ -11,10 +11,10 @@ from recorded import recorded
 from torch import nn
 
 import workbench as wb
-from workbench.analysis.findings import commands
 from workbench.errors import UsageError, WorkbenchError
 from workbench.export.lower import trace_model
 from workbench.models.loader import load_model
+from workbench.plugins.replay import findings
 from workbench.plugins.replay.layer import (
     compare_replay,
     describe_ratio,
@@ -132,7 +132,7 @@ def test_a_layer_of_a_run_is_measured_alone(tmp_path, cli):
     program = wb.export_model(f"{tmp_path}/net.py:Net", root=tmp_path / "out")
     few = wb.MeasureOptions(runs=4, processes=2)
     run = wb.measure(program, options=few, root=tmp_path / "out")
-    command = run.subject.complete_command(commands.replay(run.subject, "first"))
+    command = run.subject.complete_command(findings.command(run.subject, "first"))
     code, out, err = cli(*shlex.split(command)[1:], "--runs", "4", "--processes", "2")
     assert code == 0, err
     assert "first takes" in out
@@ -149,7 +149,7 @@ def test_a_layer_of_a_module_is_measured_in_its_process(tmp_path):
     replay = wb.replay_layer(run.path, "0", few)
     assert (replay.times["alone_ms"] > 0).all()
     assert replay.run_dir.is_relative_to(tmp_path / "replay")
-    assert commands.replay(run.subject, "0").startswith("wb.replay_layer(")
+    assert findings.command(run.subject, "0").startswith("wb.replay_layer(")
     with pytest.raises(UsageError, match="unknown layer"):
         wb.replay_layer(run.path, "3")
 

@@ -6,11 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from workbench import plugin
 from workbench.analysis.describe import describe_gain, describe_place
 from workbench.analysis.run import Measurement
 from workbench.options import ExportOptions
-from workbench.records.runs import GIVEN
 from workbench.remedies import REMEDIES
 
 #: Options of an export that a command takes as they are: those with a value, and flags.
@@ -62,15 +60,6 @@ def combine(m: Measurement, findings: pd.DataFrame) -> str:
     if len(names) < 2 or m.export is None:
         return ""
     return m.complete_command(command(m, rewrite=(*m.export.rewrite, *names)))
-
-
-def replay(m: Measurement, layer: str) -> str:
-    """What measures one layer alone; of a module of a notebook, a call there."""
-    if m.export is None or "replay" not in plugin.names_of("commands"):
-        return "workbench roofline RUN_DIR"
-    if m.export.input_source == GIVEN:
-        return f"wb.replay_layer('RUN_DIR', {layer!r})"
-    return f"workbench replay RUN_DIR --layer {shlex.quote(layer)} --model MODEL"
 
 
 def list_findings(findings: pd.DataFrame, m: Measurement, top: int) -> list[str]:

@@ -542,17 +542,14 @@ def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             action = "if it is as slow there, its shape does not suit the kernel"
             if width % _TILE:
                 action += f": try {width + -width % _TILE} output channels instead of {width}"
-        layer = m.costs.at[row.key, "module"]
-        hint = "workbench roofline RUN_DIR"
-        if isinstance(layer, str) and layer:
-            hint = commands.replay(m, layer)
-        label, share = label_operator(row.name, layer), 100 * row.roof_share
+        label = label_operator(row.name, m.costs.at[row.key, "module"])
+        share = 100 * row.roof_share
         yield Finding(
             f"{label} reaches {share:.0f} % of this core's {roof}: {row.shapes}",
             gain,
             [row.key],
-            f"replay the layer alone; {action}",
-            hint,
+            f"measure the layer alone; {action}",
+            "workbench roofline RUN_DIR",
         )
 
 
