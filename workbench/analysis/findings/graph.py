@@ -267,9 +267,6 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
     beside = (step for norm in norms for step in m.flow.neighbours(norm))
     casts = keys_of(m, (step for step in beside if step.type == "_to_dim_order_copy"))
     names = rows["operator"].map(_kernel_name)
-    sealed = rows["module_class"].isin(dataflow.SEALED)
-    # The operators of a recurrence have one cause.
-    names = names.mask(sealed, ", ".join(names[sealed].value_counts().index))
     reasons = {key: _reason_of_row(m, key) for key in rows.index}
     for (name, reason), part in rows.groupby([names, names.index.map(reasons)], sort=False):
         if name == "OPERATOR_CALL":
@@ -277,7 +274,7 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         keys = [key for key in part.index if key not in casts]
         if not keys:
             continue
-        part, in_recurrence = part.loc[keys], bool(sealed[keys].any())
+        part = part.loc[keys]
         if name == "native_layer_norm":
             keys += [key for key in casts if key in unclaimed]
         layouts = [key for key in _layouts_around(m, keys) if key in unclaimed]
@@ -286,14 +283,8 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {plural(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""
-        verb = "run" if ", " in name else "runs"
-        title = f"{name} {verb} outside the delegate{because}: {times}{around}"
+        title = f"{name} runs outside the delegate{because}: {times}{around}"
         keys += [*layouts, *calls]
-        if in_recurrence:
-            gain = replace(gain, high=gain.high + _joined_calls_ms(m, keys))
-            action = "unroll the recurrence, with slices for the gates"
-            yield Finding(title, gain, keys, action, commands.apply(m, "slices"), remedy="slices")
-            continue
         action, hint = find_nearest(name)
         if not action:
             action, hint = _NOT_SEARCHED if m.export is None else (NO_REMEDY, "")
