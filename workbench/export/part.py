@@ -27,13 +27,17 @@ _MOST_AROUND = 4
 def record_values(
     module: GraphModule, inputs: Sequence[Any], wanted: Collection[Node] | None = None
 ) -> dict[Node, Any]:
-    """Run a graph, and keep the values of all its nodes, or of those that are wanted."""
+    """Run a graph, and keep the values of all its nodes, or of those wanted; it ends with these."""
     values: dict[Node, Any] = {}
+    left = {*module.graph.nodes} if wanted is None else {*wanted}
 
     class Recorder(Interpreter):
         def run_node(self, n: Node) -> Any:
+            if not left:
+                return None
             result = super().run_node(n)
             if wanted is None or n in wanted:
+                left.discard(n)
                 values[n] = tree_map_tensors(torch.clone, result)  # may be written into
             return result
 

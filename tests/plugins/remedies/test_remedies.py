@@ -546,6 +546,55 @@ def test_an_interruption_keeps_the_checks_before_and_a_profile_loads_once(tmp_pa
     assert kept.gain_ms and not kept.problem
 
 
+def try_remedy(module, inputs, remedy, root):
+    """The check of a network's remedy, and what its finding then advises."""
+    program = wb.export_model(module.eval(), inputs, root=root, progress=quiet)
+    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
+    run = wb.measure(program, options=brief, root=root, progress=quiet)
+    (check,) = (each for each in wb.check_findings(run, top=9) if each.remedy == remedy)
+    findings = wb.open_run(run.path).findings
+    return check, " ".join(findings["action"])
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("small", "tried"), [(0, 2), (1, 3)])
+def test_of_parts_that_are_alike_two_are_tried(small, tried, tmp_path):
+    """Each kind has one part among those that are tried, and the rest gains as much."""
+    torch.manual_seed(0)
+
+    def pool(net, x):
+        for place, layer in enumerate(net.layers):
+            x = fn.avg_pool2d(layer(x).relu(), 3, 1, 1)
+            x = fn.max_pool2d(x, 2) if place == len(net.layers) - 1 - small else x
+        return x
+
+    module = Net(pool, *(nn.Conv2d(8, 8, 1) for _ in range(12)))
+    check, advice = try_remedy(module, torch.randn(1, 8, 48, 48), "pooling", tmp_path)
+    assert (check.tried, check.parts, check.kernels) == (tried, 12, (tried, 0))
+    assert f"tried on {tried} of 12 parts" in advice
+    saved = check.before_ms - check.after_ms
+    assert check.gain_ms == pytest.approx((11.25 / 2.25 if small else 6) * saved)
+    assert check.low_ms < check.gain_ms < check.high_ms
+
+
+@pytest.mark.ci
+def test_a_loop_is_tried_as_a_whole(tmp_path):
+    """Its steps share one product; of three loops that are alike, two are tried."""
+    torch.manual_seed(0)
+
+    def step(net, x):
+        for layer in net.layers:
+            rows = [torch.relu(layer(x[n : n + 1])) for n in range(22)]
+            x = torch.cat(rows)
+        return x
+
+    module = Net(step, *(nn.Linear(32, 32) for _ in range(3)))
+    check, advice = try_remedy(module, torch.randn(22, 32), "loops", tmp_path)
+    assert not check.problem and check.gain_ms > 0
+    assert (check.tried, check.parts) == (46, 69)
+    assert "46 of 69 parts" in advice
+
+
 def quiet(text, fraction):
     """Report nothing."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,11 @@ from workbench.records.runs import Export, Rewrite
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner, find_runner, open_runner
 from workbench.run.session import RunnerSession
+from workbench.upstream import tree_leaves
 
 if TYPE_CHECKING:  # these import PyTorch
+    from torch.fx import Graph, Node
+
     from workbench.analysis.run import Measurement, Run
     from workbench.export.lower import Lowered, TracedModel
     from workbench.export.part import Parts
@@ -46,6 +49,8 @@ _LONG_S = 0.02
 APART = 0.05
 #: Operators of the parts that are tried together, at most; steps of a loop share theirs.
 _MOST_OPERATORS, _MOST_OF_LOOPS = 40, 600
+#: Parts that are tried of those with the same operators, at most.
+_MOST_ALIKE = 2
 _TIMEOUT_S = 60.0
 
 
@@ -138,7 +143,8 @@ class _Bench:
         self.model, self.trace, self.export = model, trace, export
         self.measurement, self.runner = measurement, runner
         self.options = replace(read_options(export), rewrite=export.rewrite, fresh=True)
-        self.names = [list(chain(*_choose_parts(rewrite))) for rewrite in rewrites]
+        self.chooser = _Chooser(trace.exported.graph)
+        self.tried = {rewrite: self.chooser.choose(rewrite) for rewrite in rewrites}
 
     @cached_property
     def parts(self) -> Parts:
@@ -146,7 +152,8 @@ class _Bench:
         from workbench.export.part import Parts
 
         quantised = PRECISIONS[self.export.dtype].quantizes == "graph"
-        return Parts(self.model, self.trace.exported, self.names, products=quantised)
+        names = [list(chain(*parts)) for parts in self.tried.values()]
+        return Parts(self.model, self.trace.exported, names, products=quantised)
 
     def check(self, rewrite: Rewrite) -> Trial:
         """What one remedy brings; a problem instead if it could not be tried."""
@@ -161,23 +168,30 @@ class _Bench:
             blocks = _measure(before, after, self.measurement, self.runner)
         except Exception as error:  # the model's operators run in here, and may raise anything
             return replace(check, problem=f"could not be tried: {reason(error)[:120]}")
-        tried = _choose_parts(rewrite)
-        # The rest gains as much for each operator.
-        scale = sum(map(len, rewrite.parts)) / sum(map(len, tried)) if tried else 1.0
+        tried = self.tried[rewrite]
+        scales = self._extrapolate(rewrite)
         gain, half = _gain_of(blocks)
+        ends = [scale * end for scale in scales for end in (gain - half, gain + half)]
         return replace(
             check,
             tried=max(1, len(tried)),
             restarts=len(blocks),
             before_ms=float(blocks[:, 0].mean()),
             after_ms=float(blocks[:, 1].mean()),
-            gain_ms=scale * gain,
-            low_ms=scale * (gain - half),
-            high_ms=scale * (gain + half),
+            gain_ms=scales[0] * gain,
+            low_ms=min(ends),
+            high_ms=max(ends),
             sqnr_db=sqnr_db,
             delegates=(_count(before, "delegate"), _count(after, "delegate")),
             kernels=(_count(before, "kernel"), _count(after, "kernel")),
         )
+
+    def _extrapolate(self, rewrite: Rewrite) -> list[float]:
+        """How much more all parts gain than those that are tried: by elements, and by operators."""
+        counts: list[Callable[[Any], int]]
+        counts = [self.chooser.count_elements, lambda parts: sum(map(len, parts))]
+        pairs = [(count(rewrite.parts), count(self.tried[rewrite])) for count in counts]
+        return [every / tried for every, tried in pairs if tried] or [1.0]
 
     def _lower(self, rewrite: Rewrite) -> list[Lowered]:
         """The parts of a remedy without and with it; all of the model in another dtype."""
@@ -186,19 +200,77 @@ class _Bench:
         part, trace = self.model, self.trace
         changed = replace(self.options, dtype=rewrite.name)
         if rewrite.parts:
-            part = self.parts.extract(list(chain(*_choose_parts(rewrite))))
+            part = self.parts.extract(list(chain(*self.tried[rewrite])))
             trace = trace_model(part)
             changed = replace(self.options, rewrite=(*self.options.rewrite, rewrite.name))
         sides = self.options, changed
         return [lower_model(part, options, trace, whole=False) for options in sides]
 
 
-def _choose_parts(rewrite: Rewrite) -> list[tuple[str, ...]]:
-    """The operators of as many parts as are tried together, the smallest first."""
-    parts = sorted(rewrite.parts, key=len)
-    sizes = accumulate(map(len, parts))
-    most = _MOST_OF_LOOPS if rewrite.name == "loops" else _MOST_OPERATORS
-    return parts[: max(1, sum(size <= most for size in sizes))]
+class _Chooser:
+    """Which parts of a graph stand for all that a remedy changes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.nodes = {node.name: node for node in graph.nodes}
+        self.places = {name: place for place, name in enumerate(self.nodes)}
+
+    def choose(self, rewrite: Rewrite) -> list[tuple[str, ...]]:
+        """The parts that are tried together: one of each kind, then a second one.
+
+        Kinds with the most work come first. The steps of a loop share theirs and stay together.
+        """
+        loops: dict[Any, list[tuple[str, ...]]] = {}
+        for part in sorted(rewrite.parts, key=lambda part: self.places.get(part[0], 0)):
+            loops.setdefault(
+                self._read_first(part) if rewrite.name == "loops" else part, []
+            ).append(part)
+        kinds: dict[str, list[list[tuple[str, ...]]]] = {}
+        for parts in loops.values():
+            kinds.setdefault(self._describe(list(chain(*parts))), []).append(parts)
+        by_work = sorted(
+            kinds.values(), key=lambda alike: self.count_elements(alike[0]), reverse=True
+        )
+        most = _MOST_OF_LOOPS if rewrite.name == "loops" else _MOST_OPERATORS
+        chosen: list[tuple[str, ...]] = []
+        for turn in range(_MOST_ALIKE):
+            for parts in (alike[turn] for alike in by_work if len(alike) > turn):
+                if not chosen or sum(map(len, chosen + parts)) <= most:
+                    chosen += parts
+        return chosen
+
+    def count_elements(self, parts: Iterable[Sequence[str]]) -> int:
+        """The elements that the operators of some parts read and write."""
+        nodes = [self.nodes[name] for name in chain(*parts) if name in self.nodes]
+        tensors = chain(
+            *(_shapes(each) for node in nodes for each in (node, *node.all_input_nodes))
+        )
+        # A dynamic dimension counts as 1, in each of the parts.
+        return sum(math.prod(n for n in shape if isinstance(n, int)) for _, shape in tensors)
+
+    def _read_first(self, part: Sequence[str]) -> Any:
+        """The tensor that the steps of a loop read, each at its place."""
+        node = self.nodes.get(part[0])
+        return node.all_input_nodes[0] if node and node.all_input_nodes else part
+
+    def _describe(self, part: Iterable[str]) -> str:
+        """What a part computes, which is the same text for parts that are alike."""
+        from torch.fx.node import map_arg
+
+        numbers: dict[Any, str] = {}
+        lines = []
+        for node in (self.nodes[name] for name in part if name in self.nodes):
+            read = map_arg(
+                (node.args, node.kwargs), lambda other: numbers.get(other) or str(_shapes(other))
+            )
+            lines.append(f"{node.target} {read} {_shapes(node)}")
+            numbers[node] = f"the result {len(numbers)}"
+        return "\n".join(lines)
+
+
+def _shapes(node: Node) -> list[tuple[Any, tuple[Any, ...]]]:
+    """Dtype and shape of the tensors that a node returns."""
+    leaves = tree_leaves(node.meta.get("val"))
+    return [(each.dtype, tuple(each.shape)) for each in leaves if hasattr(each, "shape")]
 
 
 def _count(lowered: Lowered, kind: Any) -> int:
