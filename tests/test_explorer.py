@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 from jupyter_client.manager import start_new_kernel
-from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from recorded import recorded
 
@@ -229,7 +228,8 @@ def test_a_saved_explorer_shows_its_answer_without_a_kernel(front_end, monkeypat
     assert "application/vnd.jupyter.widget-view+json" in widget
     cells = [new_output("display_data", data=data) for data in outputs]
     notebook = new_notebook(cells=[new_code_cell("wb.explore(run)", outputs=cells)])
-    page = HTMLExporter().from_notebook_node(notebook)[0]
+    nbconvert = pytest.importorskip("nbconvert", reason="comes with JupyterLab")
+    page = nbconvert.HTMLExporter().from_notebook_node(notebook)[0]
     shown = html.unescape(page)
     assert typeset(run.compare().text) in shown and "GEMM 60 %" in shown
     assert typeset(run.findings["title"].iloc[0])[1:] in shown

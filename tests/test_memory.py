@@ -561,7 +561,7 @@ def test_combined_pages_have_the_needs_of_every_run(run):
 
 
 def test_a_gate_on_memory_that_was_not_measured_is_refused(cli):
-    sample = wb.sample_run("vit_tiny")
+    sample = wb.sample_run("unet_small")
     sides = [f"{sample}:{name}" for name in ("avx512_off", "avx512_on")]
     code, _, err = cli("compare", *sides, "--fail-memory-above", "5%")
     assert code != 0

@@ -29,18 +29,20 @@ def test_ready_takes_raw_images_and_gives_the_same_mask(models):
 
 
 def test_the_recorded_pair_shows_what_the_repairs_bring():
-    """What notebook 11 says of the two: fewer operators left behind, several times faster."""
+    """What notebook 11 says of the two: half of the time, and what takes most of the rest."""
     before, after = (recorded(name) for name in ("AsTrained", "Ready"))
     partitions = [run.record.export.partition for run in (before, after)]
     left = [sum(part.count for part in parts if not part.delegated) for parts in partitions]
-    assert left[0] > 10 * left[1]
+    assert left[0] > 5 * left[1]
     times = [run.statistics.set_index("experiment").loc["avx512_on"] for run in (before, after)]
-    assert times[0]["low"] > 4 * times[1]["high"]
+    assert times[0]["low"] > 1.9 * times[1]["high"]
+    rest = after.findings.iloc[0]
+    assert (rest["remedy"], rest["basis"]) == ("attention", "checked") and rest["share"] > 0.5
     gains = [run.comparisons[0].latency["speedup"].iloc[0] for run in (before, after)]
     assert gains[1] > gains[0]
     operators = before["avx512_on", 1].operators
     lines = operators.groupby("source")["share"].sum()
-    assert "self.place(" in line_of(lines.idxmax())
+    assert "interpolate(" in line_of(lines.idxmax())
 
 
 def line_of(source):

@@ -271,7 +271,7 @@ def test_a_figure_takes_what_leads_to_its_noun_and_refuses_all_else(run, ab):
 def test_what_a_run_lacks_is_a_sentence(ab):
     lone = wb.open_run(next(ab.run.path.rglob("*.etdump")))
     assert "Layers unknown" in str(wb.plot_categories(lone, by="layer type"))
-    assert "not sampled" in str(wb.show(recorded("vit_tiny").compare(), "code"))
+    assert "not sampled" in str(wb.show(recorded("unet_small").compare(), "code"))
     assert "workbench roofline" in str(wb.plot_roofline(recorded("toy_cnn")))
     assert "--isa-ladder" in str(wb.show(ab.run, "sweeps"))
 

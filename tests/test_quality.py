@@ -175,16 +175,19 @@ def test_precise_is_what_the_plan_calls_so():
     assert not is_precise(replace(run, plan=replace(run.plan, precision=1e-4)))
 
 
-def test_a_long_run_says_after_the_second_restart_what_a_decision_takes(tmp_path):
-    """Its restarts take 10 s each, and scatter by more than the sides differ."""
+@pytest.mark.parametrize(("restart_s", "restarts"), [(4, 5), (10, 3)])
+def test_a_long_run_says_after_the_second_restart_what_a_decision_takes(
+    tmp_path, restart_s, restarts
+):
+    """Its restarts scatter by more than the sides differ."""
     record = open_made_run(
         tmp_path / "made", {"off": 300.0, "on": 299.0}, control=True, traced=1, processes=2,
         restart=0.05, seed=3,
     ).record  # fmt: skip
-    long = replace(record, plan=replace(record.plan, processes=0), spent_s=20.0)
+    long = replace(record, plan=replace(record.plan, processes=0), spent_s=2.0 * restart_s)
     verdict, warning = judge_restarts(long, wb.MeasureOptions())
     assert "inconclusive" in verdict
-    assert re.search(r"^warning: 5 restarts will show changes above .* for ", warning)
+    assert re.search(rf"^warning: {restarts} restarts will show changes above .* for ", warning)
     assert not judge_restarts(replace(long, spent_s=0.5), wb.MeasureOptions()), "after the third"
 
 
