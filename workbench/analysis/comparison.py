@@ -461,6 +461,7 @@ class Comparison:
         if self.same_program or self.baseline.label != self.candidate.label:
             return side.caveats
         texts = (text.removeprefix(f"{side.label}: ") for text in side.caveats)
+        texts = (text.replace(f" of {side.label}: ", ": ") for text in texts)
         return [f"{side.program.stem}: {text}" for text in texts]
 
     def _key(self, key: str) -> str:
