@@ -353,14 +353,16 @@ def test_the_users_runs_are_first_in_the_lists(lab_folder, open_notebook):
         measured = page.locator("select[multiple] option").all_inner_texts()
     finally:
         shutil.rmtree(mine.parents[1])
-    assert names[0] == "mine, today" and all("(recorded)" in name for name in names[1:])
-    assert measured[0].startswith("mine, today") and "(recorded)" in measured[-1]
+    for listed in (names, measured):
+        mine = [name for name in listed if "(recorded)" not in name]
+        assert any(name.startswith("mine, today") for name in mine)
+        assert listed[: len(mine)] == mine and len(listed) > len(mine)
 
 
 def test_a_click_on_a_dot_picks_a_variant_for_the_cells_below(open_notebook):
     page = open_notebook("12_optimize.ipynb")
     dots = page.locator("g[role=button]")
-    assert dots.count() > 3 and page.locator("g[aria-pressed=true]").count() == 1
+    assert dots.count() > 2 and page.locator("g[aria-pressed=true]").count() == 1
     following = page.locator(".jp-CodeCell:has(g[role=button]) + .jp-Cell")
     for dot in (dots.first, dots.last):
         name = dot.get_attribute("aria-label").partition(":")[0]
@@ -371,6 +373,27 @@ def test_a_click_on_a_dot_picks_a_variant_for_the_cells_below(open_notebook):
     name = dots.first.get_attribute("aria-label").partition(":")[0]
     following.get_by_text(f"{name}:").wait_for(timeout=SHORT)
     keep(page, "picked-variant")
+
+
+@pytest.mark.parametrize("name", ["06_bottleneck_shift", "12_optimize"])
+def test_a_saved_notebook_shows_its_answers_without_a_kernel(name, lab_folder, open_notebook):
+    page, path = open_notebook(f"{name}.ipynb"), lab_folder / "notebooks" / f"{name}.ipynb"
+    stills = page.locator("[class^=wb-still-]")
+    live, before = stills.count(), path.read_bytes()
+    assert live > 2 and not any(still.is_visible() for still in stills.all())
+    try:
+        page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+        page.evaluate("() => jupyterapp.shell.currentWidget.context.sessionContext.shutdown()")
+        page.reload()
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SHORT)
+        rest(page)  # of a new kernel
+        page.wait_for_timeout(2000)
+        keep(page, f"saved-{name}")
+        assert stills.count() == live and all(still.is_visible() for still in stills.all())
+        places = page.get_by_text(re.compile("Loading widget|Error displaying widget")).all()
+        assert not any(place.is_visible() for place in places)
+    finally:
+        path.write_bytes(before)
 
 
 def test_what_is_selected_in_the_explorer_drives_the_next_cell(open_notebook):
@@ -461,7 +484,8 @@ def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
     for number, section in enumerate(page.locator("img").all()):
         assert section.get_attribute("alt")
-        keep(section, f"report-{number:02d}")
+        if section.is_visible():  # not in a folded section
+            keep(section, f"report-{number:02d}")
     page.screenshot(path=SCREENSHOTS / "report.png", full_page=True)
     page.get_by_role("link", name="Explore this run").click()
     page.wait_for_selector("#explorer[data-drawn-ms]")

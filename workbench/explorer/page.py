@@ -24,13 +24,50 @@ from workbench.errors import WorkbenchError, printable, unknown_name
 from workbench.explorer.data import Projection, explorer_data
 from workbench.plots.overview import show_overview
 from workbench.plots.style import convert
-from workbench.plots.tables import Table, join_tables
+from workbench.plots.tables import Table, VStack, join_tables
 from workbench.progress import is_interactive
 from workbench.records.codec import to_plain
 
 # Made from web/src by `python3 dev.py web`.
 _SCRIPT = resources.files("workbench.explorer") / "explorer.js"
 _PAGE = resources.files("workbench.explorer") / "explore.html.j2"
+#: Below what a saved notebook keeps of a widget, the place of the widget is hidden without it.
+_NO_PLACE = (
+    ".jp-OutputArea-child:has(.{0}) + .jp-OutputArea-child:not(:has(.jupyter-widgets > *))"
+    " {{ display: none; }}"
+)
+_AGAIN = "Run the cell again to select."
+
+
+def name_still() -> str:
+    """A new name for what a saved notebook keeps of a widget."""
+    return f"wb-still-{uuid.uuid4().hex[:12]}"
+
+
+def hide_still(still: str) -> str:
+    """HTML that is a part of a live widget, and hides what a saved notebook keeps of it."""
+    return f"<style>.{still} {{ display: none; }}</style>"
+
+
+def show_widget(widget: widgets.DOMWidget, still: str, kept: Any) -> None:
+    """Show a widget, and what a saved notebook keeps of it, hidden while there is a kernel."""
+    style = f"<style>{_NO_PLACE.format(still)}</style>"
+    page = f'{style}<div class="{still}">{_keep(kept)}</div>'
+    display({"text/html": page, "text/plain": "" if kept is None else str(kept)}, raw=True)
+    found = widget._repr_mimebundle_()
+    data = found[0] if isinstance(found, tuple) else found
+    display({**(data or {}), "text/plain": _AGAIN}, raw=True)
+
+
+def _keep(shown: Any) -> str:
+    """As HTML what a cell shows."""
+    if isinstance(shown, VStack):
+        return "".join(map(_keep, shown.parts))
+    if isinstance(shown, Explorer):
+        return shown.picture._repr_html_()
+    if hasattr(shown, "_repr_html_"):
+        return str(shown._repr_html_())
+    return "" if shown is None else f"<pre>{html.escape(str(shown))}</pre>"
 
 
 class Selector(traitlets.HasTraits):
@@ -63,10 +100,14 @@ class View(widgets.VBox):
 
     def __init__(self, selector: Selector, view: Callable[[], Any]):
         self.view, self.status, self.output = view, widgets.HTML(), widgets.Output()
-        super().__init__([self.status, self.output])
+        self.still, self.drawn = name_still(), None
+        super().__init__([self.status, self.output, widgets.HTML(hide_still(self.still))])
         selector.observe(lambda change: self.dim(change["new"]), "reading")
         selector.observe(lambda _: self.redraw(), "selected")
         self.redraw()
+
+    def _ipython_display_(self) -> None:
+        show_widget(self, self.still, self.drawn)
 
     def dim(self, reading: str) -> None:
         """Dim what is drawn and say what is being read; with an empty text, undim."""
@@ -83,7 +124,8 @@ class View(widgets.VBox):
         with self.output:
             self.output.clear_output(wait=True)
             try:
-                display(self.view())
+                self.drawn = self.view()
+                display(self.drawn)
             except WorkbenchError as error:
                 self.refuse(error)
         self.dim("")
@@ -125,20 +167,21 @@ class Explorer(Selector, anywidget.AnyWidget):
             "data": _to_json(first, projections),
             "view": view,
             "rest": max(0, len(comparisons) - 1),
-            "still": f"wb-still-{uuid.uuid4().hex[:12]}",
+            "still": name_still(),
         }
         super().__init__(**options, selected=_operators_of(source))
         self.on_msg(self._complete)  # sent once the first one is drawn
 
+    def __str__(self) -> str:
+        return repr(self.picture)
+
+    @property
+    def picture(self) -> "Picture":
+        """What a saved notebook keeps."""
+        return Picture(self._source)
+
     def _ipython_display_(self) -> None:
-        """Show the widget, and what a saved notebook keeps, hidden while there is a kernel."""
-        picture = Picture(self._source)
-        html = f'<div class="{self.still}">{picture._repr_html_()}</div>'
-        display({"text/html": html, "text/plain": repr(picture)}, raw=True)
-        found = self._repr_mimebundle_()
-        data = found[0] if isinstance(found, tuple) else found
-        again = "The explorer: run the cell again to select in it."
-        display({**(data or {}), "text/plain": again}, raw=True)
+        show_widget(self, self.still, self.picture)
 
     def find_operators(self, keys: list[str]) -> pd.DataFrame:
         """The operators with these keys; all without any."""

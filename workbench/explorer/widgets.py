@@ -15,7 +15,7 @@ from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import WorkbenchError
-from workbench.explorer.page import Selector, explore
+from workbench.explorer.page import Selector, explore, show_widget
 from workbench.plots.style import distinguish
 from workbench.plots.tables import Table, VStack, show_aligned, show_note
 from workbench.progress import is_interactive
@@ -51,7 +51,8 @@ class Picker(Selector, widgets.VBox):
 
     def _ipython_display_(self) -> None:
         if is_interactive():
-            display(self._repr_mimebundle_(), raw=True)
+            view = self.children[-1]
+            show_widget(self, view.still, view.drawn)
         else:
             display(self.draw(self._view))
 

@@ -9,7 +9,7 @@ import matplotlib as mpl
 import traitlets
 from IPython.display import display
 
-from workbench.explorer.page import Selector
+from workbench.explorer.page import Selector, hide_still, name_still, show_widget
 from workbench.plots.style import Chart
 from workbench.plots.tables import show_note
 from workbench.plugins.optimize.figure import DOT, plot_variants
@@ -69,8 +69,10 @@ class VariantPicker(Selector, anywidget.AnyWidget):
         self._study, self._chart = study, plot_variants(study)
         measured = [v for v in study.variants if v.latency_ms is not None]
         first = study.best or (measured[0].name if measured else "")
+        self.still = name_still()
         super().__init__(
-            drawing=_draw(self._chart), text=self._chart.alt_text, name=first,
+            drawing=hide_still(self.still) + _draw(self._chart),
+            text=self._chart.alt_text, name=first,
             names={v.name: f"{v.name}: {v.change}" for v in measured},
             selected=study[first] if first else None,
         )  # fmt: skip
@@ -82,7 +84,7 @@ class VariantPicker(Selector, anywidget.AnyWidget):
 
     def _ipython_display_(self) -> None:
         if is_interactive():
-            display(self._repr_mimebundle_(), raw=True)
+            show_widget(self, self.still, self._chart)
         else:
             display(self._chart)
 
