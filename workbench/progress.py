@@ -13,7 +13,7 @@ from workbench.errors import Interrupted, printable
 from workbench.options import Progress
 
 WIDGETS = "WORKBENCH_WIDGETS"  #: Environment variable that forces (1) or forbids (0) widgets.
-#: What stays above a bar.
+#: What stays above a bar, and what goes with it.
 WARNING, SO_FAR = "warning: ", "so far: "
 LONG_SILENCE_S = 30  #: Where there is no bar, a stage that takes longer is named again.
 
@@ -67,13 +67,18 @@ def _show_bar(tqdm: Any) -> Iterator[Progress]:
     bar = tqdm(total=1.0, **options, **({"display": False} if in_notebook else {}))
     shown = _display(bar.container) if in_notebook else contextlib.nullcontext()
     with bar, shown, _repeat(bar.refresh):
+        verdict = ""
 
         def show(text: str, part: float) -> None:
+            nonlocal verdict
             text = printable(text)
-            if WARNING in text or SO_FAR in text:
+            if WARNING in text:
                 bar.write(text, file=sys.stdout if _kernel() else sys.stderr)
                 return
-            bar.set_description_str(text)
+            if SO_FAR in text:
+                verdict = f"; {SO_FAR}{text.partition(SO_FAR)[2]}"
+                return
+            bar.set_description_str(text + verdict)
             bar.update(part - bar.n)
 
         yield show

@@ -33,7 +33,7 @@ _SCRIPT = resources.files("workbench.explorer") / "explorer.js"
 _PAGE = resources.files("workbench.explorer") / "explore.html.j2"
 #: Below what a saved notebook keeps of a widget, the place of the widget is hidden without it.
 _NO_PLACE = (
-    ".jp-OutputArea-child:has(.{0}) + .jp-OutputArea-child:not(:has(.jupyter-widgets > *))"
+    ".jp-OutputArea-child:has(.{0}) + .jp-OutputArea-child:not(:has(.jp-OutputArea-output *))"
     " {{ display: none; }}"
 )
 _AGAIN = "Run the cell again to select."

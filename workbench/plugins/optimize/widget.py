@@ -24,6 +24,7 @@ export default {
     svg.setAttribute("role", "group");
     svg.setAttribute("aria-label", model.get("text"));
     svg.style.cssText = "width: 100%; height: auto; max-width: 990px; background: white";
+    svg.style.pointerEvents = "none";  // an interval lies on its dot
     const dots = Object.entries(model.get("names")).flatMap(([name, words]) => {
       const id = model.get("prefix") + name;
       const dot = [...svg.querySelectorAll("g[id]")].find((group) => group.id === id);
