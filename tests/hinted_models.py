@@ -136,13 +136,13 @@ class Layouts(nn.Module):
 class Quantised(nn.Module):
     """What int8 leaves in floating point: a transposed convolution in groups, a recurrence."""
 
-    example_inputs = (torch.randn(1, 3, 8, 32),)
+    example_inputs = (torch.randn(1, 3, 2, 16),)
 
     def __init__(self):
         super().__init__()
         self.first = nn.Conv2d(3, 16, 3, 2, 1)
         self.up = nn.ConvTranspose2d(16, 16, 2, 2, groups=4)
-        self.steps = nn.LSTM(32, 16, batch_first=True)
+        self.steps = nn.LSTM(16, 16, batch_first=True)
 
     def forward(self, x):
         return self.steps(self.up(self.first(x)).mean(1))[0]
