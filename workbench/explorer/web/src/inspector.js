@@ -91,7 +91,7 @@ export class Inspector {
   #source(place) {
     const { excerpts } = this.view.sides.program;
     const found = excerpts[place], line = Number(place.split(":").at(-1));
-    return h("section", { class: "source" }, h("h3", null, "Source"), h("p", null, h("code", null, place)),
+    return h("section", { class: "source" }, h("h3", null, "Source"), h("p", null, h("code", { title: place }, place.split(/[\\/]/).at(-1))),
       found ? h("pre", { tabindex: 0, "aria-label": `Source excerpt of ${place}` }, ...found.lines.map((text, n) =>
         h("span", { class: found.start + n === line ? "here" : null }, `${String(found.start + n).padStart(4)}  ${text}\n`))) : null);
   }
