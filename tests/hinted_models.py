@@ -134,18 +134,30 @@ class Layouts(nn.Module):
 
 
 class Quantised(nn.Module):
-    """What int8 leaves in floating point: a transposed convolution in groups, a recurrence."""
+    """What int8 leaves in floating point: a transposed convolution in groups."""
 
-    example_inputs = (torch.randn(1, 3, 2, 16),)
+    example_inputs = (torch.randn(1, 3, 8, 32),)
 
     def __init__(self):
         super().__init__()
         self.first = nn.Conv2d(3, 16, 3, 2, 1)
         self.up = nn.ConvTranspose2d(16, 16, 2, 2, groups=4)
-        self.steps = nn.LSTM(16, 16, batch_first=True)
 
     def forward(self, x):
-        return self.steps(self.up(self.first(x)).mean(1))[0]
+        return self.up(self.first(x)).mean(1)
+
+
+class Recurrent(nn.Module):
+    """What int8 leaves in floating point: a recurrence."""
+
+    example_inputs = (torch.randn(1, 2, 16),)
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.steps = nn.Linear(16, 16), nn.LSTM(16, 16, batch_first=True)
+
+    def forward(self, x):
+        return self.steps(self.first(x))[0]
 
 
 class Unsupported(nn.Module):

@@ -27,6 +27,7 @@ CASES = {
     "Filters": {"inputs": (IMAGE,), "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.2)},
     "Layouts": {"dtype": "fp16"},
     "Quantised": {"dtype": "int8"},
+    "Recurrent": {"dtype": "int8"},
     "Unsupported": {},
     "Lookup": {"dtype": "bf16"},
     "Joined": {"rewrite": ("mean",)},
