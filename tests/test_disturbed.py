@@ -96,8 +96,8 @@ def run_command(*arguments, **options):
     "code",
     [
         "threading.Thread(target=time.sleep, args=(600,)).start()",
-        "atexit.register(time.sleep, 600)",
-        "atexit.register(print, 'goodbye')",
+        pytest.param("atexit.register(time.sleep, 600)", marks=pytest.mark.slow),
+        pytest.param("atexit.register(print, 'goodbye')", marks=pytest.mark.slow),
     ],
 )
 def test_what_a_model_leaves_does_not_hold_the_command(tmp_path, monkeypatch, code):

@@ -324,7 +324,7 @@ def test_a_layer_in_single_precision_inside_a_quantised_branch_is_exported(tmp_p
 # --- recipes and options -------------------------------------------------------------------------
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
     options = wb.ExportOptions(
         dtype="int8",

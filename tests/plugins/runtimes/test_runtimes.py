@@ -171,7 +171,7 @@ def test_users_who_ask_why_pytorch_is_faster_are_told_the_cause(net, x, export, 
     assert run.compare().layers["differs"].dropna().str.contains(cause).any()
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_side_of_an_older_workbench_is_made_again(tmp_path, monkeypatch):
     (tmp_path / "net.py").write_text(
         "import torch\nNet = torch.nn.ReLU\nget_example_inputs = lambda: (torch.randn(1, 4),)\n"
