@@ -35,6 +35,10 @@ def view_variants(study: Study, top: int) -> Iterator[Part]:
     """Every variant of an optimisation, what was predicted and what was measured."""
     table = tabulate_variants(study)
     tried = [name for name in _TRIED if table[name].notna().any()]
+    alike = {"threads"} if table["threads"].nunique() == 1 else set()
+    if not any(variant.less_memory or variant.earlier for variant in study.variants):
+        alike |= {"peak_mb", "start_ms"}
+    tried = [name for name in tried if name not in alike]
     yield show_table(table, tried, caption="What was tried")
     graded = table[table["predicted_high_ms"].notna() & table["gain_ms"].notna()]
     if len(graded):
