@@ -43,7 +43,7 @@ def test_files_and_reports_read_everything_once(run_dir):
     wb.explore(run)
     wb.validate_run(run)
     etdumps = [session.etdump for session in run.record.sessions if session.etdump]
-    assert len(etdumps) == 15
+    assert len(etdumps) == 63
     assert {OPENED[Path(name).name] for name in etdumps} == {1}
     assert OPENED["layers.json"] <= 2 and OPENED["manifest.json"] <= 4, "small files"
 

@@ -107,7 +107,9 @@ def test_samples_and_case_studies_are_there(run):
     code += "except wb.WorkbenchError as error: print(error)"
     (line,) = run("-c", code, command="python")
     assert line.startswith("Ready: is no sample of the package -> clone the repository")
-    assert line.endswith("here are mobilenet_v3_small, mobilenet_v3_small_int8, toy_cnn")
+    assert line.endswith(
+        "here are Edited, Net, mobilenet_v3_small, mobilenet_v3_small_int8, toy_cnn"
+    )
 
 
 def test_the_notebooks_are_copied_and_kept(run, tmp_path):

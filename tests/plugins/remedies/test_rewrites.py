@@ -336,5 +336,5 @@ def test_a_rewrite_is_asked_for_and_told(tmp_path):
     model = LoadedModel("attention", Attending(), (QUERY, KEY, KEY))
     export, plain = (export_quietly(model, tmp_path, rewrite=names) for names in (("all",), ()))
     assert export.sha256 != plain.sha256 and export.graph == plain.graph
-    assert export.changes == "with 1 rewrite: attention"
+    assert export.changes == "with 2 rewrites: attention, expansions"
     assert "1 attention" in export.options["rewritten"]
