@@ -57,7 +57,7 @@ def summarize_layers(
     paths = list(dict.fromkeys(path for lineage in lineages.values() for path in lineage))
     # The last column, without a path, is for events in no layer.
     column = {path: number for number, path in enumerate([*paths, None])}
-    inside, own = _place_operators(modules, column)
+    inside, own = _place_operators(modules, lineages, column)
     flops = (operators["flops"] * operators["calls"]).fillna(0.0).to_numpy(float)
     total, half = time @ inside, np.full(len(column), np.nan)
     if runs is not None:
@@ -87,7 +87,7 @@ def summarize_layers(
 
 
 def _place_operators(
-    modules: pd.Series, column: dict[str | None, int]
+    modules: pd.Series, lineages: dict[str, list[str]], column: dict[str | None, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """By operator, 1 in the columns of all modules around it, and in that of the innermost."""
     inside = np.zeros((len(modules), len(column)))
@@ -95,7 +95,7 @@ def _place_operators(
     for row, module in enumerate(modules):
         innermost = None if pd.isna(module) else module
         own[row, column[innermost]] = 1
-        around = [None] if innermost is None else _lineage(innermost)
+        around = [None] if innermost is None else lineages[innermost]
         inside[row, [column[path] for path in around]] = 1
     return inside, own
 
