@@ -22,7 +22,7 @@ from workbench.analysis.describe import describe_latency
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import WorkbenchError, printable, unknown_name
 from workbench.explorer.data import Projection, explorer_data
-from workbench.plots.overview import show_overview
+from workbench.plots.overview import show_overview, subject_of
 from workbench.plots.style import convert
 from workbench.plots.tables import Table, VStack, join_tables
 from workbench.progress import is_interactive
@@ -214,7 +214,7 @@ class Picture:
         comparisons = self.source.comparisons if isinstance(self.source, Run) else (self.source,)
         if comparisons:
             return comparisons[0].text
-        subject = _subject_of(self.source)
+        subject = subject_of(self.source)
         return f"{subject.run.model}, {subject.label}: {describe_latency(subject.statistics)}"
 
 
@@ -236,12 +236,8 @@ class Page(Selector):
         )
 
 
-def _subject_of(source: Run | Comparison) -> Measurement:
-    return source.subject if isinstance(source, Run) else source.candidate
-
-
 def _operators_of(source: Run | Comparison) -> pd.DataFrame:
-    return _subject_of(source).operators
+    return subject_of(source).operators
 
 
 #: The views that can be shown alone.

@@ -22,47 +22,49 @@ _ITEMS = '<ol class="lead" style="margin:.2em 0 .5em;padding-left:1.6em">'
 
 def show_verdicts(source: Run | Comparison, top: int = 0) -> Iterator[str | Table]:
     """What was run, a sentence per comparison, bars of both sides, and what weakens them."""
+    yield from _show_answer(source)
+
+
+def show_overview(source: Run | Comparison, top: int = 0) -> Iterator[str | Table]:
+    """The verdicts, and the best findings with their gains and the next step."""
+    yield from _show_answer(source, with_findings=True)
+
+
+def subject_of(source: Run | Comparison) -> Measurement:
+    """The measurement that a run or a comparison is about."""
+    return source.subject if isinstance(source, Run) else source.candidate
+
+
+def _show_answer(source: Run | Comparison, *, with_findings: bool = False) -> Iterator[str | Table]:
     run = source if isinstance(source, Run) else source.run
     if not run.measurements:
         yield f"{run.model}: no times, only kernel logs."
         return
-    facts = " · ".join([*run.facts, _describe_grade(run)])
+    grade = f"quality {run.quality['grade'].iloc[0]} (A is best, D worst)"
+    facts = " · ".join([*run.facts, grade])
     page = f'<p class="facts" style="opacity:.8">{to_html(facts)}</p>'
     yield Table(page, to_markdown(facts))
-    yield from _answer(source)
+    yield from _compare_sides(source)
+    if with_findings:
+        findings = source.findings if isinstance(source, Run) else source.candidate.findings
+        yield list_findings(findings, TOP_FINDINGS)
     yield from _fold_caveats(source.caveats)
 
 
-def show_overview(source: Run | Comparison, top: int = TOP_FINDINGS) -> Iterator[str | Table]:
-    """The verdicts, and the best findings with their gains and the next step."""
-    parts = list(show_verdicts(source))
-    if len(parts) == 1:
-        yield from parts
-        return
-    facts, *answer = parts
-    *answer, caveats = answer if source.caveats else [*answer, Table("", "")]
-    measurement = source.subject if isinstance(source, Run) else source.candidate
-    findings = source.findings if isinstance(source, Run) else measurement.findings
-    yield from (facts, *answer, list_findings(findings, TOP_FINDINGS), caveats)
-
-
-def _describe_grade(run: Run) -> str:
-    return f"quality {run.quality['grade'].iloc[0]} (A is best, D worst)"
-
-
-def _answer(source: Run | Comparison) -> Iterator[Table]:
+def _compare_sides(source: Run | Comparison) -> Iterator[Table]:
+    """A sentence for each comparison, the first ones before a fold, and bars of both sides."""
     comparisons = source.comparisons if isinstance(source, Run) else (source,)
     texts = [
         ab.text for ab in sorted(comparisons, key=lambda ab: ab.verdict.outcome != frames.WRONG)
     ]
     texts = texts or ["No comparison: the run has no two experiments of one program."]
-    subject = source.subject if isinstance(source, Run) else source.candidate
-    sides = [comparisons[0].baseline, comparisons[0].candidate] if comparisons else [subject]
+    sides = [subject_of(source)]
+    if comparisons:
+        sides = [comparisons[0].baseline, comparisons[0].candidate]
     yield show_note(*texts[:TOP_VERDICTS], leads=True)
     yield _draw_sides(sides)
     if others := texts[TOP_VERDICTS:]:
-        count = f"{len(others)} more comparison{'s' * (len(others) > 1)}"
-        yield fold_table(count, show_note(*others))
+        yield fold_table(plural(len(others), "more comparison"), show_note(*others))
 
 
 def _draw_sides(sides: Sequence[Measurement]) -> Table:
