@@ -87,11 +87,13 @@ class Chart(Figure):
         self.savefig(file, format="png", dpi=2 * _DPI, pil_kwargs={"compress_level": 3})
         return file.getvalue()
 
-    def to_svg(self) -> str:
-        """The figure as SVG, whose greys turn where the page is dark."""
+    def to_svg(self, *, turns: bool = True) -> str:
+        """The figure as SVG, whose greys turn where the page is dark, unless they must not."""
         file = io.StringIO()
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": self.alt_text[:40]}):
             self.savefig(file, format="svg", metadata={"Date": None})
+        if not turns:
+            return file.getvalue()
         rules = "".join(
             f'[style*="{what}: {grey.lower()}"]{{{what}:{dark} !important}}'
             for grey, dark in _DARK.items()
@@ -216,7 +218,7 @@ def write_beside(axis: Axes, row: float, text: str, points: int = 8, **look: Any
 
 def write_inside(axis: Axes, x: float, row: float, text: str, color: str) -> None:
     """Write in the middle of a box of a colour, in white or dark ink."""
-    ink = {"#ffffff": "#fefefe"}.get(pick_ink(color), pick_ink(color))  # turns on no dark page
+    ink = pick_ink(color).replace("#ffffff", "#fefefe")  # which turns on no dark page
     axis.text(x, row, text, ha="center", va="center", fontsize=8, linespacing=1.2, color=ink)
 
 

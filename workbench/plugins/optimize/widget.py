@@ -1,11 +1,9 @@
 """The figure of an optimisation, whose dots can be clicked."""
 
-import io
 from collections.abc import Mapping
 from typing import Any
 
 import anywidget
-import matplotlib as mpl
 import traitlets
 from IPython.display import display
 
@@ -106,14 +104,12 @@ def pick_variant(study: Study | None) -> Selector:
 
 
 class Nothing(Selector):
-    """What stands in place of a picker without a study."""
+    """What is shown without a study: there is nothing to pick."""
 
     def _repr_html_(self) -> str:
         return show_note("No search is recorded beside this run: `workbench optimize MODEL`.").html
 
 
 def _draw(chart: Chart) -> str:
-    file = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "variants"}):
-        chart.savefig(file, format="svg")
-    return file.getvalue().partition("?>")[2].partition('dtd">')[2]
+    """The figure as an element of a page."""
+    return chart.to_svg(turns=False).partition('dtd">')[2]
