@@ -22,6 +22,7 @@ from workbench.records.runs import Agreement, Export, Proof, RunRecord, Session
 from workbench.wording import format_share, plural
 
 GRADES = "ABCD"
+NO_WIN = "D"  #: The grade of a measurement whose speed-up does not count.
 #: A tracer that costs more than this moves the shares it measures.
 TRACER_LIMIT = 0.05
 #: What the times of a measurement may be used as: those of parts in ms, or as parts of the whole.

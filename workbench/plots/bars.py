@@ -32,7 +32,7 @@ def show_bars(
         whole = float(part.sum()) or 1.0
         time = times.get(name, EMULATED if emulated else format_ms(whole))
         page += f"<div><strong>{to_html(name)}</strong> {to_html(time)}</div>"
-        page += draw_bar(part / whole, whole / longest if longest else 1.0)
+        page += draw_shares(part / whole, whole / longest if longest else 1.0)
         listed = (f"{name} {format_share(ms / whole)}" for name, ms in part.items() if ms > 0)
         lines.append(f"- {to_markdown(name)}: {to_markdown(time)}; {', '.join(listed)}")
     lines += [f"\n{to_markdown(note)}"] if note else []
@@ -40,7 +40,7 @@ def show_bars(
     return Table(f'<div class="bars">{page}</div>', "\n".join(lines))
 
 
-def draw_bar(shares: Mapping[str, float], scale: float = 1.0) -> str:
+def draw_shares(shares: Mapping[str, float], scale: float = 1.0) -> str:
     """One bar of shares, ``scale`` of the width that there is, as HTML; its text lists them."""
     parts = {name: share for name, share in shares.items() if share and share > 0}
     text = ", ".join(f"{name} {format_share(share)}" for name, share in parts.items())

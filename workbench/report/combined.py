@@ -11,6 +11,7 @@ from workbench.analysis import compare_runs
 from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.layers import name_layer
 from workbench.analysis.memory import SUMMARY, summarize_resources
+from workbench.analysis.quality import NO_WIN
 from workbench.analysis.run import Comparison, Measurement
 from workbench.errors import WorkbenchError
 from workbench.frames import COMPARISON, EMULATED, LAYER_CODE, RUNS, check
@@ -209,9 +210,9 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     marks = [f"{emulated}: {EMULATED}."] if emulated else []
     marks += compare_runs.describe_programs(combined.measurements)
     marks += [
-        f"{row.run}: measurement quality D, so that its speed-up does not count."
+        f"{row.run}: measurement quality {NO_WIN}, so that its speed-up does not count."
         for row in runs.itertuples()
-        if row.grade == "D" and not row.emulated
+        if row.grade == NO_WIN and not row.emulated
     ]
     items = [show_note(*combined.answers, *marks, leads=True), *_summarize_sides(combined)]
     if verdicts:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pandas as pd
 
+from workbench.analysis.quality import NO_WIN
 from workbench.analysis.run import Measurement, Run
 from workbench.errors import WorkbenchError
 from workbench.frames import EMULATED
-from workbench.plots.bars import draw_bar
+from workbench.plots.bars import draw_shares
 from workbench.plots.overview import abridge_finding
 from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.storage import Storage
@@ -45,7 +46,6 @@ OPTIONAL = {
     "first output ms": "first_output_ms", "peak MB": "peak_mb", "file MB": "size_mb",
     "SQNR dB": "sqnr_db",
 }  # fmt: skip
-NO_WIN = "D"  #: The grade of a measurement whose speed-up does not count.
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,8 @@ def render_index(portfolio: Portfolio) -> str:
         shared=shared,
         absent=[head for head, name in OPTIONAL.items() if not any(row[name] for *_, row in rows)],
         baselines=any(row["baseline"] for *_, row in rows),
-        draw_bar=draw_bar,
+        draw_shares=draw_shares,
+        no_win=NO_WIN,
         emulated=EMULATED,
         rows=rows,
     )
