@@ -28,7 +28,7 @@ from workbench.cli.options import pick
 from workbench.errors import UsageError, printable
 from workbench.export.artifact import export_model
 from workbench.export.program import Program
-from workbench.models.registry import list_models, parse_name
+from workbench.models.registry import is_known, parse_name
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.workflow import measure, profile
 
@@ -113,12 +113,11 @@ def _look_up(shell: InteractiveShell, word: str) -> Any:
 def _check_names(shell: InteractiveShell, arguments: Sequence[Any]) -> None:
     """Refuse words that are names neither of the notebook nor of models or files."""
     for word in arguments:
-        if isinstance(word, str) and word.isidentifier() and word not in list_models():
-            name = parse_name(word)
-            if not (name.library or name.file):
-                known = _list_names(shell)
-                hint = f"it has {', '.join(known)}" if known else "define it, or name a model"
-                raise UsageError(f"no name {word}", where="this notebook", hint=hint)
+        is_name = isinstance(word, str) and word.isidentifier()
+        if is_name and not is_known(parse_name(word)):
+            names = _list_names(shell)
+            hint = f"it has {', '.join(names)}" if names else "define it, or name a model"
+            raise UsageError(f"no name {word}", where="this notebook", hint=hint)
 
 
 def _find_module(shell: InteractiveShell, cell: str) -> Any:

@@ -209,10 +209,15 @@ def parse_name(spec: str) -> ModelName:
     return ModelName(name, name, file)
 
 
+def is_known(model: ModelName) -> bool:
+    """Whether a name is registered, or is of a file or a library, which may have it."""
+    return bool(model.library or model.file or model.name in list_models())
+
+
 def check_name(spec: str) -> ModelName:
     """Parse a name, and refuse one that is neither registered nor of a file or a library."""
     model = parse_name(spec)
-    if model.library or model.file or model.name in list_models():
+    if is_known(model):
         return model
     meant = restore_name(model.name)
     if meant != model.name:
