@@ -2,7 +2,7 @@
 
 This is the one table: `--rewrite NAME` applies a remedy, findings name it, `findings --check` tries
 it, and the documentation lists it. How each is found in a graph, by what the operators compute,
-stands in `workbench.plugins.remedies.rewrite`.
+is in `workbench.plugins.remedies.rewrite`.
 """
 
 from dataclasses import dataclass

@@ -68,7 +68,7 @@ def trusted_spec(export: Export, where: Path) -> str:
     return spec
 
 
-def find_model(
+def find_run_model(
     run: Run, model: LoadedModel | nn.Module | str | None = None, inputs: Any = None
 ) -> tuple[LoadedModel, TracedModel]:
     """The model of a run that was exported, and its trace.

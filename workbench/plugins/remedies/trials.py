@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.analysis.exports import find_model
+from workbench.analysis.exports import find_run_model
 from workbench.analysis.promises import BEST, keep_checks, read_checks
 from workbench.analysis.statistics import half_width
 from workbench.export.layers import count_calls
@@ -102,7 +102,7 @@ def check_findings(
     if export is None or not rewrites:
         return []
     progress("loading the model", 0.0)
-    loaded, trace = find_model(run, model, inputs)
+    loaded, trace = find_run_model(run, model, inputs)
     bench = _Bench(loaded, trace, export, rewrites, run.subject, runner or find_runner())
     checks = []
     started = time.monotonic()
@@ -219,18 +219,18 @@ class _Chooser:
 
         Kinds with the most work come first. The steps of a loop share theirs and stay together.
         """
+        is_loop = rewrite.name == "loops"
         loops: dict[Any, list[tuple[str, ...]]] = {}
         for part in sorted(rewrite.parts, key=lambda part: self.places.get(part[0], 0)):
-            loops.setdefault(
-                self._read_first(part) if rewrite.name == "loops" else part, []
-            ).append(part)
+            loop = self._read_first(part) if is_loop else part
+            loops.setdefault(loop, []).append(part)
         kinds: dict[str, list[list[tuple[str, ...]]]] = {}
         for parts in loops.values():
             kinds.setdefault(self._describe(list(chain(*parts))), []).append(parts)
         by_work = sorted(
             kinds.values(), key=lambda alike: self.count_elements(alike[0]), reverse=True
         )
-        most = _MOST_OF_LOOPS if rewrite.name == "loops" else _MOST_OPERATORS
+        most = _MOST_OF_LOOPS if is_loop else _MOST_OPERATORS
         chosen: list[tuple[str, ...]] = []
         for turn in range(_MOST_ALIKE):
             for parts in (alike[turn] for alike in by_work if len(alike) > turn):

@@ -17,11 +17,11 @@ def name_replays(m: Measurement, findings: pd.DataFrame) -> pd.DataFrame:
     for row in findings.index[findings["rule"] == _RULE]:
         layer = m.costs.at[findings.at[row, "keys"].splitlines()[0], "module"]
         if isinstance(layer, str) and layer:
-            hints[row] = command(m, layer)
+            hints[row] = name_replay(m, layer)
     return findings.assign(hint=hints)
 
 
-def command(m: Measurement, layer: str) -> str:
+def name_replay(m: Measurement, layer: str) -> str:
     """What measures one layer alone; of a module of a notebook, a call there."""
     if m.export is not None and m.export.input_source == GIVEN:
         return f"wb.replay_layer('RUN_DIR', {layer!r})"
