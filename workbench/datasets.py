@@ -16,7 +16,8 @@ SAMPLES = DATA / "samples"
 def sample_run(model: str = "mobilenet_v3_small") -> Path:
     """The folder of a recorded run; analysing it needs neither a device nor PyTorch.
 
-    A checkout has all of them, the package three: mobilenet_v3_small in fp32 and int8, and toy_cnn.
+    A checkout has all of them, the package five: mobilenet_v3_small in fp32 and int8, toy_cnn, and
+    Net and Edited of notebook 01.
 
     Raises
     ------
@@ -39,9 +40,9 @@ def sample_file(name: str) -> Path:
     """The path of another sample, by its name.
 
     ``exports``: export records of one model in several dtypes; ``out_squeezesam``: the output of a
-    search; ``my_segmenter.py``: one model as trained, and as prepared for a device;
-    ``sentences.py``: a network that XNNPACK does not take whole; ``squeezesam.csv``: published
-    times of SqueezeSAM on a phone, by category. ``out_Tiny`` is in a checkout only.
+    search, in a checkout only; ``my_segmenter.py``: one model as trained, and as prepared for a
+    device; ``sentences.py``: a network that XNNPACK does not take whole; ``squeezesam.csv``:
+    published times of SqueezeSAM on a phone, by category.
 
     Raises
     ------
