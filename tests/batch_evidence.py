@@ -107,6 +107,25 @@ def check_index(portfolio, cells):
     return record
 
 
+def check_finished(portfolio, cells, snapshots=()):
+    """A batch is complete: nothing was measured twice or lost, and no two steps at once."""
+    check_nothing_twice(portfolio, cells, snapshots)
+    check_one_at_a_time(portfolio)
+    return check_index(portfolio, cells)
+
+
+def kill_worker(process, portfolio, seconds):
+    """Kill the process that measures once a few sessions are complete; returns these."""
+    worker = wait_until(
+        process,
+        lambda: len(take_snapshot(portfolio)) > 3 and measuring_process(process),
+        seconds=seconds,
+    )
+    assert worker, process.communicate(timeout=60)
+    worker.kill()
+    return take_snapshot(portfolio)
+
+
 class Starter:
     """Start the command in a new process group, to kill all of it at once."""
 

@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import jsonschema
+
 
 def describe_keys(schema, level):
     """The tables of the keys of a document and of its parts, under headings of a level."""
@@ -29,6 +31,38 @@ def kind_of(value):
             return f"[{', '.join(map(kind_of, value['prefixItems']))}]"
         return f"list of {kind_of(value['items'])}"
     return value.get("type") or value["$ref"].rpartition("/")[2]
+
+
+class Described:
+    """A published schema and the section of a page that has its keys, both made from the code."""
+
+    def __init__(self, name, schema, page):
+        self.name, self.schema, self.page = name, schema, page
+        self.heading = f"## Keys of a {name}\n"
+
+    @property
+    def validator(self):
+        return jsonschema.Draft202012Validator(json.loads(self.schema.read_text()))
+
+    def check_schema(self, cli):
+        """Assert that the file is what the command prints."""
+        code, printed, _ = cli("schema", self.name)
+        assert code == 0 and self.name in cli("schema")[1].split()
+        assert printed == self.schema.read_text(), f"workbench schema {self.name} > {self.schema}"
+        jsonschema.Draft202012Validator.check_schema(json.loads(printed))
+
+    def check_page(self, writer):
+        """Assert that the page has the keys; ``writer`` is the file that writes it."""
+        keys = self.page.read_text().partition(self.heading)[2]
+        assert keys == self._describe(), f"PYTHONPATH=tests python {writer} writes it"
+
+    def write_page(self):
+        """Write the keys into the page."""
+        before = self.page.read_text().partition(self.heading)[0]
+        self.page.write_text(before + self.heading + self._describe())
+
+    def _describe(self):
+        return describe_keys(json.loads(self.schema.read_text()), "###")
 
 
 def check_reader(validator, least, read):

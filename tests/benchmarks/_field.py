@@ -4,7 +4,9 @@ A line that is the cause is marked; a case says which remedy the findings must n
 error must say where ExecuTorch cannot run the network. ``thread`` is in pytorch/executorch.
 """
 
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,21 +14,12 @@ from torch import nn
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn import functional as fn
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from function_net import Net
+
 #: Marks the lines of a cause.
 MARK = "# cause"
-
-
-class Net(nn.Module):
-    """A function of layers and inputs, with layers and buffers of its own."""
-
-    def __init__(self, function, *layers, **buffers):
-        super().__init__()
-        self.function, self.layers = function, nn.ModuleList(layers)
-        for name, tensor in buffers.items():
-            self.register_buffer(name, tensor)
-
-    def forward(self, *inputs):
-        return self.function(self, *inputs)
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from batch_evidence import (
     MOMENTS,
     Starter,
-    check_index,
-    check_nothing_twice,
-    check_one_at_a_time,
+    check_finished,
     kill_group,
-    measuring_process,
+    kill_worker,
     take_snapshot,
     wait_until,
 )
@@ -61,9 +59,7 @@ def run_undisturbed(start, matrix, out, cells):
     began = time.monotonic()
     err = finish(start(matrix, out))
     report_stages(err, time.monotonic() - began, cells)
-    check_nothing_twice(out, cells)
-    check_one_at_a_time(out)
-    return check_index(out, cells)
+    return check_finished(out, cells)
 
 
 def kill_and_resume(start, matrix, out, cells):
@@ -75,24 +71,15 @@ def kill_and_resume(start, matrix, out, cells):
             snapshots.append(take_snapshot(out))
             print(f"killed while {moment}: {len(snapshots[-1])} sessions complete")
     finish(start(matrix, out))
-    check_nothing_twice(out, cells, snapshots)
-    check_one_at_a_time(out)
-    check_index(out, cells)
+    check_finished(out, cells, snapshots)
     print(f"resumed: {cells} cells done, no complete session measured again")
 
 
 def kill_a_worker(start, matrix, out, cells):
     process = start(matrix, out)
-    worker = wait_until(
-        process, lambda: len(take_snapshot(out)) > 3 and measuring_process(process), seconds=7200
-    )
-    assert worker, process.communicate()
-    worker.kill()
-    snapshot = take_snapshot(out)
+    snapshot = kill_worker(process, out, seconds=7200)
     finish(process)
-    check_nothing_twice(out, cells, [snapshot])
-    check_one_at_a_time(out)
-    check_index(out, cells)
+    check_finished(out, cells, [snapshot])
     print(f"worker killed after {len(snapshot)} sessions: {cells} cells done, none measured again")
 
 

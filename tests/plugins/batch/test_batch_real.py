@@ -14,10 +14,11 @@ from batch_evidence import (
     MOMENTS,
     Starter,
     check_disjoint,
+    check_finished,
     check_index,
     check_nothing_twice,
-    check_one_at_a_time,
     kill_group,
+    kill_worker,
     measuring_process,
     measuring_spans,
     read_runs,
@@ -103,9 +104,7 @@ def test_killed_at_every_stage_and_resumed(start_batch, matrix, tmp_path):
         snapshots.append(take_snapshot(out))
     assert finish(start_batch(matrix, out)).strip() == f"{out}/index.html"
     assert snapshots[1]
-    check_nothing_twice(out, 12, snapshots)
-    check_one_at_a_time(out)
-    check_index(out, 12)
+    check_finished(out, 12, snapshots)
     before = {path: path.stat().st_mtime_ns for path in out.glob("out_*/**/*") if path.is_file()}
     finish(start_batch(matrix, out))
     after = {path: path.stat().st_mtime_ns for path in out.glob("out_*/**/*") if path.is_file()}
@@ -116,14 +115,9 @@ def test_a_worker_is_killed(start_batch, matrix, exported, tmp_path):
     out = tmp_path / "out"
     begin_with(exported, out)
     process = start_batch(matrix, out)
-    worker = wait_until(process, lambda: len(take_snapshot(out)) > 3 and measuring_process(process))
-    assert worker
-    worker.kill()
-    snapshot = take_snapshot(out)
+    snapshot = kill_worker(process, out, seconds=900)
     finish(process)
-    check_nothing_twice(out, CELLS, [snapshot])
-    check_one_at_a_time(out)
-    check_index(out, CELLS)
+    check_finished(out, CELLS, [snapshot])
 
 
 @pytest.fixture
@@ -189,9 +183,7 @@ def test_two_workers_in_networks_of_their_own(start_batch, matrix, namespaces, t
     assert err.splitlines()[-1].startswith("error: the Dask scheduler is gone -> start it, and run")
     start_cluster(28787)
     finish(start_batch(matrix, out, "--dask", "tcp://127.0.0.1:28787"))
-    check_nothing_twice(out, 12, [snapshot])
-    check_one_at_a_time(out)
-    check_index(out, 12)
+    check_finished(out, 12, [snapshot])
 
 
 def test_two_batches_on_one_folder_and_one_on_another(start_batch, matrix, exported, tmp_path):

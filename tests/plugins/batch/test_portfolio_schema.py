@@ -1,13 +1,11 @@
 """The schema of matrices is that of the code and of its page, and readers agree with it."""
 
-import json
 from pathlib import Path
 
-import jsonschema
 import mutants
 import pytest
 import yaml
-from schemas import check_reader, describe_keys
+from schemas import Described, check_reader
 
 from workbench.plugins.batch.matrix import Cell, read_matrix
 from workbench.plugins.batch.page import EMPTY, Portfolio, write_csv
@@ -16,36 +14,28 @@ from workbench.store import load_record
 
 ROOT = Path(__file__).resolve().parents[3]
 MATRIX = ROOT / "data" / "matrix.yaml"
-SCHEMA = ROOT / "workbench" / "plugins" / "batch" / "matrix.schema.json"
-PAGE = ROOT / "data" / "docs" / "plugins" / "batch.md"
-HEADING = "## Keys of a matrix\n"
+FOLDER = ROOT / "workbench" / "plugins" / "batch"
+DESCRIBED = Described(
+    "matrix", FOLDER / "matrix.schema.json", ROOT / "data" / "docs" / "plugins" / "batch.md"
+)
 
 
 def test_the_published_schema_is_the_one_of_the_command(cli):
-    code, printed, _ = cli("schema", "matrix")
-    assert code == 0 and "matrix" in cli("schema")[1].split()
-    assert printed == SCHEMA.read_text(), f"workbench schema matrix > {SCHEMA}"
-    jsonschema.Draft202012Validator.check_schema(json.loads(printed))
+    DESCRIBED.check_schema(cli)
 
 
 def test_the_page_has_its_keys():
-    table = describe_keys(json.loads(SCHEMA.read_text()), "###")
-    assert PAGE.read_text().partition(HEADING)[2] == table, (
-        f"PYTHONPATH=tests python {__file__} writes it"
-    )
-
-
-def validator():
-    return jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
+    DESCRIBED.check_page(__file__)
 
 
 def test_what_the_schema_refuses_the_reader_refuses_too(cli, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    check_reader(validator(), {"models": ["toy_cnn"]}, lambda file: cli("batch", "--dry-run", file))
+    least = {"models": ["toy_cnn"]}
+    check_reader(DESCRIBED.validator, least, lambda file: cli("batch", "--dry-run", file))
 
 
 def test_the_documented_matrix_fits_its_schema():
-    validator().validate(yaml.safe_load(MATRIX.read_text()))
+    DESCRIBED.validator.validate(yaml.safe_load(MATRIX.read_text()))
 
 
 def make_portfolio(folder):
@@ -77,5 +67,4 @@ def test_a_damaged_file_is_refused_in_one_line(kind, seed, tmp_path):
 
 
 if __name__ == "__main__":
-    table = describe_keys(json.loads(SCHEMA.read_text()), "###")
-    PAGE.write_text(PAGE.read_text().partition(HEADING)[0] + HEADING + table)
+    DESCRIBED.write_page()

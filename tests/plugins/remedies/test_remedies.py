@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from function_net import Net
 from torch import nn
 from torch.nn import functional as fn
 
@@ -22,19 +23,6 @@ from workbench.remedies import REMEDIES
 
 IMAGE = (1, 16, 12, 16)
 ROWS = (1, 24, 32)
-
-
-class Net(nn.Module):
-    """A function of inputs, with layers and buffers of its own."""
-
-    def __init__(self, function, *layers, **buffers):
-        super().__init__()
-        self.function, self.layers = function, nn.ModuleList(layers)
-        for name, tensor in buffers.items():
-            self.register_buffer(name, tensor)
-
-    def forward(self, *x):
-        return self.function(self, *x)
 
 
 def grouped(repeat):
