@@ -88,6 +88,17 @@ def pytest_collection(session):
         return items
 
 
+def pytest_addoption(parser):
+    parser.addoption("--once", action="store_true", help="run each test with one set of parameters")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Where the question is what a test needs, rather than what is right, one set is enough."""
+    if config.getoption("once"):
+        functions = {(item.path, item.cls, item.originalname): item for item in reversed(items)}
+        items[:] = reversed(functions.values())
+
+
 def pytest_collection_finish():
     """Collect garbage seldom, and not what all tests share: a sixth of all time went there."""
     gc.enable()

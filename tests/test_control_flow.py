@@ -139,7 +139,7 @@ def test_what_upstream_refuses_is_one_line_with_what_works(tmp_path):
     assert "test_control_flow.py:64: lowering: Emitting map with more than one mapped" in line
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_quantised_program_with_branches_runs_in_single_precision(tmp_path):
     line = problem(export, Branches(), IMAGE, tmp_path, dtype="int8dyn")
     assert "--backend portable --dtype fp32 exports it (tried)" in line

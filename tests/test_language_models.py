@@ -235,7 +235,7 @@ def swept(tmp_path_factory):
     return wb.measure(TINY, options=options, root=tmp_path_factory.mktemp("sweep"))
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_sweep_measures_one_program_at_every_size(swept):
     assert swept.phases["size"].tolist() == [1, 1, 8, 8, 31, 31]
     assert swept["tokens_8", "baseline"].phase.tokens == 8
@@ -247,7 +247,7 @@ def test_a_sweep_measures_one_program_at_every_size(swept):
     assert flops[0] < flops[1] < flops[2]
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_sweep_is_described(swept):
     assert "latency = fixed + each * size" in str(wb.show(swept, "sweeps"))
     assert swept.size_fits["power"].tolist() == [1, 1]

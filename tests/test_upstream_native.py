@@ -63,7 +63,7 @@ def test_nothing_is_missing_of_a_tested_version(conv_pte, tmp_path):
 
 
 @linux
-@pytest.mark.ci
+@pytest.mark.slow
 def test_without_the_profiler_symbol_traces_come_from_processes_of_their_own(
     renamed, conv_pte, tmp_path
 ):

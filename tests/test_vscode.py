@@ -46,7 +46,7 @@ def run_cell(tmp_path):
     manager.shutdown_kernel(now=True)
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_class_in_a_cell_is_profiled_edited_and_compared(run_cell, tmp_path):
     for code in SETUP:
         assert run_cell(code)[0] == []

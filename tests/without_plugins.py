@@ -1,12 +1,13 @@
 """Copies without plug-ins: the core works without any, and each plug-in without each other one.
 
-    python3 dev.py plugins [core | NAME]...
+    python3 dev.py plugins [--once] [core | NAME]...
 
 From a copy without a plug-in, its folder, its tests, its page and its notebooks are deleted. In the
 copy without any, the fast tests pass, and toy_cnn is profiled and reported;
 in that without a named one, the fast tests of the others and of plug-ins in general pass. Without
 names, copies lack several at once, so that for every two plug-ins there is a copy with one of them
-and without the other. Prints a table; exits 1 on failure.
+and without the other. With ``--once``, each test has one set of parameters. Prints a table; exits
+1 on failure.
 """
 
 import itertools
@@ -23,7 +24,7 @@ from pathlib import Path
 from workbench.plugin import list_plugins
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = "core"
+CORE, ONCE = "core", "--once"
 TESTS = ("-m", "pytest", "--numprocesses=2", "--dist=loadfile", "-p", "no:cacheprovider")
 OF_PLUGINS = ("tests/plugins", "tests/test_plugins.py")
 PROFILE = ("-m", "workbench", "profile", "toy_cnn", "--runs", "4", "--processes", "2")
@@ -36,13 +37,15 @@ HIDDEN = shutil.ignore_patterns(
 
 
 def main(chosen: list[str]) -> int:
+    once = [name for name in chosen if name == ONCE]
+    chosen = [name for name in chosen if name != ONCE]
     names = [CORE, *list_plugins()]
     if unknown := set(chosen) - set(names):
         print(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(names)}", file=sys.stderr)
         return 2
     print("| without | seconds | tests | result |\n| --- | ---: | ---: | --- |", flush=True)
     groups = [(name,) for name in chosen] or [(CORE,), *group_plugins(names[1:])]
-    return max(try_without(group) for group in groups)
+    return max(try_without(group, once) for group in groups)
 
 
 def group_plugins(names: list[str]) -> list[tuple[str, ...]]:
@@ -60,7 +63,7 @@ def group_plugins(names: list[str]) -> list[tuple[str, ...]]:
     return [tuple(group) for group in lacking if group]
 
 
-def try_without(group: tuple[str, ...]) -> int:
+def try_without(group: tuple[str, ...], options: list[str]) -> int:
     """Run the tests of a copy without some plug-ins, or without any; returns whether one failed."""
     is_core = group == (CORE,)
     start = time.monotonic()
@@ -68,7 +71,7 @@ def try_without(group: tuple[str, ...]) -> int:
         copy = Path(shutil.copytree(ROOT, Path(folder) / "copy", symlinks=True, ignore=HIDDEN))
         for plugin in list_plugins() if is_core else group:
             delete_plugin(copy, plugin)
-        runs = [run(copy, *TESTS, *(() if is_core else OF_PLUGINS))]
+        runs = [run(copy, *TESTS, *options, *(() if is_core else OF_PLUGINS))]
         if is_core:
             runs += [run(copy, *PROFILE), run(copy, "-c", REPORTED)]
     failed = any(done.returncode for done in runs)

@@ -128,7 +128,7 @@ def test_presets_have_the_sizes_that_their_names_say(name):
     )
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_language_model_is_exported_with_layers_and_measured_by_phase(tmp_path):
     params = TINY.with_name("llama_tiny.json")
     pte = wb.export_model(

@@ -43,6 +43,7 @@ def test_sme2_runs_in_both_phases_of_a_language_model_but_not_its_int4_products(
             operators, code = measured.operators, measured.machine_code.set_index("key")["function"]
             linear = operators[operators["operator"].str.startswith("Fully Connected")]
             attention = operators[operators["operator"].str.startswith("Batch Matrix")]
+            assert linear["module"].str.contains(r"w[qkvo123]$|output$").all()
             products = "QB4W" if dtype == "8da4w" else "PF32" if state == "on" else " F32"
             assert linear["operator"].str.contains(products).all()
             assert attention["operator"].str.contains("PF32" if state == "on" else " F32").all()

@@ -414,7 +414,9 @@ TRIED = {
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("dtype", TRIED)
+@pytest.mark.parametrize(
+    "dtype", ["int8dyn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8", "fp32"))]
+)
 def test_a_remedy_is_tried_and_applied_in_the_dtype_of_the_program(dtype, tmp_path):
     """Where a part has nothing to quantise, what is around it is quantised with it."""
     remedy, shape, function, make_layers = TRIED[dtype]
@@ -545,7 +547,7 @@ def try_remedy(module, inputs, remedy, root):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(("small", "tried"), [(0, 2), (1, 3)])
+@pytest.mark.parametrize(("small", "tried"), [(0, 2), pytest.param(1, 3, marks=pytest.mark.slow)])
 def test_of_parts_that_are_alike_two_are_tried(small, tried, tmp_path):
     """Each kind has one part among those that are tried, and the rest gains as much."""
     torch.manual_seed(0)
@@ -565,7 +567,7 @@ def test_of_parts_that_are_alike_two_are_tried(small, tried, tmp_path):
     assert check.low_ms < check.gain_ms < check.high_ms
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_a_loop_is_tried_as_a_whole(tmp_path):
     """Its steps share one product; of three loops that are alike, two are tried."""
     torch.manual_seed(0)
