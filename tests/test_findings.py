@@ -669,6 +669,24 @@ def test_of_a_program_of_others_it_is_not_said_that_no_remedy_is_known():
     assert only(ours, "undelegated")["action"] == "no known remedy"
 
 
+def test_of_a_program_of_others_unknown_operators_are_one_finding():
+    """A recurrence has many, of which each takes little; those with advice stay apart."""
+    steps = [
+        Kernel(name, f"{name}{n}", f"{name}{n + 1}", 0.02, call_ms=0)
+        for n in range(20)
+        for name in ("squeeze_copy", "split_with_sizes_copy", "sort")
+    ]
+    program = (*steps, Delegate([conv("x", "y", 3.0)]))
+    rows = found(measured(*program), "undelegated")
+    assert set(rows["title"]) == {
+        "squeeze_copy, split_with_sizes_copy run outside the delegate: 40 times",
+        "sort runs outside the delegate: 20 times",
+    }
+    assert sorted(rows["high_ms"]) == pytest.approx([0.4, 0.8], rel=0.01)
+    ours = found(measured(*program, export=exported(backend="xnnpack")), "undelegated")
+    assert len(ours) == 3
+
+
 def untraced(traced, latency_ms):
     """The same with another untraced latency; its shares hold, however large the difference."""
     made = changed(traced, latency_ms=latency_ms)

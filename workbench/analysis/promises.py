@@ -92,16 +92,20 @@ def add_checked(findings: pd.DataFrame, checks: Sequence[Trial]) -> pd.DataFrame
 
 def _change(row: dict[str, Any], check: Trial) -> dict[str, Any]:
     if check.problem:
-        return {"action": f"{row['action']} (not tried: {check.problem})"}
+        return {"action": f"{row['action']}; not tried: {check.problem}"}
     tried = f"{check.tried} of {check.parts} parts" if check.tried < check.parts else "this part"
     interval = f"[{check.low_ms:.3g}, {check.high_ms:.3g}]"
     if check.gain_ms <= 0 or check.low_ms <= 0:
         verdict = "does not help" if check.gain_ms <= 0 else "was not shown to help"
         text = f"--rewrite {check.remedy} was tried on {tried} and {verdict}: "
         text += f"it saves {check.gain_ms:.3g} ms {interval}"
+        is_open = check.gain_ms > 0 and check.tried < check.parts
+        if is_open:
+            text += f"; all {check.parts} together were not tried"
         nothing = dict.fromkeys(("gain_ms", "low_ms", "high_ms", "share"), float("nan"))
         return nothing | {
-            "rule": NO_REMEDY, "action": text, "hint": "", "remedy": "", "basis": "refused",
+            "rule": NO_REMEDY, "action": text, "hint": row["hint"] if is_open else "",
+            "remedy": "", "basis": "refused",
         }  # fmt: skip
     expected = row["gain_ms"] if row["gain_ms"] > 0 else row["high_ms"]  # only a bound is known
     latency = expected / row["share"]

@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 from workbench.export import accuracy, failure, quantize
+from workbench.export.constants import copy_filters
 from workbench.export.control_flow import name_layers
 from workbench.export.layers import count_calls, count_quantized, describe_program, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
@@ -413,7 +414,7 @@ def _lower(
     try:
         return _lower_once(exported, options, metadata, counts)
     except Exception as error:  # passes wrap what they raise in others
-        needs = _find_need(error)
+        needs = _find_need(error) or (FILTERS if copy_filters(exported) else "")
         if not needs:
             raise
     checked, graded = needs != UNCHECKED, needs != UNGRADED
@@ -424,6 +425,7 @@ def _lower(
 #: What upstream's own lines need for a few graphs.
 UNCHECKED = "EdgeCompileConfig(_check_ir_validity=False): upstream's check refuses an operator"
 UNGRADED = "torch.no_grad(): a buffer is overwritten in place"
+FILTERS = "a filter for each call of a conv1d: upstream refuses two calls with the same one"
 
 
 def _find_need(error: BaseException | None) -> str:

@@ -14,7 +14,7 @@ from workbench.analysis.describe import describe_gain
 from workbench.analysis.findings.commands import list_findings
 from workbench.analysis.promises import keep_checks, read_checks
 from workbench.errors import ExportError
-from workbench.export.lower import trace_model
+from workbench.export.lower import lower_model, trace_model
 from workbench.export.part import Parts
 from workbench.options import REWRITES, ExportOptions
 from workbench.plugins.remedies.equivalence import Finder, count_operators
@@ -487,6 +487,13 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path):
     assert "tried on this part" in kept["action"]
     (check,) = wb.check_findings(run, top=1) or read_checks(run.path)
     assert check.kernels == (1, 0) and check.sqnr_db > 100 and check.restarts == 5
+    keep_checks(run.path, [replace(check, problem="these operators do not run alone")])
+    untried = wb.open_run(run.path)
+    text = "\n".join(list_findings(untried.findings, untried.subject, 3))
+    assert "; not tried: these operators do not run alone\n" in text
+    keep_checks(run.path, [replace(check, gain_ms=0.1, low_ms=-0.1, tried=2, parts=24)])
+    (row,) = wb.open_run(run.path).findings.query("basis == 'refused'").to_dict("records")
+    assert row["action"].endswith("all 24 together were not tried") and row["hint"]
     changed = replace(check, gain_ms=-1.0, low_ms=-1.1, high_ms=-0.9)
     keep_checks(run.path, [changed])
     refused = wb.open_run(run.path).findings
@@ -565,6 +572,45 @@ def test_of_parts_that_are_alike_two_are_tried(small, tried, tmp_path):
     saved = check.before_ms - check.after_ms
     assert check.gain_ms == pytest.approx((11.25 / 2.25 if small else 6) * saved)
     assert check.low_ms < check.gain_ms < check.high_ms
+
+
+@pytest.mark.ci
+def test_a_filter_of_two_calls_is_no_obstacle_to_a_remedy(tmp_path):
+    """With the remedy, both calls are in one delegate, where upstream refuses a shared filter."""
+    torch.manual_seed(0)
+
+    def twice(net, x):
+        y = net.layers[0](x).sigmoid()
+        return net.layers[0](y * (y**0.5 + 1))
+
+    module, x = Net(twice, nn.Conv1d(32, 32, 3, padding=1)), torch.rand(1, 32, 256)
+    check, advice = try_remedy(module, x, "powers", tmp_path)
+    assert not check.problem and check.gain_ms > 0 and "not tried" not in advice
+    options = ExportOptions(rewrite=("powers",))
+    better = wb.export_model(module, x, options, root=tmp_path, progress=quiet).export
+    assert better.sqnr_db > 100 and "a filter for each call" in better.options["needs"]
+
+
+@pytest.mark.ci
+def test_a_model_in_another_dtype_is_lowered_once(tmp_path, monkeypatch):
+    """The other side is the program that was measured."""
+    torch.manual_seed(0)
+    made = []
+
+    def count(model, options, *rest, **settings):
+        made.append(options.dtype)
+        return lower_model(model, options, *rest, **settings)
+
+    module, x = Net(lambda net, x: net.layers[0](x).relu(), nn.Linear(64, 64)), torch.randn(4, 64)
+    program = wb.export_model(
+        module.eval(), x, ExportOptions(dtype="bf16"), root=tmp_path, progress=quiet
+    )
+    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
+    run = wb.measure(program, options=brief, root=tmp_path, progress=quiet)
+    monkeypatch.setattr("workbench.export.lower.lower_model", count)
+    (check,) = (each for each in wb.check_findings(run) if each.remedy == "fp32")
+    assert made == ["fp32"] and not check.problem
+    assert check.gain_ms > 0 and check.sqnr_db > 30 and check.kernels == (2, 0)
 
 
 @pytest.mark.slow

@@ -267,15 +267,21 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
     beside = (step for norm in norms for step in m.flow.neighbours(norm))
     casts = keys_of(m, (step for step in beside if step.type == "_to_dim_order_copy"))
     names = rows["operator"].map(_kernel_name)
-    reasons = {key: _reason_of_row(m, key) for key in rows.index}
-    for (name, reason), part in rows.groupby([names, names.index.map(reasons)], sort=False):
-        if name == "OPERATOR_CALL":
-            continue
+    names = names[names != "OPERATOR_CALL"]  # without a name in the trace
+    reasons = {key: _reason_of_row(m, key) for key in names.index}
+    groups = names
+    if m.export is None:  # those about which nothing is known are alike
+        unknown = ~names.map(lambda name: bool(find_nearest(name)[0]))
+        tiny = rows["mean_ms"].groupby(names).transform("sum") < gains.LEAST_SHARE * m.latency_ms
+        groups = names.mask(unknown & ~tiny, "")
+    for (name, reason), part in rows.loc[names.index].groupby(
+        [groups, names.index.map(reasons)], sort=False
+    ):
         keys = [key for key in part.index if key not in casts]
         if not keys:
             continue
         part = part.loc[keys]
-        if name == "native_layer_norm":
+        if "native_layer_norm" in set(names[keys]):
             keys += [key for key in casts if key in unclaimed]
         layouts = [key for key in _layouts_around(m, keys) if key in unclaimed]
         calls = gains.call_keys(m, keys)
@@ -283,7 +289,9 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {plural(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""
-        title = f"{name} runs outside the delegate{because}: {times}{around}"
+        several = names[part.index].nunique() > 1
+        title = f"{_names(part)} {'run' if several else 'runs'} outside the delegate{because}"
+        title += f": {times}{around}"
         keys += [*layouts, *calls]
         action, hint = find_nearest(name)
         if not action:
@@ -529,9 +537,11 @@ def find_memory_peak(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
 
 
 def _names(rows: pd.DataFrame) -> str:
-    """The kernels of some rows by their time, at most four."""
+    """The kernels of some rows by their time: four at most, then a count."""
     names = rows[rows["kind"] != "call_overhead"]["operator"].map(_kernel_name)
-    return ", ".join(list(dict.fromkeys(names))[:4])
+    names = list(dict.fromkeys(names))
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
 
 
 def _kernel_name(operator: str) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 from workbench import plugin
 from workbench.analysis.findings import graph, times
 from workbench.analysis.findings.gains import (
+    LEAST_SHARE,
     Finding,
     Gain,
     layers_of,
@@ -22,8 +23,6 @@ from workbench.analysis.run import Measurement
 from workbench.frames import FINDINGS, check
 from workbench.remedies import NO_REMEDY
 
-#: Smaller gains, as a fraction of E2E, are not reported.
-LEAST_SHARE = 0.01
 _NUMBERS = ("gain_ms", "low_ms", "high_ms", "share")
 #: A gain that the traces do not show.
 _UNMEASURED: dict[str, Any] = {"basis": "unmeasurable"}

@@ -1,16 +1,15 @@
 """Changes of a graph: parts replaced, equal operators joined, double precision made single."""
 
-import itertools
 from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import Node, Proxy
 from torch.fx.node import map_aggregate, map_arg
 from torch.fx.proxy import GraphAppendingTracer
 
+from workbench.export.constants import add_constant, fake_mode_of
 from workbench.export.purity import is_pure, overwrites, readers
 from workbench.plugins.remedies.equivalence import Equivalent, Finder, evaluate
 
@@ -42,7 +41,7 @@ def use_single_precision(exported: ExportedProgram) -> int:
         elif node.op == "call_function" and doubles:
             node.args = map_aggregate(node.args, _single)
             node.kwargs = map_aggregate(node.kwargs, _single)
-            _set_value(node, _fake_mode(exported))
+            _set_value(node, fake_mode_of(exported))
     return count + len(doubles)
 
 
@@ -55,11 +54,6 @@ def _set_value(node: Node, fake_mode: Any) -> None:
 
 def _single(argument: Any) -> Any:
     return torch.float32 if argument is torch.float64 else argument
-
-
-def _fake_mode(exported: ExportedProgram) -> Any:
-    values = (node.meta.get("val") for node in exported.graph.nodes)
-    return next(v.fake_mode for v in values if isinstance(v, torch.Tensor))  # type: ignore[attr-defined]
 
 
 def find_equal(exported: ExportedProgram) -> dict[Node, Node]:
@@ -107,18 +101,18 @@ def fold(exported: ExportedProgram, made: Collection[Node]) -> None:
     for node in folded:
         ends = any(user.op == "output" for user in node.users) or {*node.users} <= folded.keys()
         if not ends and isinstance(values[node], torch.Tensor):
-            node.replace_all_uses_with(_add_constant(exported, values[node].contiguous()))
+            node.replace_all_uses_with(add_constant(exported, values[node].contiguous()))
     exported.graph.eliminate_dead_code()
 
 
 def replace_part(exported: ExportedProgram, each: Equivalent) -> list[Node]:
     """Replace a part by what is built from its sources, with its origin; the new nodes."""
     graph, node = exported.graph, each.result
-    sources = [*each.sources, *(_add_constant(exported, tensor) for tensor in each.constants)]
+    sources = [*each.sources, *(add_constant(exported, tensor) for tensor in each.constants)]
     before, tracer = set(graph.nodes), GraphAppendingTracer(graph)
     with graph.inserting_before(node):
         result = each.build(*(Proxy(source, tracer) for source in sources))
-    fake_mode = _fake_mode(exported)
+    fake_mode = fake_mode_of(exported)
     made = [new for new in graph.nodes if new not in before]
     for new in made:
         new.meta = dict(node.meta)
@@ -136,27 +130,3 @@ def replace_part(exported: ExportedProgram, each: Equivalent) -> list[Node]:
                 graph.erase_node(check)
             graph.erase_node(other)
     return made
-
-
-def _add_constant(exported: ExportedProgram, tensor: torch.Tensor) -> Node:
-    """A node for a constant that a program did not have; the same one for the same tensor."""
-    for name, other in exported.constants.items():
-        if other is tensor:
-            place = exported.graph_signature.inputs_to_lifted_tensor_constants
-            wanted = next(node for node, target in place.items() if target == name)
-            return next(node for node in exported.graph.nodes if node.name == wanted)
-    signature = exported.graph_signature
-    inputs = [node for node in exported.graph.nodes if node.op == "placeholder"]
-    given = {*signature.user_inputs}
-    position = next((n for n, node in enumerate(inputs) if node.name in given), len(inputs))
-    taken = {spec.target for spec in signature.input_specs}
-    names = (f"remedy_constant_{number}" for number in itertools.count())
-    target = next(name for name in names if name not in taken)
-    following = inputs[position] if position < len(inputs) else next(iter(exported.graph.nodes))
-    with exported.graph.inserting_before(following):
-        node = exported.graph.placeholder(f"c_{target}")
-    node.meta["val"] = _fake_mode(exported).from_tensor(tensor, static_shapes=True)
-    spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name=node.name), target)
-    signature.input_specs.insert(position, spec)
-    exported.constants[target] = tensor
-    return node

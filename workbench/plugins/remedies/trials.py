@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -17,10 +17,10 @@ import numpy as np
 from workbench.analysis.exports import find_run_model
 from workbench.analysis.promises import BEST, keep_checks, read_checks
 from workbench.analysis.statistics import half_width
-from workbench.export.layers import count_calls
+from workbench.export.layers import count_calls, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
+from workbench.export.program import cast_floats, open_program, raw_bytes
 from workbench.export.reload import read_options
-from workbench.models.sources import reason
 from workbench.options import Progress, silent
 from workbench.process import silence
 from workbench.records.checks import Trial
@@ -52,6 +52,12 @@ _MOST_OPERATORS, _MOST_OF_LOOPS = 40, 600
 #: Parts that are tried of those with the same operators, at most.
 _MOST_ALIKE = 2
 _TIMEOUT_S = 60.0
+#: What was not possible once no, one and both sides of a trial were lowered.
+_FAILURES = (
+    "ExecuTorch does not lower these operators alone",
+    "ExecuTorch does not lower these operators with it",
+    "these operators do not run alone",
+)
 
 
 def check_findings(
@@ -158,16 +164,19 @@ class _Bench:
     def check(self, rewrite: Rewrite) -> Trial:
         """What one remedy brings; a problem instead if it could not be tried."""
         check = Trial(self.export.sha256, rewrite.name, rewrite.text, len(rewrite.parts) or 1)
+        sides = list[Lowered]()
         try:
-            before, after = self._lower(rewrite)
+            for side in self._lower(rewrite):
+                sides.append(side)
+            before, after = sides
             sqnr_db = _compare(before, after, self.export.dtype)
             if rewrite.parts and rewrite.name not in after.rewrite:
                 return replace(check, problem="it does not apply to the part alone")
             if sqnr_db is not None and sqnr_db < PRECISIONS[self.export.dtype].least_sqnr_db:
                 return replace(check, problem=f"the outputs differ: {sqnr_db:.1f} dB")
             blocks = _measure(before, after, self.measurement, self.runner)
-        except Exception as error:  # the model's operators run in here, and may raise anything
-            return replace(check, problem=f"could not be tried: {reason(error)[:120]}")
+        except Exception:  # the model's operators run in here, and may raise anything
+            return replace(check, problem=_FAILURES[len(sides)])
         tried = self.tried[rewrite]
         scales = self._extrapolate(rewrite)
         gain, half = _gain_of(blocks)
@@ -193,18 +202,34 @@ class _Bench:
         pairs = [(count(rewrite.parts), count(self.tried[rewrite])) for count in counts]
         return [every / tried for every, tried in pairs if tried] or [1.0]
 
-    def _lower(self, rewrite: Rewrite) -> list[Lowered]:
+    def _lower(self, rewrite: Rewrite) -> Iterator[Lowered]:
         """The parts of a remedy without and with it; all of the model in another dtype."""
         from workbench.export.lower import lower_model, trace_model
 
-        part, trace = self.model, self.trace
-        changed = replace(self.options, dtype=rewrite.name)
-        if rewrite.parts:
-            part = self.parts.extract(list(chain(*self.tried[rewrite])))
-            trace = trace_model(part)
-            changed = replace(self.options, rewrite=(*self.options.rewrite, rewrite.name))
-        sides = self.options, changed
-        return [lower_model(part, options, trace, whole=False) for options in sides]
+        if not rewrite.parts:
+            options = replace(self.options, dtype=rewrite.name)
+            changed = lower_model(self.model, options, self.trace, whole=False)
+            yield self._reopen(changed.inputs)
+            yield changed
+            return
+        part = self.parts.extract(list(chain(*self.tried[rewrite])))
+        trace = trace_model(part)
+        for rewrites in ((), (rewrite.name,)):
+            options = replace(self.options, rewrite=(*self.options.rewrite, *rewrites))
+            yield lower_model(part, options, trace, whole=False)
+
+    def _reopen(self, inputs: list[Any]) -> Lowered:
+        """The program that was measured, with its inputs, as it was lowered."""
+        import torch
+
+        from workbench.export.lower import Lowered
+
+        program = open_program(self.measurement.program.pte)
+        program.check_unchanged()
+        pte, layers = program.path.read_bytes(), program.layers
+        assert layers is not None
+        own = cast_floats(inputs, getattr(torch, DTYPES[self.export.dtype]))
+        return Lowered(pte, b"", own, *read_interface(pte), layers, {}, ())
 
 
 class _Chooser:
@@ -330,8 +355,6 @@ def _is_open(blocks: np.ndarray) -> bool:
 
 def _write(lowered: Lowered, folder: Path, how: Sequence[str]) -> list[str]:
     """The flags of a runner for a program, which is written into a folder with its inputs."""
-    from workbench.export.program import raw_bytes
-
     folder.mkdir()
     program = folder / "part.pte"
     program.write_bytes(lowered.pte)
