@@ -386,8 +386,8 @@ def test_categories_are_shown_over_all_isa_levels(open_page):
     run = recorded("squeezesam")
     page = open_page("squeezesam")
     page.get_by_role("button", name="All, in %").click()
-    assert page.locator(".cat-name").all_inner_texts() == list(run.isa_levels["level"])
-    for row, name in zip(page.locator(".cat-row").all(), run.isa_levels["level"], strict=True):
+    assert page.locator(".cat-name").all_inner_texts() == run.experiments
+    for row, name in zip(page.locator(".cat-row").all(), run.experiments, strict=True):
         widths = row.locator(".seg").evaluate_all("all => all.map(e => parseFloat(e.style.width))")
         shares = run[name].categories.set_index("category")["share"]
         assert sum(widths) == pytest.approx(100, abs=0.1)

@@ -248,9 +248,7 @@ def test_a_sweep_measures_one_program_at_every_size(swept):
 
 
 @pytest.mark.slow
-def test_a_sweep_is_described(swept):
-    assert "latency = fixed + each * size" in str(wb.show(swept, "sweeps"))
-    assert swept.size_fits["power"].tolist() == [1, 1]
+def test_findings_of_a_sweep_are_of_its_ends(swept):
     assert {title.split(":")[0] for title in swept.findings["title"]} <= {"tokens_1", "tokens_31"}
 
 

@@ -208,15 +208,6 @@ def test_speedups_of_any_size_have_a_few_round_ticks(ratios):
     assert 3 <= len(figure.axes[0].get_xticks()) <= 16
 
 
-@pytest.mark.ci
-def test_steps_of_isa_levels_are_rows():
-    squeezesam = recorded("squeezesam")
-    levels = squeezesam.isa_levels
-    (axis,) = wb.show(squeezesam, "sweeps").parts[0].axes
-    assert rows_of(axis) == list(levels["level"][1:])
-    assert dots_of(axis) == list(levels["speedup"].dropna())
-
-
 def test_gains_are_drawn_from_what_is_left_to_what_was_measured(run):
     times = run.subject.categories.sort_values("mean_ms", ascending=False).head(3)
     (axis,) = wb.plot_bottlenecks(run, top=3).axes
@@ -273,7 +264,6 @@ def test_what_a_run_lacks_is_a_sentence(ab):
     assert "Layers unknown" in str(wb.plot_categories(lone, by="layer type"))
     assert "not sampled" in str(wb.show(recorded("unet_small").compare(), "code"))
     assert "workbench roofline" in str(wb.plot_roofline(recorded("toy_cnn")))
-    assert "--isa-ladder" in str(wb.show(ab.run, "sweeps"))
 
 
 def test_nothing_measured_draws_nothing(published):

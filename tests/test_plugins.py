@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from workbench.plugin import Plugin
 ROOT = Path(__file__).resolve().parents[1]
 DEPTHWISE = ROOT / "tests" / "data" / "depthwise"
 PAGE = ROOT / "data" / "docs" / "plugins" / "README.md"
-OURS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-OURS = OURS["workbench.plugins"]
+OURS = [path.parent.name for path in ROOT.glob("workbench/plugins/*/__init__.py")]
 BROKEN = {
     "no such module": "nowhere:PLUGIN",
     "no plug-in": "json:dumps",
@@ -66,6 +64,68 @@ def test_a_command_and_a_rule_of_a_stranger_are_as_ours(command, run_dir):
     assert finding["keys"].splitlines() == listed and finding["high_ms"] > 0
 
 
+@pytest.fixture
+def python(tmp_path):
+    """Run code beside packages of others, in a process of its own; returns what it prints."""
+
+    def run(code, packages):
+        path = os.pathsep.join([str(packages), str(ROOT)])
+        line = [sys.executable, "-P", "-c", f"import workbench as wb\n{code}"]
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "default"}
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+def test_an_attribute_of_a_stranger_is_as_ours(python):
+    code = (
+        "m, toy = (wb.open_run(f).subject for f in (wb.sample_run(), wb.sample_run('toy_cnn')))\n"
+        "print(len(m.depthwise), m.depthwise is m.depthwise, 'depthwise' in dir(m))\n"
+        "print(wb.frames.is_emulated(toy.depthwise), wb.frames.is_emulated(m.depthwise))\n"
+        "print(hasattr(m, 'dept'), hasattr(m.run, 'depthwise'))"
+    )
+    lines = python(code, DEPTHWISE).stdout.splitlines()
+    assert lines == ["11 True True", "True False", "False False"]
+
+
+ADDED = """
+from workbench.plugin import Plugin
+PLUGIN = Plugin(
+    attributes={"Run.words": "added:say", "Run.wrong_one": "added:fail"},
+    summary={"words": "words", "lost": "wrong_one"}, texts=("words", "wrong_one"),
+)
+def say(run):
+    return ("one thread", run.model)
+def fail(run):
+    return 1 / 0
+"""
+
+
+def test_what_a_stranger_adds_to_summaries_fails_alone(python, tmp_path):
+    write_package(tmp_path, "added", "added:PLUGIN", ADDED)
+    code = (
+        "from workbench import plugin\n"
+        "run = wb.open_run(wb.sample_run())\n"
+        "print(plugin.summarize(run)['words'][0], 'lost' in plugin.summarize(run))\n"
+        "print(plugin.list_texts(run)[:2])"
+    )
+    done = python(code, tmp_path)
+    assert done.stdout == "one thread False\n['one thread', 'mobilenet_v3_small']\n"
+    assert "attribute wrong_one: ZeroDivisionError" in done.stderr
+
+
+def test_an_absent_attribute_names_what_cannot_be_used(python, tmp_path):
+    write_package(tmp_path, "failing", "nowhere:PLUGIN")
+    code = (
+        "try: wb.open_run(wb.sample_run()).sigmoids\nexcept AttributeError as error: print(error)"
+    )
+    text = python(code, tmp_path).stdout
+    assert text.startswith("Run has no attribute 'sigmoids'; plug-ins that cannot be used: ")
+    assert "failing" in text and text.count("\n") == 1
+
+
 @pytest.mark.ci
 def test_a_section_of_a_stranger_is_in_the_report(command, run_dir):
     done = command("report", run_dir)
@@ -73,6 +133,7 @@ def test_a_section_of_a_stranger_is_in_the_report(command, run_dir):
     report = (run_dir / "report.md").read_text()
     section = report.partition("## Which convolutions are depthwise?")[2].partition("\n## ")[0]
     assert section.count("DWConv") >= 11
+    assert re.search(r"## Which layers\?.*## Which convolutions.*## What was not", report, re.S)
 
 
 @pytest.mark.parametrize(("problem", "value"), BROKEN.items())

@@ -138,7 +138,7 @@ def test_an_unknown_view_and_a_wrong_noun_are_one_line(run):
 
 
 VIEWS = ["verdicts", "latencies", "findings", "operators", "layers", "dtypes", "roofline",
-         "speedups", "code", "kernels", "sweeps", "undelegated", "quality", "checks", "rules",
+         "speedups", "code", "kernels", "undelegated", "quality", "checks", "rules",
          "description", "partition"]  # fmt: skip
 
 

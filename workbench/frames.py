@@ -66,7 +66,7 @@ def interval(of: str, unit: str = "", *, prefix: str = "", suffix: str = "") -> 
 
 
 _LEDGER_KINDS = "delegated | portable | delegate_overhead | call_overhead | framework | tracing"
-_OUTCOMES = "faster | slower | unchanged | inconclusive"
+OUTCOMES = "faster | slower | unchanged | inconclusive"
 _SHARED: dict[str, Column] = {
     column[0]: column
     for column in (
@@ -95,7 +95,7 @@ _SHARED: dict[str, Column] = {
         ("baseline_ms", "float", "ms", "time of the baseline; parts add up to its latency"),
         ("candidate_ms", "float", "ms", "time of the candidate; parts add up to its latency"),
         *interval("the speed-up's"),
-        ("outcome", "text", "", _OUTCOMES),
+        ("outcome", "text", "", OUTCOMES),
         ("first_output_ms", "float", "ms", "from the start of a process to its first output, mean"),
         ("peak_mb", "float", "MB", "largest resident set of a process, mean"),
         ("anonymous_mb", "float", "MB", "memory of a process that no file backs, mean"),
@@ -379,7 +379,7 @@ COMPARISON = make_frame(
     "baseline_ms candidate_ms",
     ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
     "low high",
-    ("outcome", "text", "", f"{_OUTCOMES} | below the clock | wrong outputs | emulated"),
+    ("outcome", "text", "", f"{OUTCOMES} | below the clock | wrong outputs | emulated"),
     ("q", "float", "", "p-value of a difference within the noise, adjusted for all of its level"),
     ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
     (
@@ -405,26 +405,6 @@ SHIFT = make_frame(
     ("rank_after", "int", "", "1 is the largest category of the candidate"),
 )
 
-LADDER = make_frame(
-    "ladder",
-    ("level", "text", "", "ISA level, the lowest first"),
-    ("adds", "text", "", "CPU features that this level adds to the one below"),
-    "threads",
-    ("latency_ms", "float", "ms", "latency of one inference, as in the statistics"),
-    *interval("its", "ms", prefix="latency_", suffix="_ms"),
-    ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
-    "low high",
-    ("outcome", "text", "", f"{_OUTCOMES}; none for the lowest"),
-    ("total", "float", "", "latency of the lowest level / this one's"),
-    *interval("its", prefix="total_"),
-    (
-        "floor",
-        "float",
-        "",
-        "noise of the speed-up: how far equal experiments differ, as a ratio - 1",
-    ),
-)
-
 #: Percentiles of inferences at a rate, and of those without a pause.
 PACED_RANKS = (50, 90, 99)
 
@@ -444,17 +424,6 @@ PACED = make_frame(
     ("missed", "float", "", "inferences that ended after the next one was due"),
 )
 
-SCALING = make_frame(
-    "scaling",
-    "experiment threads",
-    ("latency_ms", "float", "ms", "wall time of one inference, as in the statistics"),
-    *interval("its", "ms", prefix="latency_", suffix="_ms"),
-    ("speedup", "float", "", "latency with the fewest threads / this one's"),
-    "low high",
-    ("outcome", "text", "", f"{_OUTCOMES}; none for the fewest"),
-    ("efficiency", "float", "", "speed-up / how many times as many threads"),
-)
-
 PHASES = make_frame(
     "phases",
     ("phase", "text", "", "name of the inputs"),
@@ -470,18 +439,6 @@ PHASES = make_frame(
     ("share", "float", "", "its share"),
     ("bound", "text", "", "compute | memory | neither: roof of most of the time; empty: unknown"),
     ("bound_share", "float", "", "share of the time in operators that are bound so"),
-)
-
-SIZE_FITS = make_frame(
-    "size fits",
-    ("side", "text", "", "the experiment without its size"),
-    "threads",
-    ("power", "int", "", "of the size that the work grows with: 2 for the side of an image"),
-    ("fixed_ms", "float", "ms", "latency = fixed_ms + each_ms * size ** power"),
-    *interval("its", "ms", prefix="fixed_", suffix="_ms"),
-    ("each_ms", "float", "ms", "further time for each unit of size ** power"),
-    *interval("its", "ms", prefix="each_", suffix="_ms"),
-    ("off", "float", "", "largest difference between a latency and the fit, as a ratio - 1"),
 )
 
 KERNEL_CHANGES = make_frame(
@@ -623,7 +580,7 @@ ALIGNED = make_frame(
     ("time_ms", "float", "ms", "mean time in this run; E2E: the latency"),
     ("speedup", "float", "", "time of the first run / time of this one"),
     "low high",
-    ("outcome", "text", "", f"{_OUTCOMES}; first for the first run"),
+    ("outcome", "text", "", f"{OUTCOMES}; first for the first run"),
 )
 
 LAYER_CODE = make_frame(
@@ -675,16 +632,25 @@ def is_emulated(frame: pd.DataFrame) -> bool:
     return bool(frame.attrs.get("emulated"))
 
 
+def mark_frame(owner: Any, frame: Any) -> Any:
+    """A frame of a noun without outcomes that are none, and marked if its times are emulated.
+
+    What is no frame stays as it is.
+    """
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        return frame
+    if "outcome" in frame and (owner.emulated or owner.wrong):
+        frame = frame.assign(outcome="emulated" if owner.emulated else WRONG)
+    return mark_emulated(frame.copy(deep=False)) if owner.emulated else frame
+
+
 def frame_property(compute: Callable[[Any], F]) -> cached_property[F]:
     """A frame that is computed once; wrong outputs and emulated times are no outcome."""
 
     @wraps(compute)
     def marked(owner: Any) -> F:
-        frame = compute(owner)
-        if frame is None:
-            return frame
-        if "outcome" in frame and (owner.emulated or owner.wrong):
-            frame = frame.assign(outcome="emulated" if owner.emulated else WRONG)
-        return mark_emulated(frame.copy(deep=False)) if owner.emulated else frame
+        return mark_frame(owner, compute(owner))
 
     return cached_property(marked)

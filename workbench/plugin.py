@@ -1,6 +1,7 @@
 """Plug-ins: what one adds to the workbench, and which are installed.
 
-A package brings a plug-in by an entry point of the group ``workbench.plugins``:
+Each folder of ``workbench/plugins`` is one. Another package brings a plug-in by an entry point of
+the group ``workbench.plugins``:
 
     [project.entry-points."workbench.plugins"]
     sigmoids = "sigmoids:PLUGIN"
@@ -26,9 +27,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 GROUP = "workbench.plugins"
+#: Of those that come with the workbench: each folder in it is one.
+OURS = Path(__file__).parent / "plugins"
 References = Mapping[str, str]
 
 
@@ -38,11 +42,16 @@ class PluginWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the report: its heading, what it is about, and the view of the run in it."""
+    """A section of the report: its heading, what it is about, and the view of the run in it.
+
+    It follows the section with the heading ``after``, or all that are about results.
+    """
 
     heading: str
     text: str
     view: str
+    after: str = ""
+    folded: bool = True
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,13 @@ class Plugin:
         takes the subject, its inputs and the command's parameters.
     names
         Public names: ``workbench.NAME``.
+    attributes
+        Attributes of runs, measurements and comparisons, such as ``Run.sigmoids``: functions of
+        one, called when it is first asked for; frames are marked as those of the workbench are.
+    summary
+        Keys of ``analysis_summary.json``, each with the attribute of the run that it has.
+    texts
+        Attributes of a run that have sentences, which ``workbench run`` prints.
     rules
         Functions of a measurement and of the keys of its operators that no rule explained before,
         which yield `workbench.analysis.findings.gains.Finding`.
@@ -92,6 +108,9 @@ class Plugin:
     commands: References = field(default_factory=dict)
     makers: References = field(default_factory=dict)
     names: References = field(default_factory=dict)
+    attributes: References = field(default_factory=dict)
+    summary: Mapping[str, str] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
     rules: References = field(default_factory=dict)
     gains: References = field(default_factory=dict)
     views: References = field(default_factory=dict)
@@ -106,7 +125,8 @@ class Plugin:
     notebooks: tuple[str, ...] = ()
 
 
-KINDS = tuple(each.name for each in fields(Plugin) if each.name not in ("sections", "notebooks"))
+_NO_REFERENCES = ("summary", "texts", "sections", "notebooks")
+KINDS = tuple(each.name for each in fields(Plugin) if each.name not in _NO_REFERENCES)
 
 
 @cache
@@ -116,7 +136,7 @@ def list_plugins() -> dict[str, Plugin]:
     One warning names all others: whoever deletes the folders of some knows it.
     """
     plugins, problems = {}, dict[str, Exception]()
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    for entry in _list_entries():
         try:
             plugins[entry.name] = _load(entry)
         except Exception as error:  # the code of others may raise anything
@@ -124,6 +144,14 @@ def list_plugins() -> dict[str, Plugin]:
     if problems:
         warn(", ".join(problems), next(iter(problems.values())))
     return plugins
+
+
+def _list_entries() -> list[EntryPoint]:
+    """The folders that come with the workbench, and the entry points of other packages."""
+    folders = [path.parent.name for path in OURS.glob("*/__init__.py")]
+    entries = {name: EntryPoint(name, f"{GROUP}.{name}:PLUGIN", GROUP) for name in folders}
+    entries |= {entry.name: entry for entry in entry_points(group=GROUP)}
+    return [entries[name] for name in sorted(entries)]
 
 
 def _load(entry: EntryPoint) -> Plugin:
@@ -171,6 +199,45 @@ def apply(kind: str, noun: Any, value: Any) -> Any:
     return value
 
 
+def attributes_of(noun: type) -> list[str]:
+    """The names of the attributes that plug-ins add to a noun."""
+    prefix = f"{noun.__name__}."
+    names = (name for name in names_of("attributes") if name.startswith(prefix))
+    return [name.removeprefix(prefix) for name in names]
+
+
+def compute_attribute(noun: Any, name: str) -> Any:
+    """An attribute that a plug-in adds to a noun; AttributeError if none does."""
+    kind = type(noun).__name__
+    compute = find("attributes", f"{kind}.{name}")
+    if compute is None:
+        broken = [each for each, problem in examine_plugins().items() if problem]
+        hint = f"; plug-ins that cannot be used: {', '.join(broken)}" if broken else ""
+        raise AttributeError(f"{kind} has no attribute {name!r}{hint}")
+    return compute(noun)
+
+
+def summarize(run: Any) -> dict[str, Any]:
+    """What plug-ins add to ``analysis_summary.json``, by key."""
+    named = (each for plugin in list_plugins().values() for each in plugin.summary.items())
+    return {key: value for key, name in named for value in _values(run, name)}
+
+
+def list_texts(run: Any) -> list[str]:
+    """The sentences that plug-ins add to what ``workbench run`` prints."""
+    names = (name for plugin in list_plugins().values() for name in plugin.texts)
+    return [text for name in names for texts in _values(run, name) for text in texts]
+
+
+def _values(run: Any, name: str) -> list[Any]:
+    """An attribute of a run, if it can be computed."""
+    try:
+        return [getattr(run, name)]
+    except Exception as error:
+        warn(f"attribute {name}", error)
+        return []
+
+
 def list_notebooks() -> dict[str, str]:
     """The notebooks that need a plug-in, and its name."""
     return {notebook: name for name, each in list_plugins().items() for notebook in each.notebooks}
@@ -182,9 +249,9 @@ def list_sections() -> list[Section]:
 
 
 def examine_plugins() -> dict[str, str]:
-    """Why each installed plug-in cannot be used; empty if it can. Imports all that they add."""
+    """Why each plug-in cannot be used; empty if it can. Imports all that they add."""
     problems = {}
-    for entry in entry_points(group=GROUP):
+    for entry in _list_entries():
         try:
             plugin = _load(entry)
             for kind in KINDS:

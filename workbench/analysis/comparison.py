@@ -21,16 +21,18 @@ from workbench.analysis import (
     quality,
     sme2,
     statistics,
-    sweeps,
     what_if,
 )
 from workbench.analysis.compare import Verdict
 from workbench.analysis.describe import draw_page
 from workbench.analysis.layers import Traced
 from workbench.analysis.measurement import Measurement
+from workbench.analysis.noun import Noun
 from workbench.analysis.quality import Row
 from workbench.frames import frame_property
+from workbench.records.pairing import find_control
 from workbench.records.runs import (
+    LADDER_TOGGLE,
     Agreement,
     Proof,
     contrast_models,
@@ -44,7 +46,7 @@ SAID_POINTS = 0.02
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Noun):
     """A candidate against its baseline.
 
     Two measurements of one run at one thread count were interleaved; others were measured apart.
@@ -170,7 +172,7 @@ class Comparison:
     @cached_property
     def _controls(self) -> dict[str, Measurement]:
         """A control of the baseline's program and what it repeats, which show the noise."""
-        names = map(str, sweeps.find_control(self.run.record.plan, self.baseline.name))
+        names = map(str, find_control(self.run.record.plan, self.baseline.name))
         traced = {m.name: m for m in self.run.traced if m.threads == self.candidate.threads}
         found = [traced[name] for name in names if name in traced]
         if self.apart or len(found) < 2 or found[0].program.name != self.baseline.program.name:
@@ -429,7 +431,7 @@ class Comparison:
         hidden = run.masked(before.name) - run.masked(after.name)
         if hidden and self.verdict.same_code:
             # A ladder of ISA levels is measured to find those that bring nothing.
-            status = "fail" if run.isa_levels is None else "note"
+            status = "note" if run.record.plan.toggle == LADDER_TOGGLE else "fail"
             return status, f"no: {self.verdict.same_code}"
         return quality.check_toggle_effect(
             hidden, renamed, self.proof, machine_code.explain_lack(run.record)

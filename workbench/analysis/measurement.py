@@ -33,6 +33,7 @@ from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
 from workbench.analysis.describe import describe_latency
 from workbench.analysis.exports import model_spec
+from workbench.analysis.noun import Noun
 from workbench.analysis.quality import Row
 from workbench.analysis.roofline import Roof
 from workbench.errors import StoreError
@@ -64,7 +65,7 @@ _MANY_EVENTS = 200_000
 
 
 @dataclass(frozen=True, eq=False)
-class Measurement:
+class Measurement(Noun):
     """One experiment of a run at one thread count, in one phase.
 
     Examples

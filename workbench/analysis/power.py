@@ -12,10 +12,10 @@ from workbench.analysis.compare import MARGIN, Speedup, compare_latencies, reach
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
-from workbench.analysis.sweeps import find_control
 from workbench.errors import WorkbenchError
 from workbench.options import MeasureOptions
 from workbench.progress import SO_FAR
+from workbench.records.pairing import find_control
 from workbench.records.runs import RunRecord
 from workbench.run.allocation import (
     LEAST_RESTARTS,

@@ -21,14 +21,15 @@ from workbench.analysis import (
     quality,
     roofline,
     statistics,
-    sweeps,
 )
 from workbench.analysis.comparison import Comparison
 from workbench.analysis.describe import describe_run, draw_page
 from workbench.analysis.etrecords import explain_etrecords
 from workbench.analysis.foreign import Recording
 from workbench.analysis.measurement import Measurement
+from workbench.analysis.noun import Noun
 from workbench.analysis.operators import Scheme
+from workbench.analysis.phases import describe_phase
 from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.export.etrecord import add_etrecord
 from workbench.frames import frame_property
@@ -63,7 +64,7 @@ MEASUREMENT = ["experiment", "threads"]
 
 
 @dataclass(eq=False)
-class Run:
+class Run(Noun):
     """A recorded run: its measurements, its comparisons and what they show.
 
     Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
@@ -280,31 +281,9 @@ class Run:
         return pd.concat([m.resources for m in self.measurements], ignore_index=True)
 
     @frame_property
-    def isa_levels(self) -> pd.DataFrame | None:
-        """Every ISA level against the one below: ``frames.LADDER``."""
-        return sweeps.list_isa_levels(self.latencies, self.record)
-
-    @frame_property
     def paced(self) -> pd.DataFrame | None:
         """Wall times at the rate of an application, and without pauses: ``frames.PACED``."""
         return statistics.sum_up_paced(self.latencies, self.record)
-
-    @frame_property
-    def scaling(self) -> pd.DataFrame | None:
-        """Latency over the number of threads: ``frames.SCALING``."""
-        swept = sweeps.list_swept(self.latencies, self.experiments)
-        return sweeps.sweep_threads(self.latencies, swept) if swept else None
-
-    @cached_property
-    def crossovers(self) -> tuple[str, ...]:
-        """What changes with more threads, as sentences."""
-        if self.emulated:
-            return ()
-        phases = sweeps.experiments_by_phase(self.record.plan)
-        priced = sweeps.price_threads(self.latencies, self.record.plan, self.experiments)
-        swept = (sweeps.list_swept(self.latencies, names) for names in phases)
-        found = (t for names in swept for t in sweeps.find_crossovers(self.latencies, names))
-        return *priced, *found
 
     @frame_property
     def phases(self) -> pd.DataFrame | None:
@@ -312,40 +291,12 @@ class Run:
         if not self.record.plan.phases or not self.traced:
             return None
         sides = [m for m in self.traced if not m.control]
-        rows = [
-            sweeps.describe_phase(m.phase, m.statistics, m.categories, m.roofline) for m in sides
-        ]
+        rows = [describe_phase(m.phase, m.statistics, m.categories, m.roofline) for m in sides]
         table = pd.DataFrame(rows, columns=frames.PHASES.names)
         unknown = [not (m.emulated or "shares" in m.use[0]) for m in sides]
         table.loc[unknown, ["category", "bound"]] = ""
         table.loc[unknown, ["share", "bound_share"]] = math.nan
         return frames.check(table, frames.PHASES)
-
-    @frame_property
-    def size_fits(self) -> pd.DataFrame | None:
-        """Straight lines through the latency over the swept size: ``frames.SIZE_FITS``."""
-        if not self.record.plan.sweep or self.emulated:
-            return None
-        sides = {m.name: (m.side, m.phase.size) for m in self.measurements if not m.control}
-        fits = sweeps.fit_sizes(self.latencies, sides, sweeps.size_power(self.record.plan.phases))
-        return None if fits.empty else fits
-
-    @cached_property
-    def size_changes(self) -> tuple[str, ...]:
-        """What changes with the swept size, as sentences."""
-        if not self.record.plan.sweep or self.phases is None or self.emulated:
-            return ()
-        sides = {m.name: m.side for m in self.measurements}
-        phases = self.phases.dropna(subset="share")
-        phases = phases.assign(side=phases["experiment"].map(sides))
-        speedups = [
-            ab.latency.assign(
-                label=f"{ab.candidate.side} over {ab.baseline.side}, {ab.threads_text}",
-                size=ab.candidate.phase.size,
-            )
-            for ab in self.comparisons
-        ]
-        return tuple(sweeps.describe_sizes(phases, self.record.plan.sweep, pd.concat(speedups)))
 
     @cached_property
     def kernel_changes(self) -> dict[str, pd.DataFrame]:

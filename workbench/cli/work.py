@@ -159,6 +159,7 @@ def _summarize(run: Run) -> list[str]:
     )
     from workbench.analysis.dtypes import describe_dtypes
     from workbench.analysis.quality import summarize_quality
+    from workbench.plugin import list_texts
 
     latencies = [
         f"{m.label}: {describe_latency(m.statistics)}{describe_rate(m.phase, m.latency_ms)}"
@@ -180,16 +181,7 @@ def _summarize(run: Run) -> list[str]:
     texts = [ab.text for ab in run.comparisons]
     uses = dict.fromkeys(m.use[1] for ab in run.comparisons for m in (ab.candidate, ab.baseline))
     quality = [*filter(None, uses), summarize_quality(run.quality)]
-    return [
-        *texts,
-        *needs,
-        *latencies,
-        *run.crossovers,
-        *paced,
-        *run.size_changes,
-        *dtypes,
-        *quality,
-    ]
+    return [*texts, *needs, *latencies, *paced, *list_texts(run), *dtypes, *quality]
 
 
 def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -47,15 +46,6 @@ TOP, TOP_FINDINGS, TOP_CARDS = 12, 8, 3
 _CARDS = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:12px;padding:0"
 _CARD = "list-style:none;border:1px solid #8886;border-radius:8px;padding:12px 16px;min-width:0;"
 _CARD += "overflow-wrap:anywhere"
-
-#: What hiding an extension does not change.
-NOT_COVERED = (
-    "Hiding an extension affects XNNPACK and its KleidiAI kernels, which query CPU features one "
-    "by one. It does not affect the portable and optimized kernels of ExecuTorch, which are "
-    "compiled for one level, the C library, or kernels that XNNPACK selects by "
-    "microarchitecture. A level is this CPU without some features, not another CPU."
-)
-
 
 Part = str | Table | Chart
 
@@ -166,7 +156,7 @@ def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
     if source.statistics["restarts"].eq(1).any():
         caption += "; a single restart has none"
     if isinstance(source, Run) and not source.record.plan.sweep:
-        yield from _phases(source)
+        yield from show_phases(source)
     statistics = source.statistics.assign(clock=source.statistics["clock"].map(CLOCKS))
     yield show_table(statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
     if isinstance(source, Run) and source.paced is not None:
@@ -175,7 +165,8 @@ def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
         yield show_table(source.paced, caption=caption)
 
 
-def _phases(run: Run) -> Iterator[Part]:
+def show_phases(run: Run) -> Iterator[Part]:
+    """The phases of a run, if it has several."""
     if run.phases is not None:
         caption = "Phases; the latency at position 0 is the time to the first token"
         repeated = ["latency_low_ms", "latency_high_ms", "rate_low", "rate_high", "bound_share"]
@@ -323,57 +314,6 @@ def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterato
     yield show_note(sme2.describe_limits(versions.get("executorch", "")))
 
 
-def _sweeps(run: Run, top: int) -> Iterator[Part]:
-    """What ISA levels, threads and sizes bring, and what is not covered."""
-    parts = list(_isa_levels(run))
-    if run.record.plan.sweep:
-        parts += [show_note(*run.size_changes)] if run.size_changes else []
-        parts += _phases(run)
-    if run.size_fits is not None:
-        caption = "latency = fixed + each * size ** power; `off`: largest deviation from the fit"
-        parts.append(show_table(run.size_fits, caption=caption))
-    if run.scaling is not None:
-        caption = "speedup: over the fewest threads; wall time; 95 % intervals"
-        parts += [show_table(run.scaling, caption=caption)]
-        parts += [show_note(*(run.crossovers or ("No crossover was shown.",)))]
-    yield from parts or [
-        "Measured: one toggle at one thread count. `--isa-ladder` measures every ISA level of "
-        "the CPU, `--threads 1,2,4` several thread counts; combine them to measure both."
-    ]
-
-
-def _isa_levels(run: Run) -> Iterator[Part]:
-    if run.isa_levels is None:
-        return
-    for threads, levels in run.isa_levels.groupby("threads"):
-        steps = levels[levels["speedup"].notna()]
-        yield plot_speedups(steps.assign(name=steps["level"]))
-        yield show_table(
-            levels.drop(columns=["threads"]).assign(code=_codes_of(run, levels)),
-            caption=f"{wording.plural(threads, 'thread')}; speedup: over the level below; "
-            "total: over the lowest; 95 % intervals",
-        )
-    portable = run.ledger.loc[run.ledger["kind"] == "portable", "duration_ns"].sum()
-    share = portable / run.ledger["duration_ns"].sum()
-    yield show_note(NOT_COVERED, f"Portable kernels took {100 * share:.1f} % of the time.")
-
-
-def _codes_of(run: Run, levels: pd.DataFrame) -> list[str]:
-    """The machine code of every level (``frames.LADDER`` of one thread count) by samples."""
-    threads, names = levels["threads"].iloc[0], list(levels["level"])
-    proofs = {
-        (ab.baseline.name, ab.candidate.name): ab.proof
-        for ab in run.comparisons
-        if ab.candidate.threads == threads
-    }
-    steps = [proofs.get(step) for step in pairwise(names)]
-    lowest = _list_classes(steps[0].before) if steps and steps[0] else "not sampled"
-    return [lowest] + [
-        f"{_list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else "not sampled"
-        for step in steps
-    ]
-
-
 def _code(ab: Comparison, top: int) -> Iterator[Part]:
     """Whether both sides ran the same machine code, and which classes of instructions."""
     proof = ab.proof
@@ -381,7 +321,7 @@ def _code(ab: Comparison, top: int) -> Iterator[Part]:
         yield explain_lack(ab.run.record)
         return
     table = pd.DataFrame({"experiment": name_sides(ab), "samples": proof.samples})
-    table["code"] = [_list_classes(shares) for shares in (proof.before, proof.after)]
+    table["code"] = [list_classes(shares) for shares in (proof.before, proof.after)]
     table["share"] = [proof.vanished, proof.appeared]
     caption = (
         f"{proof.outcome}; share: samples in functions that the other side did not run; "
@@ -390,7 +330,7 @@ def _code(ab: Comparison, top: int) -> Iterator[Part]:
     yield show_table(frames.mark_emulated(table) if ab.emulated else table, caption=caption)
 
 
-def _list_classes(shares: dict[str, float]) -> str:
+def list_classes(shares: dict[str, float]) -> str:
     """The two most frequent classes of machine code, with their share of the samples."""
     return ", ".join(
         f"{wording.format_share(share)} {code}" for code, share in [*shares.items()][:2]
@@ -530,7 +470,6 @@ VIEWS = {
     "speedups": View((Comparison,), _speedups),
     "code": View((Comparison,), _code),
     "kernels": View((Comparison,), _kernels),
-    "sweeps": View((Run,), _sweeps),
     "sme2": View((Comparison, Run, Measurement, Program), _sme2),
     "undelegated": View((Run,), _undelegated),
     "quality": View((Run,), _quality),

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from workbench.errors import unknown_name
-from workbench.records.runs import Pair
+from workbench.records.runs import Pair, Plan
 
 #: How `pair_experiments` chose, where nothing shows which side has the extension off.
 BY_ORDER = "the first experiment; neither names nor kernels show which one lacks the extension"
@@ -88,3 +89,15 @@ def _split_name(name: str) -> list[str]:
 def names_feature(name: str) -> bool:
     """Whether a name has words other than ``on``, ``off`` and the like."""
     return not _OFF.union(_ON).issuperset(_split_name(name))
+
+
+def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
+    """An experiment and its repetition, which show the noise; its own if it has one."""
+    controls = [
+        (e.name, c.name)
+        for c in plan.experiments
+        for e in plan.experiments
+        if c.control and replace(e, name=c.name, control=True) == c and not e.control
+    ]
+    own = (pair for pair in controls if pair[0] == experiment)
+    return next(own, (*controls, (None, None))[0])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from workbench import plugin
 from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.ledger import TRACING
 from workbench.analysis.memory import measure_resources
@@ -186,17 +187,14 @@ def summarize_analysis(run: Run) -> Document:
         "per_etdump": traces,
         "findings": findings.assign(keys=findings["keys"].map(str.splitlines)),
         "comparisons": list(map(_comparison, run.comparisons)),
-        "ladder": run.isa_levels,
-        "scaling": run.scaling,
         "paced": run.paced,
         "phases": run.phases,
-        "size_fits": run.size_fits,
-        "crossovers": run.crossovers,
         "kernel_changes": run.kernel_changes,
         "measurements": list(measurements.values()),
         "checks": run.checks,
         "categories": run.scheme.label,
         "quality": _quality(run) | {"criteria": run.quality, "readings": run.record.readings},
+        **plugin.summarize(run),
     }
 
 

@@ -4,9 +4,10 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -272,22 +273,33 @@ def read_template(template: Path, parameters: Mapping[str, object]) -> NotebookN
 
 
 def insert_sections(notebook: NotebookNode) -> None:
-    """Put the sections of plug-ins in the place of the cell that is tagged ``sections``, if any.
+    """Put the sections of plug-ins into a notebook that has a cell tagged ``sections``.
 
-    Such a notebook has its run in ``run``. A section that fails costs itself only.
+    They stand in the place of this cell, or after the section that they name. Such a notebook has
+    its run in ``run``. A section that fails costs itself only.
     """
-    for place, cell in enumerate(notebook.cells):
-        if SECTIONS in cell.metadata.get("tags", []):
-            notebook.cells[place : place + 1] = list(_make_sections())
-            return
+    cells = notebook.cells
+    marks = [cell for cell in cells if SECTIONS in cell.metadata.get("tags", [])]
+    for section in plugin.list_sections() if marks else ():
+        place = _find_end(cells, section.after) or cells.index(marks[0])
+        cells[place:place] = _make_section(section)
+    notebook.cells = [cell for cell in cells if cell not in marks]
 
 
-def _make_sections() -> Iterator[NotebookNode]:
-    for section in plugin.list_sections():
-        text = f"## {section.heading}\n\n{section.text}"
-        yield nbformat.v4.new_markdown_cell(text, metadata={"tags": ["folded"]})
-        code = f"wb.show(run, {section.view!r})"
-        yield nbformat.v4.new_code_cell(code, metadata={"tags": [MAY_FAIL]})
+def _find_end(cells: Sequence[NotebookNode], heading: str) -> int:
+    """Where the section with this heading ends; 0 if there is none."""
+    starts = [n for n, cell in enumerate(cells) if cell.source.startswith("## ")]
+    for start, end in pairwise([*starts, len(cells)]):
+        if cells[start].source.partition("\n")[0] == f"## {heading}":
+            return end
+    return 0
+
+
+def _make_section(section: plugin.Section) -> tuple[NotebookNode, NotebookNode]:
+    tags = {"tags": ["folded"]} if section.folded else {}
+    text = nbformat.v4.new_markdown_cell(f"## {section.heading}\n\n{section.text}", metadata=tags)
+    code = f"wb.show(run, {section.view!r})"
+    return text, nbformat.v4.new_code_cell(code, metadata={"tags": [MAY_FAIL]})
 
 
 def _finish(

@@ -1,4 +1,4 @@
-"""A plug-in as somebody else writes it: a command, a rule, a view, and a section of the report."""
+"""A plug-in as somebody else writes it: a command, an attribute, a rule, a view, and a section."""
 
 from pathlib import Path
 
@@ -11,11 +11,15 @@ from workbench.plots.tables import show_table
 from workbench.plots.views import View
 from workbench.plugin import Plugin, Section
 
+LAYERS = "Which layers?"
 PLUGIN = Plugin(
     commands={"depthwise": "depthwise:depthwise"},
+    attributes={"Measurement.depthwise": "depthwise:list_depthwise"},
     rules={"depthwise": "depthwise:find_depthwise"},
     views={"depthwise": "depthwise:VIEW"},
-    sections=(Section("Which convolutions are depthwise?", "By their time.", "depthwise"),),
+    sections=(
+        Section("Which convolutions are depthwise?", "By their time.", "depthwise", after=LAYERS),
+    ),
 )
 
 
@@ -27,14 +31,14 @@ def list_depthwise(m):
 @click.argument("run_dir", type=PATH)
 def depthwise(run_dir: Path) -> Output:
     """List the depthwise convolutions of a run."""
-    rows = list_depthwise(wb.open_run(run_dir).subject)
+    rows = wb.open_run(run_dir).subject.depthwise
     return Output([show_table(rows, ["name", "mean_ms"])], {"keys": list(rows["key"])})
 
 
 def find_depthwise(m, keys):
-    rows = list_depthwise(m)
+    rows = m.depthwise
     gain = Gain.at_most(float(rows["mean_ms"].sum()))
     yield Finding("depthwise convolutions", gain, tuple(rows["key"]), "fuse them", "")
 
 
-VIEW = View((wb.Measurement,), lambda m, top: [show_table(list_depthwise(m), top=top)])
+VIEW = View((wb.Measurement,), lambda m, top: [show_table(m.depthwise, top=top)])

@@ -1,11 +1,12 @@
 """Sweeps over ISA levels, thread counts and sizes, as an opened run shows them."""
 
+import json
 import re
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from recorded import report_text
+from recorded import recorded, report_text
 from run_folder import open_made_run
 
 import workbench as wb
@@ -95,6 +96,7 @@ def test_a_line_through_latencies_finds_the_fixed_and_the_growing_part(tmp_path,
         assert line.fixed_low_ms < 2.0 < line.fixed_high_ms
         assert line.each_low_ms < 0.25 < line.each_high_ms
         assert line.off < 0.02
+        assert "latency = fixed + each * size" in str(wb.show(run, "sweeps"))
     else:
         assert line.off > 0.1
 
@@ -117,6 +119,32 @@ def test_two_sizes_show_no_line_and_changes_with_the_size_are_sentences(tmp_path
     assert again.phases["category"].tolist()[:2] == ["", ""]
     off, on, again_pays = again.size_changes
     assert again_pays == pays and "at every size" in off and "from batch=4" not in on
+
+
+@pytest.mark.ci
+def test_steps_of_isa_levels_are_rows():
+    squeezesam = recorded("squeezesam")
+    levels = squeezesam.isa_levels
+    (axis,) = wb.show(squeezesam, "sweeps").parts[0].axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == list(levels["level"][1:])
+    dots = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"]
+    assert dots == list(levels["speedup"].dropna())
+
+
+def test_a_run_without_sweeps_says_how_to_make_one():
+    run = recorded()
+    assert "--isa-ladder" in str(wb.show(run, "sweeps"))
+    assert (run.isa_levels, run.scaling, run.size_fits, run.size_changes) == (None,) * 3 + ((),)
+
+
+def test_what_sweeps_bring_is_printed_and_in_the_summary(tmp_path, cli):
+    times = {"low": {1: 8.0, 2: 4.0}, "high": {1: 4.0, 2: 4.0}}
+    run = open_made_run(tmp_path, times, **BRIEF)
+    wb_code, _, _ = cli("analyze", str(run.path))
+    summary = json.loads((run.path / "analysis_summary.json").read_text())
+    assert wb_code == 0 and summary["crossovers"] == list(run.crossovers) != []
+    assert [row["threads"] for row in summary["scaling"]] == [1, 2, 1, 2]
+    assert (summary["ladder"], summary["size_fits"]) == (None, None)
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +181,8 @@ def test_every_level_of_this_cpu_is_measured_in_one_run(swept):
 @pytest.mark.slow
 def test_the_ladder_is_in_the_report_with_what_it_does_not_cover(swept):
     report = report_text(swept)
+    before, _, after = report.partition("## What do extensions, threads and sizes bring?")
+    assert "## How long does" in before and after.count("## Where does the time go?") == 1
     assert "portable and optimized kernels" in report
     assert "microarchitecture" in report
     assert "| native |" in report

@@ -1,8 +1,7 @@
-"""Sweeps over ISA levels, thread counts, phases and sizes: what each step changes."""
+"""Sweeps over ISA levels, thread counts and sizes: what each step changes."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise, product
 
@@ -10,14 +9,17 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis import compare
+from workbench.analysis.run import Run
 from workbench.analysis.statistics import (
     describe_latencies,
     half_width,
     pick_timed,
     restart_latencies,
 )
-from workbench.frames import LADDER, SCALING, SIZE_FITS, check
-from workbench.records.runs import LADDER_TOGGLE, Phase, Plan, RunRecord
+from workbench.frames import check
+from workbench.plugins.sweeps.frames import LADDER, SCALING, SIZE_FITS
+from workbench.records.pairing import find_control
+from workbench.records.runs import LADDER_TOGGLE, Phase, Plan
 from workbench.wording import plural
 
 
@@ -30,24 +32,13 @@ def experiments_by_phase(plan: Plan) -> list[list[str]]:
     return list(phases.values())
 
 
-def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
-    """An experiment and its repetition, which show the noise; its own if it has one."""
-    controls = [
-        (e.name, c.name)
-        for c in plan.experiments
-        for e in plan.experiments
-        if c.control and replace(e, name=c.name, control=True) == c and not e.control
-    ]
-    own = (pair for pair in controls if pair[0] == experiment)
-    return next(own, (*controls, (None, None))[0])
-
-
-def list_isa_levels(latencies: pd.DataFrame, record: RunRecord) -> pd.DataFrame | None:
+def list_isa_levels(run: Run) -> pd.DataFrame | None:
     """Every ISA level of a run against the one below, and the lowest: ``frames.LADDER``.
 
     None without levels. The noise floor is that of the highest level. Latency is CPU time for one
     thread and wall time for several.
     """
+    latencies, record = run.latencies, run.record
     if record.plan.toggle != LADDER_TOGGLE:
         return None
     masked = {s.experiment: s.masked for s in record.sessions}
@@ -83,50 +74,6 @@ def list_swept(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]
     return swept if counts > 1 else []
 
 
-def describe_phase(
-    phase: Phase, statistics: pd.DataFrame, categories: pd.DataFrame, roofline: pd.DataFrame | None
-) -> dict[str, object]:
-    """A row of ``frames.PHASES``: times, rates, and what limits them."""
-    measured, top = statistics.iloc[0], categories.nlargest(1, "mean_ms").iloc[0]
-    tokens = phase.tokens or math.nan
-    bound, bound_share = _find_bound(roofline)
-    return {
-        "phase": phase.name,
-        "experiment": measured["experiment"],
-        "threads": measured["threads"],
-        "tokens": tokens,
-        "position": phase.position,
-        "size": phase.size or math.nan,
-        "latency_ms": measured["latency"],
-        "latency_low_ms": measured["low"],
-        "latency_high_ms": measured["high"],
-        "rate": _rate(tokens, measured["latency"]),
-        "rate_low": _rate(tokens, measured["high"]),
-        "rate_high": _rate(tokens, measured["low"]),
-        "category": top["category"],
-        "share": top["share"],
-        "bound": bound,
-        "bound_share": bound_share,
-    }
-
-
-def _rate(tokens: float, ms: float) -> float:
-    """Tokens per second."""
-    return tokens / ms * 1e3 if ms > 0 else math.nan
-
-
-def _find_bound(roofline: pd.DataFrame | None) -> tuple[str, float]:
-    """What limits the operators with most of the time, and their share."""
-    if roofline is None:
-        return "", math.nan
-    shares = roofline.groupby("bound")["share"].sum()
-    limits = [name for name in ("compute", "memory", "neither") if name in shares]
-    if not limits:
-        return "", math.nan
-    largest = max(limits, key=lambda name: shares[name])
-    return largest, float(shares[largest])
-
-
 #: With several threads, latency is the time that the caller waits; the same clock for one.
 _CLOCK = "wall_ns"
 
@@ -137,13 +84,16 @@ _LATENCY, _SPEEDUP = ["latency", "low", "high"], ["speedup", "low", "high"]
 _Setup = tuple[str, int]
 
 
-def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
+def sweep_threads(run: Run) -> pd.DataFrame | None:
     """Wall time of every experiment at every thread count, against the fewest: ``frames.SCALING``.
 
-    Thread counts are measured one after the other within a restart, so each restart gives one
-    ratio; the interval is over the restarts.
+    None with one thread count. Thread counts are measured one after the other within a restart, so
+    each restart gives one ratio; the interval is over the restarts.
     """
-    timed = pick_timed(latencies)
+    experiments = list_swept(run.latencies, run.experiments)
+    if not experiments:
+        return None
+    timed = pick_timed(run.latencies)
     restarts = _split_restarts(timed)
     rows = []
     for name in experiments:
@@ -157,6 +107,16 @@ def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.Dat
             efficiency = found[0] * fewest / threads
             rows.append((name, threads, *statistics[_LATENCY], *found, outcome, efficiency))
     return check(pd.DataFrame(rows, columns=SCALING.names), SCALING)
+
+
+def describe_threads(run: Run) -> tuple[str, ...]:
+    """What changes with more threads, as sentences."""
+    if run.emulated:
+        return ()
+    sentences = price_threads(run.latencies, run.record.plan, run.experiments)
+    for names in experiments_by_phase(run.record.plan):
+        sentences += find_crossovers(run.latencies, list_swept(run.latencies, names))
+    return tuple(sentences)
 
 
 def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]:
@@ -262,16 +222,18 @@ def size_power(phases: Sequence[Phase]) -> int:
     return max(1, round(math.log(most / least) / math.log(many / few)))
 
 
-def fit_sizes(
-    latencies: pd.DataFrame, sides: Mapping[str, tuple[str, int]], power: int
-) -> pd.DataFrame:
+def fit_sizes(run: Run) -> pd.DataFrame | None:
     """Straight lines through latency over ``size ** power``, by side: ``frames.SIZE_FITS``.
 
-    ``sides`` has the side and the size of every experiment. One least-squares line per restart,
-    weighted by 1 / latency; the interval is Student's over the restarts. Three sizes at least.
+    One least-squares line per restart, weighted by 1 / latency; the interval is Student's over the
+    restarts. None with fewer than three sizes.
     """
+    if not run.record.plan.sweep or run.emulated:
+        return None
+    sides = {m.name: (m.side, m.phase.size) for m in run.measurements if not m.control}
+    power = size_power(run.record.plan.phases)
     times: dict[_Setup, dict[int, pd.Series]] = {}
-    for (name, threads), found in _split_restarts(pick_timed(latencies), None).items():
+    for (name, threads), found in _split_restarts(pick_timed(run.latencies), None).items():
         if name in sides:
             side, size = sides[name]
             times.setdefault((side, threads), {})[size] = found
@@ -285,15 +247,24 @@ def fit_sizes(
         off = np.abs(np.polyval(middle[::-1], work) / mean - 1).max()
         ends = np.column_stack([middle, middle - half, middle + half]).ravel()
         rows.append((*setup, power, *ends, off))
-    return check(pd.DataFrame(rows, columns=SIZE_FITS.names), SIZE_FITS)
+    return check(pd.DataFrame(rows, columns=SIZE_FITS.names), SIZE_FITS) if rows else None
 
 
-def describe_sizes(phases: pd.DataFrame, name: str, speedups: pd.DataFrame) -> list[str]:
-    """Sentences on where the bottleneck changes with a size, and where an extension pays.
-
-    ``phases`` are rows of ``frames.PHASES`` with a ``side``, ``speedups`` those of
-    ``frames.COMPARISON`` of E2E with a ``label`` and a ``size``.
-    """
+def describe_sizes(run: Run) -> tuple[str, ...]:
+    """Sentences on where the bottleneck changes with a size, and where an extension pays."""
+    name = run.record.plan.sweep
+    if not name or run.phases is None or run.emulated:
+        return ()
+    sides = {m.name: m.side for m in run.measurements}
+    phases = run.phases.dropna(subset="share")
+    phases = phases.assign(side=phases["experiment"].map(sides))
+    speedups = pd.concat(
+        ab.latency.assign(
+            label=f"{ab.candidate.side} over {ab.baseline.side}, {ab.threads_text}",
+            size=ab.candidate.phase.size,
+        )
+        for ab in run.comparisons
+    )
     found = []
     for (side, threads), part in phases.sort_values("size").groupby(["side", "threads"]):
         steps = part[part["category"] != part["category"].shift()]
@@ -304,4 +275,4 @@ def describe_sizes(phases: pd.DataFrame, name: str, speedups: pd.DataFrame) -> l
         faster = part[part["outcome"] == "faster"]
         texts = [f"{row.speedup:.2f}x at {name}={row.size}" for row in faster.itertuples()]
         found.append(f"{label}: {', '.join(texts) if texts else 'not faster at any size'}")
-    return found
+    return tuple(found)

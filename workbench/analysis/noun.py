@@ -1,0 +1,26 @@
+"""What a run, a measurement and a comparison have in common: attributes that plug-ins add."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from workbench import plugin
+from workbench.frames import mark_frame
+
+
+class Noun:
+    """A noun of the analysis, to which plug-ins add attributes.
+
+    Type checkers do not see these: the package itself needs none of them.
+    """
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_") or hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # the error of what is ours
+            value = plugin.compute_attribute(self, name)
+            vars(self)[name] = mark_frame(self, value)
+            return vars(self)[name]
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *plugin.attributes_of(type(self))]

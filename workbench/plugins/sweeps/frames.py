@@ -1,0 +1,46 @@
+"""The frames of sweeps."""
+
+from workbench.frames import OUTCOMES, interval, make_frame
+
+LADDER = make_frame(
+    "ladder",
+    ("level", "text", "", "ISA level, the lowest first"),
+    ("adds", "text", "", "CPU features that this level adds to the one below"),
+    "threads",
+    ("latency_ms", "float", "ms", "latency of one inference, as in the statistics"),
+    *interval("its", "ms", prefix="latency_", suffix="_ms"),
+    ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
+    "low high",
+    ("outcome", "text", "", f"{OUTCOMES}; none for the lowest"),
+    ("total", "float", "", "latency of the lowest level / this one's"),
+    *interval("its", prefix="total_"),
+    (
+        "floor",
+        "float",
+        "",
+        "noise of the speed-up: how far equal experiments differ, as a ratio - 1",
+    ),
+)
+
+SCALING = make_frame(
+    "scaling",
+    "experiment threads",
+    ("latency_ms", "float", "ms", "wall time of one inference, as in the statistics"),
+    *interval("its", "ms", prefix="latency_", suffix="_ms"),
+    ("speedup", "float", "", "latency with the fewest threads / this one's"),
+    "low high",
+    ("outcome", "text", "", f"{OUTCOMES}; none for the fewest"),
+    ("efficiency", "float", "", "speed-up / how many times as many threads"),
+)
+
+SIZE_FITS = make_frame(
+    "size fits",
+    ("side", "text", "", "the experiment without its size"),
+    "threads",
+    ("power", "int", "", "of the size that the work grows with: 2 for the side of an image"),
+    ("fixed_ms", "float", "ms", "latency = fixed_ms + each_ms * size ** power"),
+    *interval("its", "ms", prefix="fixed_", suffix="_ms"),
+    ("each_ms", "float", "ms", "further time for each unit of size ** power"),
+    *interval("its", "ms", prefix="each_", suffix="_ms"),
+    ("off", "float", "", "largest difference between a latency and the fit, as a ratio - 1"),
+)

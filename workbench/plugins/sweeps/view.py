@@ -1,0 +1,77 @@
+"""The views of sweeps."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+
+from workbench.analysis.run import Run
+from workbench.plots.changes import plot_speedups
+from workbench.plots.tables import show_note, show_table
+from workbench.plots.views import Part, View, list_classes, show_phases
+from workbench.wording import plural
+
+#: What hiding an extension does not change.
+NOT_COVERED = (
+    "Hiding an extension affects XNNPACK and its KleidiAI kernels, which query CPU features one "
+    "by one. It does not affect the portable and optimized kernels of ExecuTorch, which are "
+    "compiled for one level, the C library, or kernels that XNNPACK selects by "
+    "microarchitecture. A level is this CPU without some features, not another CPU."
+)
+NOT_SWEPT = (
+    "Measured: one toggle at one thread count. `--isa-ladder` measures every ISA level of "
+    "the CPU, `--threads 1,2,4` several thread counts; combine them to measure both."
+)
+
+
+def list_parts(run: Any, top: int) -> list[Part]:
+    """What ISA levels, threads and sizes bring, and what is not covered; empty without sweeps."""
+    parts = list(_isa_levels(run))
+    if run.record.plan.sweep:
+        parts += [show_note(*run.size_changes)] if run.size_changes else []
+        parts += show_phases(run)
+    if run.size_fits is not None:
+        caption = "latency = fixed + each * size ** power; `off`: largest deviation from the fit"
+        parts.append(show_table(run.size_fits, caption=caption))
+    if run.scaling is not None:
+        caption = "speedup: over the fewest threads; wall time; 95 % intervals"
+        parts += [show_table(run.scaling, caption=caption)]
+        parts += [show_note(*(run.crossovers or ("No crossover was shown.",)))]
+    return parts
+
+
+def _isa_levels(run: Any) -> Iterator[Part]:
+    if run.isa_levels is None:
+        return
+    for threads, levels in run.isa_levels.groupby("threads"):
+        steps = levels[levels["speedup"].notna()]
+        yield plot_speedups(steps.assign(name=steps["level"]))
+        yield show_table(
+            levels.drop(columns=["threads"]).assign(code=_codes_of(run, levels)),
+            caption=f"{plural(threads, 'thread')}; speedup: over the level below; "
+            "total: over the lowest; 95 % intervals",
+        )
+    portable = run.ledger.loc[run.ledger["kind"] == "portable", "duration_ns"].sum()
+    share = portable / run.ledger["duration_ns"].sum()
+    yield show_note(NOT_COVERED, f"Portable kernels took {100 * share:.1f} % of the time.")
+
+
+def _codes_of(run: Any, levels: pd.DataFrame) -> list[str]:
+    """The machine code of every level (``frames.LADDER`` of one thread count) by samples."""
+    threads, names = levels["threads"].iloc[0], list(levels["level"])
+    proofs = {
+        (ab.baseline.name, ab.candidate.name): ab.proof
+        for ab in run.comparisons
+        if ab.candidate.threads == threads
+    }
+    steps = [proofs.get(step) for step in pairwise(names)]
+    lowest = list_classes(steps[0].before) if steps and steps[0] else "not sampled"
+    return [lowest] + [
+        f"{list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else "not sampled"
+        for step in steps
+    ]
+
+
+SWEEPS = View((Run,), lambda run, top: list_parts(run, top) or [NOT_SWEPT])
+OF_RUN = View((Run,), list_parts)
