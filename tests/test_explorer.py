@@ -20,6 +20,7 @@ from workbench.explorer.widgets import (
     list_runs,
     pick_measurements,
 )
+from workbench.plots.style import Chart
 from workbench.plots.tables import VStack, typeset
 from workbench.progress import is_interactive
 from workbench.store import load_run, save_run
@@ -218,9 +219,7 @@ def test_what_may_differ_is_part_of_the_choice(seen):
 
 def test_a_saved_explorer_shows_its_answer_without_a_kernel(front_end, monkeypatch):
     outputs, run = [], recorded()
-    monkeypatch.setattr(
-        "workbench.explorer.page.display", lambda data, raw: outputs.append(data) if raw else None
-    )
+    monkeypatch.setattr("workbench.explorer.page.display", lambda data, **_: outputs.append(data))
     explorer = wb.explore(run)
     explorer._ipython_display_()
     kept, widget = outputs
@@ -235,6 +234,21 @@ def test_a_saved_explorer_shows_its_answer_without_a_kernel(front_end, monkeypat
     assert typeset(run.findings["title"].iloc[0])[1:] in shown
     assert "Explorer object" not in shown and explorer.still in shown
     explorer.close()
+
+
+def test_what_a_view_shows_and_keeps_is_drawn_once_and_kept_as_it_is_now(seen, monkeypatch):
+    drawn, kept = [], []
+    monkeypatch.setattr(Chart, "to_png", lambda chart: drawn.append(chart) or b"png")
+    monkeypatch.setattr(
+        "workbench.explorer.page.display",
+        lambda data, **_: SimpleNamespace(update=lambda data, raw: kept.append(data)),
+    )
+    picked = wb.pick({"first": "avx512_off", "last": "avx512_on"}, len)
+    view = picked.draw(lambda name: wb.plot_categories(recorded()[name]))
+    view._ipython_display_()
+    assert len(drawn) == 1
+    picked.children[0].children[0].value = "last"
+    assert len(drawn) == 2 and "avx512_on" in kept[-1]["text/html"]
 
 
 def test_an_explorer_without_a_front_end_says_its_answer_as_text():

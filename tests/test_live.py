@@ -76,8 +76,33 @@ def test_the_latencies_of_the_run_itself_are_drawn_not_those_of_another(conv_pte
     assert {started for started, _ in drawn} == {shown.run.record.started}
 
 
-def test_without_a_front_end_a_live_run_is_a_sentence(tmp_path, monkeypatch):
-    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
-    assert "Open this notebook in Jupyter" in shown._repr_mimebundle_()["text/plain"]
+def test_without_a_front_end_a_live_run_is_a_sentence(tmp_path, capsys):
+    wb.LiveRun(tmp_path / "x.pte", root=tmp_path)._ipython_display_()
+    assert "Open this notebook in Jupyter" in capsys.readouterr().out
+
+
+def test_a_saved_notebook_keeps_how_a_live_run_ended(measured, tmp_path, monkeypatch):
+    """What is displayed first, and what replaces it."""
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    assert "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()
+    kept = []
+
+    class Displayed:
+        def update(self, data, raw):
+            kept.append(data)
+
+    def display(data, raw, display_id=False):
+        kept.append(data)
+        return Displayed()
+
+    monkeypatch.setattr("workbench.explorer.page.display", display)
+    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
+    shown._ipython_display_()
+    shown.start()
+    shown.wait(60)
+    first, widget, last = kept
+    assert (
+        "not started" in first["text/plain"]
+        and "application/vnd.jupyter.widget-view+json" in widget
+    )
+    assert shown.run.compare().text.partition(",")[0] in last["text/plain"]
+    assert "data:image/png" in last["text/html"] and shown._still in last["text/html"]

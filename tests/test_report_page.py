@@ -134,7 +134,7 @@ def test_a_language_model_begins_with_its_phases(open_page):
 
 def test_several_runs_are_answered_first_and_their_latencies_are_side_by_side(open_page):
     page = open_page("combined", width=390)
-    sides = ["linux, mobilenet_v3_small_xnnpack_fp32, avx512_on", "toy_cnn", "avx512_off"]
+    sides = ["linux, mobilenet_v3_small, avx512_on", "toy_cnn", "avx512_off"]
     title = page.locator("h1").inner_text()
     assert sides[0] in title and title.index(sides[1]) < title.index("against")
     answer = page.locator("blockquote p").first.inner_text()

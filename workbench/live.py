@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
+import pandas as pd
 
 from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import WorkbenchError
+from workbench.explorer.page import hide_still, name_still, show_widget
 from workbench.options import MeasureOptions
 from workbench.plots.latencies import plot_iterations
+from workbench.plots.tables import VStack, show_note
 from workbench.progress import is_interactive
 from workbench.records.runs import RunRecord
 from workbench.workflow import label_subject, measure
@@ -58,13 +62,22 @@ class LiveRun(widgets.VBox):
         self.picture.layout.display = "none"
         self.start_button.on_click(lambda _: self.start())
         self.stop_button.on_click(lambda _: self.stop())
+        self._still, self._latencies = name_still(), pd.DataFrame()
+        self._keep: Callable[[Any], None] = lambda shown: None
         buttons = widgets.HBox([self.start_button, self.stop_button, self.bar])
-        super().__init__([buttons, self.status, self.picture])
+        hidden = widgets.HTML(hide_still(self._still))
+        super().__init__([buttons, self.status, self.picture, hidden])
 
-    def _repr_mimebundle_(self, **choices: object) -> dict[str, object]:
-        if not is_interactive():
-            return {"text/plain": "Open this notebook in Jupyter to measure here."}
-        return super()._repr_mimebundle_(**choices)
+    def _ipython_display_(self) -> None:
+        if is_interactive():
+            self._keep = show_widget(self, self._still, self._result())
+        else:
+            print("Open this notebook in Jupyter to measure here.")
+
+    def _result(self) -> VStack:
+        """What a saved notebook keeps: how it ended, and the latencies."""
+        drawn = [plot_iterations(self._latencies)] if len(self._latencies) else []
+        return VStack(show_note(self.status.value), *drawn)
 
     def start(self) -> None:
         """Begin, or resume after a stop."""
@@ -100,12 +113,13 @@ class LiveRun(widgets.VBox):
             self.status.value = f"error: {kind}{error}"
         finally:
             self.start_button.disabled, self.stop_button.disabled = False, True
+            self._keep(self._result())
 
     def _draw(self, run: RunRecord) -> None:
         latencies = tabulate_latencies(run)
         if len(latencies):
-            latencies = latencies[latencies["threads"] == latencies["threads"].iloc[-1]]
-            self.picture.value = plot_iterations(latencies).to_png()
+            self._latencies = latencies[latencies["threads"] == latencies["threads"].iloc[-1]]
+            self.picture.value = plot_iterations(self._latencies).to_png()
             self.picture.layout.display = None
 
     def _progress(self, text: str, fraction: float) -> None:

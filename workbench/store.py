@@ -9,7 +9,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from io import BufferedReader
 from itertools import chain
@@ -214,6 +214,31 @@ def sha256_of(path: Path) -> str:
 def stem_of(model: str, dtype: str, backend: str) -> str:
     """The base name of a program's artifacts: ``<model>_<backend>_<dtype>``."""
     return f"{model}_{backend}_{dtype}"
+
+
+def name_programs(programs: Sequence[tuple[str, str]]) -> list[str]:
+    """Short names of programs, made of the models and stems; a dtype only if there are several.
+
+    A file that was renamed is called as it is.
+
+    Examples
+    --------
+    >>> from workbench.store import name_programs
+    >>> name_programs([("Net", "Net-5f9ab53e_xnnpack_fp32"), ("Edited", "Edited_xnnpack_fp32")])
+    ['Net', 'Edited']
+    >>> name_programs([("Net", "Net_xnnpack_fp32"), ("Net", "Net_xnnpack_int8")])
+    ['Net fp32', 'Net int8']
+    """
+    dtypes = []
+    for model, stem in programs:
+        made = rf"{re.escape(safe_name(model))}(-[0-9a-f]{{8}})?_[a-z]+_(\w+)"
+        found = re.fullmatch(made, stem)
+        dtypes.append(found[2] if found else "")
+    several = len(set(filter(None, dtypes))) > 1
+    return [
+        (f"{model} {dtype}" if several else model) if dtype else stem
+        for (model, stem), dtype in zip(programs, dtypes, strict=True)
+    ]
 
 
 def safe_name(text: str) -> str:

@@ -29,7 +29,7 @@ from workbench.frames import (
 from workbench.options import MeasureOptions
 from workbench.records.documents import METRICS
 from workbench.records.runs import Identity, contrast_models
-from workbench.store import MANIFEST, load_record
+from workbench.store import MANIFEST, load_record, name_programs
 from workbench.wording import plural
 
 #: By resource, the most that it may grow, as a fraction.
@@ -163,9 +163,10 @@ def name_sides(candidate: Measurement, baseline: Measurement) -> list[str]:
     sides = [candidate.program, baseline.program]
     if sides[0].sha256 == sides[1].sha256:
         return [candidate.label, baseline.label]
-    if sides[0].stem == sides[1].stem:
-        return [f"{side.stem} {side.sha256[:8]}" for side in sides]
-    return [side.stem for side in sides]
+    names = name_programs([(side.model, side.stem) for side in sides])
+    if names[0] == names[1]:
+        return [f"{names[0]} (after)", f"{names[1]} (before)"]
+    return names
 
 
 def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict[str, Measurement]:
@@ -579,11 +580,15 @@ def _check_saved(metrics: dict[str, Any], m: Measurement, across: Collection[str
 
 
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:
-    """A short name for each, made of what they differ in; device, content and time if need be."""
+    """A short name for each, made of what they differ in; device and time if need be."""
+    programs = name_programs([(m.program.model, m.program.stem) for m in measurements])
     columns = [
         [m.run.record.platform for m in measurements],
-        [m.program.stem for m in measurements],
-        [m.name for m in measurements],
+        programs,
+        [
+            "" if m.name in (name, m.program.stem) else m.name
+            for m, name in zip(measurements, programs, strict=True)
+        ],
         [plural(m.threads, "thread") for m in measurements],
     ]
     names = [""] * len(measurements)
@@ -592,7 +597,6 @@ def name_runs(measurements: Sequence[Measurement]) -> list[str]:
             names = [_join(name, fact) for name, fact in zip(names, column, strict=True)]
     further = [
         [m.run.device for m in measurements],
-        [m.program.sha256[:8] for m in measurements],
         [m.run.facts[-1] for m in measurements],
     ]
     for column in further:

@@ -23,7 +23,7 @@ from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import WorkbenchError, printable, unknown_name
 from workbench.explorer.data import Projection, explorer_data
 from workbench.plots.overview import show_overview, subject_of
-from workbench.plots.style import convert
+from workbench.plots.style import Chart, convert
 from workbench.plots.tables import Table, VStack, join_tables
 from workbench.progress import is_interactive
 from workbench.records.codec import to_plain
@@ -49,14 +49,29 @@ def hide_still(still: str) -> str:
     return f"<style>.{still} {{ display: none; }}</style>"
 
 
-def show_widget(widget: widgets.DOMWidget, still: str, kept: Any) -> None:
-    """Show a widget, and what a saved notebook keeps of it, hidden while there is a kernel."""
-    style = f"<style>{_NO_PLACE.format(still)}</style>"
-    page = f'{style}<div class="{still}">{_keep(kept)}</div>'
-    display({"text/html": page, "text/plain": "" if kept is None else str(kept)}, raw=True)
+def show_widget(widget: widgets.DOMWidget, still: str, kept: Any) -> Callable[[Any], None]:
+    """Show a widget, and what a saved notebook keeps of it, hidden while there is a kernel.
+
+    Returns a function that replaces what is kept.
+    """
+
+    def describe(kept: Any) -> dict[str, str]:
+        style = f"<style>{_NO_PLACE.format(still)}</style>"
+        page = f'{style}<div class="{still}">{_keep(kept)}</div>'
+        return {"text/html": page, "text/plain": "" if kept is None else str(kept)}
+
+    shown = display(describe(kept), raw=True, display_id=True)
     found = widget._repr_mimebundle_()
     data = found[0] if isinstance(found, tuple) else found
     display({**(data or {}), "text/plain": _AGAIN}, raw=True)
+    return lambda kept: shown.update(describe(kept), raw=True)
+
+
+def _settle(shown: Any) -> Any:
+    """What a cell shows, its figures drawn once for all that displays them."""
+    if isinstance(shown, VStack):
+        return VStack(*map(_settle, shown.parts))
+    return Table(shown._repr_html_(), str(shown)) if isinstance(shown, Chart) else shown
 
 
 def _keep(shown: Any) -> str:
@@ -101,13 +116,14 @@ class View(widgets.VBox):
     def __init__(self, selector: Selector, view: Callable[[], Any]):
         self.view, self.status, self.output = view, widgets.HTML(), widgets.Output()
         self.still, self.drawn = name_still(), None
+        self.keep: Callable[[Any], None] = lambda drawn: None
         super().__init__([self.status, self.output, widgets.HTML(hide_still(self.still))])
         selector.observe(lambda change: self.dim(change["new"]), "reading")
         selector.observe(lambda _: self.redraw(), "selected")
         self.redraw()
 
     def _ipython_display_(self) -> None:
-        show_widget(self, self.still, self.drawn)
+        self.keep = show_widget(self, self.still, self.drawn)
 
     def dim(self, reading: str) -> None:
         """Dim what is drawn and say what is being read; with an empty text, undim."""
@@ -124,10 +140,11 @@ class View(widgets.VBox):
         with self.output:
             self.output.clear_output(wait=True)
             try:
-                self.drawn = self.view()
+                self.drawn = _settle(self.view())
                 display(self.drawn)
             except WorkbenchError as error:
                 self.refuse(error)
+        self.keep(self.drawn)
         self.dim("")
 
     def refuse(self, error: WorkbenchError) -> None:

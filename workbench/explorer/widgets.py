@@ -52,7 +52,7 @@ class Picker(Selector, widgets.VBox):
     def _ipython_display_(self) -> None:
         if is_interactive():
             view = self.children[-1]
-            show_widget(self, view.still, view.drawn)
+            view.keep = show_widget(self, view.still, view.drawn)
         else:
             display(self.draw(self._view))
 

@@ -108,7 +108,8 @@ class Chart(Figure):
     def _repr_html_(self) -> str:
         source = base64.b64encode(self.to_png()).decode()
         alt = html.escape(self.alt_text, quote=True)
-        return f'<img alt="{alt}" src="data:image/png;base64,{source}">'
+        style = f"width:{round(self.get_figwidth() * _DPI)}px;max-width:100%"
+        return f'<img alt="{alt}" style="{style}" src="data:image/png;base64,{source}">'
 
     def _ipython_display_(self) -> None:
         # Not _repr_png_: matplotlib's inline backend, once active, would draw it its own way.

@@ -3,7 +3,7 @@
 import html
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -156,12 +156,12 @@ def fold_table(summary: str, content: Table) -> Table:
 
 def show_table(
     frame: pd.DataFrame | None, columns: Sequence[str] | None = None, *, top: int | None = None,
-    caption: str = "",
+    caption: str = "", links: Mapping[str, str] = {},
 ) -> Table:  # fmt: skip
     """A frame as a table; whatever the frame contains is text, never markup.
 
     Columns that ``frames`` defines get their unit and, as a title, their meaning. None: a run did
-    not record it.
+    not record it. ``links`` has addresses of pages by the text of the cells that lead there.
     """
     if frame is None:
         return show_note(f"{caption}: not recorded in this run" if caption else NOT_RECORDED)
@@ -191,9 +191,14 @@ def show_table(
     numbers = [p for p in heads if _is_number(dtypes[p])]
     rule = ["---:" if place in numbers else "---" for place in heads]
     rows = [list(heads.values()), rule, *cells.to_numpy().tolist()]
-    lines = ["| " + " | ".join(map(to_markdown, row)) + " |" for row in rows]
+
+    def write_cell(text: str) -> str:
+        known = links.get(text)
+        return f"[{to_markdown(text)}]({known})" if known else to_markdown(text)
+
+    lines = ["| " + " | ".join(map(write_cell, row)) + " |" for row in rows]
     title = [f"**{to_markdown(caption)}**", ""] if caption else []
-    page = _write_html(cells, list(map(str, shown)), heads, numbers, caption, meanings)
+    page = _write_html(cells, list(map(str, shown)), heads, numbers, caption, meanings, links)
     return Table(page, "\n".join([*title, *lines]))
 
 
@@ -264,7 +269,7 @@ def _style_text(name: str, width: int) -> list[dict[str, str]]:
 
 def _write_html(
     cells: pd.DataFrame, names: list[str], heads: dict[int, str], numbers: list[int], caption: str,
-    meanings: dict[str, str],
+    meanings: dict[str, str], links: Mapping[str, str],
 ) -> str:  # fmt: skip
     from pandas.io.formats.style import Styler  # which imports Jinja
 
@@ -275,7 +280,12 @@ def _write_html(
     }
     text = f"{caption}{cells.to_csv()}".encode()
     styler = Styler(cells, uuid=f"{zlib.crc32(text):08x}", cell_ids=False)
-    styler.hide(axis="index").format(escape="html")
+
+    def write_cell(text: str) -> str:
+        known, shown = links.get(text), html.escape(typeset(text))
+        return f'<a href="{html.escape(known)}">{shown}</a>' if known else shown
+
+    styler.hide(axis="index").format(write_cell)
 
     def write_head(place: int) -> str:
         text, meaning = html.escape(heads[place]), meanings.get(names[place], "")

@@ -307,7 +307,10 @@ def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterato
     for name, table in named.items():
         text = sme2.describe_kernels(table)
         yield f"{name}: {text}." if name else f"{wording.begin_sentence(text)}."
-        yield show_table(sme2.group_kernels(table), top=top, caption="By type of operator")
+        groups = sme2.group_kernels(table)
+        helped = (" -> " + groups["remedy"]).where(groups["remedy"] != "", "")
+        groups = groups.drop(columns="remedy").assign(reason=groups["reason"] + helped)
+        yield show_table(groups, top=top, caption="By type of operator")
         columns = ["module", "operator", "shapes", "m", "n", "k", "kernel_off", "kernel_on"]
         products = table[table["m"].notna()].sort_values("flops", ascending=False, kind="stable")
         yield fold_table("Single products", show_table(products, [*columns, "reason"], top=3 * top))

@@ -1,6 +1,7 @@
 """Several measurements side by side on one page: other platforms, or other versions of a model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from workbench.analysis.layers import name_layer
 from workbench.analysis.memory import SUMMARY, summarize_resources
 from workbench.analysis.quality import NO_WIN
 from workbench.analysis.run import Comparison, Measurement
-from workbench.errors import WorkbenchError
+from workbench.errors import StoreError, WorkbenchError
+from workbench.explorer.page import explorer_page
 from workbench.frames import COMPARISON, EMULATED, LAYER_CODE, RUNS, check
 from workbench.plots.bars import show_bars
 from workbench.plots.breakdown import plot_categories
@@ -33,6 +35,7 @@ from workbench.store import atomic_write, safe_name
 from workbench.wording import plural
 
 PAGE, MARKDOWN = "combined_report.html", "combined_report.md"
+EXPLORER = "explore_{}.html"
 SUMMARY_JSON, SUMMARY_MD = "combined_pipeline_summary.json", "combined_pipeline_summary.md"
 #: Layers in the tables.
 TOP = 20
@@ -179,18 +182,32 @@ def write_combined(
     title = f"{' and '.join(others[:_NAMED])}{' ...' * (len(others) > _NAMED)} against {first}"
     if not all(model in title for model in combined.models):
         title = f"{', '.join(combined.models)}: {title}"
-    sections = list(describe_combined(combined))
+    explorers, links = _write_explorers(combined)
+    sections = list(describe_combined(combined, links))
     names = ("models", "runs", "latencies", "layers", "problem")
     files = {
         PAGE: render_html(title, sections),
         MARKDOWN: render_markdown(title, sections),
         SUMMARY_JSON: to_document({name: getattr(combined, name) for name in names}),
         SUMMARY_MD: render_markdown(title, [section for section in sections if section.brief]),
+        **explorers,
     }
     return [atomic_write(folder / name, text) for name, text in files.items()]
 
 
-def _summarize_sides(combined: Combined) -> Iterator[Table]:
+def _write_explorers(combined: Combined) -> tuple[dict[str, str], dict[str, str]]:
+    """The explorer of each run that was traced, by its file; and these files by measurement."""
+    pages, links, known = dict[str, str](), dict[str, str](), dict[Path, str]()
+    for name, m in combined.measurements.items():
+        file = known.setdefault(m.run.path, EXPLORER.format(safe_name(name)))
+        if file not in pages:
+            with suppress(StoreError):  # a side has no trace
+                pages[file] = explorer_page(m.run)
+        links |= {name: file} if file in pages else {}
+    return pages, links
+
+
+def _summarize_sides(combined: Combined, links: Mapping[str, str]) -> Iterator[Table]:
     """Bars of the categories of each measurement, and its best finding."""
     sides = combined.silicon
     if sides:
@@ -199,11 +216,11 @@ def _summarize_sides(combined: Combined) -> Iterator[Table]:
     best = {name: m.findings.iloc[0].to_dict() for name, m in sides.items() if len(m.findings)}
     if best:
         rows = [(name, *abridge_finding(row)) for name, row in best.items()]
-        yield show_table(pd.DataFrame(rows, columns=["run", "best finding", "gain"]))
+        yield show_table(pd.DataFrame(rows, columns=["run", "best finding", "gain"]), links=links)
 
 
-def describe_combined(combined: Combined) -> Iterator[Section]:
-    """The sections of the report."""
+def describe_combined(combined: Combined, links: Mapping[str, str] = {}) -> Iterator[Section]:
+    """The sections of the report; ``links`` are pages of measurements."""
     runs = combined.runs
     emulated = ", ".join(runs["run"][runs["emulated"]])
     verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
@@ -214,7 +231,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
         for row in runs.itertuples()
         if row.grade == NO_WIN and not row.emulated
     ]
-    items = [show_note(*combined.answers, *marks, leads=True), *_summarize_sides(combined)]
+    items = [show_note(*combined.answers, *marks, leads=True), *_summarize_sides(combined, links)]
     if verdicts:
         count = plural(len(verdicts), "comparison") + " within the runs"
         items.append(fold_table(count, show_note(*verdicts)))
@@ -229,7 +246,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     lines = runs.merge(speedups, "left", left_on="run", right_on="name")
     caption = f"speed-ups are over {runs['run'].iloc[0]}, by all that differs"
     caption = f"Untraced E2E; {caption}" if combined.answers else "Untraced E2E"
-    tables = [show_table(lines, columns, caption=caption)]
+    tables = [show_table(lines, columns, caption=caption, links=links)]
     tables += [show_note(f"The same in all runs: {'; '.join(shared)}.")] if shared else []
     yield Section("Latencies", items=[join_tables(*tables)], brief=True)
     bars = {name: m.categories for name, m in combined.silicon.items()}

@@ -8,6 +8,7 @@ from importlib import metadata
 from itertools import chain, count, pairwise
 from pathlib import Path
 
+from workbench import store
 from workbench.errors import UsageError, unknown_name
 from workbench.export.program import Program
 from workbench.options import RUNTIMES, WEIGHTS, MeasureOptions
@@ -180,11 +181,13 @@ def begin_plan(
 
 
 def name_programs(programs: Sequence[Program]) -> list[str]:
-    """Unique names of programs, made of their files'."""
+    """Unique names of programs, made of their models', or their files'."""
+    models = [(program.stem if program.runtime else program.model) for program in programs]
+    stems = [program.stem for program in programs]
     names: list[str] = []
-    for program in programs:
-        numbered = (f"{program.stem}-{number}" for number in count(2))
-        names.append(next(name for name in chain([program.stem], numbered) if name not in names))
+    for name in map(store.safe_name, store.name_programs(list(zip(models, stems, strict=True)))):
+        numbered = (f"{name}-{number}" for number in count(2))
+        names.append(next(each for each in chain([name], numbered) if each not in names))
     return names
 
 
