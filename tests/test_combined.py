@@ -97,7 +97,7 @@ def test_the_page_the_text_and_the_summary_say_the_same(cli, emulated, tmp_path)
     assert code == 0 and len(files) == 7
     page, text = files[0].read_text(), files[1].read_text()
     assert "qemu-aarch64, Ready: emulated" in page
-    assert 'src="data:image/png;base64,' in page
+    assert 'src="data:image/svg+xml;base64,' in page
     linked = set(re.findall(r'(?:src|href)="(?!data:|#)([^"]+)', page))
     assert linked == {file.name for file in files[4:]}
     assert all(f"]({name})" in text for name in linked)

@@ -15,6 +15,7 @@ import anywidget
 import ipywidgets as widgets
 import pandas as pd
 import traitlets
+from IPython.core.formatters import MimeBundleFormatter
 from IPython.display import HTML, display
 from jinja2 import Environment, StrictUndefined
 
@@ -61,7 +62,7 @@ def show_widget(widget: widgets.DOMWidget, still: str, kept: Any) -> Callable[[A
         return {"text/html": page, "text/plain": "" if kept is None else str(kept)}
 
     shown = display(describe(kept), raw=True, display_id=True)
-    found = widget._repr_mimebundle_()
+    found = MimeBundleFormatter()(widget)
     data = found[0] if isinstance(found, tuple) else found
     display({**(data or {}), "text/plain": _AGAIN}, raw=True)
     return lambda kept: shown.update(describe(kept), raw=True)

@@ -30,7 +30,7 @@ from workbench.plots.tables import (
     show_table,
 )
 from workbench.records.codec import to_document
-from workbench.report.html import Section, render_html, render_markdown
+from workbench.report.html import Section, embed_figure, render_html, render_markdown
 from workbench.store import atomic_write, safe_name
 from workbench.wording import plural
 
@@ -241,12 +241,14 @@ def describe_combined(combined: Combined, links: Mapping[str, str] = {}) -> Iter
     columns += [name for name in SUMMARY if runs[name].notna().any()]
     about = ["device", "program", "build"]
     shared = [runs[name].iloc[0] for name in about if runs[name].nunique() == 1]
-    columns += ["grade", *(name for name in about if runs[name].nunique() > 1)]
+    columns += ["grade"]
+    differ = [name for name in about if runs[name].nunique() > 1]
     speedups = combined.latencies[["name", "speedup", "low", "high", "outcome"]]
     lines = runs.merge(speedups, "left", left_on="run", right_on="name")
     caption = f"speed-ups are over {runs['run'].iloc[0]}, by all that differs"
     caption = f"Untraced E2E; {caption}" if combined.answers else "Untraced E2E"
     tables = [show_table(lines, columns, caption=caption, links=links)]
+    tables += [show_table(runs, ["run", *differ], caption="What differs")] if differ else []
     tables += [show_note(f"The same in all runs: {'; '.join(shared)}.")] if shared else []
     yield Section("Latencies", items=[join_tables(*tables)], brief=True)
     bars = {name: m.categories for name, m in combined.silicon.items()}
@@ -254,7 +256,7 @@ def describe_combined(combined: Combined, links: Mapping[str, str] = {}) -> Iter
         times = {name: part.set_index("category")["mean_ms"] for name, part in bars.items()}
         wide = pd.DataFrame(times).rename_axis("category").reset_index()
         table = show_table(wide, caption="Latency in ms by category")
-        yield Section("Time by category", items=[plot_categories(bars), table])
+        yield Section("Time by category", items=[embed_figure(plot_categories(bars)), table])
     if combined.layers is None:
         yield Section("Time by layer", f"Not aligned: {combined.problem}")
         return

@@ -15,6 +15,7 @@ import mistune
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from workbench.errors import printable
+from workbench.plots.style import Chart
 from workbench.plots.tables import Table, to_markdown
 from workbench.wording import format_figure, plural
 
@@ -80,15 +81,25 @@ def _read_output(output: Mapping[str, Any]) -> Table | None:
             content = data[kind].replace("\n", "")
             if kind == "image/svg+xml":
                 content = base64.b64encode(data[kind].encode()).decode()
-            source = html.escape(f"data:{kind};base64,{content}")
-            image = f'<img alt="{html.escape(alt)}" src="{source}">'
-            return Table(image, f"*Figure. {to_markdown(alt)}*")
+            return _embed(kind, content, alt)
     markdown = data.get("text/markdown", f"```\n{text}\n```" if text else "")
     if data.get("text/html"):
         return Table(data["text/html"], markdown)
     if data.get("text/markdown"):
         return Table(str(mistune.create_markdown(escape=True)(markdown)), markdown)
     return Table(f"<pre>{html.escape(text)}</pre>", markdown) if text else None
+
+
+def embed_figure(chart: Chart) -> Table:
+    """A figure for a page, in its theme."""
+    content = base64.b64encode(chart.to_svg().encode()).decode()
+    return _embed("image/svg+xml", content, chart.alt_text)
+
+
+def _embed(kind: str, content: str, alt: str) -> Table:
+    source = html.escape(f"data:{kind};base64,{content}")
+    image = f'<img alt="{html.escape(alt)}" src="{source}">'
+    return Table(image, f"*Figure. {to_markdown(alt)}*")
 
 
 def render_html(title: str, sections: Sequence[Section], files: str = "") -> str:
