@@ -4,7 +4,7 @@ import re
 
 import papermill
 import pytest
-from notebook_tests import CORE, ROOT, NotebookTests
+from notebook_tests import CORE, ROOT, NotebookTests, run_in_process
 
 
 class TestCore(NotebookTests):
@@ -47,6 +47,22 @@ class TestCore(NotebookTests):
         said = "unknown parameter 'rund_dir' -> did you mean 'run_dir'? valid: run_dir"
         assert (caught.value.ename, caught.value.evalue) == ("UsageError", said)
         assert len(caught.value.traceback) <= 2
+
+
+@pytest.mark.ci
+def test_what_notebooks_add_up_is_the_inference(monkeypatch, tmp_path, capsys):
+    """Of a run of several processes, whose inferences have the same numbers."""
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.chdir(tmp_path)
+    trace, categories = (path for path in CORE if path.stem[:2] in ("04", "05"))
+    shown = []
+    run_in_process(categories, shown)
+    added, latency = re.search(r"Sum: (\S+) ms. Latency: (\S+) ms", "".join(shown)).groups()
+    assert added == latency
+    capsys.readouterr()
+    run_in_process(trace)
+    printed = dict(re.findall(r"^(\w\S+).* (\d+\.\d+) ms", capsys.readouterr().out, re.M))
+    assert printed["Method::execute,"] == printed["ledger"] != printed["all"]
 
 
 def test_terms_are_explained_in_notebooks_that_exist():

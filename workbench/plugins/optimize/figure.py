@@ -1,6 +1,7 @@
 """Views and the figure of an optimisation."""
 
 import math
+import textwrap
 from collections.abc import Collection, Iterator
 
 import numpy as np
@@ -20,6 +21,8 @@ from workbench.plugins.optimize.study import find_study, tabulate_variants
 DOT = "variant-"
 #: Latencies that differ by more than this factor are drawn on a logarithmic axis.
 _LOG_ABOVE = 4
+#: Letters of what a variant changes, beside its dot.
+_LETTERS = 40
 _FLOATING = ("fp32", "fp16", "fp16w", "bf16")
 _TRIED = (
     *("name", "change", "latency_ms", "threads", "speedup", "speedup_low", "speedup_high"),
@@ -57,10 +60,17 @@ VARIANTS = View((Study,), view_variants)
 OF_RUN = View((Run,), view_run)
 
 
+def _label_dot(variant: Variant, best: str) -> str:
+    """The name of a variant and what it changes, shortened; and whether it is recommended."""
+    marks = " (recommended)" if variant.name == best else ""
+    change = textwrap.shorten(variant.change, _LETTERS, placeholder=" …")
+    return f"{variant.name}{marks}: {change}"
+
+
 def _name_dots(
     axis: Axes, names: list[str], dots: np.ndarray, radii: np.ndarray, first: Collection[str]
 ) -> None:
-    """Write the name of each dot beside, above or below it, where it covers no other name or dot.
+    """Write the label of each dot beside, above or below it, where it covers no other one or dot.
 
     Those named ``first`` have the choice; ``radii`` are points.
     """
@@ -68,15 +78,18 @@ def _name_dots(
     points_per_pixel = 72 / axis.figure.dpi
     middles = axis.transData.transform(dots) * points_per_pixel
     left, height = axis.bbox.x0 * points_per_pixel, 9.0
+    right = 72 * style.WIDTH
     taken = [Bbox([m - radius, m + radius]) for m, radius in zip(middles, radii, strict=True)]
     for at in sorted(range(len(names)), key=lambda at: names[at] not in first):
         half = np.array([72 * style.text_inches(names[at], 8), height]) / 2
         beside, above = radii[at] + 2 + half[0], radii[at] + 1 + half[1]
         inward = max(0.0, left + 1 + half[0] - middles[at][0])
+        inward += min(0.0, right - 1 - half[0] - middles[at][0])
         for shift in ((beside, 0), (-beside, 0), (inward, above), (inward, -above)):
             box = Bbox([middles[at] + shift - half, middles[at] + shift + half])
             others = taken[:at] + taken[at + 1 :]
-            if box.x0 > left and not any(map(box.overlaps, others)):
+            inside = left < box.x0 and box.x1 < right
+            if inside and not any(map(box.overlaps, others)):
                 axis.annotate(names[at], dots[at], shift, textcoords="offset points", va="center",
                               ha="center", fontsize=8, color=style.INK)  # fmt: skip
                 taken.append(box)
@@ -93,7 +106,7 @@ def plot_variants(study: Study) -> Chart:
     Examples
     --------
     >>> study = wb.read_study(wb.sample_file("out_squeezesam"))
-    >>> "SQNR" in wb.plot_variants(study).alt_text
+    >>> "01-fp32 (recommended)" in wb.plot_variants(study).alt_text
     True
     """
     table = tabulate_variants(study)
@@ -114,14 +127,20 @@ def plot_variants(study: Study) -> Chart:
     front = fit[fit["db"] > fit["db"].cummax().shift(fill_value=-math.inf)]
     axis.plot(front["latency_ms"], front["db"], color=style.LINE, linewidth=1, zorder=0)
     if not study.options.metric:
-        axis.axhline(study.options.min_sqnr_db, color=style.FAINT, linewidth=1, linestyle=":")
+        least = study.options.min_sqnr_db
+        axis.axhline(least, color=style.FAINT, linewidth=1, linestyle=":")
+        axis.annotate(f"least SQNR: {least:g} dB", (1, least), (-2, 3), va="bottom", ha="right",
+                      xycoords=axis.get_yaxis_transform(), textcoords="offset points", fontsize=8,
+                      color=style.FAINT)  # fmt: skip
     if rows["latency_ms"].max() > _LOG_ABOVE * rows["latency_ms"].min():
         axis.set_xscale("log")
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter("")
     dots = rows[["latency_ms", "db"]].to_numpy()
-    _name_dots(axis, list(rows["name"]), dots, np.sqrt(sizes) / 2, (study.best, base))
+    labels = {v.name: _label_dot(v, study.best) for v in study.variants}
+    first = (labels.get(study.best, ""), labels[base])
+    _name_dots(axis, [labels[name] for name in rows["name"]], dots, np.sqrt(sizes) / 2, first)
     axis.set_xlabel("latency in ms, with 95 % interval")
     axis.set_ylabel("SQNR in dB")
     return figure
