@@ -90,8 +90,10 @@ def _read_output(output: Mapping[str, Any]) -> Table | None:
     return Table(f"<pre>{html.escape(text)}</pre>", markdown) if text else None
 
 
-def embed_figure(chart: Chart) -> Table:
-    """A figure for a page, in its theme."""
+def embed_figure(chart: Chart | Table) -> Table:
+    """A figure for a page, in its theme; a table as it is."""
+    if isinstance(chart, Table):
+        return chart
     content = base64.b64encode(chart.to_svg().encode()).decode()
     return _embed("image/svg+xml", content, chart.alt_text)
 
