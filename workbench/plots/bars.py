@@ -40,14 +40,17 @@ def show_bars(
     return Table(f'<div class="bars">{page}</div>', "\n".join(lines))
 
 
-def draw_shares(shares: Mapping[str, float], scale: float = 1.0) -> str:
-    """One bar of shares, ``scale`` of the width that there is, as HTML; its text lists them."""
+def draw_shares(shares: Mapping[str, float], scale: float = 1.0, *, least: float = _LEAST) -> str:
+    """One bar of shares, ``scale`` of the width that there is, as HTML; its text lists them.
+
+    Parts of the width below ``least`` have no label.
+    """
     parts = {name: share for name, share in shares.items() if share and share > 0}
     text = ", ".join(f"{name} {format_share(share)}" for name, share in parts.items())
     segments = ""
     for name, share in parts.items():
         color, part = COLORS.get(name, COLORS["Other"]), format_share(share)
-        label = part if share * scale >= _LEAST else "&nbsp;"
+        label = part if share * scale >= least else "&nbsp;"
         style = _SEGMENT.format(pick_ink(color), color, 100 * share * scale)
         title = html.escape(f"{name} {part}", quote=True)
         segments += f'<span style="{style}" title="{title}">{label}</span>'
