@@ -448,17 +448,6 @@ def test_the_next_inference_is_another_one(open_notebook):
     assert not re.search(rf"pair {shown} of", timeline.inner_text())
 
 
-def test_a_slider_of_what_if_changes_the_predicted_latency(open_notebook):
-    page = open_notebook("09_what_if_and_roofline.ipynb")
-    explorer = page.locator(".wb-explorer").first
-    explorer.get_by_role("slider", name="What if GEMM were faster?").focus()
-    predicted = []
-    for _ in range(2):
-        page.keyboard.press("ArrowRight")
-        predicted.append(explorer.locator(".guess").inner_text())
-    assert "x" in predicted[0] and predicted[0] != predicted[1]
-
-
 def test_words_filter_the_page_of_a_batch(open_notebook):
     page = open_notebook("14_many_models.ipynb")
     batch = page.frame_locator("iframe[title=Batch]")
@@ -474,7 +463,7 @@ def test_a_folded_answer_names_the_layer_that_loses(open_notebook):
     answer = page.locator("details", has_text="Answer").last
     assert not answer.locator("blockquote").is_visible()
     answer.locator("summary").click()
-    assert re.fullmatch(r"\w+: \+\d\.\d+ ms", answer.locator("blockquote").inner_text().strip())
+    assert re.fullmatch(r".+: \+\d\.\d+ ms", answer.locator("blockquote").inner_text().strip())
 
 
 def test_a_folded_table_of_the_report_opens(open_notebook):
