@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from devices import needs_compiler
+from processes import is_running, wait_for
 
 import workbench as wb
 
@@ -133,18 +134,36 @@ def test_a_compiler_or_runner_that_fails_is_one_line(cache, fake_compiler, body,
         assert list(cache.iterdir()) == []
 
 
-def test_a_hanging_compiler_times_out(cache, fake_compiler, monkeypatch):
-    fake_compiler("exec sleep 30")
-    real = subprocess.run
-
-    def run(*arguments, timeout, **options):
-        return real(*arguments, timeout=timeout if timeout < 100 else 0.2, **options)
-
-    monkeypatch.setattr(subprocess, "run", run)
+def test_a_hanging_compiler_times_out(cache, fake_compiler, monkeypatch, tmp_path):
+    fake_compiler(f"sleep 60 & echo $! > {tmp_path}/child; wait")
+    monkeypatch.setattr("workbench.run.build.TOOL_TIMEOUT_S", 0.5)
     start = time.monotonic()
     with pytest.raises(wb.WorkbenchError, match="timed out"):
         wb.find_runner()
     assert time.monotonic() - start < 10
+    wait_for(lambda: not is_running((tmp_path / "child").read_text().strip()), 5)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["profile", "run"])
+def test_sigterm_ends_a_command_that_compiles_and_all_that_it_started(
+    name, cache, fake_compiler, tmp_path, conv_pte
+):
+    """Zig compiles in processes of its own, for a minute."""
+    command = [name, conv_pte]
+    fake_compiler(f"sleep 600 & echo $! > {tmp_path}/child.new; "
+                  f"mv {tmp_path}/child.new {tmp_path}/child; wait")  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-m", "workbench", *command], cwd=tmp_path, stderr=subprocess.PIPE
+    ) as process:
+        wait_for((tmp_path / "child").is_file)
+        process.terminate()
+        start = time.monotonic()
+        _, said = process.communicate(timeout=60)
+    assert time.monotonic() - start < 20
+    assert process.returncode == 130 and b"interrupted" in said.splitlines()[-1]
+    wait_for(lambda: not is_running((tmp_path / "child").read_text().strip()), 5)
+    assert not list(cache.glob(".new-*"))
 
 
 def test_without_compiler_and_zig_the_error_names_the_fix(cache, no_compiler, monkeypatch):

@@ -177,6 +177,9 @@ FOUND = {
         TABLE, Delegate([conv("x", "a", 2.0)]), Kernel("mm", "a t", "b", 5.0),
     ), {"title": "index, and keeps mm outside the delegate", "keys": "2/native_call_mm.out/0",
         "high_ms": 7.0}),
+    "computed filters": ("fixed work", lambda: measured(
+        TABLE, Delegate([conv("x", "a", 2.0)]), Kernel("convolution", "a t", "b", 5.0),
+    ), {"title": "index, and keeps convolution outside the delegate", "high_ms": 7.0}),
     "guard": ("remedy", lambda: measured(
         *guarded_softmax(), export=exported(rewrites=[GUARD])
     ), {"title": "outside the delegate: ", "place": "attn.py:9", "remedy": "attention",
@@ -713,6 +716,16 @@ def test_gains_are_those_of_untraced_latency():
     halved = untraced(everything, everything.traced_ms / 2)
     whole, half = only(everything, "undelegated"), only(halved, "undelegated")
     assert half["high_ms"] == pytest.approx(whole["high_ms"] / 2, rel=0.01), "there is no other"
+
+
+@pytest.mark.parametrize(("ms", "most"), [(0.005, 0), (0.4, 0.4)])
+def test_where_tracing_disturbs_a_kernel_takes_at_most_its_traced_time(ms, most):
+    """Shares may be far off, but what takes nothing in the trace takes nothing without it."""
+    traced = measured(Kernel("sort", "x", "y", ms, call_ms=0.0), Delegate([conv("y", "z", 3.0)]))
+    disturbed = untraced(traced, traced.traced_ms / 2)
+    vars(disturbed)["share_error"] = 0.4
+    rows = found(disturbed, "undelegated")
+    assert rows["high_ms"].sum() == pytest.approx(most, rel=0.05)
 
 
 def test_an_emulated_run_promises_nothing():

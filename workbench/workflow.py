@@ -31,7 +31,7 @@ from workbench.run.allocation import (
     count_measured,
     project_restarts,
 )
-from workbench.run.build import describe_build
+from workbench.run.build import describe_build, work_beside
 from workbench.run.ceilings import (
     find_peaks,
     list_roofs,
@@ -192,7 +192,7 @@ class Warmup:
 def warm_up(target: Host, measure: MeasureOptions, report: bool) -> Iterator[Warmup]:
     """Start finding the runner, whose first use compiles it, and then a report's kernel."""
     with contextlib.ExitStack() as stack:
-        beside = stack.enter_context(ThreadPoolExecutor(1))
+        beside = stack.enter_context(work_beside())
 
         def find() -> Runner:
             runner = find_runner(target, measure.ops)

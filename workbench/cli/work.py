@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -281,11 +280,10 @@ def _build_beside() -> None:
 
     What fails here fails again where the runner is found.
     """
-    from workbench.run.build import build_runner
+    from workbench.run.build import build_runner, work_beside
 
-    beside = ThreadPoolExecutor(1)
+    beside = click.get_current_context().with_resource(work_beside())
     beside.submit(build_runner)
-    click.get_current_context().call_on_close(beside.shutdown)
 
 
 def _list_failures(run: Run, *pages: Path) -> list[str]:

@@ -9,13 +9,15 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -145,16 +147,58 @@ def _pip() -> list[str]:
     raise WorkbenchError("no pip", hint="install pip (Debian: apt install python3-pip)")
 
 
+#: Tools that run, each a process group of its own, and those that were stopped.
+_RUNNING, _STOPPED = set[int](), set[int]()
+#: Of a thread that works beside others: whether these have ended.
+_BESIDE = threading.local()
+
+
+@contextlib.contextmanager
+def work_beside() -> Iterator[ThreadPoolExecutor]:
+    """A thread to compile in; if its user fails or is interrupted, tools end and nothing waits."""
+    ended = threading.Event()
+    with ThreadPoolExecutor(1, initializer=setattr, initargs=(_BESIDE, "ended", ended)) as beside:
+        try:
+            yield beside
+        except BaseException:
+            ended.set()
+            beside.shutdown(wait=False, cancel_futures=True)
+            for group in [*_RUNNING]:
+                _STOPPED.add(group)
+                _end(group)
+            raise
+
+
+def _end(group: int) -> None:
+    """End a tool with what it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
 def run_tool(command: Sequence[str], problem: str, hint: str, cwd: Path | None = None) -> None:
     """Run a compiler or a package manager; WorkbenchError with its reason if it fails."""
     where = Path(command[0]).name
-    try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, timeout=TOOL_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        what = f"{problem}: timed out after {TOOL_TIMEOUT_S:g} s"
-        raise WorkbenchError(what, where=where) from None
-    if done.returncode:
-        said = (done.stderr or done.stdout or b"no reason given").decode(errors="replace")
+    if getattr(_BESIDE, "ended", None) and _BESIDE.ended.is_set():
+        raise KeyboardInterrupt
+    with subprocess.Popen(
+        command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, start_new_session=True
+    ) as tool:
+        _RUNNING.add(tool.pid)
+        try:
+            output, errors = tool.communicate(timeout=TOOL_TIMEOUT_S)
+        except BaseException as error:
+            _end(tool.pid)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            what = f"{problem}: timed out after {TOOL_TIMEOUT_S:g} s"
+            raise WorkbenchError(what, where=where) from None
+        finally:
+            _RUNNING.discard(tool.pid)
+    if tool.pid in _STOPPED:
+        _STOPPED.discard(tool.pid)
+        raise KeyboardInterrupt
+    if tool.returncode:
+        said = (errors or output or b"no reason given").decode(errors="replace")
         lines = said.strip().splitlines()
         reason = next((line for line in lines if _ERROR.search(line)), lines[0])
         raise WorkbenchError(f"{problem}: {reason.strip()}", where=where, hint=hint)

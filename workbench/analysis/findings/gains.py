@@ -107,9 +107,12 @@ def time_spent(m: Measurement, keys: Iterable[str]) -> Gain:
     ms, half = float(times.mean()), latency_ms * float(half_width(shares.to_numpy()))
     if math.isnan(half):  # one run has no interval
         half = latency_ms
+    high = min(ms + half, latency_ms)
     if m.share_error > quality.USELESS[1]:
         half = max(half, latency_ms * m.share_error)
-    return Gain(ms, max(0.0, ms - half), min(ms + half, latency_ms), "removal")
+        # Without tracing, they take no longer than with it.
+        high = min(ms + half, high * max(1.0, m.traced_ms / latency_ms), latency_ms)
+    return Gain(ms, max(0.0, ms - half), high, "removal")
 
 
 def share_of(m: Measurement, ms: float) -> float:

@@ -48,6 +48,10 @@ _LINEAR = {"Add", "Subtract", "Multiply", "Divide"}
 _PROGRAM_EDGE = "the program's inputs and outputs"
 
 
+#: Kernels that XNNPACK computes only with constant weights.
+_WEIGHED = ("mm", "addmm", "convolution")
+
+
 def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Work that depends on no input, repeated at every inference."""
     # Rows that execute nothing else.
@@ -59,7 +63,7 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     gain = time_spent(m, keys)
     rows = m.costs.loc[keys]
     # Once their weights are constants, these products are delegated.
-    steps = (s for s in m.flow.steps if s.is_kernel and s.type in ("mm", "addmm"))
+    steps = (s for s in m.flow.steps if s.is_kernel and s.type in _WEIGHED)
     late = (s for s in steps if any(b.id in m.flow.fixed for b in m.flow.before(s)))
     waiting, outside = keys_of(m, late, unclaimed), ""
     if waiting := [key for key in waiting if key not in keys]:

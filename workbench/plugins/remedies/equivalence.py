@@ -107,16 +107,18 @@ class Finder:
             self.samples[key] = _sample(*key)
         return self.samples[key].clone()
 
-    def parts(self, last: Node) -> Iterator[tuple[Node, list[Node]]]:
+    def parts(
+        self, last: Node, borders: Collection[Any] = BORDERS, most: int = _MOST_NODES
+    ) -> Iterator[tuple[Node, list[Node]]]:
         """The parts that end in a node and read one varying tensor: that tensor and their nodes."""
         inside, frontier = [last], {*self.varying(last)}
-        while frontier and len(inside) < _MOST_NODES:
+        while frontier and len(inside) < most:
             if len(frontier) == 1:
                 members = {*inside}
                 if all(members.issuperset(readers(node)) for node in inside[1:]):
                     yield next(iter(frontier)), inside[::-1]
             newest = max(frontier, key=self.place.__getitem__)
-            if not is_pure(newest) or newest.target in BORDERS:
+            if not is_pure(newest) or newest.target in borders:
                 return
             frontier.remove(newest)
             inside.append(newest)

@@ -348,7 +348,7 @@ def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int
         yield name, 1, function
     yield "GELU by tanh", 1, lambda x: aten.gelu.default(x, approximate="tanh")
     yield "a square", 1, lambda x: aten.mul.Tensor(x, x)
-    yield "a quotient of one", 1, lambda x: aten.div.Tensor(_ones(x), x)
+    yield "a quotient of one", 1, lambda x: aten.div.Tensor(_fill(x, [1], 1.0), x)
     yield "SiLU", 2, lambda x: aten.mul.Tensor(x, aten.sigmoid.default(x))
     yield "a product of three", 2, lambda x: aten.mul.Tensor(aten.mul.Tensor(x, x), x)
     yield "a product of four", 2, lambda x: _square(_square(x))
@@ -403,11 +403,7 @@ def _list_exponentials(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, 
     near, there = float(x.flatten()[at]), float(y.flatten()[at])
     if there > 0:
         rate = math.log(there) / near
-        yield (
-            f"exp({rate:.6g} x)",
-            2,
-            lambda x: aten.exp.default(aten.mul.Tensor(x, rate)),
-        )
+        yield f"exp({rate:.6g} x)", 2, lambda x: aten.exp.default(aten.mul.Tensor(x, rate))
     if near > 0 and abs(near - 1) > 1e-3:
         base = there / math.log(near)
         if there > 0:
@@ -417,11 +413,7 @@ def _list_exponentials(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, 
                 3,
                 lambda x: aten.exp.default(aten.mul.Tensor(aten.log.default(x), power)),
             )
-        yield (
-            f"{base:.6g} log(x)",
-            2,
-            lambda x: aten.mul.Tensor(aten.log.default(x), base),
-        )
+        yield f"{base:.6g} log(x)", 2, lambda x: aten.mul.Tensor(aten.log.default(x), base)
     shrunk = near - there
     if shrunk > 0:
         yield (
@@ -447,15 +439,6 @@ def _list_exponentials(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, 
 
         exponent = "x" if rate == 1 else f"({rate:.6g} x)"
         yield f"{slope:.6g} ReLU(x) - ReLU({depth:.6g} - {depth:.6g} exp {exponent})", 7, elu
-
-
-def _ones(x: Any) -> Any:
-    """Ones that broadcast to a tensor."""
-    arguments = (aten.full.default, ([1], 1.0))
-    if isinstance(x, Proxy):  # no operand makes the call a part of the graph
-        dtype = value(x.node).dtype if "val" in x.node.meta else torch.float32
-        return x.tracer.create_proxy("call_function", *arguments, {"dtype": dtype})
-    return aten.full.default([1], 1.0, dtype=x.dtype)
 
 
 def _list_softplus(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
@@ -510,16 +493,30 @@ def normalise(width: int, epsilon: float, dtype: torch.dtype, x: Any) -> Any:
     """Layer norm in operators that XNNPACK has: the mean of a row is a product with a constant."""
     part = constant_row(x, width, 1 / width, dtype)
     x = aten.sub.Tensor(x, aten.linear.default(x, part))
+    return root_mean_square(width, epsilon, dtype, x)
+
+
+def root_mean_square(width: int, epsilon: float, dtype: torch.dtype, x: Any) -> Any:
+    """Rows divided by the root of their mean square."""
+    part = constant_row(x, width, 1 / width, dtype)
     power = aten.linear.default(aten.mul.Tensor(x, x), part)
     return aten.mul.Tensor(x, aten.rsqrt.default(aten.add.Tensor(power, epsilon)))
 
 
 def constant_row(x: Any, width: int, number: float, dtype: torch.dtype) -> Any:
     """A matrix of one row with the same number everywhere: a product with it sums rows."""
-    arguments = (aten.full.default, ([1, width], number), {"dtype": dtype})
-    if isinstance(x, Proxy):  # no operand makes the call a part of the graph
-        return x.tracer.create_proxy("call_function", *arguments)
-    return arguments[0](*arguments[1], **arguments[2])
+    return _fill(x, [1, width], number, dtype)
+
+
+def _fill(x: Any, shape: list[int], number: float, dtype: torch.dtype | None = None) -> Any:
+    """A constant of one number, beside a tensor whose dtype it has by default."""
+    if not isinstance(x, Proxy):
+        return aten.full.default(shape, number, dtype=dtype or x.dtype)
+    if dtype is None:
+        dtype = value(x.node).dtype if "val" in x.node.meta else torch.float32
+    # No operand makes the call a part of the graph.
+    call = ("call_function", aten.full.default, (shape, number), {"dtype": dtype})
+    return x.tracer.create_proxy(*call)
 
 
 def _look_up(turned: bool, x: Any, weights: Any, *bias: Any) -> Any:

@@ -9,7 +9,12 @@ import torch
 from torch.fx import Node
 
 from workbench.plugins.remedies.equivalence import Equivalent, Finder, rows_along
-from workbench.plugins.remedies.formulas import constant_row, hard_sigmoid, normalise
+from workbench.plugins.remedies.formulas import (
+    constant_row,
+    hard_sigmoid,
+    normalise,
+    root_mean_square,
+)
 from workbench.remedies import REMEDIES
 
 aten: Any = torch.ops.aten
@@ -66,7 +71,7 @@ def _normalise_rows(node: Any) -> Callable[..., Any] | None:
     if arguments is None:
         return None
     width, affine, scales, epsilon = arguments
-    build = _root_mean_square if node.target is aten.rms_norm.default else normalise
+    build = root_mean_square if node.target is aten.rms_norm.default else normalise
 
     def replacement(x: Any, *tensors: Any) -> Any:
         given = iter(tensors)
@@ -100,13 +105,6 @@ def _read_norm(node: Any, shape: list[int]) -> tuple[int, list[int], list[Any], 
         return None
     affine = [1, shape[1], *[1] * (len(shape) - 2)]
     return math.prod(shape[1:]) // groups, affine, scales, 1e-5 if epsilon is None else epsilon
-
-
-def _root_mean_square(width: int, epsilon: float, dtype: torch.dtype, x: Any) -> Any:
-    """Rows divided by the root of their mean square."""
-    part = constant_row(x, width, 1 / width, dtype)
-    power = aten.linear.default(aten.mul.Tensor(x, x), part)
-    return aten.mul.Tensor(x, aten.rsqrt.default(aten.add.Tensor(power, epsilon)))
 
 
 def _variance(node: Any) -> Callable[..., Any] | None:

@@ -439,16 +439,11 @@ def _find_arrangement(x: torch.Tensor, result: torch.Tensor, count: int) -> Any:
         split = [*x.shape[:axis], count, size // count, *x.shape[axis + 1 :]]
         order = [axis, *(a for a in range(len(split)) if a != axis)]
         if torch.equal(x.reshape(split).permute(order).reshape(whole), result):
-            return _split_axis(split, order, whole)
+            moved = aten.permute.default
+            return lambda x: aten.reshape.default(
+                moved(aten.reshape.default(x, split), order), whole
+            )
     return None
-
-
-def _split_axis(split: list[int], order: list[int], whole: list[int]) -> Any:
-    def build(x: Any) -> Any:
-        x = aten.permute.default(aten.reshape.default(x, split), order)
-        return aten.reshape.default(x, whole)
-
-    return build
 
 
 _SLICING = {
@@ -512,16 +507,20 @@ def _sink_views(last: Node) -> Equivalent | None:
     if len(shapes) != 1 or not alone or any(each.target in _SLICING for each in before):
         return None
     shape = list(value(parts[0]).shape)
-    rank = len(shape)
-    moved = [*range(1, axis + 1), 0, *range(axis + 1, rank + 1)]
 
     def build(*tensors: Any) -> Any:
         x = aten.reshape.default(aten.stack.default(tensors), [len(parts), *shape])
-        x = aten.permute.default(x, moved) if axis else x
-        return aten.reshape.default(x, list(value(last).shape))
+        return _move_front(x, axis, last)
 
     text = f"{len(parts)} tensors reshaped together"
     return Equivalent("loops", text, (*parts, last), last, tuple(before), build)
+
+
+def _move_front(x: Any, axis: int, last: Node) -> Any:
+    """A tensor with its first axis moved to where a concatenation has it, in that one's shape."""
+    if axis:
+        x = aten.permute.default(x, [*range(1, axis + 1), 0, *range(axis + 1, len(x.shape))])
+    return aten.reshape.default(x, list(value(last).shape))
 
 
 def _sink(finder: Finder, last: Node) -> Equivalent | None:
@@ -549,11 +548,7 @@ def _sink(finder: Finder, last: Node) -> Equivalent | None:
 
     def build_in_front(*tensors: Any) -> Any:
         """The tensors along a new axis in front, which is then moved to where it belongs."""
-        result = compute(tensors, aten.stack.default, 0)
-        rank = len(value(first).shape)
-        moved = [*range(1, axis + 1), 0, *range(axis + 1, rank + 1)]
-        result = aten.permute.default(result, moved) if axis else result
-        return aten.reshape.default(result, list(value(last).shape))
+        return _move_front(compute(tensors, aten.stack.default, 0), axis, last)
 
     text = f"{name_of(first)} once instead of {len(parts)} times"
     for builder in (build, build_in_front):

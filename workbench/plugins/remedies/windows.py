@@ -6,7 +6,7 @@ tensors.
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -43,7 +43,7 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
         return None
     if last.target in (aten.conv2d.default, aten.convolution.default):
         return None
-    for source, nodes in _parts_across_products(finder, last):
+    for source, nodes in finder.parts(last, _WHOLE, _MOST_PART):
         moves = any(node.target in _SHIFTS for node in nodes)
         if not moves or not is_float(source) or not _has_work(nodes):
             continue
@@ -103,28 +103,13 @@ def _convolve(result: list[int], filters: _Filters, x: Any, weights: Any, *bias:
     return aten.add.Tensor(x, bias[0]) if bias else x
 
 
-def _parts_across_products(finder: Finder, last: Node) -> Iterator[tuple[Node, list[Node]]]:
-    """The parts that end in a node and read one image, products included."""
-    inside, frontier = [last], {*finder.varying(last)}
-    while frontier and len(inside) < _MOST_PART:
-        if len(frontier) == 1:
-            members = {*inside}
-            if all(members.issuperset(readers(node)) for node in inside[1:]):
-                yield next(iter(frontier)), inside[::-1]
-        newest = max(frontier, key=finder.place.__getitem__)
-        if not is_pure(newest) or newest.target in (aten.conv2d.default, aten.relu.default):
-            return
-        frontier.remove(newest)
-        inside.append(newest)
-        inside.sort(key=finder.place.__getitem__, reverse=True)
-        frontier.update(finder.varying(newest))
-
-
 #: What a convolution by hand looks at the neighbours with.
 _SHIFTS = {
     aten.im2col.default, aten.slice.Tensor, aten.roll.default, aten.unfold.default,
     aten.index.Tensor, aten.narrow.default, aten.split.Tensor, aten.chunk.default,
 }  # fmt: skip
+#: What is no part of a convolution by hand.
+_WHOLE = (aten.conv2d.default, aten.relu.default)
 #: Operators of a convolution by hand, at most.
 _MOST_PART = 80
 
