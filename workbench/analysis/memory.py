@@ -38,13 +38,24 @@ _IN_PLACE = POINTWISE | {"Softmax", "StaticReshape", "Copy"}
 
 def name_stages(stages: Sequence[Stage]) -> list[str]:
     """The stages up to the first output; a few delegates are numbered in order of their set-up."""
-    names = [stage.name for stage in stages]
-    names = names[: [*names, "first inference"].index("first inference") + 1]
+    names = [stage.name for stage in _until_output(stages)]
     count = names.count("delegate")
     if count > _MOST_DELEGATES:
         return ["delegates" if n == "delegate" else n for n in names]
     numbers = itertools.count(1) if count > 1 else itertools.repeat("")
     return [f"{n} {next(numbers)}".strip() if n == "delegate" else n for n in names]
+
+
+def _until_output(stages: Sequence[Stage]) -> Sequence[Stage]:
+    """The stages up to the first output."""
+    ends = (number for number, stage in enumerate(stages, 1) if stage.name == "first inference")
+    return stages[: next(ends, len(stages))]
+
+
+def time_starts(starts: Iterable[Start], clock: str = "ns") -> pd.Series:
+    """The time to the first output in ms of each start, by number."""
+    times = {s.number: sum(getattr(e, clock) for e in _until_output(s.stages)) for s in starts}
+    return pd.Series(times, dtype=float) / 1e6
 
 
 def first_outputs(starts: Iterable[Start], clock: str = "ns") -> pd.DataFrame:
@@ -84,7 +95,7 @@ def _in_mode(starts: Iterable[Start], mode: str) -> list[Start]:
 
 def check_starts(starts: Sequence[Start], subject: str) -> Iterator[tuple[str, str, str]]:
     """Times of starts that other programs decided, which are not stated: rows of checks."""
-    warm, cold = (first_outputs(_in_mode(starts, mode)).sum(axis=1) for mode in ("time", "cold"))
+    warm, cold = (time_starts(_in_mode(starts, mode)) for mode in ("time", "cold"))
     used = [s.weights for s in starts if s.weights and s.mode in ("time", "cold")]
     if lacking := len(used) - used.count("mapped"):
         text = f"{lacking} of {len(used)} starts packed their weights: XNNPACK has none in this "
@@ -278,12 +289,12 @@ def measure_resources(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series
     known = [start for start in warm if start.memory.peak]
     timed = [s for s in warm if min((stage.cpu_ns for stage in s.stages), default=-1) >= 0]
     numbers = [start.number for start in known]
-    outputs = [first_outputs(mode).sum(axis=1) for mode in (warm, cold)]
+    outputs = [time_starts(mode) for mode in (warm, cold)]
     if len(outputs[0]) and outputs[1].mean() < outputs[0].mean():
         outputs[1] = outputs[1][:0]
     found = {
         "first output": ("ms", outputs[0]),
-        "CPU time of a start": ("ms", first_outputs(timed, "cpu_ns").sum(axis=1)),
+        "CPU time of a start": ("ms", time_starts(timed, "cpu_ns")),
         "cold first output": ("ms", outputs[1]),
         "peak memory": ("MB", pd.Series([s.memory.peak / MB for s in known], numbers)),
         "anonymous memory": ("MB", pd.Series([s.memory.anonymous / MB for s in known], numbers)),
@@ -316,10 +327,9 @@ SUMMARY = ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
 def summarize_resources(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
     """The first output, the memory and the size as one row, `SUMMARY`; NaN where unknown."""
     warm = _in_mode(starts, "time")
-    stages = [start.stages[: len(name_stages(start.stages))] for start in warm]
     held = [start.memory for start in warm if start.memory.peak]
     columns = (
-        [sum(stage.ns for stage in each) / 1e6 for each in stages],
+        time_starts(warm).tolist(),
         [memory.peak / MB for memory in held],
         [memory.anonymous / MB for memory in held],
         [export.size_bytes / MB] if export else [],
