@@ -164,7 +164,7 @@ class _Bench:
     def check(self, rewrite: Rewrite) -> Trial:
         """What one remedy brings; a problem instead if it could not be tried."""
         check = Trial(self.export.sha256, rewrite.name, rewrite.text, len(rewrite.parts) or 1)
-        sides = list[Lowered]()
+        sides: list[Lowered] = []
         try:
             for side in self._lower(rewrite):
                 sides.append(side)
