@@ -510,16 +510,17 @@ def _sink_views(last: Node) -> Equivalent | None:
 
     def build(*tensors: Any) -> Any:
         x = aten.reshape.default(aten.stack.default(tensors), [len(parts), *shape])
-        return _move_front(x, axis, last)
+        return _move_front(x, parts[0], axis, last)
 
     text = f"{len(parts)} tensors reshaped together"
     return Equivalent("loops", text, (*parts, last), last, tuple(before), build)
 
 
-def _move_front(x: Any, axis: int, last: Node) -> Any:
-    """A tensor with its first axis moved to where a concatenation has it, in that one's shape."""
+def _move_front(x: Any, part: Node, axis: int, last: Node) -> Any:
+    """Parts along a new axis in front, as a concatenation has them along another axis."""
     if axis:
-        x = aten.permute.default(x, [*range(1, axis + 1), 0, *range(axis + 1, len(x.shape))])
+        rank = len(value(part).shape) + 1
+        x = aten.permute.default(x, [*range(1, axis + 1), 0, *range(axis + 1, rank)])
     return aten.reshape.default(x, list(value(last).shape))
 
 
@@ -548,7 +549,7 @@ def _sink(finder: Finder, last: Node) -> Equivalent | None:
 
     def build_in_front(*tensors: Any) -> Any:
         """The tensors along a new axis in front, which is then moved to where it belongs."""
-        return _move_front(compute(tensors, aten.stack.default, 0), axis, last)
+        return _move_front(compute(tensors, aten.stack.default, 0), first, axis, last)
 
     text = f"{name_of(first)} once instead of {len(parts)} times"
     for builder in (build, build_in_front):
