@@ -23,12 +23,12 @@ def copy_filters(exported: ExportedProgram) -> int:
     targets = signature.inputs_to_parameters | signature.inputs_to_buffers
     stored: dict[str, Any] = {**exported.state_dict, **exported.constants}
     seen, count = set[Node](), 0
-    for node in list(exported.graph.nodes):
-        weight: Any = node.args[1] if schema_name(node.target) in _CONVOLUTIONS else None
+    layers = [n for n in exported.graph.nodes if schema_name(n.target) in _CONVOLUTIONS]
+    for layer in layers:
+        weight: Any = layer.args[1]
         if weight in seen and weight.name in targets:
             tensor = stored[targets[weight.name]].detach()
-            added = add_constant(exported, tensor.view_as(tensor))
-            node.replace_input_with(weight, added)
+            layer.replace_input_with(weight, add_constant(exported, tensor.view_as(tensor)))
             count += 1
         seen.add(weight)
     exported.graph_module.recompile()
