@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import workbench as wb
+from workbench.plugin import list_sections
 
 REPORT = Path(__file__).resolve().parents[1] / "notebooks" / "16_report.ipynb"
 
@@ -22,6 +23,8 @@ def recorded(name="mobilenet_v3_small"):
 def report_text(run):
     """What the notebook of a report shows of a run, as text; run in this process, as that is fast.
 
+    Sections of plug-ins are last.
+
     tests/test_report.py runs it in a kernel.
     """
     names, texts = {}, []
@@ -35,6 +38,8 @@ def report_text(run):
                 texts.append(str(shown))
             if "parameters" in cell["metadata"].get("tags", []):
                 names["run_dir"] = run
+    for section in list_sections():
+        texts += [f"## {section.heading}", section.text, str(wb.show(run, section.view))]
     return "\n\n".join(texts)
 
 

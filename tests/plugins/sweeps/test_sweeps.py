@@ -181,8 +181,7 @@ def test_every_level_of_this_cpu_is_measured_in_one_run(swept):
 @pytest.mark.slow
 def test_the_ladder_is_in_the_report_with_what_it_does_not_cover(swept):
     report = report_text(swept)
-    before, _, after = report.partition("## What do extensions, threads and sizes bring?")
-    assert "## How long does" in before and after.count("## Where does the time go?") == 1
+    assert "## What do extensions, threads and sizes bring?" in report
     assert "portable and optimized kernels" in report
     assert "microarchitecture" in report
     assert "| native |" in report
