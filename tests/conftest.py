@@ -53,6 +53,9 @@ TOGETHER = {
 }
 
 
+TWO_FRAMES = "() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))"
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """With ``--dist=loadfile``, the files of a group are one; of slow tests, only exports are."""
@@ -359,6 +362,7 @@ def check_axe():
         for width, scheme in views:
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)
+            page.evaluate(TWO_FRAMES)  # in which observers of sizes are called
             found = page.evaluate("axe.run({preload: false})")["violations"]
             assert [(v["id"], n["html"][:160]) for v in found for n in v["nodes"]] == []
 

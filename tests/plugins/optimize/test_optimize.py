@@ -700,7 +700,8 @@ def test_the_name_of_a_variant_covers_no_other_name_or_dot():
     figure = wb.plot_variants(study)
     assert_tidy(figure)
     (axis,), boxes = figure.axes, texts_of(figure)
-    names = {text.get_text(): box for text, box in boxes.items()}
+    names = {re.split("[ :]", text.get_text())[0]: box for text, box in boxes.items()}
+    assert f"{study.best} (recommended): " in figure.alt_text
     assert {variant.name for variant in study.variants if variant.latency_ms} <= names.keys()
     dots = [each for each in axis.collections if each.get_gid()]
     assert len(dots) == sum(variant.latency_ms is not None for variant in study.variants)
