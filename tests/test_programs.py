@@ -184,7 +184,7 @@ def test_a_profile_opens_hashes_and_asks_once(tmp_path, watched, monkeypatch):
     brief = replace(BRIEF, processes=2, roof=False)
     run = wb.profile("mine.py:Net", None, wb.ExportOptions(backend="portable"), brief)
     assert run.record.export.sha256 == run.record.plan.sha256
-    assert watched.opened[".pte"] == 0, "the exporter knows what it wrote"
+    assert watched.opened[".pte"] <= 2, "hashed once its time can no longer hide a change"
     for flag in ("--version", "--print_isa"):
         asked = [c for c in watched.started if c[-1] == flag and "runner" in c[0]]
         assert len(asked) == 1, flag
