@@ -110,7 +110,7 @@ def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
     assert before.path.parent == after.path.parent != before.path
     assert not list(after.path.glob("report.*")), "only when somebody asks"
     apart = wb.compare(before, after)
-    assert apart.text.startswith("net-") and apart.verdict.speedup > 2
+    assert apart.text.startswith("net (after) against net (before): ") and apart.verdict.speedup > 2
     assert "wb.profile([before, after])" in apart.caveats[0]
     command = before.subject.complete_command("workbench profile MODEL --dtype int8")
     assert command == "%workbench profile net x --dtype int8"
