@@ -15,7 +15,7 @@ import workbench as wb
 from workbench.plots.tables import typeset
 
 CATEGORIES = {"Convolution": "#00639E", "GEMM": "#4AA6DC", "Data Movement": "#F2B134",
-              "Elementwise": "#008F61", "Other": "#E6D3E6"}  # fmt: skip
+              "Elementwise": "#009465", "Other": "#E6D3E6"}  # fmt: skip
 LONG = "Fully Connected (NC, QD8, F32, QC8W) with a name that is too long for any axis GEMM #123"
 
 

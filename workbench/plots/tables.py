@@ -25,7 +25,7 @@ COLORS = {
     "Convolution": "#00639E",
     "GEMM": "#4AA6DC",
     "Data Movement": "#F2B134",
-    "Elementwise": "#008F61",
+    "Elementwise": "#009465",
     "Other": "#E6D3E6",
 }
 _SHARES = {

@@ -2,7 +2,7 @@
 
 export const CATEGORIES = {
   "Convolution": "#00639E", "GEMM": "#4AA6DC", "Data Movement": "#F2B134",
-  "Elementwise": "#008F61", "Other": "#E6D3E6",
+  "Elementwise": "#009465", "Other": "#E6D3E6",
 };
 const THEMES = {
   light: { ink: "#1b1f24", soft: "#57606a", line: "#d5dae0", panel: "#ffffff", neutral: "#e4e7eb", faded: "#f1f3f5",
