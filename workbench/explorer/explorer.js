@@ -1,4 +1,4 @@
-// Made by `python3 dev.py web` from sources with SHA-256 ef30caf680f5aecda7e324ffa8618f84bf4f929684bd62ce3be8547ee454702d
+// Made by `python3 dev.py web` from sources with SHA-256 903ff404d8288e8bcf04a397f24fe52880a594d2a96e71679554d373673eff78
 /* Contains these packages:
 
 @dagrejs/dagre 3.1.3 (MIT)
