@@ -193,8 +193,8 @@ def show_table(
     rows = [list(heads.values()), rule, *cells.to_numpy().tolist()]
 
     def write_cell(text: str) -> str:
-        known = links.get(text)
-        return f"[{to_markdown(text)}]({known})" if known else to_markdown(text)
+        address = links.get(text)
+        return f"[{to_markdown(text)}]({address})" if address else to_markdown(text)
 
     lines = ["| " + " | ".join(map(write_cell, row)) + " |" for row in rows]
     title = [f"**{to_markdown(caption)}**", ""] if caption else []

@@ -46,8 +46,6 @@ _HEAD = 0.25
 _CHAIN = 3
 _LINEAR = {"Add", "Subtract", "Multiply", "Divide"}
 _PROGRAM_EDGE = "the program's inputs and outputs"
-
-
 #: Kernels that XNNPACK computes only with constant weights.
 _WEIGHED = ("mm", "addmm", "convolution")
 
