@@ -248,6 +248,7 @@ def list_sections() -> list[Section]:
     return [section for plugin in list_plugins().values() for section in plugin.sections]
 
 
+@cache
 def examine_plugins() -> dict[str, str]:
     """Why each plug-in cannot be used; empty if it can. Imports all that they add."""
     problems = {}
