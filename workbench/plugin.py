@@ -72,11 +72,15 @@ class Plugin:
         one, called when it is first asked for; frames are marked as those of the workbench are.
     summary
         Keys of ``analysis_summary.json``, each with the attribute of the run that it has.
+    explored
+        Keys of a measurement in the data of the explorer, each with the attribute of the
+        measurement, a frame, that it has.
     texts
         Attributes of a run that have sentences, which ``workbench run`` prints.
     rules
         Functions of a measurement and of the keys of its operators that no rule explained before,
-        which yield `workbench.analysis.findings.gains.Finding`.
+        which yield `workbench.analysis.findings.gains.Finding`; or one in a `Rule` of
+        `workbench.analysis.findings.rules`, which names the section that has the evidence.
     gains
         Functions of a measurement and of its findings, which return these with what the plug-in
         knows of them: measured gains, or commands of its own.
@@ -110,6 +114,7 @@ class Plugin:
     names: References = field(default_factory=dict)
     attributes: References = field(default_factory=dict)
     summary: Mapping[str, str] = field(default_factory=dict)
+    explored: Mapping[str, str] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
     rules: References = field(default_factory=dict)
     gains: References = field(default_factory=dict)
@@ -125,7 +130,7 @@ class Plugin:
     notebooks: tuple[str, ...] = ()
 
 
-_NO_REFERENCES = ("summary", "texts", "sections", "notebooks")
+_NO_REFERENCES = ("summary", "explored", "texts", "sections", "notebooks")
 KINDS = tuple(each.name for each in fields(Plugin) if each.name not in _NO_REFERENCES)
 
 
@@ -223,16 +228,22 @@ def summarize(run: Any) -> dict[str, Any]:
     return {key: value for key, name in named for value in _values(run, name)}
 
 
+def list_explored(measurement: Any) -> dict[str, Any]:
+    """The frames that plug-ins add to the explorer's data of a measurement, by key."""
+    named = (each for plugin in list_plugins().values() for each in plugin.explored.items())
+    return {key: frame for key, name in named for frame in _values(measurement, name)}
+
+
 def list_texts(run: Any) -> list[str]:
     """The sentences that plug-ins add to what ``workbench run`` prints."""
     names = (name for plugin in list_plugins().values() for name in plugin.texts)
     return [text for name in names for texts in _values(run, name) for text in texts]
 
 
-def _values(run: Any, name: str) -> list[Any]:
-    """An attribute of a run, if it can be computed."""
+def _values(noun: Any, name: str) -> list[Any]:
+    """An attribute of a noun, if it can be computed."""
     try:
-        return [getattr(run, name)]
+        return [getattr(noun, name)]
     except Exception as error:
         warn(f"attribute {name}", error)
         return []

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import workbench as wb
-from workbench.analysis.memory import activation_bytes
+from workbench.analysis.activations import activation_bytes
 from workbench.run.runner import open_runner
 
 MODELS = ("mobilenet_v3_small", "toy_cnn", "vit_tiny", "unet_small", "squeezesam")

@@ -14,8 +14,8 @@ from workbench.analysis.compare import compare_restarts, describe_faults, reach_
 from workbench.analysis.describe import identify_run
 from workbench.analysis.dtypes import summarize_program
 from workbench.analysis.layers import align_layers
-from workbench.analysis.memory import compare_measured, measure_resources
 from workbench.analysis.open import open_run
+from workbench.analysis.resources import compare_measured, measure_resources
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.frames import (

@@ -17,7 +17,6 @@ from workbench.analysis import (
     dtypes,
     layers,
     machine_code,
-    memory,
     quality,
     sme2,
     statistics,
@@ -29,6 +28,7 @@ from workbench.analysis.layers import Traced
 from workbench.analysis.measurement import Measurement
 from workbench.analysis.noun import Noun
 from workbench.analysis.quality import Row
+from workbench.analysis.resources import compare_resources
 from workbench.frames import frame_property
 from workbench.records.pairing import find_control
 from workbench.records.runs import (
@@ -317,7 +317,7 @@ class Comparison(Noun):
         sizes = [e.size_bytes for e in exports if e and not self.same_program]
         starts = self.baseline.starts, self.candidate.starts
         latency = None if self.emulated else self.latency
-        table = memory.compare_resources(*starts, latency, sizes)
+        table = compare_resources(*starts, latency, sizes)
         if self._controls and not self.candidate.control:
             again = Comparison(self._controls["control_of"], self._controls["control"]).resources
             table["control"] = table["resource"].map(again.set_index("resource")["ratio"])

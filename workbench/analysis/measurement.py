@@ -21,7 +21,6 @@ from workbench.analysis import (
     layers,
     ledger,
     machine_code,
-    memory,
     operators,
     promises,
     quality,
@@ -29,12 +28,14 @@ from workbench.analysis import (
     sme2,
     statistics,
 )
+from workbench.analysis.activations import list_tensors
 from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
 from workbench.analysis.describe import describe_latency
 from workbench.analysis.exports import model_spec
 from workbench.analysis.noun import Noun
 from workbench.analysis.quality import Row
+from workbench.analysis.resources import check_starts, tabulate_resources
 from workbench.analysis.roofline import Roof
 from workbench.errors import StoreError
 from workbench.export.layers import resize
@@ -229,7 +230,7 @@ class Measurement(Noun):
         rows = [*quality.check_program(subject, self.export, self.dtypes)]
         if self.impossible:
             rows.append((f"parts of {self.label} are possible", "fail", self.impossible))
-        rows += memory.check_starts(self.starts, self.label)
+        rows += check_starts(self.starts, self.label)
         if problem := self.run.etrecord_problem:
             rows.append(("layers are known", "note", problem))
         return rows
@@ -432,16 +433,6 @@ class Measurement(Noun):
         rows = None if self.run.paced is None else self._select(self.run.paced)
         return None if rows is None or rows.empty else rows
 
-    @frame_property
-    def cold_start(self) -> pd.DataFrame | None:
-        """Time from the start of a process to its first output: ``frames.COLD_START``."""
-        return memory.tabulate_starts(self.starts)
-
-    @frame_property
-    def memory(self) -> pd.DataFrame | None:
-        """What the process holds when most of it is resident: ``frames.MEMORY``."""
-        return memory.account_memory(self.starts)
-
     @cached_property
     def undisturbed(self) -> pd.DataFrame:
         """Its time in ms by restart and operator without interference; adds up to the latency.
@@ -494,17 +485,12 @@ class Measurement(Noun):
     @frame_property
     def tensors(self) -> pd.DataFrame | None:
         """Every activation and when it is live, the largest first: ``frames.TENSORS``."""
-        return memory.list_tensors(self.flow) if self.flow.steps else None
-
-    @frame_property
-    def file_parts(self) -> pd.DataFrame | None:
-        """The program's file by part and layer, the largest first: ``frames.FILE_PARTS``."""
-        return memory.list_file_parts(self.run.read_sidecar(self.program))
+        return list_tensors(self.flow) if self.flow.steps else None
 
     @frame_property
     def resources(self) -> pd.DataFrame:
         """Latency, first output, memory and size: ``frames.RESOURCES``."""
-        table = memory.tabulate_resources(self.statistics.iloc[0], self.starts, self.export)
+        table = tabulate_resources(self.statistics.iloc[0], self.starts, self.export)
         table = table.assign(experiment=self.name, threads=self.threads)
         return frames.check(table[frames.RESOURCES.names], frames.RESOURCES)
 

@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 
 import workbench
+from workbench import plugin
+from workbench.analysis.activations import track_live
 from workbench.analysis.attribution import find_method
 from workbench.analysis.compare import explain_outcomes
 from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
 from workbench.analysis.describe import describe_gain, describe_paced, describe_place
 from workbench.analysis.ledger import Key
-from workbench.analysis.memory import track_live
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
@@ -298,15 +299,21 @@ def _measurement(
         "samples": None if kernels is None else {n: list_numbers(kernels[n], 4) for n in _SAMPLES},
         "findings": tuple(_findings(m, index)) if with_findings else (),
         "trace": _sample_trace(m, index, inferences),
-        "memory": () if m.memory is None else tuple(m.memory.to_dict("records")),
-        "start": () if m.cold_start is None else tuple(m.cold_start.to_dict("records")),
         "paced": () if m.paced is None else tuple(describe_paced(m.paced)),
         "loops": {
             name: {"lines": list(found.index), "samples": found.tolist()}
             for name, found in m.loops.items()
             if name in functions
         },
+        **_explored(m),
     }
+
+
+def _explored(m: Measurement) -> Json:
+    """What plug-ins add; what the page draws itself is empty without them."""
+    frames = plugin.list_explored(m).items()
+    rows = {key: tuple(frame.to_dict("records")) for key, frame in frames if frame is not None}
+    return {"memory": (), "start": (), **rows}
 
 
 def align_operators(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:

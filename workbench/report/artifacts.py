@@ -11,9 +11,9 @@ import pandas as pd
 from workbench import plugin
 from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.ledger import TRACING
-from workbench.analysis.memory import measure_resources
 from workbench.analysis.open import open_run
 from workbench.analysis.quality import summarize_quality
+from workbench.analysis.resources import measure_resources
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import describe, pick_timed
 from workbench.analysis.what_if import rank_bottlenecks

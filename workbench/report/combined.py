@@ -11,8 +11,8 @@ import pandas as pd
 from workbench.analysis import compare_runs
 from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.layers import name_layer
-from workbench.analysis.memory import SUMMARY, summarize_resources
 from workbench.analysis.quality import NO_WIN
+from workbench.analysis.resources import SUMMARY, summarize_resources
 from workbench.analysis.run import Comparison, Measurement
 from workbench.errors import StoreError, WorkbenchError
 from workbench.explorer.page import explorer_page

@@ -12,7 +12,6 @@ Names are documented by XNNPACK in ``doc/microkernel-naming-conventions.md`` and
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -87,27 +86,32 @@ def read_xnn_log(path: str | Path) -> pd.DataFrame:
     0     gemm   f32  7x16  avx512f_broadcast
     """
     path = Path(path)
-    first: dict[tuple[bytes, ...], int] = {}
-    count: Counter[tuple[bytes, ...]] = Counter()
-    try:
-        with open_file(path) as file:
-            for line, text in _lines(file):
-                for choice in _USING.finditer(text):
-                    first.setdefault(choice.groups(b""), line)
-                    count[choice.groups(b"")] += 1
-    except OSError as error:
-        raise TraceError(error.strerror or str(error), where=path) from None
-    hint = "build XNNPACK with XNN_LOG_LEVEL=4 to have it log them"
-    if not count:
+    choices = _find_choices(path)
+    if not choices:
+        hint = "build XNNPACK with XNN_LOG_LEVEL=4 to have it log them"
         raise TraceError("names no microkernel", where=path, hint=hint)
     rows = []
-    for key, line in first.items():
+    for key, (line, count) in choices.items():
         operator, kernel, config = (part.decode("ascii") for part in key)
         parts = _parse_name(kernel)
         flags = {"sme": "sme" in parts["arch"], "sme2": "sme2" in parts["arch"]}
         place = {"line": line, "operator": operator, "kernel": kernel}
-        rows.append({**place, **parts, **flags, "config": config, "count": count[key]})
+        rows.append({**place, **parts, **flags, "config": config, "count": count})
     return check(pd.DataFrame(rows, columns=KERNELS.names), KERNELS)
+
+
+def _find_choices(path: Path) -> dict[tuple[bytes, ...], tuple[int, int]]:
+    """By operator, kernel and configuration, the first line that names them, and how many do."""
+    choices: dict[tuple[bytes, ...], tuple[int, int]] = {}
+    try:
+        with open_file(path) as file:
+            for line, text in _lines(file):
+                for choice in _USING.finditer(text):
+                    first, count = choices.get(choice.groups(b""), (line, 0))
+                    choices[choice.groups(b"")] = first, count + 1
+    except OSError as error:
+        raise TraceError(error.strerror or str(error), where=path) from None
+    return choices
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -12,7 +12,6 @@ from workbench.analysis import dataflow
 from workbench.analysis.dataflow import POINTWISE, WEIGHTED, Dataflow, FlowStep, NodeId, TensorId
 from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
-from workbench.analysis.memory import activation_bytes
 from workbench.analysis.run import Measurement
 from workbench.records.layers import Value
 from workbench.records.runs import Rewrite
@@ -499,43 +498,6 @@ def find_chains(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
             keys,
             *fusion,
         )
-
-
-_CONCATENATIONS = ("Concatenate2", "Concatenate3", "Concatenate4", "Concatenate5")
-#: A smaller part of the activation memory is no finding.
-_LEAST_MEMORY = 0.05
-_SPLIT = "conv_a(a) + conv_b(b)  # for conv(torch.cat((a, b), 1)): split conv.weight by its inputs"
-
-
-def find_memory_peak(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """The concatenation without whose copy the activations need least memory.
-
-    Applies if one layer with weights reads it: its products can be added instead.
-    """
-    flow, found = m.flow, []
-    for step in flow.steps:
-        users = flow.after(step)
-        if step.type not in _CONCATENATIONS or len(users) != 1 or users[0].type not in WEIGHTED:
-            continue
-        # Each product is as large as their sum, and takes the place of an operand.
-        least = min(flow.tensors[tensor].size_bytes for tensor in step.reads)
-        if flow.tensors[users[0].writes[0]].size_bytes <= least and not flow.returns(step):
-            found.append((activation_bytes(flow, step), step))
-    if not found:
-        return
-    before, (after, step) = activation_bytes(flow), min(found, key=lambda pair: pair[0])
-    if before - after < _LEAST_MEMORY * before:
-        return
-    place = f" in {step.origin.module}" if step.origin and step.origin.module else ""
-    line = f" ({step.origin.source})" if step.origin and step.origin.source else ""
-    yield Finding(
-        f"one concatenation{place}{line} sets the peak of activation memory: "
-        f"{before / 1e6:.2f} MB, {after / 1e6:.2f} MB without its copy",
-        Gain(basis="planned", share=(before - after) / before, of="activation memory"),
-        keys_of(m, [step]),
-        "apply the next layer to each part, and add the results",
-        _SPLIT,
-    )
 
 
 def _names(rows: pd.DataFrame) -> str:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,6 @@ _UNDELEGATED = "What was not delegated?"
 _SPEEDUPS = "What became faster?"
 _LATENCY = "How long does one inference take?"
 _CATEGORIES = "Where does the time go?"
-_MEMORY = "How much memory, and how long until the first output?"
 
 #: Each with the section of the report that has the evidence, whether its findings explain their
 #: rows, which later rules then skip, and whether it needs times that mean something. The best
@@ -74,21 +73,29 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
     ("dtype", times.find_dtype, _LATENCY, False, True),
     ("float layers", times.find_float_layers, _DTYPES, False, False),
     ("far from the roof", times.find_far_from_roof, _OPERATORS, False, True),
-    ("memory peak", graph.find_memory_peak, _MEMORY, False, False),
-    ("weights twice", times.find_weights_twice, _MEMORY, False, True),
-    ("slow start", times.find_slow_start, _MEMORY, False, True),
-    ("wide arenas", times.find_wide_arenas, _MEMORY, False, False),
     (NO_REMEDY, graph.find_rest, _OPERATORS, False, True),
 )
 
 
+class Rule(NamedTuple):
+    """A rule of a plug-in, with the section of the report that has the evidence.
+
+    ``timed`` is whether it needs times that mean something.
+    """
+
+    find: Find
+    heading: str = _OPERATORS
+    timed: bool = True
+
+
 def list_rules() -> list[tuple[str, Find, str, bool, bool]]:
     """The rules, with those of plug-ins, which explain no rows, before the last one."""
-    added = plugin.collect("rules")
-    others = [
-        (name, partial(_apply, name, find), _OPERATORS, False, True) for name, find in added.items()
-    ]
-    return [*RULES[:-1], *others, RULES[-1]]
+    rules = [*RULES]
+    for name, added in plugin.collect("rules").items():
+        rule = added if isinstance(added, Rule) else Rule(added)
+        find = partial(_apply, name, rule.find)
+        rules.insert(-1, (name, find, rule.heading, False, rule.timed))
+    return rules
 
 
 def _apply(name: str, find: Find, m: Measurement, keys: Collection[str]) -> Iterator[Finding]:

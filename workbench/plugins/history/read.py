@@ -17,7 +17,7 @@ import pandas as pd
 
 from workbench.analysis import statistics
 from workbench.analysis.describe import identify_run
-from workbench.analysis.memory import SUMMARY, summarize_resources
+from workbench.analysis.resources import SUMMARY, summarize_resources
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import WRONG, check
 from workbench.plots.tables import Table, show_table

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.analysis.compare import MARGIN
-from workbench.analysis.memory import MB, measure_resources
 from workbench.analysis.open import open_run
+from workbench.analysis.resources import MB, measure_resources
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, identify_export, versions

@@ -1,0 +1,186 @@
+"""What a program needs besides time: memory, and the time until its first output."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from workbench import frames, wording
+from workbench.analysis.compare import MARGIN, speedup_of_restarts
+from workbench.analysis.statistics import half_width
+from workbench.records.runs import Export, Stage, Start
+
+MB = 1e6
+_MOST_DELEGATES = 6  #: More of them are one row.
+
+
+def name_stages(stages: Sequence[Stage]) -> list[str]:
+    """The stages up to the first output; a few delegates are numbered in order of their set-up."""
+    names = [stage.name for stage in _until_output(stages)]
+    count = names.count("delegate")
+    if count > _MOST_DELEGATES:
+        return ["delegates" if n == "delegate" else n for n in names]
+    numbers = itertools.count(1) if count > 1 else itertools.repeat("")
+    return [f"{n} {next(numbers)}".strip() if n == "delegate" else n for n in names]
+
+
+def _until_output(stages: Sequence[Stage]) -> Sequence[Stage]:
+    """The stages up to the first output."""
+    ends = (number for number, stage in enumerate(stages, 1) if stage.name == "first inference")
+    return stages[: next(ends, len(stages))]
+
+
+def time_starts(starts: Iterable[Start], clock: str = "ns") -> pd.Series:
+    """The time to the first output in ms of each start, by number."""
+    times = {s.number: sum(getattr(e, clock) for e in _until_output(s.stages)) for s in starts}
+    return pd.Series(times, dtype=float) / 1e6
+
+
+def first_outputs(starts: Iterable[Start], clock: str = "ns") -> pd.DataFrame:
+    """The time of every stage in ms: a row for each start by number, a column for each stage."""
+    rows = {}
+    for start in starts:
+        names = name_stages(start.stages)
+        times = pd.Series(
+            [getattr(stage, clock) / 1e6 for stage in start.stages[: len(names)]], index=names
+        )
+        rows[start.number] = times.groupby(level=0, sort=False).sum()
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def in_mode(starts: Iterable[Start], mode: str) -> list[Start]:
+    """The starts of a mode: ``time``, ``cold`` or ``memory``."""
+    return [start for start in starts if start.mode == mode]
+
+
+def check_starts(starts: Sequence[Start], subject: str) -> Iterator[tuple[str, str, str]]:
+    """Times of starts that other programs decided, which are not stated: rows of checks."""
+    warm, cold = (time_starts(in_mode(starts, mode)) for mode in ("time", "cold"))
+    used = [s.weights for s in starts if s.weights and s.mode in ("time", "cold")]
+    if lacking := len(used) - used.count("mapped"):
+        text = f"{lacking} of {len(used)} starts packed their weights: XNNPACK has none in this "
+        yield (
+            f"packed weights of {subject}",
+            "note",
+            f"{text}program, or another process had their file",
+        )
+    remedy = "stop other programs, and measure again with --processes "
+    remedy += "5" if len(warm) < 5 else str(2 * len(warm))
+    if len(cold) and len(warm) and cold.mean() < warm.mean():
+        times = " against ".join(wording.format_range(cold.mean(), warm.mean()))
+        text = f"faster from disk than from memory, {times}: the cold one is not stated; {remedy}"
+        yield f"first output of {subject}", "note", text
+    for name, times in (("first output", warm), ("cold first output", cold)):
+        half = float(half_width(times.to_numpy())) if len(times) > 1 else 0.0
+        if half > times.mean():
+            mean = wording.format_ms(times.mean())
+            text = f"{mean}, of {len(times)} starts that scatter too much for an interval"
+            yield f"{name} of {subject}", "note", f"{text}; {remedy}"
+
+
+def measure_resources(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series]]:
+    """By resource, its unit and its value in every process, by number."""
+    warm, cold = (in_mode(starts, mode) for mode in ("time", "cold"))
+    known = [start for start in warm if start.memory.peak]
+    timed = [s for s in warm if min((stage.cpu_ns for stage in s.stages), default=-1) >= 0]
+    numbers = [start.number for start in known]
+    outputs = [time_starts(mode) for mode in (warm, cold)]
+    if len(outputs[0]) and outputs[1].mean() < outputs[0].mean():
+        outputs[1] = outputs[1][:0]
+    found = {
+        "first output": ("ms", outputs[0]),
+        "CPU time of a start": ("ms", time_starts(timed, "cpu_ns")),
+        "cold first output": ("ms", outputs[1]),
+        "peak memory": ("MB", pd.Series([s.memory.peak / MB for s in known], numbers)),
+        "anonymous memory": ("MB", pd.Series([s.memory.anonymous / MB for s in known], numbers)),
+        "PSS": ("MB", pd.Series([s.memory.pss / MB for s in known], numbers)),
+    }
+    return {name: (unit, values) for name, (unit, values) in found.items() if len(values)}
+
+
+def tabulate_resources(
+    latency: pd.Series, starts: Sequence[Start], export: Export | None
+) -> pd.DataFrame:
+    """Latency, first output, memory and size of one measurement: ``frames.RESOURCES``.
+
+    Without the columns that name the measurement.
+    """
+    rows = [("latency", "ms", *latency[["latency", "low", "high"]])]
+    for resource, (unit, values) in measure_resources(starts).items():
+        mean, half = values.mean(), float(half_width(values.to_numpy()))
+        half = math.nan if half > mean else half  # so few starts that scatter so show no interval
+        rows.append((resource, unit, mean, mean - half, mean + half))
+    if export:
+        rows.append(("size", "MB", *[export.size_bytes / MB] * 3))
+    return pd.DataFrame(rows, columns=frames.RESOURCES.names[2:])
+
+
+#: Columns of what a measurement needs besides time, as one row.
+SUMMARY = ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
+
+
+def summarize_resources(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
+    """The first output, the memory and the size as one row, `SUMMARY`; NaN where unknown."""
+    warm = in_mode(starts, "time")
+    held = [start.memory for start in warm if start.memory.peak]
+    columns = (
+        time_starts(warm).tolist(),
+        [memory.peak / MB for memory in held],
+        [memory.anonymous / MB for memory in held],
+        [export.size_bytes / MB] if export else [],
+    )
+    means = (sum(values) / len(values) if values else math.nan for values in columns)
+    return dict(zip(SUMMARY, means, strict=True))
+
+
+def compare_resources(
+    baseline: Sequence[Start],
+    candidate: Sequence[Start],
+    latency: pd.DataFrame | None,
+    sizes: Sequence[int],
+) -> pd.DataFrame:
+    """Latency, sizes of two files, and what processes need: ``frames.RESOURCE_CHANGES``.
+
+    Processes of equal number took turns; intervals are those of `speedup_of_restarts`.
+    """
+    rows: list[tuple[Any, ...]] = []
+    if latency is not None:
+        row = latency.iloc[0]
+        ends = (1 / row[["speedup", "high", "low"]].astype(float)).tolist()
+        outcome = {"faster": "less", "slower": "more"}.get(row["outcome"], row["outcome"])
+        rows.append(("latency", "ms", row["baseline_ms"], row["candidate_ms"], *ends, outcome))
+    if len(sizes) == 2:
+        before, after = (size / MB for size in sizes)
+        ratio = after / before
+        rows.append(("size", "MB", before, after, *[ratio] * 3, judge_ratio(ratio, ratio)))
+    rows += compare_measured(measure_resources(baseline), measure_resources(candidate))
+    table = pd.DataFrame(rows, columns=frames.RESOURCE_CHANGES.names[:-1])
+    return frames.check(table.assign(control=math.nan), frames.RESOURCE_CHANGES)
+
+
+def compare_measured(
+    baseline: Mapping[str, tuple[str, pd.Series]],
+    candidate: Mapping[str, tuple[str, pd.Series]],
+    separate: bool = False,
+) -> list[tuple[Any, ...]]:
+    """Rows of ``frames.RESOURCE_CHANGES`` for what both sides measured, by `measure_resources`."""
+    rows = []
+    for resource in (name for name in baseline if name in candidate):
+        (unit, ours), (_, theirs) = baseline[resource], candidate[resource]
+        if not separate:
+            ours, theirs = ours.align(theirs, join="inner")
+        if len(ours):
+            found = speedup_of_restarts(theirs, ours, separate=separate)
+            low, ratio, high = (float(end[0]) for end in (found.low, found.value, found.high))
+            outcome = judge_ratio(low, high)
+            rows.append((resource, unit, ours.mean(), theirs.mean(), ratio, low, high, outcome))
+    return rows
+
+
+def judge_ratio(low: float, high: float) -> str:
+    """The outcome of a ratio with this interval: less, more, unchanged or inconclusive."""
+    if low > 1 + MARGIN or high < 1 - MARGIN:
+        return "more" if low > 1 else "less"
+    return "unchanged" if low >= 1 - MARGIN and high <= 1 + MARGIN else "inconclusive"

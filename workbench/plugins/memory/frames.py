@@ -1,0 +1,30 @@
+"""The frames of memory, starts and files."""
+
+from workbench.frames import interval, make_frame
+
+COLD_START = make_frame(
+    "cold start",
+    ("cache", "text", "", "warm | cold: are files in the page cache"),
+    ("stage", "text", "", "part of the time from exec to the first output, in order"),
+    ("meaning", "text", "", "what happens in it"),
+    ("mean_ms", "float", "ms", "over the starts; the rows of a cache sum to the whole"),
+    *interval("its", "ms", suffix="_ms"),
+    ("share", "float", "", "of the whole"),
+    ("starts", "int", "", "processes that were measured"),
+)
+
+MEMORY = make_frame(
+    "memory",
+    ("part", "text", "", "part of the largest resident set"),
+    ("meaning", "text", "", "what it is"),
+    ("size_bytes", "int", "B", "its size; below 0: counted, but not resident"),
+    ("share", "float", "", "of the largest resident set, to which the rows sum"),
+)
+
+FILE_PARTS = make_frame(
+    "file",
+    ("part", "text", "", "program | delegate | weights | state | other | padding"),
+    ("module", "text", "", "layer whose weights these are; empty for what belongs to none"),
+    ("size_bytes", "int", "B", "its size in the program's file"),
+    ("share", "float", "", "of the file, to which the rows sum"),
+)

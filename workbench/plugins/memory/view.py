@@ -1,0 +1,40 @@
+"""The view of memory and starts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from workbench.analysis.run import Run
+from workbench.plots.changes import plot_speedups
+from workbench.plots.tables import fold_table, show_table
+from workbench.plots.views import Part, View
+
+#: How many rows a table has for each that others have.
+_LONGER = 4
+
+
+def show_memory(run: Any, top: int) -> Iterator[Part]:
+    """What every measurement needs, and what the subject of the run holds, and when."""
+    ab, on = next(iter(run.comparisons), None), run.subject
+    resources = pivot_resources(run.resources)
+    if len(resources.columns) > 3:  # else, another section has the latency
+        yield show_table(resources, caption="Times, memory and size")
+        if ab is not None:
+            yield show_table(ab.resources, caption="Candidate against baseline")
+            yield plot_speedups(ab.resources)
+    parts = {"Memory": on.memory, "Start": on.cold_start, "File": on.file_parts}
+    parts["Largest activations"] = on.tensors
+    for caption, table in parts.items():
+        if table is not None:
+            yield fold_table(caption, show_table(table, top=_LONGER * top))
+
+
+def pivot_resources(resources: pd.DataFrame) -> pd.DataFrame:
+    """``frames.RESOURCES`` with a row for each measurement, and a column for each resource."""
+    named = resources.assign(resource=resources["resource"] + "_" + resources["unit"].str.lower())
+    wide = named.pivot(index=["experiment", "threads"], columns="resource", values="value")
+    return wide[named["resource"].unique()].reset_index()
+
+
+VIEW = View((Run,), show_memory)
