@@ -64,3 +64,28 @@ def test_an_addition_takes_the_files_and_lines_that_the_page_states(copy, name):
 def test_the_map_is_that_of_the_house():
     tables = re.findall(r"(?:^\|.*\n)+", TEXT, re.M)
     assert house.describe_map(ROOT) in tables, "python tests/house.py --map"
+
+
+#: Imports scripts one after the other, each as if it had been started alone.
+IMPORT = """
+import runpy, sys
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+paths = [str(folder), *sys.path[1:]]
+for script in sorted(folder.glob("*.py")):
+    sys.path[:] = paths
+    try:
+        runpy.run_path(str(script), run_name="imported")
+    except Exception as error:
+        print(f"{script.name}: {error!r}")
+    for name, module in [*sys.modules.items()]:
+        if str(folder.parent) in str(getattr(module, "__file__", "")):
+            del sys.modules[name]
+"""
+
+
+def test_every_benchmark_can_be_started():
+    command = [sys.executable, "-c", IMPORT, str(ROOT / "tests" / "benchmarks")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

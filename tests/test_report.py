@@ -67,6 +67,14 @@ def test_layers_and_lines_are_in_the_artifacts(reported):
     assert "mobilenet_v3_small.py:" in report and "models/zoo" not in report
 
 
+def test_a_gain_that_was_not_tried_is_called_an_estimate(reported):
+    text = (reported.path / "report.md").read_text()
+    gains = re.findall(r"^\d\. .+ Gain: (.+)$", text, re.MULTILINE)[:3]  # the first screen
+    tried = reported.subject.findings["basis"].isin(["checked", "measured"])
+    assert [not gain.endswith(", estimated") for gain in gains] == tried[:3].tolist()
+    assert not tried[:3].all()
+
+
 def test_numbers_of_objects_are_those_of_the_json_and_the_explorer(analysed):
     run, folder = analysed, analysed.path
     ab, on = run.compare(), run.subject

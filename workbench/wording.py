@@ -83,6 +83,11 @@ def format_figure(value: float) -> str:
     return format_number(value, decimals_of(value) if math.isfinite(value) and value else 0)
 
 
+def format_ratio(value: float) -> str:
+    """A speed-up without its ``x``: two decimals, and no more than three figures from 10 on."""
+    return f"{value:.2f}" if value < 10 else format_figure(value)
+
+
 def decimals_of(value: float, figures: int = 3) -> int:
     """How many decimals show so many figures of a value."""
     return max(0, figures - 1 - math.floor(math.log10(abs(value)) + 1e-9)) if value else 2

@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 
 import workbench as wb
-from workbench.analysis.published import estimate
 from workbench.analysis.sme2 import ONE_ROW, predict_program
 from workbench.errors import WorkbenchError
+from workbench.plugins.project.published import estimate
 from workbench.wording import format_number, format_share
 
 PAGE = Path(__file__).parents[2] / "data" / "docs" / "sme2_adviser.md"

@@ -37,6 +37,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from planned import make_plan, record_in
 
 import workbench as wb

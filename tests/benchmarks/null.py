@@ -16,6 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from planned import make_plan, record_in
 
 import workbench as wb

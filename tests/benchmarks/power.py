@@ -31,6 +31,9 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from null import measure
 from planned import make_plan
 

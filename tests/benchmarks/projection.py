@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 import workbench as wb
-from workbench.analysis.atlas import atlas_path, describe_operators, load_atlas
+from workbench.plugins.project.atlas import atlas_path, describe_operators, load_atlas
 from workbench.records.codec import to_json
 from workbench.run.ceilings import device_of
 

@@ -24,9 +24,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from scipy.special import stdtrit
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from null import measure
 from planned import make_plan
-from scipy.special import stdtrit
 
 import workbench as wb
 from workbench.analysis.compare import compare_restarts

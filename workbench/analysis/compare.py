@@ -31,7 +31,7 @@ from workbench.analysis.statistics import (
 from workbench.errors import WorkbenchError
 from workbench.frames import COMPARISON, EMULATED, WRONG, check
 from workbench.records.runs import Agreement
-from workbench.wording import decimals_of, format_range, format_share
+from workbench.wording import decimals_of, format_range, format_ratio, format_share
 
 _T = TypeVar("_T", pd.Series, pd.DataFrame)
 _Times: TypeAlias = Sequence[float] | np.ndarray | pd.Series | pd.DataFrame
@@ -600,9 +600,9 @@ class Verdict:
             value, low, high = self.speedup, self.low, self.high
             if self.outcome == "slower":
                 value, low, high = 1 / value, 1 / high, 1 / low
-            interval = f"95 % interval {low:.2f}-{high:.2f}"
+            interval = f"95 % interval {format_ratio(low)}-{format_ratio(high)}"
             interval += ", paired restarts" if self.paired else ""
-            return f"{value:.2f}x {self.outcome}{change} ({interval}{caveats})"
+            return f"{format_ratio(value)}x {self.outcome}{change} ({interval}{caveats})"
         bounds = self._describe_change()
         if self.outcome == "unchanged":
             margin = f", within the margin of {100 * MARGIN:g} %"
@@ -618,7 +618,8 @@ class Verdict:
     def _describe_change(self) -> str:
         """The interval of the change of latency, in per cent of the baseline."""
         if math.isnan(self.low) or math.isnan(self.high):
-            return f"observed {self.speedup:.2f}x, no interval: needs two or more process restarts"
+            ratio = format_ratio(self.speedup)
+            return f"observed {ratio}x, no interval: needs two or more process restarts"
         low, high = 100 * (1 / self.high - 1), 100 * (1 / self.low - 1)
         # To the first digit of half of its width.
         digits = min(3, max(0, math.ceil(-math.log10(max((high - low) / 2, 1e-3)))))

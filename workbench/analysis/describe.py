@@ -14,6 +14,7 @@ from workbench.wording import (
     format_figure,
     format_ms,
     format_range,
+    format_ratio,
     format_share,
     format_size,
     format_time,
@@ -86,7 +87,8 @@ def describe_resources(resources: pd.DataFrame) -> str:
     """What a comparison showed of starts and memory, in one line: ``frames.RESOURCE_CHANGES``."""
     texts = [
         f"{row.resource} {format_figure(row.baseline)} -> {format_figure(row.candidate)} "
-        f"{row.unit} ({row.ratio:.2f}x, 95 % interval {row.low:.2f}-{row.high:.2f})"
+        f"{row.unit} ({format_ratio(row.ratio)}x, "
+        f"95 % interval {format_ratio(row.low)}-{format_ratio(row.high)})"
         for row in resources[resources["outcome"].isin(["less", "more"])].itertuples()
     ]
     return ", ".join(texts) or "no difference of starts or memory was shown"

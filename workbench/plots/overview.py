@@ -109,9 +109,9 @@ def list_findings(findings: pd.DataFrame, top: int) -> Table:
 def abridge_finding(row: Mapping[str, Any]) -> tuple[str, str]:
     """The title of a finding, and its gain without an interval."""
     title = begin_sentence(" ".join(str(row["title"]).split()))
-    gain = describe_gain(dict(row)).partition(", between")[0].partition(";")[0]
-    guess, gain = gain.startswith("estimate: "), gain.removeprefix("estimate: ")
-    return title, gain + ", estimated" * guess
+    text = describe_gain(dict(row))
+    gain = text.removeprefix("estimate: ").partition(", between")[0].partition(";")[0]
+    return title, gain + ", estimated" * ("estimate" in text)
 
 
 def _bind(figures: str) -> str:

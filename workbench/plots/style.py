@@ -27,7 +27,7 @@ from workbench.errors import UsageError
 from workbench.frames import EMULATED, is_emulated
 from workbench.plots.tables import COLORS, pick_ink, to_markdown
 from workbench.records.runs import Export
-from workbench.wording import MISSING, format_figure
+from workbench.wording import MISSING, format_figure, format_ratio
 
 UNSPLIT_COLOR = "#D4D4D4"  #: For what belongs to no single category.
 #: For experiments and samples of them; from Paul Tol's muted palette, apart from the categories'.
@@ -232,8 +232,9 @@ def write_ratio(ratio: float, low: float = math.nan, high: float = math.nan) -> 
     """A speed-up, and its interval if that is known: ``1.36x (1.30 to 1.41)``."""
     if math.isinf(ratio):
         return "\N{INFINITY}"
-    text = f"{ratio:.2f}x" if math.isfinite(ratio) else MISSING
-    return f"{text} ({low:.2f} to {high:.2f})" if math.isfinite(high - low) else text
+    text = f"{format_ratio(ratio)}x" if math.isfinite(ratio) else MISSING
+    ends = f" ({format_ratio(low)} to {format_ratio(high)})"
+    return f"{text}{ends}" if math.isfinite(high - low) else text
 
 
 def fit(texts: Iterable[str], inches: float, size: int = 8) -> str:

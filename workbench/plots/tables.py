@@ -15,6 +15,7 @@ from workbench.wording import (
     format_figure,
     format_number,
     format_range,
+    format_ratio,
     format_share,
     shorten_source,
 )
@@ -208,7 +209,7 @@ def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
     parts = largest.drop("E2E", errors="ignore").nlargest(top).index
     chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
     significant = aligned["outcome"].isin(["faster", "slower"])
-    ratios = aligned["speedup"].map(" ({:.2f}x)".format).where(significant, "")
+    ratios = aligned["speedup"].map(format_ratio).radd(" (").add("x)").where(significant, "")
     times = aligned["time_ms"]
     cells = aligned.assign(text=format_range(times.max(), *times)[1:] + ratios)
     wide, caption = put_side_by_side(cells, chosen)
@@ -251,7 +252,7 @@ def _write_column(name: str, column: pd.Series, unit: str) -> tuple[str, list[st
         if unit == "%":
             return format_share(value).removesuffix(" %")
         if unit == "x":
-            return f"{value:.2f}x"
+            return f"{format_ratio(value)}x"
         if name == "q":
             return format_number(value, 3) if value >= _LEAST_P else f"< {_LEAST_P:g}"
         return format_number(value, 0) if whole else format_figure(value)

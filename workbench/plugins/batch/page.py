@@ -26,6 +26,7 @@ from workbench.report.html import render_page
 from workbench.report.report import is_reported
 from workbench.store import EXPLORER_HTML, inside, load_record
 from workbench.trace.writers import to_csv
+from workbench.wording import format_ratio
 
 PORTFOLIO, TABLE, INDEX = "portfolio.json", "portfolio.csv", "index.html"
 #: By what the page can be filtered, and the fields of a cell that have it.
@@ -181,7 +182,8 @@ def _summarize_speedups(rows: Sequence[dict[str, Any]]) -> str:
     gains = [row["speedup"] for row in counted if row["outcome"] == "faster"]
     text = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     if gains:
-        text += f"; faster by {min(gains):.2f}x to {max(gains):.2f}x, median {median(gains):.2f}x"
+        text += f"; faster by {format_ratio(min(gains))}x to {format_ratio(max(gains))}x, "
+        text += f"median {format_ratio(median(gains))}x"
     text = text or "none that counts"
     if left := len(rows) - len(counted):
         text += f"; {left} not counted, of measurement quality {NO_WIN}"

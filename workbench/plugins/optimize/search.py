@@ -37,7 +37,7 @@ from workbench.records.runs import Export, contrast_models
 from workbench.run.locks import lock_folder, share_machine
 from workbench.run.targets import open_target
 from workbench.store import atomic_write, default_root, save_recipe
-from workbench.wording import format_ms, format_size
+from workbench.wording import format_ms, format_ratio, format_size
 from workbench.workflow import list_subjects, measure
 
 if TYPE_CHECKING:  # these import PyTorch
@@ -603,8 +603,9 @@ def describe_variant(variant: Variant) -> str:
         share = f"{100 * variant.extension_share:.0f} %"
         parts.append(f"{share} of the arithmetic in kernels of the extension (emulated: no times)")
     elif variant.speedup and variant.speedup_low and variant.speedup_high:
-        ends = f"[{variant.speedup_low:.2f}, {variant.speedup_high:.2f}]"
-        parts.append(f"{variant.speedup:.2f}x {ends} the speed of the baseline")
+        low, high = format_ratio(variant.speedup_low), format_ratio(variant.speedup_high)
+        speedup = format_ratio(variant.speedup)
+        parts.append(f"{speedup}x [{low}, {high}] the speed of the baseline")
     parts += [] if variant.score is None else [f"score {variant.score:g}"]
     parts.append("no error" if variant.sqnr_db is None else f"SQNR {variant.sqnr_db:.1f} dB")
     parts.append(format_size(variant.size_bytes or 0))

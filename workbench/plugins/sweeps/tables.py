@@ -20,7 +20,7 @@ from workbench.frames import check
 from workbench.plugins.sweeps.frames import LADDER, SCALING, SIZE_FITS
 from workbench.records.pairing import find_control
 from workbench.records.runs import LADDER_TOGGLE, Phase, Plan
-from workbench.wording import plural
+from workbench.wording import format_ratio, plural
 
 
 def experiments_by_phase(plan: Plan) -> list[list[str]]:
@@ -189,7 +189,7 @@ def price_threads(latencies: pd.DataFrame, plan: Plan, experiments: Sequence[str
         texts = [f"{plural(best, 'thread')} fastest here ({rules[best]})"]
         for count in times.keys() - {best}:
             ratio, low, high, outcome = _compare_setups(restarts, (name, count), (name, best))
-            cost = f"{ratio:.2f}x [{low:.2f}, {high:.2f}] as long"
+            cost = f"{format_ratio(ratio)}x [{format_ratio(low)}, {format_ratio(high)}] as long"
             cost += "" if outcome == "faster" else f" ({outcome})"
             texts.append(f"{plural(count, 'thread')} ({rules[count]}) {cost}")
         sentences.append(f"{name}, wall time: {'; '.join(texts)}")
@@ -273,6 +273,7 @@ def describe_sizes(run: Run) -> tuple[str, ...]:
         found.append(f"{side}, {plural(threads, 'thread')}: most time in {', then '.join(texts)}")
     for label, part in speedups.sort_values("size").groupby("label", sort=False):
         faster = part[part["outcome"] == "faster"]
-        texts = [f"{row.speedup:.2f}x at {name}={row.size}" for row in faster.itertuples()]
+        rows = faster.itertuples()
+        texts = [f"{format_ratio(row.speedup)}x at {name}={row.size}" for row in rows]
         found.append(f"{label}: {', '.join(texts) if texts else 'not faster at any size'}")
     return tuple(found)

@@ -24,10 +24,13 @@ export const share = part => known(part) ? `${(100 * part).toFixed(Math.abs(part
 /** `1 operator`, `2 operators`. */
 export const operatorsOf = count => `${count} operator${count === 1 ? "" : "s"}`;
 
+/** Two decimals, and no more than three figures from 10 on. */
+const times = value => value < 10 ? value.toFixed(2) : figure(value);
+
 /** A speed-up: `1.36x`; with its interval, `1.36x [1.30, 1.41]`. */
 export function ratio(value, low, high) {
   if (!known(value)) return MISSING;
-  return `${value.toFixed(2)}x${known(low) && known(high) ? ` [${low.toFixed(2)}, ${high.toFixed(2)}]` : ""}`;
+  return `${times(value)}x${known(low) && known(high) ? ` [${times(low)}, ${times(high)}]` : ""}`;
 }
 
 /** `1.36x faster` and `[1.30, 1.41]`, or what else a comparison showed. */
@@ -35,7 +38,7 @@ export function verdictTexts(outcome, { speedup, low, high }) {
   if (outcome !== "faster" && outcome !== "slower") return [outcome, ratio(speedup, low, high)];
   const turn = value => outcome === "slower" ? 1 / value : value;
   const [l, h] = [turn(low), turn(high)].sort((x, y) => x - y);
-  return [`${turn(speedup).toFixed(2)}x ${outcome}`, `[${l.toFixed(2)}, ${h.toFixed(2)}] 95 % interval`];
+  return [`${times(turn(speedup))}x ${outcome}`, `[${times(l)}, ${times(h)}] 95 % interval`];
 }
 
 export { known };

@@ -94,7 +94,7 @@ export class Head {
       const headline = b.latency.latency;
       lines.push(h("p", { class: "guess" }, `what if: ${this.view.time(headline)} → `, h("b", null, this.view.time(headline / guess.speedup)),
         `, ${ratio(guess.speedup, guess.low, guess.high)}${latency ? "; against A: " : ""}`,
-        latency ? h("b", null, `${(latency.speedup * guess.speedup).toFixed(2)}x`) : null));
+        latency ? h("b", null, `${ratio(latency.speedup * guess.speedup)}`) : null));
     }
     this.verdict.replaceChildren(...lines);
     const notes = [...(pair.caveats ?? (model.head.emulated ? ["emulated: which code runs, not how fast"] : []))];
