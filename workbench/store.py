@@ -216,10 +216,14 @@ def stem_of(model: str, dtype: str, backend: str) -> str:
     return f"{model}_{backend}_{dtype}"
 
 
+#: What follows a model in its program's stem: a hash, rewrites, the backend, the dtype.
+_PARTS = r"(?:-[0-9a-f]{8})?((?:-(?:channels_last|[^_-]+))*)_[a-z]+_(\w+)"
+
+
 def name_programs(programs: Sequence[tuple[str, str]]) -> list[str]:
     """Short names of programs, made of the models and stems; a dtype only if there are several.
 
-    A file that was renamed is called as it is.
+    Rewrites are named. A file that was renamed is called as it is.
 
     Examples
     --------
@@ -228,16 +232,18 @@ def name_programs(programs: Sequence[tuple[str, str]]) -> list[str]:
     ['Net', 'Edited']
     >>> name_programs([("Net", "Net_xnnpack_fp32"), ("Net", "Net_xnnpack_int8")])
     ['Net fp32', 'Net int8']
+    >>> name_programs([("Net", "Net_xnnpack_fp32"), ("Net", "Net-constants_xnnpack_fp32")])
+    ['Net', 'Net-constants']
     """
-    dtypes = []
+    names, dtypes = [], []
     for model, stem in programs:
-        made = rf"{re.escape(safe_name(model))}(-[0-9a-f]{{8}})?_[a-z]+_(\w+)"
-        found = re.fullmatch(made, stem)
-        dtypes.append(found[2] if found else "")
+        parts = re.fullmatch(re.escape(safe_name(model)) + _PARTS, stem)
+        names.append(model + parts[1] if parts else stem)
+        dtypes.append(parts[2] if parts else "")
     several = len(set(filter(None, dtypes))) > 1
     return [
-        (f"{model} {dtype}" if several else model) if dtype else stem
-        for (model, stem), dtype in zip(programs, dtypes, strict=True)
+        f"{name} {dtype}" if dtype and several else name
+        for name, dtype in zip(names, dtypes, strict=True)
     ]
 
 
