@@ -280,7 +280,8 @@ def _name_newer_runs(context: click.Context) -> list[str]:
     given = (context.params.get(name) or () for name in ("run_dir", "runs", "names"))
     words = [w for value in given for w in (value if isinstance(value, tuple) else [value])]
     runs = [Path(str(word).partition(":")[0]) for word in words]
-    return [f"note: a newer run has the name {path}" for run in runs if (path := newer_run(run))]
+    newer = filter(None, map(newer_run, runs))
+    return [f"note: a newer run has the name {path}" for path in newer if path not in runs]
 
 
 command = functools.partial(click.command, cls=Command)

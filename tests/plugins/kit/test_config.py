@@ -231,6 +231,7 @@ def test_the_same_config_continues_and_never_overwrites(copies, cli):
     second = wb.run_config("x.json").path
     assert second.name == "mac-2"
     assert f"a newer run has the name {second}" in cli("findings", first.path)[2]
+    assert "a newer run" not in cli("report", first.path, second)[2]
     assert "newer" not in cli("findings", second)[2]
     manifest = first.path / "manifest.json"
     content = json.loads(manifest.read_text())
