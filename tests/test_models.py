@@ -239,7 +239,9 @@ USAGE, ERROR = "UsageError: ", "WorkbenchError: "
     ("text", "spec", "words"),
     [
         (NET, "gone.py:Net", USAGE + "gone.py: no such file"),
-        (NET, "mine.py", USAGE + "mine.py: no model named.*path/to/file.py:NAME"),
+        (NET, "gone.py", USAGE + "gone.py: no such file"),
+        (NET, "mine.py", USAGE + "mine.py: no model named.*mine.py:Net"),
+        ("import torch\n", "mine.py", USAGE + "mine.py: no model named.*path/to/file.py:NAME"),
         (NET, "mine.py:", USAGE + ".*no model named"),
         (NET, "mine.txt:Net", USAGE + "mine.txt: not a Python file"),
         (NET, "mine.py:Nett", USAGE + "mine.py: unknown.*did you mean 'Net'?"),

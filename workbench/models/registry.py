@@ -150,6 +150,7 @@ def _builtin_file(name: str) -> Path:
 
 
 FILE_FORM = "path/to/file.py:NAME"
+_MOST_NAMED = 4  #: Classes of a file that an error names.
 #: The libraries whose models have names such as ``timm:NAME``.
 LIBRARIES = ("executorch", "timm", "torchvision")
 
@@ -198,7 +199,11 @@ def parse_name(spec: str) -> ModelName:
             return ModelName(spec, spec, library="executorch" if upstream else "")
         path, name = _find_only_model(Path(spec))
     if not path or not name:
-        raise UsageError("no model named in the file", where=spec, hint=FILE_FORM)
+        if path and not Path(path).exists():
+            raise UsageError("no such file", where=path)
+        modules = _list_classes(Path(path), "forward") if path else []
+        named = " or ".join(":".join(module) for module in modules[:_MOST_NAMED])
+        raise UsageError("no model named in the file", where=spec, hint=named or FILE_FORM)
     file = Path(path).resolve()
     if (file / "__init__.py").is_file():
         file /= "__init__.py"
@@ -233,20 +238,24 @@ def is_prefix(word: str) -> bool:
 def _find_only_model(path: Path) -> tuple[str, str]:
     """The file and name of the one `EagerModelBase` that a file or a folder's files define.
 
-    The name is empty if there are several, or none. The files are not executed.
+    The name is empty if there are several, or none.
     """
+    models = _list_classes(path, "get_eager_model", "get_example_inputs")
+    return models[0] if len(models) == 1 else (str(path), "")
+
+
+def _list_classes(path: Path, *methods: str) -> list[tuple[str, str]]:
+    """Files and names of a file's or a folder's classes with these methods; nothing is executed."""
     files = sorted(path.glob("*.py")) if path.is_dir() else [path]
-    models = []
+    classes = []
     for file in files:
         with contextlib.suppress(OSError, SyntaxError, ValueError):
-            models += [
-                (str(file), node.name)
-                for node in ast.parse(file.read_bytes()).body
-                if isinstance(node, ast.ClassDef)
-                and {"get_eager_model", "get_example_inputs"}
-                <= {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
-            ]
-    return models[0] if len(models) == 1 else (str(path), "")
+            nodes = ast.parse(file.read_bytes()).body
+            for node in (node for node in nodes if isinstance(node, ast.ClassDef)):
+                parts = (part.name for part in node.body if isinstance(part, ast.FunctionDef))
+                if {*methods} <= {*parts}:
+                    classes.append((str(file), node.name))
+    return classes
 
 
 def restore_name(label: str) -> str:
