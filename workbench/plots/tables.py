@@ -209,7 +209,8 @@ def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
     parts = largest.drop("E2E", errors="ignore").nlargest(top).index
     chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
     significant = aligned["outcome"].isin(["faster", "slower"])
-    ratios = aligned["speedup"].map(format_ratio).radd(" (").add("x)").where(significant, "")
+    ratios = aligned["speedup"].map(lambda ratio: f" ({format_ratio(ratio)}x)")
+    ratios = ratios.where(significant, "")
     times = aligned["time_ms"]
     cells = aligned.assign(text=format_range(times.max(), *times)[1:] + ratios)
     wide, caption = put_side_by_side(cells, chosen)
