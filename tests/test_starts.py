@@ -107,13 +107,6 @@ def test_without_starts_nothing_is_claimed(conv_pte, tmp_path):
 # --- packed weights in a file ---------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def weights_run(conv_pte, tmp_path_factory):
-    """A program whose weights are packed at every start, or cached."""
-    options = replace(BRIEF, weights=("packed", "cached"))
-    return wb.measure(conv_pte, options=options, root=tmp_path_factory.mktemp("out"))
-
-
 @pytest.mark.ci
 def test_cached_weights_are_mapped_and_compute_the_same(weights_run):
     names = [e.name for e in weights_run.record.plan.experiments]

@@ -62,13 +62,6 @@ def test_memory_of_libraries_of_operators_is_accounted_for(tmp_path):
     assert abs(memory.at["not accounted for", "share"]) < 0.02
 
 
-@pytest.fixture(scope="module")
-def weights_run(conv_pte, tmp_path_factory):
-    """A program whose weights are packed at every start, or cached."""
-    options = replace(BRIEF, weights=("packed", "cached"))
-    return wb.measure(conv_pte, options=options, root=tmp_path_factory.mktemp("out"))
-
-
 @pytest.mark.ci
 def test_memory_that_cached_weights_save_has_rows(weights_run):
     packed, cached = (
