@@ -22,8 +22,9 @@ LINKS = ("data", "notebooks")
 #: Functions of other packages that make a type of records, and that of the package for frames.
 MAKERS = {"NamedTuple", "TypedDict", "namedtuple", "make_dataclass"}
 FRAME = "make_frame"
-#: What tests and plug-ins may import besides the package itself.
+#: What tests and plug-ins may import: the package itself and its seam; tests also the command line.
 PUBLIC = ("workbench", "workbench.plugin")
+COMMAND_LINE = {"workbench.cli", "workbench.cli.main", "workbench.cli.workbench"}
 
 
 def main(arguments: list[str]) -> int:
@@ -185,7 +186,7 @@ def called(node: ast.AST) -> str:
 def reaches_internals(path: Path) -> bool:
     """Whether a test file, or a helper that it imports, imports more than public names."""
     names = set(imported_modules(parse(path)))
-    ours = {name for name in names if name.partition(".")[0] == "workbench"}
+    ours = {name for name in names if name.partition(".")[0] == "workbench"} - COMMAND_LINE
     modules = {".".join(name.split(".")[:2]) for name in ours}
     if any(is_module(module) and module not in PUBLIC for module in modules):
         return True

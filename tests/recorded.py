@@ -20,6 +20,11 @@ def recorded(name="mobilenet_v3_small"):
     return open_once(wb.sample_run(name))
 
 
+def plain(text):
+    """Shown text with hyphens in place of arrows and en dashes, as sentences are written."""
+    return text.replace("\N{RIGHTWARDS ARROW}", "->").replace("\N{EN DASH}", "-")
+
+
 def report_text(run):
     """What the notebook of a report shows of a run, as text; run in this process, as that is fast.
 

@@ -16,7 +16,6 @@ import pytest
 from command_line import COMMANDS, list_playbooks
 
 import workbench as wb
-from workbench.models.registry import is_prefix
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "data" / "docs").rglob("*.md"))
@@ -141,7 +140,7 @@ ELSEWHERE = {
     "--dask": "takes minutes; see test_batch_real.py",
     "m4-like": "needs a run of one thread on a CPU that it covers; see test_project.py",
 }
-if not is_prefix("llm"):
+if importlib.util.find_spec("workbench.plugins.llm") is None:
     ELSEWHERE["llama.pte"] = "needs the plug-in of language models"
 #: Options that shorten a command; the last one counts.
 SHORTER = {"workbench optimize": " --budget 2m"}

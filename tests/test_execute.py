@@ -151,6 +151,25 @@ def interrupt_after(monkeypatch, calls, error):
     monkeypatch.setattr(RunnerSession, "run", run)
 
 
+def test_a_traced_batch_that_is_shorter_than_others_is_warmed_up(
+    plan, runner, tmp_path, monkeypatch
+):
+    """Its inferences would be the coldest ones of an untraced batch."""
+    bursts = []
+    real = RunnerSession.run
+
+    def run(self, count, traced=True):
+        bursts.append((id(self), count, traced))
+        return real(self, count, traced=traced)
+
+    monkeypatch.setattr(RunnerSession, "run", run)
+    monkeypatch.setattr(timing, "MAX_TRACED_BATCH", 2)
+    run_plan(replace(plan, batch_ms=2.0), runner, tmp_path / "out")
+    before = [earlier for earlier, burst in pairwise(bursts) if burst[1:] == (2, True)]
+    assert len(before) >= 2 * len(plan.experiments)
+    assert all(burst[1:] == (timing.WARM_UP, False) for burst in before)
+
+
 def test_an_interrupted_run_continues(plan, runner, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         interrupt_after(patch, 120, KeyboardInterrupt())

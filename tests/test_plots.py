@@ -9,10 +9,9 @@ import pytest
 from changed_runs import changed
 from drawn import assert_tidy, texts_of, words_of
 from matplotlib.colors import to_hex
-from recorded import recorded
+from recorded import plain, recorded
 
 import workbench as wb
-from workbench.plots.tables import typeset
 
 CATEGORIES = {"Convolution": "#00639E", "GEMM": "#4AA6DC", "Data Movement": "#F2B134",
               "Elementwise": "#009465", "Other": "#E6D3E6"}  # fmt: skip
@@ -301,7 +300,7 @@ def test_times_have_three_figures(ms, text):
 
 def test_nouns_show_their_answer_in_a_notebook(ab):
     for noun, words in ((ab, ab.text), (ab.candidate, "ms (95 % interval")):
-        assert typeset(words) in html.unescape(noun._repr_html_())
+        assert words in plain(html.unescape(noun._repr_html_()))
     for noun in (ab, ab.run, ab.run.findings):
         assert noun._repr_html_() == wb.show(noun).html, "one look"
 

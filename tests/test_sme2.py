@@ -10,7 +10,6 @@ from recorded import recorded
 from torch import nn, randn
 
 import workbench as wb
-from workbench.analysis.sme2 import predict_program
 
 
 @pytest.fixture(scope="module")
@@ -101,15 +100,18 @@ class Depthwise(nn.Module):
 
 
 @pytest.mark.ci
-def test_depthwise_convolutions_of_more_than_25_taps_run_as_products(tmp_path):
+def test_depthwise_convolutions_of_more_than_25_taps_run_as_products(cli, tmp_path):
     """As executed under QEMU, with SME2 and without."""
     model = make_model("net", Depthwise().eval(), (randn(1, 8, 24, 24),))
     program = wb.export_model(model, options=wb.ExportOptions("int8"), root=tmp_path)
-    (table,) = predict_program(program).values()
-    rows = table[table["m"].notna()].set_index("module")
-    kernels = rows.loc[["five", "wide", "twice"], ["kernel_off", "kernel_on"]].to_numpy().tolist()
+    (rows,) = json.loads(cli("sme2", program.path, "--json")[1])["kernels"].values()
+    products = {row["module"]: row for row in rows if row["m"] is not None}
+    kernels = [
+        [products[module][state] for state in ("kernel_off", "kernel_on")]
+        for module in ("five", "wide", "twice")
+    ]
     assert kernels == [["neon"] * 2, ["i8mm"] * 2, ["i8mm"] * 2]
-    assert "49 filter taps: 2-column products" in rows.at["twice", "reason"]
+    assert "49 filter taps: 2-column products" in products["twice"]["reason"]
 
 
 def test_a_version_that_was_not_checked_is_named(sample):
@@ -119,7 +121,7 @@ def test_a_version_that_was_not_checked_is_named(sample):
     assert "Not checked: executorch 9.9.0 is not among the tested versions" in text
 
 
-def test_a_program_without_products_or_layers_has_empty_texts(tmp_path):
+def test_a_program_without_products_or_layers_has_empty_texts(cli, tmp_path):
     class Unnamed(nn.Module):
         def forward(self, x):
             return x + 1
@@ -127,9 +129,10 @@ def test_a_program_without_products_or_layers_has_empty_texts(tmp_path):
     with warnings.catch_warnings(action="ignore"):
         program = wb.export_model(make_model("net", Unnamed(), (randn(4, 4),)), root=tmp_path)
     with warnings.catch_warnings(action="error"):
-        (table,) = predict_program(program).values()
-    texts = table[["module", "reason", "remedy"]].to_numpy().tolist()
-    assert texts and all(row == ["", "", ""] for row in texts)
+        code, out, _ = cli("sme2", program.path, "--json")
+    ((_, rows),) = json.loads(out)["kernels"].items()
+    assert code == 0 and rows
+    assert not any(row["module"] or row["reason"] or row["remedy"] for row in rows)
 
 
 def test_a_program_of_unknown_operators_is_refused_in_one_line(cli, tmp_path):

@@ -61,9 +61,9 @@ def sample_file(name: str) -> Path:
     return files[name]
 
 
-def _unknown(name: str, known: Collection[str]) -> WorkbenchError:
+def _unknown(name: str, samples: Collection[str]) -> WorkbenchError:
     """The error for a sample that is not there."""
     if (DATA.parent / "tests").is_dir():
-        return unknown_name("sample", name, known)
-    hint = f"clone the repository, which has all samples; here are {', '.join(sorted(known))}"
+        return unknown_name("sample", name, samples)
+    hint = f"clone the repository, which has all samples; here are {', '.join(sorted(samples))}"
     return UsageError("is no sample of the package", where=name, hint=hint)

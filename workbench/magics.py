@@ -173,8 +173,8 @@ def complete(shell: InteractiveShell, before: str) -> MatcherResult:
     if not magic:
         return {"completions": []}
     *words, symbol = before[magic.end() :].split(" ")
-    found = list(map(SimpleCompletion, _list_completions(shell, words, symbol)))
-    return {"completions": found, "suppress": True, "matched_fragment": symbol}
+    completions = list(map(SimpleCompletion, _list_completions(shell, words, symbol)))
+    return {"completions": completions, "suppress": True, "matched_fragment": symbol}
 
 
 def _list_completions(shell: InteractiveShell, words: Sequence[str], symbol: str) -> list[str]:

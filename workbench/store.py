@@ -201,8 +201,8 @@ def sha256_of(path: Path) -> str:
         with open_file(path) as file:
             status = os.fstat(file.fileno())
             state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-            if known := _hashes.get(state):
-                return known
+            if digest := _hashes.get(state):
+                return digest
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
                 _hashes[state] = sha256
@@ -299,13 +299,13 @@ def read_layers(path: Path) -> Layers:
     """Read a sidecar; StoreError if it refers to an operator or tensor that it lacks."""
     layers = load_record(Layers, path)
     for method in layers.methods:
-        known = {None, *range(len(method.origins))}
+        numbers = {None, *range(len(method.origins))}
         for call in method.instructions:
             nodes = call.xnodes
             origins = chain(*call.events.values(), *(n.origins + n.absorbed for n in nodes))
             if not (
                 all(node.inputs and node.outputs for node in nodes)
-                and {call.origin, *origins} <= known
+                and {call.origin, *origins} <= numbers
                 and {n.borrows for n in nodes} <= {None, *range(len(nodes))}
                 and {*chain(*(n.inputs + n.outputs for n in nodes))} <= {v.id for v in call.xvalues}
                 and {*call.inputs, *call.outputs} <= method.values.keys()
@@ -373,9 +373,9 @@ def load_run(run_dir: Path) -> RunRecord:
     """Read ``manifest.json``."""
     path = run_dir / MANIFEST
     if not is_ours(run_dir):
-        found = ", ".join(str(p) for p in find_runs(run_dir)) or "none below it"
+        runs = ", ".join(str(p) for p in find_runs(run_dir)) or "none below it"
         what = f"recorded by another tool, or no run: no {MANIFEST} of the workbench"
-        raise UsageError(what, where=run_dir, hint=f"runs: {found}")
+        raise UsageError(what, where=run_dir, hint=f"runs: {runs}")
     run = load_record(RunRecord, path)
     _check_names(run, path)
     return run
@@ -413,8 +413,8 @@ def find_runs(*roots: Path) -> list[Path]:
     for path in chain.from_iterable(root.glob(p) for root in roots for p in patterns):
         with contextlib.suppress(OSError), open_file(path) as file:  # it may be deleted meanwhile
             modified = os.fstat(file.fileno()).st_mtime
-            known = _STARTED.search(file.read(2**20))
-            started = known[1].decode(errors="replace") if known else ""
+            match = _STARTED.search(file.read(2**20))
+            started = match[1].decode(errors="replace") if match else ""
             started = started or datetime.fromtimestamp(modified, UTC).isoformat()
             runs.append((started, modified, path.parent))
     return [run_dir for *_, run_dir in sorted(runs)]
@@ -433,8 +433,8 @@ def find_nearby() -> list[Path]:
 def newer_run(run_dir: Path) -> Path | None:
     """The latest of the runs that `new_run_dir` made beside one, as its name was taken."""
     named = re.compile(re.escape(run_dir.name) + r"-([1-9]\d{0,3})")
-    found = (named.fullmatch(path.parent.name) for path in run_dir.parent.glob(f"*/{MANIFEST}"))
-    numbers = [int(match[1]) for match in found if match]
+    matches = (named.fullmatch(path.parent.name) for path in run_dir.parent.glob(f"*/{MANIFEST}"))
+    numbers = [int(match[1]) for match in matches if match]
     return run_dir.with_name(f"{run_dir.name}-{max(numbers)}") if numbers else None
 
 

@@ -317,10 +317,10 @@ def _find(path: str) -> Any:
     """A module, or a name of one after a colon; None where there is none."""
     module, _, name = path.partition(":")
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except ImportError:
         return None
-    return getattr(found, name, None) if name else found
+    return getattr(imported, name, None) if name else imported
 
 
 # Probes: does each function above have its effect?

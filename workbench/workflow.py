@@ -398,6 +398,6 @@ def measure_programs(
     run = open_run(run_dir)
     with optional("the machine's peaks", progress):
         for isa, threads in list_roofs(run.record) if options.roof and not options.power else ():
-            if known := find_peaks(run.record, isa, threads):
-                save_peaks(known, run.path)
+            if ceilings := find_peaks(run.record, isa, threads):
+                save_peaks(ceilings, run.path)
     return run

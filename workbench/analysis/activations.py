@@ -77,13 +77,13 @@ def list_tensors(flow: Dataflow) -> pd.DataFrame:
 
 def track_live(tensors: pd.DataFrame) -> dict[str, np.ndarray]:
     """The bytes of ``frames.TENSORS`` that are live at every step, by memory."""
-    found = {}
+    sizes = {}
     for place, part in tensors.groupby("memory"):
         change = np.zeros(int(tensors["last"].max()) + 2, dtype=np.int64)
         np.add.at(change, part["first"], part["size_bytes"])
         np.add.at(change, part["last"] + 1, -part["size_bytes"])
-        found[str(place)] = change.cumsum()[:-1]
-    return found
+        sizes[str(place)] = change.cumsum()[:-1]
+    return sizes
 
 
 def activation_bytes(flow: Dataflow, dropped: FlowStep | None = None) -> int:

@@ -148,13 +148,13 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
     times = rows["key"].map(ledger["key"].astype(object).value_counts())
     group = times.groupby([rows["method"], rows["instruction"]])
     rows["steady"] = group.transform("min") == group.transform("max")
-    known: dict[str, _Columns] = {}
+    places: dict[str, _Columns] = {}
     # A program has one chain; the sidecar does not cover others.
     for _, part in rows[chain == 0].groupby("method"):
         method = find_method(part, layers)
         if method is not None:
-            known.update(_attribute_method(part, method))
-    table = pd.DataFrame([{**_UNKNOWN, **known.get(key, {}), "key": key} for key in rows["key"]])
+            places.update(_attribute_method(part, method))
+    table = pd.DataFrame([{**_UNKNOWN, **places.get(key, {}), "key": key} for key in rows["key"]])
     return check(table[ATTRIBUTION.names], ATTRIBUTION)
 
 

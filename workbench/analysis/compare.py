@@ -329,9 +329,9 @@ def adjust_for_many(p: np.ndarray) -> np.ndarray:
     (1995); it also holds for operators that slow down together (Benjamini, Yekutieli, Ann. Stat.
     29).
     """
-    known = np.flatnonzero(np.isfinite(p))
+    tested = np.flatnonzero(np.isfinite(p))
     q = np.full(p.shape, np.nan)
-    order = known[np.argsort(p[known])]
+    order = tested[np.argsort(p[tested])]
     scaled = p[order] * (len(order) / np.arange(1, len(order) + 1))
     q[order] = np.minimum.accumulate(scaled[::-1])[::-1].clip(0, 1)
     return q

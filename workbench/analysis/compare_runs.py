@@ -151,9 +151,9 @@ def compare(
         for side in (baseline, candidate)
     )
     check_comparable([baseline, candidate], across)
-    for known in baseline.run.comparisons:
-        if (known.baseline, known.candidate) == (baseline, candidate) and not subject:
-            return known
+    for comparison in baseline.run.comparisons:
+        if (comparison.baseline, comparison.candidate) == (baseline, candidate) and not subject:
+            return comparison
     subject = subject or " against ".join(name_sides(candidate, baseline))
     return Comparison(baseline, candidate, subject=subject)
 
@@ -181,8 +181,8 @@ def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict
         folder, experiment, threads = split_name(name)
         run = opened(folder, categories=categories)
         if threads and not threads.isdecimal():
-            known = map(str, run.record.plan.threads)
-            raise unknown_name("thread count", threads, known, where=folder)
+            thread_counts = map(str, run.record.plan.threads)
+            raise unknown_name("thread count", threads, thread_counts, where=folder)
         counts = (int(threads),) if threads else ()
         measurements[name] = run[experiment or run.subject.name, *counts]
     return measurements
@@ -225,8 +225,8 @@ def _check_identity(
         if axis not in AXES:
             raise unknown_name("axis", axis, AXES, where="--across")
     for axis in AXES:
-        known = before.get(axis) and after.get(axis)
-        if known and before[axis] != after[axis] and axis not in across:
+        both = before.get(axis) and after.get(axis)
+        if both and before[axis] != after[axis] and axis not in across:
             raise UsageError(
                 f"the two differ in {axis}: {before[axis]} against {after[axis]}",
                 hint=f"compare anyway: --across {axis}",

@@ -166,24 +166,24 @@ class Comparison(Noun):
     def agreements(self) -> list[Agreement]:
         """How far the outputs of both sides are apart."""
         sides = (self.baseline.name, self.candidate.name, self.candidate.threads)
-        known = self.run.record.agreements if self.within_run else ()
-        return [a for a in known if (a.baseline, a.candidate, a.threads) == sides]
+        agreements = self.run.record.agreements if self.within_run else ()
+        return [a for a in agreements if (a.baseline, a.candidate, a.threads) == sides]
 
     @cached_property
     def _controls(self) -> dict[str, Measurement]:
         """A control of the baseline's program and what it repeats, which show the noise."""
         names = map(str, find_control(self.run.record.plan, self.baseline.name))
         traced = {m.name: m for m in self.run.traced if m.threads == self.candidate.threads}
-        found = [traced[name] for name in names if name in traced]
-        if self.apart or len(found) < 2 or found[0].program.name != self.baseline.program.name:
+        equals = [traced[name] for name in names if name in traced]
+        if self.apart or len(equals) < 2 or equals[0].program.name != self.baseline.program.name:
             return {}
-        return dict(zip(("control_of", "control"), found, strict=True))
+        return dict(zip(("control_of", "control"), equals, strict=True))
 
     @cached_property
     def keys(self) -> dict[str, str]:
         """The baseline's keys of the candidate's operators, where these are of another program."""
-        known = self.baseline.sidecar and self.candidate.sidecar
-        return {} if self.same_program or not known else layers.match_operators(*self._traced)
+        both = self.baseline.sidecar and self.candidate.sidecar
+        return {} if self.same_program or not both else layers.match_operators(*self._traced)
 
     def rekey(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Rows of the candidate's operators, with the baseline's keys where the two are paired."""
@@ -288,12 +288,12 @@ class Comparison(Noun):
         for layer, own in ours.groupby("layer"):
             kernels = own.loc[own["kind"] == "portable", "operator"].unique()
             outside = [name.removeprefix("native_call_").partition(".")[0] for name in kernels]
-            known = int((theirs["layer"] == layer).sum())
+            others = int((theirs["layer"] == layer).sum())
             said = [other] if other and dtypes[0] != dtypes[1] else []
             said += [f"not delegated: {', '.join(outside)}"] if outside else []
             said += ["layout conversion"] if (own["role"] == "layout").any() else []
-            if 0 < known != len(own):
-                said.append(f"{len(own)} operator{'s' * (len(own) > 1)} instead of {known}")
+            if 0 < others != len(own):
+                said.append(f"{len(own)} operator{'s' * (len(own) > 1)} instead of {others}")
             texts[str(layer)] = "; ".join(said) or "other kernels"
         return texts
 

@@ -94,13 +94,13 @@ class Dataflow:
             computes_number = instruction.kind == "kernel" and not instruction.outputs
             if instruction.kind == "jump" or computes_number:
                 return frozenset()
-        known = {tensor_id for tensor_id, tensor in self.tensors.items() if tensor.constant}
-        found = set()
+        constants = {tensor_id for tensor_id, tensor in self.tensors.items() if tensor.constant}
+        steps = set()
         for step in self.steps:
-            if step.type not in _RANDOM and known.issuperset(step.reads):
-                known.update(step.writes)
-                found.add(step.id)
-        return frozenset(found)
+            if step.type not in _RANDOM and constants.issuperset(step.reads):
+                constants.update(step.writes)
+                steps.add(step.id)
+        return frozenset(steps)
 
     def before(self, step: FlowStep) -> list[FlowStep]:
         """The operators whose results a step reads."""

@@ -63,8 +63,8 @@ def describe_run(record: RunRecord, categories: str, recorder: str = "") -> pd.D
         if recorder
         else f"{record.started} to {record.finished or 'interrupted'}",
     }
-    known = [(what, value) for what, value in facts.items() if value]
-    return pd.DataFrame(known, columns=["what", "value"])
+    rows = [(what, value) for what, value in facts.items() if value]
+    return pd.DataFrame(rows, columns=["what", "value"])
 
 
 def describe_latency(statistics: pd.DataFrame) -> str:
@@ -98,8 +98,8 @@ def describe_paced(paced: pd.DataFrame) -> list[str]:
     """The wall times of a measurement at a rate and without pauses; rows of ``frames.PACED``."""
     texts = []
     for row in paced.to_dict("records"):
-        known = format_range(*(row[f"p{rank}"] for rank in PACED_RANKS))
-        times = ", ".join(f"p{r} {text}" for r, text in zip(PACED_RANKS, known, strict=True))
+        ranges = format_range(*(row[f"p{rank}"] for rank in PACED_RANKS))
+        times = ", ".join(f"p{r} {text}" for r, text in zip(PACED_RANKS, ranges, strict=True))
         missed = f"{row['missed']:.0f} of {row['inferences']} ended after the next was due"
         texts.append(f"{row['loop']}: {times}{'' if pd.isna(row['missed']) else f', {missed}'}")
     return texts

@@ -195,18 +195,18 @@ def _is_sampled(trace: Path, files: Sequence[Path]) -> bool:
 
 def _list_files(folder: Path) -> list[Path]:
     """The files below a folder, relative to it, without hidden folders and our own output."""
-    found: list[Path] = []
+    files: list[Path] = []
     for place, folders, names in os.walk(folder):
         here = Path(place).relative_to(folder)
         deep = len(here.parts) >= DEEPEST
         folders[:] = sorted(
             n for n in folders if not deep and n[0] != "." and not n.endswith(store.OUTPUT)
         )
-        found += [here / name for name in sorted(names)]
-        if len(found) > MOST_FILES:
+        files += [here / name for name in sorted(names)]
+        if len(files) > MOST_FILES:
             hint = "name the folder of one run"
             raise UsageError(f"holds over {MOST_FILES} files", where=folder, hint=hint)
-    return found
+    return files
 
 
 def _check_paths(path: Path, paths: Sequence[Path]) -> None:
@@ -242,9 +242,9 @@ def _read_kit(folder: Path) -> tuple[dict[str, str], dict[str, TraceName]]:
         if not isinstance(entries, list):
             continue
         model, sha = _text(content, "model"), _text(content.get("executorch"), "sha")
-        known = {"model": store.safe_name(PurePath(model).stem), "executorch": sha}
-        known["started"] = _text(content, "generated_at")
-        run = known | {name: text for name, text in run.items() if text}
+        facts = {"model": store.safe_name(PurePath(model).stem), "executorch": sha}
+        facts["started"] = _text(content, "generated_at")
+        run = facts | {name: text for name, text in run.items() if text}
         for entry in entries:
             experiment = _text(entry, "experiment")
             parts = [entry, *(entry.get(key) for key in ("metrics", "paths"))] if experiment else []
@@ -300,7 +300,7 @@ def name_traces(
     Subfolders, or else file names, name the experiments; ``_t4`` is a thread count and ``_p2`` a
     restart. ``stems`` are names that the program may have, ``labels`` what is known by file name.
     """
-    rests, counts, restarts, found = {}, {}, {}, ""
+    rests, counts, restarts, model = {}, {}, {}, ""
     for path in paths:
         rest, restarts[path] = _split(path.name.removesuffix(ETDUMP), _RESTART)
         rest, counts[path] = _split(rest, _THREADS)
@@ -308,23 +308,23 @@ def name_traces(
             rest, restarts[path] = _split(rest, _RESTART)
         for stem in filter(None, stems):
             if _begins_with(rest, stem):
-                found, rest = stem, rest[len(stem) + 1 :]
+                model, rest = stem, rest[len(stem) + 1 :]
         if match := _PROGRAM.fullmatch(rest):
-            found, rest = match["stem"], match["rest"]
+            model, rest = match["stem"], match["rest"]
         rests[path] = rest
     folders = {path: path.parent.parts for path in paths}
     if len(set(folders.values())) > 1:
         experiments = _name_by_folder(folders, rests)
     elif len(set(rests.values())) > 1:
-        found, experiments = (found, rests) if found else _drop_shared(rests)
+        model, experiments = (model, rests) if model else _drop_shared(rests)
     else:
         experiments = {path: rests[path] or "".join(folders[path][-1:]) for path in paths}
     names = {
-        path: (store.safe_name(experiments[path] or found or "trace"), max(counts[path], 0), 0)
+        path: (store.safe_name(experiments[path] or model or "trace"), max(counts[path], 0), 0)
         for path in paths
     }
     names |= {path: labels[path.name] for path in paths if labels and path.name in labels}
-    return found, _number(names, restarts)
+    return model, _number(names, restarts)
 
 
 def _begins_with(name: str, stem: str) -> bool:
@@ -404,16 +404,16 @@ def _read_logs(
     folder: Path, files: Sequence[Path], stems: Sequence[str], labels: Mapping[str, TraceName]
 ) -> Iterator[Session]:
     """The logs that name microkernels of XNNPACK."""
-    known = []
+    logs = []
     for path in files:
         if path.suffix == ".log" and (folder / path).stat().st_size < LARGEST_BYTES:
             with contextlib.suppress(WorkbenchError, UnicodeEncodeError):
                 str(path).encode()
                 read_xnn_log(folder / path)
-                known.append(path)
-    plain = {path: path.with_name(re.sub(r"_(xnntrace|latency)$", "", path.stem)) for path in known}
+                logs.append(path)
+    plain = {path: path.with_name(re.sub(r"_(xnntrace|latency)$", "", path.stem)) for path in logs}
     _, names = name_traces(list(dict.fromkeys(plain.values())), stems)
-    for path in known:
+    for path in logs:
         yield _session(labels.get(path.name, names[plain[path]]), "", log=str(path))
 
 
@@ -429,8 +429,8 @@ def _find_programs(folder: Path, files: Sequence[Path]) -> list[Path]:
     """The programs in and around a recording."""
     above = folder.resolve().parent
     near = [folder, above, store.artifacts_dir(above), store.artifacts_dir(above.parent)]
-    found = [folder / name for name in files] + [p for place in near for p in place.glob("*.pte")]
-    fits = (p for p in found if p.suffix == ".pte" and p.stat().st_size <= LARGEST_BYTES)
+    paths = [folder / name for name in files] + [p for place in near for p in place.glob("*.pte")]
+    fits = (p for p in paths if p.suffix == ".pte" and p.stat().st_size <= LARGEST_BYTES)
     return list(dict.fromkeys(fits))
 
 
@@ -462,6 +462,6 @@ def _explained(ledger: pd.DataFrame, layers: Layers) -> float:
     rows = ledger.drop_duplicates("key")
     if find_method(rows.astype({"kind": object, "operator": object}), layers) is None:
         return 0.0
-    known = attribute_layers(ledger, layers).set_index("key")["confidence"]
-    delegated = known[rows.loc[rows["kind"] == "delegated", "key"]]
+    confidence = attribute_layers(ledger, layers).set_index("key")["confidence"]
+    delegated = confidence[rows.loc[rows["kind"] == "delegated", "key"]]
     return float(delegated.isin(["exact", "fitted"]).mean()) if len(delegated) else 1.0

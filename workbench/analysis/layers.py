@@ -155,8 +155,8 @@ def list_layers(operators: pd.DataFrame, order: Sequence[str]) -> list[Unit]:
         .set_index("name")
     )
     columns = main[["module_class", "shapes", "flops"]].itertuples(index=False, name=None)
-    known = dict(zip(main.index, columns, strict=True))
-    return [(name, *known[name]) for name in order]
+    row_of = dict(zip(main.index, columns, strict=True))
+    return [(name, *row_of[name]) for name in order]
 
 
 def match_layers(one: Sequence[Unit], other: Sequence[Unit]) -> dict[str, str]:
@@ -194,10 +194,10 @@ def match_operators(one: Traced, other: Traced) -> dict[str, str]:
     keys, operators = [], []
     for (ledger, rows), common in zip((one, other), names.values(), strict=True):
         ordered = rows.set_index("key").loc[ledger["key"].drop_duplicates()]
-        known = ordered.reindex(columns=["module", "shapes", "flops"]).fillna({"shapes": ""})
-        paths = [common.get(name, name) for name in map(name_layer, known["module"])]
+        costs = ordered.reindex(columns=["module", "shapes", "flops"]).fillna({"shapes": ""})
+        paths = [common.get(name, name) for name in map(name_layer, costs["module"])]
         kinds = ordered["kind"].astype(str) + " " + ordered["family"].astype(str)
-        operators.append(list(zip(paths, kinds, known["shapes"], known["flops"], strict=True)))
+        operators.append(list(zip(paths, kinds, costs["shapes"], costs["flops"], strict=True)))
         keys.append(list(ordered.index))
     if len(keys[0]) * len(keys[1]) > MOST_CELLS:
         return {}
@@ -223,7 +223,7 @@ def _name_layers(runs: Mapping[str, Traced]) -> tuple[list[str], dict[str, dict[
         partners = {other: one for one, other in match_layers(common, layers).items()}
         position = 0
         for layer, *what in layers:
-            taken = [known for known, *_ in common]
+            taken = [common_name for common_name, *_ in common]
             if layer in partners:
                 position = taken.index(partners[layer]) + 1
                 continue
@@ -243,9 +243,9 @@ def _join_fused(
         shared = operators[operators["also"].fillna("") != ""]
         for module, also in zip(shared["module"], shared["also"], strict=True):
             paths = [name_layer(module), *map(name_layer, also.split(", "))]
-            known = {group[name] for path in paths if (name := names[run].get(path, path)) in group}
-            first = min(known, default="")
-            group.update((name, first) for name, its in group.items() if its in known)
+            parts = {group[name] for path in paths if (name := names[run].get(path, path)) in group}
+            first = min(parts, default="")
+            group.update((name, first) for name, its in group.items() if its in parts)
     members: dict[str, list[str]] = {}
     for name in order:
         members.setdefault(group[name], []).append(name)

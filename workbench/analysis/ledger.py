@@ -72,14 +72,14 @@ def _parent_positions(events: pd.DataFrame) -> np.ndarray:
             hint="pass the events of one trace as read_etdump returns them",
         )
     position = np.searchsorted(event, parent).clip(max=max(len(event) - 1, 0))
-    known = event[position] == parent if len(event) else parent >= 0
-    lost = np.flatnonzero(~known & (parent >= 0))
+    present = event[position] == parent if len(event) else parent >= 0
+    lost = np.flatnonzero(~present & (parent >= 0))
     if len(lost):
         raise StoreError(
             f"event {event[lost[0]]} lies in event {parent[lost[0]]}, which is missing",
             where="events frame",
         )
-    return np.where(known, position, -1)
+    return np.where(present, position, -1)
 
 
 def _top_positions(kind: np.ndarray, parent: np.ndarray) -> np.ndarray:

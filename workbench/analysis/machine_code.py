@@ -51,11 +51,11 @@ def find_operators(events: pd.DataFrame, time_ns: np.ndarray) -> pd.DataFrame:
         held[held] = time_ns[held] < end[spans[at[held]]]
         row[held] = spans[at[held]]
         for place in (at, at - 1):  # the boundaries after and before
-            known = place >= 0
-            span = spans[place[known]]
-            sure[known] &= np.abs(time_ns[known] - end[span]) >= margin[span]
-    found = ledger[["key", "operator", "kind"]].astype(object).reindex(row).reset_index(drop=True)
-    return found.assign(sure=sure & (row >= 0))
+            inside = place >= 0
+            span = spans[place[inside]]
+            sure[inside] &= np.abs(time_ns[inside] - end[span]) >= margin[span]
+    table = ledger[["key", "operator", "kind"]].astype(object).reindex(row).reset_index(drop=True)
+    return table.assign(sure=sure & (row >= 0))
 
 
 def _spans(events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -111,8 +111,8 @@ def gather_evidence(samples: pd.DataFrame, scheme: Scheme | None = None) -> pd.D
 
 def name_kernels(evidence: pd.DataFrame) -> pd.DataFrame:
     """The evidence by ``key`` of functions whose interval lies above half of the operator's."""
-    known = evidence[(evidence["key"] != "") & (evidence["low"] > 0.5)]
-    return known.drop_duplicates("key").set_index("key")
+    certain = evidence[(evidence["key"] != "") & (evidence["low"] > 0.5)]
+    return certain.drop_duplicates("key").set_index("key")
 
 
 def _shares(samples: pd.Series, total: pd.Series) -> dict[str, pd.Series]:
@@ -281,7 +281,7 @@ def _by_purpose(kernels: pd.DataFrame) -> dict[tuple[str, str], list[str]]:
         parts = [_UNPACKED.get(part, part) for part in dtype.split("_") if part != _ACCUMULATOR]
         unpacked = "_".join(part for part, _ in groupby(parts))
         purposes.setdefault((kind or operator, unpacked), {})[kernel] = None
-    return {purpose: list(found) for purpose, found in purposes.items()}
+    return {purpose: list(names) for purpose, names in purposes.items()}
 
 
 def keep_places(run_dir: Path, folders: Sequence[Path] = ()) -> None:

@@ -150,17 +150,17 @@ class Measurement(Noun):
     @cached_property
     def sidecar(self) -> Layers | None:
         """What its program's instructions were in the model, at the sizes that were measured."""
-        known = self.run.read_sidecar(self.program)
-        if known and (own := [m for m in known.methods if m.name == self.phase.method]):
-            known = replace(known, methods=tuple(own))
+        sidecar = self.run.read_sidecar(self.program)
+        if sidecar and (own := [m for m in sidecar.methods if m.name == self.phase.method]):
+            sidecar = replace(sidecar, methods=tuple(own))
         shapes = [(tensor.most, tensor.shape) for tensor in self.phase.inputs if tensor.most]
-        return resize(known, shapes) if known and shapes else known
+        return resize(sidecar, shapes) if sidecar and shapes else sidecar
 
     @property
     def has_layers(self) -> bool:
         """Whether the layers of its program are known."""
-        known = self.sidecar is not None and self.sidecar.has_modules
-        return known and not self.opaque
+        has_modules = self.sidecar is not None and self.sidecar.has_modules
+        return has_modules and not self.opaque
 
     @property
     def wrong(self) -> str:
@@ -373,8 +373,8 @@ class Measurement(Noun):
         inferences is the latency. `build_ledger` of ``events`` has the times as traced.
         Where layers are known, ``layer`` names that of every row.
         """
-        known = self._attribution
-        return self._rows if known is None else layers.place_rows(self._rows, known)
+        attribution = self._attribution
+        return self._rows if attribution is None else layers.place_rows(self._rows, attribution)
 
     @frame_property
     def operators(self) -> pd.DataFrame:
@@ -479,8 +479,8 @@ class Measurement(Noun):
     @cached_property
     def flow(self) -> Dataflow:
         """The program as a graph; empty if its operators are unknown."""
-        known = self.sidecar and find_method(self.ledger.drop_duplicates("key"), self.sidecar)
-        return Dataflow(known or Method("", (), {}, ()))
+        method = self.sidecar and find_method(self.ledger.drop_duplicates("key"), self.sidecar)
+        return Dataflow(method or Method("", (), {}, ()))
 
     @frame_property
     def tensors(self) -> pd.DataFrame | None:
@@ -528,8 +528,8 @@ class Measurement(Noun):
         """
         if self.export is None or self.export.dtype == "fp32" or not self.sessions:
             return None
-        found = dtypes.tabulate_dtypes(self.operators, self.export)
-        return None if found.empty else found
+        table = dtypes.tabulate_dtypes(self.operators, self.export)
+        return None if table.empty else table
 
     @frame_property
     def findings(self) -> pd.DataFrame:

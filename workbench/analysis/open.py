@@ -111,12 +111,12 @@ def _orient(run: Run, baseline: str) -> Run:
     for program in dict.fromkeys(e.program for e in timed if not baseline):
         names = [e.name for e in timed if e.program == program]
         lacking, shown = _find_lacking(run, names)
-        found, why = pair_experiments(names, lacking=lacking, shown=shown)
-        pairs += found
-        how += [why] if found else []
+        oriented, why = pair_experiments(names, lacking=lacking, shown=shown)
+        pairs += oriented
+        how += [why] if oriented else []
     if baseline:
-        found, why = pair_experiments([e.name for e in timed], baseline=baseline)
-        pairs, how = [*found], [why]
+        oriented, why = pair_experiments([e.name for e in timed], baseline=baseline)
+        pairs, how = [*oriented], [why]
     planned = {(pair.baseline, pair.candidate): pair for pair in plan.pairs}
     pairs = [planned.get((pair.baseline, pair.candidate), pair) for pair in pairs]
     direction = "; ".join(dict.fromkeys(how))

@@ -19,7 +19,7 @@ from workbench.analysis.statistics import (
 from workbench.frames import EMULATED, QUALITY, SOURCE, check
 from workbench.records.pairing import BY_ORDER
 from workbench.records.runs import Agreement, Export, Proof, RunRecord, Session
-from workbench.wording import format_share, plural
+from workbench.wording import format_ratio, format_share, plural
 
 GRADES = "ABCD"
 NO_WIN = "D"  #: The grade of a measurement whose speed-up does not count.
@@ -57,8 +57,9 @@ CRITERIA = {
         (0.02, 0.05, 0.10), "%", "steady drift cancels in a speed-up; the limits are a judgement",
     ),
     "outliers": (
-        (0.05, 0.10, 0.25), "%",
-        "the latency leaves out the fastest and the slowest quarter of each restart",
+        (0.05, 0.25, 0.50), "%",
+        "the latency leaves out the fastest and the slowest quarter of each restart: up to a "
+        "quarter of outliers cannot move it",
     ),
     "time taken by other programs": (
         (0.10, 0.50, 0.90), "%",
@@ -218,8 +219,8 @@ def bound_shares(runs: pd.DataFrame, fastest: pd.Series, longer: float) -> float
 def _relative_restarts(timed: pd.DataFrame) -> pd.DataFrame:
     """The latency of every restart over the mean of all, by process and measurement."""
     parts = timed.groupby(["experiment", "threads"])
-    found = pd.DataFrame({key: restart_latencies(part) for key, part in parts})
-    return found / found.mean()
+    restarts = pd.DataFrame({key: restart_latencies(part) for key, part in parts})
+    return restarts / restarts.mean()
 
 
 def _typical_width(timed: pd.DataFrame) -> float:
@@ -246,7 +247,7 @@ def compare_cores(sessions: Sequence[Session], timed: pd.DataFrame) -> str:
         return ""
     slow, fast = by_core["mean"].idxmax(), by_core["mean"].idxmin()
     ratio = by_core["mean"].max() / by_core["mean"].min()
-    return f"core {slow} takes {ratio:.2f}x as long as core {fast}"
+    return f"core {slow} takes {format_ratio(ratio)}x as long as core {fast}"
 
 
 def measure_drift(timed: pd.DataFrame) -> float:

@@ -83,21 +83,21 @@ def check_starts(starts: Sequence[Start], subject: str) -> Iterator[tuple[str, s
 def measure_resources(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series]]:
     """By resource, its unit and its value in every process, by number."""
     warm, cold = (in_mode(starts, mode) for mode in ("time", "cold"))
-    known = [start for start in warm if start.memory.peak]
+    sampled = [start for start in warm if start.memory.peak]
     timed = [s for s in warm if min((stage.cpu_ns for stage in s.stages), default=-1) >= 0]
-    numbers = [start.number for start in known]
+    numbers = [start.number for start in sampled]
     outputs = [time_starts(mode) for mode in (warm, cold)]
     if len(outputs[0]) and outputs[1].mean() < outputs[0].mean():
         outputs[1] = outputs[1][:0]
-    found = {
+    resources = {
         "first output": ("ms", outputs[0]),
         "CPU time of a start": ("ms", time_starts(timed, "cpu_ns")),
         "cold first output": ("ms", outputs[1]),
-        "peak memory": ("MB", pd.Series([s.memory.peak / MB for s in known], numbers)),
-        "anonymous memory": ("MB", pd.Series([s.memory.anonymous / MB for s in known], numbers)),
-        "PSS": ("MB", pd.Series([s.memory.pss / MB for s in known], numbers)),
+        "peak memory": ("MB", pd.Series([s.memory.peak / MB for s in sampled], numbers)),
+        "anonymous memory": ("MB", pd.Series([s.memory.anonymous / MB for s in sampled], numbers)),
+        "PSS": ("MB", pd.Series([s.memory.pss / MB for s in sampled], numbers)),
     }
-    return {name: (unit, values) for name, (unit, values) in found.items() if len(values)}
+    return {name: (unit, values) for name, (unit, values) in resources.items() if len(values)}
 
 
 def tabulate_resources(
@@ -172,8 +172,8 @@ def compare_measured(
         if not separate:
             ours, theirs = ours.align(theirs, join="inner")
         if len(ours):
-            found = speedup_of_restarts(theirs, ours, separate=separate)
-            low, ratio, high = (float(end[0]) for end in (found.low, found.value, found.high))
+            speedup = speedup_of_restarts(theirs, ours, separate=separate)
+            low, ratio, high = (float(end[0]) for end in (speedup.low, speedup.value, speedup.high))
             outcome = judge_ratio(low, high)
             rows.append((resource, unit, ours.mean(), theirs.mean(), ratio, low, high, outcome))
     return rows

@@ -80,37 +80,37 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
     check(operators, OPERATORS)
     if "flops" not in operators:
         raise StoreError("operators without their cost", hint="only a program's sidecar knows it")
-    known = operators[
+    costed = operators[
         operators["flops"].notna() & (operators["bytes"] > 0) & (operators["role"] != "overhead")
     ]
-    call_ms = known["mean_ms"] / known["calls"]
-    types = [dtype_of(name, dtype) for name in known["operator"]]
+    call_ms = costed["mean_ms"] / costed["calls"]
+    types = [dtype_of(name, dtype) for name in costed["operator"]]
     peaks = np.array([roof.peak(each) for each in types])
-    rates = np.array([roof.bandwidth(size) for size in known["bytes"]])
-    compute_ms, memory_ms = known["flops"] / peaks / 1e6, known["bytes"] / rates / 1e6
-    costs = np.column_stack([compute_ms, memory_ms, np.full(len(known), roof.call_ms)])
+    rates = np.array([roof.bandwidth(size) for size in costed["bytes"]])
+    compute_ms, memory_ms = costed["flops"] / peaks / 1e6, costed["bytes"] / rates / 1e6
+    costs = np.column_stack([compute_ms, memory_ms, np.full(len(costed), roof.call_ms)])
     least = costs.max(axis=1)
     bounds = np.array(["compute", "memory", "overhead"], dtype=object)[costs.argmax(axis=1)]
     timed = (call_ms >= RESOLVED_MS) & (call_ms > 0)
-    weights = known["operator"].str.contains("Fully Connected|Convolution")
+    weights = costed["operator"].str.contains("Fully Connected|Convolution")
     main_memory = roof.bandwidths[-1][1]
-    speed = known["bytes"] / call_ms / 1e6 / main_memory
+    speed = costed["bytes"] / call_ms / 1e6 / main_memory
     streamed = weights & speed.between(NEAR_ROOF, 1 + roof.spread) & (bounds == "memory")
     rates = np.where(streamed, main_memory, rates)
-    least = np.where(streamed, known["bytes"] / main_memory / 1e6, least)
-    share = pd.Series(least, known.index) / call_ms
+    least = np.where(streamed, costed["bytes"] / main_memory / 1e6, least)
+    share = pd.Series(least, costed.index) / call_ms
     near = share >= NEAR_ROOF
     bounds[(bounds != "overhead") & ~near] = "neither"
     bounds[np.isnan(least) | ((bounds != "overhead") & ~timed)] = "unknown"
-    table = known.assign(
+    table = costed.assign(
         dtype=types,
-        intensity=known["flops"] / known["bytes"],
-        bytes_per_run=known["bytes"] * known["calls"],
-        gflops=known["flops"] / call_ms / 1e6,
-        gbps=known["bytes"] / call_ms / 1e6,
+        intensity=costed["flops"] / costed["bytes"],
+        bytes_per_run=costed["bytes"] * costed["calls"],
+        gflops=costed["flops"] / call_ms / 1e6,
+        gbps=costed["bytes"] / call_ms / 1e6,
         roof_gflops=peaks,
         roof_gbps=rates,
-        least_ms=least * known["calls"],
+        least_ms=least * costed["calls"],
         roof_share=share.where(timed),
         bound=bounds,
     )
@@ -140,8 +140,8 @@ def place_layers(roofline: pd.DataFrame | None, layers: pd.DataFrame | None) -> 
 
 def dtype_of(operator: str, dtype: str) -> str:
     """In which dtype ``Convolution (NHWC, PF16) IGEMM`` computes, or the program's."""
-    found = re.search(r"\((?:[^,()]*, )?([^()]+)\)", operator)
-    types = [part.strip() for part in found[1].split(",")] if found else []
+    match = re.search(r"\((?:[^,()]*, )?([^()]+)\)", operator)
+    types = [part.strip() for part in match[1].split(",")] if match else []
     for part in types:
         for start, name in _DTYPES:
             if part.startswith(start):

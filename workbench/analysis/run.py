@@ -172,8 +172,8 @@ class Run(Noun):
         experiment = "_".join(part for part in parts if isinstance(part, str))
         by_threads = {m.threads: m for m in self.measurements if m.name == experiment}
         if not by_threads:
-            known = [m.name for m in self.measurements]
-            raise unknown_name("experiment", experiment, known, where=self.path)
+            names = [m.name for m in self.measurements]
+            raise unknown_name("experiment", experiment, names, where=self.path)
         threads = next((n for n in parts if not isinstance(n, str)), next(iter(by_threads)))
         if threads not in by_threads:
             raise unknown_name("thread count", str(threads), map(str, by_threads), where=self.path)
@@ -207,11 +207,11 @@ class Run(Noun):
         >>> run.compare("avx512_off", "avx512_on").verdict.outcome
         'faster'
         """
-        for known in self.comparisons:
-            before, after = known.baseline, known.candidate
+        for comparison in self.comparisons:
+            before, after = comparison.baseline, comparison.candidate
             same = (baseline or before.name, candidate or after.name) == (before.name, after.name)
             if same and threads in (None, after.threads):
-                return known
+                return comparison
         if baseline is None or candidate is None:
             names = ", ".join(dict.fromkeys(m.label for m in self.measurements))
             several = len({m.name for m in self.measurements}) > 1
@@ -389,12 +389,12 @@ class Run(Noun):
     @property
     def caveats(self) -> list[str]:
         """What weakens the figures of its first comparison, and failed checks."""
-        found = (self.comparisons or (self.subject,))[0].caveats
+        caveats = (self.comparisons or (self.subject,))[0].caveats
         failed = self.checks[self.checks["status"] == "fail"]
-        return found + [
+        return caveats + [
             f"failed: {row.check} ({row.evidence})"
             for row in failed.itertuples()
-            if not any(row.evidence in text for text in found)
+            if not any(row.evidence in text for text in caveats)
         ]
 
     @property
@@ -451,12 +451,12 @@ class Run(Noun):
         for program in self.record.plan.all_programs:
             if (layers := self.read_sidecar(program)) and not layers.has_modules:
                 try:
-                    known = add_etrecord(layers, etrecord)
+                    linked = add_etrecord(layers, etrecord)
                 except StoreError as error:
                     problem = error
                     continue
-                save_layers(known, kept_layers(self.output, program.name))
-                self._sidecars[program.name] = known
+                save_layers(linked, kept_layers(self.output, program.name))
+                self._sidecars[program.name] = linked
                 return
         raise problem
 

@@ -109,8 +109,8 @@ def predict_kernels(layers: Layers, method: str = "") -> pd.DataFrame:
             row = describe_operator(chosen, call, values, operator)
             rows.append(row | _choose_kernels(main, values) | {"instruction": number})
     texts = {name: "" for name, kind, *_ in SME2.columns if kind == "text"}
-    known = ({name: value for name, value in row.items() if value is not None} for row in rows)
-    return check(pd.DataFrame([texts | row for row in known], columns=SME2.names), SME2)
+    filled = ({name: value for name, value in row.items() if value is not None} for row in rows)
+    return check(pd.DataFrame([texts | row for row in filled], columns=SME2.names), SME2)
 
 
 def _choose_kernels(node: XNode, values: Mapping[int, XValue]) -> dict[str, Any]:
@@ -185,8 +185,8 @@ def add_executed(
         for row in operators[operators["xnodes"].notna()].itertuples():
             if row.key in top.index and top.at[row.key, "samples"] >= _LEAST_SAMPLES:
                 # ``sme2_mopa`` of a microkernel of KleidiAI, else its class of machine code.
-                known = re.search(_KLEIDIAI, top.at[row.key, "function"])
-                label = known[1] if known else top.at[row.key, "code"]
+                match = re.search(_KLEIDIAI, top.at[row.key, "function"])
+                label = match[1] if match else top.at[row.key, "code"]
                 executed[instruction_of(row.key), row.xnodes] = label
         table[f"executed_{name}"] = [executed.get(key, "") for key in place]
     return table
@@ -214,10 +214,10 @@ def group_kernels(table: pd.DataFrame) -> pd.DataFrame:
     executed = [name for name in ("executed_off", "executed_on") if name in table]
     by = ["operator", "dtype", "kernel_off", "kernel_on", *executed, "reason", "remedy"]
     groups = table.groupby(by, sort=False)
-    found = groups.agg(operators=("flops", "size"), flops=("flops", "sum")).reset_index()
-    found["share"] = found["flops"] / table["flops"].sum()
+    kernels = groups.agg(operators=("flops", "size"), flops=("flops", "sum")).reset_index()
+    kernels["share"] = kernels["flops"] / table["flops"].sum()
     columns = ["operator", "dtype", "operators", "share", *by[2:]]
-    return found.sort_values("share", ascending=False, kind="stable")[columns]
+    return kernels.sort_values("share", ascending=False, kind="stable")[columns]
 
 
 def predict_program(program: Program) -> dict[str, pd.DataFrame]:

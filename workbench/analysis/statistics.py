@@ -34,8 +34,8 @@ def student_tail(freedom: ArrayLike, t: ArrayLike) -> np.ndarray:
 
 def student_quantile(freedom: ArrayLike, p: float = 0.975) -> np.ndarray:
     """Student's t that is exceeded with the probability 1 - ``p``; for ``p`` from 0.6 to 0.999."""
-    known = np.where(np.asarray(freedom) > 0, freedom, np.nan)
-    distinct, place = np.unique(known, return_inverse=True)
+    positive = np.where(np.asarray(freedom) > 0, freedom, np.nan)
+    distinct, place = np.unique(positive, return_inverse=True)
     u, whole = np.arcsinh(1 / np.sqrt(distinct)), 2 * _student_area(distinct)
     for _ in range(6):  # Newton's method: the logarithm of the tail is concave and almost straight
         area = _student_area(distinct, u)
@@ -71,11 +71,11 @@ def average_neighbours(lengths: np.ndarray, values: np.ndarray) -> np.ndarray:
     counts = np.concatenate([[0], usable.cumsum()])
     window = min(NEIGHBOURS, len(values))
     start = (np.arange(len(values)) - window // 2).clip(0, len(values) - window)
-    found = np.empty(len(values))
+    means = np.empty(len(values))
     with np.errstate(invalid="ignore"):
         number = counts[start + window] - counts[start]
-        found[order] = (sums[start + window] - sums[start]) / np.where(number > 0, number, np.nan)
-    return found
+        means[order] = (sums[start + window] - sums[start]) / np.where(number > 0, number, np.nan)
+    return means
 
 
 def moderate_variances(
@@ -156,10 +156,10 @@ def typical_restarts(times: pd.DataFrame) -> pd.DataFrame:
     """The midmean of every column over the rows of each process restart, by ``process``."""
     process, values = times.index.get_level_values("process").to_numpy(), times.to_numpy()
     restarts = np.unique(process)
-    found = np.empty((len(restarts), times.shape[1]))
+    midmeans = np.empty((len(restarts), times.shape[1]))
     for row, restart in enumerate(restarts):
-        found[row] = midmean(values[process == restart])
-    return pd.DataFrame(found, restarts, times.columns)
+        midmeans[row] = midmean(values[process == restart])
+    return pd.DataFrame(midmeans, restarts, times.columns)
 
 
 def restart_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.Series:
@@ -191,7 +191,7 @@ def describe(values_ms: Sequence[float], processes: Sequence[int] = ()) -> dict[
     p25, p50, p75, p90, p95, p99 = np.percentile(values, [25, 50, 75, 90, 95, 99])
     reach = 1.5 * (p75 - p25)
     latency, half = restarts.mean(), half_width(restarts)
-    found = {
+    figures = {
         "latency": latency, "low": np.maximum(latency - half, 0.0), "high": latency + half,
         "restarts": restarts.size,
         "trimmed_mean": ordered[tenth : values.size - tenth].mean(),
@@ -199,7 +199,7 @@ def describe(values_ms: Sequence[float], processes: Sequence[int] = ()) -> dict[
         "n": values.size, "mean": mean, "median": p50, "std": std, "cv": std / mean,
         "min": ordered[0], "p50": p50, "p90": p90, "p95": p95, "p99": p99, "max": ordered[-1],
     }  # fmt: skip
-    return {name: np.asarray(found[name]).item() for name in STATISTICS.names}
+    return {name: np.asarray(figures[name]).item() for name in STATISTICS.names}
 
 
 def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.DataFrame:
@@ -212,8 +212,8 @@ def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.
     rows = []
     for (experiment, threads), part in timed.groupby(["experiment", "threads"], sort=False):
         column = clock or clock_of(part)
-        found = describe(part[column].to_numpy() / 1e6, part["process"].to_numpy())
-        rows.append({"experiment": experiment, "threads": threads, "clock": column, **found})
+        figures = describe(part[column].to_numpy() / 1e6, part["process"].to_numpy())
+        rows.append({"experiment": experiment, "threads": threads, "clock": column, **figures})
     return pd.DataFrame(rows, columns=["experiment", "threads", "clock", *STATISTICS.names])
 
 
@@ -247,8 +247,8 @@ def sum_up_paced(latencies: pd.DataFrame, record: RunRecord) -> pd.DataFrame | N
         missed = float(np.count_nonzero(np.concatenate(paced) + late > due_ns))
         loops = (f"every {due_ns / 1e6:g} ms", paced, missed), ("without pauses", tight, math.nan)
         for loop, restarts, count in loops:
-            found = (percentile_of([r / 1e6 for r in restarts], rank) for rank in PACED_RANKS)
-            figures = [figure for triple in found for figure in triple]
+            triples = (percentile_of([r / 1e6 for r in restarts], rank) for rank in PACED_RANKS)
+            figures = [figure for triple in triples for figure in triple]
             rows.append((*key, loop, sum(map(len, restarts)), *figures, count))
     return check(pd.DataFrame(rows, columns=PACED.names), PACED) if rows else None
 

@@ -68,9 +68,9 @@ def _run(arguments: list[str]) -> NoReturn:
     except Exception as error:
         if DEBUG in arguments:
             raise
-        known = _explain(error)
-        say(f"error: {known}")
-        fail(known, known.exit_code, arguments)
+        problem = _explain(error)
+        say(f"error: {problem}")
+        fail(problem, problem.exit_code, arguments)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

@@ -144,11 +144,11 @@ def findings(
         run = open_run(run_dir, baseline=baseline)
     name = experiment or run.subject.name
     measurement = run[name, threads] if threads else run[name]
-    found = measurement.findings
-    record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": found}
+    table = measurement.findings
+    record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": table}
     time = EMULATED if measurement.emulated else describe_latency(measurement.statistics)
-    lines = [f"{measurement.label}: {time}", *list_findings(found, measurement, len(found))]
-    lines += [] if len(found) else ["no findings"]
+    lines = [f"{measurement.label}: {time}", *list_findings(table, measurement, len(table))]
+    lines += [] if len(table) else ["no findings"]
     step = "change the model, export it, and run `workbench run OLD.pte --against NEW.pte`"
     return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record, step=step)
 
@@ -248,18 +248,18 @@ def compare(
     if junit and not limits:
         raise UsageError("needs --fail-above", where="--junit")
     if baseline is None:
-        found = compare_many(names, across=across, by=by, categories=categories, limits=limits)
+        comparison = compare_many(names, across=across, by=by, categories=categories, limits=limits)
     elif len(names) > 1 or by or categories:
         raise UsageError("compares the whole of one run", where="--baseline")
     else:
-        found = compare_with_metrics(baseline, names[0], across=across, limits=limits)
+        comparison = compare_with_metrics(baseline, names[0], across=across, limits=limits)
     if junit:
-        write_junit(found, junit)
+        write_junit(comparison, junit)
     if markdown:
-        write_gate_summary(found, markdown)
+        write_gate_summary(comparison, markdown)
     step = call("findings", names[-1].partition(":")[0])
-    exit_code = not found.passed
-    return Output(describe_compared(found), found.record, exit_code=exit_code, step=step)
+    exit_code = not comparison.passed
+    return Output(describe_compared(comparison), comparison.record, exit_code=exit_code, step=step)
 
 
 @command()

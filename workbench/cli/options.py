@@ -168,8 +168,8 @@ def with_limits(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def limited(**given: Any) -> Any:
         values = {resource: given.pop(name) for name, (resource, _) in _LIMITS.items()}
-        known = {resource: value for resource, value in values.items() if value is not None}
-        return command(**given, limits=known)
+        limits_of = {resource: value for resource, value in values.items() if value is not None}
+        return command(**given, limits=limits_of)
 
     for name, (_, text) in _LIMITS.items():
         flag, help_text = f"--{name.replace('_', '-')}", f"Exit 1 if {text} by more than this."
@@ -236,9 +236,9 @@ class Command(click.Command):
             # Without their dashes, which make all options look alike.
             names = {near.lstrip("-"): near for near in error.possibilities or ()}
             near = difflib.get_close_matches(error.option_name.lstrip("-"), names)
-            known = [names[each] for each in near]
+            near_names = [names[each] for each in near]
             raise click.NoSuchOption(
-                error.option_name, possibilities=known, ctx=error.ctx
+                error.option_name, possibilities=near_names, ctx=error.ctx
             ) from None
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:

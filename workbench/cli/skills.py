@@ -31,16 +31,16 @@ _ROOT = resources.files("workbench") / "skills"
 @click.argument("name", required=False)
 def skills(name: str | None) -> Output:
     """Print a playbook: commands, checks, what to do on failure; without NAME, list them."""
-    known = read_skills()
+    by_name = read_skills()
     if name is None:
-        width = max(map(len, known))
-        lines = [f"{skill['name']:{width}}  {skill['description']}" for skill in known.values()]
-        listed = [{key: s[key] for key in ("name", "description")} for s in known.values()]
+        width = max(map(len, by_name))
+        lines = [f"{skill['name']:{width}}  {skill['description']}" for skill in by_name.values()]
+        listed = [{key: s[key] for key in ("name", "description")} for s in by_name.values()]
         return Output(lines, {"skills": listed}, step="workbench skills NAME")
-    known |= {full.partition("_")[2]: skill for full, skill in known.items()}  # without number
-    if name not in known:
-        raise unknown_name("skill", name, known)
-    text = known[name]["text"]
+    by_name |= {full.partition("_")[2]: skill for full, skill in by_name.items()}  # without number
+    if name not in by_name:
+        raise unknown_name("skill", name, by_name)
+    text = by_name[name]["text"]
     commands = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     step = "run its commands in order, then its success check"
-    return Output([text.rstrip()], {"skill": known[name], "commands": commands}, step=step)
+    return Output([text.rstrip()], {"skill": by_name[name], "commands": commands}, step=step)

@@ -59,13 +59,13 @@ def models() -> Output:
     """List the registered models, with their parameters and the size of these in fp32."""
     from workbench.models.registry import describe_models
 
-    found = describe_models()
+    described = describe_models()
     lines = []
-    for model in found:
+    for model in described:
         count = model["parameters"] or math.nan
         size = f"{count / 1e6:5.2f} M parameters {4 * count / 1e6:6.1f} MB"
         lines.append(f"{model['name']:27}{size}  {model['description']}")
-    record = {"models": [m["name"] for m in found], "described": found}
+    record = {"models": [m["name"] for m in described], "described": described}
     return Output(lines, record, step=call("profile", "mobilenet_v3_small"))
 
 
@@ -249,15 +249,15 @@ def profile(
     def profile_each() -> Iterator[str]:
         for model in models:
             with show_progress() as progress:
-                found = run(model, categories=categories, root=out, progress=progress)
-            page = found.path / REPORT_HTML
-            failures.extend(_list_failures(found, page))
+                profiled = run(model, categories=categories, root=out, progress=progress)
+            page = profiled.path / REPORT_HTML
+            failures.extend(_list_failures(profiled, page))
             with optional("findings", lambda text, _: failures.append(text)):
-                record = {"findings": found.findings, "report": page if page.is_file() else None}
-                profiles.append(outline_run(found) | record)
+                record = {"findings": profiled.findings, "report": page if page.is_file() else None}
+                profiles.append(outline_run(profiled) | record)
                 if not quiet:
-                    yield from (*_summarize(found), *show_categories(found))
-                    yield from list_findings(found.findings, found.subject, 3)
+                    yield from (*_summarize(profiled), *show_categories(profiled))
+                    yield from list_findings(profiled.findings, profiled.subject, 3)
             if page.is_file():
                 yield f"report: {page}"
 

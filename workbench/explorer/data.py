@@ -77,7 +77,7 @@ def explorer_data(source: Run | Comparison, projections: Sequence[Projection] = 
     programs: dict[tuple[Path, str, str], list[Measurement]] = {}
     for m in measurements:
         programs.setdefault(_program_of(m), []).append(m)
-    tables = {program: _list_operators(found) for program, found in programs.items()}
+    tables = {program: _list_operators(members) for program, members in programs.items()}
     spans = sum(len(tables[_program_of(m)]) for m in measurements)
     inferences = min(_INFERENCES, max(_LEAST, _SPANS // max(spans, 1)))
     numbers = {program: number for number, program in enumerate(programs)}
@@ -102,7 +102,9 @@ def explorer_data(source: Run | Comparison, projections: Sequence[Projection] = 
         described.append(side)
     return {
         "head": _describe(run),
-        "programs": tuple(_program(found, tables[program]) for program, found in programs.items()),
+        "programs": tuple(
+            _program(members, tables[program]) for program, members in programs.items()
+        ),
         "measurements": tuple(described),
         "comparisons": tuple(compared),
         "schema_version": SCHEMA_VERSION,
@@ -142,11 +144,11 @@ def _describe(run: Run) -> Json:
 
 def _list_operators(measurements: Sequence[Measurement]) -> pd.DataFrame:
     """Every operator of a program by key, in the order of execution."""
-    known = pd.concat([m.operators for m in measurements]).astype({"key": object})
-    known = known.drop_duplicates("key").set_index("key")
+    first_rows = pd.concat([m.operators for m in measurements]).astype({"key": object})
+    first_rows = first_rows.drop_duplicates("key").set_index("key")
     rows = pd.concat([m.ledger.drop_duplicates("key") for m in measurements])
     rows = rows.astype({"key": object}).drop_duplicates("key").set_index("key")
-    table = known.loc[rows.index].assign(instruction=rows["instruction"]).reset_index()
+    table = first_rows.loc[rows.index].assign(instruction=rows["instruction"]).reset_index()
     dtype, labels = computed_dtype(measurements[0].export), label_operators(table)
     # Measurements may number operators differently.
     labels = labels.where(~labels.duplicated(keep=False), labels + " (" + table["key"] + ")")
@@ -246,11 +248,11 @@ def _excerpts(sources: Sequence[str], m: Measurement) -> Iterator[tuple[str, Jso
         if name not in files:
             # A sidecar may come from a stranger: only Python files of these folders are shown.
             files_there = [(r, r / name) for r in roots if os.path.isfile(r / name)]  # noqa: PTH113
-            found = [p for r, p in files_there if p.resolve().is_relative_to(r)]
-            fits = bool(found and created and name.endswith(".py")) and _unchanged(
-                found[0], created
+            paths = [p for r, p in files_there if p.resolve().is_relative_to(r)]
+            fits = bool(paths and created and name.endswith(".py")) and _unchanged(
+                paths[0], created
             )
-            files[name] = found[0].read_text(errors="replace").splitlines() if fits else []
+            files[name] = paths[0].read_text(errors="replace").splitlines() if fits else []
         if line.isdecimal() and len(line) < 9 and 0 < int(line) <= len(files[name]):
             start = max(0, int(line) - 1 - _ABOVE)
             lines = files[name][start : start + _ABOVE + _BELOW]
@@ -301,8 +303,8 @@ def _measurement(
         "trace": _sample_trace(m, index, inferences),
         "paced": () if m.paced is None else tuple(describe_paced(m.paced)),
         "loops": {
-            name: {"lines": list(found.index), "samples": found.tolist()}
-            for name, found in m.loops.items()
+            name: {"lines": list(samples.index), "samples": samples.tolist()}
+            for name, samples in m.loops.items()
             if name in functions
         },
         **_explored(m),

@@ -62,8 +62,8 @@ def show_widget(widget: widgets.DOMWidget, still: str, kept: Any) -> Callable[[A
         return {"text/html": page, "text/plain": "" if kept is None else str(kept)}
 
     shown = display(describe(kept), raw=True, display_id=True)
-    found = MimeBundleFormatter()(widget)
-    data = found[0] if isinstance(found, tuple) else found
+    bundle = MimeBundleFormatter()(widget)
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
     display({**(data or {}), "text/plain": _AGAIN}, raw=True)
     return lambda kept: shown.update(describe(kept), raw=True)
 

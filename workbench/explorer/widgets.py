@@ -141,12 +141,12 @@ def pick_measurements(folder: str | Path = "") -> Picker:
     >>> wb.pick_measurements().draw(len)
     2
     """
-    found = list_measurements(folder)
-    labels = {name: label for label, name in found.items()}
+    choices = list_measurements(folder)
+    labels = {name: label for label, name in choices.items()}
     # The first two of one run: others may not be comparable.
     pairs = (p for p in itertools.pairwise(labels) if len({n.rsplit(":", 2)[0] for n in p}) == 1)
     wide, axes = {"width": "max-content", "max_width": "100%"}, compare_runs.AXES
-    listed = widgets.SelectMultiple(options=found, value=next(pairs, ()), rows=8, layout=wide)
+    listed = widgets.SelectMultiple(options=choices, value=next(pairs, ()), rows=8, layout=wide)
     differ = widgets.SelectMultiple(options=axes, rows=len(axes), description="may differ")
 
     def select(names: Sequence[str], _: Collection[str]) -> dict[str, Measurement]:

@@ -332,10 +332,10 @@ def apply_recipe(options: ExportOptions) -> ExportOptions:
     """The options with those of their recipe, except for the ones that differ from the default."""
     if not options.recipe:
         return options
-    known = store.load_recipe(Path(options.recipe)).export
+    recorded = store.load_recipe(Path(options.recipe)).export
     given = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "recipe"}
     default = vars(ExportOptions())
-    return replace(known, **{k: value for k, value in given.items() if value != default[k]})
+    return replace(recorded, **{k: value for k, value in given.items() if value != default[k]})
 
 
 def _pte_path(name: str, options: ExportOptions, root: str | os.PathLike[str] | None) -> Path:
@@ -380,17 +380,17 @@ def _check_rewrites(names: Sequence[str]) -> None:
 
 def list_problems(export: Export) -> list[str]:
     """What is wrong with an export, one line each."""
-    found = list(export.differences)
-    found += [f"this export is wrong: {export.problem}"] if export.problem else []
-    known = export.sqnr_db
-    if export.noise and (export.problem or (known is not None and known < LOW_SQNR_DB)):
-        ratio = "" if known is None else f"SQNR {known:.1f} dB; "
+    problems = list(export.differences)
+    problems += [f"this export is wrong: {export.problem}"] if export.problem else []
+    sqnr_db = export.sqnr_db
+    if export.noise and (export.problem or (sqnr_db is not None and sqnr_db < LOW_SQNR_DB)):
+        ratio = "" if sqnr_db is None else f"SQNR {sqnr_db:.1f} dB; "
         layers = [f"{n.module or 'the model'} ({n.own_db:.1f} dB)" for n in export.noise[:3]]
-        found.append(
+        problems.append(
             f"{ratio}most quantisation noise enters in {', '.join(layers)}: "
             "--module-dtype LAYER=fp32 keeps a layer in floating point"
         )
-    return found
+    return problems
 
 
 def _report_problems(program: Program, report: Progress) -> None:
@@ -411,12 +411,12 @@ def _write_inputs(
     pte: Path,
 ) -> tuple[Tensor, ...]:
     written = []
-    for number, (tensor, known, dims) in enumerate(zip(tensors, arguments, names, strict=True)):
+    for number, (tensor, argument, dims) in enumerate(zip(tensors, arguments, names, strict=True)):
         path = pte.with_name(f"{pte.name}.input{number}.bin")
-        store.write_changed(path, raw_bytes(tensor, known.dim_order))
-        saved = Tensor(known.dtype, tuple(tensor.shape), path.name, store.sha256_of(path))
-        if known.dynamic:
-            saved = replace(saved, dynamic=True, most=known.shape, dims=dims)
+        store.write_changed(path, raw_bytes(tensor, argument.dim_order))
+        saved = Tensor(argument.dtype, tuple(tensor.shape), path.name, store.sha256_of(path))
+        if argument.dynamic:
+            saved = replace(saved, dynamic=True, most=argument.shape, dims=dims)
         written.append(saved)
     return tuple(written)
 

@@ -79,21 +79,21 @@ def _add_to_method(method: Method, archive: zipfile.ZipFile) -> Method:
         return [edge for n in dict.fromkeys(map(int, handles)) for edge in edges.get(n, ())]
 
     handles = {int(n): h for n, h in _read_handles(archive, method.name).items()}
-    known = {number: nodes(given) for number, given in handles.items()}
+    edges_of = {number: nodes(given) for number, given in handles.items()}
     delegates = _read_json(archive, "delegate_map").get(method.name, {})
     backends = {int(number): str(delegate["name"]) for number, delegate in delegates.items()}
     ours = {n: call.name for n, call in enumerate(method.instructions) if call.kind == "delegate"}
     if not ours.items() >= backends.items():
         raise _OtherProgram(f"its delegates are {backends}, those of the program {ours}")
-    _check_program(method, handles, known)
+    _check_program(method, handles, edges_of)
     calls = list(method.instructions)
     for number, call in enumerate(calls):
         if call.xnodes:
-            linked = links.link_xnodes(call.xnodes, known.get(number, []), origins)
+            linked = links.link_xnodes(call.xnodes, edges_of.get(number, []), origins)
             calls[number] = replace(call, xnodes=linked)
-        elif call.kind == "kernel" and known.get(number):
-            alike = (edge for edge in known[number] if _is_kernel_of(call, edge))
-            calls[number] = replace(call, origin=next(alike, known[number][0]).number)
+        elif call.kind == "kernel" and edges_of.get(number):
+            alike = (edge for edge in edges_of[number] if _is_kernel_of(call, edge))
+            calls[number] = replace(call, origin=next(alike, edges_of[number][0]).number)
     for number, delegate in delegates.items():
         logged = {str(name): nodes(given) for name, given in delegate["delegate_map"].items()}
         if not calls[int(number)].xnodes:
@@ -115,7 +115,7 @@ _LEAST_FOUND = 0.9
 
 
 def _check_program(
-    method: Method, handles: Mapping[int, Any], known: Mapping[int, Sequence[EdgeNode]]
+    method: Method, handles: Mapping[int, Any], edges_of: Mapping[int, Sequence[EdgeNode]]
 ) -> None:
     """Raise `_OtherProgram` if the instructions of a method are not those of an ETRecord."""
     calls = dict(enumerate(method.instructions))
@@ -124,7 +124,7 @@ def _check_program(
         if number not in calls or calls[number].kind != kind:
             raise _OtherProgram(f"its instruction {number} is a {kind}, the program's is not")
     fits = []
-    for number, edges in known.items():
+    for number, edges in edges_of.items():
         call = calls[number]
         if call.kind == "kernel":
             fits.append(any(_is_kernel_of(call, edge) for edge in edges))

@@ -152,16 +152,16 @@ def _check(
         return {"problem": f"it does not run here: {error}", "runs": False}
     except ValueError as error:
         return {"problem": str(error)}
-    found: dict[str, Any] = {"fidelity": fidelity}
+    facts: dict[str, Any] = {"fidelity": fidelity}
     # Noise of layers does not explain what its quantised graph has not.
     if lowered.measure_noise and wrong_output is None:
         progress("measuring the quantisation noise of each layer", 0.9)
         try:
-            found["noise"] = lowered.measure_noise()[:NOISY_LAYERS]
+            facts["noise"] = lowered.measure_noise()[:NOISY_LAYERS]
         except Exception as error:  # the model's operators run in here, and may raise anything
             progress(f"the noise of its layers is unknown: {reason(error)}", 0.9)
     if not problem:
-        return found
+        return facts
     cause = accuracy.coarse_kernels(DTYPES[dtype], count_calls(lowered.layers, "kernel"))
     if lowered.find_wrong_part and not cause:
         progress("looking for the smallest part that is wrong", 0.9)
@@ -173,7 +173,7 @@ def _check(
                 store.atomic_write(bundle, wrong[1])
                 text = f"{wrong[0]}: attach {bundle.name} to an issue of pytorch/executorch"
                 lowered.notes["smallest wrong part"] = text
-    return found | {"problem": f"{problem}; likely cause: {cause}" if cause else problem}
+    return facts | {"problem": f"{problem}; likely cause: {cause}" if cause else problem}
 
 
 #: The program of a quantised graph has at most so much more noise than the graph in PyTorch; above

@@ -64,8 +64,8 @@ class EdgeNode:
     def types(self) -> frozenset[str]:
         """The types of delegate operators that it can become."""
         base = self.operator.rpartition("::")[2].partition(".")[2] or self.operator
-        found = next((types for part, types in _TYPES.items() if part in base), "")
-        return frozenset(found.split())
+        names = next((types for part, types in _TYPES.items() if part in base), "")
+        return frozenset(names.split())
 
 
 def link_xnodes(
@@ -196,8 +196,8 @@ def _nearest(
     while front and reach > 0:
         front = [i for i in dict.fromkeys(n for f in front for n in steps[f]) if i not in seen]
         seen.update(front)
-        if found := [i for i in front if fits(i)]:
-            return found[0]
+        if fitting := [i for i in front if fits(i)]:
+            return fitting[0]
         reach -= 1
     return None
 

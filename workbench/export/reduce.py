@@ -53,10 +53,10 @@ class _Reducer:
                 exported = torch.export.export(module, tuple(given))
                 program = self.lower(exported)
             outputs = accuracy.run_program(program.buffer, given)
-            found = accuracy.compare_with_model(outputs, [self.values[part[-1]]], self.least_db)
+            fidelity = accuracy.compare_with_model(outputs, [self.values[part[-1]]], self.least_db)
         except Exception:  # not every part is a program
             return False
-        if wrong := bool(accuracy.describe_problem(found)):
+        if wrong := bool(accuracy.describe_problem(fidelity)):
             self.smallest = part, program, given
         return wrong
 

@@ -75,9 +75,9 @@ def mark_operators(exported: ExportedProgram) -> None:
 
 def find_rewriter(names: Collection[str] = ()) -> Rewriter:
     """The rewriter of the plug-in that has one; UsageError if it lacks some of these names."""
-    found = next(iter(plugin.collect("rewriters").values()), Rewriter())
-    lacking = [name for name in names if name not in OF_EXPORT and name not in found.names]
+    rewriter = next(iter(plugin.collect("rewriters").values()), Rewriter())
+    lacking = [name for name in names if name not in OF_EXPORT and name not in rewriter.names]
     if lacking:
         hint = "`workbench doctor` lists the plug-ins; remedies is the one that rewrites programs"
         raise UsageError("no plug-in has it", where=f"--rewrite {','.join(lacking)}", hint=hint)
-    return found
+    return rewriter

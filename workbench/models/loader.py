@@ -181,10 +181,10 @@ def _load_named(model: registry.ModelName, prepare: Callable[..., LoadedModel]) 
 @contextlib.contextmanager
 def _find_upstream(name: str) -> Iterator[type]:
     """A model that ExecuTorch's wheel defines; explains what it lacks, and refuses downloads."""
-    known = registry.list_upstream()
-    if name not in known:
-        raise unknown_name("model", name, known, where="executorch")
-    module, cls = f"executorch.examples.models.{known[name][0]}", known[name][1]
+    upstream_models = registry.list_upstream()
+    if name not in upstream_models:
+        raise unknown_name("model", name, upstream_models, where="executorch")
+    module, cls = f"executorch.examples.models.{upstream_models[name][0]}", upstream_models[name][1]
     hosts: list[str] = []
     resolve, thread = socket.getaddrinfo, threading.get_ident()
 
@@ -475,7 +475,7 @@ def try_forward(model: LoadedModel) -> None:
 @contextlib.contextmanager
 def _siblings_importable(folder: Path) -> Iterator[None]:
     """Let a file import its neighbours; another folder's may have the same names later."""
-    known = set(sys.modules)
+    before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
         # Bytecode is found by size and second: a file edited and loaded again would be stale.
@@ -484,11 +484,11 @@ def _siblings_importable(folder: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(ValueError):  # the file may have changed the list
             sys.path.remove(str(folder))
-        for name in set(sys.modules) - known:
+        for name in set(sys.modules) - before:
             file = Path(getattr(sys.modules[name], "__file__", None) or "/")
             is_sibling = file.is_relative_to(folder) and "site-packages" not in file.parts
             is_sibling |= name.startswith(_FILE_PREFIX)
-            if is_sibling and name.partition(".")[0] not in known:
+            if is_sibling and name.partition(".")[0] not in before:
                 del sys.modules[name]
 
 

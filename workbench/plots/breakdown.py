@@ -96,9 +96,9 @@ def _draw_bars(bars: Mapping[str, pd.DataFrame], title: str, shares: bool = Fals
         + ", ".join(f"{row.category} {format_share(row.share)}" for row in frame.itertuples())
         for name, frame in bars.items()
     ]
-    known = "; lines: 95 % interval of each category" if ends else ""
+    legend = "; lines: 95 % interval of each category" if ends else ""
     measure = "share of the inference" if shares else "mean time per inference (ms)"
-    axis.set_xlabel(f"{measure}{known}")
+    axis.set_xlabel(f"{measure}{legend}")
     if shares:
         axis.xaxis.set_major_formatter(PercentFormatter(1))
     unnamed = [c for c in dict.fromkeys([*style.COLORS, *named]) if not named.get(c, True)]

@@ -77,13 +77,13 @@ def _draw_sides(sides: Sequence[Measurement]) -> Table:
     if any(not m.sessions for m in sides):
         return show_note("; ".join(map(": ".join, times.items())))
     # What both intervals are is said once.
-    known = {text.partition(" (")[2].rstrip(")") for text in times.values()}
-    if len(known) == 1:
+    intervals = {text.partition(" (")[2].rstrip(")") for text in times.values()}
+    if len(intervals) == 1:
         times = {name: text.partition(" (")[0] for name, text in times.items()}
     for name, m in named.items():
         if m.name == "native" and name in times:
             times[name] += " (all extensions of this CPU)"
-    note = f"\N{PLUS-MINUS SIGN}: {known.pop()}" if len(known) == 1 else ""
+    note = f"\N{PLUS-MINUS SIGN}: {intervals.pop()}" if len(intervals) == 1 else ""
     return show_bars({name: m.categories for name, m in named.items()}, times, note)
 
 

@@ -284,8 +284,8 @@ def _write_html(
     styler = Styler(cells, uuid=f"{zlib.crc32(text):08x}", cell_ids=False)
 
     def write_cell(text: str) -> str:
-        known, shown = links.get(text), html.escape(typeset(text))
-        return f'<a href="{html.escape(known)}">{shown}</a>' if known else shown
+        link, shown = links.get(text), html.escape(typeset(text))
+        return f'<a href="{html.escape(link)}">{shown}</a>' if link else shown
 
     styler.hide(axis="index").format(write_cell)
 

@@ -170,8 +170,8 @@ def show_phases(run: Run) -> Iterator[Part]:
     if run.phases is not None:
         caption = "Phases; the latency at position 0 is the time to the first token"
         repeated = ["latency_low_ms", "latency_high_ms", "rate_low", "rate_high", "bound_share"]
-        known = run.phases.columns[run.phases.notna().any()].difference(repeated, sort=False)
-        yield show_table(run.phases, known.tolist(), caption=caption)
+        columns = run.phases.columns[run.phases.notna().any()].difference(repeated, sort=False)
+        yield show_table(run.phases, columns.tolist(), caption=caption)
 
 
 def _operators(m: Measurement, top: int) -> Iterator[Part]:
@@ -226,8 +226,8 @@ def _layers(m: Measurement, top: int) -> Iterator[Part]:
 
 def _speedups(ab: Comparison, top: int) -> Iterator[Part]:
     """The speed-ups of E2E and categories as a figure, and the layers that changed most."""
-    known = drop_overhead(pd.concat([ab.baseline.operators, ab.candidate.operators]))["key"]
-    judged = ab.operators[["key", "candidate_key"]].isin(set(known)).any(axis=1)
+    keys = drop_overhead(pd.concat([ab.baseline.operators, ab.candidate.operators]))["key"]
+    judged = ab.operators[["key", "candidate_key"]].isin(set(keys)).any(axis=1)
     tables = {"operators": ab.operators[judged]}
     if ab.layers is not None:
         tables["layers"] = ab.layers

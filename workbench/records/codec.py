@@ -100,12 +100,12 @@ def _parse_int(digits: str) -> int:
 
 def upgrade(data: dict[str, Any], where: object, *, least: int = 1) -> dict[str, Any]:
     """A document in the current schema version; StoreError if it is newer, or below ``least``."""
-    version, known = data.get("schema_version", SCHEMA_VERSION), range(least, SCHEMA_VERSION + 1)
-    if type(version) is not int or version not in known:
+    version, readable = data.get("schema_version", SCHEMA_VERSION), range(least, SCHEMA_VERSION + 1)
+    if type(version) is not int or version not in readable:
         hint = "read it with the workbench version that wrote it"
         if type(version) is int and 0 < version < least:
             hint = "regenerate it with `workbench analyze`"
-        reads = ", ".join(map(str, known))
+        reads = ", ".join(map(str, readable))
         what = f"schema version {version!r:.20}, this workbench reads {reads}"
         raise StoreError(what, where=where, hint=hint)
     if version == 1 and data.get("notes") == []:  # of the first manifests, and never used
@@ -149,12 +149,12 @@ def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
 def _check_keys(kind: Any, data: Any, where: object) -> None:
     """Refuse keys that no record of a type has, which msgspec skips."""
     if _is_record(kind):
-        known = _field_types(kind)
+        kinds = _field_types(kind)
         for key, value in data.items() if isinstance(data, dict) else ():
-            if key not in known:
-                raise unknown_name("key", str(key), known, where)
-            if known[key]:
-                _check_keys(known[key], value, where)
+            if key not in kinds:
+                raise unknown_name("key", str(key), kinds, where)
+            if kinds[key]:
+                _check_keys(kinds[key], value, where)
     elif isinstance(data, list) and get_origin(kind) is tuple:
         for value in data:
             _check_keys(get_args(kind)[0], value, where)

@@ -172,8 +172,8 @@ class Export:
     @property
     def sqnr_db(self) -> float | None:
         """The signal to noise ratio of the worst output; None if unknown, or without noise."""
-        known = [output.sqnr_db for output in self.fidelity if output.sqnr_db is not None]
-        return min(known, default=None)
+        ratios = [output.sqnr_db for output in self.fidelity if output.sqnr_db is not None]
+        return min(ratios, default=None)
 
     @property
     def changes(self) -> str:

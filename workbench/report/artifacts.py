@@ -258,8 +258,8 @@ def find_evidence(row: Document, kernels: pd.DataFrame) -> Document:
     """The microkernel of an operator with its share of the samples, or what its name tells."""
     if row["key"] not in kernels.index:
         # Layout, types and microkernel of an operator such as ``Convolution (NHWC, PF32) IGEMM``.
-        found = re.fullmatch(r"[^(]+\(([^)]+)\)(?: (.+))?", row["operator"])
-        hint = ", ".join(filter(None, found.groups())) if found else None
+        match = re.fullmatch(r"[^(]+\(([^)]+)\)(?: (.+))?", row["operator"])
+        hint = ", ".join(filter(None, match.groups())) if match else None
         return {"kernel_hint": hint, "kernel_evidence": None}
     kernel = kernels.loc[row["key"]]
     evidence = kernel[["code", "share", "low", "high", "samples"]].to_dict()

@@ -97,15 +97,15 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
     ['faster']
     """
     compare_runs.check_several(names, "report")
-    found = sorted(
+    sides = sorted(
         compare_runs.find_measurements(names, categories).values(), key=lambda m: m.emulated
     )
-    measurements = dict(zip(compare_runs.name_runs(found), found, strict=True))
+    measurements = dict(zip(compare_runs.name_runs(sides), sides, strict=True))
     rows = [{"run": name, **describe_measurement(m)} for name, m in measurements.items()]
     runs = check(pd.DataFrame(rows)[RUNS.names], RUNS)
     silicon = {name: m for name, m in measurements.items() if not m.emulated}
     pairs = {
-        name: Comparison(found[0], m, subject=f"{name} against {next(iter(silicon))}")
+        name: Comparison(sides[0], m, subject=f"{name} against {next(iter(silicon))}")
         for name, m in [*silicon.items()][1:]
     }
     latencies = [pd.DataFrame(columns=COMPARISON.names), *(p.latency for p in pairs.values())]
@@ -139,12 +139,12 @@ def _align_layers(measurements: dict[str, Measurement]) -> pd.DataFrame:
 def _code_by_layer(m: Measurement) -> dict[str, dict[str, list[str]]]:
     """The operators and functions of every layer, slowest first."""
     functions = m.kernels["function"].to_dict() if len(m.kernels) else {}
-    found: dict[str, dict[str, list[str]]] = {}
+    code_of: dict[str, dict[str, list[str]]] = {}
     for row in m.operators.sort_values("mean_ms", ascending=False).itertuples():
-        code = found.setdefault(name_layer(row.module), {"operators": [], "kernels": []})
+        code = code_of.setdefault(name_layer(row.module), {"operators": [], "kernels": []})
         code["operators"].append(str(row.operator))
         code["kernels"] += [str(functions[row.key])] if row.key in functions else []
-    return found
+    return code_of
 
 
 def _join_code(code: dict[str, dict[str, list[str]]], known_as: object, column: str) -> str:
@@ -197,9 +197,9 @@ def write_combined(
 
 def _write_explorers(combined: Combined) -> tuple[dict[str, str], dict[str, str]]:
     """The explorer of each run that was traced, by its file; and these files by measurement."""
-    pages, links, known = dict[str, str](), dict[str, str](), dict[Path, str]()
+    pages, links, files = dict[str, str](), dict[str, str](), dict[Path, str]()
     for name, m in combined.measurements.items():
-        file = known.setdefault(m.run.path, EXPLORER.format(safe_name(name)))
+        file = files.setdefault(m.run.path, EXPLORER.format(safe_name(name)))
         if file not in pages:
             with suppress(StoreError):  # a side has no trace
                 pages[file] = explorer_page(m.run)

@@ -17,7 +17,7 @@ from workbench.frames import WRONG
 from workbench.plots.tables import show_aligned, show_note, show_table
 from workbench.records.documents import METRICS
 from workbench.records.runs import SCHEMA_VERSION
-from workbench.wording import format_range, plural
+from workbench.wording import format_range, format_ratio, plural
 
 MOST_ROWS = 50  #: Rows of a gate's table.
 #: Where a program lies in ``out_<model>``, from the run's folder.
@@ -40,9 +40,9 @@ def write_junit(compared: Compared, path: Path) -> Path:
             "records"
         ):
             name = ": ".join(filter(None, (row.get("subject"), row["resource"])))
-            text = "{outcome}: {baseline:.4g} -> {candidate:.4g} {unit}, {ratio:.2f}x"
-            text += " [{low:.2f}, {high:.2f}]"
-            cases.append((name, "resources", row, text.format_map(row)))
+            ratio, low, high = (format_ratio(row[each]) for each in ("ratio", "low", "high"))
+            text = "{outcome}: {baseline:.4g} -> {candidate:.4g} {unit}".format_map(row)
+            cases.append((name, "resources", row, f"{text}, {ratio}x [{low}, {high}]"))
     for name, kind, row, text in cases:
         case = TestCase(printable(name), f"workbench.{kind}")
         if row["gate"] == "failed":
@@ -62,10 +62,10 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
     rows = compared.rows.sort_values("gate", key=lambda gate: gate.map(order), kind="stable")
     counts = compared.rows["gate"].value_counts()
     title = compared.allowed.capitalize() or "Comparison"
-    found = ", ".join(f"{count} {gate}" for gate, count in counts.items() if gate != "open")
+    outcomes = ", ".join(f"{count} {gate}" for gate, count in counts.items() if gate != "open")
     hidden = len(rows) - MOST_ROWS
     parts = [
-        f"# {title}" + (f": {found}" if found else ""),
+        f"# {title}" + (f": {outcomes}" if outcomes else ""),
         show_note(*compared.verdicts),
         show_table(rows, top=MOST_ROWS),
         *([f"{hidden} further rows."] if hidden > 0 else []),

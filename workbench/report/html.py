@@ -114,8 +114,8 @@ def render_html(title: str, sections: Sequence[Section], files: str = "") -> str
     anchors = {html.escape(section.heading): section.anchor for section in sections}
 
     def link(cited: re.Match[str]) -> str:
-        known = anchors.get(cited[1])
-        return f'<a href="#{known}">{cited[1]}</a>' if known else cited[1]
+        anchor = anchors.get(cited[1])
+        return f'<a href="#{anchor}">{cited[1]}</a>' if anchor else cited[1]
 
     return re.sub("<cite>(.*?)</cite>", link, page)
 

@@ -254,7 +254,7 @@ def read_template(template: Path, parameters: Mapping[str, object]) -> NotebookN
         notebook = nbformat.v4.upgrade(nbformat.read(template, as_version=4))
         nbformat.validate(notebook, relax_add_props=True)
         tagged = [c.source for c in notebook.cells if PARAMETERS in c.metadata.get("tags", [])]
-        known = assigned_names("\n".join(tagged))
+        assigned = assigned_names("\n".join(tagged))
     except FileNotFoundError:
         raise UsageError("no such notebook", where=template) from None
     except SyntaxError as error:
@@ -266,8 +266,8 @@ def read_template(template: Path, parameters: Mapping[str, object]) -> NotebookN
         hint = f'tag the cell with `run_dir = ""` as `{PARAMETERS}`'
         raise UsageError(f"has no cell that is tagged `{PARAMETERS}`", where=template, hint=hint)
     for name in parameters:
-        if name not in known:
-            raise unknown_name("parameter", name, known, where=template)
+        if name not in assigned:
+            raise unknown_name("parameter", name, assigned, where=template)
     notebook.metadata["kernelspec"] = KERNELSPEC
     return notebook
 

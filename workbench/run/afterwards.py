@@ -32,7 +32,7 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
     The first process of each also reads the program's file, so that the timed ones find it in the
     page cache; later ones are started without it there. Of several phases, the first is measured.
     """
-    plan, known = recorder.run.plan, {(s.threads, s.number) for s in recorder.run.starts}
+    plan, timed = recorder.run.plan, {(s.threads, s.number) for s in recorder.run.starts}
     phases, began = ("", *(phase.name for phase in plan.phases[:1])), time.monotonic()
     chosen = [
         e for e in plan.experiments_at(threads) if e.phase in phases and e.runner not in RUNTIMES
@@ -45,7 +45,7 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
     for number, mode in enumerate(modes):
         spent_s = (time.monotonic() - began) / max(1, len(chosen))
         enough = spent_s > STARTS_S and modes[:number].count(mode) >= LEAST_STARTS
-        if (enough and not compared) or (threads, number) in known:
+        if (enough and not compared) or (threads, number) in timed:
             continue
         core = recorder.runner.target.core(threads, number)
         first, starts = number % len(chosen), []

@@ -81,8 +81,8 @@ def installed_compiler() -> list[str] | None:
         if not shutil.which(chosen[0]):
             raise WorkbenchError(f"no such compiler: {chosen[0]!r}", where="$CXX", hint="unset it")
         return chosen
-    found = filter(None, map(shutil.which, ("c++", "g++", "clang++")))
-    return next(([compiler] for compiler in found), None)
+    compilers = filter(None, map(shutil.which, ("c++", "g++", "clang++")))
+    return next(([compiler] for compiler in compilers), None)
 
 
 def find_compiler() -> list[str]:

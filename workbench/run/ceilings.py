@@ -93,19 +93,19 @@ def measure_roof(
     started, new = time.monotonic(), 0
     with contextlib.ExitStack() as stack:
         for isa, threads in list_roofs(run):
-            known = None if again else find_peaks(run, isa, threads)
-            kept = known.probes if known else _share_peaks(peaks, threads)
-            if probes := _list_due(run, kept, known.measured if known else ""):
+            ceilings = None if again else find_peaks(run, isa, threads)
+            kept = ceilings.probes if ceilings else _share_peaks(peaks, threads)
+            if probes := _list_due(run, kept, ceilings.measured if ceilings else ""):
                 if runner is None:
                     there = open_target(target or trusted_target(run, run_dir))
                     runner = find_runner(target=stack.enter_context(there))
                 _check_device(run, run_dir, runner)
-                known = measure_ceilings(probes, kept, runner, isa, threads, progress)
-                atomic_write(_cache_path(run, isa, threads), to_json(known))
+                ceilings = measure_ceilings(probes, kept, runner, isa, threads, progress)
+                atomic_write(_cache_path(run, isa, threads), to_json(ceilings))
                 new += 1
-            assert known, "what is not known is due"
-            save_peaks(known, run_dir)
-            peaks.append(known)
+            assert ceilings, "what is not known is due"
+            save_peaks(ceilings, run_dir)
+            peaks.append(ceilings)
     if new:
         text = f"machine peaks measured in {time.monotonic() - started:.0f} s; later runs use these"
         progress(text, 1.0)
@@ -122,13 +122,13 @@ def _list_due(run: RunRecord, kept: Sequence[Probe], measured: str) -> list[Prob
     """The probes to measure: in the dtypes of a run, and not known, or known but disturbed."""
     exports = [run.export_of(program) for program in run.plan.all_programs]
     dtypes = {"fp32", *(each.computed_dtype for each in exports if each)}
-    known = {replace(probe, ms=0.0, spread=0.0): probe for probe in kept}
+    measured_probes = {replace(probe, ms=0.0, spread=0.0): probe for probe in kept}
     rests = not measured or datetime.now(UTC) - datetime.fromisoformat(measured) < RETRY
     return [
         probe
         for probe in load_probes()
         if probe.kind != "gemm" or probe.dtype in dtypes or None in exports
-        if probe not in known or (known[probe].spread > STEADY and not rests)
+        if probe not in measured_probes or (measured_probes[probe].spread > STEADY and not rests)
     ]
 
 

@@ -199,8 +199,8 @@ def _device(name: str, serial: str, state: str) -> Answer:
     said = adb("-s", serial, "shell", "-T", "uname -m; cat /proc/cpuinfo")
     listed = re.search(r"^Features\s*:(.*)$", said, re.MULTILINE)
     features = set(listed[1].split()) if listed else set()
-    known = ", ".join(f for f in FEATURES if f in features) or "no known extension"
-    return "ok", f"{name}, {said.partition(chr(10))[0].strip()}: {known}"
+    extensions = ", ".join(f for f in FEATURES if f in features) or "no known extension"
+    return "ok", f"{name}, {said.partition(chr(10))[0].strip()}: {extensions}"
 
 
 def _plugins() -> Iterator[Check]:

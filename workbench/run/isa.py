@@ -118,11 +118,11 @@ def find_levels(isa: Isa) -> tuple[str, ...]:
 
 def resolve_toggle(name: str, isa: Isa) -> Toggle:
     """The toggle of that name on this CPU."""
-    known = {toggle.name: toggle for toggle in TOGGLES.get(isa.arch, ())}
-    present = [toggle for toggle in known.values() if toggle.feature in isa.features]
+    by_name = {toggle.name: toggle for toggle in TOGGLES.get(isa.arch, ())}
+    present = [toggle for toggle in by_name.values() if toggle.feature in isa.features]
     elsewhere = {toggle.name: toggle for toggles in TOGGLES.values() for toggle in toggles}
     if name not in (*elsewhere, "auto", "none"):
-        raise unknown_name("toggle", name, (*known, "auto", "none"))
+        raise unknown_name("toggle", name, (*by_name, "auto", "none"))
     if name == "none" or (name == "auto" and not (present and isa.self_check == "ok")):
         return Toggle("none", "native", "native")
     _check_layout(isa)

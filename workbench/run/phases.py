@@ -58,11 +58,11 @@ def split_phase(text: str) -> tuple[str, str, str]:
 
     Method or inputs may be missing: ``prefill=128``, ``text=decoder:128``, ``image=encoder``.
     """
-    known = re.fullmatch(r"([A-Za-z]\w{0,29})=(?:([A-Za-z_]\w*)(?::|$))?(.*)", text, re.ASCII)
-    if not known or not text.partition("=")[2]:
+    match = re.fullmatch(r"([A-Za-z]\w{0,29})=(?:([A-Za-z_]\w*)(?::|$))?(.*)", text, re.ASCII)
+    if not match or not text.partition("=")[2]:
         hint = "such as decode=1@128, first=tokens.npy,mask.npy, or image=METHOD"
         raise UsageError(f"{text!r:.60} is not NAME=INPUTS", where="--phase", hint=hint)
-    return known[1], known[2] or "", known[3]
+    return match[1], match[2] or "", match[3]
 
 
 def _name_phases(texts: Sequence[str], load: Callable[[str], Ready]) -> list[Phase]:
@@ -106,9 +106,9 @@ def _size_phases(plan: Plan, sizes: Sequence[int], ready: Ready) -> dict[Phase, 
         return {Phase(f"{name}_{n}", p.inputs, size=n): p.name for n, p in pairs}
     if name == "tokens" and _takes_tokens(ready):
         return {replace(plan_step(f"tokens_{n}", n, 0, ready), size=n): "" for n in sizes}
-    known = {dimension for tensor in plan.inputs for dimension in tensor.dims if dimension}
-    if name not in known:
-        raise unknown_name("dynamic dimension", name, known, where="--sweep")
+    dimensions = {dimension for tensor in plan.inputs for dimension in tensor.dims if dimension}
+    if name not in dimensions:
+        raise unknown_name("dynamic dimension", name, dimensions, where="--sweep")
 
     def cut(tensor: Tensor, size: int) -> Tensor:
         named = zip(tensor.dims or [""] * len(tensor.shape), tensor.shape, strict=True)

@@ -128,8 +128,8 @@ def choose_threads(counts: Sequence[int], runner: Runner) -> dict[int, str]:
         *((n, "cores with the highest clock") for n, _ in clusters[:1] if clusters[1:]),
         *((count, "as asked for") for count in counts),
     ]
-    known = sorted({count for count, _ in rules if 0 < count <= MAX_CORES})
-    return {n: "; ".join(text for count, text in rules if count == n) for n in known}
+    numbers = sorted({count for count, _ in rules if 0 < count <= MAX_CORES})
+    return {n: "; ".join(text for count, text in rules if count == n) for n in numbers}
 
 
 #: The control's name. It has no part of the name that it repeats: the tools of Arm's profiling kit
@@ -337,10 +337,10 @@ def plan_versions(
     installed = metadata.version("executorch")
     others = dict.fromkeys(versions)
     hashed = re.findall(r"^executorch==(\S+)", WHEELS.read_text(), re.MULTILINE)
-    known = [version for version in hashed if version != installed]
+    allowed = [version for version in hashed if version != installed]
     for version in others:
-        if version not in known:
-            raise unknown_name("other version of ExecuTorch", version, known, where="--runtime")
+        if version not in allowed:
+            raise unknown_name("other version of ExecuTorch", version, allowed, where="--runtime")
     names = {v: f"executorch_{v}".replace(".", "_") for v in (installed, *others)}
     experiments = [Experiment(names[v], runner=v) for v in others]
     experiments += [Experiment(names[installed]), Experiment(CONTROL, control=True)]

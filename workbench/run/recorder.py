@@ -110,9 +110,9 @@ class RunRecorder:
 
     def add_missing(self, sessions: Iterable[RunnerSession]) -> None:
         """Add what runners say that their ExecuTorch lacks."""
-        found = {name: text for each in sessions for name, text in each.ready.missing.items()}
-        if not found.items() <= self.run.missing.items():
-            self.update(missing={**self.run.missing, **found})
+        missing = {name: text for each in sessions for name, text in each.ready.missing.items()}
+        if not missing.items() <= self.run.missing.items():
+            self.update(missing={**self.run.missing, **missing})
 
     def sessions_of(self, step: Step, *, traced: bool) -> tuple[Session, ...]:
         """The sessions of a step with traced or untraced times."""
@@ -232,8 +232,8 @@ def timestamp() -> str:
 
 def _outline(run: RunRecord, experiment: str, threads: int) -> dict[str, Any]:
     """What a manifest of the kit says of an experiment."""
-    found = [s for s in run.sessions if (s.experiment, s.threads) == (experiment, threads)]
-    batches = [batch for session in found if not session.traced for batch in session.batches]
-    first = next((session for session in found if session.etdump), found[0])
+    sessions = [s for s in run.sessions if (s.experiment, s.threads) == (experiment, threads)]
+    batches = [batch for session in sessions if not session.traced for batch in session.batches]
+    first = next((session for session in sessions if session.etdump), sessions[0])
     runs = sum(len(batch.wall_ns) for batch in batches)
     return kit_result(experiment, threads, runs or run.plan.runs, first)

@@ -248,7 +248,8 @@ def time_interleaved(recorder: RunRecorder, attempt: Attempt) -> None:
     In a round, every session has a batch in one order, then one in the other: an untraced and a
     traced one if both are asked for, and which comes first alternates. The rounds follow from what
     the restart cost since it began, and from the time of a round. A session traces only so many
-    inferences that a run's traces stay small, but one in each batch.
+    inferences that a run's traces stay small, but one in each batch. Before a batch that is shorter
+    than the untraced one, it is warmed up, so that the times of both are of the same state.
     """
     sessions, batches, restart = attempt.sessions, attempt.batches, attempt.step.restart
     warmed = {name: warm_up(session, recorder.run.plan) for name, session in sessions.items()}
@@ -264,6 +265,9 @@ def time_interleaved(recorder: RunRecorder, attempt: Attempt) -> None:
             chosen = (False, False)
         for position, name in enumerate(order):
             traced = chosen[position // len(sessions)]
+            if sizes[name, traced] < sizes[name, False]:
+                # Others had the caches: the first inferences are slower, and here there are few.
+                sessions[name].run(WARM_UP, traced=False)
             timed = sessions[name].run(sizes[name, traced], traced=traced)
             batches[name, traced].append(replace(timed, round=number, batch=position))
 

@@ -243,5 +243,5 @@ def least_sqnr(run: RunRecord, one: PlannedProgram, other: PlannedProgram) -> fl
         options = exports[0].options if exports[0] else {}
         is_quantized = options.get("quantized") or options.get("module_dtypes")
         return ROUNDED_SQNR_DB if is_quantized else None
-    known = [f.least_sqnr_db for export in exports if export for f in export.fidelity]
-    return min(known) - 10 * math.log10(2) if known else None
+    ratios = [f.least_sqnr_db for export in exports if export for f in export.fidelity]
+    return min(ratios) - 10 * math.log10(2) if ratios else None

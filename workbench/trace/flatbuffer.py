@@ -107,9 +107,9 @@ class Tables:
 
     def field(self, slot: int, width: int = 4) -> np.ndarray:
         """Positions of the field number ``slot`` of ``width`` bytes, 0 where absent."""
-        known = slot + 2 < self._entries
-        offsets = np.zeros(len(known), np.int64)
-        offsets[known] = self.buffer.halves[self._first[known] + 2 + slot]
+        present = slot + 2 < self._entries
+        offsets = np.zeros(len(present), np.int64)
+        offsets[present] = self.buffer.halves[self._first[present] + 2 + slot]
         fine = (offsets >= 4) & (offsets + width <= self._sizes) & (offsets & 3 == 0)
         self.buffer.require(
             fine | (offsets == 0), self._first * 2, f"field {slot} of {self.what} lies outside it"

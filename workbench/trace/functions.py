@@ -114,10 +114,10 @@ def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataF
 
     executable = [s for s in elf.sections if s.has(lief.ELF.Section.FLAGS.EXECINSTR)]
     sections = [(s.virtual_address, s.virtual_address + s.size) for s in executable]
-    known = sorted((f.address, f.address + f.size) for f in elf.functions if f.size)
-    known = [(begin, end) for begin, end in known if end < _HIGHEST]
+    bounds = sorted((f.address, f.address + f.size) for f in elf.functions if f.size)
+    bounds = [(begin, end) for begin, end in bounds if end < _HIGHEST]
     located = {
-        _locate(address, section, known, machine, read)
+        _locate(address, section, bounds, machine, read)
         for address in np.unique(addresses).tolist()
         for section in sections
         if section[0] <= address < section[1]
@@ -153,16 +153,16 @@ def _read_names(elf: Any) -> dict[int, str]:
 def _locate(
     address: int,
     section: tuple[int, int],
-    known: list[tuple[int, int]],
+    spans: list[tuple[int, int]],
     machine: str,
     read: Callable[[int, int], bytes],
 ) -> tuple[int, int]:
     """Begin and end of the function at an address."""
-    following = bisect_right(known, address, key=itemgetter(0))
-    if following and address < known[following - 1][1]:
-        return known[following - 1]
-    low = max([section[0], *(end for _, end in known[:following][-1:])])
-    high = min([section[1], *(begin for begin, _ in known[following:][:1])])
+    following = bisect_right(spans, address, key=itemgetter(0))
+    if following and address < spans[following - 1][1]:
+        return spans[following - 1]
+    low = max([section[0], *(end for _, end in spans[:following][-1:])])
+    high = min([section[1], *(begin for begin, _ in spans[following:][:1])])
     if high - low > _LONGEST:
         return low, high
     bounds = [low, *_after_returns(machine, read(low, high), low), high]
@@ -213,10 +213,10 @@ def _words(code: bytes) -> np.ndarray:
 
 def classify_aarch64(words: np.ndarray) -> np.ndarray:
     """The classes of instructions, 32-bit words, as positions in :data:`AARCH64_CLASSES`."""
-    found = np.zeros(len(words), np.int8)
+    classes = np.zeros(len(words), np.int8)
     for mask, value, name in reversed(_AARCH64):
-        found[(words & np.uint32(mask)) == value] = AARCH64_CLASSES.index(name)
-    return found
+        classes[(words & np.uint32(mask)) == value] = AARCH64_CLASSES.index(name)
+    return classes
 
 
 def _disassemble(machine: str, code: bytes, address: int) -> Iterator[tuple[int, str]]:
@@ -227,13 +227,13 @@ def _disassemble(machine: str, code: bytes, address: int) -> Iterator[tuple[int,
     modes = (capstone.CS_ARCH_ARM64, 0) if arm else (capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     engine = capstone.Cs(*modes)
     engine.skipdata = True
-    for found in engine.disasm(code, address):
-        text = f"{found.mnemonic} {found.op_str}".strip()
-        if arm and not found.id:
-            (word,) = _words(bytes(found.bytes))
+    for instruction in engine.disasm(code, address):
+        text = f"{instruction.mnemonic} {instruction.op_str}".strip()
+        if arm and not instruction.id:
+            (word,) = _words(bytes(instruction.bytes))
             kind = AARCH64_CLASSES[int(classify_aarch64(np.array([word]))[0])]
             text = f".inst {word:#010x}  // {kind}"
-        yield found.address, text
+        yield instruction.address, text
 
 
 def disassemble_x86(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:

@@ -159,15 +159,15 @@ def resolve_functions(
     ``folders`` hold copies of the libraries, for samples of another machine.
     """
     busy = pd.concat([s[s["busy"]] for s in samples], ignore_index=True)
-    found = []
+    frames = []
     for (library, build_id), part in busy[busy["build_id"] != ""].groupby(["library", "build_id"]):
         name = Path(library).name
         for path in (Path(library), *(folder / name for folder in folders)):
             functions = find_functions(path, build_id, part["address"].to_numpy())
             if functions is not None:
-                found.append(functions)
+                frames.append(functions)
                 break
-    filled = [frame for frame in found if len(frame)] or [pd.DataFrame(columns=FUNCTIONS.names)]
+    filled = [frame for frame in frames if len(frame)] or [pd.DataFrame(columns=FUNCTIONS.names)]
     return check(pd.concat(filled, ignore_index=True), FUNCTIONS)
 
 
@@ -190,15 +190,15 @@ def locate_samples(samples: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFra
 
 def count_instructions(samples: pd.DataFrame, functions: pd.DataFrame) -> dict[str, pd.Series]:
     """Busy samples at every instruction of the hot loops, by function; indexed by its text."""
-    found = {}
+    hits_of = {}
     for build_id, part in samples[samples["busy"]].groupby("build_id"):
         counts = part["address"].value_counts()
         here = functions[(functions["build_id"] == build_id) & (functions["loop"] != "")]
         for name, loop in zip(here["name"], here["loop"], strict=True):
             places = [int(line.partition(" ")[0], 16) for line in loop.splitlines()]
             hits = counts.reindex(places, fill_value=0).to_numpy()
-            found[name] = pd.Series(hits, index=loop.splitlines())
-    return found
+            hits_of[name] = pd.Series(hits, index=loop.splitlines())
+    return hits_of
 
 
 def write_functions(functions: pd.DataFrame, path: Path) -> Path:

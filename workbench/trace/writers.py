@@ -200,10 +200,10 @@ def _slices(spans: pd.DataFrame, shift: int) -> Iterator[dict[str, Any]]:
     categories = texts.get("category", kind).replace("", None).fillna(kind).tolist()
     logged = list(zip(spans["start_ns"].tolist(), spans["duration_ns"].tolist(), strict=True))
     for row, (begin, end) in _draw(spans).items():
-        known = {name: values[row] for name, values in arguments.items()}
+        values_of = {name: values[row] for name, values in arguments.items()}
         drawn = {"start_ns": begin, "duration_ns": end - begin}
         for (name, time), as_logged in zip(drawn.items(), logged[row], strict=True):
-            known[name] = as_logged if as_logged != time else -1
+            values_of[name] = as_logged if as_logged != time else -1
         yield {
             "name": printable(names[row]),
             "cat": categories[row],
@@ -211,7 +211,7 @@ def _slices(spans: pd.DataFrame, shift: int) -> Iterator[dict[str, Any]]:
             "dur": (end - begin) / 1000,
             "args": {
                 name: printable(value) if isinstance(value, str) else value
-                for name, value in known.items()
+                for name, value in values_of.items()
                 if value not in ("", -1)
             },
         }

@@ -154,8 +154,8 @@ def find_pace(
     three, the ``usual`` shares.
     """
     rated = find_rated(m)["mean_ms"]
-    known = [key for key in twins if key in rated.index]
-    shares = least_ms(m, known) / rated[known]
+    models = [key for key in twins if key in rated.index]
+    shares = least_ms(m, models) / rated[models]
     shares = shares[shares > 0]
     if len(shares) < LEAST_TWINS:
         return usual, "roofline"
@@ -193,11 +193,11 @@ def gain_of_replacing(
 
 def layers_of(rows: pd.DataFrame) -> str:
     """The layers and source lines of some rows in words: two at most, then a count."""
-    known = rows.dropna(subset="module")[["module", "source"]].drop_duplicates()
+    modules = rows.dropna(subset="module")[["module", "source"]].drop_duplicates()
     places = [
         f"{module or 'the model'}"
         + (f" ({shorten_source(source)})" if isinstance(source, str) else "")
-        for module, source in known.itertuples(index=False)
+        for module, source in modules.itertuples(index=False)
     ]
     more = f" and {len(places) - 2} more" if len(places) > 2 else ""
     return ", ".join(places[:2]) + more

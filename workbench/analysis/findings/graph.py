@@ -357,8 +357,8 @@ def find_needless_transposes(m: Measurement, unclaimed: Collection[str]) -> Iter
     pairs: dict[NodeId, FlowStep] = {}
     between: set[str] = set()
     for step in m.flow.steps:
-        if found := _find_inverses(m.flow, step):
-            ends, types = found
+        if inverses := _find_inverses(m.flow, step):
+            ends, types = inverses
             pairs.update({each.id: each for each in (step, *ends)})
             between |= types
     keys = keys_of(m, pairs.values(), unclaimed)
@@ -476,11 +476,11 @@ def find_batch_norm(m: Measurement, unclaimed: Collection[str]) -> Iterator[Find
 
 def find_chains(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Pointwise operators in a row, each of which reads and writes a whole tensor."""
-    found: dict[Advice, list[tuple[list[FlowStep], list[str]]]] = {}
+    chains_of: dict[Advice, list[tuple[list[FlowStep], list[str]]]] = {}
     for chain in _chains(m.flow):
         if len(keys := keys_of(m, chain, unclaimed)) >= _CHAIN:
-            found.setdefault(_fusion(m, chain), []).append((chain, keys))
-    for fusion, chains in found.items():
+            chains_of.setdefault(_fusion(m, chain), []).append((chain, keys))
+    for fusion, chains in chains_of.items():
         keys = [key for _, rows in chains for key in rows]
         gain, ms = time_spent(m, keys), m.undisturbed.mean()
         most, typical, least = (
@@ -677,11 +677,11 @@ def _cause(flow: Dataflow, step: FlowStep) -> str:
 def _skip_casts(step: FlowStep, way: Callable[[FlowStep], list[FlowStep]]) -> list[FlowStep]:
     """The steps before or after one, and in place of conversions of the dtype those beyond."""
     steps = way(step)
-    known = {each.id for each in steps}
+    ids = {each.id for each in steps}
     for each in steps:  # which grows
         if each.type == _CAST:
-            beyond = [other for other in way(each) if other.id not in known]
-            known |= {other.id for other in beyond}
+            beyond = [other for other in way(each) if other.id not in ids]
+            ids |= {other.id for other in beyond}
             steps += beyond
     return [each for each in steps if each.type != _CAST]
 

@@ -59,5 +59,5 @@ def _is_cause(finding: Mapping[str, Any], symptom: Mapping[str, Any]) -> bool:
     """Whether a finding says why at least half of what a symptom loses is slow."""
     expected = np.fmax(finding["gain_ms"], finding["high_ms"] / 2)
     shared = {*finding["keys"].splitlines()} & {*symptom["keys"].splitlines()}
-    known = finding["rule"] not in (_SYMPTOM, *_FLOORS)
-    return bool(known and shared and expected >= symptom["gain_ms"] / 2)
+    eligible = finding["rule"] not in (_SYMPTOM, *_FLOORS)
+    return bool(eligible and shared and expected >= symptom["gain_ms"] / 2)

@@ -115,7 +115,7 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
     are impossible, rules that need times are left out, too, and no gain is stated.
     """
     unclaimed, rest = set(m.costs.index), set(m.costs.index)
-    holds, found = "shares" in m.use[0], list[dict[str, Any]]()
+    holds, findings = "shares" in m.use[0], list[dict[str, Any]]()
     for name, find, heading, claims, timed in list_rules():
         untimed = m.emulated or m.impossible
         if m.runtime or (untimed and timed):  # the rules are about ExecuTorch
@@ -133,12 +133,12 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
             for row in rows:  # gains that follow from the times of traced operators
                 if row["of"] == "latency" and row["keys"] and row["basis"] != "measured":
                     row |= _UNMEASURED
-        found += rows
+        findings += rows
         explained = {key for row in rows for key in row["keys"].splitlines()}
         rest -= explained
         if claims:
             unclaimed -= explained
-    table = pd.DataFrame(found, columns=FINDINGS.names)
+    table = pd.DataFrame(findings, columns=FINDINGS.names)
     table = table.astype({"rank": int} | dict.fromkeys(_NUMBERS, float))
     return check(rank_findings(table, by_gain=not m.emulated), FINDINGS)
 
@@ -162,8 +162,8 @@ def _bound_scale(finding: Finding, m: Measurement) -> tuple[float, float]:
 
 
 def _row(finding: Finding, m: Measurement) -> dict[str, Any]:
-    known = not m.emulated or finding.gain.basis == "planned"
-    gain, keys = finding.gain if known else Gain(basis="unknown"), [*finding.keys]
+    stated = not m.emulated or finding.gain.basis == "planned"
+    gain, keys = finding.gain if stated else Gain(basis="unknown"), [*finding.keys]
     timed = keys and not m.emulated and math.isnan(gain.share)
     latency = m.latency_ms
     least, most = _bound_scale(finding, m)

@@ -25,7 +25,7 @@ from workbench.records.runs import (
     list_differences,
     same_model,
 )
-from workbench.wording import format_ms, format_range, format_size, plural
+from workbench.wording import format_ms, format_range, format_ratio, format_size, plural
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
@@ -161,8 +161,8 @@ def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         gain = Gain.at_most(left)
         if len(peers) >= 3:
             least, typical, most = (1 - 1 / np.percentile(peers, q) for q in (10, 50, 90))
-            known = spent.low * least, spent.ms * typical, spent.high * most
-            low, typical, most = (min(ms, left) for ms in known)
+            gains = spent.low * least, spent.ms * typical, spent.high * most
+            low, typical, most = (min(ms, left) for ms in gains)
             gain = Gain(typical, low, most, "twin")
         weights = part["candidate_ms"] / part["candidate_ms"].sum()
         ratio = float((part["speedup"] * weights).sum())
@@ -172,7 +172,7 @@ def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         names = names.mask(names.str.contains(r"\+0x", na=False), codes)
         functions = dict.fromkeys(str(names[key]) for key in keys if names.get(key))
         yield Finding(
-            f"{comparison.toggle} does not speed up {name}: {ratio:.2f}x over "
+            f"{comparison.toggle} does not speed up {name}: {format_ratio(ratio)}x over "
             f"{plural(len(keys), 'operator')}"
             + (f"; ran in {', '.join(list(functions)[:2])}" if functions else ""),
             gain,
@@ -348,20 +348,20 @@ def _latencies_by_dtype(m: Measurement) -> dict[str, list[float]]:
     own = m.export
     if own is None:
         return {}
-    found = {own.dtype: _restarts_of(m.run.latencies, m.name, m.threads)}
+    by_dtype = {own.dtype: _restarts_of(m.run.latencies, m.name, m.threads)}
     wanted = _describe_conditions(m.run.record, m.experiment)
     for record in m.run.siblings if own.graph else ():
         for experiment in record.plan.experiments:
             other = record.export_of(record.plan.program_of(experiment))
-            if other is None or other.problem or experiment.control or other.dtype in found:
+            if other is None or other.problem or experiment.control or other.dtype in by_dtype:
                 continue
             if not same_model(own, other) or list_differences(own, other) != {"dtype"}:
                 continue
             if _describe_conditions(record, experiment) == wanted:
                 latencies = statistics.tabulate_latencies(record)
                 if times := _restarts_of(latencies, experiment.name, m.threads):
-                    found[other.dtype] = times
-    return {dtype: times for dtype, times in found.items() if times}
+                    by_dtype[other.dtype] = times
+    return {dtype: times for dtype, times in by_dtype.items() if times}
 
 
 def _restarts_of(latencies: pd.DataFrame, experiment: str, threads: int) -> list[float]:
@@ -555,14 +555,14 @@ def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
 
 def _products(m: Measurement) -> dict[str, FlowStep]:
     """The rows that are products with weights, other than depthwise and first convolutions."""
-    found: dict[str, FlowStep] = {}
+    products: dict[str, FlowStep] = {}
     for step in m.flow.steps:
         shape = step.xnode.attributes if step.xnode else {}
         wide = shape.get("group_input_channels", _TILE) > _IMAGE_CHANNELS
         sealed = step.origin is not None and step.origin.module_class in SEALED
         if step.type in ("Conv2d", "FullyConnected") and wide and not sealed:
-            found |= dict.fromkeys(keys_of(m, [step]), step)
-    return found
+            products |= dict.fromkeys(keys_of(m, [step]), step)
+    return products
 
 
 def _grouping(step: FlowStep) -> str:

@@ -203,7 +203,7 @@ def _table_chain(graph: Graph, first: Node) -> list[Node]:
     return chain
 
 
-def _table_input(graph: Graph, node: Node, known: set[int] | tuple[()]) -> int | None:
+def _table_input(graph: Graph, node: Node, constants: set[int] | tuple[()]) -> int | None:
     """The one value that a function depends on, besides constants and ``known`` values."""
     if node.kind == "unary":
         return node.inputs[0] if len(node.inputs) == 1 else None
@@ -214,7 +214,7 @@ def _table_input(graph: Graph, node: Node, known: set[int] | tuple[()]) -> int |
         return second.id
     if _is_scalar(second) and not first.constant:
         return first.id
-    return first.id if {first.id, second.id} <= set(known) else None
+    return first.id if {first.id, second.id} <= set(constants) else None
 
 
 def _is_scalar(tensor: GraphValue) -> bool:

@@ -156,15 +156,15 @@ def find_model_file(name: str, folder: Path) -> str:
 
 def find_programs(patterns: Iterable[str], folder: Path, where: str) -> tuple[str, ...]:
     """The absolute paths of the ``.pte`` files that match, each once, in order."""
-    found = dict[str, None]()
+    programs = dict[str, None]()
     for pattern in patterns:
         # Path.glob takes no absolute pattern.
         files = glob.iglob(str(folder / pattern), recursive=True)  # noqa: PTH207
         named = sorted(str(Path(file).resolve()) for file in files if file.endswith(SUFFIXES))
         if not named:
             raise UsageError(f"no .pte file matches {pattern!r:.80}", where=where)
-        found |= dict.fromkeys(named)
-    return tuple(found)
+        programs |= dict.fromkeys(named)
+    return tuple(programs)
 
 
 def _check(matrix: Matrix, path: Path) -> None:
@@ -199,7 +199,7 @@ def _check_axes(matrix: Matrix, path: Path) -> None:
     parsed = map(parse_name, matrix.models)
     plain = [model.name for model in parsed if not model.library and not model.file]
     _check_names("model", plain, list_models(), f"{path}: models")
-    toggles = [toggle.name for known in TOGGLES.values() for toggle in known]
+    toggles = [toggle.name for of_arch in TOGGLES.values() for toggle in of_arch]
     _check_names("toggle", matrix.isa, [*toggles, "auto", "none", LADDER_TOGGLE], f"{path}: isa")
     _check_names("dtype", matrix.dtypes, DTYPES, f"{path}: dtypes")
     _check_names("backend", [matrix.export.backend], BACKENDS, f"{path}: backend")

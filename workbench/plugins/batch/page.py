@@ -106,16 +106,16 @@ def tabulate_run(run: Run) -> tuple[dict[str, Any], ...]:
 def _explain_time(m: Measurement) -> dict[str, Any]:
     """The shares of the categories, or why there are none, and the best finding of the subject."""
     uses, why = m.use
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if m.emulated or "shares" not in uses:
-        found["unknown"] = "emulated: no times" if m.emulated else why or "not traced"
+        facts["unknown"] = "emulated: no times" if m.emulated else why or "not traced"
     else:
         largest = m.categories.nlargest(1, "mean_ms").iloc[0]
-        found = {"bottleneck": largest["category"], "share": largest["share"]}
-        found["shares"] = m.categories.set_index("category")["share"].to_dict()
+        facts = {"bottleneck": largest["category"], "share": largest["share"]}
+        facts["shares"] = m.categories.set_index("category")["share"].to_dict()
     if m is m.run.subject and len(m.findings):
-        found["finding"], found["gain"] = abridge_finding(m.findings.iloc[0].to_dict())
-    return found
+        facts["finding"], facts["gain"] = abridge_finding(m.findings.iloc[0].to_dict())
+    return facts
 
 
 def write_csv(cells: Iterable[Cell]) -> str:

@@ -81,9 +81,9 @@ def estimate_noise(logs: np.ndarray, within: np.ndarray) -> float:
 
     ``within`` are standard errors, each from the restarts of one run: the scatter is no smaller.
     """
-    known = within[np.isfinite(within)]
+    finite = within[np.isfinite(within)]
     steps = _MAD * np.median(np.abs(np.diff(logs))) / np.sqrt(2) if len(logs) > 1 else 0.0
-    return max(steps, np.median(known) if known.size else 0.0, _LEAST_NOISE)
+    return max(steps, np.median(finite) if finite.size else 0.0, _LEAST_NOISE)
 
 
 def _changes_of(line: pd.DataFrame, resource: str) -> Iterator[dict[str, object]]:

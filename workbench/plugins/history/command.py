@@ -29,24 +29,24 @@ def history(
     from workbench.store import atomic_write
     from workbench.trace.writers import to_csv
 
-    found = read_history(roots or (Path(),), across=across)
-    if found.rows.empty:
-        where, hint = " ".join(map(str, roots)) or ".", "; ".join(found.problems[:3])
+    past = read_history(roots or (Path(),), across=across)
+    if past.rows.empty:
+        where, hint = " ".join(map(str, roots)) or ".", "; ".join(past.problems[:3])
         raise UsageError("no runs found", where=where, hint=hint)
-    timeless = figure and found.rows["latency_ms"].isna().all()
+    timeless = figure and past.rows["latency_ms"].isna().all()
     if figure and not timeless:
         from workbench.plugins.history.figure import plot_history
 
-        write_figure(plot_history(found.rows, found.changes), figure)
+        write_figure(plot_history(past.rows, past.changes), figure)
     if csv:
-        atomic_write(csv, to_csv(found.rows))
+        atomic_write(csv, to_csv(past.rows))
     if "peak memory" in limits:
         limits["anonymous memory"] = limits["peak memory"]
-    grown = found.exceeding(limits)
-    record = {"runs": found.rows, "changes": found.changes, "problems": found.problems}
-    lines = [text for table in filter(str, found.tables) for text in (table, "")]
+    grown = past.exceeding(limits)
+    record = {"runs": past.rows, "changes": past.changes, "problems": past.problems}
+    lines = [text for table in filter(str, past.tables) for text in (table, "")]
     step = f"open {figure}" if figure else "--figure history.svg plots these runs"
-    notes = tuple(f"skipped: {problem}" for problem in found.problems)
+    notes = tuple(f"skipped: {problem}" for problem in past.problems)
     if timeless:
         notes, step = (*notes, "no figure: emulated runs have no times"), ""
     record = {"passed": grown.empty, **record}

@@ -127,9 +127,9 @@ def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str
 def write_figure(figure: Figure, path: Path) -> Path:
     """Write a figure in the format of the path's suffix; returns the path."""
     kind = path.suffix.removeprefix(".").lower()
-    known = figure.canvas.get_supported_filetypes()
-    if kind not in known:
-        raise unknown_name("format", kind, known, where=path)
+    formats = figure.canvas.get_supported_filetypes()
+    if kind not in formats:
+        raise unknown_name("format", kind, formats, where=path)
     content = io.BytesIO()
     figure.savefig(content, format=kind)
     return atomic_write(path, content.getvalue())

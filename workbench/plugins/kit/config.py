@@ -72,10 +72,10 @@ def read_config(path: Path, progress: Progress = silent) -> Config:
             progress(f"warning: {path}: unknown key {key!r:.60} is ignored{guess}", 0.0)
         return {key: content[key] for key in keys if content.get(key) is not None}
 
-    known = pick(data, CONFIG_KEYS)
-    known["experiments"] = [_adapt_entry(pick(entry, ENTRY_KEYS), path) for entry in entries]
-    known.pop("analysis", None)
-    config = structure(Config, known, path)
+    settings = pick(data, CONFIG_KEYS)
+    settings["experiments"] = [_adapt_entry(pick(entry, ENTRY_KEYS), path) for entry in entries]
+    settings.pop("analysis", None)
+    config = structure(Config, settings, path)
     experiments = tuple(_apply_script_options(e, path) for e in config.experiments)
     _check(experiments, config.phases, path)
     try:
@@ -88,10 +88,10 @@ def read_config(path: Path, progress: Progress = silent) -> Config:
 
 def select_experiments(config: Config, names: Sequence[str]) -> Config:
     """The config with these experiments only, and the comparisons between them."""
-    known = [entry.name for entry in config.experiments]
+    experiments = [entry.name for entry in config.experiments]
     for name in names:
-        if name not in known:
-            raise unknown_name("experiment", name, known, where="--only")
+        if name not in experiments:
+            raise unknown_name("experiment", name, experiments, where="--only")
     pairs = tuple(p for p in config.pairs if {p.baseline, p.candidate} <= {*names})
     kept = tuple(entry for entry in config.experiments if entry.name in names)
     return replace(config, experiments=kept, pairs=pairs)
@@ -150,10 +150,10 @@ def plan_config(
 def _find_runner(experiment: Experiment, folder: Path) -> str:
     if experiment.runner == Experiment.runner:
         return experiment.runner
-    found = find_file(experiment.runner, folder, "no such runner")
-    if not os.access(found, os.X_OK):
+    path = find_file(experiment.runner, folder, "no such runner")
+    if not os.access(path, os.X_OK):
         raise UsageError("not executable", where=f"{experiment.name}: {experiment.runner}")
-    return str(found.resolve())
+    return str(path.resolve())
 
 
 def plan_pairs(config: Config, baseline: str = "") -> tuple[tuple[Pair, ...], str]:
@@ -175,8 +175,8 @@ def plan_pairs(config: Config, baseline: str = "") -> tuple[tuple[Pair, ...], st
         compared = tuple(sorted(config.pairs, key=lambda pair: pair.baseline not in names))
         how = "named in the config"
     compared = compared or (Pair(names[0], "", "with nothing changed"),)
-    known = {(pair.baseline, pair.candidate) for pair in compared}
-    return compared + tuple(p for p in pairs if (p.baseline, p.candidate) not in known), how
+    named = {(pair.baseline, pair.candidate) for pair in compared}
+    return compared + tuple(p for p in pairs if (p.baseline, p.candidate) not in named), how
 
 
 def output_place(config: Config, root: str | Path | None = None) -> tuple[Path, str]:
@@ -303,16 +303,16 @@ def _check_experiment(experiment: Experiment, where: str) -> None:
 
 def _read_pair(content: Any, experiments: Sequence[Experiment], path: Path) -> Pair:
     """One of ``compare_pairs``."""
-    known = {experiment.name: experiment.threads for experiment in experiments}
+    threads_of = {experiment.name: experiment.threads for experiment in experiments}
     names, threads = [], []
     for side in (content["baseline"], content["candidate"]):
-        if (name := side["experiment"]) not in known:
-            raise unknown_name("experiment", f"{name}", known, where=f"{path}: compare_pairs")
+        if (name := side["experiment"]) not in threads_of:
+            raise unknown_name("experiment", f"{name}", threads_of, where=f"{path}: compare_pairs")
         names.append(name)
         threads.append(side.get("threads"))
-        if threads[-1] is not None and threads[-1] not in known[name]:
-            raise unknown_name("thread count", f"{threads[-1]}", map(str, known[name]), name)
-    counts = [n or known[name][0] for n, name in zip(threads, names, strict=True)]
+        if threads[-1] is not None and threads[-1] not in threads_of[name]:
+            raise unknown_name("thread count", f"{threads[-1]}", map(str, threads_of[name]), name)
+    counts = [n or threads_of[name][0] for n, name in zip(threads, names, strict=True)]
     label = f"({label})" if (label := content.get("label")) else f"as {names[-1]}"
     baseline, candidate = names
     return Pair(baseline, candidate, label, tuple(counts) if any(threads) else ())

@@ -87,10 +87,10 @@ class LanguageModel(EagerModelBase):
         except ImportError as error:
             package = error.name or "executorch"
             raise WorkbenchError(f"language models need {package}", install=package) from None
-        known = {each.name for each in fields(ModelArgs)}
+        parameters = {each.name for each in fields(ModelArgs)}
         for key in self.params:
-            if key not in known:
-                raise unknown_name("parameter", key, known, where="params.json")
+            if key not in parameters:
+                raise unknown_name("parameter", key, parameters, where="params.json")
         try:
             arguments = ModelArgs(
                 max_seq_len=self.settings["context"],

@@ -22,7 +22,7 @@ def find_memory_peak(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
 
     Applies if one layer with weights reads it: its products can be added instead.
     """
-    flow, found = m.flow, []
+    flow, peaks = m.flow, []
     for step in flow.steps:
         users = flow.after(step)
         if step.type not in _CONCATENATIONS or len(users) != 1 or users[0].type not in WEIGHTED:
@@ -30,10 +30,10 @@ def find_memory_peak(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         # Each product is as large as their sum, and takes the place of an operand.
         least = min(flow.tensors[tensor].size_bytes for tensor in step.reads)
         if flow.tensors[users[0].writes[0]].size_bytes <= least and not flow.returns(step):
-            found.append((activation_bytes(flow, step), step))
-    if not found:
+            peaks.append((activation_bytes(flow, step), step))
+    if not peaks:
         return
-    before, (after, step) = activation_bytes(flow), min(found, key=lambda pair: pair[0])
+    before, (after, step) = activation_bytes(flow), min(peaks, key=lambda pair: pair[0])
     if before - after < _LEAST_MEMORY * before:
         return
     place = f" in {step.origin.module}" if step.origin and step.origin.module else ""

@@ -48,14 +48,14 @@ def write_node_data(source: Measurement | Comparison, folder: Path) -> list[Path
     roles = dict(zip(sides, ("_baseline", "_candidate") if alike else ("", ""), strict=False))
     files = []
     for kind in ("pte", "etrecord"):
-        found = {m: maps for m in sides if any(maps := _find_nodes(m, kind))}
-        for m, maps in found.items():
+        nodes_of = {m: maps for m in sides if any(maps := _find_nodes(m, kind))}
+        for m, maps in nodes_of.items():
             rows = [row for nodes in maps for row in _add_up(m.operators, nodes)]
             target = folder / f"{m.program.stem}.{kind}.{m.name}_t{m.threads}{roles[m]}.json"
             label = f"{m.label}{roles[m].replace('_', ', ')}, mean ms"
             files.append(_write(target, label, rows, gradient=True))
-        if ab and ab.candidate in found:
-            rows = [row for nodes in found[ab.candidate] for row in _compare(ab, nodes)]
+        if ab and ab.candidate in nodes_of:
+            rows = [row for nodes in nodes_of[ab.candidate] for row in _compare(ab, nodes)]
             target = folder / f"{ab.candidate.program.stem}.{kind}.speedup.json"
             files.append(_write(target, "speed-up", rows))
     return files
@@ -82,8 +82,8 @@ def _find_nodes(m: Measurement, kind: str) -> list[dict[str, str]]:
     if method is None:
         raise StoreError("its program is unknown", where=m.run.path, hint="put the .pte beside it")
     if kind == "etrecord":
-        known = first[first["nodes"].notna() & (first["role"] != "overhead")]
-        names = known["nodes"].str.split(", ").str[0]
+        placed = first[first["nodes"].notna() & (first["role"] != "overhead")]
+        names = placed["nodes"].str.split(", ").str[0]
         return [{str(key): f"{method.name}{_OF}{name}_" for key, name in names.items()}]
     file = Path(m.program.pte).name or f"{m.program.stem}.pte"
     calls = first.loc[first["instruction"] >= 0, "instruction"]

@@ -65,17 +65,17 @@ def _keep_accuracy(options: ExportOptions) -> ExportOptions:
 
 def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
     """What removes the cause of findings: each rewrite, and all of them together."""
-    options, found = parent.options, list[Variant]()
+    options, variants = parent.options, list[Variant]()
     for name in REWRITES:
         rows = findings[findings["remedy"] == name]
         if len(rows) and name not in options.rewrite:
             changed = replace(options, rewrite=(*options.rewrite, name))
-            found.append(Variant(REWRITES[name], changed, parent.name, predicted=_promise(rows)))
+            variants.append(Variant(REWRITES[name], changed, parent.name, predicted=_promise(rows)))
     rows = findings[findings["remedy"] == "channels_last"]
     if len(rows) and not options.channels_last:
         changed, promise = replace(options, channels_last=True), _promise(rows)
-        found.append(Variant("channels-last inputs", changed, parent.name, predicted=promise))
-    return [*found, combine(parent, found)] if len(found) > 1 else found
+        variants.append(Variant("channels-last inputs", changed, parent.name, predicted=promise))
+    return [*variants, combine(parent, variants)] if len(variants) > 1 else variants
 
 
 def combine(parent: Variant, others: Sequence[Variant]) -> Variant:
@@ -83,11 +83,11 @@ def combine(parent: Variant, others: Sequence[Variant]) -> Variant:
     also = dict.fromkeys(name for one in (parent, *others) for name in one.options.rewrite)
     last = any(one.options.channels_last for one in (parent, *others))
     options = replace(parent.options, rewrite=tuple(also), channels_last=last)
-    known = [other.predicted for other in others if other.predicted]
-    ms = None if any(gain.ms is None for gain in known) else sum(gain.ms or 0.0 for gain in known)
-    total = VariantGain(ms, sum(g.low_ms for g in known), sum(g.high_ms for g in known), "sum")
+    gains = [other.predicted for other in others if other.predicted]
+    ms = None if any(gain.ms is None for gain in gains) else sum(gain.ms or 0.0 for gain in gains)
+    total = VariantGain(ms, sum(g.low_ms for g in gains), sum(g.high_ms for g in gains), "sum")
     text = "; ".join(dict.fromkeys(other.change for other in others))
-    return Variant(text, options, parent.name, predicted=total if known else None)
+    return Variant(text, options, parent.name, predicted=total if gains else None)
 
 
 def _promise(rows: pd.DataFrame) -> VariantGain | None:
@@ -188,9 +188,9 @@ def choose_dtypes(
     return dict(zip(choices, chosen[:0:-1], strict=True))
 
 
-def aim_db(least_db: float, known: Iterable[Variant]) -> float:
+def aim_db(least_db: float, variants: Iterable[Variant]) -> float:
     """The ratio to predict for the next mix, from those of ``known`` mixes, as it turned out."""
-    pairs = [(v.predicted_sqnr_db, v.sqnr_db) for v in known]
+    pairs = [(v.predicted_sqnr_db, v.sqnr_db) for v in variants]
     points = sorted((p, m) for p, m in pairs if p is not None and m is not None)
     wanted = least_db + _RESERVE_DB
     below = [point for point in points if point[1] < least_db]
@@ -206,13 +206,13 @@ def propose_mix(
     choices: Mapping[str, Sequence[Choice]],
     least_db: float,
     conversions: Mapping[str, float],
-    known: Iterable[Variant] = (),
+    variants: Iterable[Variant] = (),
 ) -> Variant | None:
     """A program of several dtypes above a signal to noise ratio; None if one dtype is as good.
 
     What the ``known`` mixes turned out to have corrects the limit.
     """
-    chosen = choose_dtypes(choices, 10 ** (-aim_db(least_db, known) / 10), conversions)
+    chosen = choose_dtypes(choices, 10 ** (-aim_db(least_db, variants) / 10), conversions)
     dtypes = [choice.dtype for choice in chosen.values()]
     default = "int8" if "int8" in dtypes else "int8dyn"
     modules: ModuleDtypes = ()
@@ -247,7 +247,7 @@ def measure_variant_noise(
     from workbench.run.locks import share_machine
 
     model, options, order, seconds = job
-    found: dict[str, float] = {}
+    noise_of: dict[str, float] = {}
     with share_machine():
         loaded = choose_inputs(load_model(model, state_dict=options.state_dict or None), options)
         for dtype in MIXED:
@@ -255,5 +255,5 @@ def measure_variant_noise(
                 noise = measure_layer_noise(loaded, dtype, order, seconds / len(MIXED))
             except ExportError:  # nothing to quantise
                 continue
-            found |= {f"{dtype}:{layer}": power for layer, power in noise.items()}
-    return found
+            noise_of |= {f"{dtype}:{layer}": power for layer, power in noise.items()}
+    return noise_of

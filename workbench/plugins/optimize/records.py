@@ -132,15 +132,15 @@ class Study:
         """
         path = Path(path)
         places = (path, path / STUDY, path / "optimize" / STUDY)
-        found = next((place for place in places if place.is_file()), None)
-        if found is None:
+        file = next((place for place in places if place.is_file()), None)
+        if file is None:
             raise UsageError("no optimisation here", where=path, hint="workbench optimize MODEL")
-        content = upgrade(parse_json(found.read_bytes(), found), found)
+        content = upgrade(parse_json(file.read_bytes(), file), file)
         if isinstance(variants := content.get("variants"), list):
             content = {**content, "variants": list(map(_upgrade_variant, variants))}
         if isinstance(options := content.get("options"), dict):
             options.pop("runner", None)  # which older versions recorded
-        return structure(cls, content, found)
+        return structure(cls, content, file)
 
     def __repr__(self) -> str:
         tried = sum(variant.state == "measured" for variant in self.variants)

@@ -109,29 +109,29 @@ def optimize(
     if options.objective not in OBJECTIVES:
         raise unknown_name("objective", options.objective, OBJECTIVES)
     export = apply_recipe(export)
-    (known,) = list_subjects(model)
-    subject = known.export if isinstance(known, Program) else None
-    if isinstance(known, Program):
-        if not (known.export and known.export.spec):
+    (given,) = list_subjects(model)
+    subject = given.export if isinstance(given, Program) else None
+    if isinstance(given, Program):
+        if not (given.export and given.export.spec):
             hint = "give the model itself"
-            raise UsageError("the model's name is not recorded", where=known.path, hint=hint)
-        known = known.export.spec
+            raise UsageError("the model's name is not recorded", where=given.path, hint=hint)
+        given = given.export.spec
     with contextlib.ExitStack() as stack:
         show = stack.enter_context(show_progress(progress))
-        if inputs is None and isinstance(known, str):
-            label = parse_name(known).label
+        if inputs is None and isinstance(given, str):
+            label = parse_name(given).label
             submit = stack.enter_context(open_workers(options.jobs))
         else:  # what a cell defines is in no other process
             show("importing torch", 0.0)
             from workbench.models.loader import load_model
 
-            known = load_model(known, inputs, state_dict=export.state_dict or None)
-            label = known.name
+            given = load_model(given, inputs, state_dict=export.state_dict or None)
+            label = given.name
             submit = stack.enter_context(ThreadPoolExecutor(1)).submit
         place = (Path(root) if root else default_root(label)) / FOLDER
         place.mkdir(parents=True, exist_ok=True)
         stack.enter_context(lock_folder(place))
-        search = Search(known, label, export, options, place, submit, show)
+        search = Search(given, label, export, options, place, submit, show)
         search.run(subject)
     return search.study
 
@@ -155,10 +155,10 @@ class Search:
         text = json.dumps([name, asdict(export), made_from, settings], sort_keys=True)
         self.study = Study(name, hashlib.sha256(text.encode()).hexdigest()[:16], options)
         with contextlib.suppress(StoreError, UsageError):  # none, or of another version
-            if (known := Study.read(place)).key == self.study.key and made_from:
-                longer = known.options.budget_s != options.budget_s
-                rounds = tuple(replace(r, last=r.last and not longer) for r in known.rounds)
-                self.study = replace(known, options=options, rounds=rounds)
+            if (earlier := Study.read(place)).key == self.study.key and made_from:
+                longer = earlier.options.budget_s != options.budget_s
+                rounds = tuple(replace(r, last=r.last and not longer) for r in earlier.rounds)
+                self.study = replace(earlier, options=options, rounds=rounds)
         self._earlier_s = self.study.spent_s
         (self.base,) = self.add([Variant("the baseline", export, whole=True)])
 
@@ -218,20 +218,20 @@ class Search:
 
     def update(self, name: str, **changes: Any) -> None:
         """Change a variant of the study."""
-        found = (replace(v, **changes) if v.name == name else v for v in self.study.variants)
-        self.save(variants=tuple(found))
+        variants = (replace(v, **changes) if v.name == name else v for v in self.study.variants)
+        self.save(variants=tuple(variants))
 
     def add(self, proposed: Iterable[Variant]) -> list[str]:
         """Add variants that are new; returns the names of all of them."""
         names = []
         for variant in proposed:
-            known = {v.options: v.name for v in self.study.variants}
-            if variant.options not in known:
+            names_of = {v.options: v.name for v in self.study.variants}
+            if variant.options not in names_of:
                 dtype = variant.options.dtype + ("-mixed" if variant.options.module_dtypes else "")
-                named = replace(variant, name=f"{len(known):02d}-{dtype}")
+                named = replace(variant, name=f"{len(names_of):02d}-{dtype}")
                 self.save(variants=(*self.study.variants, named))
-                known[named.options] = named.name
-            names.append(known[variant.options])
+                names_of[named.options] = named.name
+            names.append(names_of[variant.options])
         return list(dict.fromkeys(names))
 
     def report(self, text: str, fraction: float = 0.0) -> None:
@@ -337,8 +337,8 @@ class Search:
     @property
     def whole(self) -> str:
         """The best variant of a single dtype without rewrites, other than the baseline."""
-        found = (v.name for v in pick_best(self.study) if v.whole and v.name != self.base)
-        return next(found, "")
+        names = (v.name for v in pick_best(self.study) if v.whole and v.name != self.base)
+        return next(names, "")
 
     def measurement(self, variant: Variant) -> Measurement:
         """The latest measurement of a variant."""
@@ -384,12 +384,12 @@ class Search:
             self.report("measuring the noise of each layer")
             self.save(layers=self.submit(propose.measure_variant_noise, job).result())
         choices = propose.list_choices(self.study.layers, before, quantized)
-        known = [v for v in self.study.variants if v.options.module_dtypes]
-        measured = [self.measurement(v) for v in known if v.state == "measured"]
+        mixes = [v for v in self.study.variants if v.options.module_dtypes]
+        measured = [self.measurement(v) for v in mixes if v.state == "measured"]
         static = [on for dtype, on in quantized.items() if dtype == "int8"]
         conversions = propose.conversion_ms([*static, *measured])
         least = self.options.min_sqnr_db
-        mix = propose.propose_mix(base, choices, least, conversions, known)
+        mix = propose.propose_mix(base, choices, least, conversions, mixes)
         if mix is not None:
             yield mix
             if self.helped:
@@ -422,8 +422,8 @@ class Search:
             return
         base, last = self.study[self.base], self.study.rounds[-1:]
         # The best of many earlier measurements would be one with luck.
-        found = [v for v in pick_best(self.study) if not last[0].last or v.name in last[0].variants]
-        better = [v for v in found if is_better(v, base, self.options.objective)]
+        fits = [v for v in pick_best(self.study) if not last[0].last or v.name in last[0].variants]
+        better = [v for v in fits if is_better(v, base, self.options.objective)]
         tried = sum(v.state == "measured" for v in self.study.variants) - 1
         untried = [v.name for v in self.study.variants if v.reason == NOT_TRIED]
         text = f"nothing helped: none of {tried} measured variants is better within the limits"
@@ -435,8 +435,8 @@ class Search:
             while above.name != self.base:
                 changes.insert(0, above.change)
                 above = self.study[above.parent]
-            known = (self.study.model, best.options, best.threads, tuple(changes))
-            save_recipe(Recipe(*known, best.sha256, versions()), self.place / RECIPE)
+            facts = (self.study.model, best.options, best.threads, tuple(changes))
+            save_recipe(Recipe(*facts, best.sha256, versions()), self.place / RECIPE)
         text += f"; {NOT_TRIED}: {', '.join(untried)}" if untried else ""
         text += self.compare_weights(better[0] if better else base)
         self.save(best=better[0].name if better else "", whole=self.whole, conclusion=text)
@@ -468,12 +468,12 @@ class Search:
         )  # fmt: skip
         rows = run.compare().resources.set_index("resource")
         names = [start_of(variant.threads), "peak memory", "anonymous memory"]
-        found = [
-            f"{name} {rows.at[name, 'ratio']:.2f}x [{low:.2f}, {high:.2f}]"
-            for name, low, high in rows[["low", "high"]].itertuples()
+        texts = [
+            f"{name} {format_ratio(ratio)}x [{format_ratio(low)}, {format_ratio(high)}]"
+            for name, ratio, low, high in rows[["ratio", "low", "high"]].itertuples()
             if name in names
         ]
-        return f"; with its weights mapped from a file: {', '.join(found)}" if found else ""
+        return f"; with its weights mapped from a file: {', '.join(texts)}" if texts else ""
 
 
 def export_variant(
@@ -522,9 +522,9 @@ def judge_variants(
     run: Run, study: Study, names: Sequence[str], number: int
 ) -> tuple[Variant, ...]:
     """All variants, with what a round showed of its own."""
-    found = {name: fastest(run, place) for place, name in enumerate(names)}
+    best_of = {name: fastest(run, place) for place, name in enumerate(names)}
     judged = {variant.name: variant for variant in study.variants}
-    for name, on in found.items():
+    for name, on in best_of.items():
         facts: dict[str, Any] = {"state": "measured", "round": number, "threads": on.threads}
         loads = [s.load_ms for s in run.record.sessions if s.experiment == on.name]
         row = on.statistics.iloc[0]
@@ -538,16 +538,16 @@ def judge_variants(
             facts["peak_bytes"] = round(measured.get("peak memory", 0) * MB) or None
             facts["start_ms"] = measured.get(start_of(on.threads))
         if name != names[0] and not run.emulated:
-            resources = Comparison(found[names[0]], on).resources.set_index("resource")["outcome"]
+            resources = Comparison(best_of[names[0]], on).resources.set_index("resource")["outcome"]
             facts["less_memory"] = resources.get("peak memory") == "less"
             facts["earlier"] = resources.get(start_of(on.threads)) == "less"
-            row = Comparison(found[names[0]], on).latency.iloc[0]
+            row = Comparison(best_of[names[0]], on).latency.iloc[0]
             facts |= {"speedup": float(row["speedup"]), "outcome": str(row["outcome"])}
             facts |= {"speedup_low": float(row["low"]), "speedup_high": float(row["high"])}
-            if study[name].parent in found and study[name].gain is None:
-                facts["gain"] = measured_gain(Comparison(found[study[name].parent], on))
-        known: dict[str, Any] = {key: None if v != v else v for key, v in facts.items()}
-        judged[name] = replace(judged[name], **known)
+            if study[name].parent in best_of and study[name].gain is None:
+                facts["gain"] = measured_gain(Comparison(best_of[study[name].parent], on))
+        finite: dict[str, Any] = {key: None if v != v else v for key, v in facts.items()}
+        judged[name] = replace(judged[name], **finite)
     return tuple(judged.values())
 
 

@@ -63,15 +63,15 @@ def add_measured(
         if parent is None or parent.latency_ms is None or gain is None or gain.ms is None:
             continue
         change = name_change(parent.options, variant.options)
-        found = findings[(findings["remedy"] == change) & (change != "")]
+        tried = findings[(findings["remedy"] == change) & (change != "")]
         interval = ", ".join(f"{end:.3g}" for end in (gain.low_ms, gain.high_ms))
         text = f"; {variant.name} of `workbench optimize` saved {gain.ms:.3g} ms [{interval}]"
         text += f", but {variant.flaw}" * bool(variant.flaw)
-        findings.loc[found.index, "action"] += text
-        if len(found) == 1:
+        findings.loc[tried.index, "action"] += text
+        if len(tried) == 1:
             values = [gain.ms, gain.low_ms, gain.high_ms, gain.ms / parent.latency_ms, "measured"]
             columns = ["gain_ms", "low_ms", "high_ms", "share", "basis"]
-            findings.loc[found.index, columns] = values
+            findings.loc[tried.index, columns] = values
     return rank_findings(findings)
 
 

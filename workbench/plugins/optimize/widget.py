@@ -78,8 +78,8 @@ class VariantPicker(Selector, anywidget.AnyWidget):
 
     @traitlets.observe("name")
     def _select(self, change: Mapping[str, Any]) -> None:
-        known = {variant.name: variant for variant in self._study.variants}
-        self.selected: Variant | None = known.get(change["new"])
+        variants = {variant.name: variant for variant in self._study.variants}
+        self.selected: Variant | None = variants.get(change["new"])
 
     def _ipython_display_(self) -> None:
         if is_interactive():

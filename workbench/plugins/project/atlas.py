@@ -116,14 +116,14 @@ def describe_operators(measurement: Measurement) -> pd.DataFrame:
     """Kind, sizes and undisturbed time of the operators of a measurement, by ``key``."""
     rows = measurement.costs.reset_index()
     rows = rows[rows["kind"].isin(["delegated", "portable"])].reset_index(drop=True)
-    known = measurement.sme2
-    if known is None:
+    kernels = measurement.sme2
+    if kernels is None:
         hint = "export the model with the workbench"
         raise UsageError(
             "the sizes of its operators are unknown", where=measurement.run.path, hint=hint
         )
     columns = ["m", "n", "k", "kernel_on"]
-    sizes = known.set_index(["instruction", "xnodes"])[columns]
+    sizes = kernels.set_index(["instruction", "xnodes"])[columns]
     sizes = sizes[~sizes.index.duplicated()]
     places = list(zip(map(instruction_of, rows["key"]), rows["xnodes"].fillna(""), strict=True))
     rows[columns] = sizes.reindex(pd.MultiIndex.from_tuples(places)).to_numpy()
@@ -182,9 +182,9 @@ def project_measurement(
         level, place = level or [*there.ms][-1], there.device
         before = measurement.experiment.isa
         estimate = partial(_scale, here=here, there=there, before=before, after=level)
-    known = measurement.costs.reindex(rows["key"])
+    costs = measurement.costs.reindex(rows["key"])
     names = rows[["key", "kind"]].assign(
-        name=known["name"].to_numpy(), module=known["module"].to_numpy()
+        name=costs["name"].to_numpy(), module=costs["module"].to_numpy()
     )
     means = rows["key"].map(measurement.operators.set_index("key")["mean_ms"])
     ends, basis = estimate(rows.assign(ms=means))
@@ -211,11 +211,11 @@ def _scale(
         hint = "measure both with one version: workbench atlas"
         raise UsageError("the atlases have different operators", where=there.device, hint=hint)
     times = np.array([here.times(before), there.times(after)])
-    known: np.ndarray = np.all(times > 0, axis=0)
+    timed: np.ndarray = np.all(times > 0, axis=0)
     ratios = np.subtract(*np.log(times, where=times > 0, out=np.zeros_like(times))[::-1])
     kinds, points = np.array(here.kinds), _place(pd.DataFrame(here.sizes, columns=_SIZES))
     estimates = [
-        _estimate(kind, spot, kinds, points, ratios, known, here is there)
+        _estimate(kind, spot, kinds, points, ratios, timed, here is there)
         for kind, spot in zip(rows["kind"], _place(rows), strict=True)
     ]
     middle, scatter = np.array([each[:2] for each in estimates]).reshape(-1, 2).T
@@ -248,17 +248,17 @@ def _estimate(
     kinds: np.ndarray,
     points: np.ndarray,
     ratios: np.ndarray,
-    known: np.ndarray,
+    timed: np.ndarray,
     same: bool,
 ) -> tuple[float, float, str]:
     """The logarithm of a ratio, its standard deviation, and what it follows from."""
-    rows = np.flatnonzero((kinds == kind) & known)
+    rows = np.flatnonzero((kinds == kind) & timed)
     basis = f"{len(rows)} of its kind in the atlas"
     if kind.startswith("native_call_") and same:
         return 0.0, _SCATTER, "portable: same code"
     if len(rows) < _LEAST:  # what is no product is like others of its size
         is_product = re.match("Convolution|Deconv|Fully|Batch Matrix|Dynamic", kind)
-        rows = np.flatnonzero(known & (points[:, 1] == 0)) if not is_product else rows[:0]
+        rows = np.flatnonzero(timed & (points[:, 1] == 0)) if not is_product else rows[:0]
         basis = f"{len(rows)} of other kinds in the atlas"
     if not len(rows):
         return math.nan, math.nan, ""
@@ -358,13 +358,13 @@ def atlas_path(device: dict[str, str]) -> Path:
 
 def list_atlases() -> dict[Path, str]:
     """The atlases that this machine knows: their facts, or what is wrong with one."""
-    found = {}
+    atlases = {}
     for path in sorted((cache_folder() / "atlases").glob("*.json")):
         try:
-            found[path] = load_atlas(path).facts
+            atlases[path] = load_atlas(path).facts
         except WorkbenchError as error:
-            found[path] = f"invalid: {error}"
-    return found
+            atlases[path] = f"invalid: {error}"
+    return atlases
 
 
 def load_atlas(path: Path) -> Atlas:

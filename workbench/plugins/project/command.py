@@ -54,10 +54,10 @@ def atlas(listing: bool, again: bool, target: str, out: Path | None) -> Output:
     from workbench.plugins.project.measure import measure_atlas
 
     if listing:
-        found = list_atlases()
-        lines = [f"{path}  {text}" for path, text in found.items()]
-        step = call("project", "RUN") if found else call("atlas")
-        return Output(lines or ["no atlas here"], {"atlases": [*found]}, step=step)
+        atlases = list_atlases()
+        lines = [f"{path}  {text}" for path, text in atlases.items()]
+        step = call("project", "RUN") if atlases else call("atlas")
+        return Output(lines or ["no atlas here"], {"atlases": [*atlases]}, step=step)
     with show_progress() as progress:
         path, made = measure_atlas(target, root=out or "out_atlas", again=again, progress=progress)
     record = {"atlas": path, "device": made.device}

@@ -105,12 +105,12 @@ def _estimate_gains(
     rows: pd.DataFrame, tiled: np.ndarray, single: np.ndarray
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """The measured times over published gains; that of int8 is to that of fp32 as on an M4."""
-    known = read_figures("c1-like").set_index("figure")["on"]
+    c1 = read_figures("c1-like").set_index("figure")["on"]
     gains = read_figures("m4-like").query("figure == 'gain'").set_index("dtype")["on"]
-    gain = known["gain"] * np.where(rows["dtype"] == "int8", gains["int8"] / gains["float"], 1.0)
-    row = np.sqrt(known["slowest row"] * known["fastest row"])
+    gain = c1["gain"] * np.where(rows["dtype"] == "int8", gains["int8"] / gains["float"], 1.0)
+    row = np.sqrt(c1["slowest row"] * c1["fastest row"])
     times = rows["ms"].to_numpy() / np.select([tiled, single], [gain, row], 1.0)
-    half = np.select([tiled, single], [_ELSEWHERE, known["fastest row"] / row], _HERE)
+    half = np.select([tiled, single], [_ELSEWHERE, c1["fastest row"] / row], _HERE)
     basis = np.select([tiled, single], ["published gain", "published loss"], "as measured")
     ends = (times, times / half, times * half)
     return dict(zip(ENDS, ends, strict=True)), basis.tolist()

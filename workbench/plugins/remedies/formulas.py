@@ -248,7 +248,7 @@ def find_order(finder: Finder, last: Node) -> Equivalent | None:
         path.append(before[0])
     if not all(is_pure(node) and is_float(node) for node in path):
         return None
-    found = None
+    order = None
     for end, node in enumerate(path[1:], 1):
         chain, source = path[:end][::-1], finder.varying(node)
         if len(source) != 1 or not is_float(source[0]):
@@ -259,7 +259,7 @@ def find_order(finder: Finder, last: Node) -> Equivalent | None:
             # The last one drops positions, as a pooling does.
             kept, chain = elements(last) / elements(path[1]), path[1 : end + 1][::-1]
             longer = _swap(finder, source[0], chain, [last], kept, "drops")
-            found = longer or found
+            order = longer or order
         elif (
             node.target not in PRODUCTS
             and last.target in PRODUCTS
@@ -269,7 +269,7 @@ def find_order(finder: Finder, last: Node) -> Equivalent | None:
             kept = elements(source[0]) / elements(node)
             if swapped := _swap(finder, source[0], [node], chain, kept, "adds"):
                 return swapped
-    return found
+    return order
 
 
 def _is_pointwise(finder: Finder, node: Node) -> bool:

@@ -285,8 +285,8 @@ def _find_filled(finder: Finder, last: Node) -> Equivalent | None:
     number: Any = finder.constants.get(filler) if isinstance(filler, Node) else filler
     if isinstance(number, torch.Tensor) and number.numel() == 1:
         number = number.item()
-    known = isinstance(tensor, Node) and isinstance(mask, Node) and isinstance(number, int | float)
-    if not known or not finder.is_outside(last) or not is_pure(last):
+    typed = isinstance(tensor, Node) and isinstance(mask, Node) and isinstance(number, int | float)
+    if not typed or not finder.is_outside(last) or not is_pure(last):
         return None
     if mask in finder.constants or tensor in finder.constants or not is_float(tensor, MOST_PROVEN):
         return None

@@ -48,7 +48,7 @@ class Replay:
     @property
     def texts(self) -> list[str]:
         """One line per experiment, and what it suggests."""
-        found = []
+        lines = []
         for row in self.times.to_dict("records"):
             ends = [
                 f"{side}{end}_ms" for side in ("within", "alone") for end in ("", "_low", "_high")
@@ -56,8 +56,8 @@ class Replay:
             within, low, high, alone, alone_low, alone_high = format_range(*(row[e] for e in ends))
             within, alone = f"{within} ({low} to {high})", f"{alone} ({alone_low} to {alone_high})"
             takes = f"takes {within} in the model, {alone} alone"
-            found.append(f"{row['experiment']}: {self.layer} {takes}: {describe_ratio(row)}")
-        return found
+            lines.append(f"{row['experiment']}: {self.layer} {takes}: {describe_ratio(row)}")
+        return lines
 
 
 def replay_layer(
@@ -163,19 +163,19 @@ def keys_of_layer(measurement: Measurement, layer: str) -> list[str]:
     rows = measurement.costs
     if "module" not in rows:
         raise UsageError("the run has no layers", hint="run a program exported by the workbench")
-    known = rows[rows["module"].notna() & ~rows["role"].isin(["overhead", "layout"])]
+    placed = rows[rows["module"].notna() & ~rows["role"].isin(["overhead", "layout"])]
     path = f"{layer}." if layer else ""
-    return [key for key, module in known["module"].items() if f"{module}.".startswith(path)]
+    return [key for key, module in placed["module"].items() if f"{module}.".startswith(path)]
 
 
 def _find_alike(measurement: Measurement, run: Run) -> Measurement:
     """The measurement of another run at the same ISA level and thread count."""
     level, threads = measurement.experiment.isa, measurement.threads
     traced = [m for m in run.traced if not m.control and m.threads == threads]
-    found = {m.name: m for m in traced if m.experiment.isa == level}
-    if not found:
+    alike = {m.name: m for m in traced if m.experiment.isa == level}
+    if not alike:
         raise WorkbenchError(f"nothing was measured at level {level}", where=run.path)
-    return found.get(measurement.name) or next(iter(found.values()))
+    return alike.get(measurement.name) or next(iter(alike.values()))
 
 
 def describe_ratio(row: dict[str, Any]) -> str:

@@ -137,15 +137,15 @@ def _describe_onnx(
     origins: list[Origin] = []
     numbers, modules = [], dict[str, str]()
     for node in nodes:
-        known = {entry.key: entry.value for entry in node.metadata_props}
+        metadata = {entry.key: entry.value for entry in node.metadata_props}
         scopes, kinds = (
-            ast.literal_eval(known.get(f"pkg.torch.onnx.{key}", "['']"))[:-1]
+            ast.literal_eval(metadata.get(f"pkg.torch.onnx.{key}", "['']"))[:-1]
             for key in ("name_scopes", "class_hierarchy")
         )
         classes = module_classes(zip(scopes, kinds, strict=False))
         modules |= classes
         origin = make_origin(
-            node.name, node.op_type, classes, known.get("pkg.torch.onnx.stack_trace")
+            node.name, node.op_type, classes, metadata.get("pkg.torch.onnx.stack_trace")
         )
         # Only of these: equal weights, such as those of two norms, are one and have one name.
         weighted = node.op_type in ("Conv", "ConvTranspose", "Gemm")

@@ -342,8 +342,8 @@ def open_openvino(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
     def share_spans() -> list[list[Span]]:
         """OpenVINO tells averages over all inferences: each gets its part, by its length."""
         info = [n for n in request.get_profiling_info() if n.status == n.Status.EXECUTED]
-        known = list_openvino_operators(compiled)
-        names = [known.get(node.node_name, (node.node_name,))[0] for node in info]
+        operators = list_openvino_operators(compiled)
+        names = [operators.get(node.node_name, (node.node_name,))[0] for node in info]
         spent = np.array([node.real_time.total_seconds() * 1e9 for node in info])
         ends = np.cumsum(spent) / np.mean(walls)
         return [

@@ -101,11 +101,11 @@ def sweep_threads(run: Run) -> pd.DataFrame | None:
         described = describe_latencies(part, _CLOCK).set_index("threads").sort_index()
         fewest = int(described.index[0])
         for threads, statistics in described.iterrows():
-            found, outcome = [1.0, 1.0, 1.0], None
+            speedup, outcome = [1.0, 1.0, 1.0], None
             if threads != fewest:
-                *found, outcome = _compare_setups(restarts, (name, fewest), (name, int(threads)))
-            efficiency = found[0] * fewest / threads
-            rows.append((name, threads, *statistics[_LATENCY], *found, outcome, efficiency))
+                *speedup, outcome = _compare_setups(restarts, (name, fewest), (name, int(threads)))
+            efficiency = speedup[0] * fewest / threads
+            rows.append((name, threads, *statistics[_LATENCY], *speedup, outcome, efficiency))
     return check(pd.DataFrame(rows, columns=SCALING.names), SCALING)
 
 
@@ -208,11 +208,11 @@ def _compare_setups(
     restarts: Mapping[_Setup, pd.Series], baseline: _Setup, candidate: _Setup
 ) -> tuple[float, float, float, str]:
     """The speed-up in wall time, its interval and the verdict, over the restarts of both setups."""
-    found = compare.speedup_of_restarts(
+    speedup = compare.speedup_of_restarts(
         *compare.shared_restarts(restarts[baseline], restarts[candidate])
     )
-    outcome, _ = compare.judge(found, [compare.Speedup.exactly(compare.MARGIN)])
-    return float(found.value[0]), float(found.low[0]), float(found.high[0]), str(outcome[0])
+    outcome, _ = compare.judge(speedup, [compare.Speedup.exactly(compare.MARGIN)])
+    return float(speedup.value[0]), float(speedup.low[0]), float(speedup.high[0]), str(outcome[0])
 
 
 def size_power(phases: Sequence[Phase]) -> int:
@@ -233,10 +233,10 @@ def fit_sizes(run: Run) -> pd.DataFrame | None:
     sides = {m.name: (m.side, m.phase.size) for m in run.measurements if not m.control}
     power = size_power(run.record.plan.phases)
     times: dict[_Setup, dict[int, pd.Series]] = {}
-    for (name, threads), found in _split_restarts(pick_timed(run.latencies), None).items():
+    for (name, threads), restarts in _split_restarts(pick_timed(run.latencies), None).items():
         if name in sides:
             side, size = sides[name]
-            times.setdefault((side, threads), {})[size] = found
+            times.setdefault((side, threads), {})[size] = restarts
     rows = []
     for setup, table in ((setup, pd.DataFrame(each).dropna()) for setup, each in times.items()):
         if table.shape[1] < _LEAST_SIZES or table.empty:
@@ -265,15 +265,15 @@ def describe_sizes(run: Run) -> tuple[str, ...]:
         )
         for ab in run.comparisons
     )
-    found = []
+    lines = []
     for (side, threads), part in phases.sort_values("size").groupby(["side", "threads"]):
         steps = part[part["category"] != part["category"].shift()]
         texts = [f"{row.category} from {name}={row.size:.0f}" for row in steps.itertuples()]
         texts = [f"{steps['category'].iloc[0]} at every size"] if len(steps) == 1 else texts
-        found.append(f"{side}, {plural(threads, 'thread')}: most time in {', then '.join(texts)}")
+        lines.append(f"{side}, {plural(threads, 'thread')}: most time in {', then '.join(texts)}")
     for label, part in speedups.sort_values("size").groupby("label", sort=False):
         faster = part[part["outcome"] == "faster"]
         rows = faster.itertuples()
         texts = [f"{format_ratio(row.speedup)}x at {name}={row.size}" for row in rows]
-        found.append(f"{label}: {', '.join(texts) if texts else 'not faster at any size'}")
-    return tuple(found)
+        lines.append(f"{label}: {', '.join(texts) if texts else 'not faster at any size'}")
+    return tuple(lines)

@@ -76,8 +76,8 @@ class Android(Remote):
         text = self.sh(f"cat {self._saved} 2>/dev/null || true")
         with suppress(ValueError, AttributeError, RecursionError):
             saved = json.loads(text).items()
-            known = ((k, v) for k, v in saved if k in _KNOWN and isinstance(v, str))
-            self._apply_settings({k: v for k, v in known if _VALUE.fullmatch(v)})
+            settings = ((k, v) for k, v in saved if k in _KNOWN and isinstance(v, str))
+            self._apply_settings({k: v for k, v in settings if _VALUE.fullmatch(v)})
         if text:
             self.sh(f"rm -f {self._saved}")
 

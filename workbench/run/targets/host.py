@@ -168,11 +168,11 @@ class Host:
         """The output of a script, by the headings ``@name`` that it echoes; TargetError without."""
         text = self.sh(f"{{ {script}\n}} 2>/dev/null; true").decode(errors="replace")
         parts = re.split(r"^@(\w+)\s*$", text, flags=re.MULTILINE)
-        found = {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
-        if missing := [name for name in re.findall(r"@(\w+)", script) if name not in found]:
+        answers = {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+        if missing := [name for name in re.findall(r"@(\w+)", script) if name not in answers]:
             what = f"does not answer as a shell does: no {missing[0]}"
             raise TargetError(what, where=self.name, hint="see what `uname -m` prints there")
-        return found
+        return answers
 
     @cached_property
     def facts(self) -> dict[str, str]:
@@ -241,8 +241,8 @@ def name_cpu(cpuinfo: str, machine: str) -> str:
     if named := re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE):
         return named[1].strip()
     ids = [re.search(rf"^CPU {key}\s*:\s*(\S+)$", cpuinfo, re.M) for key in ("implementer", "part")]
-    found = " ".join(match[1] for match in ids if match)
-    return f"{machine} {found}".strip()
+    parts = " ".join(match[1] for match in ids if match)
+    return f"{machine} {parts}".strip()
 
 
 #: Prints one reading per line, and nothing for what a system does not have. The paths are those of
@@ -277,24 +277,24 @@ def read_environment(target: Host) -> dict[str, Any]:
 def parse_environment(text: str) -> dict[str, Any]:
     """Parse the output of ``READINGS``, in kHz and millidegrees; other lines are skipped."""
     number = r"(\d{1,12}(?:\.\d{1,6})?)"
-    found: dict[str, Any] = {}
+    environment: dict[str, Any] = {}
     if load := re.search(rf"^(?:load|\{{) ?{number} ", text, re.MULTILINE):
-        found["load"] = float(load[1])
+        environment["load"] = float(load[1])
     clocks = [khz / 1e3 for khz in _numbers(rf"^khz {number}$", text)]
     clocks = clocks or _numbers(rf"^cpu MHz\s*: {number}$", text)
     if clocks:
-        found["mhz"] = round(median(clocks), 1)
+        environment["mhz"] = round(median(clocks), 1)
     if governors := re.findall(r"^governor (\w{1,40})$", text, re.MULTILINE):
-        found["governor"] = ", ".join(dict.fromkeys(governors))
+        environment["governor"] = ", ".join(dict.fromkeys(governors))
     zones = [value / 1e3 for value in _numbers(rf"^millidegrees {number}$", text)]
     low, high = PLAUSIBLE_C
     if zones := [value for value in zones if low <= value <= high]:
-        found["temperature_c"] = round(max(zones), 1)
+        environment["temperature_c"] = round(max(zones), 1)
     if counts := _numbers(r"^throttled (\d{1,12})$", text):
-        found["throttled"] = int(sum(counts))
+        environment["throttled"] = int(sum(counts))
     if status := re.search(r"Thermal Status: (\d)\b", text):
-        found["thermal_status"] = int(status[1])
-    return found
+        environment["thermal_status"] = int(status[1])
+    return environment
 
 
 def _numbers(pattern: str, text: str) -> list[float]:

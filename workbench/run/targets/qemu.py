@@ -33,9 +33,9 @@ class Qemu(Host):
 
     def __init__(self, cpu: str):
         self.emulator = find_qemu()
-        known = re.findall(r"^[ \t]+(\S+)$", _ask(self.emulator, "-cpu", "help"), re.MULTILINE)
-        if cpu not in known:
-            raise unknown_name("CPU", cpu, known, where="--target qemu")
+        cpus = re.findall(r"^[ \t]+(\S+)$", _ask(self.emulator, "-cpu", "help"), re.MULTILINE)
+        if cpu not in cpus:
+            raise unknown_name("CPU", cpu, cpus, where="--target qemu")
         self.cpu = cpu
         self.name = "qemu" if cpu == "max" else f"qemu:{cpu}"
 
@@ -69,8 +69,8 @@ def find_qemu() -> Path:
 
 def qemu_version(emulator: Path) -> tuple[int, ...]:
     """The version of an emulator, as numbers; () if unknown."""
-    found = re.search(r"version (\d+)\.(\d+)\.(\d+)", _ask(emulator, "--version"))
-    return tuple(map(int, found.groups())) if found else ()
+    match = re.search(r"version (\d+)\.(\d+)\.(\d+)", _ask(emulator, "--version"))
+    return tuple(map(int, match.groups())) if match else ()
 
 
 def _ask(emulator: Path, *flags: str) -> str:
