@@ -164,7 +164,7 @@ def test_a_traced_batch_that_is_shorter_than_others_is_warmed_up(
 
     monkeypatch.setattr(RunnerSession, "run", run)
     monkeypatch.setattr(timing, "MAX_TRACED_BATCH", 2)
-    run_plan(replace(plan, batch_ms=2.0), runner, tmp_path / "out")
+    run_plan(replace(plan, batch_ms=10.0), runner, tmp_path / "out")
     before = [earlier for earlier, burst in pairwise(bursts) if burst[1:] == (2, True)]
     assert len(before) >= 2 * len(plan.experiments)
     assert all(burst[1:] == (timing.WARM_UP, False) for burst in before)
