@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -365,6 +366,26 @@ def test_a_program_that_computes_something_else_is_told(tmp_path):
 
 
 @pytest.mark.ci
+def test_integers_that_are_not_the_models_are_told(tmp_path):
+    """The places of the largest values of what ExecuTorch 1.5.1's delegate computes wrongly."""
+
+    class Places(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 21, 1)
+
+        def forward(self, x):
+            return self.conv(x).permute(0, 2, 3, 1).softmax(-1).argmax(-1)
+
+    torch.manual_seed(0)
+    model = LoadedModel("places", Places(), (torch.randn(1, 3, 16, 16),))
+    export = export_quietly(model, tmp_path)
+    assert re.match(r"output 0 is not the model's: \d\d % of its integers differ", export.problem)
+    assert "--rewrite softmax avoids it (tried)" in export.problem
+    assert export.sqnr_db is None
+
+
+@pytest.mark.ci
 def test_the_smallest_part_that_the_delegate_computes_wrongly_is_bundled(tmp_path):
     """ExecuTorch 1.5.1's delegate normalises the channels of an image, not its last dimension."""
 
@@ -403,6 +424,16 @@ def test_signal_and_noise_are_told_apart():
     assert output.cosine == pytest.approx((9 + 18) / (5 * (9 + 4.5**2) ** 0.5))
     assert (output.faithful, problem) == (True, "")
     assert "SQNR 20.0 dB, at least 21 expected" in compared(torch.tensor([3.0, 4.5]), eager, 21)[1]
+
+
+def test_integers_are_judged_by_how_many_differ():
+    eager = torch.arange(20)
+    few, many = (eager + (eager < count) for count in (2, 3))
+    assert compared(few, eager, 60)[0].faithful
+    output, problem = compared(many, eager, 60)
+    assert output.sqnr_db is None and output.differing == 0.15
+    assert problem == "output 0 is not the model's: 15 % of its integers differ"
+    assert compared(many, eager, 10)[0].faithful is None, "quantised values may be almost equal"
 
 
 def test_equal_outputs_are_faithful_without_a_ratio():

@@ -231,18 +231,26 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
     if worst.constant:
         return f"output {worst.output} is constant, the model's is not"
     text = f"output {worst.output} is not the model's"
+    if worst.differing is not None:
+        return f"{text}: {100 * worst.differing:.0f} % of its integers differ"
     if worst.sqnr_db is None:
         return f"{text} (NaN, infinite, or all zeros)"
     return f"{text}: SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:g} expected"
 
 
+#: Integers, such as the places of largest values, may differ where values are almost equal: in
+#: programs that are as exact as so many dB, at most this part; others' are not judged.
+_EXACT_DB, _MOST_DIFFERING = 40.0, 0.1
+
+
 def _compare(
     number: int, program: torch.Tensor, eager: torch.Tensor, least_sqnr_db: float
 ) -> Fidelity:
-    """One output, in double precision; ``faithful`` is None unless it is floating-point."""
+    """One output, in double precision; ``faithful`` is None where it is not judged."""
     dtype = str(program.dtype).removeprefix("torch.")
     ours, theirs = program.detach().double().flatten(), eager.detach().double().flatten()
-    judged = eager.is_floating_point()
+    if not eager.is_floating_point():
+        return _compare_integers(number, dtype, ours, theirs, least_sqnr_db)
     # Masked attention and logarithms make infinities, which must be in the same places.
     finite = torch.isfinite(theirs)
     elsewhere = (values[~finite].nan_to_num(0.5, 1, -1) for values in (ours, theirs))
@@ -250,7 +258,7 @@ def _compare(
     ours, theirs = ours[finite], theirs[finite]
     if not same_elsewhere or not bool(torch.isfinite(ours).all()) or theirs.numel() == 0:
         faithful = same_elsewhere and ours.numel() == 0
-        return Fidelity(number, dtype, least_sqnr_db, faithful=faithful if judged else None)
+        return Fidelity(number, dtype, least_sqnr_db, faithful=faithful)
 
     noise = ours - theirs
     signal_power, noise_power = float(theirs.square().sum()), float(noise.square().sum())
@@ -269,5 +277,21 @@ def _compare(
         scale=float(theirs.abs().max()),
         cosine=float(ours @ theirs) / norms if norms else None,
         constant=constant,
-        faithful=faithful if judged else None,
+        faithful=faithful,
+    )
+
+
+def _compare_integers(
+    number: int, dtype: str, ours: torch.Tensor, theirs: torch.Tensor, least_sqnr_db: float
+) -> Fidelity:
+    different = ours != theirs
+    differing = float(different.double().mean()) if different.numel() else 0.0
+    return Fidelity(
+        output=number,
+        dtype=dtype,
+        least_sqnr_db=least_sqnr_db,
+        max_abs=float((ours - theirs).abs().max()) if different.numel() else None,
+        scale=float(theirs.abs().max()) if different.numel() else None,
+        faithful=None if least_sqnr_db < _EXACT_DB else differing <= _MOST_DIFFERING,
+        differing=differing,
     )

@@ -12,7 +12,8 @@ class Trial:
     ``before_ms`` and ``after_ms`` are the latencies of the tried parts, measured side by side in
     ``restarts`` processes each; ``gain_ms`` is what all parts gain, with its 95 % interval;
     ``tried`` of ``parts`` were tried. ``sqnr_db`` compares the outputs of both programs on the real
-    inputs. ``problem`` says why there is no gain: the rest is then zero.
+    inputs. ``problem`` says why there is no gain, and the rest is then zero; ``differs`` if that is
+    because the outputs differ.
     """
 
     program: str
@@ -30,6 +31,7 @@ class Trial:
     delegates: tuple[int, int] = (0, 0)
     kernels: tuple[int, int] = (0, 0)
     problem: str = ""
+    differs: bool = False
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ class Fidelity:
     ``sqnr_db`` is the signal to noise ratio, 10 log10(sum eager^2 / sum difference^2), in dB, and
     None where either sum is zero; ``max_abs`` the largest difference, ``scale`` the model's largest
     value. All are None where NaN or infinities differ. ``constant``: the program's output has a
-    single value, the model's has several. ``faithful`` is None unless the output is floating-point.
+    single value, the model's has several. Of integers, ``differing`` is the part that differs, and
+    there is no ratio. ``faithful`` is None where integers are not judged.
     """
 
     output: int
@@ -83,6 +84,7 @@ class Fidelity:
     cosine: float | None = None
     constant: bool = False
     faithful: bool | None = None
+    differing: float | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ class Rewrite:
     ``nodes`` are operators of the edge program, of whose work the share ``kept`` remains, in
     ``passes`` operators in all (0: not recorded); ``sqnr_db`` compares both results on random
     tensors, and is None where they differ by design. ``parts`` name what is replaced in the trace
-    of the model, a part each.
+    of the model, a part each. ``code`` is what a person would write instead; None: as in the table
+    of remedies.
     """
 
     name: str
@@ -116,6 +119,7 @@ class Rewrite:
     sqnr_db: float | None
     passes: int = 0
     parts: tuple[tuple[str, ...], ...] = ()
+    code: str | None = None
 
 
 @dataclass(frozen=True)

@@ -501,6 +501,15 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path):
     (row,) = refused[refused["action"].str.contains("does not help")].to_dict("records")
     assert math.isnan(row["high_ms"]) and "none was shown" in describe_gain(row)
     assert "at most" not in "".join(list_findings(refused, run.subject, 1))
+    wrong = "output 0 is not the model's: SQNR 2.7 dB, at least 60 expected"
+    keep_checks(run.path, [replace(check, problem=wrong, differs=True)])
+    (row,) = wb.open_run(run.path).findings.query("basis == 'refused'").to_dict("records")
+    assert row["action"].endswith(f"is wrong: {wrong}") and not row["hint"]
+    slower = {"before_ms": 1000.0, "after_ms": 10.0, "gain_ms": 990.0, "high_ms": 1100.0}
+    keep_checks(run.path, [replace(check, **slower)])  # as of a busy moment
+    (row,) = wb.open_run(run.path).findings.query("remedy == 'pooling'").to_dict("records")
+    assert row["gain_ms"] == pytest.approx(0.99 * run.subject.latency_ms)
+    assert row["share"] == pytest.approx(0.99) and row["high_ms"] <= run.subject.latency_ms
 
 
 class Counted(Net):

@@ -192,6 +192,26 @@ def test_networks_in_which_a_problem_is_fixed_are_offered_none(case):
         assert offer(torch.export.export(module.eval(), inputs)) == []
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.softmax(1),
+        lambda x: x.softmax(2).argmax(2),
+        softmax_by_hand,
+        lambda x: x.log_softmax(3),
+        lambda x: x.logsumexp((1, 3)),
+    ],
+    ids=["channels", "places", "by hand", "logarithm", "sums"],
+)
+def test_functions_of_images_avoid_softmax_in_four_dimensions(function, tmp_path):
+    """ExecuTorch 1.5.1's delegate normalises the channels, whatever the dimension."""
+    module = Spelled(lambda x: function(NARROW(x))).eval()
+    options = wb.ExportOptions(rewrite=("functions",))
+    program = wb.export_model(module, IMAGE, options=options, root=tmp_path)
+    assert not program.export.problem and program.export.fidelity[0].faithful
+
+
 @pytest.mark.parametrize(("axis", "rewritten"), [(-1, 1), (3, 1), (1, 0)])
 def test_softmax_of_an_image_is_kept_off_its_channels(axis, rewritten):
     """ExecuTorch 1.5.1's delegate normalises the channels instead of the last dimension."""

@@ -46,10 +46,13 @@ def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
     return " ".join(words)
 
 
-def apply(m: Measurement, remedy: str) -> str:
-    """The command that exports a program with one more remedy, and the code that does the same."""
+def apply(m: Measurement, remedy: str, code: str | None = None) -> str:
+    """The command that exports a program with one more remedy, and the code that does the same.
+
+    Without ``code``, that of the remedy.
+    """
     applied = m.export.rewrite if m.export else ()
-    code = REMEDIES[remedy].code
+    code = REMEDIES[remedy].code if code is None else code
     lines = [command(m, rewrite=(*applied, remedy)), *(f"# {line}" for line in code.splitlines())]
     return "\n".join(lines)
 

@@ -110,7 +110,7 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             gain,
             keys + extra,
             f"{rewrite.text if outside else 'write it so, or let the export do it'}{proof}",
-            commands.apply(m, rewrite.name),
+            commands.apply(m, rewrite.name, rewrite.code),
             remedy=rewrite.name,
         )
 

@@ -41,7 +41,8 @@ class Equivalent:
 
     ``build`` makes it from the tensors ``sources`` and ``constants``; ``kept`` is the share of the
     work that remains where the part is delegated, and ``name`` that of the `Remedy`. ``about`` are
-    the operators that it avoids, if it is not all of the part.
+    the operators that it avoids, if it is not all of the part. ``code`` is what a person would
+    write, if that is not the code of the remedy.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Equivalent:
     sqnr_db: float = math.nan
     constants: tuple[torch.Tensor, ...] = ()
     about: tuple[Node, ...] = ()
+    code: str | None = None
 
 
 class Finder:

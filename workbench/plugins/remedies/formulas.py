@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -81,12 +82,42 @@ def find_function(finder: Finder, last: Node) -> Equivalent | None:
         match = finder.memory[key]
         if match and (match[2] < work or lacks):
             text, build, cost, sqnr_db = match
+            code = _spell(text, len(value(source).shape))
             names = ", ".join(dict.fromkeys(name_of(n) for n in nodes if n.target not in VIEWS))
             text = f"{text} instead of {work} operators" if work > 1 else f"{names} as {text}"
             best = Equivalent(
-                "functions", text, tuple(nodes), last, (source,), build, cost / work, sqnr_db
-            )
+                "functions", text, tuple(nodes), last, (source,), build, cost / work, sqnr_db,
+                code=code,
+            )  # fmt: skip
     return best
+
+
+#: How a person would write a function; of others, the text is a formula.
+_CODE = {
+    "GELU by tanh": 'F.gelu(x, approximate="tanh")',
+    "a square": "x * x",
+    "a quotient of one": "torch.ones_like(x) / x",
+    "SiLU": "x * torch.sigmoid(x)",
+    "a product of three": "x * x * x",
+    "a product of four": "y = x * x; y * y",
+    "a hard sigmoid": "torch.clamp(x + 3, 0, 6) / 6",
+    "x tanh(log(1 + exp x))": "x * torch.tanh(torch.log(1 + torch.exp(x)))",
+    "minus log(1 + exp -x)": "-torch.log(1 + torch.exp(-x))",
+    "log(1 + exp x)": "torch.log(1 + torch.exp(x))",
+    "exp(x) - 1": "torch.exp(x) - 1",
+    "log(1 + x)": "torch.log(1 + x)",
+}
+
+
+def _spell(function: str, rank: int) -> str:
+    """The code of a function of a tensor of ``rank`` dimensions; empty if its text says it."""
+    axis = re.fullmatch(r"softmax over dimension (\d+)(, transposed)?", function)
+    if axis is None:
+        return _CODE.get(function, "")
+    if not axis[2]:
+        return "x.softmax(-1)"
+    rows = "y.flatten(0, 2).softmax(-1).view(y.shape)" if rank == 4 else "y.softmax(-1)"
+    return f"y = x.transpose({axis[1]}, -1)\n{rows}.transpose({axis[1]}, -1)"
 
 
 def _is_lacking(node: Node) -> bool:
@@ -107,7 +138,7 @@ def _spell_operator(finder: Finder, last: Node) -> Equivalent | None:
         width, gather_rows = rows_along(shape, last.args[1])  # type: ignore[arg-type]
 
         def build(x: Any, *given: Any) -> Any:
-            return aten.reshape.default(_log_sum(width, gather_rows(x)), result)
+            return aten.reshape.default(_log_sum(width, 2, gather_rows(x)), result)
 
         text = "logsumexp as a softmax, its logarithm and a product"
     elif sources[0] is last.args[0]:
@@ -122,9 +153,9 @@ def _spell_operator(finder: Finder, last: Node) -> Equivalent | None:
     return Equivalent("functions", text, (last,), last, (sources[0],), build, constants=constants)
 
 
-def _log_sum(width: int, x: Any) -> Any:
+def _log_sum(width: int, rank: int, x: Any) -> Any:
     """The logarithm of the sum of the exponentials of each row, a column, without overflow."""
-    shares = aten.softmax.int(x, -1)
+    shares = _softmax_of_rows(rank, x)
     logs = aten.log.default(aten.clamp.default(shares, 1e-37))
     parts = aten.mul.Tensor(shares, aten.sub.Tensor(x, logs))
     return aten.linear.default(parts, constant_row(x, width, 1.0, torch.float32))
@@ -471,22 +502,31 @@ def _list_row_functions(x: torch.Tensor, numbers: list[float]) -> Iterator[tuple
     for axis in range(x.ndim - 1, -1, -1):
         last = axis == x.ndim - 1
         text = f"softmax over dimension {axis}"
-        build = partial(_softmax_along, -1 if last else axis)
+        build = partial(_softmax_along, axis, x.ndim)
         yield text if last else f"{text}, transposed", 1 if last else 3, build
     width = x.shape[-1]
-    yield "x - log(sum(exp x)) by a softmax", 7, lambda x: aten.sub.Tensor(x, _log_sum(width, x))
+    log_sum = partial(_log_sum, width, x.ndim)
+    yield "x - log(sum(exp x)) by a softmax", 7, lambda x: aten.sub.Tensor(x, log_sum(x))
     for epsilon in dict.fromkeys([*numbers, 1e-5, 0.0]):
         if 0 <= epsilon < 0.1:
             build = partial(normalise, width, epsilon, x.dtype)
             yield f"layer norm (epsilon {epsilon:g}) with means as products", 5, build
 
 
-def _softmax_along(axis: int, x: Any) -> Any:
-    """Softmax over an axis, which XNNPACK has for the last one."""
-    if axis == -1:
+def _softmax_along(axis: int, rank: int, x: Any) -> Any:
+    """Softmax over an axis of a tensor of ``rank`` dimensions; XNNPACK has it for the last one."""
+    if axis == rank - 1:
+        return _softmax_of_rows(rank, x)
+    rows = aten.transpose.int(x, axis, -1)
+    return aten.transpose.int(_softmax_of_rows(rank, rows), axis, -1)
+
+
+def _softmax_of_rows(rank: int, x: Any) -> Any:
+    """Softmax over the last axis; of four in two dimensions: before 1.6, images are wrong."""
+    if rank != 4:
         return aten.softmax.int(x, -1)
-    x = aten.softmax.int(aten.transpose.int(x, axis, -1), -1)
-    return aten.transpose.int(x, axis, -1)
+    rows = aten.flatten.using_ints(x, 0, 2)
+    return aten.view_as.default(aten.softmax.int(rows, -1), x)
 
 
 def normalise(width: int, epsilon: float, dtype: torch.dtype, x: Any) -> Any:

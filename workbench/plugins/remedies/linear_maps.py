@@ -208,8 +208,9 @@ def _find_bias(run: Map, x: torch.Tensor, last: Node, source: Node) -> Equivalen
         return None
     text = f"{name_of(last)} as a sum with a constant mask"
     return Equivalent(
-        "matrices", text, (last,), last, (source,), aten.add.Tensor, constants=(bias,)
-    )
+        "matrices", text, (last,), last, (source,), aten.add.Tensor, constants=(bias,),
+        code="x + bias  # bias: 0 where x is kept, else -1e9, computed in __init__",
+    )  # fmt: skip
 
 
 def remove_offset(run: Map, offset: torch.Tensor) -> Map:

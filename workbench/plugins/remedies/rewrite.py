@@ -172,7 +172,8 @@ def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
     ratio = min(ratios) if len(ratios) == len(parts) else None
     passes = sum(count_operators(part) for part, _ in parts)
     names = tuple(tuple(node.name for node in part.nodes) for part, _ in parts)
-    return Rewrite(largest.name, largest.text, nodes, round(kept, 3), ratio, passes, names)
+    facts = (round(kept, 3), ratio, passes, names, largest.code)
+    return Rewrite(largest.name, largest.text, nodes, *facts)
 
 
 class Remedies(Rewriter):

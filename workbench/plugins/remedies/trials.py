@@ -24,7 +24,7 @@ from workbench.export.reload import read_options
 from workbench.options import Progress, silent
 from workbench.process import silence
 from workbench.records.checks import Trial
-from workbench.records.runs import Export, Rewrite
+from workbench.records.runs import Export, Fidelity, Rewrite
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner, find_runner, open_runner
 from workbench.run.session import RunnerSession
@@ -163,20 +163,23 @@ class _Bench:
 
     def check(self, rewrite: Rewrite) -> Trial:
         """What one remedy brings; a problem instead if it could not be tried."""
+        from workbench.export import accuracy
+
         check = Trial(self.export.sha256, rewrite.name, rewrite.text, len(rewrite.parts) or 1)
         sides: list[Lowered] = []
         try:
             for side in self._lower(rewrite):
                 sides.append(side)
             before, after = sides
-            sqnr_db = _compare(before, after, self.export.dtype)
+            outputs = _compare(before, after, self.export.dtype)
             if rewrite.parts and rewrite.name not in after.rewrite:
                 return replace(check, problem="it does not apply to the part alone")
-            if sqnr_db is not None and sqnr_db < PRECISIONS[self.export.dtype].least_sqnr_db:
-                return replace(check, problem=f"the outputs differ: {sqnr_db:.1f} dB")
+            if wrong := accuracy.describe_problem(outputs):
+                return replace(check, problem=wrong, differs=True)
             blocks = _measure(before, after, self.measurement, self.runner)
         except Exception:  # the model's operators run in here, and may raise anything
             return replace(check, problem=_FAILURES[len(sides)])
+        ratios = [output.sqnr_db for output in outputs if output.sqnr_db is not None]
         tried = self.tried[rewrite]
         scales = self._extrapolate(rewrite)
         gain, half = _gain_of(blocks)
@@ -190,7 +193,7 @@ class _Bench:
             gain_ms=scales[0] * gain,
             low_ms=min(ends),
             high_ms=max(ends),
-            sqnr_db=sqnr_db,
+            sqnr_db=min(ratios, default=None),
             delegates=(_count(before, "delegate"), _count(after, "delegate")),
             kernels=(_count(before, "kernel"), _count(after, "kernel")),
         )
@@ -302,8 +305,8 @@ def _count(lowered: Lowered, kind: Any) -> int:
     return sum(count_calls(lowered.layers, kind).values())
 
 
-def _compare(before: Lowered, after: Lowered, dtype: str) -> float | None:
-    """The lowest signal to noise ratio of the outputs of two programs on the same inputs."""
+def _compare(before: Lowered, after: Lowered, dtype: str) -> tuple[Fidelity, ...]:
+    """How the outputs of two programs differ on the same inputs."""
     from workbench.export import accuracy
 
     expected, outputs = (
@@ -312,9 +315,7 @@ def _compare(before: Lowered, after: Lowered, dtype: str) -> float | None:
             accuracy.run_program(each.pte, each.inputs, each.layers) for each in (before, after)
         )
     )
-    ratios = accuracy.compare_with_model(outputs, expected, PRECISIONS[dtype].least_sqnr_db)
-    numbers = [each.sqnr_db for each in ratios if each.sqnr_db is not None]
-    return min(numbers, default=None)
+    return accuracy.compare_with_model(outputs, expected, PRECISIONS[dtype].least_sqnr_db)
 
 
 def _measure(
