@@ -7,7 +7,7 @@ import workbench as wb
 
 EMULATED = {"toy_cnn"}  #: Shows which code runs, and has no times.
 #: Recorded by an earlier version, before runs had all of it.
-EARLIER = {"Sentences", "smollm2", "unet_small"}
+EARLIER = {"Sentences"}
 
 
 @pytest.mark.parametrize(

@@ -185,9 +185,9 @@ def check_seconds(folder: Path, rounds: int, only: list[str]) -> list[bool]:
 def check_space(folder: Path) -> list[bool]:
     claims = []
     for name in ("Chain", "Vision"):
-        names = {"SPEC": f"networks.py:{name}", "DTYPE": "fp32", "ROOT": name, "OPTIONS": {}}
+        names = {"SPEC": f"networks.py:{name}", "DTYPE": "fp32", "ROOT": f"space_{name}", "OPTIONS": {}}
         run(folder, PROFILE, **names)
-        (run_dir,) = (folder / name / "runs").iterdir()
+        (run_dir,) = (folder / f"space_{name}" / "runs").iterdir()
         space, traces = size_mb(run_dir), size_mb(run_dir, "*.etdump")
         print(f"{name}: run {space:.1f} MB, traces {traces:.1f} MB")
         claims += [space <= MOST_MB, space <= MOST_OF_TRACES * traces]
