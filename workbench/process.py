@@ -1,6 +1,7 @@
 """What loads, exports and code of the user's change in the whole process, and put back."""
 
 import contextlib
+import ctypes
 import gc
 import io
 import logging
@@ -32,6 +33,15 @@ def silence() -> Iterator[None]:
         finally:
             logging.disable(level)
             gc.set_threshold(*thresholds)
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system, which glibc keeps between blocks that are in use.
+
+    After lowering a model of 346 MB, that is 333 MB. Other C libraries have no such function.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager

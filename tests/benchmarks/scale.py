@@ -185,7 +185,12 @@ def check_seconds(folder: Path, rounds: int, only: list[str]) -> list[bool]:
 def check_space(folder: Path) -> list[bool]:
     claims = []
     for name in ("Chain", "Vision"):
-        names = {"SPEC": f"networks.py:{name}", "DTYPE": "fp32", "ROOT": f"space_{name}", "OPTIONS": {}}
+        names = {
+            "SPEC": f"networks.py:{name}",
+            "DTYPE": "fp32",
+            "ROOT": f"space_{name}",
+            "OPTIONS": {},
+        }
         run(folder, PROFILE, **names)
         (run_dir,) = (folder / f"space_{name}" / "runs").iterdir()
         space, traces = size_mb(run_dir), size_mb(run_dir, "*.etdump")

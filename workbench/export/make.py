@@ -15,6 +15,7 @@ from workbench.export.layers import count_calls
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.models.sources import reason
 from workbench.options import ExportOptions, Progress
+from workbench.process import release_memory
 
 if TYPE_CHECKING:  # these import PyTorch
     from workbench.export.lower import Lowered, TracedModel
@@ -51,6 +52,7 @@ def make_program(subject: Subject, report: Progress) -> tuple[Lowered, dict[str,
     with failure.explain(failure.FORWARD, model.origin):
         expected = accuracy.run_eagerly(model.module, model.example_inputs, model.kwargs)
     lowered = _lower(subject, report)
+    release_memory()
     report("comparing the outputs with the PyTorch model's", 0.8)
     checked = _check(lowered, expected, subject, report)
     if "problem" in checked:
