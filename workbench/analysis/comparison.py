@@ -288,12 +288,12 @@ class Comparison(Noun):
         for layer, own in ours.groupby("layer"):
             kernels = own.loc[own["kind"] == "portable", "operator"].unique()
             outside = [name.removeprefix("native_call_").partition(".")[0] for name in kernels]
-            others = int((theirs["layer"] == layer).sum())
+            number = int((theirs["layer"] == layer).sum())
             said = [other] if other and dtypes[0] != dtypes[1] else []
             said += [f"not delegated: {', '.join(outside)}"] if outside else []
             said += ["layout conversion"] if (own["role"] == "layout").any() else []
-            if 0 < others != len(own):
-                said.append(f"{len(own)} operator{'s' * (len(own) > 1)} instead of {others}")
+            if 0 < number != len(own):
+                said.append(f"{len(own)} operator{'s' * (len(own) > 1)} instead of {number}")
             texts[str(layer)] = "; ".join(said) or "other kernels"
         return texts
 

@@ -72,8 +72,8 @@ def module_dtypes(export: Export) -> ModuleDtypes:
     """The dtypes that modules were to have; older exports have patterns of float ones."""
     kept = filter(None, export.options.get("keep_float", "").split(", "))
     pairs = filter(None, export.options.get("module_dtypes", "").split(", "))
-    pairs_of = (pair.rpartition("=")[::2] for pair in pairs)
-    return (*((pattern, "fp32") for pattern in kept), *pairs_of)
+    modules = (pair.rpartition("=")[::2] for pair in pairs)
+    return (*((pattern, "fp32") for pattern in kept), *modules)
 
 
 def group_size(export: Export) -> int:

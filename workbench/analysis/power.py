@@ -93,9 +93,9 @@ def foresee(record: RunRecord, find: float = 0.0) -> str:
     least = float(_compare_pairs(record)["detectable"].max())
     step_s = record.spent_s / done
     planned = project_restarts(record, done)
-    speedup = Speedup.project(least, done, planned)
-    text = f"{plural(planned, 'restart')} will show changes above {format_share(speedup, 1)}"
-    if speedup <= find or not find:
+    change = Speedup.project(least, done, planned)
+    text = f"{plural(planned, 'restart')} will show changes above {format_share(change, 1)}"
+    if change <= find or not find:
         return text
     counts = range(planned, MOST_RESTARTS + 1)
     needed = next((n for n in counts if Speedup.project(least, done, n) <= find), 0)

@@ -154,8 +154,8 @@ def find_pace(
     three, the ``usual`` shares.
     """
     rated = find_rated(m)["mean_ms"]
-    models = [key for key in twins if key in rated.index]
-    shares = least_ms(m, models) / rated[models]
+    rated_twins = [key for key in twins if key in rated.index]
+    shares = least_ms(m, rated_twins) / rated[rated_twins]
     shares = shares[shares > 0]
     if len(shares) < LEAST_TWINS:
         return usual, "roofline"
