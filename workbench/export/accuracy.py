@@ -228,7 +228,7 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
     if not wrong:
         return ""
     worst = min(wrong, key=lambda output: -math.inf if output.sqnr_db is None else output.sqnr_db)
-    if worst.constant:
+    if worst.constant and worst.differing is None:
         return f"output {worst.output} is constant, the model's is not"
     text = f"output {worst.output} is not the model's"
     if worst.differing is not None:
@@ -249,16 +249,14 @@ def _compare(
     """One output, in double precision; ``faithful`` is None where it is not judged."""
     dtype = str(program.dtype).removeprefix("torch.")
     ours, theirs = program.detach().double().flatten(), eager.detach().double().flatten()
-    if not eager.is_floating_point():
-        return _compare_integers(number, dtype, ours, theirs, least_sqnr_db)
     # Masked attention and logarithms make infinities, which must be in the same places.
     finite = torch.isfinite(theirs)
     elsewhere = (values[~finite].nan_to_num(0.5, 1, -1) for values in (ours, theirs))
     same_elsewhere = torch.equal(*elsewhere)
     ours, theirs = ours[finite], theirs[finite]
     if not same_elsewhere or not bool(torch.isfinite(ours).all()) or theirs.numel() == 0:
-        faithful = same_elsewhere and ours.numel() == 0
-        return Fidelity(number, dtype, least_sqnr_db, faithful=faithful)
+        is_equal = same_elsewhere and ours.numel() == 0
+        return Fidelity(number, dtype, least_sqnr_db, faithful=is_equal)
 
     noise = ours - theirs
     signal_power, noise_power = float(theirs.square().sum()), float(noise.square().sum())
@@ -267,7 +265,12 @@ def _compare(
         sqnr = 10 * (math.log10(signal_power) - math.log10(noise_power))
     norms = float(ours.norm() * theirs.norm())
     constant = bool((ours == ours[0]).all()) and not bool((theirs == theirs[0]).all())
-    faithful = noise_power == 0 or (sqnr is not None and sqnr >= least_sqnr_db and not constant)
+    faithful: bool | None = noise_power == 0 or (
+        sqnr is not None and sqnr >= least_sqnr_db and not constant
+    )
+    differing = _count_differing(program, eager)
+    if differing is not None:
+        faithful = differing <= _MOST_DIFFERING if least_sqnr_db >= _EXACT_DB else None
     return Fidelity(
         output=number,
         dtype=dtype,
@@ -278,20 +281,12 @@ def _compare(
         cosine=float(ours @ theirs) / norms if norms else None,
         constant=constant,
         faithful=faithful,
-    )
-
-
-def _compare_integers(
-    number: int, dtype: str, ours: torch.Tensor, theirs: torch.Tensor, least_sqnr_db: float
-) -> Fidelity:
-    different = ours != theirs
-    differing = float(different.double().mean()) if different.numel() else 0.0
-    return Fidelity(
-        output=number,
-        dtype=dtype,
-        least_sqnr_db=least_sqnr_db,
-        max_abs=float((ours - theirs).abs().max()) if different.numel() else None,
-        scale=float(theirs.abs().max()) if different.numel() else None,
-        faithful=None if least_sqnr_db < _EXACT_DB else differing <= _MOST_DIFFERING,
         differing=differing,
     )
+
+
+def _count_differing(program: torch.Tensor, eager: torch.Tensor) -> float | None:
+    """The part of an output's integers that differ; None of floating-point numbers."""
+    if eager.is_floating_point() or not eager.numel():
+        return None
+    return float((program != eager).double().mean())

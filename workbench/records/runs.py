@@ -71,8 +71,8 @@ class Fidelity:
     ``sqnr_db`` is the signal to noise ratio, 10 log10(sum eager^2 / sum difference^2), in dB, and
     None where either sum is zero; ``max_abs`` the largest difference, ``scale`` the model's largest
     value. All are None where NaN or infinities differ. ``constant``: the program's output has a
-    single value, the model's has several. Of integers, ``differing`` is the part that differs, and
-    there is no ratio. ``faithful`` is None where integers are not judged.
+    single value, the model's has several. Of integers, ``differing`` is the part that differs.
+    ``faithful`` is None where integers are not judged.
     """
 
     output: int
