@@ -6,16 +6,11 @@ from test_golden_runs import FAST, RUNS
 import workbench as wb
 
 EMULATED = {"toy_cnn"}  #: Shows which code runs, and has no times.
-#: Recorded by an earlier version, before runs had all of it.
-EARLIER = {"Sentences"}
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.ci] * (name not in FAST))
-        for name in sorted(RUNS.keys() - EARLIER)
-    ],
+    [pytest.param(name, marks=[pytest.mark.ci] * (name not in FAST)) for name in sorted(RUNS)],
 )
 def test_a_sample_has_a_good_grade_all_evidence_and_a_finding_with_a_gain(name):
     run = wb.open_run(RUNS[name])
