@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import time
 import zipfile
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from changed_runs import change_manifest
 from junitparser import JUnitXml
 from made_starts import make_start
 from program_builder import Delegate, Node, measured
@@ -392,8 +394,9 @@ def test_combined_pages_have_the_needs_of_every_run(run):
     assert row["peak_mb"] == pytest.approx(expected["peak memory"])
 
 
-def test_a_gate_on_memory_that_was_not_measured_is_refused(cli):
-    sample = wb.sample_run("unet_small")
+def test_a_gate_on_memory_that_was_not_measured_is_refused(cli, tmp_path):
+    sample = shutil.copytree(wb.sample_run("unet_small"), tmp_path / "run")
+    change_manifest(sample, starts=[])
     sides = [f"{sample}:{name}" for name in ("avx512_off", "avx512_on")]
     code, _, err = cli("compare", *sides, "--fail-memory-above", "5%")
     assert code != 0

@@ -161,7 +161,7 @@ def test_a_name_that_begins_a_finding_keeps_its_spelling():
         for name in ("mobilenet_v3_small", "unet_small")
     ]
     assert "<strong>classifier.0 · Fully Connected GEMM" in pages[0]
-    assert "<strong>Convolutions and matmuls" in pages[1]
+    assert "<strong>Arithmetic limits" in pages[1]
 
 
 def test_sides_of_two_runs_are_told_apart_by_their_programs():
