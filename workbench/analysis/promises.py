@@ -91,10 +91,9 @@ def add_checked(findings: pd.DataFrame, checks: Sequence[Trial]) -> pd.DataFrame
 
 
 def _change(row: dict[str, Any], check: Trial) -> dict[str, Any]:
-    nothing = dict.fromkeys(("gain_ms", "low_ms", "high_ms", "share"), float("nan"))
     if check.differs:
         text = f"--rewrite {check.remedy} was tried on this part and is wrong: {check.problem}"
-        return nothing | _refuse(text)
+        return _refuse(text)
     if check.problem:
         return {"action": f"{row['action']}; not tried: {check.problem}"}
     tried = f"{check.tried} of {check.parts} parts" if check.tried < check.parts else "this part"
@@ -106,7 +105,7 @@ def _change(row: dict[str, Any], check: Trial) -> dict[str, Any]:
         is_open = check.gain_ms > 0 and check.tried < check.parts
         if is_open:
             text += f"; all {check.parts} together were not tried"
-        return nothing | _refuse(text, row["hint"] if is_open else "")
+        return _refuse(text, row["hint"] if is_open else "")
     expected = row["gain_ms"] if row["gain_ms"] > 0 else row["high_ms"]  # only a bound is known
     latency = expected / row["share"]
     ratio = f", outputs agree to {check.sqnr_db:.0f} dB" if check.sqnr_db is not None else ""
@@ -123,4 +122,6 @@ def _change(row: dict[str, Any], check: Trial) -> dict[str, Any]:
 
 def _refuse(text: str, hint: str = "") -> dict[str, Any]:
     """What becomes of a finding whose remedy does not keep its promise."""
-    return {"rule": NO_REMEDY, "action": text, "hint": hint, "remedy": "", "basis": "refused"}
+    nothing = dict.fromkeys(("gain_ms", "low_ms", "high_ms", "share"), float("nan"))
+    facts = {"rule": NO_REMEDY, "action": text, "hint": hint, "remedy": "", "basis": "refused"}
+    return nothing | facts

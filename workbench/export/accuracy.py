@@ -228,11 +228,11 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
     if not wrong:
         return ""
     worst = min(wrong, key=lambda output: -math.inf if output.sqnr_db is None else output.sqnr_db)
-    if worst.constant and worst.differing is None:
-        return f"output {worst.output} is constant, the model's is not"
     text = f"output {worst.output} is not the model's"
     if worst.differing is not None:
         return f"{text}: {100 * worst.differing:.0f} % of its integers differ"
+    if worst.constant:
+        return f"output {worst.output} is constant, the model's is not"
     if worst.sqnr_db is None:
         return f"{text} (NaN, infinite, or all zeros)"
     return f"{text}: SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:g} expected"

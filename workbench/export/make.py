@@ -16,11 +16,11 @@ from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.models.sources import reason
 from workbench.options import ExportOptions, Progress
 from workbench.process import release_memory
+from workbench.records.runs import Fidelity, find_worst
 
 if TYPE_CHECKING:  # these import PyTorch
     from workbench.export.lower import Lowered, TracedModel
     from workbench.models.loader import LoadedModel
-    from workbench.records.runs import Fidelity
 
 #: Seconds after which no further rewrite is tried on a program that fails or is wrong.
 _TRIALS_S = 60.0
@@ -111,8 +111,8 @@ def _find_cure(subject: Subject, expected: list[Any], progress: Progress) -> str
         fidelity, problem, _ = _judge(lowered, expected, least_db)
         if problem:
             raise ValueError(problem)
-        ratios = [each.sqnr_db for each in fidelity if each.sqnr_db is not None]
-        return f" avoids it (tried{f': {min(ratios):.1f} dB' if ratios else ''})"
+        ratio = find_worst(fidelity)
+        return f" avoids it (tried{'' if ratio is None else f': {ratio:.1f} dB'})"
 
     way = _find_way(subject, _list_rewrites(subject), judge, progress)
     return f"; {way}" if way else ""

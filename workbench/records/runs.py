@@ -1,6 +1,6 @@
 """Exports, plans, runs and machine peaks as frozen records; ``codec`` converts them to JSON."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
@@ -85,6 +85,12 @@ class Fidelity:
     constant: bool = False
     faithful: bool | None = None
     differing: float | None = None
+
+
+def find_worst(outputs: Iterable[Fidelity]) -> float | None:
+    """The signal to noise ratio of the worst output, in dB; None if none has one."""
+    ratios = (output.sqnr_db for output in outputs if output.sqnr_db is not None)
+    return min(ratios, default=None)
 
 
 @dataclass(frozen=True)
@@ -176,8 +182,7 @@ class Export:
     @property
     def sqnr_db(self) -> float | None:
         """The signal to noise ratio of the worst output; None if unknown, or without noise."""
-        ratios = [output.sqnr_db for output in self.fidelity if output.sqnr_db is not None]
-        return min(ratios, default=None)
+        return find_worst(self.fidelity)
 
     @property
     def changes(self) -> str:

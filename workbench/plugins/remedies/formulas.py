@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -111,13 +110,18 @@ _CODE = {
 
 def _spell(function: str, rank: int) -> str:
     """The code of a function of a tensor of ``rank`` dimensions; empty if its text says it."""
-    axis = re.fullmatch(r"softmax over dimension (\d+)(, transposed)?", function)
-    if axis is None:
-        return _CODE.get(function, "")
-    if not axis[2]:
-        return "x.softmax(-1)"
     rows = "y.flatten(0, 2).softmax(-1).view(y.shape)" if rank == 4 else "y.softmax(-1)"
-    return f"y = x.transpose({axis[1]}, -1)\n{rows}.transpose({axis[1]}, -1)"
+    softmaxes = {
+        _name_softmax(axis, rank): f"y = x.transpose({axis}, -1)\n{rows}.transpose({axis}, -1)"
+        for axis in range(rank - 1)
+    }
+    return ({_name_softmax(rank - 1, rank): "x.softmax(-1)"} | softmaxes | _CODE).get(function, "")
+
+
+def _name_softmax(axis: int, rank: int) -> str:
+    """What a softmax over an axis of a tensor of ``rank`` dimensions is called."""
+    text = f"softmax over dimension {axis}"
+    return text if axis == rank - 1 else f"{text}, transposed"
 
 
 def _is_lacking(node: Node) -> bool:
@@ -500,10 +504,8 @@ def hard_sigmoid(x: Any) -> Any:
 def _list_row_functions(x: torch.Tensor, numbers: list[float]) -> Iterator[tuple[str, int, Build]]:
     """Functions of the rows of a tensor, with their operators."""
     for axis in range(x.ndim - 1, -1, -1):
-        last = axis == x.ndim - 1
-        text = f"softmax over dimension {axis}"
         build = partial(_softmax_along, axis, x.ndim)
-        yield text if last else f"{text}, transposed", 1 if last else 3, build
+        yield _name_softmax(axis, x.ndim), 1 if axis == x.ndim - 1 else 3, build
     width = x.shape[-1]
     log_sum = partial(_log_sum, width, x.ndim)
     yield "x - log(sum(exp x)) by a softmax", 7, lambda x: aten.sub.Tensor(x, log_sum(x))

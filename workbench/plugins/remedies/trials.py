@@ -24,7 +24,7 @@ from workbench.export.reload import read_options
 from workbench.options import Progress, silent
 from workbench.process import silence
 from workbench.records.checks import Trial
-from workbench.records.runs import Export, Fidelity, Rewrite
+from workbench.records.runs import Export, Fidelity, Rewrite, find_worst
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner, find_runner, open_runner
 from workbench.run.session import RunnerSession
@@ -179,7 +179,6 @@ class _Bench:
             blocks = _measure(before, after, self.measurement, self.runner)
         except Exception:  # the model's operators run in here, and may raise anything
             return replace(check, problem=_FAILURES[len(sides)])
-        ratios = [output.sqnr_db for output in outputs if output.sqnr_db is not None]
         tried = self.tried[rewrite]
         scales = self._extrapolate(rewrite)
         gain, half = _gain_of(blocks)
@@ -193,7 +192,7 @@ class _Bench:
             gain_ms=scales[0] * gain,
             low_ms=min(ends),
             high_ms=max(ends),
-            sqnr_db=min(ratios, default=None),
+            sqnr_db=find_worst(outputs),
             delegates=(_count(before, "delegate"), _count(after, "delegate")),
             kernels=(_count(before, "kernel"), _count(after, "kernel")),
         )
