@@ -13,18 +13,9 @@ from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.roofline import build_roof
 from workbench.analysis.run import Measurement, Run
+from workbench.records.exports import Export, Partition
 from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
-from workbench.records.runs import (
-    Batch,
-    Ceilings,
-    Experiment,
-    Export,
-    Partition,
-    Plan,
-    Probe,
-    RunRecord,
-    Session,
-)
+from workbench.records.runs import Batch, Ceilings, Experiment, Plan, Probe, RunRecord, Session
 from workbench.store import save_run
 
 WIDTHS = {"fp32": 4, "fp16": 2, "float32": 4, "float16": 2, "qint8": 1}

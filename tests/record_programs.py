@@ -19,7 +19,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workbench.export.lower import lower_model, trace_model
+from workbench.export.lower import lower_model
+from workbench.export.traced import trace_model
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
 from workbench.process import silence

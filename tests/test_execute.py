@@ -23,9 +23,9 @@ import workbench as wb
 from workbench import store
 from workbench.errors import RunnerError, StoreError, UsageError
 from workbench.options import MeasureOptions
+from workbench.records.exports import Tensor
 from workbench.records.layers import Layers
 from workbench.records.pairing import BY_ORDER, pair_experiments
-from workbench.records.runs import Tensor
 from workbench.run import steps as timing
 from workbench.run.build import installed_compiler
 from workbench.run.locks import runner_options

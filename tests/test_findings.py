@@ -34,7 +34,7 @@ from workbench.analysis.describe import describe_gain
 from workbench.analysis.findings.ranking import rank_findings
 from workbench.frames import FINDINGS
 from workbench.plugin import list_sections
-from workbench.records.runs import Rewrite
+from workbench.records.exports import Rewrite
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 

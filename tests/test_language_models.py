@@ -18,8 +18,8 @@ import workbench as wb
 from workbench.errors import RunnerError, StoreError, UsageError
 from workbench.explorer.data import explorer_data
 from workbench.export.layers import describe_pte, resize
+from workbench.records.exports import Tensor
 from workbench.records.layers import Instruction, Layers, Method, XNode, XValue
-from workbench.records.runs import Tensor
 from workbench.run import runner as runners
 from workbench.run.build import find_operator_libraries
 from workbench.run.runner import open_runner

@@ -28,8 +28,7 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench.cli.options import Command
 from workbench.progress import show_progress
-from workbench.records.codec import to_document, to_plain
-from workbench.records.runs import SCHEMA_VERSION
+from workbench.records.codec import SCHEMA_VERSION, to_document, to_plain
 
 
 def whole(text):

@@ -16,10 +16,12 @@ from changed_runs import edit_json
 
 import workbench as wb
 from workbench import store
-from workbench.analysis.compare_runs import compare_many, compare_with_metrics
+from workbench.analysis.compare_runs import compare_many
+from workbench.analysis.saved import compare_with_metrics
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.export.program import Program
-from workbench.records.runs import PlannedProgram, Tensor
+from workbench.records.exports import Tensor
+from workbench.records.runs import PlannedProgram
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
 from workbench.run.isa import Isa

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from workbench.errors import RunnerError, UsageError, WorkbenchError
-from workbench.records.runs import Batch, Tensor
+from workbench.records.exports import Tensor
+from workbench.records.runs import Batch
 from workbench.run import session as session_module
 from workbench.run.session import RunnerSession
 from workbench.run.tensor_files import compare_output_bytes, random_bytes, read_output

@@ -14,21 +14,19 @@ from scipy.special import stdtr, stdtrit
 from simulate import simulate_operators, simulate_restarts
 from synthetic import synthetic_latencies
 
-from workbench.analysis.compare import (
+from workbench.analysis.compare import compare_latencies, compare_restarts, tabulate_comparison
+from workbench.analysis.compare_runs import judge_rows
+from workbench.analysis.findings.gains import time_spent
+from workbench.analysis.speedup import (
     MARGIN,
     Speedup,
     adjust_for_many,
-    compare_latencies,
-    compare_restarts,
     judge,
     pool_control,
     speedup_of_parts,
     speedup_of_restarts,
     strengthen,
-    tabulate_comparison,
 )
-from workbench.analysis.compare_runs import judge_rows
-from workbench.analysis.findings.gains import time_spent
 from workbench.analysis.statistics import (
     PREEMPTED_LIMIT,
     describe,

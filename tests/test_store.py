@@ -14,8 +14,8 @@ import pytest
 import workbench as wb
 from workbench import store
 from workbench.errors import StoreError, UsageError, WorkbenchError
+from workbench.records.exports import Export, Tensor
 from workbench.records.layers import Layers
-from workbench.records.runs import Export, Tensor
 from workbench.store import remove_partials
 
 

@@ -1,20 +1,16 @@
-"""The frames that the stages hand to one another; marks of emulation."""
+"""The frames that the stages hand to one another."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from workbench.errors import StoreError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-F = TypeVar("F", "pd.DataFrame", "pd.DataFrame | None")
 
 #: The name, kind (``int``, ``float``, ``bool`` or ``text``), unit and meaning of a column.
 Column = tuple[str, str, str, str]
@@ -582,48 +578,3 @@ RUNS = make_frame(
     ("grade", "text", "", "quality of the measurement, A to D"),
     ("verdict", "text", "", "what the run itself says, against its own baseline"),
 )
-
-# --- emulation -----------------------------------------------------------------------------------
-
-#: The outcome of every comparison of a program whose outputs are wrong.
-WRONG = "wrong outputs"
-
-#: What every figure, table and sentence about emulated times says.
-EMULATED = "emulated: which code runs, not how fast"
-#: The same of projections.
-PROJECTED = "projected, not measured"
-
-
-def mark_emulated(frame: pd.DataFrame) -> pd.DataFrame:
-    """Mark a frame as measured under emulation; what is selected from it is marked too."""
-    frame.attrs["emulated"] = True
-    return frame
-
-
-def is_emulated(frame: pd.DataFrame) -> bool:
-    """Whether a frame was measured under emulation."""
-    return bool(frame.attrs.get("emulated"))
-
-
-def mark_frame(owner: Any, frame: Any) -> Any:
-    """A frame of a noun without outcomes that are none, and marked if its times are emulated.
-
-    What is no frame stays as it is.
-    """
-    import pandas as pd
-
-    if not isinstance(frame, pd.DataFrame):
-        return frame
-    if "outcome" in frame and (owner.emulated or owner.wrong):
-        frame = frame.assign(outcome="emulated" if owner.emulated else WRONG)
-    return mark_emulated(frame.copy(deep=False)) if owner.emulated else frame
-
-
-def frame_property(compute: Callable[[Any], F]) -> cached_property[F]:
-    """A frame that is computed once; wrong outputs and emulated times are no outcome."""
-
-    @wraps(compute)
-    def marked(owner: Any) -> F:
-        return mark_frame(owner, compute(owner))
-
-    return cached_property(marked)

@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.options import ExportOptions
 from workbench.records.codec import from_json, parse_json, structure, to_json, to_plain, upgrade
+from workbench.records.exports import Export
 from workbench.records.layers import Layers
 from workbench.records.recipe import Recipe
-from workbench.records.runs import Export, RunRecord
+from workbench.records.runs import RunRecord
 
 T = TypeVar("T")
 

@@ -36,7 +36,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from run_folder import compare_known
 from simulate import simulate_operators, simulate_restarts
 
-from workbench.analysis.compare import (
+from workbench.analysis.compare import tabulate_comparison
+from workbench.analysis.speedup import (
     MARGIN,
     Speedup,
     judge,
@@ -44,7 +45,6 @@ from workbench.analysis.compare import (
     speedup_of_parts,
     speedup_of_restarts,
     strengthen,
-    tabulate_comparison,
 )
 from workbench.analysis.statistics import half_width
 

@@ -35,7 +35,7 @@ import workbench as wb
 from workbench.analysis.run import Comparison
 from workbench.models.loader import load_model
 from workbench.models.registry import parse_name
-from workbench.plugins.optimize.search import fastest
+from workbench.plugins.optimize.judging import fastest
 from workbench.progress import show_progress
 from workbench.store import safe_name
 

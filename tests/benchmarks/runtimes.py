@@ -30,7 +30,7 @@ import torch
 import workbench as wb
 from workbench.export.reload import reload_model
 from workbench.options import silent
-from workbench.records.runs import Tensor
+from workbench.records.exports import Tensor
 from workbench.run.sides import Settings, open_side
 
 MODEL, SMALL = "mobilenet_v3_small", "executorch:ds_cnn"

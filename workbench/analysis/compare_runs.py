@@ -10,26 +10,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import compare_restarts, describe_faults, reach_verdict
 from workbench.analysis.describe import identify_run
 from workbench.analysis.dtypes import summarize_program
 from workbench.analysis.layers import align_layers
 from workbench.analysis.open import open_run
-from workbench.analysis.resources import compare_measured, measure_resources
 from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.emulation import EMULATED, WRONG
 from workbench.errors import UsageError, WorkbenchError, unknown_name
-from workbench.frames import (
-    ALIGNED,
-    EMULATED,
-    GATE_ROWS,
-    RESOURCE_CHANGES,
-    WRONG,
-    check,
-)
+from workbench.frames import ALIGNED, GATE_ROWS, check
 from workbench.options import MeasureOptions
-from workbench.records.documents import METRICS
-from workbench.records.runs import Identity, contrast_models
-from workbench.store import MANIFEST, load_record, name_programs
+from workbench.store import MANIFEST, name_programs
 from workbench.wording import plural
 
 #: By resource, the most that it may grow, as a fraction.
@@ -214,13 +204,14 @@ def check_comparable(
     if one_run or len({m.program.sha256 for m in measurements}) == 1:
         across |= {"program"}
     for other in others:
-        _check_identity(first, other, across)
-    _check_silicon(any(m.emulated for m in measurements))
+        check_identity(first, other, across)
+    check_silicon(any(m.emulated for m in measurements))
 
 
-def _check_identity(
+def check_identity(
     before: Mapping[str, str], after: Mapping[str, str], across: Collection[str]
 ) -> None:
+    """Refuse differences of device, build or program that were not asked for."""
     for axis in across:
         if axis not in AXES:
             raise unknown_name("axis", axis, AXES, where="--across")
@@ -233,7 +224,8 @@ def _check_identity(
             )
 
 
-def _check_silicon(emulated: bool) -> None:
+def check_silicon(emulated: bool) -> None:
+    """Refuse emulated times."""
     if emulated:
         raise WorkbenchError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
 
@@ -361,21 +353,23 @@ def judge_resources(pairs: Mapping[str, Comparison], limits: Limits) -> pd.DataF
     """What others need against the first one: latency, memory and starts held to limits."""
     frames = {name: pair.resources for name, pair in [*pairs.items()][1:]}
     for frame in frames.values():
-        _check_measured(frame["resource"], limits)
+        check_measured(frame["resource"], limits)
     table = pd.concat(frames, names=["subject"]).reset_index("subject").reset_index(drop=True)
     if table["resource"].isin(["latency"]).all():
         return None
-    table = _judge_table(table, limits)
+    table = judge_table(table, limits)
     return table if len(frames) > 1 else table.drop(columns="subject")
 
 
-def _check_measured(resources: pd.Series, limits: Limits) -> None:
+def check_measured(resources: pd.Series, limits: Limits) -> None:
+    """Refuse limits of resources that were not measured."""
     for resource, (text, option) in _UNMEASURED.items():
         if resource in limits and resource not in [*resources]:
             raise WorkbenchError(text, where=option, hint="measure both again: workbench run")
 
 
-def _judge_table(table: pd.DataFrame, limits: Limits) -> pd.DataFrame:
+def judge_table(table: pd.DataFrame, limits: Limits) -> pd.DataFrame:
+    """Add whether each resource passes the gate."""
     shown = (table["outcome"] == "more") | (table["resource"] == "peak memory")
     return table.assign(gate=judge_limit(table, table["resource"].map(limits), shown))
 
@@ -479,104 +473,6 @@ def tabulate_runs(
         known_as=known_as if names else table["name"],
     )
     return check(table[ALIGNED.names], ALIGNED)
-
-
-def compare_with_metrics(
-    metrics_json: str | Path,
-    name: str,
-    *,
-    across: Collection[str] = (),
-    limits: Mapping[str, float] = {},
-) -> Compared:
-    """Compare a run with a saved baseline: the ``metrics.json`` of an earlier run.
-
-    The two were not interleaved. The interval is over the process restarts of both; it does not
-    cover what else changed on the machine between them.
-    """
-    metrics = load_record(METRICS, Path(metrics_json), least=2)
-    folder, experiment, threads = split_name(name)
-    run = open_run(folder)
-    _check_silicon(metrics["emulated"] or run.emulated)
-    subjects, sides, changes, models = [], [], [], list[str]()
-    for row in _pick_saved(metrics, experiment, threads, metrics_json):
-        m = _find_measured(run, row)
-        models.append(_check_saved(metrics, m, across))
-        subjects.append(f"{m.program.model}, {m.name}, {plural(m.threads, 'thread')}")
-        sides.append((row["restarts_ms"], m.restarts.to_list()))
-        table = _compare_saved_resources(row, m)
-        _check_measured(table["resource"], limits)
-        changes.append(table.assign(subject=subjects[-1]))
-    table = compare_restarts(subjects, *zip(*sides, strict=True))
-    wrong = describe_faults(run.wrong, metrics.get("problem", ""))
-    if wrong:
-        table["outcome"] = WRONG
-    verdicts = tuple(
-        reach_verdict(subject, "", table.iloc[[number]], separate="separate runs", wrong=wrong).text
-        for number, subject in enumerate(subjects)
-    )
-    started = run.record.started
-    notes = [f"measured apart: the baseline at {metrics['started']}, this run at {started}"]
-    notes += [f"the baseline and this run: {text}" for text in dict.fromkeys(models) if text]
-    resources = _judge_table(pd.concat(changes, ignore_index=True), limits)
-    if len(changes) == 1:
-        resources = resources.drop(columns="subject")
-    return judge_rows(
-        table.rename(columns={"name": "subject"}), limits, verdicts=verdicts, notes=tuple(notes),
-        resources=None if resources.empty else resources,
-    )  # fmt: skip
-
-
-def _pick_saved(
-    metrics: dict[str, Any], experiment: str, threads: str, where: str | Path
-) -> list[dict[str, Any]]:
-    """The latencies of a saved baseline that are asked for, without controls."""
-    latencies = [row for row in metrics["latencies"] if not row["control"]]
-    rows = [
-        row
-        for row in latencies
-        if experiment in ("", row["experiment"]) and threads in ("", str(row["threads"]))
-    ]
-    if not rows:
-        names = sorted({f"{row['experiment']}:{row['threads']}" for row in metrics["latencies"]})
-        raise unknown_name("measurement", f"{experiment}:{threads}", names, where=where)
-    return rows
-
-
-def _find_measured(run: Run, row: dict[str, Any]) -> Measurement:
-    """The measurement of a run that a saved latency is compared with."""
-    for m in run.measurements:
-        if (m.name, m.threads) != (row["experiment"], row["threads"]):
-            continue
-        if m.clock != row["clock"]:
-            problem = f"the clocks differ: {row['clock']} against {m.clock}"
-            raise WorkbenchError(problem, where=run.path, hint="measure both with the same runner")
-        return m
-    problem = f"{row['experiment']} with {plural(row['threads'], 'thread')} was not measured"
-    hint = "name what to compare: RUN_DIR:EXPERIMENT"
-    raise WorkbenchError(problem, where=run.path, hint=hint)
-
-
-def _compare_saved_resources(row: dict[str, Any], m: Measurement) -> pd.DataFrame:
-    """How what a process needs has changed since a saved baseline."""
-    earlier = {
-        each["resource"]: (each["unit"], pd.Series(each["values"], dtype=float))
-        for each in row.get("resources", ())
-    }
-    rows = compare_measured(earlier, measure_resources(m.starts), separate=True)
-    return pd.DataFrame(rows, columns=RESOURCE_CHANGES.names[:-1])
-
-
-def _check_saved(metrics: dict[str, Any], m: Measurement, across: Collection[str]) -> str:
-    """Refuse a baseline of another device or the like; what speaks against both being of a model.
-
-    Of programs, ``metrics.json`` has the first digits of the SHA-256.
-    """
-    saved = metrics | {"program": metrics.get("programs", {}).get(m.name, metrics["program"])}
-    current = identify_run(m.run.record, m.program)
-    _check_identity(saved, current, across)
-    graphs = metrics.get("graphs", {}).get(m.name, ""), m.identity.graph
-    digits = (text.rpartition(" ")[2] for text in (saved["program"], current["program"]))
-    return contrast_models(*map(Identity, graphs, digits))
 
 
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:

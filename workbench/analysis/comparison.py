@@ -22,21 +22,22 @@ from workbench.analysis import (
     statistics,
     what_if,
 )
-from workbench.analysis.compare import Verdict
 from workbench.analysis.describe import draw_page
 from workbench.analysis.layers import Traced
 from workbench.analysis.measurement import Measurement
 from workbench.analysis.noun import Noun
 from workbench.analysis.quality import Row
 from workbench.analysis.resources import compare_resources
-from workbench.frames import frame_property
-from workbench.records.pairing import find_control
-from workbench.records.runs import (
-    LADDER_TOGGLE,
-    Agreement,
-    Proof,
-    contrast_models,
+from workbench.analysis.verdict import (
+    Verdict,
+    describe_difference,
+    describe_faults,
+    reach_verdict,
 )
+from workbench.emulation import frame_property
+from workbench.records.exports import contrast_models
+from workbench.records.pairing import find_control
+from workbench.records.runs import LADDER_TOGGLE, Agreement, Proof
 
 if TYPE_CHECKING:
     from workbench.analysis.run import Run
@@ -85,9 +86,9 @@ class Comparison(Noun):
     @cached_property
     def wrong(self) -> str:
         """Why no speed-up can be claimed: wrong outputs of a side, or different ones of both."""
-        faults = compare.describe_faults(self.candidate.wrong, self.baseline.wrong)
+        faults = describe_faults(self.candidate.wrong, self.baseline.wrong)
         judged = [a for a in self.agreements if not (self.models or a.note or a.agree)]
-        texts = "; ".join(map(compare.describe_difference, judged))
+        texts = "; ".join(map(describe_difference, judged))
         return faults or (texts and f"outputs differ ({texts})")
 
     @property
@@ -380,7 +381,7 @@ class Comparison(Noun):
         shared = not self.baseline.opaque and all(
             "shares" in side.use[0] for side in (self.baseline, self.candidate)
         )
-        verdict = compare.reach_verdict(
+        verdict = reach_verdict(
             subject, label, self.latency, emulated=self.emulated, wrong=self.wrong,
             programs=self.programs, same_code=unchanged, separate=self.separation,
             paired=not self.apart and bool(ends["low"].max() <= ends["high"].min()),

@@ -9,7 +9,8 @@ import pandas as pd
 from workbench.analysis.quality import is_foreign
 from workbench.frames import PACED_RANKS
 from workbench.options import RUNTIMES
-from workbench.records.runs import Experiment, Export, Phase, PlannedProgram, RunRecord
+from workbench.records.exports import Export
+from workbench.records.runs import Experiment, Phase, PlannedProgram, RunRecord
 from workbench.wording import (
     format_figure,
     format_ms,

@@ -8,9 +8,10 @@ import pandas as pd
 
 from workbench.analysis.dataflow import SEALED
 from workbench.analysis.roofline import computed_dtype, dtype_of
-from workbench.frames import DTYPES, check, is_emulated
+from workbench.emulation import is_emulated
+from workbench.frames import DTYPES, check
 from workbench.options import GROUP_SIZE, ModuleDtypes, dtype_of_module
-from workbench.records.runs import Export
+from workbench.records.exports import Export
 from workbench.wording import format_share, format_size
 
 #: Families of matrix products, and of all operators that a dtype is asked for; the others follow

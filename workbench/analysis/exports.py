@@ -17,14 +17,14 @@ from workbench.export.program import open_program
 from workbench.export.reload import read_options, reload_model
 from workbench.models.registry import list_models, parse_name, restore_name
 from workbench.process import silence
-from workbench.records.runs import Export
+from workbench.records.exports import Export
 from workbench.store import load_record
 
 if TYPE_CHECKING:  # these import PyTorch
     from torch import nn
 
     from workbench.analysis.run import Run
-    from workbench.export.lower import TracedModel
+    from workbench.export.traced import TracedModel
     from workbench.models.loader import LoadedModel
 
 
@@ -75,7 +75,7 @@ def find_run_model(
 
     By default the module that this process exported, else the run's, if it is not code in a file.
     """
-    from workbench.export.lower import trace_model
+    from workbench.export.traced import trace_model
     from workbench.models.inputs import choose_inputs
     from workbench.models.loader import load_model
 

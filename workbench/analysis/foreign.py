@@ -19,12 +19,12 @@ from workbench.analysis.ledger import build_ledger
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.export.program import Program, open_program
 from workbench.records.codec import parse_json
+from workbench.records.exports import Export
 from workbench.records.layers import Layers
 from workbench.records.pairing import names_feature
 from workbench.records.runs import (
     TRACED_CLOCK,
     Experiment,
-    Export,
     Plan,
     PlannedProgram,
     RunRecord,

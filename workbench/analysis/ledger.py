@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -281,3 +282,16 @@ def closed_runs(events: pd.DataFrame, ledger: pd.DataFrame) -> np.ndarray:
     sums = np.zeros(run.max(initial=-1) + 1, np.int64)
     np.add.at(sums, ledger["run"].to_numpy(), ledger["duration_ns"].to_numpy())
     return sums[run] == duration
+
+
+def join_traces(traces: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]:
+    """Traces whose runs and events follow one another, and the first run of each; and their end."""
+    parts, first, firsts = list[pd.DataFrame](), 0, [0]
+    for events in traces:
+        inside = events[events["run"] >= 0]
+        parents = inside["parent"].where(inside["parent"] < 0, inside["parent"] + first)
+        numbers = {"run": inside["run"] + firsts[-1], "event": inside["event"] + first}
+        parts.append(inside.assign(**numbers, parent=parents))
+        firsts.append(firsts[-1] + inside["run"].nunique())
+        first += int(events["event"].max()) + 1 if len(events) else 0
+    return pd.concat(parts, ignore_index=True), np.array(firsts)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from workbench import frames, plugin, wording
+from workbench import emulation, frames, plugin, wording
 from workbench.analysis import (
     dtypes,
     layers,
@@ -33,25 +33,18 @@ from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
 from workbench.analysis.describe import describe_latency
 from workbench.analysis.exports import model_spec
+from workbench.analysis.ledger import join_traces
 from workbench.analysis.noun import Noun
 from workbench.analysis.quality import Row
 from workbench.analysis.resources import check_starts, tabulate_resources
 from workbench.analysis.roofline import Roof
+from workbench.emulation import frame_property
 from workbench.errors import StoreError
 from workbench.export.layers import resize
-from workbench.frames import frame_property
 from workbench.options import RUNTIMES
+from workbench.records.exports import Export, Identity
 from workbench.records.layers import Layers, Method
-from workbench.records.runs import (
-    GIVEN,
-    Experiment,
-    Export,
-    Identity,
-    Phase,
-    PlannedProgram,
-    Session,
-    Start,
-)
+from workbench.records.runs import GIVEN, Experiment, Phase, PlannedProgram, Session, Start
 from workbench.store import (
     artifacts_dir,
 )
@@ -216,7 +209,7 @@ class Measurement(Noun):
     @property
     def caveats(self) -> list[str]:
         """What weakens its figures: emulation, losses of its program, a missing part, grade C."""
-        caveats = [text for text in (frames.EMULATED * self.emulated, self.use[1]) if text]
+        caveats = [text for text in (emulation.EMULATED * self.emulated, self.use[1]) if text]
         caveats += [f"{name}: {text}" for name, status, text in self.checks if status == "note"]
         caveats += [f"{name}: {text}" for name, text in self.run.record.missing.items()]
         if self.run.quality["grade"].iloc[0] in "CD":
@@ -596,16 +589,3 @@ class Measurement(Noun):
             rows.insert(place, name, values[chosen])
             table.insert(place, name, values[counted])
         return rows, closed, table, spent[kept]
-
-
-def join_traces(traces: Sequence[pd.DataFrame]) -> tuple[pd.DataFrame, np.ndarray]:
-    """Traces whose runs and events follow one another, and the first run of each; and their end."""
-    parts, first, firsts = list[pd.DataFrame](), 0, [0]
-    for events in traces:
-        inside = events[events["run"] >= 0]
-        parents = inside["parent"].where(inside["parent"] < 0, inside["parent"] + first)
-        numbers = {"run": inside["run"] + firsts[-1], "event": inside["event"] + first}
-        parts.append(inside.assign(**numbers, parent=parents))
-        firsts.append(firsts[-1] + inside["run"].nunique())
-        first += int(events["event"].max()) + 1 if len(events) else 0
-    return pd.concat(parts, ignore_index=True), np.array(firsts)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from workbench import plugin
-from workbench.frames import mark_frame
+from workbench.emulation import mark_frame
 
 
 class Noun:

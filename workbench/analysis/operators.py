@@ -196,6 +196,13 @@ def label_operators(operators: pd.DataFrame) -> pd.Series:
     return labels
 
 
+def name_types(operators: pd.DataFrame) -> pd.Series:
+    """The type of every operator: its logged name; of a lookup, the function, as in its label."""
+    labels = label_operators(operators[["name", *operators.columns.intersection(["nodes"])]])
+    functions = labels.str.partition(" #")[0]
+    return operators["operator"].mask(operators["operator"].str.startswith(_LOOKUP), functions)
+
+
 def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:
     """Milliseconds of every ``(process, run)`` (rows) by the values of a column (columns).
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import MARGIN, Speedup, compare_latencies, reach_verdict
+from workbench.analysis.compare import compare_latencies
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.run import Run
+from workbench.analysis.speedup import MARGIN, Speedup
 from workbench.analysis.statistics import tabulate_latencies
+from workbench.analysis.verdict import reach_verdict
 from workbench.errors import WorkbenchError
 from workbench.options import MeasureOptions
 from workbench.progress import SO_FAR

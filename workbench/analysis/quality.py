@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import MARGIN
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.foreign import Recording
+from workbench.analysis.speedup import MARGIN
 from workbench.analysis.statistics import (
     blocks_of,
     clock_of,
@@ -16,9 +16,11 @@ from workbench.analysis.statistics import (
     pick_timed,
     restart_latencies,
 )
-from workbench.frames import EMULATED, QUALITY, SOURCE, check
+from workbench.emulation import EMULATED
+from workbench.frames import QUALITY, SOURCE, check
+from workbench.records.exports import Export
 from workbench.records.pairing import BY_ORDER
-from workbench.records.runs import Agreement, Export, Proof, RunRecord, Session
+from workbench.records.runs import Agreement, Proof, RunRecord, Session
 from workbench.wording import format_ratio, format_share, plural
 
 GRADES = "ABCD"

@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 
 from workbench import frames, wording
-from workbench.analysis.compare import MARGIN, speedup_of_restarts
+from workbench.analysis.speedup import MARGIN, speedup_of_restarts
 from workbench.analysis.statistics import half_width
-from workbench.records.runs import Export, Stage, Start
+from workbench.records.exports import Export
+from workbench.records.runs import Stage, Start
 
 MB = 1e6
 _MOST_DELEGATES = 6  #: More of them are one row.

@@ -11,7 +11,8 @@ import pandas as pd
 
 from workbench.errors import StoreError
 from workbench.frames import LAYERS, OPERATORS, ROOFLINE, check
-from workbench.records.runs import Ceilings, Experiment, Export
+from workbench.records.exports import Export
+from workbench.records.runs import Ceilings, Experiment
 from workbench.store import ceilings_path, load_record
 
 #: XNNPACK logs whole microseconds: of a shorter call, nobody can say how fast it was.

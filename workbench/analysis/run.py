@@ -30,9 +30,9 @@ from workbench.analysis.measurement import Measurement
 from workbench.analysis.noun import Noun
 from workbench.analysis.operators import Scheme
 from workbench.analysis.phases import describe_phase
+from workbench.emulation import frame_property
 from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.export.etrecord import add_etrecord
-from workbench.frames import frame_property
 from workbench.options import RUNTIMES
 from workbench.records.layers import Layers
 from workbench.records.pairing import pair_experiments

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import MARGIN
 from workbench.analysis.operators import CATEGORIES, add_categories, total_runs
+from workbench.analysis.speedup import MARGIN
 from workbench.analysis.statistics import blocks_of, half_width
+from workbench.emulation import is_emulated, mark_emulated
 from workbench.errors import UsageError, unknown_name
-from workbench.frames import BOTTLENECKS, SHIFT, WHAT_IF, check, is_emulated, mark_emulated
+from workbench.frames import BOTTLENECKS, SHIFT, WHAT_IF, check
 
 #: Columns of a ledger that only its categories have.
 _DERIVED = ("category", "family")

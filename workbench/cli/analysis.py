@@ -133,7 +133,7 @@ def findings(
     from workbench.analysis.describe import NO_PROGRAM, describe_latency
     from workbench.analysis.findings.commands import list_findings
     from workbench.analysis.open import open_run
-    from workbench.frames import EMULATED
+    from workbench.emulation import EMULATED
 
     run = open_run(run_dir, baseline=baseline)
     if check:
@@ -242,7 +242,8 @@ def compare(
     command fails if the whole 95 % interval of a row is beyond the limit. With --baseline, one run
     is compared with the metrics.json of an earlier one.
     """
-    from workbench.analysis.compare_runs import compare_many, compare_with_metrics
+    from workbench.analysis.compare_runs import compare_many
+    from workbench.analysis.saved import compare_with_metrics
     from workbench.report.gate import describe_compared, write_gate_summary, write_junit
 
     if junit and not limits:

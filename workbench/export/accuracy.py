@@ -16,7 +16,7 @@ from torch import nn
 
 from workbench.models.sources import reason
 from workbench.process import silent_stderr
-from workbench.records.runs import Fidelity, LayerNoise
+from workbench.records.exports import Fidelity, LayerNoise
 from workbench.upstream import tree_leaves
 
 if TYPE_CHECKING:

@@ -38,14 +38,15 @@ from workbench.options import (
 )
 from workbench.process import silence
 from workbench.progress import show_progress
-from workbench.records.runs import Export, Tensor, Undelegated
+from workbench.records.exports import Export, Tensor, Undelegated
 from workbench.wording import format_size, plural
 
 if TYPE_CHECKING:  # these import PyTorch
     import torch
     from torch import nn
 
-    from workbench.export.lower import Lowered, TracedModel
+    from workbench.export.lower import Lowered
+    from workbench.export.traced import TracedModel
     from workbench.models.loader import LoadedModel
 
 #: Below this SQNR, a warning names the noisiest layers.
@@ -158,7 +159,7 @@ def _prepare(
     if isinstance(model, str):
         check_name(model)
     report("importing torch", 0.0)
-    from workbench.export.lower import trace_model
+    from workbench.export.traced import trace_model
     from workbench.models.inputs import choose_inputs
     from workbench.models.loader import LoadedModel, load_model
 
@@ -425,7 +426,7 @@ def identify_export(
     model: str | LoadedModel, options: ExportOptions = ExportOptions()
 ) -> dict[str, str]:
     """What an export depends on: the record's ``made_from``. The model is loaded and traced."""
-    from workbench.export.lower import trace_model
+    from workbench.export.traced import trace_model
     from workbench.models.inputs import choose_inputs
     from workbench.models.loader import load_model
 

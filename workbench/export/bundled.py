@@ -9,7 +9,7 @@ from typing import Any
 from workbench.errors import StoreError
 from workbench.export.layers import DTYPES, WIDTHS
 from workbench.export.pte import installed_schema, read_flatbuffer
-from workbench.records.runs import Tensor
+from workbench.records.exports import Tensor
 from workbench.store import atomic_write, cached, safe_name, sha256_of
 
 _IDENTIFIER = b"BP08"

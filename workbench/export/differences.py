@@ -11,7 +11,7 @@ from workbench.export.precision import PRECISIONS
 from workbench.models.inputs import declare_limits
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
-from workbench.records.runs import Tensor
+from workbench.records.exports import Tensor
 from workbench.upstream import schema_name, tree_leaves
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord
 from workbench.export.flops import kernel_flops, xnode_flops
 from workbench.export.pte import describe_xnnpack, entry, read_pte, xnnpack_tensor
+from workbench.records.exports import Tensor
 from workbench.records.layers import FilePart, Instruction, Layers, Method, Value, XNode, XValue
-from workbench.records.runs import Tensor
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager

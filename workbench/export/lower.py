@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import io
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,20 +19,19 @@ from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 from workbench.export import accuracy, failure, quantize
 from workbench.export.constants import copy_filters
-from workbench.export.control_flow import name_layers
 from workbench.export.layers import count_calls, count_quantized, describe_program, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewriter import find_rewriter, mark_operators
-from workbench.models.sources import UserFrames, user_line_of_node, user_line_of_stack
+from workbench.export.traced import TracedModel, trace_model, trace_program
+from workbench.models.sources import user_line_of_node
 from workbench.options import QUANTISER_REWRITES, ExportOptions, Progress, silent
-from workbench.process import collect_stderr, silence
-from workbench.records.runs import LayerNoise, Partition, Rewrite, Tensor
+from workbench.process import silence
+from workbench.records.exports import LayerNoise, Partition, Rewrite, Tensor
 from workbench.upstream import (
     collect_reasons,
     edge_config,
     keep_half_weights,
-    keep_lines,
     list_edge_operators,
     operator_refusal,
     schema_name,
@@ -78,81 +75,6 @@ class Lowered:
     find_wrong_part: Callable[[int], tuple[str, bytes] | None] | None = None
     #: The outputs of the quantised graph in PyTorch; None if nothing quantised the graph.
     run_graph: Callable[[], list[Any]] | None = None
-
-
-@dataclass(frozen=True)
-class TracedModel:
-    """A model as `torch.export` traced it, and hashes that identify it.
-
-    ``graph`` is of what it computes, with which weights and constants, on inputs of which shapes
-    and dtypes; ``inputs`` of the values of these, ``lines`` of where its source has what.
-    ``module`` is the copy that was traced.
-    """
-
-    module: nn.Module
-    exported: ExportedProgram
-    graph: str
-    inputs: str
-    lines: str
-
-
-def trace_model(model: LoadedModel) -> TracedModel:
-    """Trace a copy of a model as its user wrote it, in its own dtype."""
-    with silence(), failure.explain(failure.TRACING, model.origin):
-        # Tracing computes with no weight: the copy shares them.
-        weights = {id(each): each for each in model.module.parameters()}
-        module = copy.deepcopy(model.module, weights).eval()
-        example = model.traced_inputs or (model.example_inputs, model.kwargs)
-        bound = bind_constants(module, *example)
-        exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
-    inputs = _hash_values((model.example_inputs, model.kwargs, model.calibration))
-    return TracedModel(
-        module, exported, _hash_graph(model, exported), inputs, _hash_lines(exported)
-    )
-
-
-def _hash_graph(model: LoadedModel, exported: ExportedProgram) -> str:
-    digest = hashlib.sha256(_hash_values((exported.state_dict, exported.constants)).encode())
-    for graph in _list_graphs(exported):
-        digest.update(str(graph).encode())
-    arguments = map(_describe_value, tree_leaves(exported.example_inputs))
-    limits = sorted(map(repr, exported.range_constraints.items()))
-    settings = sorted(map(repr, model.metadata.items()))
-    digest.update(repr((*arguments, limits, settings)).encode())
-    return digest.hexdigest()
-
-
-def _hash_values(values: Any) -> str:
-    """A hash of the tensors and other values in nested containers."""
-    digest = hashlib.sha256()
-    for value in tree_leaves(values):
-        digest.update(_describe_value(value).encode())
-        if isinstance(value, torch.Tensor):
-            digest.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
-def _describe_value(value: Any) -> str:
-    """The dtype and shape of a tensor; any other value itself."""
-    if isinstance(value, torch.Tensor):
-        return f"{value.dtype} {tuple(value.shape)}"
-    return repr(value)
-
-
-def _hash_lines(exported: ExportedProgram) -> str:
-    digest = hashlib.sha256()
-    for graph in _list_graphs(exported):
-        for node in graph.nodes:
-            line = user_line_of_stack(node.meta.get("stack_trace"))
-            digest.update(f"{line} {node.meta.get('nn_module_stack')}".encode())
-    return digest.hexdigest()
-
-
-def _list_graphs(exported: ExportedProgram) -> Iterator[torch.fx.Graph]:
-    """The graph of a program, and those of the branches and loops in it."""
-    for module in exported.graph_module.modules():
-        if isinstance(module, torch.fx.GraphModule):
-            yield module.graph
 
 
 def lower_model(
@@ -295,7 +217,7 @@ def suggest_rewrites(model: LoadedModel, options: ExportOptions, trace: TracedMo
             module = copy.deepcopy(trace.module).to(dtype)
             call = cast_floats(model.traced_inputs or (model.example_inputs, model.kwargs), dtype)
             bound = bind_constants(module, *call)
-            exported = _trace(*bound, model.dynamic_shapes, strict=bool(model.metadata))
+            exported = trace_program(*bound, model.dynamic_shapes, strict=bool(model.metadata))
     names = find_rewriter().match(exported, options.backend)
     if PRECISIONS[options.dtype].quantizes == "graph":
         names = [*quantize.matching_exceptions(exported.graph, options.dtype), *names]
@@ -319,7 +241,7 @@ def _quantize(
             quantize.quantize_weights(module, options.dtype, modules, options.group_size)
         if exported is None:
             bound = bind_constants(module, *traced)
-            exported = _trace(*bound, model.dynamic_shapes, strict=strict)
+            exported = trace_program(*bound, model.dynamic_shapes, strict=strict)
         before = None
         if "graph" in ways:
             rewriter = find_rewriter(options.rewrite)
@@ -327,7 +249,9 @@ def _quantize(
             mark_operators(exported)
             before = exported
             walks, graph = _quantize_graph(exported, module, run, model, options, counts)
-            exported = _trace(graph, *bind_constants(module, *traced)[1:], model.dynamic_shapes)
+            exported = trace_program(
+                graph, *bind_constants(module, *traced)[1:], model.dynamic_shapes
+            )
     if not precision.quantizes:
         return exported, None, {}, None
     notes = {}
@@ -365,25 +289,6 @@ def measure_layer_noise(
         options = ExportOptions(dtype=dtype, rewrite=QUANTISER_REWRITES)
         walks, _ = _quantize_graph(trace.exported, trace.module, run, model, options, Counter())
         return accuracy.measure_each_layer(*walks, order, seconds)
-
-
-def _trace(
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    shapes: Any,
-    strict: bool = False,
-) -> ExportedProgram:
-    """``torch.export``, without the graph that it prints to stderr when it fails.
-
-    It keeps the lines of functions that ``forward`` calls, not only those of ``forward`` itself,
-    and the layers in the bodies of control flow.
-    """
-    with collect_stderr() as printed, keep_lines(UserFrames()):
-        exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
-    sys.stderr.write(printed.getvalue())
-    name_layers(exported, module)
-    return exported
 
 
 @dataclass(frozen=True)

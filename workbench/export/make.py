@@ -16,10 +16,11 @@ from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.models.sources import reason
 from workbench.options import ExportOptions, Progress
 from workbench.process import release_memory
-from workbench.records.runs import Fidelity, find_worst
+from workbench.records.exports import Fidelity, find_worst
 
 if TYPE_CHECKING:  # these import PyTorch
-    from workbench.export.lower import Lowered, TracedModel
+    from workbench.export.lower import Lowered
+    from workbench.export.traced import TracedModel
     from workbench.models.loader import LoadedModel
 
 #: Seconds after which no further rewrite is tried on a program that fails or is wrong.

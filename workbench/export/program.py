@@ -16,8 +16,8 @@ from workbench.errors import StoreError, WorkbenchError
 from workbench.export.bundled import unpack
 from workbench.export.layers import describe_pte
 from workbench.options import RUNTIMES
+from workbench.records.exports import Export, Tensor
 from workbench.records.layers import Layers
-from workbench.records.runs import Export, Tensor
 from workbench.upstream import tree_flatten, tree_map_tensors, tree_unflatten
 from workbench.wording import format_size
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from workbench.errors import UsageError
 from workbench.export.program import Program
 from workbench.options import ExportOptions
-from workbench.records.runs import GIVEN, Export
+from workbench.records.exports import Export
+from workbench.records.runs import GIVEN
 
 if TYPE_CHECKING:
     from workbench.models.loader import LoadedModel
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def reload_model(program: Program) -> LoadedModel:
     """The model that a program was exported from, with the inputs of the export."""
-    from workbench.export.lower import trace_model
+    from workbench.export.traced import trace_model
     from workbench.models.inputs import choose_inputs
     from workbench.models.loader import load_model
 

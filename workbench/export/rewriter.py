@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import plugin
 from workbench.errors import UsageError
 from workbench.options import QUANTISER_REWRITES
-from workbench.records.runs import Rewrite
+from workbench.records.exports import Rewrite
 
 if TYPE_CHECKING:  # which takes a second
     from torch.export import ExportedProgram

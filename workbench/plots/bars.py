@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from workbench.frames import EMULATED, is_emulated
+from workbench.emulation import EMULATED, is_emulated
 from workbench.plots.tables import COLORS, Table, pick_ink, to_html, to_markdown
 from workbench.wording import format_ms, format_share
 

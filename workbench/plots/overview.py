@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench import frames
+from workbench import emulation
 from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.describe import describe_gain, describe_latency
 from workbench.analysis.run import Comparison, Measurement, Run
@@ -55,7 +55,7 @@ def _compare_sides(source: Run | Comparison) -> Iterator[Table]:
     """A sentence for each comparison, the first ones before a fold, and bars of both sides."""
     comparisons = source.comparisons if isinstance(source, Run) else (source,)
     texts = [
-        ab.text for ab in sorted(comparisons, key=lambda ab: ab.verdict.outcome != frames.WRONG)
+        ab.text for ab in sorted(comparisons, key=lambda ab: ab.verdict.outcome != emulation.WRONG)
     ]
     texts = texts or ["No comparison: the run has no two experiments of one program."]
     sides = [subject_of(source)]

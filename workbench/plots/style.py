@@ -23,10 +23,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.emulation import EMULATED, is_emulated
 from workbench.errors import UsageError
-from workbench.frames import EMULATED, is_emulated
 from workbench.plots.tables import COLORS, pick_ink, to_markdown
-from workbench.records.runs import Export
+from workbench.records.exports import Export
 from workbench.wording import MISSING, format_figure, format_ratio
 
 UNSPLIT_COLOR = "#D4D4D4"  #: For what belongs to no single category.

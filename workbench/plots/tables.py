@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from workbench.emulation import EMULATED, PROJECTED, is_emulated
 from workbench.errors import printable, unknown_name
-from workbench.frames import EMULATED, FRAMES, PROJECTED, is_emulated
+from workbench.frames import FRAMES
 from workbench.wording import (
     MISSING,
     format_figure,

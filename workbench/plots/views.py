@@ -7,20 +7,21 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from workbench import frames, plugin, wording
+from workbench import emulation, plugin, wording
 from workbench.analysis import sme2
-from workbench.analysis.compare import FALSE_DISCOVERIES, explain_outcomes
+from workbench.analysis.compare import explain_outcomes
 from workbench.analysis.describe import NO_PROGRAM, describe_gain, describe_place
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.exports import compare_exports, list_partition
 from workbench.analysis.findings import commands
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
-from workbench.analysis.operators import drop_overhead, label_operators
+from workbench.analysis.operators import drop_overhead, label_operators, name_types
 from workbench.analysis.promises import Findings
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import place_layers
 from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.analysis.speedup import FALSE_DISCOVERIES
 from workbench.errors import unknown_name
 from workbench.export.program import Program
 from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
@@ -38,7 +39,7 @@ from workbench.plots.tables import (
     to_html,
     to_markdown,
 )
-from workbench.records.runs import Export
+from workbench.records.exports import Export
 from workbench.upstream import installed_versions
 
 #: Rows of a table, findings of a list, and how many of these are cards.
@@ -176,7 +177,8 @@ def show_phases(run: Run) -> Iterator[Part]:
 
 def _operators(m: Measurement, top: int) -> Iterator[Part]:
     """The most expensive operators: totals of each type; folded, by layer, and each by itself."""
-    operators = drop_overhead(m.operators.assign(name=label_operators(m.operators)))
+    names = {"name": label_operators(m.operators), "operator": name_types(m.operators)}
+    operators = drop_overhead(m.operators.assign(**names))
     around = m.operators.drop(operators.index)[["mean_ms", "share"]].sum()
     columns, times = ["name", "category"], ["mean_ms", "std_ms", "share"]
     caption = f"By type of operator{_of_latency(m)}"
@@ -199,7 +201,7 @@ def _add_up(operators: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     sums = groups[["calls", "mean_ms", "share"]].sum()
     table = sums.assign(operators=groups.size()).sort_values("mean_ms", ascending=False)
     table = table[["operators", "calls", "mean_ms", "share"]].reset_index()
-    return frames.mark_emulated(table) if frames.is_emulated(operators) else table
+    return emulation.mark_emulated(table) if emulation.is_emulated(operators) else table
 
 
 def _layers(m: Measurement, top: int) -> Iterator[Part]:
@@ -330,7 +332,7 @@ def _code(ab: Comparison, top: int) -> Iterator[Part]:
         f"{proof.outcome}; share: samples in functions that the other side did not run; "
         f"{wording.format_share(proof.noticed, 1)} was detectable"
     )
-    yield show_table(frames.mark_emulated(table) if ab.emulated else table, caption=caption)
+    yield show_table(emulation.mark_emulated(table) if ab.emulated else table, caption=caption)
 
 
 def list_classes(shares: dict[str, float]) -> str:
@@ -430,8 +432,8 @@ def show_cards(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> Table:
         page += f"<details><summary>{len(items) - TOP_CARDS} more</summary>"
         page += f'<ol start="{TOP_CARDS + 1}">{further}</ol></details>'
     table = Table(page, "\n".join(f"{n}. {item.markdown}" for n, item in enumerate(items, 1)))
-    mark = f"{frames.EMULATED.capitalize()}. These are not sorted by gain."
-    return join_tables(show_note(mark), table) if frames.is_emulated(findings) else table
+    mark = f"{emulation.EMULATED.capitalize()}. These are not sorted by gain."
+    return join_tables(show_note(mark), table) if emulation.is_emulated(findings) else table
 
 
 def _show_finding(row: dict[str, Any]) -> Table:

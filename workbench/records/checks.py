@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from workbench.records.runs import SCHEMA_VERSION
+from workbench.records.codec import SCHEMA_VERSION
 
 
 @dataclass(frozen=True)

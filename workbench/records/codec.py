@@ -13,7 +13,8 @@ import msgspec
 
 from workbench.errors import StoreError, unknown_name
 from workbench.options import ALL
-from workbench.records.runs import SCHEMA_VERSION
+
+SCHEMA_VERSION = 3  #: Version of all JSON files; adding a field with a default does not change it.
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 from workbench import plugin
 from workbench.errors import unknown_name
 from workbench.frames import STATISTICS, Frame
-from workbench.records.runs import SCHEMA_VERSION
+from workbench.records.codec import SCHEMA_VERSION
 
 #: Numbers that are not finite, and what is not known, are null.
 _TYPES = {"int": int, "float": float | None, "bool": bool, "text": str | None}

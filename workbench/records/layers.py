@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.records.runs import SCHEMA_VERSION
+from workbench.records.codec import SCHEMA_VERSION
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from workbench.options import ExportOptions
-from workbench.records.runs import SCHEMA_VERSION
+from workbench.records.codec import SCHEMA_VERSION
 
 
 @dataclass(frozen=True)

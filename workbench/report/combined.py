@@ -14,9 +14,10 @@ from workbench.analysis.layers import name_layer
 from workbench.analysis.quality import NO_WIN
 from workbench.analysis.resources import SUMMARY, summarize_resources
 from workbench.analysis.run import Comparison, Measurement
+from workbench.emulation import EMULATED
 from workbench.errors import StoreError, WorkbenchError
 from workbench.explorer.page import explorer_page
-from workbench.frames import COMPARISON, EMULATED, LAYER_CODE, RUNS, check
+from workbench.frames import COMPARISON, LAYER_CODE, RUNS, check
 from workbench.plots.bars import show_bars
 from workbench.plots.breakdown import plot_categories
 from workbench.plots.overview import abridge_finding

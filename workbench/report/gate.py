@@ -12,11 +12,11 @@ from workbench.analysis.compare_runs import Compared
 from workbench.analysis.ledger import build_ledger, closed_runs
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Run
+from workbench.emulation import WRONG
 from workbench.errors import UsageError, WorkbenchError, printable
-from workbench.frames import WRONG
 from workbench.plots.tables import show_aligned, show_note, show_table
+from workbench.records.codec import SCHEMA_VERSION
 from workbench.records.documents import METRICS
-from workbench.records.runs import SCHEMA_VERSION
 from workbench.wording import format_range, format_ratio, plural
 
 MOST_ROWS = 50  #: Rows of a gate's table.

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from workbench.emulation import EMULATED
 from workbench.errors import RunnerError, StoreError, UsageError
-from workbench.frames import EMULATED
 from workbench.options import Progress, silent
 from workbench.records.codec import parse_json, structure, to_json
 from workbench.records.runs import Ceilings, Probe, RunRecord

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from workbench.errors import StoreError, UsageError, unknown_name
-from workbench.records.runs import Phase, Plan, Tensor
+from workbench.records.exports import Tensor
+from workbench.records.runs import Phase, Plan
 from workbench.run.session import Ready
 from workbench.store import sha256_of
 

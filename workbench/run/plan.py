@@ -12,14 +12,8 @@ from workbench import store
 from workbench.errors import UsageError, unknown_name
 from workbench.export.program import Program
 from workbench.options import RUNTIMES, WEIGHTS, MeasureOptions
-from workbench.records.runs import (
-    LADDER_TOGGLE,
-    Experiment,
-    Pair,
-    Plan,
-    PlannedProgram,
-    Tensor,
-)
+from workbench.records.exports import Tensor
+from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan, PlannedProgram
 from workbench.run.build import WHEELS
 from workbench.run.isa import MAX_CORES, Isa, Toggle, find_levels, resolve_toggle
 from workbench.run.phases import add_phases, split_phase

@@ -23,7 +23,8 @@ import numpy as np
 
 from workbench.errors import RunnerError, StoreError, TargetError, UsageError, WorkbenchError
 from workbench.records.codec import parse_json
-from workbench.records.runs import Batch, ProcessMemory, Stage, Tensor
+from workbench.records.exports import Tensor
+from workbench.records.runs import Batch, ProcessMemory, Stage
 from workbench.run.locks import runner_options
 from workbench.run.targets.host import HOST, Host
 from workbench.upstream import TESTED

@@ -15,7 +15,7 @@ from workbench import plugin
 from workbench.errors import WorkbenchError, unknown_name
 from workbench.export.program import Program, open_program
 from workbench.options import RUNTIMES, Progress
-from workbench.records.runs import Tensor
+from workbench.records.exports import Tensor
 
 if TYPE_CHECKING:
     from workbench.models.loader import LoadedModel

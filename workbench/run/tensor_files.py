@@ -11,7 +11,8 @@ import numpy as np
 
 from workbench.errors import RunnerError, StoreError
 from workbench.export.program import Program
-from workbench.records.runs import Agreement, Experiment, Plan, PlannedProgram, RunRecord, Tensor
+from workbench.records.exports import Tensor
+from workbench.records.runs import Agreement, Experiment, Plan, PlannedProgram, RunRecord
 from workbench.run.session import RunnerSession
 from workbench.store import atomic_write, sha256_of
 

@@ -33,7 +33,7 @@ from workbench.export.lower import measure_layer_noise
 from workbench.frames import FINDINGS
 from workbench.models.loader import LoadedModel, load_model
 from workbench.options import QUANTISER_REWRITES, dtype_of_module
-from workbench.plugins.optimize import search
+from workbench.plugins.optimize import judging, search
 from workbench.plugins.optimize.proposals import (
     Choice,
     aim_db,
@@ -258,8 +258,8 @@ def test_the_share_of_an_extension_counts_operators_that_mostly_ran_it():
     flops = {"a": 100.0, "b": 50.0, "c": 20.0, "d": 20.0, "never sampled": 10.0, "": math.nan}
     operators = pd.DataFrame({"key": list(flops), "flops": list(flops.values()), "calls": 1.0})
     on = SimpleNamespace(machine_code=evidence, operators=operators)
-    assert search.extension_share(on) == pytest.approx(120 / 200)
-    assert search.extension_share(SimpleNamespace(machine_code=None)) is None
+    assert judging.extension_share(on) == pytest.approx(120 / 200)
+    assert judging.extension_share(SimpleNamespace(machine_code=None)) is None
 
 
 @pytest.mark.slow
@@ -669,14 +669,14 @@ def test_memory_is_judged_by_the_measured_peak():
     least = replace(less, name="least", peak_bytes=70, speedup=0.5)
     study = Study("m", "", wb.OptimizeOptions(objective="memory"), (base, less, noise, least))
     assert [v.name for v in pick_best(study)] == ["least", "less", "noise", "base"]
-    assert [search.is_better(v, base, "memory") for v in study.variants] == [False, True] * 2
-    assert "peak memory" in search.describe_variant(less)
+    assert [judging.is_better(v, base, "memory") for v in study.variants] == [False, True] * 2
+    assert "peak memory" in judging.describe_variant(less)
     quick = replace(base, name="quick", start_ms=5.0, earlier=True)
     slow, options = replace(base, start_ms=9.0), wb.OptimizeOptions(objective="start")
     started = replace(study, options=options, variants=(slow, quick))
     assert [v.name for v in pick_best(started)] == ["quick", "base"]
-    assert search.is_better(quick, slow, "start") and not search.is_better(slow, slow, "start")
-    assert "start 5.00 ms" in search.describe_variant(quick)
+    assert judging.is_better(quick, slow, "start") and not judging.is_better(slow, slow, "start")
+    assert "start 5.00 ms" in judging.describe_variant(quick)
     table = tabulate_variants(study).set_index("name")
     assert table.loc["least", "peak_mb"] == 70e-6
 

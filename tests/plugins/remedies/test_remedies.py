@@ -14,8 +14,9 @@ from workbench.analysis.describe import describe_gain
 from workbench.analysis.findings.commands import list_findings
 from workbench.analysis.promises import keep_checks, read_checks
 from workbench.errors import ExportError
-from workbench.export.lower import lower_model, trace_model
+from workbench.export.lower import lower_model
 from workbench.export.part import Parts
+from workbench.export.traced import trace_model
 from workbench.options import REWRITES, ExportOptions
 from workbench.plugins.remedies.equivalence import Finder, count_operators
 from workbench.plugins.remedies.rewrite import REWRITER, find_remedies

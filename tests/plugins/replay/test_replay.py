@@ -12,7 +12,7 @@ from torch import nn
 
 import workbench as wb
 from workbench.errors import UsageError, WorkbenchError
-from workbench.export.lower import trace_model
+from workbench.export.traced import trace_model
 from workbench.models.loader import load_model
 from workbench.plugins.replay import findings
 from workbench.plugins.replay.layer import (

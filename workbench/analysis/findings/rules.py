@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from workbench import plugin
-from workbench.analysis.findings import graph, times
+from workbench.analysis.findings import bounds, chains, graph, layouts, times
 from workbench.analysis.findings.gains import (
     LEAST_SHARE,
     Finding,
@@ -52,27 +52,27 @@ RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
     ("logits", graph.find_logits, _OPERATORS, True, False),
     ("KV cache", graph.find_caches, _UNDELEGATED, True, False),
     ("undelegated", graph.find_undelegated, _UNDELEGATED, True, False),
-    ("needless transposes", graph.find_needless_transposes, _OPERATORS, True, False),
-    ("batch norm", graph.find_batch_norm, _LAYERS, True, False),
+    ("needless transposes", layouts.find_needless_transposes, _OPERATORS, True, False),
+    ("batch norm", chains.find_batch_norm, _LAYERS, True, False),
     ("grouped convolution", times.find_grouped, _OPERATORS, True, True),
-    ("memory-bound", times.find_memory_bound, _OPERATORS, True, True),
-    ("weight bandwidth", times.find_weight_bandwidth, _OPERATORS, True, True),
-    ("weight groups", times.find_weight_groups, _OPERATORS, False, True),
-    ("compute-bound", times.find_compute_bound, _OPERATORS, True, True),
+    ("memory-bound", bounds.find_memory_bound, _OPERATORS, True, True),
+    ("weight bandwidth", bounds.find_weight_bandwidth, _OPERATORS, True, True),
+    ("weight groups", bounds.find_weight_groups, _OPERATORS, False, True),
+    ("compute-bound", bounds.find_compute_bound, _OPERATORS, True, True),
     ("head", graph.find_head, _OPERATORS, False, False),
-    ("layout", graph.find_layout_changes, _CATEGORIES, False, False),
+    ("layout", layouts.find_layout_changes, _CATEGORIES, False, False),
     ("overhead", graph.find_overhead, _CATEGORIES, False, True),
     ("fragments", graph.find_fragments, _UNDELEGATED, False, False),
     ("slower", times.find_slower, _SPEEDUPS, False, True),
     ("no speed-up", times.find_slow_products, _SPEEDUPS, False, True),
     ("wide weights", times.find_wide_weights, _OPERATORS, False, False),
-    ("pointwise chain", graph.find_chains, _OPERATORS, False, False),
+    ("pointwise chain", chains.find_chains, _OPERATORS, False, False),
     ("tiny operators", times.find_tiny_operators, _CATEGORIES, False, True),
     ("threads", times.find_threads, _LATENCY, False, True),
     ("other runtimes", times.find_slower_layers, _LAYERS, False, True),
     ("dtype", times.find_dtype, _LATENCY, False, True),
     ("float layers", times.find_float_layers, _DTYPES, False, False),
-    ("far from the roof", times.find_far_from_roof, _OPERATORS, False, True),
+    ("far from the roof", bounds.find_far_from_roof, _OPERATORS, False, True),
     (NO_REMEDY, graph.find_rest, _OPERATORS, False, True),
 )
 

@@ -8,24 +8,28 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from workbench.analysis import compare, dtypes, statistics
-from workbench.analysis.dataflow import SEALED, WEIGHTED, FlowStep
+from workbench.analysis import dtypes, statistics
+from workbench.analysis.dataflow import FlowStep
 from workbench.analysis.findings import commands, gains
+from workbench.analysis.findings.bounds import (
+    is_fp32_pointwise,
+    list_memory_bound,
+    tabulate_roofline,
+)
 from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
 from workbench.analysis.layers import NO_LAYER
-from workbench.analysis.operators import label_operator
-from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Comparison, Measurement
-from workbench.export.precision import PRECISIONS
-from workbench.records.layers import Value
-from workbench.records.runs import (
-    LADDER_TOGGLE,
-    Experiment,
-    RunRecord,
-    list_differences,
-    same_model,
+from workbench.analysis.speedup import (
+    MARGIN,
+    Speedup,
+    judge,
+    shared_restarts,
+    speedup_of_restarts,
 )
-from workbench.wording import format_ms, format_range, format_ratio, format_size, plural
+from workbench.export.precision import PRECISIONS
+from workbench.records.exports import list_differences, same_model
+from workbench.records.runs import LADDER_TOGGLE, Experiment, RunRecord
+from workbench.wording import format_ms, format_range, format_ratio, plural
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
@@ -34,11 +38,6 @@ _ARM = ("aarch64", "arm64")
 _LEAST_QUANTIZED_MS = 0.1
 #: Operators shorter than the least time of one runtime call are overhead.
 _TINY_MS = 0.005
-#: Groups of int4 weights from which on larger ones save little, and the most that those of 32 lost
-#: against one group: 1.49x on an AMD EPYC, products of 64 x 1024 x 2048, one thread.
-_LARGE_GROUP, _GROUPING = 128, 1 / 3
-#: Channels of a vector of any CPU, and the most channels of an image.
-_TILE, _IMAGE_CHANNELS = 16, 4
 #: XNNPACK's depthwise kernels read at most 5x5 values; it runs larger filters as one matrix product
 #: of a single column for each channel.
 _MOST_TAPS = 25
@@ -150,10 +149,10 @@ def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     peers = products[products["low"] > _SPEEDUP]["speedup"]
     same = products[(products["high"] < _NO_SPEEDUP) & products.index.isin(unclaimed)]
     same = same[same["outcome"] != "slower"]  # is a finding of its own
-    same = same[~same.index.isin(_memory_bound(m))]
+    same = same[~same.index.isin(list_memory_bound(m))]
     best = pd.Series(0.0, m.costs.index)
     if m.roofline is not None and m.roof is not None:  # peaks vary between processes
-        best.update(_roofline(m).set_index("key")["least_ms"] / (1 + m.roof.spread))
+        best.update(tabulate_roofline(m).set_index("key")["least_ms"] / (1 + m.roof.spread))
     for name, part in same.groupby("name", sort=False):
         keys = list(part.index)
         spent = time_spent(m, keys)
@@ -195,7 +194,7 @@ def find_wide_weights(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         for step in m.flow.steps
         if step.type in ("Conv2d", "FullyConnected")
         and tensors[step.reads[0]].dtype in ("fp16", "float16")
-        and _is_fp32_pointwise(tensors[step.reads[1]])
+        and is_fp32_pointwise(tensors[step.reads[1]])
     ]
     keys = keys_of(m, wide, unclaimed)
     if not keys:
@@ -238,7 +237,7 @@ def find_threads(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
     if (own := restarts.get(m.threads)) is None:
         return
     fewer = {
-        threads: compare.speedup_of_restarts(*compare.shared_restarts(own, other))
+        threads: speedup_of_restarts(*shared_restarts(own, other))
         for threads, other in restarts.items()
         if threads < m.threads
     }
@@ -282,17 +281,15 @@ def find_slower_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
 _Name = TypeVar("_Name", bound=Hashable)
 
 
-def _best_shown(
-    own_ms: float, speedups: Mapping[_Name, compare.Speedup]
-) -> Iterator[tuple[_Name, Gain]]:
+def _best_shown(own_ms: float, speedups: Mapping[_Name, Speedup]) -> Iterator[tuple[_Name, Gain]]:
     """The fastest alternative of those shown to be faster, if any, and its measured gain.
 
     The alternatives are judged as one family; the gain's interval is that of the speed-up.
     """
     if not speedups:
         return
-    joined = compare.Speedup.concatenate(list(speedups.values()))
-    outcome, _ = compare.judge(joined, [compare.Speedup.exactly(compare.MARGIN)])
+    joined = Speedup.concatenate(list(speedups.values()))
+    outcome, _ = judge(joined, [Speedup.exactly(MARGIN)])
     if not (outcome == "faster").any():
         return
     best = int(np.argmax(np.where(outcome == "faster", joined.log, -np.inf)))
@@ -306,7 +303,7 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     latencies = _latencies_by_dtype(m)
     own = latencies.pop(dtype, [])
     others = {
-        name: compare.speedup_of_restarts(own, times, separate=True)
+        name: speedup_of_restarts(own, times, separate=True)
         for name, times in latencies.items()
         if own
     }
@@ -405,166 +402,6 @@ def _quantizable(m: Measurement, keys: Iterable[str]) -> list[str]:
     return [key for key in keys if not dtypes.cannot_quantize(m.costs.loc[key].to_dict(), "int8")]
 
 
-def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Operators limited by reading their weights."""
-    products = _products(m)
-    near_roof = (key for key in _memory_bound(m) if key in unclaimed and key in products)
-    shares = {key: share for key in near_roof if (share := _weight_share(m, key)) > 0.5}
-    if m.roof is None or not shares:
-        return
-    keys, rows = list(shares), m.costs.loc[list(shares)]
-    spent, (size, speed) = time_spent(m, keys), _read_speed(m, keys)
-    # One byte per weight instead of four; everything else stays.
-    parts = 1 - 0.75 * pd.Series(shares)
-    kept = float((parts * rows["mean_ms"]).sum())
-    # Smaller weights may fit into a faster cache.
-    rates = (parts * rows["bytes"]).map(m.roof.bandwidth)
-    fastest = float((rows["calls"] * parts * rows["bytes"] / rates).sum()) / 1e6
-    slower = (spent.ms - kept) / 2
-    linear = all(products[key].type == "FullyConnected" for key in keys)
-    dtype = "int8dyn" if linear else "int8"
-    yield Finding(
-        f"memory limits {plural(len(keys), 'operator')}: {size}, mostly weights, are {speed}",
-        Gain(spent.ms - kept, max(0.0, slower), spent.high - min(fastest, kept)),
-        keys,
-        "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
-        "not help",
-        commands.command(m, "profile", dtype=dtype) + "  # one byte per weight",
-        remedy=dtype,
-    )
-
-
-def find_weight_bandwidth(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Products that read quantised weights, which are small already, at the speed of memory."""
-    quantized = [
-        key
-        for key, step in _products(m).items()
-        if any(t.constant and t.dtype[0] == "q" for t in map(m.flow.tensors.get, step.reads) if t)
-    ]
-    keys = [key for key in _memory_bound(m) if key in unclaimed and key in quantized]
-    if not keys:
-        return
-    size, speed = _read_speed(m, keys)
-    yield Finding(
-        f"memory limits {plural(len(keys), 'operator')} with quantised weights: {size} are {speed}",
-        Gain.at_most(time_spent(m, keys).ms),
-        keys,
-        "compute several tokens or samples at once, which read the weights once: batches, or "
-        "speculative decoding; faster arithmetic does not help",
-        "workbench run MODEL.pte --sweep tokens=1,2,4,8  # at how many does latency grow?",
-    )
-
-
-def _read_speed(m: Measurement, keys: list[str]) -> tuple[str, str]:
-    """How many bytes some rows read, and how fast, beside main memory."""
-    rows, spent = m.costs.loc[keys], time_spent(m, keys)
-    size = float((rows["calls"] * rows["bytes"]).sum()) / 1e6
-    memory = m.roof.bandwidths[-1][1] if m.roof else math.nan
-    speed = size / spent.ms
-    return format_size(size * 1e6), f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s)"
-
-
-def find_weight_groups(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Products with int4 weights in small groups, each of which is scaled apart."""
-    size = dtypes.group_size(m.export) if m.export else _LARGE_GROUP
-    rows = m.costs[m.costs["operator"].str.contains("QB4W")]
-    memory = _memory_bound(m)
-    keys = [key for key in rows.index if key in unclaimed and key not in memory]
-    if not keys or size >= _LARGE_GROUP:
-        return
-    yield Finding(
-        f"{plural(len(keys), 'matmul')} with int4 weights in groups of {size}, one scale per group",
-        Gain.at_most(_GROUPING * time_spent(m, keys).ms),
-        keys,
-        "use larger groups, and check the accuracy; KleidiAI's kernels for groups do not use SME2",
-        commands.command(m, "profile", dtype="8da4w", group_size=_LARGE_GROUP),
-    )
-
-
-def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Operators near the peak of the CPU in this dtype."""
-    if m.roofline is None or m.roof is None:
-        return
-    table = _roofline(m)
-    near = (table["bound"] == "compute") & (table["roof_share"] >= gains.EFFICIENCY[1])
-    # int8 does not accelerate depthwise kernels, first convolutions and products of activations.
-    products = {key: step for key, step in _products(m).items() if key in unclaimed}
-    rows = table[near & table["key"].isin(products) & (table["dtype"] == "fp32")]
-    ratio = m.roof.peak("int8") / m.roof.peak("fp32")
-    if rows.empty or ratio <= 1:
-        return
-    linear = rows["key"].map(lambda key: products[key].type == "FullyConnected")
-    dtype = "int8dyn" if rows["mean_ms"][linear].sum() > rows["mean_ms"].sum() / 2 else "int8"
-    spent = time_spent(m, rows["key"])
-    # Ceilings vary between processes.
-    best = 1 + m.roof.spread
-    slow, typical, fast = (spent.ms / ratio / part for part in (0.5, 0.75, best))
-    gain = Gain(spent.ms - typical, max(0.0, spent.low - slow), spent.high - fast)
-    faster = f"{ratio:.1f} times as fast"
-    if math.isnan(ratio):  # the peak of int8 was not measured
-        gain, faster = Gain.at_most(0.75 * spent.ms), "at most four times as fast"
-    total, least = rows["mean_ms"].sum(), rows["least_ms"].sum()
-    left = f"at most {total - least:.3g} ms" if least / total < 0.995 else "nothing to gain"
-    yield Finding(
-        f"arithmetic limits {plural(len(rows), 'operator')} at {100 * least / total:.0f} % of this "
-        f"core's fp32 peak ({m.roof.peak('fp32'):.0f} GFLOP/s), which leaves {left} in fp32",
-        gain,
-        list(rows["key"]),
-        f"reduce the arithmetic, or use int8, which this core computes {faster}",
-        commands.command(m, "profile", dtype=dtype),
-        remedy=dtype,
-    )
-
-
-def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Matrix products with the largest potential below their roof."""
-    if m.roofline is None:
-        return
-    table = _roofline(m)
-    steps = _products(m)
-    table = table[table["key"].isin(steps) & table["bound"].isin(["compute", "memory", "neither"])]
-    arithmetic = table["gflops"] / table["roof_gflops"] >= table["gbps"] / table["roof_gbps"]
-    table = table.assign(lost=table["mean_ms"] - table["least_ms"], arithmetic=arithmetic)
-    far = table[(table["roof_share"] < gains.EFFICIENCY[1]) & table["key"].isin(unclaimed)]
-    for row in far.nlargest(3, "lost").itertuples():
-        twins = table[(table["arithmetic"] == row.arithmetic) & (table["key"] != row.key)][
-            "roof_share"
-        ]
-        spent, gain = time_spent(m, [row.key]), Gain.at_most(row.lost)
-        if len(twins := twins.dropna()) >= gains.LEAST_TWINS:
-            worst, typical, best = (row.least_ms / q for q in np.percentile(twins, (10, 50, 90)))
-            gain = Gain(spent.ms - typical, max(0.0, spent.low - worst), spent.high - best, "twin")
-        width = m.flow.tensors[steps[row.key].writes[0]].shape[-1]
-        action = "if it is faster there, its data leaves the caches: use less data or fewer bytes"
-        roof = "memory bandwidth at this footprint"
-        if row.arithmetic:
-            roof = f"{row.dtype} peak"
-            action = "if it is as slow there, its shape does not suit the kernel"
-            if width % _TILE:
-                action += f": try {width + -width % _TILE} output channels instead of {width}"
-        label = label_operator(row.name, m.costs.at[row.key, "module"])
-        share = 100 * row.roof_share
-        yield Finding(
-            f"{label} reaches {share:.0f} % of this core's {roof}: {row.shapes}",
-            gain,
-            [row.key],
-            f"measure the layer alone; {action}",
-            "workbench roofline RUN_DIR",
-        )
-
-
-def _products(m: Measurement) -> dict[str, FlowStep]:
-    """The rows that are products with weights, other than depthwise and first convolutions."""
-    products: dict[str, FlowStep] = {}
-    for step in m.flow.steps:
-        shape = step.xnode.attributes if step.xnode else {}
-        wide = shape.get("group_input_channels", _TILE) > _IMAGE_CHANNELS
-        sealed = step.origin is not None and step.origin.module_class in SEALED
-        if step.type in ("Conv2d", "FullyConnected") and wide and not sealed:
-            products |= dict.fromkeys(keys_of(m, [step]), step)
-    return products
-
-
 def _grouping(step: FlowStep) -> str:
     """Whether a convolution is dense, in groups, depthwise, or depthwise with a large filter."""
     shape = step.xnode.attributes if step.xnode else {}
@@ -578,41 +415,3 @@ def _grouping(step: FlowStep) -> str:
 def _taps(step: FlowStep) -> tuple[int, int]:
     shape = step.xnode.attributes if step.xnode else {}
     return shape["kernel_height"], shape["kernel_width"]
-
-
-def _memory_bound(m: Measurement) -> list[str]:
-    """Operators that run near the memory roof."""
-    if m.roofline is None:
-        return []
-    table = _roofline(m)
-    speed = table["bytes_per_run"] / table["mean_ms"] / 1e6
-    memory = m.roof.bandwidths[-1][1] if m.roof else math.inf
-    return list(table[(table["bound"] == "memory") & (speed >= NEAR_ROOF * memory)]["key"])
-
-
-def _roofline(m: Measurement) -> pd.DataFrame:
-    """The roofline without what other programs added to traced times, never above 1."""
-    assert m.roofline is not None
-    table = m.roofline
-    undisturbed = table["key"].map(m.costs["mean_ms"])
-    share = (table["roof_share"] * table["mean_ms"] / undisturbed).clip(upper=1.0)
-    return table.assign(mean_ms=undisturbed, roof_share=share, least_ms=share * undisturbed)
-
-
-def _weight_share(m: Measurement, key: str) -> float:
-    """The share of fp32 weights in the bytes of a row."""
-    tensors = [
-        m.flow.tensors[tensor]
-        for step in gains.steps_of(m, [key])
-        if step.type in WEIGHTED
-        for tensor in (*step.reads, *step.writes)
-    ]
-    total = sum(tensor.size_bytes for tensor in tensors)
-    weights = sum(t.size_bytes for t in tensors if t.constant and t.dtype == "fp32")
-    return weights / total if total else 0.0
-
-
-def _is_fp32_pointwise(weights: Value) -> bool:
-    """Whether constant weights are fp32 1x1 filters (OHWI); those of a linear layer are 2-D."""
-    pointwise = len(weights.shape) == 4 and weights.shape[1:3] == (1, 1)
-    return weights.constant and pointwise and weights.dtype in ("fp32", "float32")

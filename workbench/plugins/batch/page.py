@@ -13,14 +13,13 @@ import pandas as pd
 
 from workbench.analysis.quality import NO_WIN
 from workbench.analysis.run import Measurement, Run
+from workbench.emulation import EMULATED
 from workbench.errors import WorkbenchError
-from workbench.frames import EMULATED
 from workbench.plots.bars import draw_shares
 from workbench.plots.overview import abridge_finding
 from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.storage import Storage
-from workbench.records.codec import to_json, to_plain
-from workbench.records.runs import SCHEMA_VERSION
+from workbench.records.codec import SCHEMA_VERSION, to_json, to_plain
 from workbench.report.combined import describe_measurement
 from workbench.report.html import render_page
 from workbench.report.report import is_reported

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import MARGIN, Speedup, judge
+from workbench.analysis.speedup import MARGIN, Speedup, judge
 from workbench.analysis.statistics import student_quantile
 from workbench.frames import check
 from workbench.plugins.history.frames import CHANGES

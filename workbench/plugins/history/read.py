@@ -18,12 +18,14 @@ import pandas as pd
 from workbench.analysis import statistics
 from workbench.analysis.describe import identify_run
 from workbench.analysis.resources import SUMMARY, summarize_resources
+from workbench.emulation import WRONG
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.frames import WRONG, check
+from workbench.frames import check
 from workbench.plots.tables import Table, show_table
 from workbench.plugins.history.change_points import find_changes
 from workbench.plugins.history.frames import HISTORY
-from workbench.records.runs import Export, Identity, RunRecord, Session
+from workbench.records.exports import Export, Identity
+from workbench.records.runs import RunRecord, Session
 from workbench.store import MANIFEST, atomic_write, load_run
 from workbench.wording import plural
 

@@ -14,8 +14,9 @@ from workbench.export.program import Program, open_program
 from workbench.options import MeasureOptions, Progress, silent
 from workbench.plugins.kit.documents import CONFIG, CONFIG_EXPERIMENT
 from workbench.records.codec import parse_json, structure
+from workbench.records.exports import Tensor
 from workbench.records.pairing import pair_experiments
-from workbench.records.runs import Experiment, Pair, Plan, Tensor
+from workbench.records.runs import Experiment, Pair, Plan
 from workbench.run.plan import (
     CONTROL,
     FILES_SOURCE,

@@ -13,8 +13,8 @@ from workbench.analysis.ledger import Key
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement
 from workbench.convert import Format
+from workbench.emulation import EMULATED
 from workbench.errors import StoreError, UsageError
-from workbench.frames import EMULATED
 from workbench.store import atomic_write
 
 #: Light enough for black text: little and most time; the verdicts of a speed-up.

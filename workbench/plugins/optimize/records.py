@@ -8,8 +8,7 @@ from typing import Any, Self
 from workbench.errors import UsageError
 from workbench.options import ExportOptions
 from workbench.plugins.optimize.options import OptimizeOptions
-from workbench.records.codec import parse_json, structure, upgrade, upgrade_rewrites
-from workbench.records.runs import SCHEMA_VERSION
+from workbench.records.codec import SCHEMA_VERSION, parse_json, structure, upgrade, upgrade_rewrites
 from workbench.wording import plural
 
 STUDY = "optimize.json"

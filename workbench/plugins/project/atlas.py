@@ -18,14 +18,15 @@ import pandas as pd
 from workbench.analysis.dataflow import instruction_of
 from workbench.analysis.roofline import dtype_of
 from workbench.analysis.run import Measurement, Run
+from workbench.emulation import PROJECTED
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.frames import PROJECTED, check
+from workbench.frames import check
 from workbench.plots.style import convert
 from workbench.plugins.project import published
 from workbench.plugins.project.explorer import Projection, sum_projection
 from workbench.plugins.project.frames import PROJECTION
 from workbench.plugins.project.published import ENDS, PROFILES, Z90
-from workbench.records.runs import SCHEMA_VERSION
+from workbench.records.codec import SCHEMA_VERSION
 from workbench.run.ceilings import device_of
 from workbench.store import cache_folder, load_record
 from workbench.wording import format_ms

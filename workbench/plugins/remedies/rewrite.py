@@ -39,7 +39,7 @@ from workbench.plugins.remedies.repeats import (
     find_masks,
 )
 from workbench.plugins.remedies.windows import find_convolution, find_pooling
-from workbench.records.runs import Rewrite
+from workbench.records.exports import Rewrite
 from workbench.remedies import REMEDIES
 from workbench.upstream import fold_constants
 

@@ -24,7 +24,7 @@ from workbench.export.reload import read_options
 from workbench.options import Progress, silent
 from workbench.process import silence
 from workbench.records.checks import Trial
-from workbench.records.runs import Export, Fidelity, Rewrite, find_worst
+from workbench.records.exports import Export, Fidelity, Rewrite, find_worst
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner, find_runner, open_runner
 from workbench.run.session import RunnerSession
@@ -34,8 +34,9 @@ if TYPE_CHECKING:  # these import PyTorch
     from torch.fx import Graph, Node
 
     from workbench.analysis.run import Measurement, Run
-    from workbench.export.lower import Lowered, TracedModel
+    from workbench.export.lower import Lowered
     from workbench.export.part import Parts
+    from workbench.export.traced import TracedModel
     from workbench.models.loader import LoadedModel
 
 #: Restarts of both sides, and seconds that all of them are timed for. Of long parts, so many
@@ -206,7 +207,8 @@ class _Bench:
 
     def _lower(self, rewrite: Rewrite) -> Iterator[Lowered]:
         """The parts of a remedy without and with it; all of the model in another dtype."""
-        from workbench.export.lower import lower_model, trace_model
+        from workbench.export.lower import lower_model
+        from workbench.export.traced import trace_model
 
         if not rewrite.parts:
             options = replace(self.options, dtype=rewrite.name)

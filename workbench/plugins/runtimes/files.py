@@ -91,7 +91,7 @@ def label_node(node: Any) -> str:
 def _save_graph(path: Path, model: LoadedModel) -> None:
     import torch
 
-    from workbench.export.lower import trace_model
+    from workbench.export.traced import trace_model
 
     graph = trace_model(model).exported
     partial = path.with_name(f".{path.stem}.{os.getpid():08}{store.PARTIAL}.pt2")

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from workbench.records.runs import Tensor
+from workbench.records.exports import Tensor
 from workbench.run.sides import Settings
 from workbench.run.tensor_files import read_output
 

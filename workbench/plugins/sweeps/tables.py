@@ -10,6 +10,13 @@ import pandas as pd
 
 from workbench.analysis import compare
 from workbench.analysis.run import Run
+from workbench.analysis.speedup import (
+    MARGIN,
+    Speedup,
+    judge,
+    shared_restarts,
+    speedup_of_restarts,
+)
 from workbench.analysis.statistics import (
     describe_latencies,
     half_width,
@@ -208,10 +215,8 @@ def _compare_setups(
     restarts: Mapping[_Setup, pd.Series], baseline: _Setup, candidate: _Setup
 ) -> tuple[float, float, float, str]:
     """The speed-up in wall time, its interval and the verdict, over the restarts of both setups."""
-    speedup = compare.speedup_of_restarts(
-        *compare.shared_restarts(restarts[baseline], restarts[candidate])
-    )
-    outcome, _ = compare.judge(speedup, [compare.Speedup.exactly(compare.MARGIN)])
+    speedup = speedup_of_restarts(*shared_restarts(restarts[baseline], restarts[candidate]))
+    outcome, _ = judge(speedup, [Speedup.exactly(MARGIN)])
     return float(speedup.value[0]), float(speedup.low[0]), float(speedup.high[0]), str(outcome[0])
 
 

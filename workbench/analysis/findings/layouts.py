@@ -1,0 +1,212 @@
+"""Rules on layouts: transposes that cancel out, and conversions that a layer needs."""
+
+import math
+from collections.abc import Callable, Collection, Iterator
+
+from workbench.analysis.dataflow import POINTWISE, Dataflow, FlowStep, NodeId, TensorId
+from workbench.analysis.findings import commands
+from workbench.analysis.findings.chains import HALF_GELU, Advice, is_half
+from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
+from workbench.analysis.run import Measurement
+from workbench.records.layers import Value
+from workbench.wording import plural
+
+#: Operators of a delegate that compute channels last: the exporter converts the layout around them.
+_CHANNELS_LAST = frozenset(
+    """
+    Conv2d DepthwiseConv2d ConvTranspose2d AvgPooling2d MaxPooling2d ArgMaxPooling2d
+    GlobalAvgPooling2d StaticResizeBilinear2D
+    """.split()  # noqa: SIM905
+)
+_ONE_LAYOUT = (
+    "keep one layout through the block: tokens that are reshaped once",
+    "x = x.flatten(2).transpose(1, 2)  # once, before the blocks, not in each",
+)
+_SQUEEZE = (
+    "compute the factors of the channels as images of one pixel, with 1x1 convolutions",
+    "x * torch.sigmoid(fc2(F.relu(fc1(x.mean((2, 3), keepdim=True)))))  # fc1, fc2: nn.Conv2d",
+)
+#: Converts the dtype, such as to int8, and no layout.
+_CAST = "Convert"
+_TRANSPOSES = ("StaticTranspose", "permute_copy", "transpose_copy")
+_PROGRAM_EDGE = "the program's inputs and outputs"
+
+
+def find_needless_transposes(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Pairs of transposes that cancel out, with nothing in between that depends on the layout."""
+    pairs: dict[NodeId, FlowStep] = {}
+    between: set[str] = set()
+    for step in m.flow.steps:
+        if inverses := _find_inverses(m.flow, step):
+            ends, types = inverses
+            pairs.update({each.id: each for each in (step, *ends)})
+            between |= types
+    keys = keys_of(m, pairs.values(), unclaimed)
+    if not keys:
+        return
+    passed = f"only {', '.join(sorted(between))}" if between else "nothing"
+    advice = _undo(m, list(pairs.values()), between)
+    title = f"{len(keys)} transposes cancel out, with {passed} in between"
+    yield Finding(title, time_spent(m, keys), keys, *advice)
+
+
+def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Transposes, by their cause."""
+    causes: dict[str, list[str]] = {}
+    for step in m.flow.steps:
+        if step.type in _TRANSPOSES and (keys := keys_of(m, [step], unclaimed)):
+            causes.setdefault(_cause(m.flow, step), []).extend(keys)
+    squeezed = _scales_channels(m.flow)
+    mixed = squeezed or _leaves_delegates(m.flow)
+    for cause, keys in causes.items():
+        title, gain = f"{plural(len(keys), 'layout conversion')} for {cause}", time_spent(m, keys)
+        if cause == _PROGRAM_EDGE:
+            if mixed:
+                continue
+            action = "pass channels-last inputs, the layout that XNNPACK computes in"
+            hint = "example_inputs = (x.to(memory_format=torch.channels_last),)"
+            if any(map(_is_pixel, m.flow.tensors.values())):
+                action += "; tensors of one pixel, as after pooling, are then copied between two "
+                action += "delegates, which costs a part of that"
+                gain = Gain.at_most(gain.ms)
+            hint = f"{commands.command(m, channels_last=True)}\n# {hint}"
+            yield Finding(title, gain, keys, action, hint, remedy="channels_last")
+            continue
+        action, hint = _ONE_LAYOUT
+        if squeezed and cause in POINTWISE | {"mean"}:
+            action, hint = _SQUEEZE
+        elif not mixed:
+            action += ", or channels-last images throughout"
+        gain = Gain.at_most(gain.ms)
+        yield Finding(title, gain, keys, action, hint)
+
+
+def _scales_channels(flow: Dataflow) -> bool:
+    """Whether images meet one value for each channel, as in squeeze-excite.
+
+    The layout of such values is ambiguous: in channels-last programs, the exporter copies them
+    outside the delegate (mobilenet_v3_small: 11 delegates instead of 1).
+    """
+    return any(step.type in POINTWISE and len(_images(flow, step)) > 1 for step in flow.steps)
+
+
+def _leaves_delegates(flow: Dataflow) -> bool:
+    """Whether kernels outside of delegates read images.
+
+    In channels-last programs, the exporter copies these images, or the kernels refuse them.
+    """
+    return any(step.xnode is None and _images(flow, step) for step in flow.steps)
+
+
+def _images(flow: Dataflow, step: FlowStep) -> set[int]:
+    """The numbers of elements of the images that a step reads."""
+    tensors = (flow.tensors[tensor] for tensor in step.reads)
+    return {math.prod(t.shape) for t in tensors if not t.constant and len(t.shape) == 4}
+
+
+def _is_pixel(tensor: Value) -> bool:
+    """Whether a tensor is an image of one pixel with channels, in either layout."""
+    shape = () if tensor.constant else tensor.shape
+    return len(shape) == 4 and 1 < math.prod(shape[1:]) == max(shape[1:])
+
+
+_REMOVE_BOTH = (
+    "remove both: the operators in between treat every element alike",
+    "torch.relu(x)  # for x.permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2)",
+)
+
+
+_NO_PERMUTATION = (
+    "do without the permutation, which undoes what the exporter converts: a 1x1 convolution, for "
+    "example, computes a linear layer on channels",
+    "nn.Conv2d(channels, wider, 1)  # for permute + nn.Linear + permute",
+)
+
+
+_ONE_DELEGATE = "keep both ends in one delegate: layouts are converted at delegate boundaries"
+
+
+_FOUR_DIMENSIONS = (
+    "use operands of four dimensions: around others, such as scalars, the exporter leaves channels "
+    "last",
+    'self.register_buffer("half", torch.full((1, 1, 1, 1), 0.5))  # x * self.half',
+)
+
+
+def _undo(m: Measurement, ends: list[FlowStep], between: Collection[str]) -> Advice:
+    """How to avoid transposes that cancel out."""
+    made_up = [step.made_up for step in ends]
+    if not all(made_up):
+        return _NO_PERMUTATION if any(made_up) else _REMOVE_BOTH
+    if is_half(m) and "Tanh" in between:
+        return HALF_GELU
+    if len({step.id[0] for step in ends}) == 1:
+        return _FOUR_DIMENSIONS
+    return _ONE_DELEGATE, f"{commands.command(m)}  # lists what was not delegated, where and why"
+
+
+def _find_inverses(flow: Dataflow, start: FlowStep) -> tuple[list[FlowStep], set[str]] | None:
+    """The transposes that undo ``start``, and the types in between; None if one is needed."""
+    if not start.permutation:
+        return None
+    inverse = tuple(sorted(range(len(start.permutation)), key=start.permutation.__getitem__))
+    reached = [start]
+    ends: dict[NodeId, FlowStep] = {}
+    passed: dict[NodeId, FlowStep] = {}
+    while reached:
+        step = reached.pop()
+        if flow.returns(step):
+            return None
+        for user in flow.after(step):
+            if user.permutation == inverse:
+                ends[user.id] = user
+            elif user.id not in passed:
+                if user.type not in POINTWISE:
+                    return None
+                passed[user.id] = user
+                reached.append(user)
+    inside = {start.id, *passed}
+    for step in passed.values():
+        if not all(_is_reordered(flow, operand, inside, start) for operand in step.reads):
+            return None
+    return list(ends.values()), {step.type for step in passed.values()}
+
+
+def _is_reordered(
+    flow: Dataflow, operand: TensorId, inside: Collection[NodeId], start: FlowStep
+) -> bool:
+    """Whether an operand has the order of a transpose, or can have it without work at run time.
+
+    Constants and single values can be reordered in advance.
+    """
+    tensor, maker = flow.tensors[operand], flow.makers.get(operand)
+    if tensor.constant or math.prod(tensor.shape) == 1:
+        return True
+    if maker is None:
+        return False
+    return maker.id in inside or maker.permutation == start.permutation
+
+
+def _cause(flow: Dataflow, step: FlowStep) -> str:
+    """The cause of a layout conversion: its neighbour that does not compute channels last."""
+    before, after = (_skip_casts(step, way) for way in (flow.before, flow.after))
+    casts = [each for each in flow.after(step) if each.type == _CAST]
+    returned = any(flow.returns(each) for each in (step, *casts))
+    if step.made_up and (returned or not before):
+        return _PROGRAM_EDGE
+    others = [
+        s.type for s in (*before, *after) if s.type not in _CHANNELS_LAST and not s.permutation
+    ]
+    return min(others, key=lambda kind: (kind in POINTWISE, kind), default="convolutions")
+
+
+def _skip_casts(step: FlowStep, way: Callable[[FlowStep], list[FlowStep]]) -> list[FlowStep]:
+    """The steps before or after one, and in place of conversions of the dtype those beyond."""
+    steps = way(step)
+    ids = {each.id for each in steps}
+    for each in steps:  # which grows
+        if each.type == _CAST:
+            beyond = [other for other in way(each) if other.id not in ids]
+            ids |= {other.id for other in beyond}
+            steps += beyond
+    return [each for each in steps if each.type != _CAST]
