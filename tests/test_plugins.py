@@ -83,7 +83,7 @@ def test_an_attribute_of_a_stranger_is_as_ours(python):
     code = (
         "m, toy = (wb.open_run(f).subject for f in (wb.sample_run(), wb.sample_run('toy_cnn')))\n"
         "print(len(m.depthwise), m.depthwise is m.depthwise, 'depthwise' in dir(m))\n"
-        "print(wb.frames.is_emulated(toy.depthwise), wb.frames.is_emulated(m.depthwise))\n"
+        "print(wb.emulation.is_emulated(toy.depthwise), wb.emulation.is_emulated(m.depthwise))\n"
         "print(hasattr(m, 'dept'), hasattr(m.run, 'depthwise'))"
     )
     lines = python(code, DEPTHWISE).stdout.splitlines()

@@ -183,7 +183,7 @@ def find(kind: str, name: str) -> Any:
         if reference := getattr(plugin, kind).get(name):
             try:
                 return pkgutil.resolve_name(reference)
-            except Exception as error:
+            except Exception as error:  # of a plug-in, which costs itself only
                 warn(owner, error)
     return None
 
@@ -199,7 +199,7 @@ def apply(kind: str, noun: Any, value: Any) -> Any:
     for name, change in collect(kind).items():
         try:
             value = change(noun, value)
-        except Exception as error:
+        except Exception as error:  # of a plug-in, which costs itself only
             warn(name, error)
     return value
 
@@ -244,7 +244,7 @@ def _values(noun: Any, name: str) -> list[Any]:
     """An attribute of a noun, if it can be computed."""
     try:
         return [getattr(noun, name)]
-    except Exception as error:
+    except Exception as error:  # of a plug-in, which costs itself only
         warn(f"attribute {name}", error)
         return []
 
@@ -269,7 +269,7 @@ def examine_plugins() -> dict[str, str]:
             for kind in KINDS:
                 for reference in getattr(plugin, kind).values():
                     pkgutil.resolve_name(reference)
-        except Exception as error:
+        except Exception as error:  # of a plug-in, which costs itself only
             problems[entry.name] = f"{type(error).__name__}: {error}"
         else:
             problems[entry.name] = ""

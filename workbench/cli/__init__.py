@@ -65,7 +65,7 @@ def _run(arguments: list[str]) -> NoReturn:
         fail(error, INTERRUPTED, arguments)
     except BrokenPipeError:  # the reader of the output has ended, as `head` does
         sys.exit(1)
-    except Exception as error:
+    except Exception as error:  # a user sees one line, whatever went wrong
         if DEBUG in arguments:
             raise
         problem = _explain(error)

@@ -441,7 +441,7 @@ limit = pages * resource.getpagesize() + int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 try:
     torch.load(sys.argv[1], map_location="cpu", weights_only=True)
-except Exception as error:
+except Exception as error:  # of a stranger's file
     if not isinstance(error, MemoryError) and "allocate" not in str(error):
         print(error or type(error).__name__)
     sys.exit(1)
