@@ -293,7 +293,7 @@ def find_rest(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         where = "in the delegate" if (part["kind"] == "delegated").all() else "outside of it"
         because = f"; ExecuTorch says: {reason}" if reason else ""
         title = f"{name} takes {share} {where}, and no remedy is known{because}"
-        yield Finding(title, Gain.at_most(spent.high), [*part.index], NO_REMEDY, "")
+        yield Finding(title, Gain.at_most(spent.ms), [*part.index], NO_REMEDY, "")
 
 
 #: Rows that execute an operator of the model.
