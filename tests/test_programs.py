@@ -25,7 +25,7 @@ from workbench.records.runs import PlannedProgram
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
 from workbench.run.isa import Isa
-from workbench.run.plan import choose_experiments, name_programs
+from workbench.run.plan import choose_experiments, name_uniquely
 from workbench.run.tensor_files import compare_output_bytes
 
 ISA = Isa("x86_64", ("avx512f", "avx2"), {"avx2": ("avx512f",), "native": ()}, "ok")
@@ -298,7 +298,7 @@ def test_a_finished_run_of_the_same_programs_is_reused(run, programs):
 
 def test_names_of_programs_are_unique():
     opened = [Program(Path(name), "") for name in ("a/x.pte", "b/x.pte", "x y.pte")]
-    assert name_programs(opened) == ["x", "x-2", "x_y"]
+    assert name_uniquely(opened) == ["x", "x-2", "x_y"]
 
 
 def test_a_toggle_that_was_asked_for_is_measured_for_every_program():

@@ -24,7 +24,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from workbench import plugin
 from workbench.analysis.run import Run
 from workbench.cli import workbench
-from workbench.cli.options import pick
+from workbench.cli.options import collect_options
 from workbench.errors import UsageError, printable
 from workbench.export.artifact import export_model
 from workbench.export.program import Program
@@ -155,13 +155,13 @@ def _make(command: click.Command, arguments: Sequence[Any], flags: Sequence[str]
         context = command.make_context(name, [*flags, "object"])  # in the place of the argument
     root = context.params["out"]
     if name == "run":
-        return measure(subject, inputs, pick(MeasureOptions, context.params), root=root)
-    export = pick(ExportOptions, context.params)
+        return measure(subject, inputs, collect_options(MeasureOptions, context.params), root=root)
+    export = collect_options(ExportOptions, context.params)
     if name == "export":
         return export_model(subject, inputs, options=export, root=root)
     if make := plugin.find("makers", name):
         return make(subject, inputs, context.params)
-    options = pick(MeasureOptions, context.params)
+    options = collect_options(MeasureOptions, context.params)
     subjects = subject if isinstance(subject, tuple) else [subject]  # names: one run for each
     runs = [profile(each, inputs, export=export, measure=options, root=root) for each in subjects]
     return runs if runs[1:] else runs[0]

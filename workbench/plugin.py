@@ -194,7 +194,7 @@ def collect(kind: str) -> dict[str, Any]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def apply(kind: str, noun: Any, value: Any) -> Any:
+def apply_changes(kind: str, noun: Any, value: Any) -> Any:
     """A value of a noun, as the functions of plug-ins change it one after the other."""
     for name, change in collect(kind).items():
         try:

@@ -142,7 +142,7 @@ def profile(
     with (
         show_progress(progress) as show,
         open_target(measure.target, power=measure.power) as target,
-        warm_up(target, measure, report) as warm,
+        prepare_tools(target, measure, report) as warm,
         keep_models(),
     ):
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
@@ -191,7 +191,7 @@ class Warmup:
 
 
 @contextlib.contextmanager
-def warm_up(target: Host, measure: MeasureOptions, report: bool) -> Iterator[Warmup]:
+def prepare_tools(target: Host, measure: MeasureOptions, report: bool) -> Iterator[Warmup]:
     """Start finding the runner, whose first use compiles it, and then a report's kernel."""
     with contextlib.ExitStack() as stack:
         beside = stack.enter_context(work_beside())

@@ -529,7 +529,7 @@ class Measurement(Noun):
         """Optimisation opportunities, the most promising first: ``frames.FINDINGS``."""
         findings = self.run.rules(self)
         if self.export and not self.emulated:
-            findings = plugin.apply("gains", self, findings)
+            findings = plugin.apply_changes("gains", self, findings)
             made = promises.read_checks(self.run.path)
             tried = [check for check in made if check.program == self.export.sha256]
             findings = promises.add_checked(findings, tried) if tried else findings

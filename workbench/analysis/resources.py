@@ -33,7 +33,7 @@ def _until_output(stages: Sequence[Stage]) -> Sequence[Stage]:
     return stages[: next(ends, len(stages))]
 
 
-def time_starts(starts: Iterable[Start], clock: str = "ns") -> pd.Series:
+def list_start_times(starts: Iterable[Start], clock: str = "ns") -> pd.Series:
     """The time to the first output in ms of each start, by number."""
     times = {s.number: sum(getattr(e, clock) for e in _until_output(s.stages)) for s in starts}
     return pd.Series(times, dtype=float) / 1e6
@@ -58,7 +58,7 @@ def in_mode(starts: Iterable[Start], mode: str) -> list[Start]:
 
 def check_starts(starts: Sequence[Start], subject: str) -> Iterator[tuple[str, str, str]]:
     """Times of starts that other programs decided, which are not stated: rows of checks."""
-    warm, cold = (time_starts(in_mode(starts, mode)) for mode in ("time", "cold"))
+    warm, cold = (list_start_times(in_mode(starts, mode)) for mode in ("time", "cold"))
     used = [s.weights for s in starts if s.weights and s.mode in ("time", "cold")]
     if lacking := len(used) - used.count("mapped"):
         text = f"{lacking} of {len(used)} starts packed their weights: XNNPACK has none in this "
@@ -87,12 +87,12 @@ def measure_resources(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series
     sampled = [start for start in warm if start.memory.peak]
     timed = [s for s in warm if min((stage.cpu_ns for stage in s.stages), default=-1) >= 0]
     numbers = [start.number for start in sampled]
-    outputs = [time_starts(mode) for mode in (warm, cold)]
+    outputs = [list_start_times(mode) for mode in (warm, cold)]
     if len(outputs[0]) and outputs[1].mean() < outputs[0].mean():
         outputs[1] = outputs[1][:0]
     resources = {
         "first output": ("ms", outputs[0]),
-        "CPU time of a start": ("ms", time_starts(timed, "cpu_ns")),
+        "CPU time of a start": ("ms", list_start_times(timed, "cpu_ns")),
         "cold first output": ("ms", outputs[1]),
         "peak memory": ("MB", pd.Series([s.memory.peak / MB for s in sampled], numbers)),
         "anonymous memory": ("MB", pd.Series([s.memory.anonymous / MB for s in sampled], numbers)),
@@ -127,7 +127,7 @@ def summarize_resources(starts: Sequence[Start], export: Export | None) -> dict[
     warm = in_mode(starts, "time")
     held = [start.memory for start in warm if start.memory.peak]
     columns = (
-        time_starts(warm).tolist(),
+        list_start_times(warm).tolist(),
         [memory.peak / MB for memory in held],
         [memory.anonymous / MB for memory in held],
         [export.size_bytes / MB] if export else [],

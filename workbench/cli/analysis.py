@@ -131,7 +131,7 @@ def findings(
 ) -> Output:  # fmt: skip
     """List optimisation opportunities, the most promising first."""
     from workbench.analysis.describe import NO_PROGRAM, describe_latency
-    from workbench.analysis.findings.commands import list_findings
+    from workbench.analysis.findings.commands import describe_findings
     from workbench.analysis.open import open_run
     from workbench.emulation import EMULATED
 
@@ -147,7 +147,7 @@ def findings(
     table = measurement.findings
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": table}
     time = EMULATED if measurement.emulated else describe_latency(measurement.statistics)
-    lines = [f"{measurement.label}: {time}", *list_findings(table, measurement, len(table))]
+    lines = [f"{measurement.label}: {time}", *describe_findings(table, measurement, len(table))]
     lines += [] if len(table) else ["no findings"]
     step = "change the model, export it, and run `workbench run OLD.pte --against NEW.pte`"
     return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record, step=step)

@@ -141,7 +141,7 @@ def options_of(
     return decorate
 
 
-def pick(record: type[Record], params: Mapping[str, Any]) -> Record:
+def collect_options(record: type[Record], params: Mapping[str, Any]) -> Record:
     """The record of options, of all parameters of a command."""
     return record(**{name: params[name] for name in inspect.signature(record).parameters})
 

@@ -236,7 +236,7 @@ def profile(
     if measure.target == "host":
         _build_beside()
     from workbench import workflow
-    from workbench.analysis.findings.commands import list_findings
+    from workbench.analysis.findings.commands import describe_findings
     from workbench.report.artifacts import outline_run
     from workbench.run.execute import optional
 
@@ -257,7 +257,7 @@ def profile(
                 profiles.append(outline_run(profiled) | record)
                 if not quiet:
                     yield from (*_summarize(profiled), *show_categories(profiled))
-                    yield from list_findings(profiled.findings, profiled.subject, 3)
+                    yield from describe_findings(profiled.findings, profiled.subject, 3)
             if page.is_file():
                 yield f"report: {page}"
 

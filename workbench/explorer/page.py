@@ -24,7 +24,7 @@ from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import WorkbenchError, printable, unknown_name
 from workbench.explorer.data import Projection, explorer_data
 from workbench.plots.overview import show_overview, subject_of
-from workbench.plots.style import Chart, convert
+from workbench.plots.style import Chart, convert_source
 from workbench.plots.tables import Table, VStack, join_tables
 from workbench.progress import is_interactive
 from workbench.records.codec import to_plain
@@ -108,10 +108,10 @@ class Selector(traitlets.HasTraits):
         """
         if not is_interactive():
             return view(self.selected, *arguments, **options)
-        return View(self, lambda: view(self.selected, *arguments, **options))
+        return FollowingView(self, lambda: view(self.selected, *arguments, **options))
 
 
-class View(widgets.VBox):
+class FollowingView(widgets.VBox):
     """A view of what is selected elsewhere; it dims from the selection until it is drawn."""
 
     def __init__(self, selector: Selector, view: Callable[[], Any]):
@@ -292,7 +292,7 @@ def explore(
     """
     if view and view not in VIEWS:
         raise unknown_name("view", view, VIEWS)
-    noun: Run | Comparison = convert(source, (Run, Comparison), "wb.explore")
+    noun: Run | Comparison = convert_source(source, (Run, Comparison), "wb.explore")
     if is_interactive():
         return Explorer(noun, view, projections)
     return Page(explorer_page(noun, view, projections), 600 if view else 900, noun)

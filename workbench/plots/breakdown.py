@@ -50,7 +50,7 @@ def plot_categories(
     True
     """
     if by == "layer type":
-        layer_types = style.convert(source, (Measurement,), "wb.plot_categories").layer_types
+        layer_types = style.convert_source(source, (Measurement,), "wb.plot_categories").layer_types
         if layer_types is None:
             return show_note(NO_LAYERS)
         groups = layer_types[layer_types["mean_ms"] > 0].groupby("module_class", sort=False)

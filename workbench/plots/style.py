@@ -330,7 +330,7 @@ def draws(*kinds: type) -> Callable[[Callable[..., F]], Callable[..., F]]:
     def decorate(draw: Callable[..., F]) -> Callable[..., F]:
         @functools.wraps(draw)
         def draw_marked(source: Any, *args: Any, **choices: Any) -> F:
-            source = convert(source, kinds, f"wb.{draw.__name__}")
+            source = convert_source(source, kinds, f"wb.{draw.__name__}")
             figure = draw(source, *args, **choices)
             if isinstance(figure, Figure) and any(map(_is_emulated, [source, *args])):
                 place = (1 - 0.1 / WIDTH, 1 - 0.12 / figure.get_figheight())
@@ -343,7 +343,7 @@ def draws(*kinds: type) -> Callable[[Callable[..., F]], Callable[..., F]]:
     return decorate
 
 
-def convert(source: Any, kinds: tuple[type, ...], user: str) -> Any:
+def convert_source(source: Any, kinds: tuple[type, ...], user: str) -> Any:
     """Return the noun that a figure or a view takes, given one that leads to it.
 
     A path leads to its run, or to what a noun's own ``read`` makes of it; a run to its subject and
@@ -353,7 +353,7 @@ def convert(source: Any, kinds: tuple[type, ...], user: str) -> Any:
         return source
     if isinstance(source, str | Path):
         readers = [kind.read for kind in kinds if hasattr(kind, "read")]
-        return convert((readers or [open_run])[0](source), kinds, user)
+        return convert_source((readers or [open_run])[0](source), kinds, user)
     if isinstance(source, Run) and Measurement in kinds:
         return source.subject
     if isinstance(source, Run) and Comparison in kinds:

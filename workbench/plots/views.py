@@ -28,7 +28,7 @@ from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
 from workbench.plots.changes import plot_speedups
 from workbench.plots.latencies import CLOCKS
 from workbench.plots.overview import show_overview, show_verdicts
-from workbench.plots.style import Chart, convert
+from workbench.plots.style import Chart, convert_source
 from workbench.plots.tables import (
     Table,
     VStack,
@@ -122,7 +122,7 @@ def show(
 
 def _view(source: Any, name: str, top: int | None) -> list[Table | Chart]:
     view = _find_view(name) if name else _choose_view(source)
-    parts = view.make(convert(source, view.kinds, f"the view {name!r}"), top or TOP)
+    parts = view.make(convert_source(source, view.kinds, f"the view {name!r}"), top or TOP)
     return [show_note(part) if isinstance(part, str) else part for part in parts]
 
 
@@ -415,7 +415,7 @@ def _findings(source: Run | Measurement, top: int) -> Iterator[Part]:
         which = "first program after the baseline" if source.comparisons else "first program"
         yield f"About {subject.label}, the {which}."
     yield show_cards(source.findings, TOP_FINDINGS if top == TOP else top)
-    if command := commands.combine(subject, source.findings):
+    if command := commands.combine_remedies(subject, source.findings):
         yield f"All rewrites at once: `{command}`"
     if source.findings.empty and subject.sidecar is None:
         yield NO_PROGRAM

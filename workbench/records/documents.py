@@ -31,7 +31,7 @@ def several(kind: Any) -> Any:
     return GenericAlias(tuple, (kind, ...))
 
 
-def keys_of(title: str, /, **keys: Any) -> Any:
+def open_dict(title: str, /, **keys: Any) -> Any:
     """The type of an object that may have further keys."""
     return TypedDict(title, keys)  # type: ignore[operator]
 
@@ -47,7 +47,7 @@ _RESOURCE = object_of(
     "MeasuredResource", "What a process needs, in every start that was measured.",
     resource=str, unit=str, values=tuple[Annotated[float, Meta(ge=0)], ...],
 )  # fmt: skip
-_LATENCY = keys_of(
+_LATENCY = open_dict(
     "measured latency", experiment=str, threads=int,
     clock=Literal["cpu_ns", "wall_ns"], control=bool,
     restarts_ms=Annotated[tuple[Annotated[float, Meta(ge=0)], ...], Meta(min_length=1)],

@@ -42,7 +42,9 @@ def pair_experiments(
     for name in baselines:  # one that no candidate has is compared with the first
         if name not in used and candidates:
             pairs.append((name, candidates[0]))
-    return tuple(Pair(before, after, f"in {after} against {before}") for before, after in pairs), how
+    return tuple(
+        Pair(before, after, f"in {after} against {before}") for before, after in pairs
+    ), how
 
 
 def _choose_baselines(

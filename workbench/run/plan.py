@@ -42,7 +42,7 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
     Loads every program once, so that a broken one fails before anything is measured.
     """
     _check_numbers(options, runner)
-    names = name_programs(programs)
+    names = name_uniquely(programs)
     compared = names[:1] if options.sweep else names
     runtimes = {name: p.runtime for name, p in zip(names, programs, strict=True) if p.runtime}
     if (runtimes or options.runtime) and runner.target is not HOST:
@@ -168,13 +168,13 @@ def begin_plan(
         inputs = tuple(replace(file, dtype=t.dtype, shape=t.shape) for file, t in typed)
         first = replace(first, inputs=inputs, input_source=FILES_SOURCE)
     fields = {key: value for key, value in vars(first).items() if key != "name"}
-    named = list(zip(name_programs(programs), programs, taken, strict=True))
+    named = list(zip(name_uniquely(programs), programs, taken, strict=True))
     further = tuple(plan_program(*each, like=(first, taken[0])) for each in named[1:])
     plan = Plan(**fields, experiments=tuple(experiments), pairs=tuple(pairs), programs=further)
     return add_phases(plan, phases, partial(load, programs[0].path), sweep) if load else plan
 
 
-def name_programs(programs: Sequence[Program]) -> list[str]:
+def name_uniquely(programs: Sequence[Program]) -> list[str]:
     """Unique names of programs, made of their models', or their files'."""
     models = [(program.stem if program.runtime else program.model) for program in programs]
     stems = [program.stem for program in programs]

@@ -38,7 +38,7 @@ from workbench.plugins.optimize.proposals import (
     Choice,
     aim_db,
     choose_dtypes,
-    combine,
+    combine_variants,
     list_choices,
     lost_ms,
     propose_mix,
@@ -213,7 +213,7 @@ def test_rewrites_are_proposed_for_what_findings_name_with_their_promise():
     assert proposed[1].predicted == VariantGain(None, 0.0, 3.0, "bound")
     assert proposed[3].predicted == VariantGain(None, 0.5, 6.0, "sum")
     assert not propose_rewrites(BASE, found[3:])
-    assert combine(proposed[0], proposed[1:3]).options == proposed[3].options
+    assert combine_variants(proposed[0], proposed[1:3]).options == proposed[3].options
 
 
 def test_a_measured_gain_replaces_the_bound_of_the_finding_that_suggested_the_change():

@@ -11,7 +11,7 @@ from torch.nn import functional as fn
 
 import workbench as wb
 from workbench.analysis.describe import describe_gain
-from workbench.analysis.findings.commands import list_findings
+from workbench.analysis.findings.commands import describe_findings
 from workbench.analysis.promises import keep_checks, read_checks
 from workbench.errors import ExportError
 from workbench.export.lower import lower_model
@@ -490,7 +490,7 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path):
     assert check.kernels == (1, 0) and check.sqnr_db > 100 and check.restarts == 5
     keep_checks(run.path, [replace(check, problem="these operators do not run alone")])
     untried = wb.open_run(run.path)
-    text = "\n".join(list_findings(untried.findings, untried.subject, 3))
+    text = "\n".join(describe_findings(untried.findings, untried.subject, 3))
     assert "; not tried: these operators do not run alone\n" in text
     keep_checks(run.path, [replace(check, gain_ms=0.1, low_ms=-0.1, tried=2, parts=24)])
     (row,) = wb.open_run(run.path).findings.query("basis == 'refused'").to_dict("records")
@@ -501,7 +501,7 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path):
     assert "pooling" not in set(refused["remedy"])
     (row,) = refused[refused["action"].str.contains("does not help")].to_dict("records")
     assert math.isnan(row["high_ms"]) and "none was shown" in describe_gain(row)
-    assert "at most" not in "".join(list_findings(refused, run.subject, 1))
+    assert "at most" not in "".join(describe_findings(refused, run.subject, 1))
     wrong = "output 0 is not the model's: SQNR 2.7 dB, at least 60 expected"
     keep_checks(run.path, [replace(check, problem=wrong, differs=True)])
     (row,) = wb.open_run(run.path).findings.query("basis == 'refused'").to_dict("records")

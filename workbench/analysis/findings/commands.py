@@ -46,7 +46,7 @@ def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
     return " ".join(words)
 
 
-def apply(m: Measurement, remedy: str, code: str | None = None) -> str:
+def apply_remedy(m: Measurement, remedy: str, code: str | None = None) -> str:
     """The command that exports a program with one more remedy, and the code that does the same.
 
     Without ``code``, that of the remedy.
@@ -57,7 +57,7 @@ def apply(m: Measurement, remedy: str, code: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def combine(m: Measurement, findings: pd.DataFrame) -> str:
+def combine_remedies(m: Measurement, findings: pd.DataFrame) -> str:
     """One command with the remedies of a program's findings; empty if these are not several."""
     names = [name for name in dict.fromkeys(findings["remedy"]) if name in REMEDIES]
     if len(names) < 2 or m.export is None:
@@ -65,7 +65,7 @@ def combine(m: Measurement, findings: pd.DataFrame) -> str:
     return m.complete_command(command(m, rewrite=(*m.export.rewrite, *names)))
 
 
-def list_findings(findings: pd.DataFrame, m: Measurement, top: int) -> list[str]:
+def describe_findings(findings: pd.DataFrame, m: Measurement, top: int) -> list[str]:
     """The first findings about a program: a title each, then where, gain, action and command.
 
     Last comes the command with the remedies of all.
@@ -77,5 +77,5 @@ def list_findings(findings: pd.DataFrame, m: Measurement, top: int) -> list[str]
         facts["run"] = command if "workbench" in command.partition(" ")[0] else ""
         lines.append(f"{row['rank']}. {row['title']}")
         lines += [f"   {name}: {text}" for name, text in facts.items() if text]
-    together = combine(m, findings)
+    together = combine_remedies(m, findings)
     return [*lines, f"all rewrites: {together}"] if together else lines

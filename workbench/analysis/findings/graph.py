@@ -45,7 +45,7 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         replace(gain, high=gain.high + _joined_calls_ms(m, keys + waiting)),
         keys + waiting,
         "compute it once, when the model is built, and keep the result as a buffer",
-        commands.apply(m, "constants"),
+        commands.apply_remedy(m, "constants"),
         remedy="constants",
     )
 
@@ -83,7 +83,7 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             gain,
             keys + extra,
             f"{rewrite.text if outside else 'write it so, or let the export do it'}{proof}",
-            commands.apply(m, rewrite.name, rewrite.code),
+            commands.apply_remedy(m, rewrite.name, rewrite.code),
             remedy=rewrite.name,
         )
 
@@ -148,7 +148,7 @@ def find_dtype_outside(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         remedy = "fp32"
         if not whole:
             action, remedy = "keep these tensors in single precision", "doubles"
-            hint = commands.apply(m, "doubles")
+            hint = commands.apply_remedy(m, "doubles")
         yield Finding(title, Gain.at_most(spent.high), keys, action, hint, remedy=remedy)
 
 

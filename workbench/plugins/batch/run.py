@@ -122,7 +122,7 @@ def batch(
         by_name = {c.name: c for c in (*recall_cells(cells, content, storage), *selected)}
         devices = sorted({device_behind(cell.target) for cell in selected})
         with open_client(jobs or count_jobs(), devices, dask) as client:
-            work = Batch(content, storage, by_name, command, client, progress)
+            work = RunningBatch(content, storage, by_name, command, client, progress)
             client.subscribe_topic(work.name, lambda event: work.tell(event[1]))
             for stage in STAGES:
                 work.run(stage, selected)
@@ -130,7 +130,7 @@ def batch(
 
 
 @dataclass
-class Batch:
+class RunningBatch:
     """A batch in progress: its cells by name; the page on disk follows."""
 
     matrix: Matrix

@@ -22,7 +22,7 @@ from workbench.run.plan import (
     FILES_SOURCE,
     SAMPLED_MS,
     begin_plan,
-    name_programs,
+    name_uniquely,
     program_loader,
     shorten_plan,
 )
@@ -110,7 +110,7 @@ def plan_config(
     ptes = [_find_program(e.program or config.model, folder) for e in config.experiments]
     paths = list(dict.fromkeys([_find_program(config.model, folder), *ptes]))
     programs = [open_program(path) for path in paths]
-    names = dict(zip(paths, ["", *name_programs(programs)[1:]], strict=True))
+    names = dict(zip(paths, ["", *name_uniquely(programs)[1:]], strict=True))
     if len({e.runner == Experiment.runner for e in config.experiments}) > 1:
         hint = "write two configs and compare the runs with `workbench compare`"
         raise UsageError("only some experiments have a runner_path", hint=hint)

@@ -4,16 +4,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from workbench.records.documents import COUNTS, WORDS, key, keys_of, several
+from workbench.records.documents import COUNTS, WORDS, key, open_dict, several
 
-_SIDE_OF_PAIR = keys_of(
+_SIDE_OF_PAIR = open_dict(
     "ConfigSide", experiment=str, threads=key(int, "a thread count of the experiment")
 )
-_PAIR = keys_of(
+_PAIR = open_dict(
     "ConfigPair", baseline=_SIDE_OF_PAIR, candidate=_SIDE_OF_PAIR, label=key(str, "its name")
 )
 #: An experiment of a config, and a config; the profiling kit ignores further keys.
-CONFIG_EXPERIMENT = keys_of(
+CONFIG_EXPERIMENT = open_dict(
     "ConfigExperiment",
     name=Annotated[str, Meta(description="also the name of its folder")],
     runner_path=key(str, "an executor_runner; without it, the workbench's runner"),
@@ -32,7 +32,7 @@ CONFIG_EXPERIMENT = keys_of(
     program=key(str, "another .pte than the config's model"),
     model=key(str, "the same, as the kit has it"),
 )
-CONFIG = keys_of(
+CONFIG = open_dict(
     "Config",
     model=Annotated[str, Meta(description="the .pte")],
     experiments=Annotated[
@@ -44,7 +44,7 @@ CONFIG = keys_of(
     inputs=key(tuple[str, ...], "one .npy or raw file for each input"),
     phases=key(tuple[str, ...], "as --phase of `workbench run`"),
     analysis=key(
-        keys_of("ConfigAnalysis", compare_pairs=key(several(_PAIR), "what to compare")),
+        open_dict("ConfigAnalysis", compare_pairs=key(several(_PAIR), "what to compare")),
         "comparisons; by default each with the extension off",
     ),
 )

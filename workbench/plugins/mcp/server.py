@@ -37,7 +37,7 @@ def mcp(context: click.Context, folder: Path) -> Output:
         raise WorkbenchError("mcp is not installed", install="executorch-workbench[mcp]")
     os.chdir(folder)
     tools = find_tools(context)
-    return Output([], {"tools": [*tools]}, then=lambda: serve(tools))
+    return Output([], {"tools": [*tools]}, then=lambda: answer_requests(tools))
 
 
 def find_tools(context: click.Context) -> dict[str, click.Command]:
@@ -83,7 +83,7 @@ def command_line(tool: click.Command, arguments: Mapping[str, Any]) -> list[str]
     return [str(tool.name), *options, "--", *positional]
 
 
-def serve(tools: Mapping[str, click.Command]) -> None:
+def answer_requests(tools: Mapping[str, click.Command]) -> None:
     """Answer requests on stdin until it ends."""
     import anyio
     import mcp_types as types

@@ -6,7 +6,15 @@ from typing import Any
 
 import click
 
-from workbench.cli.options import EXPORT_OPTIONS, OUT, Output, call, command, options_of, pick
+from workbench.cli.options import (
+    EXPORT_OPTIONS,
+    OUT,
+    Output,
+    call,
+    collect_options,
+    command,
+    options_of,
+)
 from workbench.models.registry import parse_name
 from workbench.options import ExportOptions
 from workbench.plugins.optimize.options import OptimizeOptions
@@ -49,5 +57,8 @@ def make_study(subject: Any, inputs: Any, params: Mapping[str, Any]) -> Study:
     """What the command makes of a model of a notebook."""
     from workbench.plugins.optimize.search import optimize as search
 
-    export, limits = pick(ExportOptions, params), pick(OptimizeOptions, params)
+    export, limits = (
+        collect_options(ExportOptions, params),
+        collect_options(OptimizeOptions, params),
+    )
     return search(subject, inputs, export, limits, root=params["out"])

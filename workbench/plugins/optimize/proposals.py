@@ -75,10 +75,10 @@ def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
     if len(rows) and not options.channels_last:
         changed, promise = replace(options, channels_last=True), _promise(rows)
         variants.append(Variant("channels-last inputs", changed, parent.name, predicted=promise))
-    return [*variants, combine(parent, variants)] if len(variants) > 1 else variants
+    return [*variants, combine_variants(parent, variants)] if len(variants) > 1 else variants
 
 
-def combine(parent: Variant, others: Sequence[Variant]) -> Variant:
+def combine_variants(parent: Variant, others: Sequence[Variant]) -> Variant:
     """The rewrites of several variants in one; their predictions add up."""
     also = dict.fromkeys(name for one in (parent, *others) for name in one.options.rewrite)
     last = any(one.options.channels_last for one in (parent, *others))

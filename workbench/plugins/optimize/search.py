@@ -358,7 +358,7 @@ class Search:
                 yield from propose.propose_rewrites(best, self.measurement(best).findings)
         for other in self.study.variants:
             if self.helped and other.whole and other.state == "measured" and not other.flaw:
-                yield propose.combine(other, self.helped)
+                yield propose.combine_variants(other, self.helped)
 
     @property
     def helped(self) -> list[Variant]:
@@ -396,7 +396,7 @@ class Search:
         if mix is not None:
             yield mix
             if self.helped:
-                both = propose.combine(mix, self.helped)
+                both = propose.combine_variants(mix, self.helped)
                 change = f"{mix.change}; {both.change}"
                 yield replace(both, parent=base.name, change=change, predicted=None)
 

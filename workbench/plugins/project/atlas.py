@@ -21,9 +21,9 @@ from workbench.analysis.run import Measurement, Run
 from workbench.emulation import PROJECTED
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import check
-from workbench.plots.style import convert
+from workbench.plots.style import convert_source
 from workbench.plugins.project import published
-from workbench.plugins.project.explorer import Projection, sum_projection
+from workbench.plugins.project.explorer import ProjectedTimes, sum_projection
 from workbench.plugins.project.frames import PROJECTION
 from workbench.plugins.project.published import ENDS, PROFILES, Z90
 from workbench.records.codec import SCHEMA_VERSION
@@ -146,7 +146,7 @@ def name_kind(operator: str, dtype: str) -> str:
 
 def project_measurement(
     measurement: Measurement, level: str = "", device: str | Path = ""
-) -> Projection:
+) -> ProjectedTimes:
     """The operators of a measurement as they would be elsewhere.
 
     ``device`` is one of `published.PROFILES`, or the file of an atlas, of its own device by
@@ -198,7 +198,7 @@ def project_measurement(
     table = table.sort_values("measured_ms", ascending=False)
     table = pd.concat([pd.DataFrame([texts | model]), table])[PROJECTION.names]
     table.columns.name = f"{PROJECTED}: {place} at {level}"
-    return Projection(check(table.reset_index(drop=True), PROJECTION), measurement)
+    return ProjectedTimes(check(table.reset_index(drop=True), PROJECTION), measurement)
 
 
 def _scale(
@@ -302,7 +302,7 @@ def _dtype_of_kind(kind: str) -> str:
 
 def project(
     source: Run | Measurement | str | Path, level: str = "", device: str | Path = ""
-) -> Projection:
+) -> ProjectedTimes:
     """Project a measurement to another ISA level or device: not measured.
 
     Parameters
@@ -321,18 +321,18 @@ def project(
         The measurement is emulated, or has several threads; its device has no atlas; the atlases do
         not fit; the figures do not carry a projection.
     """
-    return project_measurement(convert(source, (Measurement,), "wb.project"), level, device)
+    return project_measurement(convert_source(source, (Measurement,), "wb.project"), level, device)
 
 
 def project_levels(
     measurement: Measurement, level: str = "", device: str | Path = ""
-) -> list[Projection]:
+) -> list[ProjectedTimes]:
     """The projections to a level, or to every one of a published profile."""
     levels = [level] if level or str(device) not in PROFILES else PROFILES[str(device)]
     return [project_measurement(measurement, each, device) for each in levels]
 
 
-def describe_projections(projections: Sequence[Projection]) -> str:
+def describe_projections(projections: Sequence[ProjectedTimes]) -> str:
     """The latency of a measurement, and those that were projected from it."""
     texts = []
     for projection in projections:

@@ -15,7 +15,7 @@ from workbench.plugins.project.published import ENDS
 
 
 @dataclass(frozen=True)
-class Projection:
+class ProjectedTimes:
     """What the operators of a measurement would take elsewhere: ``table`` is a ``PROJECTION``.
 
     The name of its columns says that it is projected, and where to.
@@ -99,8 +99,8 @@ def sum_projection(table: pd.DataFrame) -> dict[str, float]:
     return {"measured_ms": table["measured_ms"].sum()} | dict(zip(ENDS, values, strict=True))
 
 
-def _view(projection: Projection, top: int) -> Iterator[Part]:
+def _view(projection: ProjectedTimes, top: int) -> Iterator[Part]:
     yield show_table(projection.table, top=top)
 
 
-VIEW = View((Projection,), _view)
+VIEW = View((ProjectedTimes,), _view)

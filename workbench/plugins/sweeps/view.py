@@ -25,7 +25,7 @@ NOT_SWEPT = (
 )
 
 
-def list_parts(run: Any, top: int) -> list[Part]:
+def list_sweeps(run: Any, top: int) -> list[Part]:
     """What ISA levels, threads and sizes bring, and what is not covered; empty without sweeps."""
     parts = list(_isa_levels(run))
     if run.record.plan.sweep:
@@ -73,5 +73,5 @@ def _codes_of(run: Any, levels: pd.DataFrame) -> list[str]:
     ]
 
 
-SWEEPS = View((Run,), lambda run, top: list_parts(run, top) or [NOT_SWEPT])
-OF_RUN = View((Run,), list_parts)
+SWEEPS = View((Run,), lambda run, top: list_sweeps(run, top) or [NOT_SWEPT])
+OF_RUN = View((Run,), list_sweeps)
