@@ -1,4 +1,4 @@
-"""The main jobs: profile a model, measure programs, run a config."""
+"""The main jobs: profile a model, measure programs."""
 
 from __future__ import annotations
 
