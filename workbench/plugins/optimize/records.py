@@ -13,6 +13,7 @@ from workbench.records.runs import SCHEMA_VERSION
 from workbench.wording import plural
 
 STUDY = "optimize.json"
+NOT_TRIED = "not tried within the budget"
 
 
 @dataclass(frozen=True)
