@@ -78,6 +78,8 @@ def record(name: str) -> None:
         target = SAMPLES / f"out_{name}" / "runs" / kind
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(run.path, target)
+        manifest = target / "manifest.json"  # names files as they are in every checkout
+        manifest.write_text(manifest.read_text().replace(f"{DATA.parent}{os.sep}", ""))
         os.chdir(DATA)
 
 

@@ -22,6 +22,7 @@ def recorded(name="mobilenet_v3_small"):
 
 def plain(text):
     """Shown text with hyphens in place of arrows and en dashes, as sentences are written."""
+    text = text.replace("\N{NO-BREAK SPACE}", " ")
     return text.replace("\N{RIGHTWARDS ARROW}", "->").replace("\N{EN DASH}", "-")
 
 

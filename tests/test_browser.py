@@ -57,7 +57,7 @@ selector => {
 WIDER = """
 () => [...document.querySelectorAll('.jp-OutputArea-output table')]
   .filter(table => table.checkVisibility())
-  .filter(table => table.scrollWidth > table.closest('.jp-OutputArea-output').clientWidth)
+  .filter(table => table.offsetWidth > table.parentElement.clientWidth)
   .map(table => table.tHead.innerText)
 """
 # Of every figure the colour of its first pixel, with its opacity.
@@ -253,7 +253,8 @@ def move_controls(cell, page):
         start.click()
         cell.locator(".jupyter-widgets img:visible").wait_for(timeout=LONG)
         stop.click()
-        cell.get_by_text(re.compile("stopped; Start resumes|done: ")).wait_for(timeout=LONG)
+        words = re.compile("stopped; Start resumes|done: ")
+        cell.get_by_text(words).filter(visible=True).wait_for(timeout=LONG)  # not in its still
         moved += 2
     return moved
 
@@ -376,11 +377,11 @@ def test_a_click_on_a_dot_picks_a_variant_for_the_cells_below(open_notebook):
     for dot in (dots.first, dots.last):
         name = dot.get_attribute("aria-label").partition(":")[0]
         dot.locator(":is(path, use):not(defs *)").first.click(force=True)
-        following.get_by_text(f"{name}:").wait_for(timeout=SHORT)
+        following.get_by_text(f"{name}:").filter(visible=True).wait_for(timeout=SHORT)
     dots.first.focus()
     page.keyboard.press("Enter")
     name = dots.first.get_attribute("aria-label").partition(":")[0]
-    following.get_by_text(f"{name}:").wait_for(timeout=SHORT)
+    following.get_by_text(f"{name}:").filter(visible=True).wait_for(timeout=SHORT)
     keep(page, "picked-variant")
 
 
@@ -448,6 +449,38 @@ def test_the_next_inference_is_another_one(open_notebook):
     assert not re.search(rf"pair {shown} of", timeline.inner_text())
 
 
+def test_sliders_predict_what_a_faster_part_brings(open_notebook):
+    page = open_notebook("09_what_if_and_roofline.ipynb")
+    categories, operators = page.locator(".wb-explorer").all()
+    measured, predicted = categories.locator(".cat-row > .num").all()
+    share = int(re.search(r"Convolution (\d+) %", categories.inner_text())[1]) / 100
+    categories.get_by_role("slider", name="Convolution").press("End")  # removed
+    part = 1 - float(predicted.inner_text().split()[0]) / float(measured.inner_text().split()[0])
+    assert part == pytest.approx(share, abs=0.01)
+    operators.locator(".t-body .t-row").first.click()
+    slider = operators.get_by_role("slider")
+    for key, factor in (("ArrowRight", "1.1x faster"), ("End", "removed")):
+        slider.press(key)
+        operators.locator(f'[aria-valuetext="{factor}"]').wait_for(timeout=SHORT)
+    effect = operators.locator(".effect").inner_text()
+    before, after = map(float, re.findall(r"([\d.]+)\sms", effect)[:2])
+    assert after < before and operators.get_by_text("features.0.0").first.is_visible()
+    keep(page, "what-if")
+
+
+def test_a_prediction_is_compared_with_another_measurement(open_notebook):
+    """It is made of the recording before an edit, and meets the one after it, but not exactly."""
+    page = open_notebook("09_what_if_and_roofline.ipynb")
+    cell = page.locator(".jp-CodeCell", has_text="Measured after the edit: ").last
+    row = cell.locator("tbody tr", has_text="E2E").inner_text().split()
+    edited = wb.open_run(wb.sample_run("Edited")).compare()
+    after = float(re.search(r"after the edit: ([\d.]+)\sms", cell.inner_text())[1])
+    before, predicted = map(float, row[2:4])
+    assert before == pytest.approx(edited.baseline.latency_ms, rel=0.01)
+    assert after == pytest.approx(edited.candidate.latency_ms, rel=0.01)
+    assert after != predicted and predicted == pytest.approx(after, rel=0.1)
+
+
 def test_words_filter_the_page_of_a_batch(open_notebook):
     page = open_notebook("14_many_models.ipynb")
     batch = page.frame_locator("iframe[title=Batch]")
@@ -463,7 +496,7 @@ def test_a_folded_answer_names_the_layer_that_loses(open_notebook):
     answer = page.locator("details", has_text="Answer").last
     assert not answer.locator("blockquote").is_visible()
     answer.locator("summary").click()
-    assert re.fullmatch(r".+: \+\d\.\d+ ms", answer.locator("blockquote").inner_text().strip())
+    assert re.fullmatch(r".+: \+\d\.\d+\sms", answer.locator("blockquote").inner_text().strip())
 
 
 def test_a_folded_table_of_the_report_opens(open_notebook):

@@ -226,7 +226,7 @@ def test_nothing_shown_needs_no_word_on_false_discoveries():
 
 def test_a_microkernel_stands_beside_the_layer_of_its_operator():
     text = str(wb.show(recorded("toy_cnn"), "kernels", top=1))
-    assert "| conv2 | Convolution (NHWC, " in text
+    assert "| conv2 · Convolution (NHWC, " in text
 
 
 def test_exports_are_shown_side_by_side_and_each_with_what_is_left():

@@ -60,7 +60,8 @@ def format_share(share: float, decimals: int | None = None) -> str:
 
 def begin_sentence(text: str) -> str:
     """The text with a capital letter, unless a name such as ``avx512`` or ``a.b`` begins it."""
-    return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
+    named = not text.partition(" ")[0].replace("-", "").isalpha()
+    return text if named else text[:1].upper() + text[1:]
 
 
 def format_number(value: float, decimals: int, sign: str = "-") -> str:

@@ -336,7 +336,7 @@ def compare_many(
         verdicts, notes = (pair.text,), suggest_interleaving(pair)
         rows.loc[rows["level"] == "e2e", "subject"] = subject
     else:
-        notes = tuple(describe_programs(measurements))
+        notes = (*contrast_programs(measurements), *describe_programs(measurements))
     if unknown := ", ".join(name for name, m in measurements.items() if m.run.recording):
         notes += (f"device and build are unknown, and not compared: {unknown}",)
     return judge_rows(
@@ -374,15 +374,20 @@ def judge_table(table: pd.DataFrame, limits: Limits) -> pd.DataFrame:
     return table.assign(gate=judge_limit(table, table["resource"].map(limits), shown))
 
 
-def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
-    """Whose models, wrong outputs, and SQNR and size of different dtypes, one line each."""
-    several = len({m.export.dtype for m in measurements.values() if m.export}) > 1
+def contrast_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
+    """Which are of another model than the first one, or compute wrong outputs, one line each."""
     (first, baseline), *_ = measurements.items()
     for name, measurement in measurements.items():
         if models := Comparison(baseline, measurement).models:
             yield f"{name} against {first}: {models}"
         if measurement.wrong:
             yield f"{name}: outputs are wrong ({measurement.wrong}): no speed-up is claimed"
+
+
+def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
+    """SQNR and size of each, if their dtypes differ, one line each."""
+    several = len({m.export.dtype for m in measurements.values() if m.export}) > 1
+    for name, measurement in measurements.items():
         if several and measurement.export:
             yield f"{name}: {summarize_program(measurement.export, measurement.dtypes)}"
 

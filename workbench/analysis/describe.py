@@ -187,7 +187,7 @@ def describe_gain(row: dict[str, Any]) -> str:
         ends = format_range(row["low_ms"], row["high_ms"]) if row["high_ms"] > 0 else ()
         return f"{text}, between {' and '.join(ends)}" if ends else text
     if row["basis"] == "bound":
-        return f"estimate: at most {_format_gain(row, 'high_ms')[0]} ({format_share(row['share'])})"
+        return f"at most {_format_gain(row, 'high_ms')[0]} ({format_share(row['share'])}); estimate"
     gain, low, high = _format_gain(row, "gain_ms", "low_ms", "high_ms")
     return (
         f"{gain} ({format_share(row['share'])}), between {low} and {high}; "

@@ -225,7 +225,7 @@ class Measurement(Noun):
             rows.append((f"parts of {self.label} are possible", "fail", self.impossible))
         rows += check_starts(self.starts, self.label)
         if problem := self.run.etrecord_problem:
-            rows.append(("layers are known", "note", problem))
+            rows.append(("layers", "note", problem))
         return rows
 
     @property

@@ -167,16 +167,21 @@ def add_categories(ledger: pd.DataFrame, scheme: Scheme | None = None) -> pd.Dat
 
 
 def label_operator(name: str, module: str | None = None, nodes: str | None = None) -> str:
-    """The label of an operator: its layer, if any, and its logged name without layout and types.
-
-    XNNPACK logs every int8 function of one value as `_LOOKUP`; the exported ``nodes`` say which.
-    """
-    short = _TYPES.sub("", name, count=1).replace("Bankders", "Bankers")
-    if short.startswith(_LOOKUP):
-        done = _FUNCTION.search(nodes) if isinstance(nodes, str) else None
-        function = done[1].replace("_", " ").capitalize() if done else "Lookup table"
-        short = function + short.removeprefix(_LOOKUP)
+    """The label of an operator: its layer, if any, and its name without layout and types."""
+    short = name_function(_TYPES.sub("", name, count=1), nodes)
     return f"{module} · {short}" if isinstance(module, str) and module else short
+
+
+def name_function(name: str, nodes: str | None = None) -> str:
+    """The name of an operator as logged, without XNNPACK's mistakes.
+
+    It logs every int8 function of one value as `_LOOKUP`; the exported ``nodes`` say which.
+    """
+    if not name.startswith(_LOOKUP):
+        return name.replace("Bankders", "Bankers")
+    function = _FUNCTION.search(nodes) if isinstance(nodes, str) else None
+    text = function[1].replace("_", " ").capitalize() if function else "Lookup table"
+    return text + name.removeprefix(_LOOKUP)
 
 
 def label_operators(operators: pd.DataFrame) -> pd.Series:
@@ -194,13 +199,6 @@ def label_operators(operators: pd.DataFrame) -> pd.Series:
             ~labels.duplicated(keep=False), labels + " (instruction " + place + ")"
         )
     return labels
-
-
-def name_types(operators: pd.DataFrame) -> pd.Series:
-    """The type of every operator: its logged name; of a lookup, the function, as in its label."""
-    labels = label_operators(operators[["name", *operators.columns.intersection(["nodes"])]])
-    functions = labels.str.partition(" #")[0]
-    return operators["operator"].mask(operators["operator"].str.startswith(_LOOKUP), functions)
 
 
 def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:

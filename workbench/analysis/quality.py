@@ -383,7 +383,7 @@ def check_program(
     subject: str, export: Export | None, dtypes: pd.DataFrame | None
 ) -> Iterator[Row]:
     """Whether an exported program computes what its model does, and in the dtype asked for."""
-    name = f"{subject} computes what the model does"
+    name = f"outputs of {subject}"
     ratio = export.sqnr_db if export else None
     if export and export.problem:
         yield name, "fail", export.problem
@@ -393,13 +393,13 @@ def check_program(
     elif export and export.fidelity:
         yield name, "ok", "outputs equal"
     if export and export.differences:
-        yield f"{subject} is the model as it is", "note", "; ".join(export.differences)
+        yield f"changes of {subject}", "note", "; ".join(export.differences)
     if dtypes is not None:
         status = "note" if dtypes["reason"].any() else "ok"
-        yield f"{subject} runs in its dtype", status, describe_dtypes(dtypes)
+        yield f"dtype of {subject}", status, describe_dtypes(dtypes)
     if export and export.missing:
         missing = "; ".join(f"{name}: {reason}" for name, reason in export.missing.items())
-        yield "ExecuTorch and PyTorch give what the export asks for", "note", f"without {missing}"
+        yield "parts of the export", "note", f"without {missing}"
 
 
 def check_toggle_effect(

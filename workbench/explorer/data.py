@@ -26,6 +26,7 @@ from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import student_quantile
 from workbench.errors import UsageError
 from workbench.records.codec import SCHEMA_VERSION
+from workbench.wording import begin_sentence
 
 _INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spans drawn in all.
 _DEEPEST = 4  #: Deeper spans are not drawn.
@@ -329,6 +330,7 @@ def _findings(m: Measurement, index: dict[str, int]) -> Iterator[Json]:
         operators = tuple(index[key] for key in row["keys"].splitlines() if key in index)
         yield {
             **row,
+            "title": begin_sentence(row["title"]),
             "gain": describe_gain(row),
             "where": describe_place(row),
             "operators": operators,

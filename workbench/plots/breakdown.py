@@ -25,6 +25,7 @@ NO_ROOFLINE = (
     "measures the peaks; exports by the workbench record the costs."
 )
 _LINES = 4  #: Bandwidths drawn at most: the fastest, the slowest, and some between.
+_LEAST_LINE = 0.005  #: Part of the axis below which an interval would look like dust.
 _LARGEST_DOT = 420.0
 _NAMED = 8  #: Operators that are numbered, and named below the axis with their roof shares.
 _TOP_TYPES = 12  #: Types of layers that are drawn.
@@ -77,8 +78,9 @@ def _draw_bars(bars: Mapping[str, pd.DataFrame], title: str, shares: bool = Fals
     named: dict[str, bool] = {}
     for row, (name, frame) in enumerate(bars.items()):
         for end in intervals[name].itertuples():
-            lane, color = row + 0.37 + 0.04 * end.Index, style.color_of(end.category)
-            style.draw_interval(axis, lane, end.low_ms, end.high_ms, color=color, width=2.2)
+            if (end.high_ms - end.low_ms) / longest >= _LEAST_LINE:
+                lane, color = row + 0.37 + 0.04 * end.Index, style.color_of(end.category)
+                style.draw_interval(axis, lane, end.low_ms, end.high_ms, color=color, width=2.2)
         start = 0.0
         for category, ms, share in frame[["category", "mean_ms", "share"]].itertuples(index=False):
             time, part, color = style.write_ms(ms), format_share(share), style.color_of(category)
@@ -96,7 +98,7 @@ def _draw_bars(bars: Mapping[str, pd.DataFrame], title: str, shares: bool = Fals
         + ", ".join(f"{row.category} {format_share(row.share)}" for row in frame.itertuples())
         for name, frame in bars.items()
     ]
-    legend = "; lines: 95 % interval of each category" if ends else ""
+    legend = "; lines, where long enough to be seen: 95 % intervals" if ends else ""
     measure = "share of the inference" if shares else "mean time per inference (ms)"
     axis.set_xlabel(f"{measure}{legend}")
     if shares:

@@ -1,7 +1,6 @@
 """The answer of a run or a comparison on one screen: verdict, bars, findings, next step."""
 
 import html
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -94,7 +93,7 @@ def list_findings(findings: pd.DataFrame, top: int) -> Table:
     items, lines = "", list[str]()
     for row in findings.head(top).to_dict("records"):
         title, gain = abridge_finding(row)
-        items += f"<li>{to_html(title)}. <strong>Gain: {_bind(gain)}</strong></li>"
+        items += f"<li>{to_html(title)}. <strong>Gain: {to_html(gain)}</strong></li>"
         lines.append(f"{len(lines) + 1}. {to_markdown(title)}. Gain: {to_markdown(gain)}")
     first = findings.iloc[0]
     hint = str(first["hint"]).strip()
@@ -110,19 +109,15 @@ def abridge_finding(row: Mapping[str, Any]) -> tuple[str, str]:
     """The title of a finding, and its gain without an interval."""
     title = begin_sentence(" ".join(str(row["title"]).split()))
     text = describe_gain(dict(row))
-    gain = text.removeprefix("estimate: ").partition(", between")[0].partition(";")[0]
+    gain = text.partition(", between")[0].partition(";")[0]
     return title, gain + ", estimated" * ("estimate" in text)
-
-
-def _bind(figures: str) -> str:
-    """Figures as HTML, whose units stay on their line."""
-    return re.sub(r"(?<=\d) (?=[%a-zµ])", "\N{NO-BREAK SPACE}", to_html(figures))
 
 
 def _fold_caveats(caveats: Sequence[str]) -> Iterator[Table]:
     """One line that opens; Markdown has all of them."""
     if caveats:
-        heads = "; ".join(text.partition(": ")[0] for text in caveats)
-        heads = heads if len(heads) <= _LINE else f"{heads[: _LINE - 1].rstrip()}…"
+        line = "; ".join(caveats)
+        line = line if len(line) <= _LINE else f"{line[:_LINE].rpartition(' ')[0]} …"
         listed = join_tables(show_note(*(f"Caveat: {text}." for text in caveats)))
-        yield fold_table(f"{plural(len(caveats), 'caveat')}: {heads}", listed)
+        folded = fold_table(f"{plural(len(caveats), 'caveat')}: {line}", listed)
+        yield Table(folded.html, listed.markdown)

@@ -1,6 +1,7 @@
 """Frames as tables for readers: units in the header, a sensible number of digits."""
 
 import html
+import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -131,8 +132,11 @@ def to_html(text: str) -> str:
 
 
 def typeset(text: str) -> str:
-    """The text with arrows, and an en dash between two decimals, in place of hyphens."""
+    """The text with arrows and en dashes in place of hyphens; figures keep units on their line."""
     text = re.sub(r"(?<=\s)->(?=\s)", "\N{RIGHTWARDS ARROW}", text)
+    text = re.sub(
+        r"(?<=\d) (?=%|(?:[mµn]?s|[kMG]?B|dB|points)\b)|(?<=±) ", "\N{NO-BREAK SPACE}", text
+    )
     return re.sub(r"(\d\.\d+)-(?=\d+\.\d)", "\\1\N{EN DASH}", text)
 
 
@@ -254,7 +258,7 @@ def _write_column(name: str, column: pd.Series, unit: str) -> tuple[str, list[st
         if unit == "%":
             return format_share(value).removesuffix(" %")
         if unit == "x":
-            return f"{format_ratio(value)}x"
+            return f"{format_ratio(value)}x" if math.isfinite(value) else MISSING
         if name == "q":
             return format_number(value, 3) if value >= _LEAST_P else f"< {_LEAST_P:g}"
         return format_number(value, 0) if whole else format_figure(value)

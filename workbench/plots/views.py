@@ -16,7 +16,7 @@ from workbench.analysis.exports import compare_exports, list_partition
 from workbench.analysis.findings import commands
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
-from workbench.analysis.operators import drop_overhead, label_operators, name_types
+from workbench.analysis.operators import drop_overhead, label_operators, name_function
 from workbench.analysis.promises import Findings
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import place_layers
@@ -177,11 +177,12 @@ def show_phases(run: Run) -> Iterator[Part]:
 
 def _operators(m: Measurement, top: int) -> Iterator[Part]:
     """The most expensive operators: totals of each type; folded, by layer, and each by itself."""
-    names = {"name": label_operators(m.operators), "operator": name_types(m.operators)}
-    operators = drop_overhead(m.operators.assign(**names))
+    operators = drop_overhead(m.operators.assign(name=label_operators(m.operators)))
     around = m.operators.drop(operators.index)[["mean_ms", "share"]].sum()
     columns, times = ["name", "category"], ["mean_ms", "std_ms", "share"]
     caption = f"By type of operator{_of_latency(m)}"
+    nodes = operators.get("nodes", pd.Series(None, operators.index, dtype=object))
+    operators["operator"] = [*map(name_function, operators["operator"].astype(object), nodes)]
     yield show_table(_add_up(operators, []), top=top, caption=caption)
     if not m.emulated:
         time, share = wording.format_ms(around["mean_ms"]), wording.format_share(around["share"])
@@ -348,10 +349,6 @@ def _kernels(ab: Comparison, top: int) -> Iterator[Part]:
         yield explain_lack(ab.run.record)
         return
     kernels, columns = ab.kernels.head(top), ["kernel", "code", "share", "samples"]
-    operators, layer = ab.baseline.operators, []
-    if "module" in operators:
-        layers = operators.set_index("key")["module"]
-        kernels, layer = kernels.assign(layer=kernels["key"].map(layers)), ["layer"]
     before, after = (
         kernels.rename(columns={f"{side}_{column}": column for column in columns})
         for side in ("baseline", "candidate")
@@ -359,9 +356,12 @@ def _kernels(ab: Comparison, top: int) -> Iterator[Part]:
     after["operator"] = after["candidate_operator"]
     names = name_sides(ab)
     both = pd.concat([before.assign(experiment=names[0]), after.assign(experiment=names[1])])
+    if "module" in ab.baseline.operators:
+        layers = both["key"].map(ab.baseline.operators.set_index("key")["module"])
+        both["operator"] = (layers + " · ").fillna("") + both["operator"]
     yield show_table(
         both.sort_index(kind="stable"),
-        [*layer, "operator", "experiment", *columns, "change"],
+        ["operator", "experiment", *columns, "change"],
         caption="Microkernels by samples; share: of the operator's samples in that microkernel",
     )
 

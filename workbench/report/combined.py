@@ -106,16 +106,13 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
     runs = check(pd.DataFrame(rows)[RUNS.names], RUNS)
     silicon = {name: m for name, m in measurements.items() if not m.emulated}
     pairs = {
-        name: Comparison(sides[0], m, subject=f"{name} against {next(iter(silicon))}")
+        name: Comparison(sides[0], m, subject=name)  # the title says against which
         for name, m in [*silicon.items()][1:]
     }
     latencies = [pd.DataFrame(columns=COMPARISON.names), *(p.latency for p in pairs.values())]
     latency = pd.concat(latencies[bool(pairs) :], ignore_index=True).assign(name=list(pairs))
     # What the programs are is said of each of them.
-    verdicts = [replace(pair.verdict, programs="") for pair in pairs.values()]
-    if len(verdicts) == 1:  # the title says of what
-        verdicts = [replace(verdicts[0], subject="")]
-    answers = [verdict.text for verdict in verdicts]
+    answers = [replace(pair.verdict, programs="").text for pair in pairs.values()]
     try:
         return Combined(measurements, runs, latency, answers, _align_layers(measurements))
     except WorkbenchError as error:
@@ -226,16 +223,17 @@ def describe_combined(combined: Combined, links: Mapping[str, str] = {}) -> Iter
     emulated = ", ".join(runs["run"][runs["emulated"]])
     verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
     marks = [f"{emulated}: {EMULATED}."] if emulated else []
-    marks += compare_runs.describe_programs(combined.measurements)
+    marks += compare_runs.contrast_programs(combined.measurements)
     marks += [
         f"{row.run}: measurement quality {NO_WIN}, so that its speed-up does not count."
         for row in runs.itertuples()
         if row.grade == NO_WIN and not row.emulated
     ]
     items = [show_note(*combined.answers, *marks, leads=True), *_summarize_sides(combined, links)]
-    if verdicts:
-        count = plural(len(verdicts), "comparison") + " within the runs"
-        items.append(fold_table(count, show_note(*verdicts)))
+    count = plural(len(verdicts), "comparison") + " within the runs"
+    programs = [*compare_runs.describe_programs(combined.measurements)]
+    folds = {"What their programs are": programs, count: verdicts}
+    items += [fold_table(name, show_note(*lines)) for name, lines in folds.items() if lines]
     yield Section("", items=items, brief=True)
     columns = ["run", "latency_ms", "low_ms", "high_ms", "speedup", "low", "high", "outcome"]
     columns = columns if combined.answers else columns[:4]

@@ -123,13 +123,12 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     if math.isnan(ratio):  # the peak of int8 was not measured
         gain, faster = Gain.at_most(0.75 * spent.ms), "at most four times as fast"
     total, least = rows["mean_ms"].sum(), rows["least_ms"].sum()
-    left = f"at most {total - least:.3g} ms" if least / total < 0.995 else "nothing to gain"
     yield Finding(
         f"arithmetic limits {plural(len(rows), 'operator')} at {100 * least / total:.0f} % of this "
-        f"core's fp32 peak ({m.roof.peak('fp32'):.0f} GFLOP/s), which leaves {left} in fp32",
+        f"core's fp32 peak ({m.roof.peak('fp32'):.0f} GFLOP/s); int8 is {faster}",
         gain,
         list(rows["key"]),
-        f"reduce the arithmetic, or use int8, which this core computes {faster}",
+        "reduce the arithmetic, or use int8",
         commands.command(m, "profile", dtype=dtype),
         remedy=dtype,
     )

@@ -14,7 +14,7 @@ from workbench.plots import style
 from workbench.plots.style import Chart, draws
 from workbench.plots.tables import show_note, show_table
 from workbench.plots.views import Part, View
-from workbench.plugins.optimize.records import Study, Variant
+from workbench.plugins.optimize.records import NOT_TRIED, Study, Variant
 from workbench.plugins.optimize.study import find_study, tabulate_variants
 
 #: How the identifier of a dot begins; the name of its variant follows.
@@ -35,8 +35,11 @@ _GRADED = (
 
 
 def view_variants(study: Study, top: int) -> Iterator[Part]:
-    """Every variant of an optimisation, what was predicted and what was measured."""
+    """The variants of an optimisation that were tried, what was predicted and what was measured."""
     table = tabulate_variants(study)
+    table = table[table["note"] != NOT_TRIED]  # the conclusion lists these
+    notes = table["note"].str.replace(r"SQNR \S+ dB, ", "", regex=True)  # which has a column
+    table = table.assign(note=notes)
     tried = [name for name in _TRIED if table[name].notna().any()]
     alike = {"threads"} if table["threads"].nunique() == 1 else set()
     if table["speedup_low"].gt(1).any():  # what a faster one needs is in the conclusion

@@ -12,6 +12,7 @@ from workbench.records.codec import SCHEMA_VERSION, parse_json, structure, upgra
 from workbench.wording import plural
 
 STUDY = "optimize.json"
+NOT_TRIED = "not tried within the budget"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from workbench.plugins.optimize.judging import (
     start_of,
 )
 from workbench.plugins.optimize.options import OBJECTIVES, OptimizeOptions
-from workbench.plugins.optimize.records import STUDY, Round, Study, Variant
+from workbench.plugins.optimize.records import NOT_TRIED, STUDY, Round, Study, Variant
 from workbench.plugins.optimize.score import score_program
 from workbench.plugins.optimize.study import pick_best
 from workbench.plugins.optimize.workers import Submit, open_workers
@@ -52,7 +52,6 @@ if TYPE_CHECKING:  # these import PyTorch
 FOLDER, RECIPE = "optimize", "recipe.yaml"
 #: Parts of the budget: for diagnosis and dtypes, each further round, and the last one.
 FIRST, LATER, LAST = 0.15, 0.15, 0.3
-NOT_TRIED = "not tried within the budget"
 #: Variants that stay in the search after a round: the better half, at most so many.
 KEPT, MOST_ROUNDS = 3, 5
 #: Sources of inputs for which quantisation ranges mean nothing.

@@ -44,7 +44,8 @@ def list_sweeps(run: Any, top: int) -> list[Part]:
 def _isa_levels(run: Any) -> Iterator[Part]:
     if run.isa_levels is None:
         return
-    for threads, levels in run.isa_levels.groupby("threads"):
+    shown = run.isa_levels.drop(columns=["latency_low_ms", "latency_high_ms"])
+    for threads, levels in shown.groupby("threads"):
         steps = levels[levels["speedup"].notna()]
         yield plot_speedups(steps.assign(name=steps["level"]))
         yield show_table(

@@ -7,6 +7,9 @@ import { findingsOf } from "./model.js";
 import { widthOf } from "./pen.js";
 import { decimalsOf, fixed, known, ms, ratio, share, verdictTexts } from "./format.js";
 
+/** Percent of the axis below which an interval would look like dust. */
+const LEAST_LINE = 0.5;
+
 /** The 95 % interval of a latency, with the digits and the unit of the latency. */
 const interval = ({ latency, low, high }, scale) => known(low) && known(high)
   ? ` [${[low, high].map(value => fixed(scale * value, decimalsOf(scale * latency))).join(", ")}]` : "";
@@ -139,7 +142,7 @@ export class Categories {
     const rows = guess ? [["B", sides.b], ["→", guess]] : chosen ? model.measurements.map(m => [side(m), m]) : [sides.a && ["A", sides.a], [sides.a ? "B" : "", sides.b]].filter(Boolean);
     const ends = rows.flatMap(([, m]) => m.categories.reduce(([at, all], row) => [at + row.mean_ms, [...all, at + (row.high_ms ?? 0), at + row.mean_ms]], [0, []])[1]);
     const longest = Math.max(...ends, 1e-9);
-    const lines = chosen === "share" ? "" : sides.projected ? "; lines: 95 % intervals of what was measured, 90 % of what is projected" : sides.b.restarts_ms.length ? "; lines: 95 % intervals over the restarts" : "";
+    const lines = chosen === "share" ? "" : sides.projected ? "; lines: 95 % intervals of what was measured, 90 % of what is projected" : sides.b.restarts_ms.length ? "; lines, where long enough to be seen: 95 % intervals over the restarts" : "";
     this.note.textContent = `mean time in the latency${sides.projected && ", or projected"}${lines}`;
     this.body.replaceChildren(...rows.map(([name, m]) => this.#bar(name, m, chosen === "share" ? null : longest)));
     const judged = new Map((sides.categories ?? []).map(row => [row.name, row]));
@@ -192,8 +195,9 @@ export class Categories {
     const longest = scale ?? total, room = this.body.clientWidth - (this.body.clientWidth > 600 ? 290 : 20);
     const parts = m.categories.filter(row => row.mean_ms > 0).map(row => {
       const color = CATEGORIES[row.category], part = 100 * row.mean_ms / longest;
-      if (scale && known(row.low_ms) && known(row.high_ms)) {
-        whiskers.push(h("i", { style: `left:${100 * (at + row.low_ms) / longest}%;width:${Math.max(0.15, 100 * (row.high_ms - row.low_ms) / longest)}%;background:${color};top:${2 * whiskers.length}px` }));
+      const width = 100 * (row.high_ms - row.low_ms) / longest;
+      if (scale && known(row.low_ms) && known(row.high_ms) && width >= LEAST_LINE) {
+        whiskers.push(h("i", { style: `left:${100 * (at + row.low_ms) / longest}%;width:${width}%;background:${color};top:${2 * whiskers.length}px` }));
       }
       at += row.mean_ms;
       const dim = state.category && state.category !== row.category;

@@ -64,7 +64,6 @@ class View {
     this.inspector = new Inspector(this);
     this.keys = this.#helpDialog();
     root.classList.add("wb-explorer");
-    root.setAttribute("data-lm-suppress-shortcuts", "true");
     root.replaceChildren(h("style", null, css), this.headView.root, this.findings.root, this.categories.root, this.crumbs,
       h("div", { class: "columns" }, h("div", { class: "charts" }, this.#modelPanel(), this.#timelinePanel(), this.table.root, this.memory.root), this.inspector.root),
       this.status, this.keys, this.tip.box);
@@ -234,6 +233,7 @@ class View {
 
   #key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
+    event.stopPropagation(); // JupyterLab would take the arrows of a slider, and Enter on a button
     const typing = event.target instanceof HTMLElement && event.target.matches("input[type=search], select, textarea");
     if (event.key === "Escape" && !this.keys.open) {
       if (this.state.ops.length) this.store.set({ ops: [] });
