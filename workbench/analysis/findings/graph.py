@@ -43,7 +43,6 @@ _TRANSPOSES = ("StaticTranspose", "permute_copy", "transpose_copy")
 _HEAD = 0.25
 #: Least number of pointwise operators in a row that make a chain.
 _CHAIN = 3
-_LINEAR = {"Add", "Subtract", "Multiply", "Divide"}
 _PROGRAM_EDGE = "the program's inputs and outputs"
 #: Kernels that XNNPACK computes only with constant weights.
 _WEIGHED = ("mm", "addmm", "convolution")
@@ -270,14 +269,12 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
     names = rows["operator"].map(_kernel_name)
     names = names[names != "OPERATOR_CALL"]  # without a name in the trace
     reasons = {key: _reason_of_row(m, key) for key in names.index}
-    groups = names
+    groups = names.map(lambda name: find_nearest(name)[0] or name)  # what has one answer is one
     if m.export is None:  # those about which nothing is known are alike
         unknown = ~names.map(lambda name: bool(find_nearest(name)[0]))
         tiny = rows["mean_ms"].groupby(names).transform("sum") < gains.LEAST_SHARE * m.latency_ms
         groups = names.mask(unknown & ~tiny, "")
-    for (name, reason), part in rows.loc[names.index].groupby(
-        [groups, names.index.map(reasons)], sort=False
-    ):
+    for _, part in rows.loc[names.index].groupby([groups, names.index.map(reasons)], sort=False):
         keys = [key for key in part.index if key not in casts]
         if not keys:
             continue
@@ -286,7 +283,9 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             keys += [key for key in casts if key in unclaimed]
         layouts = [key for key in _layouts_around(m, keys) if key in unclaimed]
         calls = gains.call_keys(m, keys)
-        gain = Gain.at_most(time_spent(m, keys + layouts + calls).ms)
+        spent = time_spent(m, keys + layouts + calls)
+        gain = Gain.at_most(spent.high + _joined_calls_ms(m, keys))
+        reason = reasons[keys[0]]
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {plural(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""
@@ -294,7 +293,7 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         title = f"{_names(part)} {'run' if several else 'runs'} outside the delegate{because}"
         title += f": {times}{around}"
         keys += [*layouts, *calls]
-        action, hint = find_nearest(name)
+        action, hint = find_nearest(names[keys[0]])
         if not action:
             action, hint = _NOT_SEARCHED if m.export is None else (NO_REMEDY, "")
         yield Finding(title, gain, keys, action, hint, gains.layers_of(part))
@@ -488,7 +487,7 @@ def find_chains(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
         )
         if fusion == _FEWER:
             gain = Gain.at_most(gain.ms - least)
-        elif fusion != _AFFINE:
+        else:
             gain = Gain(gain.ms - typical, max(0.0, gain.low - most), gain.high - least, "twin")
         example = " ".join(step.type for step in chains[0][0])
         yield Finding(
@@ -705,10 +704,6 @@ _HARDSWISH = (
     "use the one operator that XNNPACK has for it",
     "F.hardswish(x)  # for x * torch.clamp(x + 3, 0, 6) / 6",
 )
-_AFFINE = (
-    "fold the factors and offsets into the weights of the layer before",
-    "weight * factor[:, None], bias * factor + offset",
-)
 _FEWER = ("write it with fewer operators, or fold constants into the weights before", "x * c")
 
 
@@ -719,10 +714,6 @@ def _fusion(m: Measurement, chain: list[FlowStep]) -> Advice:
     gates = any(source & {*step.reads} for step in chain[2:] if step.type == "Multiply")
     if gates and types[:2] == ["Add", "Clamp"]:
         return _HARDSWISH
-    makers = [maker.type for maker in flow.before(chain[0]) if flow.after(maker) == chain[:1]]
-    constants = sum(flow.tensors[t].constant for step in chain for t in step.reads)
-    if {*types} <= _LINEAR and constants == len(chain) and not {*makers}.isdisjoint(WEIGHTED):
-        return _AFFINE
     if _is_half(m) and "Tanh" in types:
         return _HALF_GELU
     return _FEWER

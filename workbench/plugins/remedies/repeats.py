@@ -26,6 +26,7 @@ from workbench.plugins.remedies.equivalence import (
     sqnr,
     value,
 )
+from workbench.plugins.remedies.layers import group_channels
 
 aten: Any = torch.ops.aten
 #: Operators between a repetition and what uses it, at most.
@@ -50,8 +51,15 @@ def find_broadcasts(finder: Finder, last: Node) -> Equivalent | None:
         if node in places:
             shapes[node] = _aligned_shape(node, places[node])
             continue
-        operands = [shapes.get(operand, value(operand).shape) for operand in node.all_input_nodes]
-        shapes[node] = torch.broadcast_shapes(*operands)
+        sums: Any = node.args[1] if node.target in _SUMS else ()
+        source = node.all_input_nodes[0]
+        if any(shapes[source][axis] != value(source).shape[axis] for axis in sums):
+            return None  # it counts what is repeated
+        empty = {
+            each: value(each).new_empty(shapes.get(each, value(each).shape), device="meta")
+            for each in node.all_input_nodes
+        }
+        shapes[node] = evaluate(node, empty).shape
     if not places or shapes[last] != value(last).shape:
         return None
     members = {*nodes}
@@ -71,21 +79,21 @@ def find_broadcasts(finder: Finder, last: Node) -> Equivalent | None:
         return values[last]
 
     names = ", ".join(dict.fromkeys(name_of(node) for node in places))
-    text = f"{name_of(last)} that broadcasts instead of {names}"
+    text = f"arithmetic that broadcasts instead of {names}"
     return Equivalent("broadcasts", text, nodes, last, sources, build, about=tuple(places))
 
 
 def _find_repeated(
     finder: Finder, node: Node, inside: list[Node], places: dict[Node, Node], depth: int = 0
 ) -> None:
-    """Collect repetitions that a node comes from, by pointwise operators that only it uses."""
+    """Collect repetitions that a node comes from, by operators that can do without them."""
     if node in finder.constants or node.op != "call_function" or depth > _LONGEST_CHAIN:
         return
     source = _repeated(finder, node)
     if source is not None:
         inside.append(node)
         places[node] = source
-    elif _is_pointwise(node) and is_pure(node) and len(readers(node)) == 1:
+    elif _keeps(node) and (len(readers(node)) == 1 or all(map(_keeps, readers(node)))):
         before = len(places)
         for argument in node.all_input_nodes:
             _find_repeated(finder, argument, inside, places, depth + 1)
@@ -98,10 +106,10 @@ def _repeated(finder: Finder, node: Node) -> Node | None:
     sources = finder.varying(node)
     only_shape = sources[1:] if node.target is aten.expand_as.default else []
     is_copy = not _is_pointwise(node) and len(sources) - len(only_shape) == 1
-    if not is_copy or not is_pure(node) or not is_float(node, MOST_PROVEN):
+    if not is_copy or not is_pure(node) or elements(node) > MOST_PROVEN:
         return None
     source = sources[0]
-    if not is_static(source) or elements(source) >= elements(node) or not is_float(source):
+    if not is_static(source) or elements(source) >= elements(node) or not elements(source):
         return None
     key = ("repeated", finder.identify([node], sources))
     if key not in finder.memory:
@@ -121,13 +129,25 @@ def _aligned_shape(node: Node, source: Node) -> list[int]:
     return [1] * (len(value(node).shape) - len(shape)) + shape
 
 
+#: Sums and means of some axes.
+_SUMS = {aten.sum.dim_IntList, aten.mean.dim}
+
+
+def _keeps(node: Node) -> bool:
+    """Whether a node of a repeated tensor may compute a repeated tensor."""
+    return (_is_pointwise(node) or bool(node.target in _SUMS and node.args[1])) and is_pure(node)
+
+
 def _is_pointwise(node: Node) -> bool:
     target = function_of(node)
     return target in _SAME or torch.Tag.pointwise in getattr(target, "tags", ())
 
 
-#: What returns its input.
-_SAME = {aten.contiguous.default, aten.clone.default, aten.detach.default, aten.alias.default}
+#: What returns its input, in another dtype perhaps.
+_SAME = {
+    aten.contiguous.default, aten.clone.default, aten.detach.default, aten.alias.default,
+    aten.to.dtype,
+}  # fmt: skip
 
 
 def find_groups(finder: Finder, last: Node) -> Equivalent | None:
@@ -393,7 +413,8 @@ def find_loops(finder: Finder, last: Node) -> Equivalent | None:
         return None
     if last.target in (aten.cat.default, aten.stack.default):
         views = _sink_views(last)
-        return _join_slices(finder, last) or _flatten(last) or views or _sink(finder, last)
+        whole = _join_slices(finder, last) or _group(finder, last) or _flatten(last)
+        return whole or views or _sink(finder, last)
     return _share_input(finder, last) or _share_weights(finder, last)
 
 
@@ -406,26 +427,39 @@ def _parts_of(last: Node) -> tuple[list[Node], int]:
 def _join_slices(finder: Finder, last: Node) -> Equivalent | None:
     """Slices of one tensor that are put together as it was."""
     parts, _ = _parts_of(last)
-    nodes, source = [], None
-    for part in parts:
-        chain, node = [], part
-        while node.target in _SLICING and len(finder.varying(node)) == 1:
-            chain.append(node)
-            node = finder.varying(node)[0]
-        if not chain or (source is not None and node is not source):
-            return None
-        source = node
-        nodes += chain[::-1]
+    nodes, source = _trace_slices(finder, parts)
     if source is None or elements(source) != elements(last) or not is_float(source):
         return None
-    ordered = sorted({*nodes}, key=finder.place.__getitem__)
     x = torch.arange(elements(source)).reshape(value(source).shape).to(value(source).dtype)
-    result = finder.run([*ordered, last], {source: x})
+    result = finder.run([*nodes, last], {source: x})
     build = _find_arrangement(x, result, len(parts))
     if build is None:
         return None
     text = f"a tensor instead of its {len(parts)} slices put together"
-    return Equivalent("loops", text, (*ordered, last), last, (source,), build, kept=0.0)
+    return Equivalent("loops", text, (*nodes, last), last, (source,), build, kept=0.0)
+
+
+def _trace_slices(finder: Finder, parts: Sequence[Node]) -> tuple[list[Node], Node | None]:
+    """What takes parts of one tensor, in order, and that tensor; None if they are of several."""
+    nodes, sources = set[Node](), set[Node]()
+    for part in parts:
+        node = part
+        while node.target in _SLICING and len(finder.varying(node)) == 1:
+            nodes.add(node)
+            node = finder.varying(node)[0]
+        sources.add(node)
+    alike = len(sources) == 1 and sources.isdisjoint(parts)
+    return sorted(nodes, key=finder.place.__getitem__), sources.pop() if alike else None
+
+
+def _group(finder: Finder, last: Node) -> Equivalent | None:
+    """The same convolution of each slice of a tensor, with weights of its own."""
+    parts, axis = _parts_of(last)
+    operands: list[Any] = [part.args[0] for part in parts if part.args]
+    if axis != 1 or [finder.varying(part) for part in parts] != [[x] for x in operands]:
+        return None
+    slices, source = _trace_slices(finder, operands)
+    return group_channels(finder, parts, slices, source, last) if source else None
 
 
 def _find_arrangement(x: torch.Tensor, result: torch.Tensor, count: int) -> Any:
