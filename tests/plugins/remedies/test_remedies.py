@@ -103,6 +103,13 @@ def many_layers(net, x):
     return torch.cat([torch.relu(layer(x)) for layer in net.layers], -1)
 
 
+def residual(net, x):
+    """A block and a layer of one image after the other."""
+    conv, layer = net.layers
+    images = (image.unsqueeze(0) for image in x)
+    return torch.stack([layer((conv(one).relu() + one).flatten(1)).squeeze(0) for one in images])
+
+
 def by_channels(net, x):
     """A convolution of each part of the channels."""
     parts = zip(net.layers, x.chunk(4, 1), strict=True)
@@ -262,6 +269,7 @@ KINDS = {
          [(5, 3, 8, 8)], {}, lambda: [nn.Conv2d(3, 8, 3)]),
         (many_layers, [ROWS], {}, lambda: [nn.Linear(32, 6) for _ in range(8)]),
         (heads, [ROWS], {}, lambda: [nn.Linear(32, 96)]),
+        (residual, [(5, 3, 8, 8)], {}, lambda: [nn.Conv2d(3, 3, 3, padding=1), nn.Linear(192, 9)]),
         (by_channels, [IMAGE], {}, lambda: [nn.Conv2d(4, 2, 3, stride=2) for _ in range(4)]),
         (by_channels, [ROWS], {}, lambda: [nn.Conv1d(6, 6, 3, bias=False) for _ in range(4)]),
         (recurrence, [(1, 20, 16)], {"a": torch.randn(16, 16) / 8, "b": torch.randn(16, 16) / 8}),
@@ -318,6 +326,14 @@ def test_a_part_is_shown_to_be_equal_before_it_is_offered(name, number):
     for part in find_remedies(finder, [name], "xnnpack"):
         assert REMEDIES[name].differs or finder.prove(part).sqnr_db > 80
         assert count_operators(part) >= 0
+
+
+def test_samples_of_a_loop_become_one_batch():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 3, 3, padding=1), nn.Linear(192, 9)
+    exported = torch.export.export(Net(residual, *layers).eval(), (torch.randn(5, 3, 8, 8),))
+    (part,) = find_remedies(Finder(exported), ["loops"], "xnnpack")
+    assert count_operators(part) == 4, "a convolution, ReLU, sum and linear layer"
 
 
 DIFFERENT = {

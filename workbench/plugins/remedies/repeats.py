@@ -413,7 +413,8 @@ def find_loops(finder: Finder, last: Node) -> Equivalent | None:
         return None
     if last.target in (aten.cat.default, aten.stack.default):
         views = _sink_views(last)
-        whole = _join_slices(finder, last) or _group(finder, last) or _flatten(last)
+        whole = _join_slices(finder, last) or _group(finder, last) or _batch(finder, last)
+        whole = whole or _flatten(last)
         return whole or views or _sink(finder, last)
     return _share_input(finder, last) or _share_weights(finder, last)
 
@@ -518,6 +519,100 @@ def _flatten(last: Node) -> Equivalent | None:
     return Equivalent("loops", text, nodes, last, tuple(order), build, kept=kept)
 
 
+def _batch(finder: Finder, last: Node) -> Equivalent | None:
+    """Operators of each part of a tensor, one part after the other, as those of all at once."""
+    parts, axis = _parts_of(last)
+    loop = _Loop(finder, len(parts))
+    if len(parts) < 2 or not loop.join(tuple(parts)) or loop.source is None or not loop.computes:
+        return None
+    source, leaf = loop.source, loop.leaf
+    nodes = sorted({*loop.nodes}, key=finder.place.__getitem__)
+    used = dict.fromkeys(each for node in loop.steps for each in node.all_input_nodes)
+    others = [node for node in used if node in finder.constants]
+
+    def build(x: Any, *given: Any) -> Any:
+        values = dict(zip(others, given, strict=True))
+        values[leaf] = aten.reshape.default(x, loop.shape_of(leaf))
+        for node in loop.steps:
+            if node.target in _SHAPES:
+                x = values[node.all_input_nodes[0]]
+                values[node] = aten.reshape.default(x, loop.shape_of(node))
+            else:
+                values[node] = evaluate(node, values)
+        shape = [len(parts), *value(parts[0]).shape]
+        return _move_front(aten.reshape.default(values[parts[0]], shape), parts[0], axis, last)
+
+    text = f"{len(parts)} parts of a tensor at once instead of one after the other"
+    each = Equivalent(
+        "loops", text, (*nodes, last), last, (source, *others), build, kept=1 / len(parts)
+    )
+    return finder.prove(each)
+
+
+class _Loop:
+    """Steps of a loop that do the same with parts of one tensor, which lie in it one by one.
+
+    ``steps`` are the operators of the first part, which are tried on all parts put together.
+    """
+
+    def __init__(self, finder: Finder, count: int) -> None:
+        self.finder, self.count = finder, count
+        self.source: Node | None = None
+        self.leaf: Any = None
+        self.nodes: list[Node] = []
+        self.steps: list[Node] = []
+        self.joined: dict[tuple[Node, ...], bool] = {}
+
+    @property
+    def computes(self) -> bool:
+        """Whether some of the operators do more than arrange data."""
+        return any(node.target not in _SHAPES for node in self.steps)
+
+    def shape_of(self, node: Node) -> list[int]:
+        """The shape of what a step returns for all parts, put together along the first axis."""
+        first, *rest = value(node).shape
+        return [self.count * first, *rest]
+
+    def join(self, group: tuple[Node, ...]) -> bool:
+        """Whether some nodes are the same step of each part."""
+        if group not in self.joined:
+            apart = len({*group}) == self.count  # none is read by several parts
+            self.joined[group] = apart and (self._is_leaf(group) or self._is_step(group))
+        return self.joined[group]
+
+    def _is_leaf(self, group: tuple[Node, ...]) -> bool:
+        nodes, source = _trace_slices(self.finder, group)
+        if source is None or elements(source) != self.count * elements(group[0]):
+            return False
+        if self.leaf is not None or not value(group[0]).shape:
+            return False  # of several tensors
+        x = torch.arange(elements(source)).view(value(source).shape).to(value(source).dtype)
+        values = {**self.finder.constants, source: x}
+        for node in nodes:
+            values[node] = evaluate(node, values)
+        if not torch.equal(torch.cat([values[n].flatten() for n in group]), x.flatten()):
+            return False
+        self.source, self.leaf = source, group[0]
+        self.nodes += nodes
+        return True
+
+    def _is_step(self, group: tuple[Node, ...]) -> bool:
+        first = group[0]
+        if not all(_is_like(node, first) for node in group) or not value(first).shape:
+            return False
+        if first.target in _SHAPES and elements(first) != elements(first.all_input_nodes[0]):
+            return False
+        for places in zip(*(node.args for node in group), strict=True):
+            shared = all(each is places[0] or _is_equal(each, places[0]) for each in places)
+            if shared and places[0] not in self.finder.varying(first):
+                continue
+            if not all(isinstance(each, Node) for each in places) or not self.join(places):
+                return False
+        self.nodes += group
+        self.steps.append(first)
+        return True
+
+
 #: Views that have all elements in the same order; selections of the only one along an axis, too.
 _SHAPES = {
     aten.view.default, aten.reshape.default, aten.squeeze.dim, aten.squeeze.dims,
@@ -600,6 +695,8 @@ def _list_varied(finder: Finder, parts: Sequence[Node]) -> list[int]:
     joining = (*_SLICING, aten.cat.default, aten.stack.default)
     if len(parts) < 2 or first.target in joining or not all(_is_like(p, first) for p in parts):
         return []
+    if any(len(readers(part)) > 1 for part in parts):
+        return []
     varied = []
     for place, argument in enumerate(first.args):
         others = [part.args[place] for part in parts]
@@ -614,13 +711,12 @@ def _list_varied(finder: Finder, parts: Sequence[Node]) -> list[int]:
 
 
 def _is_like(part: Node, first: Node) -> bool:
-    """Whether a node has one reader, and calls the operator of another one, with its shape."""
+    """Whether a node calls the operator of another one, with its shape."""
     return (
         part.op == "call_function"
         and part.target == first.target
         and part.kwargs == first.kwargs
         and len(part.args) == len(first.args)
-        and len(readers(part)) == 1
         and is_pure(part)
         and value(part).shape == value(first).shape
     )
