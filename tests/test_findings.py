@@ -249,8 +249,6 @@ FOUND = {
                    {"hint": "hardswish", "gain_ms": 2.0, "basis": "twin"}),
     "product at last": ("pointwise chain", lambda: chain_of("Add", "Clamp", "Multiply"),
                         {"hint": "x * c", "basis": "bound"}),
-    "affine": ("pointwise chain", lambda: chain_of("Multiply", "Add", "Multiply"),
-               {"hint": "weight", "gain_ms": 3.0, "basis": "removal"}),
     "logarithm": ("pointwise chain", lambda: chain_of("Exp", "Add", "Log"),
                   {"hint": "x * c", "basis": "bound"}),
     "rewritten GELU": ("pointwise chain", lambda: chain_of(

@@ -136,12 +136,17 @@ _TABLE = (
     Remedy(
         "constants",
         "what depends on no input is computed by the export",
-        'self.register_buffer("table", compute_table(...))  # in __init__; forward() only reads it',
+        'self.register_buffer("table", compute_table().contiguous())  # once, in __init__',
     ),
     Remedy(
         "functions",
         "a function in operators that XNNPACK has, or in one instead of several",
         "torch.ones_like(x) / x  # for torch.reciprocal(x); F.hardswish(x) for its definition",
+    ),
+    Remedy(
+        "affine",
+        "factors and offsets of a layer's results as a part of its weights",
+        "weight * factor[:, None], bias * factor + offset  # of layer(x) * factor + offset",
     ),
     Remedy(
         "order",

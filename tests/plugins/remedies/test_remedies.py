@@ -104,6 +104,31 @@ def many_layers(net, x):
     return torch.cat([torch.relu(layer(x)) for layer in net.layers], -1)
 
 
+def residual(net, x):
+    """A block and a layer of one image after the other."""
+    conv, layer = net.layers
+    images = (image.unsqueeze(0) for image in x)
+    return torch.stack([layer((conv(one).relu() + one).flatten(1)).squeeze(0) for one in images])
+
+
+def by_channels(net, x):
+    """A convolution of each part of the channels."""
+    parts = zip(net.layers, x.chunk(4, 1), strict=True)
+    return torch.cat([layer(part) for layer, part in parts], 1)
+
+
+def mean_of_seen(net, x, mask):
+    """The mean of rows whose mask is not negative, as sentence encoders write it."""
+    seen = (mask > 0).unsqueeze(-1).expand(x.shape).float()
+    return (x * seen).sum(1) / seen.sum(1).clamp(min=1e-9)
+
+
+def frozen(net, x):
+    """A batch norm whose statistics are buffers."""
+    scale = net.scale.view(1, -1, 1, 1).rsqrt()
+    return net.layers[0](x) * scale - net.mean.view(1, -1, 1, 1) * scale
+
+
 def masked(net, q):
     return fn.scaled_dot_product_attention(q, q, q, attn_mask=net.mask)
 
@@ -156,6 +181,18 @@ KINDS = {
          [IMAGE, (16,)]),
         (lambda net, x, s: x - s.view(1, 16, 1, 1).tile(1, 1, 12, 16), [IMAGE, (16,)]),
         (lambda net, x: fn.normalize(x, dim=1), [IMAGE]),
+        (mean_of_seen, [ROWS, (1, 24)]),
+        (lambda net, x, s: x * (s > 0)[:, None].expand(1, 16, 12, 16).float().mean(2, True),
+         [IMAGE, (1, 12, 16)]),
+    ],
+    "affine": [
+        (frozen, [IMAGE], {"scale": torch.rand(8) + 0.5, "mean": torch.randn(8)},
+         lambda: [nn.Conv2d(16, 8, 3, bias=False)]),
+        (lambda net, x: 2 - net.layers[0](x) * net.gamma, [ROWS], {"gamma": torch.randn(8)},
+         lambda: [nn.Linear(32, 8)]),
+        (lambda net, x: (net.layers[0](x) - net.mean) / net.scale, [ROWS],
+         {"mean": torch.randn(8, 1), "scale": torch.rand(1, 8, 1) + 0.5},
+         lambda: [nn.Conv1d(24, 8, 3)]),
     ],
     "groups": [
         (grouped(lambda x: x.repeat_interleave(4, 1)), [QUERY, KEY, KEY]),
@@ -233,6 +270,9 @@ KINDS = {
          [(5, 3, 8, 8)], {}, lambda: [nn.Conv2d(3, 8, 3)]),
         (many_layers, [ROWS], {}, lambda: [nn.Linear(32, 6) for _ in range(8)]),
         (heads, [ROWS], {}, lambda: [nn.Linear(32, 96)]),
+        (residual, [(5, 3, 8, 8)], {}, lambda: [nn.Conv2d(3, 3, 3, padding=1), nn.Linear(192, 9)]),
+        (by_channels, [IMAGE], {}, lambda: [nn.Conv2d(4, 2, 3, stride=2) for _ in range(4)]),
+        (by_channels, [ROWS], {}, lambda: [nn.Conv1d(6, 6, 3, bias=False) for _ in range(4)]),
         (recurrence, [(1, 20, 16)], {"a": torch.randn(16, 16) / 8, "b": torch.randn(16, 16) / 8}),
     ],
     "convolutions": [
@@ -289,9 +329,18 @@ def test_a_part_is_shown_to_be_equal_before_it_is_offered(name, number):
         assert count_operators(part) >= 0
 
 
+def test_samples_of_a_loop_become_one_batch():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 3, 3, padding=1), nn.Linear(192, 9)
+    exported = torch.export.export(Net(residual, *layers).eval(), (torch.randn(5, 3, 8, 8),))
+    (part,) = find_remedies(Finder(exported), ["loops"], "xnnpack")
+    assert count_operators(part) == 4, "a convolution, ReLU, sum and linear layer"
+
+
 DIFFERENT = {
     "matrices": (lambda net, x: x.cumsum(-1) * x.cumprod(-1), [IMAGE]),
-    "broadcasts": (lambda net, x, s: x @ s.repeat(1, 1, 1, 1), [ROWS, (1, 1, 32, 8)]),
+    "broadcasts": (lambda net, x, s: x * s.expand(1, 24, 32).sum(1, True), [ROWS, (1, 1, 32)]),
+    "affine": (lambda net, x: fn.linear(x, torch.ones(8, 32)) * torch.ones(24, 8).tril(), [ROWS]),
     "groups": (grouped(lambda x: x), [QUERY, (1, 8, 40, 32), (1, 8, 40, 32)]),
     "functions": (lambda net, x: torch.erf(x), [IMAGE]),
     "loops": (lambda net, x: torch.cat([x[:1].exp(), x[1:].sin()]), [(4, 8)]),

@@ -21,7 +21,6 @@ HALF_GELU = (
 )
 #: Least number of pointwise operators in a row that make a chain.
 _CHAIN = 3
-_LINEAR = {"Add", "Subtract", "Multiply", "Divide"}
 
 
 def find_batch_norm(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -49,7 +48,7 @@ def find_chains(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
         )
         if fusion == _FEWER:
             gain = Gain.at_most(gain.ms - least)
-        elif fusion != _AFFINE:
+        else:
             gain = Gain(gain.ms - typical, max(0.0, gain.low - most), gain.high - least, "twin")
         example = " ".join(step.type for step in chains[0][0])
         yield Finding(
@@ -109,12 +108,6 @@ _HARDSWISH = (
 )
 
 
-_AFFINE = (
-    "fold the factors and offsets into the weights of the layer before",
-    "weight * factor[:, None], bias * factor + offset",
-)
-
-
 _FEWER = ("write it with fewer operators, or fold constants into the weights before", "x * c")
 
 
@@ -125,10 +118,6 @@ def _fusion(m: Measurement, chain: list[FlowStep]) -> Advice:
     gates = any(source & {*step.reads} for step in chain[2:] if step.type == "Multiply")
     if gates and types[:2] == ["Add", "Clamp"]:
         return _HARDSWISH
-    makers = [maker.type for maker in flow.before(chain[0]) if flow.after(maker) == chain[:1]]
-    constants = sum(flow.tensors[t].constant for step in chain for t in step.reads)
-    if {*types} <= _LINEAR and constants == len(chain) and not {*makers}.isdisjoint(WEIGHTED):
-        return _AFFINE
     if is_half(m) and "Tanh" in types:
         return HALF_GELU
     return _FEWER

@@ -180,6 +180,8 @@ def gain_of_replacing(
     most = min(now.high + around.high, m.latency_ms)
     if not passes:
         return Gain(now.ms + around.ms, now.low, most, "removal")
+    if find_rated(m).empty:  # nothing shows how fast operators of the delegate are
+        return Gain.at_most(most)
     if pace is None:
         categories = m.costs["category"]
         alike = categories.isin(set(categories.loc[list(keys)]))

@@ -243,14 +243,12 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
     names = rows["operator"].map(_kernel_name)
     names = names[names != "OPERATOR_CALL"]  # without a name in the trace
     reasons = {key: _reason_of_row(m, key) for key in names.index}
-    groups = names
+    groups = names.map(lambda name: find_nearest(name)[0] or name)  # what has one answer is one
     if m.export is None:  # those about which nothing is known are alike
         unknown = ~names.map(lambda name: bool(find_nearest(name)[0]))
         tiny = rows["mean_ms"].groupby(names).transform("sum") < gains.LEAST_SHARE * m.latency_ms
         groups = names.mask(unknown & ~tiny, "")
-    for (name, reason), part in rows.loc[names.index].groupby(
-        [groups, names.index.map(reasons)], sort=False
-    ):
+    for _, part in rows.loc[names.index].groupby([groups, names.index.map(reasons)], sort=False):
         keys = [key for key in part.index if key not in casts]
         if not keys:
             continue
@@ -259,7 +257,9 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             keys += [key for key in casts if key in unclaimed]
         layouts = [key for key in _layouts_around(m, keys) if key in unclaimed]
         calls = gains.call_keys(m, keys)
-        gain = Gain.at_most(time_spent(m, keys + layouts + calls).ms)
+        spent = time_spent(m, keys + layouts + calls)
+        gain = Gain.at_most(spent.high + _joined_calls_ms(m, keys))
+        reason = reasons[keys[0]]
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {plural(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""
@@ -267,7 +267,7 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         title = f"{_names(part)} {'run' if several else 'runs'} outside the delegate{because}"
         title += f": {times}{around}"
         keys += [*layouts, *calls]
-        action, hint = find_nearest(name)
+        action, hint = find_nearest(names[keys[0]])
         if not action:
             action, hint = _NOT_SEARCHED if m.export is None else (NO_REMEDY, "")
         yield Finding(title, gain, keys, action, hint, gains.layers_of(part))

@@ -26,6 +26,7 @@ from workbench.plugins.remedies.equivalence import (
     sqnr,
     value,
 )
+from workbench.plugins.remedies.layers import group_channels
 
 aten: Any = torch.ops.aten
 #: Operators between a repetition and what uses it, at most.
@@ -50,8 +51,15 @@ def find_broadcasts(finder: Finder, last: Node) -> Equivalent | None:
         if node in places:
             shapes[node] = _aligned_shape(node, places[node])
             continue
-        operands = [shapes.get(operand, value(operand).shape) for operand in node.all_input_nodes]
-        shapes[node] = torch.broadcast_shapes(*operands)
+        sums: Any = node.args[1] if node.target in _SUMS else ()
+        source = node.all_input_nodes[0]
+        if any(shapes[source][axis] != value(source).shape[axis] for axis in sums):
+            return None  # it counts what is repeated
+        empty = {
+            each: value(each).new_empty(shapes.get(each, value(each).shape), device="meta")
+            for each in node.all_input_nodes
+        }
+        shapes[node] = evaluate(node, empty).shape
     if not places or shapes[last] != value(last).shape:
         return None
     members = {*nodes}
@@ -71,21 +79,21 @@ def find_broadcasts(finder: Finder, last: Node) -> Equivalent | None:
         return values[last]
 
     names = ", ".join(dict.fromkeys(name_of(node) for node in places))
-    text = f"{name_of(last)} that broadcasts instead of {names}"
+    text = f"arithmetic that broadcasts instead of {names}"
     return Equivalent("broadcasts", text, nodes, last, sources, build, about=tuple(places))
 
 
 def _find_repeated(
     finder: Finder, node: Node, inside: list[Node], places: dict[Node, Node], depth: int = 0
 ) -> None:
-    """Collect repetitions that a node comes from, by pointwise operators that only it uses."""
+    """Collect repetitions that a node comes from, by operators that can do without them."""
     if node in finder.constants or node.op != "call_function" or depth > _LONGEST_CHAIN:
         return
     source = _repeated(finder, node)
     if source is not None:
         inside.append(node)
         places[node] = source
-    elif _is_pointwise(node) and is_pure(node) and len(readers(node)) == 1:
+    elif _keeps(node) and (len(readers(node)) == 1 or all(map(_keeps, readers(node)))):
         before = len(places)
         for argument in node.all_input_nodes:
             _find_repeated(finder, argument, inside, places, depth + 1)
@@ -98,10 +106,10 @@ def _repeated(finder: Finder, node: Node) -> Node | None:
     sources = finder.varying(node)
     only_shape = sources[1:] if node.target is aten.expand_as.default else []
     is_copy = not _is_pointwise(node) and len(sources) - len(only_shape) == 1
-    if not is_copy or not is_pure(node) or not is_float(node, MOST_PROVEN):
+    if not is_copy or not is_pure(node) or elements(node) > MOST_PROVEN:
         return None
     source = sources[0]
-    if not is_static(source) or elements(source) >= elements(node) or not is_float(source):
+    if not is_static(source) or elements(source) >= elements(node) or not elements(source):
         return None
     key = ("repeated", finder.identify([node], sources))
     if key not in finder.memory:
@@ -121,13 +129,25 @@ def _aligned_shape(node: Node, source: Node) -> list[int]:
     return [1] * (len(value(node).shape) - len(shape)) + shape
 
 
+#: Sums and means of some axes.
+_SUMS = {aten.sum.dim_IntList, aten.mean.dim}
+
+
+def _keeps(node: Node) -> bool:
+    """Whether a node of a repeated tensor may compute a repeated tensor."""
+    return (_is_pointwise(node) or bool(node.target in _SUMS and node.args[1])) and is_pure(node)
+
+
 def _is_pointwise(node: Node) -> bool:
     target = function_of(node)
     return target in _SAME or torch.Tag.pointwise in getattr(target, "tags", ())
 
 
-#: What returns its input.
-_SAME = {aten.contiguous.default, aten.clone.default, aten.detach.default, aten.alias.default}
+#: What returns its input, in another dtype perhaps.
+_SAME = {
+    aten.contiguous.default, aten.clone.default, aten.detach.default, aten.alias.default,
+    aten.to.dtype,
+}  # fmt: skip
 
 
 def find_groups(finder: Finder, last: Node) -> Equivalent | None:
@@ -393,7 +413,9 @@ def find_loops(finder: Finder, last: Node) -> Equivalent | None:
         return None
     if last.target in (aten.cat.default, aten.stack.default):
         views = _sink_views(last)
-        return _join_slices(finder, last) or _flatten(last) or views or _sink(finder, last)
+        whole = _join_slices(finder, last) or _group(finder, last) or _batch(finder, last)
+        whole = whole or _flatten(last)
+        return whole or views or _sink(finder, last)
     return _share_input(finder, last) or _share_weights(finder, last)
 
 
@@ -406,26 +428,39 @@ def _parts_of(last: Node) -> tuple[list[Node], int]:
 def _join_slices(finder: Finder, last: Node) -> Equivalent | None:
     """Slices of one tensor that are put together as it was."""
     parts, _ = _parts_of(last)
-    nodes, source = [], None
-    for part in parts:
-        chain, node = [], part
-        while node.target in _SLICING and len(finder.varying(node)) == 1:
-            chain.append(node)
-            node = finder.varying(node)[0]
-        if not chain or (source is not None and node is not source):
-            return None
-        source = node
-        nodes += chain[::-1]
+    nodes, source = _trace_slices(finder, parts)
     if source is None or elements(source) != elements(last) or not is_float(source):
         return None
-    ordered = sorted({*nodes}, key=finder.place.__getitem__)
     x = torch.arange(elements(source)).reshape(value(source).shape).to(value(source).dtype)
-    result = finder.run([*ordered, last], {source: x})
+    result = finder.run([*nodes, last], {source: x})
     build = _find_arrangement(x, result, len(parts))
     if build is None:
         return None
     text = f"a tensor instead of its {len(parts)} slices put together"
-    return Equivalent("loops", text, (*ordered, last), last, (source,), build, kept=0.0)
+    return Equivalent("loops", text, (*nodes, last), last, (source,), build, kept=0.0)
+
+
+def _trace_slices(finder: Finder, parts: Sequence[Node]) -> tuple[list[Node], Node | None]:
+    """What takes parts of one tensor, in order, and that tensor; None if they are of several."""
+    nodes, sources = set[Node](), set[Node]()
+    for part in parts:
+        node = part
+        while node.target in _SLICING and len(finder.varying(node)) == 1:
+            nodes.add(node)
+            node = finder.varying(node)[0]
+        sources.add(node)
+    alike = len(sources) == 1 and sources.isdisjoint(parts)
+    return sorted(nodes, key=finder.place.__getitem__), sources.pop() if alike else None
+
+
+def _group(finder: Finder, last: Node) -> Equivalent | None:
+    """The same convolution of each slice of a tensor, with weights of its own."""
+    parts, axis = _parts_of(last)
+    operands: list[Any] = [part.args[0] for part in parts if part.args]
+    if axis != 1 or [finder.varying(part) for part in parts] != [[x] for x in operands]:
+        return None
+    slices, source = _trace_slices(finder, operands)
+    return group_channels(finder, parts, slices, source, last) if source else None
 
 
 def _find_arrangement(x: torch.Tensor, result: torch.Tensor, count: int) -> Any:
@@ -482,6 +517,100 @@ def _flatten(last: Node) -> Equivalent | None:
     nodes = (*reversed(inside), last)
     build = lambda *tensors: aten.cat.default([tensors[place] for place in places], axis)  # noqa: E731
     return Equivalent("loops", text, nodes, last, tuple(order), build, kept=kept)
+
+
+def _batch(finder: Finder, last: Node) -> Equivalent | None:
+    """Operators of each part of a tensor, one part after the other, as those of all at once."""
+    parts, axis = _parts_of(last)
+    loop = _Loop(finder, len(parts))
+    if len(parts) < 2 or not loop.join(tuple(parts)) or loop.source is None or not loop.computes:
+        return None
+    source, leaf = loop.source, loop.leaf
+    nodes = sorted({*loop.nodes}, key=finder.place.__getitem__)
+    used = dict.fromkeys(each for node in loop.steps for each in node.all_input_nodes)
+    others = [node for node in used if node in finder.constants]
+
+    def build(x: Any, *given: Any) -> Any:
+        values = dict(zip(others, given, strict=True))
+        values[leaf] = aten.reshape.default(x, loop.shape_of(leaf))
+        for node in loop.steps:
+            if node.target in _SHAPES:
+                x = values[node.all_input_nodes[0]]
+                values[node] = aten.reshape.default(x, loop.shape_of(node))
+            else:
+                values[node] = evaluate(node, values)
+        shape = [len(parts), *value(parts[0]).shape]
+        return _move_front(aten.reshape.default(values[parts[0]], shape), parts[0], axis, last)
+
+    text = f"{len(parts)} parts of a tensor at once instead of one after the other"
+    each = Equivalent(
+        "loops", text, (*nodes, last), last, (source, *others), build, kept=1 / len(parts)
+    )
+    return finder.prove(each)
+
+
+class _Loop:
+    """Steps of a loop that do the same with parts of one tensor, which lie in it one by one.
+
+    ``steps`` are the operators of the first part, which are tried on all parts put together.
+    """
+
+    def __init__(self, finder: Finder, count: int) -> None:
+        self.finder, self.count = finder, count
+        self.source: Node | None = None
+        self.leaf: Any = None
+        self.nodes: list[Node] = []
+        self.steps: list[Node] = []
+        self.joined: dict[tuple[Node, ...], bool] = {}
+
+    @property
+    def computes(self) -> bool:
+        """Whether some of the operators do more than arrange data."""
+        return any(node.target not in _SHAPES for node in self.steps)
+
+    def shape_of(self, node: Node) -> list[int]:
+        """The shape of what a step returns for all parts, put together along the first axis."""
+        first, *rest = value(node).shape
+        return [self.count * first, *rest]
+
+    def join(self, group: tuple[Node, ...]) -> bool:
+        """Whether some nodes are the same step of each part."""
+        if group not in self.joined:
+            apart = len({*group}) == self.count  # none is read by several parts
+            self.joined[group] = apart and (self._is_leaf(group) or self._is_step(group))
+        return self.joined[group]
+
+    def _is_leaf(self, group: tuple[Node, ...]) -> bool:
+        nodes, source = _trace_slices(self.finder, group)
+        if source is None or elements(source) != self.count * elements(group[0]):
+            return False
+        if self.leaf is not None or not value(group[0]).shape:
+            return False  # of several tensors
+        x = torch.arange(elements(source)).view(value(source).shape).to(value(source).dtype)
+        values = {**self.finder.constants, source: x}
+        for node in nodes:
+            values[node] = evaluate(node, values)
+        if not torch.equal(torch.cat([values[n].flatten() for n in group]), x.flatten()):
+            return False
+        self.source, self.leaf = source, group[0]
+        self.nodes += nodes
+        return True
+
+    def _is_step(self, group: tuple[Node, ...]) -> bool:
+        first = group[0]
+        if not all(_is_like(node, first) for node in group) or not value(first).shape:
+            return False
+        if first.target in _SHAPES and elements(first) != elements(first.all_input_nodes[0]):
+            return False
+        for places in zip(*(node.args for node in group), strict=True):
+            shared = all(each is places[0] or _is_equal(each, places[0]) for each in places)
+            if shared and places[0] not in self.finder.varying(first):
+                continue
+            if not all(isinstance(each, Node) for each in places) or not self.join(places):
+                return False
+        self.nodes += group
+        self.steps.append(first)
+        return True
 
 
 #: Views that have all elements in the same order; selections of the only one along an axis, too.
@@ -566,6 +695,8 @@ def _list_varied(finder: Finder, parts: Sequence[Node]) -> list[int]:
     joining = (*_SLICING, aten.cat.default, aten.stack.default)
     if len(parts) < 2 or first.target in joining or not all(_is_like(p, first) for p in parts):
         return []
+    if any(len(readers(part)) > 1 for part in parts):
+        return []
     varied = []
     for place, argument in enumerate(first.args):
         others = [part.args[place] for part in parts]
@@ -580,13 +711,12 @@ def _list_varied(finder: Finder, parts: Sequence[Node]) -> list[int]:
 
 
 def _is_like(part: Node, first: Node) -> bool:
-    """Whether a node has one reader, and calls the operator of another one, with its shape."""
+    """Whether a node calls the operator of another one, with its shape."""
     return (
         part.op == "call_function"
         and part.target == first.target
         and part.kwargs == first.kwargs
         and len(part.args) == len(first.args)
-        and len(readers(part)) == 1
         and is_pure(part)
         and value(part).shape == value(first).shape
     )

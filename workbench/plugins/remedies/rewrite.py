@@ -24,6 +24,7 @@ from workbench.plugins.remedies.graph import (
     replace_part,
     use_single_precision,
 )
+from workbench.plugins.remedies.layers import find_affine
 from workbench.plugins.remedies.linear_maps import find_matrices
 from workbench.plugins.remedies.operators import (
     RULES,
@@ -49,8 +50,8 @@ _UNROLLED = "a recurrence step by step, with slices for its gates"
 _RECURRENT = {aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input}
 #: Remedies whose result is quantised, too; those of others stays in floating point.
 BEFORE_QUANTISATION = {
-    "pooling", "convolutions", "broadcasts", "groups", "loops", "functions", "order", "lookups",
-    "duplicates",
+    "pooling", "convolutions", "broadcasts", "groups", "loops", "functions", "affine", "order",
+    "lookups", "duplicates",
 }  # fmt: skip
 #: What the same operators on the same values agree to, in dB.
 _SAME_DB = 200.0
@@ -100,6 +101,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "loops": find_loops,
         "functions": find_function,
         "matrices": find_matrices,
+        "affine": find_affine,
         "order": find_order,
         "lookups": find_lookup,
         "products": find_product,
@@ -289,7 +291,8 @@ class Remedies(Rewriter):
                     alike.setdefault(key, []).append((proven, rows))
         rewrites = [_join_parts(parts) for parts in alike.values()]
         doubles = [node for node in exported.graph.nodes if is_double(node)]
-        equal = find_equal(exported)
+        # What depends on no input need not be computed at all.
+        equal = {n: m for n, m in find_equal(exported).items() if n not in finder.fixed}
         recurrent = [node for node in exported.graph.nodes if node.target in _RECURRENT]
         wholes = [
             _describe_whole("doubles", doubles, doubles, operators),

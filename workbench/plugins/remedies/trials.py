@@ -110,18 +110,22 @@ def check_findings(
         return []
     progress("loading the model", 0.0)
     loaded, trace = find_run_model(run, model, inputs)
-    bench = _Bench(loaded, trace, export, rewrites, run.subject, runner or find_runner())
-    checks = []
+    runner = runner or find_runner()
+    checks: list[Trial] = []
     started = time.monotonic()
-    for number, rewrite in enumerate(rewrites):
-        if time.monotonic() - started > within_s:
-            break
-        progress(f"trying {rewrite.name}: {rewrite.text}", number / len(rewrites))
-        with silence():
-            checks.append(bench.check(rewrite))
-        keep_checks(run.path, checks[-1:])
-        for each in run.measurements:  # which know only the findings from before
-            vars(each).pop("findings", None)
+    while rewrites:
+        bench = _Bench(loaded, trace, export, rewrites, run.subject, runner)
+        for number, rewrite in enumerate(rewrites):
+            if time.monotonic() - started > within_s:
+                return checks
+            progress(f"trying {rewrite.name}: {rewrite.text}", number / len(rewrites))
+            with silence():
+                checks.append(bench.check(rewrite))
+            keep_checks(run.path, checks[-1:])
+            for each in run.measurements:  # which know only the findings from before
+                vars(each).pop("findings", None)
+        # Those that gained less than was estimated leave their places to others.
+        rewrites = _choose_remedies(run, export, top)
     return checks
 
 
