@@ -44,6 +44,8 @@ _HEAD = 0.25
 #: Least number of pointwise operators in a row that make a chain.
 _CHAIN = 3
 _PROGRAM_EDGE = "the program's inputs and outputs"
+#: Products of activations, whose operands the model itself transposes: heads, and keys.
+_OF_HEADS = "BatchMatrixMultiply"
 #: Kernels that XNNPACK computes only with constant weights.
 _WEIGHED = ("mm", "addmm", "convolution")
 
@@ -373,8 +375,10 @@ def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[
     """Transposes, by their cause."""
     causes: dict[str, list[str]] = {}
     for step in m.flow.steps:
-        if step.type in _TRANSPOSES and (keys := keys_of(m, [step], unclaimed)):
-            causes.setdefault(_cause(m.flow, step), []).extend(keys)
+        cause = _cause(m.flow, step) if step.type in _TRANSPOSES else ""
+        if cause and (step.made_up or cause != _OF_HEADS):
+            causes.setdefault(cause, []).extend(keys_of(m, [step], unclaimed))
+    causes = {cause: keys for cause, keys in causes.items() if keys}
     squeezed = _scales_channels(m.flow)
     mixed = squeezed or _leaves_delegates(m.flow)
     for cause, keys in causes.items():
