@@ -2,6 +2,7 @@
 
 import math
 import pkgutil
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -171,6 +172,11 @@ def describe_place(row: dict[str, Any]) -> str:
     """The time and layers of a finding: ``10 % of the time, in classifier.3 (net.py:120)``."""
     time = "" if pd.isna(row["spent"]) else f"{100 * row['spent']:.0f} % of the time"
     return ", ".join(filter(None, (time, row["place"] and f"in {row['place']}")))
+
+
+def is_estimated(row: Mapping[str, Any]) -> bool:
+    """Whether the gain of a finding is one of latency that nobody measured."""
+    return row["of"] == "latency" and row["basis"] in ("bound", "removal", "twin", "roofline")
 
 
 def describe_gain(row: dict[str, Any]) -> str:

@@ -532,7 +532,8 @@ class Measurement(Noun):
             findings = plugin.apply_changes("gains", self, findings)
             made = promises.read_checks(self.run.path)
             tried = [check for check in made if check.program == self.export.sha256]
-            findings = promises.add_checked(findings, tried) if tried else findings
+            if tried:
+                findings = promises.add_checked(findings, tried, self.latency_ms)
         findings = findings.assign(hint=findings["hint"].map(self.complete_command))
         return promises.Findings(findings, self.run)
 

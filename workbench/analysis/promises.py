@@ -73,7 +73,7 @@ def keep_checks(run_dir: Path, checks: Sequence[Trial]) -> None:
     atomic_write(run_dir / CHECKS, to_json(Trials(tuple(latest.values()))))
 
 
-def add_checked(findings: pd.DataFrame, checks: Sequence[Trial]) -> pd.DataFrame:
+def add_checked(findings: pd.DataFrame, checks: Sequence[Trial], latency_ms: float) -> pd.DataFrame:
     """Findings with what their remedies brought; of one that did not help, it is said so.
 
     A check is of the finding with the same remedy whose action names what was tried.
@@ -85,12 +85,12 @@ def add_checked(findings: pd.DataFrame, checks: Sequence[Trial]) -> pd.DataFrame
             check.text, regex=False
         )
         for row in findings.index[several if several.any() else named][:1]:
-            changes = _change(findings.loc[row].to_dict(), check)
+            changes = _change(findings.loc[row].to_dict(), check, latency_ms)
             findings.loc[row, list(changes)] = list(changes.values())
     return rank_findings(findings)
 
 
-def _change(row: dict[str, Any], check: Trial) -> dict[str, Any]:
+def _change(row: dict[str, Any], check: Trial, latency_ms: float) -> dict[str, Any]:
     if check.differs:
         text = f"--rewrite {check.remedy} was tried on this part and is wrong: {check.problem}"
         return _refuse(text)
@@ -106,17 +106,15 @@ def _change(row: dict[str, Any], check: Trial) -> dict[str, Any]:
         if is_open:
             text += f"; all {check.parts} together were not tried"
         return _refuse(text, row["hint"] if is_open else "")
-    expected = row["gain_ms"] if row["gain_ms"] > 0 else row["high_ms"]  # only a bound is known
-    latency = expected / row["share"]
     ratio = f", outputs agree to {check.sqnr_db:.0f} dB" if check.sqnr_db is not None else ""
     text = f"{row['action']}; tried on {tried}: {check.before_ms:.3g} -> {check.after_ms:.3g} ms"
     # Measured in a slower moment, the parts may have taken longer than the whole program before.
     every_ms = check.before_ms * check.gain_ms / (check.before_ms - check.after_ms)
-    scale = min(1.0, latency / every_ms)
+    scale = min(1.0, latency_ms / every_ms)
     gain_ms, low_ms, high_ms = (scale * end for end in (check.gain_ms, check.low_ms, check.high_ms))
     return {
         "action": text + ratio, "gain_ms": gain_ms, "low_ms": low_ms,
-        "high_ms": min(high_ms, latency), "share": gain_ms / latency, "basis": "checked",
+        "high_ms": min(high_ms, latency_ms), "share": gain_ms / latency_ms, "basis": "checked",
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from workbench import emulation
 from workbench.analysis.compare_runs import name_runs
-from workbench.analysis.describe import describe_gain, describe_latency
+from workbench.analysis.describe import describe_gain, describe_latency, is_estimated
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.plots.bars import show_bars
 from workbench.plots.tables import Table, fold_table, join_tables, show_note, to_html, to_markdown
@@ -108,9 +108,9 @@ def list_findings(findings: pd.DataFrame, top: int) -> Table:
 def abridge_finding(row: Mapping[str, Any]) -> tuple[str, str]:
     """The title of a finding, and its gain without an interval."""
     title = begin_sentence(" ".join(str(row["title"]).split()))
-    text = describe_gain(dict(row))
+    text = describe_gain(dict(row)).removeprefix("estimate: ")
     gain = text.partition(", between")[0].partition(";")[0]
-    return title, gain + ", estimated" * ("estimate" in text)
+    return title, gain + ", estimated" * is_estimated(row)
 
 
 def _fold_caveats(caveats: Sequence[str]) -> Iterator[Table]:

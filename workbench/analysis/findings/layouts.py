@@ -29,6 +29,8 @@ _SQUEEZE = (
 #: Converts the dtype, such as to int8, and no layout.
 _CAST = "Convert"
 _TRANSPOSES = ("StaticTranspose", "permute_copy", "transpose_copy")
+#: Products of activations, whose operands the model itself transposes: heads, and keys.
+_OF_HEADS = "BatchMatrixMultiply"
 _PROGRAM_EDGE = "the program's inputs and outputs"
 
 
@@ -54,8 +56,10 @@ def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[
     """Transposes, by their cause."""
     causes: dict[str, list[str]] = {}
     for step in m.flow.steps:
-        if step.type in _TRANSPOSES and (keys := keys_of(m, [step], unclaimed)):
-            causes.setdefault(_cause(m.flow, step), []).extend(keys)
+        cause = _cause(m.flow, step) if step.type in _TRANSPOSES else ""
+        if cause and (step.made_up or cause != _OF_HEADS):
+            causes.setdefault(cause, []).extend(keys_of(m, [step], unclaimed))
+    causes = {cause: keys for cause, keys in causes.items() if keys}
     squeezed = _scales_channels(m.flow)
     mixed = squeezed or _leaves_delegates(m.flow)
     for cause, keys in causes.items():

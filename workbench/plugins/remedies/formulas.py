@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node, Proxy
@@ -56,8 +56,22 @@ _EXTREMES = (1e30, -1e30, math.inf, -math.inf)
 _REMAINDERS = {aten.remainder.Scalar, aten.fmod.Scalar}
 #: What a function is of: multiples of a number, clamps of it, numbers in general, or rows.
 _LINEAR, _CLAMPS, _NUMBERS, _ROWS = "linear", "clamps", "numbers", "rows"
-#: A function in words, what builds it, of how many operators, and its signal to noise ratio.
-Match = tuple[str, Build, int, float]
+
+
+class Candidate(NamedTuple):
+    """A function that a part may be: in words, of how many operators, and what builds it.
+
+    ``code`` is how a person would write it; where it is empty, the words are a formula.
+    """
+
+    text: str
+    cost: int
+    build: Build
+    code: str = ""
+
+
+#: A function, and its signal to noise ratio.
+Match = tuple[Candidate, float]
 
 
 def find_function(finder: Finder, last: Node) -> Equivalent | None:
@@ -79,9 +93,8 @@ def find_function(finder: Finder, last: Node) -> Equivalent | None:
         if key not in finder.memory:
             finder.memory[key] = _identify(finder, nodes, source)
         match = finder.memory[key]
-        if match and (match[2] < work or lacks):
-            text, build, cost, sqnr_db = match
-            code = _spell(text, len(value(source).shape))
+        if match and (match[0].cost < work or lacks):
+            (text, cost, build, code), sqnr_db = match
             names = ", ".join(dict.fromkeys(name_of(n) for n in nodes if n.target not in VIEWS))
             text = f"{text} instead of {work} operators" if work > 1 else f"{names} as {text}"
             best = Equivalent(
@@ -89,39 +102,6 @@ def find_function(finder: Finder, last: Node) -> Equivalent | None:
                 code=code,
             )  # fmt: skip
     return best
-
-
-#: How a person would write a function; of others, the text is a formula.
-_CODE = {
-    "GELU by tanh": 'F.gelu(x, approximate="tanh")',
-    "a square": "x * x",
-    "a quotient of one": "torch.ones_like(x) / x",
-    "SiLU": "x * torch.sigmoid(x)",
-    "a product of three": "x * x * x",
-    "a product of four": "y = x * x; y * y",
-    "a hard sigmoid": "torch.clamp(x + 3, 0, 6) / 6",
-    "x tanh(log(1 + exp x))": "x * torch.tanh(torch.log(1 + torch.exp(x)))",
-    "minus log(1 + exp -x)": "-torch.log(1 + torch.exp(-x))",
-    "log(1 + exp x)": "torch.log(1 + torch.exp(x))",
-    "exp(x) - 1": "torch.exp(x) - 1",
-    "log(1 + x)": "torch.log(1 + x)",
-}
-
-
-def _spell(function: str, rank: int) -> str:
-    """The code of a function of a tensor of ``rank`` dimensions; empty if its text says it."""
-    rows = "y.flatten(0, 2).softmax(-1).view(y.shape)" if rank == 4 else "y.softmax(-1)"
-    softmaxes = {
-        _name_softmax(axis, rank): f"y = x.transpose({axis}, -1)\n{rows}.transpose({axis}, -1)"
-        for axis in range(rank - 1)
-    }
-    return ({_name_softmax(rank - 1, rank): "x.softmax(-1)"} | softmaxes | _CODE).get(function, "")
-
-
-def _name_softmax(axis: int, rank: int) -> str:
-    """What a softmax over an axis of a tensor of ``rank`` dimensions is called."""
-    text = f"softmax over dimension {axis}"
-    return text if axis == rank - 1 else f"{text}, transposed"
 
 
 def _is_lacking(node: Node) -> bool:
@@ -191,15 +171,16 @@ def _match(finder: Finder, nodes: list[Node], source: Node, shape: tuple[int, ..
     numbers = [float(v) for n in nodes for v in tree_leaves(n.args) if isinstance(v, int | float)]
     least = LEAST_DB[x.element_size()]
     few = [x.flatten()[:_SCREENED], result.flatten()[:_SCREENED]]
-    functions = [(*each, _LINEAR) for each in _list_linear(*few)]
-    functions += [(*each, _CLAMPS) for each in _list_clamps(*few)]
-    functions += [(*each, _NUMBERS) for each in _list_functions(*few)]
+    functions = [(each, _LINEAR) for each in _list_linear(*few)]
+    functions += [(each, _CLAMPS) for each in _list_clamps(*few)]
+    functions += [(each, _NUMBERS) for each in _list_functions(*few)]
     if any(node.target in _REMAINDERS for node in nodes):
-        functions += [(*each, _NUMBERS) for each in _list_remainders(numbers)]
+        functions += [(each, _NUMBERS) for each in _list_remainders(numbers)]
     reduces = any(elements(node) < elements(source) for node in nodes)
     if reduces or nodes[-1].target in _OF_ROWS:
-        functions += [(*each, _ROWS) for each in _list_row_functions(x, numbers)]
-    for text, cost, build, kind in functions:
+        functions += [(each, _ROWS) for each in _list_row_functions(x, numbers)]
+    for candidate, kind in functions:
+        build = candidate.build
         with contextlib.suppress(RuntimeError):
             if kind != _ROWS and sqnr(build(few[0].clone()), few[1]) < least:
                 continue
@@ -212,7 +193,7 @@ def _match(finder: Finder, nodes: list[Node], source: Node, shape: tuple[int, ..
                 continue
             if not _agrees_at_ends(finder, nodes, source, x, build, kind):
                 continue
-            return text, build, cost, sqnr_db
+            return candidate, sqnr_db
     return None
 
 
@@ -351,26 +332,26 @@ def _swap(
     )
 
 
-def _list_linear(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
+def _list_linear(x: torch.Tensor, y: torch.Tensor) -> Iterator[Candidate]:
     """Multiples of a number, with their operators."""
-    yield "the tensor itself", 0, lambda x: x
+    yield Candidate("the tensor itself", 0, lambda x: x)
     # At -10, a leaky ReLU shows its slope.
     at = int((x + 10).abs().argmin())
     slope = float(y.flatten()[at] / x.flatten()[at])
-    yield f"a leaky ReLU ({slope:.6g})", 1, lambda x: aten.leaky_relu.default(x, slope)
+    yield Candidate(f"a leaky ReLU ({slope:.6g})", 1, lambda x: aten.leaky_relu.default(x, slope))
     ends = [int(x.argmin()), int(x.argmax())]
     (a, b), (ya, yb) = ([float(t.flatten()[end]) for end in ends] for t in (x, y))
     factor = (yb - ya) / (b - a)
-    yield f"a product with {factor:.6g}", 1, lambda x: aten.mul.Tensor(x, factor)
+    yield Candidate(f"a product with {factor:.6g}", 1, lambda x: aten.mul.Tensor(x, factor))
     offset = ya - factor * a
-    yield (
+    yield Candidate(
         f"{factor:.6g} x + {offset:.6g}",
         2,
         lambda x: aten.add.Tensor(aten.mul.Tensor(x, factor), offset),
     )
 
 
-def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
+def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[Candidate]:
     """Functions of a number, with their operators: the cheapest in XNNPACK first."""
     for name, function in (
         ("hard swish", aten.hardswish.default), ("GELU", aten.gelu.default),
@@ -380,26 +361,50 @@ def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int
         ("a square root", aten.sqrt.default),
         ("a reciprocal square root", aten.rsqrt.default),
     ):  # fmt: skip
-        yield name, 1, function
-    yield "GELU by tanh", 1, lambda x: aten.gelu.default(x, approximate="tanh")
-    yield "a square", 1, lambda x: aten.mul.Tensor(x, x)
-    yield "a quotient of one", 1, lambda x: aten.div.Tensor(_fill(x, [1], 1.0), x)
-    yield "SiLU", 2, lambda x: aten.mul.Tensor(x, aten.sigmoid.default(x))
-    yield "a product of three", 2, lambda x: aten.mul.Tensor(aten.mul.Tensor(x, x), x)
-    yield "a product of four", 2, lambda x: _square(_square(x))
-    yield "a product of five", 3, lambda x: aten.mul.Tensor(_square(_square(x)), x)
-    yield "a product of six", 3, lambda x: _square(aten.mul.Tensor(_square(x), x))
-    yield "a clamp of large numbers", 2, _sign
-    yield "(exp x - exp -x) / 2", 5, lambda x: _half_exponentials(x, aten.sub.Tensor)
-    yield "(exp x + exp -x) / 2", 5, lambda x: _half_exponentials(x, aten.add.Tensor)
+        yield Candidate(name, 1, function)
+    yield Candidate(
+        "GELU by tanh",
+        1,
+        lambda x: aten.gelu.default(x, approximate="tanh"),
+        'F.gelu(x, approximate="tanh")',
+    )
+    yield Candidate("a square", 1, lambda x: aten.mul.Tensor(x, x), "x * x")
+    yield Candidate(
+        "a quotient of one",
+        1,
+        lambda x: aten.div.Tensor(_fill(x, [1], 1.0), x),
+        "torch.ones_like(x) / x",
+    )
+    yield Candidate(
+        "SiLU", 2, lambda x: aten.mul.Tensor(x, aten.sigmoid.default(x)), "x * torch.sigmoid(x)"
+    )
+    yield Candidate(
+        "a product of three", 2, lambda x: aten.mul.Tensor(aten.mul.Tensor(x, x), x), "x * x * x"
+    )
+    yield Candidate("a product of four", 2, lambda x: _square(_square(x)), "y = x * x; y * y")
+    yield Candidate("a product of five", 3, lambda x: aten.mul.Tensor(_square(_square(x)), x))
+    yield Candidate("a product of six", 3, lambda x: _square(aten.mul.Tensor(_square(x), x)))
+    yield Candidate("a clamp of large numbers", 2, _sign)
+    yield Candidate("(exp x - exp -x) / 2", 5, lambda x: _half_exponentials(x, aten.sub.Tensor))
+    yield Candidate("(exp x + exp -x) / 2", 5, lambda x: _half_exponentials(x, aten.add.Tensor))
     yield from _list_exponentials(x, y)
-    yield "a hard sigmoid", 3, hard_sigmoid
+    yield Candidate("a hard sigmoid", 3, hard_sigmoid, "torch.clamp(x + 3, 0, 6) / 6")
     yield from _list_softplus(x, y)
-    yield "x tanh(log(1 + exp x))", 9, lambda x: aten.mul.Tensor(x, aten.tanh.default(_softplus(x)))
-    yield "minus log(1 + exp -x)", 9, lambda x: aten.neg.default(_softplus(aten.neg.default(x)))
+    yield Candidate(
+        "x tanh(log(1 + exp x))",
+        9,
+        lambda x: aten.mul.Tensor(x, aten.tanh.default(_softplus(x))),
+        "x * torch.tanh(torch.log(1 + torch.exp(x)))",
+    )
+    yield Candidate(
+        "minus log(1 + exp -x)",
+        9,
+        lambda x: aten.neg.default(_softplus(aten.neg.default(x))),
+        "-torch.log(1 + torch.exp(-x))",
+    )
 
 
-def _list_clamps(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
+def _list_clamps(x: torch.Tensor, y: torch.Tensor) -> Iterator[Candidate]:
     """Clamps to the ends of what is seen; an end that the operand itself has is none."""
     low, high = (float(end) for end in y.aminmax())
     bottom, top = (float(end) for end in x.aminmax())
@@ -408,10 +413,10 @@ def _list_clamps(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, B
         words = [f"{end:.6g}" for end in ends if end is not None]
         kind = "a clamp to" if len(words) == 2 else "a maximum of"
         kind = "a minimum of" if ends[0] is None else kind
-        yield f"{kind} {' and '.join(words)}", 1, lambda x: aten.clamp.default(x, *ends)
+        yield Candidate(f"{kind} {' and '.join(words)}", 1, lambda x: aten.clamp.default(x, *ends))
 
 
-def _list_remainders(numbers: list[float]) -> Iterator[tuple[str, int, Build]]:
+def _list_remainders(numbers: list[float]) -> Iterator[Candidate]:
     """What is left of a division by one of some numbers."""
     for number in dict.fromkeys(numbers):
         if number > 0:
@@ -420,7 +425,7 @@ def _list_remainders(numbers: list[float]) -> Iterator[tuple[str, int, Build]]:
                 whole = aten.floor.default(aten.mul.Tensor(x, 1 / number))
                 return aten.sub.Tensor(x, aten.mul.Tensor(whole, number))
 
-            yield f"x - {number:.6g} floor(x / {number:.6g})", 4, build
+            yield Candidate(f"x - {number:.6g} floor(x / {number:.6g})", 4, build)
 
 
 def _sign(x: Any) -> Any:
@@ -432,32 +437,40 @@ def _half_exponentials(x: Any, combine: Build) -> Any:
     return aten.mul.Tensor(combine(up, down), 0.5)
 
 
-def _list_exponentials(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
+def _list_exponentials(x: torch.Tensor, y: torch.Tensor) -> Iterator[Candidate]:
     """Powers of a constant, logarithms to a base, and ELU with its factors."""
     low, at = float(y.min()), int((x - 2).abs().argmin())
     near, there = float(x.flatten()[at]), float(y.flatten()[at])
     if there > 0:
         rate = math.log(there) / near
-        yield f"exp({rate:.6g} x)", 2, lambda x: aten.exp.default(aten.mul.Tensor(x, rate))
+        yield Candidate(
+            f"exp({rate:.6g} x)", 2, lambda x: aten.exp.default(aten.mul.Tensor(x, rate))
+        )
     if near > 0 and abs(near - 1) > 1e-3:
         base = there / math.log(near)
         if there > 0:
             power = math.log(there) / math.log(near)
-            yield (
+            yield Candidate(
                 f"exp({power:.6g} log(x))",
                 3,
                 lambda x: aten.exp.default(aten.mul.Tensor(aten.log.default(x), power)),
             )
-        yield f"{base:.6g} log(x)", 2, lambda x: aten.mul.Tensor(aten.log.default(x), base)
+        yield Candidate(
+            f"{base:.6g} log(x)", 2, lambda x: aten.mul.Tensor(aten.log.default(x), base)
+        )
     shrunk = near - there
     if shrunk > 0:
-        yield (
+        yield Candidate(
             f"x - a clamp to {shrunk:.6g}",
             2,
             lambda x: aten.sub.Tensor(x, aten.clamp.default(x, -shrunk, shrunk)),
         )
-    yield "exp(x) - 1", 2, lambda x: aten.sub.Tensor(aten.exp.default(x), 1.0)
-    yield "log(1 + x)", 2, lambda x: aten.log.default(aten.add.Tensor(x, 1.0))
+    yield Candidate(
+        "exp(x) - 1", 2, lambda x: aten.sub.Tensor(aten.exp.default(x), 1.0), "torch.exp(x) - 1"
+    )
+    yield Candidate(
+        "log(1 + x)", 2, lambda x: aten.log.default(aten.add.Tensor(x, 1.0)), "torch.log(1 + x)"
+    )
     below = int((x + 1).abs().argmin())
     ratio = 1 + float(y.flatten()[below]) / -low if low < 0 else 0.0
     if low < 0 and there > 0 and 0 < ratio < 1:
@@ -473,17 +486,21 @@ def _list_exponentials(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, 
             )
 
         exponent = "x" if rate == 1 else f"({rate:.6g} x)"
-        yield f"{slope:.6g} ReLU(x) - ReLU({depth:.6g} - {depth:.6g} exp {exponent})", 7, elu
+        yield Candidate(
+            f"{slope:.6g} ReLU(x) - ReLU({depth:.6g} - {depth:.6g} exp {exponent})", 7, elu
+        )
 
 
-def _list_softplus(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
+def _list_softplus(x: torch.Tensor, y: torch.Tensor) -> Iterator[Candidate]:
     """``log(1 + exp(rate * x)) / rate``, whose value near zero tells the rate."""
     middle = float(y.flatten()[int(x.abs().argmin())])
     rate = round(math.log(2) / middle, 1) if 0 < middle < 10 else 1.0
-    yield "log(1 + exp x)", 7, _softplus
+    yield Candidate("log(1 + exp x)", 7, _softplus, "torch.log(1 + torch.exp(x))")
     if rate not in (0.0, 1.0):
         text = f"log(1 + exp {rate:g} x) / {rate:g}"
-        yield text, 9, lambda x: aten.mul.Tensor(_softplus(aten.mul.Tensor(x, rate)), 1 / rate)
+        yield Candidate(
+            text, 9, lambda x: aten.mul.Tensor(_softplus(aten.mul.Tensor(x, rate)), 1 / rate)
+        )
 
 
 def _square(x: Any) -> Any:
@@ -501,18 +518,24 @@ def hard_sigmoid(x: Any) -> Any:
     return aten.mul.Tensor(aten.clamp.default(aten.add.Tensor(x, 3.0), 0.0, 6.0), 1 / 6)
 
 
-def _list_row_functions(x: torch.Tensor, numbers: list[float]) -> Iterator[tuple[str, int, Build]]:
+def _list_row_functions(x: torch.Tensor, numbers: list[float]) -> Iterator[Candidate]:
     """Functions of the rows of a tensor, with their operators."""
+    rows = "y.flatten(0, 2).softmax(-1).view(y.shape)" if x.ndim == 4 else "y.softmax(-1)"
     for axis in range(x.ndim - 1, -1, -1):
         build = partial(_softmax_along, axis, x.ndim)
-        yield _name_softmax(axis, x.ndim), 1 if axis == x.ndim - 1 else 3, build
+        code = f"y = x.transpose({axis}, -1)\n{rows}.transpose({axis}, -1)"
+        text = f"softmax over dimension {axis}"
+        if axis == x.ndim - 1:
+            yield Candidate(text, 1, build, "x.softmax(-1)")
+        else:
+            yield Candidate(f"{text}, transposed", 3, build, code)
     width = x.shape[-1]
     log_sum = partial(_log_sum, width, x.ndim)
-    yield "x - log(sum(exp x)) by a softmax", 7, lambda x: aten.sub.Tensor(x, log_sum(x))
+    yield Candidate("x - log(sum(exp x)) by a softmax", 7, lambda x: aten.sub.Tensor(x, log_sum(x)))
     for epsilon in dict.fromkeys([*numbers, 1e-5, 0.0]):
         if 0 <= epsilon < 0.1:
             build = partial(normalise, width, epsilon, x.dtype)
-            yield f"layer norm (epsilon {epsilon:g}) with means as products", 5, build
+            yield Candidate(f"layer norm (epsilon {epsilon:g}) with means as products", 5, build)
 
 
 def _softmax_along(axis: int, rank: int, x: Any) -> Any:
