@@ -108,7 +108,7 @@ def list_findings(findings: pd.DataFrame, top: int) -> Table:
 def abridge_finding(row: Mapping[str, Any]) -> tuple[str, str]:
     """The title of a finding, and its gain without an interval."""
     title = begin_sentence(" ".join(str(row["title"]).split()))
-    text = describe_gain(dict(row)).removeprefix("estimate: ")
+    text = describe_gain(dict(row))
     gain = text.partition(", between")[0].partition(";")[0]
     return title, gain + ", estimated" * is_estimated(row)
 
