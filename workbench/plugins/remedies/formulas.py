@@ -473,7 +473,9 @@ def _list_exponentials(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, 
             )
 
         exponent = "x" if rate == 1 else f"({rate:.6g} x)"
-        yield f"{slope:.6g} ReLU(x) - ReLU({depth:.6g} - {depth:.6g} exp {exponent})", 7, elu
+        factors = (f"{each:.6g} " for each in (slope, depth))
+        outer, inner = (text if text != "1 " else "" for text in factors)
+        yield f"{outer}ReLU(x) - ReLU({depth:.6g} - {inner}exp {exponent})", 7, elu
 
 
 def _list_softplus(x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, int, Build]]:
