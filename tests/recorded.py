@@ -21,8 +21,8 @@ def recorded(name="mobilenet_v3_small"):
 
 
 def plain(text):
-    """Shown text with hyphens in place of arrows and en dashes, as sentences are written."""
-    text = text.replace("\N{NO-BREAK SPACE}", " ")
+    """Shown text with hyphens for arrows, minus signs and dashes, as sentences are written."""
+    text = text.replace("\N{NO-BREAK SPACE}", " ").replace("\N{MINUS SIGN}", "-")
     return text.replace("\N{RIGHTWARDS ARROW}", "->").replace("\N{EN DASH}", "-")
 
 

@@ -516,6 +516,7 @@ def test_in_the_dark_texts_are_bright_and_figures_have_a_light_ground(open_noteb
     assert min(page.evaluate(CONTRASTS, ".jp-OutputArea-output :is(th, td, pre)")) > 4.5
     explorer = page.locator(".wb-explorer").first
     assert explorer.get_attribute("data-theme") == "dark"
+    assert explorer.locator(".seg span", has_text="%").count() > 1
     assert min(page.evaluate(CONTRASTS, ".wb-explorer :is(p, dd, dt, h1, h2)")) > 4.5
     grounds = page.evaluate(GROUNDS)
     assert grounds and all(min(pixel) == 255 for pixel in grounds)

@@ -277,10 +277,10 @@ def test_a_run_says_why_an_etrecord_beside_it_gives_no_layers(exported, tmp_path
     assert "layers" not in " ".join(wb.open_run(tmp_path).caveats)
     record = tmp_path / "etrecord.bin"
     record.write_bytes(b"")
-    assert "layers are known: etrecord.bin: is empty" in wb.open_run(tmp_path).caveats
+    assert "layers: etrecord.bin: is empty" in wb.open_run(tmp_path).caveats
     record.write_bytes(exported[1].read_bytes()[:600])
     (caveat,) = (text for text in wb.open_run(tmp_path).caveats if "etrecord" in text)
-    assert "layers are known: etrecord.bin: not an ETRecord" in caveat
+    assert "layers: etrecord.bin: not an ETRecord" in caveat
     shutil.copy(exported[1], record)
     (caveat,) = (text for text in wb.open_run(tmp_path).caveats if "etrecord" in text)
     assert "put the .pte beside it" in caveat
@@ -293,7 +293,7 @@ def test_a_run_of_ours_says_so_too(exported, conv_pte, tmp_path):
     options = wb.MeasureOptions(runs=8, processes=2, evidence=False)
     run = wb.measure(pte, options=options, root=tmp_path / "out")
     (caveat,) = (text for text in run.caveats if "etrecord" in text)
-    assert "layers are known: conv.etrecord: an ETRecord of another program" in caveat
+    assert "layers: conv.etrecord: an ETRecord of another program" in caveat
 
 
 def test_an_etrecord_of_upstream_is_listed(exported):

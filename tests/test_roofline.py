@@ -206,7 +206,7 @@ def test_products_at_the_roof_of_arithmetic_are_found():
     table = bound_facts(conv, 10.0, {}).findings
     first = table.iloc[0]
     assert first["rule"] == "compute-bound"
-    assert "4.0 times" in first["action"]
+    assert "4.0 times" in first["title"]
     assert first["gain_ms"] == pytest.approx(10 * (1 - 1 / 4 / 0.75), rel=0.01)
 
 

@@ -25,6 +25,7 @@ from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import student_quantile
 from workbench.errors import UsageError
+from workbench.plots.tables import typeset
 from workbench.records.codec import SCHEMA_VERSION
 from workbench.wording import begin_sentence
 
@@ -331,7 +332,7 @@ def _findings(m: Measurement, index: dict[str, int]) -> Iterator[Json]:
         yield {
             **row,
             "title": begin_sentence(row["title"]),
-            "gain": describe_gain(row),
+            "gain": typeset(describe_gain(row)),
             "where": describe_place(row),
             "operators": operators,
         }

@@ -96,10 +96,10 @@ def list_findings(findings: pd.DataFrame, top: int) -> Table:
         items += f"<li>{to_html(title)}. <strong>Gain: {to_html(gain)}</strong></li>"
         lines.append(f"{len(lines) + 1}. {to_markdown(title)}. Gain: {to_markdown(gain)}")
     first = findings.iloc[0]
-    hint = str(first["hint"]).strip()
+    hint, _, code = str(first["hint"]).strip().partition("\n")
     page = f'<p class="next"><strong>Next step:</strong> {to_html(str(first["action"]))}'
     lines.append(f"\n**Next step:** {to_markdown(str(first['action']))}")
-    if hint and "\n" not in hint:
+    if hint and (not code or "workbench " in hint):
         page += f": <code>{html.escape(hint)}</code>"
         lines[-1] += f": `` {hint.replace('`', chr(39))} ``"
     return Table(f"{_ITEMS}{items}</ol>{page}</p>", "\n".join(lines))

@@ -132,8 +132,9 @@ def to_html(text: str) -> str:
 
 
 def typeset(text: str) -> str:
-    """The text with arrows and en dashes in place of hyphens; figures keep units on their line."""
+    """The text with arrows, minus signs and dashes for hyphens; figures keep their units."""
     text = re.sub(r"(?<=\s)->(?=\s)", "\N{RIGHTWARDS ARROW}", text)
+    text = re.sub(r"(?<![^\s(])-(?=\d)", "\N{MINUS SIGN}", text)
     text = re.sub(
         r"(?<=\d) (?=%|(?:[mµn]?s|[kMG]?B|dB|points)\b)|(?<=±) ", "\N{NO-BREAK SPACE}", text
     )
@@ -150,7 +151,8 @@ def pick_ink(color: str) -> str:
 
 def to_markdown(text: str, pipes: bool = True) -> str:
     """Text as Markdown on one line, in which nothing is a link, an image or a tag."""
-    text = re.sub(r"\](?=[(\[:])", r"]\\", html.escape(printable(text), quote=False))
+    text = html.escape(printable(text), quote=False).replace("-&gt;", "->")
+    text = re.sub(r"\](?=[(\[:])", r"]\\", text)
     return " ".join((text.replace("|", "\\|") if pipes else text).split())
 
 

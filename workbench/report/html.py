@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from workbench.errors import printable
 from workbench.plots.style import Chart
-from workbench.plots.tables import Table, to_markdown
+from workbench.plots.tables import Table, to_markdown, typeset
 from workbench.wording import format_figure, plural
 
 
@@ -158,5 +158,6 @@ def _templates() -> Environment:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     templates.filters |= {"figures": format_figure, "plural": plural}
+    templates.filters["typeset"] = typeset
     templates.filters["markdown"] = mistune.create_markdown(escape=True)
     return templates

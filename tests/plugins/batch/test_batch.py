@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from batch_evidence import check_nothing_twice
 from made_starts import make_start
+from recorded import plain
 from run_folder import open_made_run
 
 import workbench as wb
@@ -466,7 +467,7 @@ def test_a_row_says_where_the_time_goes_or_why_not_and_grade_d_is_no_win():
         Cell(model, model, "fp32", "host", "auto", model, state="done", rows=(before, row), run="r")
         for model, row in (("good", after), ("poor", poor), ("other", emulated))
     ]
-    page = html.unescape(render_index(Portfolio({}, tuple(cells), "")))
+    page = plain(html.unescape(render_index(Portfolio({}, tuple(cells), ""))))
     assert "Speed-ups over the baselines: 1 faster" in page
     assert "1 not counted, of measurement quality D" in page and "not counted: quality D" in page
     low, high = (f"{after[end]:.2f}" for end in ("low", "high"))

@@ -82,7 +82,7 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             title,
             gain,
             keys + extra,
-            f"{rewrite.text if outside else 'write it so, or let the export do it'}{proof}",
+            f"rewrite it{f': {rewrite.text}' if outside else ', or let the export do it'}{proof}",
             commands.apply_remedy(m, rewrite.name, rewrite.code),
             remedy=rewrite.name,
         )

@@ -486,9 +486,10 @@ def _list_exponentials(x: torch.Tensor, y: torch.Tensor) -> Iterator[Candidate]:
             )
 
         exponent = "x" if rate == 1 else f"({rate:.6g} x)"
-        yield Candidate(
-            f"{slope:.6g} ReLU(x) - ReLU({depth:.6g} - {depth:.6g} exp {exponent})", 7, elu
-        )
+        factors = (f"{each:.6g} " for each in (slope, depth))
+        outer, inner = (text if text != "1 " else "" for text in factors)
+        text = f"{outer}ReLU(x) - ReLU({depth:.6g} - {inner}exp {exponent})"
+        yield Candidate(text, 7, elu)
 
 
 def _list_softplus(x: torch.Tensor, y: torch.Tensor) -> Iterator[Candidate]:

@@ -71,7 +71,8 @@ class View {
     (embedded ? root : document).addEventListener("keydown", event => this.#key(event));
     const redraw = () => { this.#readTheme(); this.redraw(); };
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-    new MutationObserver(redraw).observe(document.body, { attributeFilter: ["data-jp-theme-light"] });
+    // JupyterLab hides its notebook while it changes the theme.
+    new MutationObserver(() => requestAnimationFrame(redraw)).observe(document.body, { attributeFilter: ["data-jp-theme-light"] });
     let width = 0;
     new ResizeObserver(([entry]) => {
       if (Math.abs(entry.contentRect.width - width) > 1) { width = entry.contentRect.width; this.redraw(); }

@@ -38,7 +38,7 @@ export class Strip extends Chart {
     const shown = state.inference >= 0 ? state.inference : model.typical(state);
     for (const { side, inferences, top, length } of this.lanes) {
       const m = side ? sides.b : sides.a, name = sides.a ? `${side ? "B" : "A"}  ${m.label}` : m.label;
-      pen.text(`${name}: ${inferences.length} inferences, ${ms(length)}`, 2, top - 5, theme.ink);
+      pen.text(`${name}: ${inferences.length} inference${inferences.length === 1 ? "" : "s"}, ${ms(length)}`, 2, top - 5, theme.ink);
       for (const each of inferences) this.#inference(pen, each, top, side);
       const { start, end } = inferences[Math.min(shown, inferences.length - 1)];
       pen.outline(this.scale(start), top - 1, Math.max(2, this.scale(end) - this.scale(start)), ROW + 1, theme.accent, 2);
