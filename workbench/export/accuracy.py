@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from workbench.export.precision import PRECISIONS
 from workbench.models.sources import reason
 from workbench.process import silent_stderr
 from workbench.records.runs import Fidelity, LayerNoise
@@ -243,11 +244,19 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
 _EXACT_DB, _MOST_DIFFERING = 40.0, 0.1
 
 
+_HALVES = {
+    torch.float16: PRECISIONS["fp16"].least_sqnr_db,
+    torch.bfloat16: PRECISIONS["bf16"].least_sqnr_db,
+}
+
+
 def _compare(
     number: int, program: torch.Tensor, eager: torch.Tensor, least_sqnr_db: float
 ) -> Fidelity:
     """One output, in double precision; ``faithful`` is None where it is not judged."""
     dtype = str(program.dtype).removeprefix("torch.")
+    # A program cannot be nearer to a model than the model's own dtype is to the truth.
+    least_sqnr_db = min(least_sqnr_db, _HALVES.get(eager.dtype, least_sqnr_db))
     ours, theirs = program.detach().double().flatten(), eager.detach().double().flatten()
     # Masked attention and logarithms make infinities, which must be in the same places.
     finite = torch.isfinite(theirs)
