@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -51,10 +52,12 @@ DISTURBANCES = {
     "folder": "os.chdir(os.sep)",
     "prints": "print('x' * 2_000_000); os.system('echo from a child')",
     "closed stdout": "sys.stdout.close()",
+    "closed descriptor 0": "os.close(0)",
     "closed descriptor 1": "os.close(1)",
     "closed descriptor 2": "os.close(2)",
     "other stdout": "sys.stdout = open(os.devnull, 'w')",
     "no sys.path": "sys.path.clear()",
+    "errors of warnings": "__import__('warnings').simplefilter('error')",
     "no signals": "signal.signal(signal.SIGINT, signal.SIG_IGN)",
 }
 
@@ -65,6 +68,7 @@ DISTURBANCES = {
         *((what, "at_import") for what in DISTURBANCES),
         ("folder", "in_constructor"),
         *((what, "in_forward") for what in ("folder", "prints", "closed stdout")),
+        ("errors of warnings", "in_forward"),
     ],
 )
 def test_a_model_disturbs_neither_the_place_nor_the_output(cli, tmp_path, what, place, monkeypatch):
@@ -75,6 +79,30 @@ def test_a_model_disturbs_neither_the_place_nor_the_output(cli, tmp_path, what, 
     assert code == 0
     assert (tmp_path / json.loads(out)["pte"]).is_file()
     assert Path.cwd() == tmp_path and signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("code", ["os._exit(0)", "sys.exit(0)", "raise GeneratorExit"])
+def test_a_model_that_ends_the_process_is_one_line(cli, place, code, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write_model(code, place)
+    status, out, err = cli("export", "m.py:Net", "--backend", "portable")
+    assert (status, out) == (1, "") and err.splitlines()[-1].startswith("error: m.py:6: ")
+
+
+def test_a_child_process_of_a_model_ends_as_it_wants_to(cli, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write_model("assert os.waitpid(os.fork() or os._exit(3), 0)[1] == 3 << 8")
+    assert cli("export", "m.py:Net", "--backend", "portable")[0] == 0
+
+
+@pytest.mark.parametrize("out", ["m.py", "m.py/x", "/proc/x"])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(cli, out, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write_model("pass")
+    status, _, err = cli("export", "m.py:Net", "--out", out)
+    assert status == 1 and "exporting" not in err
+    assert re.search(r"error: .*Net_xnnpack_fp32.pte: cannot be written: .* -> .*--out\n$", err)
 
 
 def test_a_model_file_moves_no_notebook(tmp_path, monkeypatch):
@@ -107,6 +135,14 @@ def test_what_a_model_leaves_does_not_hold_the_command(tmp_path, monkeypatch, co
     done = run_command("export", "m.py:Net", "--backend", "portable")
     assert done.returncode == 0 and time.monotonic() - started < 100
     assert done.stdout == "out_Net/artifacts/Net_portable_fp32.pte\n"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("place", ["at_import", "in_forward"])
+def test_a_model_may_close_standard_error(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    write_model("sys.stderr.close()", place)
+    assert run_command("export", "m.py:Net", "--backend", "portable").returncode == 0
 
 
 @pytest.mark.ci

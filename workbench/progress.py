@@ -108,7 +108,8 @@ def _write_lines() -> Iterator[Progress]:
         if stage == printable(text) and time.monotonic() - said < LONG_SILENCE_S:
             return
         stage, said = printable(text), time.monotonic()
-        print(f"{said - started:4.0f} s  {stage}", file=stream, flush=True)
+        target = sys.stderr if stream.closed else stream  # a model's file may close it
+        print(f"{said - started:4.0f} s  {stage}", file=target, flush=True)
 
     def remind() -> None:
         if stage and time.monotonic() - said > LONG_SILENCE_S:

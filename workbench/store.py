@@ -80,6 +80,17 @@ def write_changed(path: Path, content: bytes | str) -> Path:
     return atomic_write(path, data)
 
 
+def check_writable(pte: Path) -> None:
+    """Fail before a program is made if it cannot be written, nor the files beside it."""
+    try:
+        pte.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=pte.parent, prefix=f".{layers_path(pte).name}."):
+            pass
+    except OSError as error:
+        what = f"cannot be written: {error.strerror}"
+        raise StoreError(what, where=pte, hint="choose another --out") from None
+
+
 @contextlib.contextmanager
 def lock_writers(folder: Path) -> Iterator[None]:
     """Lock a folder for one writer; others wait. A file system without locks lets all write."""

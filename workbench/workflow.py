@@ -23,7 +23,6 @@ from workbench.export.program import SUFFIXES, Program, open_program
 from workbench.export.reload import reload_model
 from workbench.models.registry import check_name
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
-from workbench.process import release_memory
 from workbench.progress import show_progress
 from workbench.records.runs import PlannedProgram, RunRecord
 from workbench.report.artifacts import write_artifacts
@@ -146,7 +145,6 @@ def profile(
         keep_models(),
     ):
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
-        release_memory()
         runner, kernel = warm.finish(tell)
         place = Path(root or programs[0].root)
         run = measure_programs(programs, measure, runner, place, progress=tell)

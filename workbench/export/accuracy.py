@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from workbench.export.precision import PRECISIONS
 from workbench.models.sources import reason
 from workbench.process import silent_stderr
 from workbench.records.exports import Fidelity, LayerNoise
@@ -243,28 +245,52 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
 _EXACT_DB, _MOST_DIFFERING = 40.0, 0.1
 
 
+#: A program cannot be nearer to a model than the model's own dtype is to the truth.
+_HALVES = {
+    torch.float16: PRECISIONS["fp16"].least_sqnr_db,
+    torch.bfloat16: PRECISIONS["bf16"].least_sqnr_db,
+}
+#: So many values are compared at a time: 17 million at once took 750 MB.
+_BLOCK = 2**20
+
+
+def _sum_up(ours: torch.Tensor, theirs: torch.Tensor) -> tuple[bool, list[float], list[float]]:
+    """Of two blocks whether the same values are infinite, and sums and maxima of the others.
+
+    Sums are of the squares of theirs, of the noise and of ours, and of the products; maxima of the
+    noise, of theirs without sign, and of both and their negatives.
+    """
+    ours, theirs = ours.double(), theirs.double()
+    # Masked attention and logarithms make infinities, which must be in the same places.
+    finite = torch.isfinite(theirs)
+    same = torch.equal(*(values[~finite].nan_to_num(0.5, 1, -1) for values in (ours, theirs)))
+    ours, theirs = ours[finite], theirs[finite]
+    noise = ours - theirs
+    pairs = (theirs, theirs), (noise, noise), (ours, ours), (ours, theirs)
+    sums = [float((a * b).sum()) for a, b in pairs]
+    values = (noise.abs(), theirs.abs(), ours, -ours, theirs, -theirs)
+    return same, sums, [float(each.max()) if len(each) else -math.inf for each in values]
+
+
 def _compare(
     number: int, program: torch.Tensor, eager: torch.Tensor, least_sqnr_db: float
 ) -> Fidelity:
     """One output, in double precision; ``faithful`` is None where it is not judged."""
     dtype = str(program.dtype).removeprefix("torch.")
-    ours, theirs = program.detach().double().flatten(), eager.detach().double().flatten()
-    # Masked attention and logarithms make infinities, which must be in the same places.
-    finite = torch.isfinite(theirs)
-    elsewhere = (values[~finite].nan_to_num(0.5, 1, -1) for values in (ours, theirs))
-    same_elsewhere = torch.equal(*elsewhere)
-    ours, theirs = ours[finite], theirs[finite]
-    if not same_elsewhere or not bool(torch.isfinite(ours).all()) or theirs.numel() == 0:
-        is_equal = same_elsewhere and ours.numel() == 0
+    least_sqnr_db = min(least_sqnr_db, _HALVES.get(eager.dtype, least_sqnr_db))
+    blocks = (values.detach().flatten().split(_BLOCK) for values in (program, eager))
+    same, sums, maxima = zip(*map(_sum_up, *blocks), strict=True)
+    signal_power, noise_power, own_power, product = np.sum(sums, axis=0).tolist()
+    max_abs, scale, top, low, their_top, their_low = np.max(maxima, axis=0).tolist()
+    if not all(same) or not math.isfinite(top + low):
+        is_equal = all(same) and scale == -math.inf
         return Fidelity(number, dtype, least_sqnr_db, faithful=is_equal)
 
-    noise = ours - theirs
-    signal_power, noise_power = float(theirs.square().sum()), float(noise.square().sum())
     sqnr = None
     if signal_power and noise_power:
         sqnr = 10 * (math.log10(signal_power) - math.log10(noise_power))
-    norms = float(ours.norm() * theirs.norm())
-    constant = bool((ours == ours[0]).all()) and not bool((theirs == theirs[0]).all())
+    norms = math.sqrt(own_power) * math.sqrt(signal_power)
+    constant = top == -low and their_top != -their_low
     faithful: bool | None = noise_power == 0 or (
         sqnr is not None and sqnr >= least_sqnr_db and not constant
     )
@@ -276,9 +302,9 @@ def _compare(
         dtype=dtype,
         least_sqnr_db=least_sqnr_db,
         sqnr_db=sqnr,
-        max_abs=float(noise.abs().max()),
-        scale=float(theirs.abs().max()),
-        cosine=float(ours @ theirs) / norms if norms else None,
+        max_abs=max_abs,
+        scale=scale,
+        cosine=product / norms if norms else None,
         constant=constant,
         faithful=faithful,
         differing=differing,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
 import json
 import os
@@ -36,7 +35,7 @@ from workbench.options import (
     Progress,
     expand_rewrites,
 )
-from workbench.process import silence
+from workbench.process import release_memory, silence
 from workbench.progress import show_progress
 from workbench.records.exports import Export, Tensor, Undelegated
 from workbench.wording import format_size, plural
@@ -51,8 +50,6 @@ if TYPE_CHECKING:  # these import PyTorch
 
 #: Below this SQNR, a warning names the noisiest layers.
 LOW_SQNR_DB = 20
-#: From this size on, what an export leaves is freed at once, which takes half a second.
-LARGE_BYTES = 2**25
 #: Folders whose code decides what an export is.
 _EXPORTER = [Path(__file__).parents[1] / name for name in ("export", "models", "records")]
 
@@ -119,8 +116,7 @@ def export_model(
     with show_progress(progress) as report, contextlib.ExitStack() as stack:
         program = _export_model(model, inputs, options, name, root, report, stack)
     upstream.forget_graphs()
-    if program.size_bytes >= LARGE_BYTES:
-        gc.collect()
+    release_memory(program.size_bytes)
     return program
 
 
@@ -140,6 +136,7 @@ def _export_model(
     if program := _reuse(subject):
         report(f"{subject.pte.name}: up to date", 1.0)
     else:
+        store.check_writable(subject.pte)
         started = time.perf_counter()
         with silence():
             lowered, checked = make_program(subject, report)

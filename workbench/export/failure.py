@@ -49,7 +49,9 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
     try:
         with contain():
             yield
-    except (Exception, SystemExit) as error:  # model and exporter may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # model and exporter may raise anything
         from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
         what, hint, text = reason(error), _HINTS.get(stage), str(error)

@@ -53,7 +53,7 @@ def make_program(subject: Subject, report: Progress) -> tuple[Lowered, dict[str,
     with failure.explain(failure.FORWARD, model.origin):
         expected = accuracy.run_eagerly(model.module, model.example_inputs, model.kwargs)
     lowered = _lower(subject, report)
-    release_memory()
+    release_memory(len(lowered.pte))
     report("comparing the outputs with the PyTorch model's", 0.8)
     checked = _check(lowered, expected, subject, report)
     if "problem" in checked:

@@ -498,9 +498,9 @@ def _explain_errors(what: str, where: str, hint: str | None = None) -> Iterator[
     try:
         with contain():
             yield
-    except WorkbenchError:
+    except (WorkbenchError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # a user's code may raise anything
+    except BaseException as error:  # a user's code may raise anything
         line = user_line(error) or where
         if isinstance(error, BROKEN):  # whatever the inputs
             hint = None
