@@ -181,6 +181,9 @@ FOUND = {
     "computed filters": ("fixed work", lambda: measured(
         TABLE, Delegate([conv("x", "a", 2.0)]), Kernel("convolution", "a t", "b", 5.0),
     ), {"title": "index, and keeps convolution outside the delegate", "high_ms": 7.0}),
+    "of products alone": ("fixed work", lambda: measured(
+        TABLE, Delegate([Node("Add", "x u", "a", 0.01)]), Kernel("mm", "a t", "b", 5.0)),
+        {"title": "index, and keeps mm outside the delegate", "basis": "bound"}),
     "guard": ("remedy", lambda: measured(
         *guarded_softmax(), export=exported(rewrites=[GUARD])
     ), {"title": "outside the delegate: ", "place": "attn.py:9", "remedy": "attention",
@@ -202,6 +205,10 @@ FOUND = {
     "nothing replaces it": ("undelegated", lambda: measured(
         Kernel("sort", "x", "y", 3.0), Delegate([conv("y", "z", 3.0)])
     ), {"basis": "bound", "gain_ms": math.nan, "high_ms": 3.001}),
+    "one answer": ("undelegated", lambda: measured(
+        Delegate([conv("x", "a", 2.0)]), Kernel("slice_scatter", "a x", "b", 2.0),
+        Kernel("copy", "b x", "c", 1.0), Delegate([conv("c", "d", 2.0)])),
+        {"title": "slice_scatter, copy run outside the delegate", "high_ms": 3.002}),
     "no delegate": ("undelegated", lambda: measured(
         Kernel("convolution", "x", "a", 2.0), Kernel("relu", "a", "b", 1.0),
         export=exported(backend="portable"),
@@ -301,6 +308,8 @@ SILENT = {
         TABLE, Delegate([conv("x", "a", 2.0)]), Kernel("mm", "a t", "b", 5.0))),
     "belongs to the guard": ("undelegated", lambda: measured(
         *guarded_softmax(), export=exported(rewrites=[GUARD]))),
+    "heads": ("layout", lambda: measured(Delegate(
+        [transpose("x", "a", (0, 2, 1, 3), 1.0), Node("BatchMatrixMultiply", "a y", "b", 1.0)]))),
     "one token": ("logits", lambda: language_model(1)),
     "no words": ("logits", lambda: language_model(16, words=1000)),
     "small head": ("head", small_head),

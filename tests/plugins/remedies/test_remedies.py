@@ -509,6 +509,14 @@ def test_what_is_computed_twice_is_computed_once(function, count):
     torch.testing.assert_close(exported.module()(x), expected)
 
 
+@pytest.mark.ci
+def test_what_the_export_can_compute_is_no_duplicate(tmp_path):
+    steps = lambda x: torch.linspace(0, 1, x.shape[-1])  # noqa: E731
+    module = Net(lambda net, x: (x * steps(x)).exp() + steps(x)).eval()
+    program = wb.export_model(module, torch.randn(4, 64), root=tmp_path, progress=quiet)
+    assert "duplicates" not in {rewrite.name for rewrite in program.export.rewrites}
+
+
 def test_every_remedy_has_its_code_and_its_name():
     """What has no code for a person is a matter of the quantiser, or of PyTorch's libraries."""
     assert {*REMEDIES} == {*REWRITES}
@@ -632,6 +640,17 @@ def test_of_parts_that_are_alike_two_are_tried(small, tried, tmp_path):
     saved = check.before_ms - check.after_ms
     assert check.gain_ms == pytest.approx((11.25 / 2.25 if small else 6) * saved)
     assert check.low_ms < check.gain_ms < check.high_ms
+
+
+@pytest.mark.ci
+def test_a_part_returns_nothing_that_nobody_reads(tmp_path):
+    """The places of the largest elements."""
+    module = Net(lambda net, x: net.layers[0](x).max(1)[0].tanh(), nn.Linear(32, 32)).eval()
+    program = wb.export_model(module, torch.randn(1, 64, 32), root=tmp_path, progress=quiet)
+    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
+    run = wb.measure(program, options=brief, root=tmp_path, progress=quiet)
+    (check,) = (each for each in wb.check_findings(run, top=9) if each.remedy == "pooling")
+    assert not check.problem
 
 
 @pytest.mark.ci

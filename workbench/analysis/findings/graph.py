@@ -247,7 +247,7 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
     if m.export is None:  # those about which nothing is known are alike
         unknown = ~names.map(lambda name: bool(find_nearest(name)[0]))
         tiny = rows["mean_ms"].groupby(names).transform("sum") < gains.LEAST_SHARE * m.latency_ms
-        groups = names.mask(unknown & ~tiny, "")
+        groups = groups.mask(unknown & ~tiny, "")
     for _, part in rows.loc[names.index].groupby([groups, names.index.map(reasons)], sort=False):
         keys = [key for key in part.index if key not in casts]
         if not keys:
