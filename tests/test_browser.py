@@ -23,6 +23,7 @@ SCREENSHOTS = ROOT / "build" / "screenshots"
 #: What JupyterLab itself complains of where there is no git.
 HARMLESS = re.compile(
     r"net::ERR_|favicon|/lsp/|Failed to load resource|service worker"
+    r"|Kernel message validation error"  # a message that came before its protocol was agreed
     r"|widget model not found",  # of a saved notebook
     re.I,
 )

@@ -73,6 +73,9 @@ class Chart(Figure):
         said = (" ".join(part.split()) for part in parts)
         return "; ".join(dict.fromkeys(filter(None, said)))
 
+    def __repr__(self) -> str:
+        return f"Figure. {self.alt_text}"
+
     def draw(self, renderer: RendererBase) -> None:
         """Draw it; a dollar in a name starts no formula, except in matplotlib's own ticks."""
         for text in self.findobj(Text):

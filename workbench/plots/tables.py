@@ -50,9 +50,9 @@ _CSS = [
      "color:inherit;margin:.4em 0"},
     {"selector": "caption", "props": "caption-side:top;text-align:left;font-weight:600;"
      "padding:.3em 0"},
-    {"selector": "th", "props": "padding:.3em .5em;border-bottom:1.5px solid #999;"
+    {"selector": "th", "props": "padding:.3em .4em;border-bottom:1.5px solid #999;"
      "background:none;text-align:left"},
-    {"selector": "td", "props": "padding:.22em .5em;border-bottom:1px solid #8883;"
+    {"selector": "td", "props": "padding:.22em .4em;border-bottom:1px solid #8883;"
      "text-align:left"},
 ]  # fmt: skip
 _CHIP_CSS = "white-space:nowrap;border-left:.75em solid"

@@ -112,7 +112,10 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
     latencies = [pd.DataFrame(columns=COMPARISON.names), *(p.latency for p in pairs.values())]
     latency = pd.concat(latencies[bool(pairs) :], ignore_index=True).assign(name=list(pairs))
     # What the programs are is said of each of them.
-    answers = [replace(pair.verdict, programs="").text for pair in pairs.values()]
+    verdicts = [replace(pair.verdict, programs="") for pair in pairs.values()]
+    if len(verdicts) == 1:  # the title says of what
+        verdicts = [replace(verdicts[0], subject="")]
+    answers = [verdict.text for verdict in verdicts]
     try:
         return Combined(measurements, runs, latency, answers, _align_layers(measurements))
     except WorkbenchError as error:
