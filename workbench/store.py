@@ -81,10 +81,10 @@ def write_changed(path: Path, content: bytes | str) -> Path:
 
 
 def check_writable(pte: Path) -> None:
-    """Fail before a program is made if it cannot be written, nor the files beside it."""
+    """Fail before a program is made if it cannot be written; makes no folder for it yet."""
     try:
-        pte.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=pte.parent, prefix=f".{layers_path(pte).name}."):
+        folder = next(path for path in pte.absolute().parents if path.exists())
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{layers_path(pte).name}."):
             pass
     except OSError as error:
         what = f"cannot be written: {error.strerror}"

@@ -128,7 +128,8 @@ def _limit_exit(exit_code: int) -> None:
 def fail(error: BaseException, exit_code: int, arguments: list[str]) -> NoReturn:
     """Exit after an error. Arguments may be unparsed: ``--json`` is looked up among the words."""
     if JSON in arguments:
-        click.echo(to_document(describe_error(error, exit_code)), nl=False)
+        with contextlib.suppress(OSError):  # standard output may be what failed
+            click.echo(to_document(describe_error(error, exit_code)), nl=False)
     sys.exit(exit_code)
 
 
