@@ -544,7 +544,7 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path):
     assert 0 < kept["low_ms"] < kept["gain_ms"] < kept["high_ms"]
     assert "tried on this part" in kept["action"]
     (check,) = wb.check_findings(run, top=1) or read_checks(run.path)
-    assert check.kernels == (1, 0) and check.sqnr_db > 100 and check.restarts == 5
+    assert check.kernels == (1, 0) and check.sqnr_db > 100 and check.restarts >= 3
     keep_checks(run.path, [replace(check, problem="these operators do not run alone")])
     untried = wb.open_run(run.path)
     text = "\n".join(describe_findings(untried.findings, untried.subject, 3))

@@ -412,10 +412,8 @@ def find_loops(finder: Finder, last: Node) -> Equivalent | None:
     if not is_pure(last) or not is_float(last, MOST_PROVEN) or not is_static(last):
         return None
     if last.target in (aten.cat.default, aten.stack.default):
-        views = _sink_views(last)
         whole = _join_slices(finder, last) or _group(finder, last) or _batch(finder, last)
-        whole = whole or _flatten(last)
-        return whole or views or _sink(finder, last)
+        return whole or _flatten(last) or _sink(finder, last)
     return _share_input(finder, last) or _share_weights(finder, last)
 
 
@@ -618,31 +616,6 @@ _SHAPES = {
     aten.view.default, aten.reshape.default, aten.squeeze.dim, aten.squeeze.dims,
     aten.squeeze.default, aten.unsqueeze.default, aten.flatten.using_ints, aten.select.int,
 }  # fmt: skip
-
-
-def _sink_views(last: Node) -> Equivalent | None:
-    """Tensors of one shape that are reshaped and put together, as reshaped together."""
-    parts, axis = _parts_of(last)
-    before: list[Any] = [part.args[0] for part in parts]
-    if len(parts) < 2 or any(part.target not in _SHAPES or not is_pure(part) for part in parts):
-        return None
-    if any(elements(each) != elements(part) for each, part in zip(before, parts, strict=True)):
-        return None
-    shapes = {
-        (tuple(value(each).shape), tuple(value(part).shape))
-        for each, part in zip(before, parts, strict=True)
-    }
-    alone = all(len(readers(part)) == 1 for part in parts) and len({*before}) == len(parts)
-    if len(shapes) != 1 or not alone or any(each.target in _SLICING for each in before):
-        return None
-    shape = list(value(parts[0]).shape)
-
-    def build(*tensors: Any) -> Any:
-        x = aten.reshape.default(aten.stack.default(tensors), [len(parts), *shape])
-        return _move_front(x, parts[0], axis, last)
-
-    text = f"{len(parts)} tensors reshaped together"
-    return Equivalent("loops", text, (*parts, last), last, tuple(before), build)
 
 
 def _move_front(x: Any, part: Node, axis: int, last: Node) -> Any:
