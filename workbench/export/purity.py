@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from workbench.upstream import find_schema
 
@@ -23,6 +23,13 @@ VIEWS = {
     aten.expand.default, aten.contiguous.default, aten.clone.default, aten.dropout.default,
     aten.to.dtype, operator.getitem,
 }  # fmt: skip
+
+
+def drop_unused(graph: Graph) -> None:
+    """Remove the operators that nobody reads, but for those that begin and end a ``vmap``."""
+    graph.eliminate_dead_code(
+        lambda node: node.is_impure() or "functorch" in str(getattr(node.target, "__module__", ""))
+    )
 
 
 def readers(node: Node) -> list[Node]:

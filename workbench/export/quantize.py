@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from workbench.export.purity import drop_unused
 from workbench.options import ExportOptions, ModuleDtypes, dtype_of_module
 from workbench.upstream import keep_in_float, schema_name
 
@@ -166,7 +167,7 @@ def _split_dequantized(graph: torch.fx.GraphModule) -> int:
                 with graph.graph.inserting_after(node):
                     reader.replace_input_with(node, graph.graph.node_copy(node))
                 added += 1
-    graph.graph.eliminate_dead_code()
+    drop_unused(graph.graph)
     graph.recompile()
     return added
 

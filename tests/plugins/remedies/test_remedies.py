@@ -408,6 +408,20 @@ def test_what_computes_something_else_stays(name):
     torch.testing.assert_close(exported.module()(*inputs), function(None, *inputs))
 
 
+def test_a_mapped_function_is_kept_whole():
+    """Masks of transformers are made by a vmap, whose ends nobody reads."""
+
+    def mask(net, x):
+        rows, columns = torch.arange(4), torch.arange(8)
+        seen = torch.vmap(torch.vmap(lambda r, c: c <= r, (None, 0)), (0, None))(rows, columns)
+        return fn.avg_pool1d(x, 3, 1, 1).masked_fill(~seen, -1e9)
+
+    module, x = Net(mask).eval(), torch.randn(1, 4, 8)
+    exported = torch.export.export(module, (x,))
+    assert REWRITER.apply(exported, ["pooling"], "xnnpack")["pooling"] == 1
+    torch.testing.assert_close(exported.run_decompositions({}).module()(x), module(x))
+
+
 def test_double_constants_become_single():
     module = Net(
         lambda net, x: (x * net.table).sum(-1).float(),

@@ -10,7 +10,7 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.fx.proxy import GraphAppendingTracer
 
 from workbench.export.constants import add_constant, fake_mode_of
-from workbench.export.purity import is_pure, overwrites, readers
+from workbench.export.purity import drop_unused, is_pure, overwrites, readers
 from workbench.plugins.remedies.equivalence import Equivalent, Finder, evaluate
 
 
@@ -102,7 +102,7 @@ def fold(exported: ExportedProgram, made: Collection[Node]) -> None:
         ends = any(user.op == "output" for user in node.users) or {*node.users} <= folded.keys()
         if not ends and isinstance(values[node], torch.Tensor):
             node.replace_all_uses_with(add_constant(exported, values[node].contiguous()))
-    exported.graph.eliminate_dead_code()
+    drop_unused(exported.graph)
 
 
 def replace_part(exported: ExportedProgram, each: Equivalent) -> list[Node]:

@@ -11,7 +11,7 @@ import torch
 from torch.export import ExportedProgram, default_decompositions
 from torch.fx import Node
 
-from workbench.export.purity import is_overwritten
+from workbench.export.purity import drop_unused, is_overwritten
 from workbench.export.rewriter import OF_EXPORT, Rewriter
 from workbench.options import COMMON_REWRITES, REWRITES
 from workbench.plugins.remedies.equivalence import Equivalent, Finder, count_operators
@@ -220,7 +220,7 @@ class Remedies(Rewriter):
             for each in equivalents:
                 made.update(replace_part(exported, each))
                 counts[each.name] += 1
-            exported.graph.eliminate_dead_code()
+            drop_unused(exported.graph)
             if "loops" in names:  # each step has got a whole that all of them share
                 join_equal(exported)
         if "duplicates" in names:
