@@ -52,8 +52,8 @@ def main() -> int:
         "setup": (setup, "create .venv and install everything into it"),
         "demo": (demo, "profile toy_cnn and mobilenet_v3_small, print the paths of the reports"),
         "test": (test, "lint, then run the fast tests (arguments go to pytest)"),
-        "slow": (slow, "run the slow tests, and all property tests with more examples"),
-        "long": (long, "run the tests that take minutes: batches, sanitizers, papermill"),
+        "whole": (whole, "test exports, runs and commands, and properties with more examples"),
+        "campaign": (campaign, "test batches, sanitizers, all notebooks on all kinds of run"),
         "devices": (devices, "test the targets QEMU, adb and ssh, as far as possible here"),
         "plugins": (plugins, "test the core without plug-ins, and plug-ins without each other"),
         "upstream": (upstream, "test private parts of the other tested versions of ExecuTorch"),
@@ -130,15 +130,15 @@ def test(arguments: list[str]) -> int:
     return lint([]) or _pytest(*arguments)
 
 
-def slow(arguments: list[str]) -> int:
-    """Run the slow tests, and all property tests with four times the examples."""
-    chosen = ("-m", "slow or ci or hypothesis", "--hypothesis-profile=thorough")
+def whole(arguments: list[str]) -> int:
+    """Test whole exports, runs and commands, and properties with four times the examples."""
+    chosen = ("-m", "whole or cases or hypothesis", "--hypothesis-profile=thorough")
     return _pytest(*chosen, "-rs", *arguments)  # such as other runtimes, which are extras
 
 
-def long(arguments: list[str]) -> int:
+def campaign(arguments: list[str]) -> int:
     """Run the tests that are in no other lane, which take minutes each."""
-    return _pytest("-m", "long", *arguments)
+    return _pytest("-m", "campaign", *arguments)
 
 
 def devices(arguments: list[str]) -> int:
@@ -186,11 +186,11 @@ def use_version(version: str) -> None:
 def notebooks(arguments: list[str]) -> int:
     """Run the notebooks by papermill with defaults, and three of them on every kind of run.
 
-    All of them on every kind of run: ``dev.py long``, and without a kernel: ``dev.py slow``.
+    All of them on every kind of run: ``dev.py campaign``, and without a kernel: ``dev.py whole``.
     """
     telling = "papermill and (defaults or 05_ or 06_ or 16_)"
     files = sorted(str(path) for path in (ROOT / "tests").rglob("test_notebook*.py"))
-    return _pytest("--dist=load", "-m", "long", "-k", telling, *files, *arguments)
+    return _pytest("--dist=load", "-m", "campaign", "-k", telling, *files, *arguments)
 
 
 def browser(arguments: list[str]) -> int:

@@ -61,7 +61,7 @@ def pytest_xdist_make_scheduler(config, log):
     """With ``--dist=loadfile``, the files of a group are one; of slow tests, only exports are."""
     from xdist.scheduler import LoadFileScheduling
 
-    chosen = TOGETHER if config.getoption("markexpr").startswith("not slow") else ["exporting"]
+    chosen = TOGETHER if config.getoption("markexpr").startswith("not whole") else ["exporting"]
     groups = {f"test_{file}": group for group in chosen for file in TOGETHER[group]}
 
     class InGroups(LoadFileScheduling):

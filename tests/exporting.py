@@ -28,7 +28,7 @@ class Net(nn.Module):
 
 def slow(*values):
     """A case of a parametrised test that is slow."""
-    return pytest.param(*values, marks=pytest.mark.slow)
+    return pytest.param(*values, marks=pytest.mark.cases)
 
 
 @cache

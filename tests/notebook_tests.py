@@ -83,7 +83,7 @@ class NotebookTests:
             }.get(name, self.answers)
             timed = name == "test_it_runs_in_process"
             marks = {
-                stem: [pytest.mark.slow] * (timed and stem not in self.fast) for stem in chosen
+                stem: [pytest.mark.cases] * (timed and stem not in self.fast) for stem in chosen
             }
             cases = [
                 pytest.param(ROOT / "notebooks" / f"{stem}.ipynb", marks=marks[stem], id=stem)
@@ -177,7 +177,7 @@ class NotebookTests:
         answer = run_in_process(path, **({"run_dir": str(wb.sample_run())} if measures else {}))
         assert re.search(self.answers[path.stem], answer), answer
 
-    @pytest.mark.ci
+    @pytest.mark.whole
     def test_of_a_run_no_data_of_another_model_is_shown(self, path, monkeypatch, tmp_path):
         monkeypatch.setenv("MPLBACKEND", "agg")
         monkeypatch.chdir(tmp_path)
@@ -232,7 +232,7 @@ class NotebookTests:
             (folder / file).unlink(missing_ok=True)
         return str(folder)
 
-    @pytest.mark.slow
+    @pytest.mark.cases
     @of_kinds("bare", "emulated", "foreign", "fresh", "operator", "single", "threads")
     def test_it_runs_on_other_runs_than_the_sample(self, path, run_dir, monkeypatch, tmp_path):
         monkeypatch.setenv("MPLBACKEND", "agg")
@@ -266,7 +266,7 @@ class NotebookTests:
 
         return run
 
-    @pytest.mark.long
+    @pytest.mark.campaign
     def test_papermill_runs_it_with_defaults_within_a_minute(self, path, run_timed):
         cells, cpu = run_timed(path.stem)
         shown = [result.get("data", {}) for cell in cells for result in cell.get("outputs", [])]
@@ -278,12 +278,12 @@ class NotebookTests:
         assert figures or path.stem in ("00_check_setup", "02_export_a_model")  # they have tables
         assert cpu < 60
 
-    @pytest.mark.long
+    @pytest.mark.campaign
     def test_what_measures_live_takes_less_than_three_minutes(self, path, run_timed):
         _, cpu = run_timed(path.stem, **self.live[path.stem])
         assert 1 < cpu < 180
 
-    @pytest.mark.long
+    @pytest.mark.campaign
     @of_kinds("fresh", "emulated", "bare", "foreign", "single")
     def test_papermill_runs_it_on_every_kind_of_run(self, path, run_dir, run_timed):
         cells, cpu = run_timed(path.stem, run_dir=run_dir)

@@ -26,7 +26,7 @@ def sweep():
     return wb.align_measurements(sides(*setups), across=["threads"])
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_layers_of_a_sweep_sum_to_e2e_in_every_setup(sweep):
     run = recorded("unet_small")
     assert sweep["outcome"].iloc[0] == "first"
@@ -103,7 +103,7 @@ def test_three_runs_are_all_compared_with_the_first():
         assert rows[name].drop("E2E").to_dict() == pytest.approx(compared.to_dict(), nan_ok=True)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_command_line_compares_any_number(cli):
     code, out, _ = cli("compare", *SETUPS, "--across", "threads", "--by", "layer")
     assert code == 0
@@ -119,7 +119,7 @@ def test_the_command_line_compares_any_number(cli):
     assert code == 2 and "unknown thread count '7' -> valid: 1, 2" in err
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_gate_looks_at_the_parts_that_were_asked_for(cli):
     pair = [SETUPS[1], SETUPS[3], "--across", "threads", "--fail-above", "5%", "--json"]
     code, out, _ = cli("compare", *pair)

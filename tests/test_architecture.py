@@ -95,7 +95,7 @@ def test_import_is_cheap_and_analysing_needs_no_torch():
     assert float(seconds) < 0.3
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_texts_about_a_run_need_no_drawing():
     code = (
         "import sys; from workbench.cli import workbench\n"

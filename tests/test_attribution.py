@@ -41,8 +41,8 @@ SLOW = [
 programs = pytest.mark.parametrize(
     "name",
     [
-        pytest.param("residual", marks=pytest.mark.ci),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+        pytest.param("residual", marks=pytest.mark.whole),
+        *(pytest.param(name, marks=pytest.mark.cases) for name in SLOW),
     ],
 )
 levels = pytest.mark.parametrize("level", ["native", "least"])
@@ -165,7 +165,7 @@ def test_every_row_is_attributed_once_and_for_sure(trace, name, level):
     assert rest["flops"].isna().all()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_sidecar_without_layers_still_tells_shapes_and_costs(trace, program):
     ledger, layers = trace("residual", "native")
     bare = describe_pte((program("residual") / "residual.pte").read_bytes())
@@ -177,7 +177,7 @@ def test_a_sidecar_without_layers_still_tells_shapes_and_costs(trace, program):
     assert unnamed["source"].isna().all()
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_sidecar_of_another_program_attributes_nothing(trace):
     ledger, _ = trace("transformer-fp16", "native")
     _, other = trace("residual", "native")
@@ -186,14 +186,14 @@ def test_a_sidecar_of_another_program_attributes_nothing(trace):
     assert set(table["confidence"]) == {"unattributed"}
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "logged", "packed"),
     [
         ("residual", "(NHWC, F32) IGEMM", "(NHWC, PF32) IGEMM"),
         ("residual", "(NC, F32) GEMM", "(NC, PF32) GEMM"),
         pytest.param(
-            *("transformer-fp16", "(NC, F16) GEMM", "(NC, PF16) GEMM"), marks=pytest.mark.slow
+            *("transformer-fp16", "(NC, F16) GEMM", "(NC, PF16) GEMM"), marks=pytest.mark.cases
         ),
     ],
 )
@@ -206,7 +206,7 @@ def test_operands_packed_for_sme2_change_nothing(trace, name, logged, packed):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_log_with_a_missing_event_is_never_sure_where_it_cannot_be(trace):
     """Without one of the convolutions nobody knows which one; what is unlike them stays known."""
     ledger, layers = trace("toy_cnn", "native")
@@ -222,7 +222,7 @@ def test_a_log_with_a_missing_event_is_never_sure_where_it_cannot_be(trace):
         assert "Max Pooling" in "".join(sure.index)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_runs_that_differ_are_never_sure(trace):
     ledger, layers = trace("toy_cnn", "native")
     odd = (ledger["run"] == 1) & (ledger["key"] == "0/Max Pooling/0")
@@ -232,7 +232,7 @@ def test_runs_that_differ_are_never_sure(trace):
     assert found.loc["1/native_call_mean.out/0", "confidence"] == "exact"
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_unknown_numbers_are_absent(trace):
     rows = rows_of(*trace("transformer-fp16", "native"))
     norm = rows[rows["operator"] == "native_call_native_layer_norm.out"]

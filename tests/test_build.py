@@ -58,7 +58,7 @@ def no_compiler(monkeypatch, tmp_path):
     monkeypatch.delenv("CXX", raising=False)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @needs_compiler
 def test_the_runner_is_compiled_once_and_describes_itself(cache):
     runner = wb.find_runner()
@@ -144,7 +144,7 @@ def test_a_hanging_compiler_times_out(cache, fake_compiler, monkeypatch, tmp_pat
     wait_for(lambda: not is_running((tmp_path / "child").read_text().strip()), 5)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["profile", "run"])
 def test_sigterm_ends_a_command_that_compiles_and_all_that_it_started(
     name, cache, fake_compiler, tmp_path, conv_pte
@@ -210,7 +210,7 @@ def hide_packages(monkeypatch, *names, replacement=None):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(sys.platform != "linux", reason="Zig is for Linux")
 def test_zig_compiles_the_runner_where_no_compiler_is_installed(no_compiler, conv_pte):

@@ -169,7 +169,7 @@ def test_the_scheme_of_the_kit_is_that_of_its_scripts(profiling_kit):
     assert not {name: pair for name, pair in differ.items() if len(set(pair)) > 1}
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_run_opened_with_other_categories_sums_to_the_same_time(tmp_path):
     run = recorded("squeezesam")
     kit = wb.open_run(run, categories="kit")
@@ -191,7 +191,7 @@ def test_a_run_opened_with_other_categories_sums_to_the_same_time(tmp_path):
     assert described["categories"] == "kit"
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_files_written_with_other_categories_say_so_and_are_valid(cli, tmp_path):
     folder = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "run")
     assert cli("analyze", folder, "--categories", "kit")[0] == 0

@@ -117,7 +117,7 @@ def test_a_run_leaves_all_artifacts(run_dir):
         assert details == pytest.approx(measured["latency"]["latency"], rel=1e-6)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_deleted_artifact_can_be_made_anew(run_dir, cli):
     kept = {"manifest.json", "layers.json", "functions.json"}
     before = {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()}

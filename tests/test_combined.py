@@ -32,7 +32,7 @@ def combined(emulated):
     return wb.combine_runs([emulated, READY, TRAINED])
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_name_says_what_differs(emulated):
     runs = wb.combine_runs([READY, f"{READY}:avx512_off", emulated]).runs["run"].tolist()
     assert runs == ["linux, avx512_on", "linux, avx512_off", "qemu-aarch64, avx512_on"]
@@ -73,7 +73,7 @@ def test_a_layer_has_one_row_per_run(combined):
     assert head["linux, Ready"] == head["qemu-aarch64, Ready"]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_runs_without_layers_are_not_aligned(tmp_path, cli):
     bare = copy_as(tmp_path, "linux")
     (tmp_path / "runs" / "linux" / "layers.json").unlink()
@@ -83,14 +83,14 @@ def test_runs_without_layers_are_not_aligned(tmp_path, cli):
     assert "Not aligned" in (tmp_path / "out" / "combined_report.md").read_text()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_two_experiments_of_one_run_are_aligned(tmp_path):
     combined = wb.combine_runs([f"{READY}:avx512_off", f"{READY}:avx512_on"])
     assert list(combined.runs["run"]) == ["avx512_off", "avx512_on"]
     assert combined.latencies["outcome"].tolist() == ["faster"]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_page_the_text_and_the_summary_say_the_same(cli, emulated, tmp_path):
     code, out, _ = cli("report", emulated, READY, TRAINED, "--out", "out")
     files = [tmp_path / line for line in out.splitlines()]
@@ -117,7 +117,7 @@ def test_a_combination_needs_two_runs(names):
         wb.combine_runs(names)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_command_writes_the_page_and_the_explorer_of_each_run(cli, tmp_path):
     code, out, _ = cli("report", f"{READY}:avx512_off", READY, "--json")
     assert code == 0

@@ -160,7 +160,7 @@ def test_an_operator_of_one_side_only_is_inconclusive(tmp_path):
         assert {row["baseline_ms"] > 0, row["candidate_ms"] > 0} == {True, False}
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("clock_ns", "us"),
     [(1000, 3), (1000, 100), (1, 0.3), (1, 3), (1, 100)],
@@ -179,7 +179,7 @@ def test_intervals_cover_however_short_the_operators(clock_ns, us, tmp_path):
         assert clock_ns == 1000 or len(table) < 100 or covered.mean() <= 0.995
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_what_rounding_hides_has_no_speedup(tmp_path):
     def compare(folder, before, after):
         factors = {"off": {"Elementwise": before / 48}, "on": {"Elementwise": after / 48}}

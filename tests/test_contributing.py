@@ -49,7 +49,7 @@ def run(copy, code):
     return subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ADDITIONS)
 def test_an_addition_takes_the_files_and_lines_that_the_page_states(copy, name):
     addition = ADDITIONS[name]

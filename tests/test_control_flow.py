@@ -104,7 +104,7 @@ def test_operators_of_branches_are_counted_and_have_layers(tmp_path):
     assert program.layers.methods[0].modules["big.0"] == "Conv2d"
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_loop_in_a_loop(tmp_path):
     layers = layers_of(export(Nested(), (torch.randn(2, 5, 6, 3),), tmp_path, backend="portable"))
     names = [name for name, _ in layers]
@@ -118,7 +118,7 @@ def test_a_loop_in_a_loop(tmp_path):
     ]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_xnnpack_does_not_look_into_bodies(tmp_path):
     program = export(Recurrence(), (torch.randn(5, 1, 4),), tmp_path)
     reasons = {row.operator: row.reason for row in program.export.partition}
@@ -128,7 +128,7 @@ def test_xnnpack_does_not_look_into_bodies(tmp_path):
     assert {("addmm", "cell"), ("Exp", "")} <= set(layers_of(program))
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_what_upstream_refuses_is_one_line_with_what_works(tmp_path):
     line = problem(export, Branches(), IMAGE, tmp_path)
     assert "test_control_flow.py:23: lowering: aten.linear is in the body of control flow" in line
@@ -139,13 +139,13 @@ def test_what_upstream_refuses_is_one_line_with_what_works(tmp_path):
     assert "test_control_flow.py:64: lowering: Emitting map with more than one mapped" in line
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_quantised_program_with_branches_runs_in_single_precision(tmp_path):
     line = problem(export, Branches(), IMAGE, tmp_path, dtype="int8dyn")
     assert "--backend portable --dtype fp32 exports it (tried)" in line
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_operators_of_a_branch_are_timed(tmp_path):
     model = make_model("branches", Branches(), IMAGE)
     run = wb.open_run(measure_briefly(model, tmp_path, backend="portable"))

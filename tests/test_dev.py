@@ -54,7 +54,7 @@ def test_without_a_cpu_build_the_cpu_index_is_used(dev, monkeypatch):
     assert pip[:4] == ("install", "--no-deps", "--index-url", dev.TORCH_CPU_INDEX)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_settings_of_pip_are_given_to_uv(tmp_path):
     outside = [Path(sys.base_prefix) / "bin" / "python3", "-c"]
     if subprocess.run([*outside, "import pip"], capture_output=True).returncode:

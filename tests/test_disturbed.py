@@ -119,13 +119,13 @@ def run_command(*arguments, **options):
     return subprocess.run(line, capture_output=True, text=True, timeout=120, **options)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "code",
     [
         "threading.Thread(target=time.sleep, args=(600,)).start()",
-        pytest.param("atexit.register(time.sleep, 600)", marks=pytest.mark.slow),
-        pytest.param("atexit.register(print, 'goodbye')", marks=pytest.mark.slow),
+        pytest.param("atexit.register(time.sleep, 600)", marks=pytest.mark.cases),
+        pytest.param("atexit.register(print, 'goodbye')", marks=pytest.mark.cases),
     ],
 )
 def test_what_a_model_leaves_does_not_hold_the_command(tmp_path, monkeypatch, code):
@@ -137,7 +137,7 @@ def test_what_a_model_leaves_does_not_hold_the_command(tmp_path, monkeypatch, co
     assert done.stdout == "out_Net/artifacts/Net_portable_fp32.pte\n"
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize("place", ["at_import", "in_forward"])
 def test_a_model_may_close_standard_error(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
@@ -145,7 +145,7 @@ def test_a_model_may_close_standard_error(tmp_path, monkeypatch, place):
     assert run_command("export", "m.py:Net", "--backend", "portable").returncode == 0
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "name", ["torch.export.export", "torch.relu", "torch.Tensor.detach", "torch.Tensor.cpu", "open"]
 )
@@ -159,7 +159,7 @@ def test_a_broken_function_of_torch_is_one_line(tmp_path, monkeypatch, name):
     assert bool(done.returncode) == last.startswith("error: ") == (not done.stdout)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("shell", "code", "words"),
     [
@@ -179,14 +179,14 @@ def test_a_closed_or_full_stream_is_one_line(tmp_path, shell, code, words):
     assert words in "".join(errors) and "Traceback" not in done.stderr
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_deleted_folder_is_one_line(tmp_path):
     line = f"mkdir gone && cd gone && rmdir ../gone && {sys.executable} -P -m workbench models"
     done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.startswith("error: no working folder: ")
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_locale_without_utf_8_changes_no_output(tmp_path):
     plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
     done = run_command("models", cwd=tmp_path, env=plain, encoding="utf-8")

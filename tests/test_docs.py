@@ -217,7 +217,7 @@ def workplace(tmp_path_factory):
     return run
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1200)  # on a busy machine, the files of the first one take minutes
 @pytest.mark.parametrize("line", [line for page in TASKS for line in calls_of(page)])
 def test_the_commands_of_tasks_run(workplace, line):

@@ -91,8 +91,8 @@ def test_a_bad_manifest_is_one_clear_line(manifest, change, words):
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("model", ["toy_cnn", pytest.param("unet_small", marks=pytest.mark.slow)])
+@pytest.mark.whole
+@pytest.mark.parametrize("model", ["toy_cnn", pytest.param("unet_small", marks=pytest.mark.cases)])
 def test_metrics_fit_their_schema_and_damage_is_found(cli, tmp_path, model):
     folder = shutil.copytree(wb.sample_run(model), tmp_path / "runs" / "linux")
     assert cli("analyze", folder)[0] == 0
@@ -128,7 +128,7 @@ def test_a_bad_document_is_one_clear_line(cli, tmp_path, text, says):
     assert len(err.splitlines()) == 1 and "metrics.json: " in err
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_analysis_summarises_in_markdown_and_leaves_that_of_a_report(cli, tmp_path):
     run_dir = Path(shutil.copytree(wb.sample_run("Ready"), tmp_path / "out_r/runs/linux"))
     assert cli("analyze", run_dir)[0] == 0

@@ -85,7 +85,7 @@ def test_what_stays_in_float_has_a_reason(row, dtype, words):
     assert words in table["reason"].iloc[0]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_recorded_sample_says_what_stayed_in_float():
     table = SAM.subject.dtypes
     assert table["asked"].unique().tolist() == ["int8"]

@@ -65,7 +65,7 @@ def test_golden_trace_gives_its_golden_table(trace):
 
 
 @golden
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_flatc_decodes_the_same_events(trace):
     serialize = pytest.importorskip("executorch.devtools.etdump.serialize")
@@ -305,7 +305,7 @@ def test_python_work_does_not_grow_with_the_events(tmp_path):
     assert calls[3_000] < 1.5 * calls[10]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_memory_stays_near_the_size_of_the_file(tmp_path):
     path = tmp_path / "trace.etdump"
     path.write_bytes(repeat_block(Block("Execute", RUN), 50_000))
@@ -369,8 +369,14 @@ def test_a_path_that_is_not_a_file(tmp_path, name):
 
 @pytest.mark.parametrize(
     "value",
-    [8, 0xFFFFFFFC]
-    + [pytest.param(n, marks=pytest.mark.slow) for n in (0, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)],
+    [
+        8,
+        0xFFFFFFFC,
+        *(
+            pytest.param(n, marks=pytest.mark.cases)
+            for n in (0, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+        ),
+    ],
 )
 def test_any_word_may_be_forged(read, value):
     for offset in range(0, len(PLAIN), 4):

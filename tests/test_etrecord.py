@@ -286,7 +286,7 @@ def test_a_run_says_why_an_etrecord_beside_it_gives_no_layers(exported, tmp_path
     assert "put the .pte beside it" in caveat
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_run_of_ours_says_so_too(exported, conv_pte, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     shutil.copy(exported[1], tmp_path / "conv.etrecord")
@@ -317,7 +317,7 @@ def test_kernels_without_a_node_are_unattributed(other):
     assert rows["module"].isna().tolist() == [False, True]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_layers_of_a_foreign_program_come_after_its_run_too(exported, tmp_path, cli):
     program, etrecord = exported
     pte = tmp_path / "net.pte"

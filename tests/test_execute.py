@@ -299,7 +299,7 @@ def test_a_bad_program_is_refused_before_a_folder_is_made(tmp_path, runner, cont
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @needs_compiler
 def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, own_cache, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
@@ -347,7 +347,7 @@ def _command(path):
         return os.devnull
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize("budget_s", [0.0, 0.5])
 def test_traces_stay_small_however_many_inferences_and_restarts(
     plan, runner, tmp_path, monkeypatch, budget_s

@@ -121,7 +121,7 @@ def test_measurements_are_those_that_can_be_compared(tmp_path):
     assert list(here)[1].endswith("whole: avx512_on, 1 thread")
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_of_two_the_verdict_is_said_under_their_names():
     run = recorded()
     shown = compare_picked({"slow: one": run["avx512_off"], "fast: other": run["avx512_on"]})
@@ -130,7 +130,7 @@ def test_of_two_the_verdict_is_said_under_their_names():
     assert isinstance(shown.parts[1], Page)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_more_than_two_are_a_table_under_what_tells_them_apart():
     run = recorded("mobilenet_v3_small_int8")
     levels = {f"m: {m.name}, 1 thread": m for m in run.traced if not m.control}
@@ -186,7 +186,7 @@ def test_the_operators_that_are_selected_in_the_explorer_drive_other_cells(seen)
     assert seen == [len(run.subject.operators), 2, len(run.subject.operators)]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_one_is_too_few_and_what_differs_has_to_be_said():
     run = recorded("unet_small")
     one, two = run["avx512_on", 1], run["avx512_on", 2]
@@ -196,13 +196,13 @@ def test_one_is_too_few_and_what_differs_has_to_be_said():
     assert isinstance(compare_picked({"one": one, "two": two}, across=["threads"]), VStack)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_without_a_front_end_the_first_run_is_compared():
     picked = pick_measurements(SAMPLES)
     assert "x faster" in str(picked.draw(compare_picked)) and len(picked.selected) == 2
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_what_may_differ_is_part_of_the_choice(seen):
     knobs, _ = pick_measurements(SAMPLES).children
     measurements, across = knobs.children

@@ -22,7 +22,7 @@ from workbench.wording import begin_sentence
 EXPLORER = Path(wb.__file__).parent / "explorer"
 MODELS = [
     *("mobilenet_v3_small", "toy_cnn"),
-    *(pytest.param(model, marks=pytest.mark.ci) for model in ("squeezesam", "unet_small")),
+    *(pytest.param(model, marks=pytest.mark.whole) for model in ("squeezesam", "unet_small")),
 ]
 
 
@@ -106,7 +106,7 @@ def test_edges_follow_the_tensors_through_fused_operators_and_delegates():
     assert len(read[product]) == 2
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_edges_connect_delegates_and_kernels():
     program = document_of("squeezesam")["programs"][0]
     crossing = {
@@ -135,13 +135,13 @@ def test_machine_code_is_that_of_the_samples():
         assert shown["functions"]["code"]["values"][found[row.key]] == row.candidate_code
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_page_stays_small():
     for model in ("mobilenet_v3_small", "squeezesam", "toy_cnn", "unet_small"):
         assert len(wb.explore(recorded(model)).text) < 1_000_000
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_hostile_names_stay_data():
     evil = "</script><script>alert(1)</script>\u2028'\"<!--"
     run = recorded("mobilenet_v3_small")
@@ -187,7 +187,7 @@ def excerpts(run, name, text="x\n" * 200, changed=0.0):
     return read_data(run)["programs"][0]["excerpts"]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(
     tmp_path, monkeypatch
 ):
@@ -216,7 +216,7 @@ def test_one_comparison_is_explored_alone():
     assert len(document["comparisons"]) == 1
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_operators_of_different_programs_are_joined_as_the_comparison_pairs_them():
     sides = [recorded(name)["avx512_on"] for name in ("AsTrained", "Ready")]
     ab = wb.compare(*sides, across=["program"])
@@ -233,7 +233,7 @@ def test_operators_of_different_programs_are_joined_as_the_comparison_pairs_them
     assert columns == pytest.approx(speedups.to_dict(), abs=1e-6)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_runs_measured_apart_are_compared(tmp_path):
     other = wb.open_run(shutil.copytree(wb.sample_run(), tmp_path / "run"))
     ab = wb.compare(recorded("mobilenet_v3_small")["avx512_off"], other["avx512_on"])
@@ -242,7 +242,7 @@ def test_runs_measured_apart_are_compared(tmp_path):
     assert len({m["label"] for m in document["measurements"]}) == 2
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_noisy_programs_have_a_warning():
     known = recorded("squeezesam").subject.export.sqnr_db
     assert known < 20
@@ -306,7 +306,7 @@ def test_a_notebook_gets_a_widget_and_a_page_otherwise(monkeypatch):
     assert shown.startswith("<iframe") and "<script" not in shown
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_widget_shows_the_first_comparison_before_it_reads_the_others(monkeypatch):
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
     run = wb.open_run(wb.sample_run("mobilenet_v3_small_int8"))  # nothing of it is read yet
@@ -321,7 +321,7 @@ def test_a_widget_shows_the_first_comparison_before_it_reads_the_others(monkeypa
     assert (len(full), widget.rest) == (len(run.comparisons), 0)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_inputs_that_an_older_workbench_listed_by_id_are_the_same_arguments(tmp_path):
     folder = shutil.copytree(wb.sample_run("squeezesam"), tmp_path / "run")
     content = json.loads((folder / "layers.json").read_text())

@@ -101,7 +101,7 @@ def test_the_record_describes_what_lies_there(toy, dtype):
     assert [(u.operator, u.count) for u in export.undelegated] == [("aten::mean.out", 1)]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_what_was_exported_is_freed(tmp_path):
     """Caches of ExecuTorch and PyTorch keep no graph."""
     kind = torch.export.ExportedProgram
@@ -113,7 +113,7 @@ def test_what_was_exported_is_freed(tmp_path):
     assert not [each for each in after if id(each) not in before]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_an_etrecord_is_written_if_wanted_and_then_stays(toy, tmp_path):
     from executorch.devtools.etrecord import parse_etrecord
 
@@ -154,7 +154,7 @@ def test_the_sidecar_knows_the_layer_of_every_operator(toy, dtype):
     assert method.arena_bytes[0] >= read.size_bytes + read.offset
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_mobilenet_computes_what_the_model_does(dtype, tmp_path):
     model = wb.load_model("mobilenet_v3_small")
@@ -223,7 +223,7 @@ def test_constants_are_bound_and_every_saved_input_is_the_programs(tmp_path):
         torch.testing.assert_close(output, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
     model = small_model(inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
@@ -235,7 +235,7 @@ def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
     assert run_program(program, saved_inputs(program))[0].shape == (4, 4)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_dynamic_batch_is_as_large_as_declared_although_the_example_is_small(tmp_path):
     """PyTorch would use other libraries for 16 images and more, which set no limit."""
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 4)).eval()
@@ -315,7 +315,7 @@ def test_a_model_in_half_precision_that_becomes_single(tmp_path, parts, differen
                                root=tmp_path).export.differences == ()  # fmt: skip
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_attention_takes_a_dynamic_batch(tmp_path):
     class Attention(nn.Module):
         def forward(self, x):
@@ -327,7 +327,7 @@ def test_attention_takes_a_dynamic_batch(tmp_path):
     assert (program.export.inputs[0].most[0], program.export.problem) == (16, "")
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize("dtype", ["fp32", slow("int8")])
 @pytest.mark.parametrize("size", [slow(1), 7])
 def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
@@ -346,7 +346,7 @@ def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
     assert output.shape == (size, 4)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_inputs_of_a_delegate_are_listed_as_it_is_given_them(tmp_path):
     """XNNPACK numbers tensors as its operators use them: the gate before the image."""
 
@@ -369,7 +369,7 @@ def test_inputs_of_a_delegate_are_listed_as_it_is_given_them(tmp_path):
         assert given == [method.values[number].shape for number in call.inputs]
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_inputs_of_a_file_are_run_and_calibrate(tmp_path):
     images = torch.rand(3, 3, 8, 8)
     np.save(tmp_path / "images.npy", images.numpy())
@@ -524,7 +524,7 @@ def test_a_failed_export_leaves_the_last_good_one(write):
     } == before
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_an_interrupted_export_leaves_no_record(tmp_path, monkeypatch):
     program = wb.export_model(
         small_model(), options=wb.ExportOptions(backend="portable"), root=tmp_path
@@ -542,7 +542,7 @@ def test_an_interrupted_export_leaves_no_record(tmp_path, monkeypatch):
     assert f"{program.path.name}.export.json" not in files_below(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_graph_that_cannot_be_serialised_has_no_etrecord(tmp_path, capsys):
     class Scaled(nn.Module):
         def forward(self, x):
@@ -564,7 +564,7 @@ def test_a_graph_that_cannot_be_serialised_has_no_etrecord(tmp_path, capsys):
 # Silence
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_an_export_prints_only_what_the_model_does(write, tmp_path):
     file = write("""\
         import torch

@@ -173,7 +173,7 @@ def export_by_command():
 
 @pytest.mark.parametrize(
     "what",
-    [pytest.param(what, marks=pytest.mark.ci if what == "weights" else pytest.mark.slow)
+    [pytest.param(what, marks=pytest.mark.whole if what == "weights" else pytest.mark.cases)
      for what in READ],
 )  # fmt: skip
 def test_what_a_model_reads_while_it_is_built_makes_another_program(reader, monkeypatch, what):
@@ -186,7 +186,7 @@ def test_what_a_model_reads_while_it_is_built_makes_another_program(reader, monk
     assert export_by_command() == (after, value, True)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_what_was_made_from_something_else_is_made_again(files):
     pte, _ = export()
     assert wb.open_program(pte).export.made_from == cache.identify_export(
@@ -199,14 +199,14 @@ def test_what_was_made_from_something_else_is_made_again(files):
 INT8 = {"backend": "xnnpack", "dtype": "int8"}
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         ({}, {"inputs": ("random:1",)}),
         ({}, {"rewrite": ("transposes",)}),
         ({}, {"state_dict": "weights.pt"}),
-        pytest.param(INT8, INT8 | {"module_dtypes": (("*", "int8dyn"),)}, marks=pytest.mark.slow),
+        pytest.param(INT8, INT8 | {"module_dtypes": (("*", "int8dyn"),)}, marks=pytest.mark.cases),
     ],
 )
 def test_other_options_are_another_export(files, before, after):
@@ -227,15 +227,15 @@ def test_another_exporter_is_noticed(files, monkeypatch, part):
     assert changed["model"] == before["model"]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("suffix", "harm"),
     [
-        pytest.param("", "edited", marks=pytest.mark.ci),
-        pytest.param(".layers.json", "gone", marks=pytest.mark.ci),
+        pytest.param("", "edited", marks=pytest.mark.whole),
+        pytest.param(".layers.json", "gone", marks=pytest.mark.whole),
         (".layers.json", "cut"),
-        pytest.param(".input0.bin", "edited", marks=pytest.mark.ci),
-        pytest.param(".export.json", "cut", marks=pytest.mark.ci),
+        pytest.param(".input0.bin", "edited", marks=pytest.mark.whole),
+        pytest.param(".export.json", "cut", marks=pytest.mark.whole),
     ],
 )
 def test_a_damaged_export_is_made_again(files, suffix, harm):
@@ -251,7 +251,7 @@ def test_a_damaged_export_is_made_again(files, suffix, harm):
     assert pte.exists() and path.exists()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_kept_export_that_is_wrong_says_so_again(files):
     pte, _ = export()
     record = store.export_record_path(pte)
@@ -269,7 +269,7 @@ def test_a_kept_export_that_is_wrong_says_so_again(files):
     ]  # fmt: skip
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_loaded_model_is_identified_as_others_are(files):
     model = wb.load_model("mine.py:Net")
     pte, kept = export(model)

@@ -75,11 +75,11 @@ def record_of(tmp_path_factory):
 @pytest.mark.parametrize(
     ("dtype", "least", "quantized"),
     [
-        pytest.param("fp32", 100, "", marks=pytest.mark.ci),
+        pytest.param("fp32", 100, "", marks=pytest.mark.whole),
         slow("fp16w", 45, ""),
         slow("fp16", 45, ""),
         slow("bf16", 25, ""),
-        pytest.param("int8", 20, "4 of 4", marks=pytest.mark.ci),
+        pytest.param("int8", 20, "4 of 4", marks=pytest.mark.whole),
         ("int8dyn", 30, "2 of 4"),
         slow("8da4w", 12, "2 of 4"),
         slow("8da4c", 12, "2 of 4"),
@@ -101,7 +101,7 @@ def test_each_dtype_computes_what_the_model_does(record_of, dtype, least, quanti
     assert left == sum(row.count for row in export.undelegated)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_smaller_dtypes_make_smaller_files(record_of):
     sizes = {dtype: record_of(dtype).size_bytes for dtype in DTYPES}
     assert sizes["fp16w"] < sizes["fp16"] < sizes["fp32"]
@@ -109,7 +109,7 @@ def test_smaller_dtypes_make_smaller_files(record_of):
     assert sizes["8da4w"] < sizes["int8dyn"]
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_half_weights_end_with_the_export(tmp_path):
     model = LoadedModel("conv", nn.Conv2d(8, 16, 3), (torch.randn(1, 8, 6, 6),))
     before, half, after = (
@@ -120,7 +120,7 @@ def test_half_weights_end_with_the_export(tmp_path):
     assert half.fidelity[0].sqnr_db > 45
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_transposed_convolutions_keep_what_xnnpack_takes(tmp_path):
     torch.manual_seed(0)
     module = nn.Sequential(nn.ConvTranspose2d(4, 8, 2, 2), nn.Conv2d(8, 4, 1))
@@ -130,7 +130,7 @@ def test_transposed_convolutions_keep_what_xnnpack_takes(tmp_path):
     assert export.fidelity[0].sqnr_db > 45
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_products_inside_a_recurrent_layer_count_as_float(tmp_path):
     class Tagger(nn.Module):
         def __init__(self):
@@ -145,7 +145,7 @@ def test_products_inside_a_recurrent_layer_count_as_float(tmp_path):
     assert export.options["quantized"] == "1 of 4 convolutions and matrix products"
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_layers_can_be_kept_in_float(tmp_path):
     module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)))
     model = LoadedModel("deep", module, (torch.randn(2, 8),))
@@ -180,7 +180,7 @@ class ClassToken(nn.Module):
         return self.head(tokens[:, 0])
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_what_no_layer_made_shares_no_scale(tmp_path):
     """One scale for all tokens would round the class token to zero."""
     torch.manual_seed(0)
@@ -191,7 +191,7 @@ def test_what_no_layer_made_shares_no_scale(tmp_path):
     assert kept.fidelity[0].sqnr_db > 30 and kept.rewrite == ("concatenations",)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_calibration_sees_every_batch(tmp_path):
     """Ranges from the small example alone would clip what the larger batch shows."""
     torch.manual_seed(0)
@@ -232,7 +232,7 @@ def test_an_imprecise_kernel_is_the_cause_that_is_told(dtype, tmp_path):
     assert coarse_kernels("bfloat16", {"aten::add.out": 1}) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_kernel_that_refuses_its_tensors_is_the_cause_that_is_told(tmp_path):
     """ExecuTorch's own kernels do not add a tensor in NCHW to one in NHWC."""
 
@@ -268,7 +268,7 @@ def test_an_operator_that_xnnpack_rejects_is_named():
     assert explain_log(log) == f"{rejects}XNN Runtime creation failed (z)"
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_program_that_does_not_run_is_kept_and_reported_each_time(tmp_path, monkeypatch):
     """In ExecuTorch 1.5.1, a convolution whose result is squared stays half quantised."""
     monkeypatch.chdir(tmp_path)
@@ -305,7 +305,7 @@ class Spiky(nn.Module):
         return self.last(torch.relu(self.spiky(self.first(x))))
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.parametrize("dtype", ["int8", "8da4w"])
 def test_the_layers_where_quantisation_noise_enters_are_named(dtype, tmp_path):
     torch.manual_seed(0)
@@ -320,7 +320,7 @@ def test_the_layers_where_quantisation_noise_enters_are_named(dtype, tmp_path):
     assert helped.sqnr_db > noisy.sqnr_db + 10
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.parametrize("dtype", ["int8", "8da4w"])
 def test_layers_that_stay_in_float_add_no_noise(dtype, tmp_path):
     """Though the activation writes into their results."""
@@ -334,7 +334,7 @@ def test_layers_that_stay_in_float_add_no_noise(dtype, tmp_path):
     assert {noise.module for noise in export.noise} == {"3"}
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_an_export_that_collapses_is_told(tmp_path, capsys):
     """Small values in a range that a large constant stretches: int8 rounds them all to zero."""
 
@@ -365,7 +365,7 @@ def test_a_program_that_computes_something_else_is_told(tmp_path):
     assert export.problem == "output 0 is not the model's: SQNR 9.5 dB, at least 60 expected"
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_integers_that_are_not_the_models_are_told(tmp_path):
     """The places of the largest values of what ExecuTorch 1.5.1's delegate computes wrongly."""
 
@@ -384,7 +384,7 @@ def test_integers_that_are_not_the_models_are_told(tmp_path):
     assert "--rewrite softmax avoids it (tried)" in export.problem
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_smallest_part_that_the_delegate_computes_wrongly_is_bundled(tmp_path):
     """ExecuTorch 1.5.1's delegate normalises the channels of an image, not its last dimension."""
 
@@ -478,7 +478,7 @@ def test_outputs_of_another_shape_are_refused():
         compared(torch.ones(2), torch.ones(3))
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_residual_stream_that_is_normalised_stays_in_float():
     """One scale for all channels of a stream with a large one would leave nothing of the others."""
 
@@ -505,7 +505,7 @@ def test_a_residual_stream_that_is_normalised_stays_in_float():
 # What the partitioner did
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_the_partition_says_what_was_left_and_why(tmp_path):
     torch.manual_seed(0)
     block = initialize(nn.Sequential(Block(32, 2, 64)))
@@ -523,7 +523,7 @@ def test_the_partition_says_what_was_left_and_why(tmp_path):
                describe_export(export))  # fmt: skip
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_partitioners_own_reasons_are_kept(record_of):
     (mean,) = [row for row in record_of("fp32").partition if row.operator == "aten.mean.dim"]
     assert (mean.delegated, mean.reason) == (False, "mean.dim only supports keepdim=True")
@@ -532,7 +532,7 @@ def test_the_partitioners_own_reasons_are_kept(record_of):
 # Models with structure
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_small_squeezesam_survives_quantisation(tmp_path):
     torch.manual_seed(0)
     image, pointers = torch.randn(1, 3, 64, 64), click_and_box(64)

@@ -651,7 +651,7 @@ def test_a_measurement_that_there_is_not_is_a_usage_error(sample, asked):
     [
         "mobilenet_v3_small",
         *(
-            pytest.param(name, marks=pytest.mark.ci)
+            pytest.param(name, marks=pytest.mark.whole)
             for name in ("toy_cnn", "smollm2", "squeezesam")
         ),
     ],
@@ -663,7 +663,7 @@ def test_every_heading_that_a_finding_names_is_in_the_notebook(name):
         assert heading in added or f"## {heading}\\n" in notebook.read_text()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_what_was_not_tried_is_called_an_estimate():
     names = ("mobilenet_v3_small", "toy_cnn", "smollm2", "vit_tiny")
     findings = pd.concat([recorded(name).findings for name in names])
@@ -768,7 +768,10 @@ load_once = functools.cache(wb.load_model)
     "name",
     [
         "mobilenet_v3_small",
-        *(pytest.param(name, marks=pytest.mark.ci) for name in ("Ready", "smollm2", "squeezesam")),
+        *(
+            pytest.param(name, marks=pytest.mark.whole)
+            for name in ("Ready", "smollm2", "squeezesam")
+        ),
     ],
 )
 def test_every_command_of_a_finding_works_as_written(name, monkeypatch, tmp_path):

@@ -10,7 +10,7 @@ from exported_runs import make_model, measure_briefly
 
 import workbench as wb
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(900)]
 
 
 def findings_of(model, root, **options):

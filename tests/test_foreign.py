@@ -228,7 +228,7 @@ def test_a_manifest_of_the_kit_names_model_version_and_experiment(kit):
     assert run.comparisons == ()
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_what_is_written_leaves_the_owners_files_alone(kit, cli):
     before = {path: path.read_bytes() for path in kit.rglob("*") if path.is_file()}
     for command in ("analyze", "report", "findings", "validate"):
@@ -337,7 +337,7 @@ PATHS = st.lists(
 )  # fmt: skip
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @given(PATHS)
 @example([Path("a/b.etdump"), Path("a/b/x_t1.etdump")])
 @example([Path("0/0.etdump"), Path("0/9.etdump"), Path("0/0/x_t1.etdump")])

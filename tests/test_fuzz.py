@@ -13,7 +13,7 @@ SLOW = ("run", "run_layers", "metrics")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in KINDS]
+    "name", [pytest.param(n, marks=pytest.mark.cases) if n in SLOW else n for n in KINDS]
 )
 def test_mutants_are_read_or_refused(tmp_path, name):
     count = 4 if name in SLOW else 300 if name == "etdump" else 30

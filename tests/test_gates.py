@@ -82,7 +82,7 @@ def be_wrong(content):
     content["plan"]["sha256"] = "0" * 64
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_wrong_outputs_are_never_a_win(gate, cli, baseline, tmp_path):
     fault = "SQNR -0.2 dB, at least 10 expected"
     run = wb.open_run(copy_run(tmp_path, be_wrong))
@@ -175,7 +175,7 @@ def test_one_restart_is_undecided(gate, cli, tmp_path):
     assert "1 undecided" in (tmp_path / "gate.md").read_text()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_two_runs_and_their_parts_are_rows(gate, tmp_path):
     off, on = f"{SAMPLE}:avx512_off", f"{SAMPLE}:avx512_on"
     one, code = gate(on, off, "--fail-above", "5%", "--markdown", "gate.md")
@@ -216,7 +216,7 @@ def test_the_command_gates_and_says_what_is_next(cli, baseline, tmp_path):
     assert code == 2 and "the whole of one run" in err
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_one_run_compares_its_own_pair(cli, gate):
     own = wb.open_run(SAMPLE).compare().latency.iloc[0]
     found, code = gate(SAMPLE, "--fail-above", "5%")

@@ -157,7 +157,7 @@ def read_golden(sample):
 
 @pytest.mark.parametrize(
     "sample",
-    [pytest.param(name, marks=[pytest.mark.ci] * (name not in FAST)) for name in sorted(RUNS)],
+    [pytest.param(name, marks=[pytest.mark.whole] * (name not in FAST)) for name in sorted(RUNS)],
 )
 def test_a_recorded_run_keeps_its_numbers(sample):
     wanted = read_golden(sample)

@@ -235,7 +235,7 @@ READ_RECORD = (
 )
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "make", "code", "words"),
     [
@@ -272,7 +272,7 @@ def test_names_are_text_in_markdown_and_on_the_terminal():
     assert error == "a???\ufffd"
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_pages_have_no_control_characters(tmp_path):
     folder = shutil.copytree(wb.sample_run(), tmp_path / "run")
     evil = f"{EVIL}</script><img src=x>"
@@ -333,7 +333,7 @@ def test_peaks_that_cannot_be_are_refused(tmp_path, key, value):
         _ = run.subject.roofline
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_jupyterlab_answers_only_with_its_token_and_by_its_own_name(tmp_path):
     pytest.importorskip("jupyterlab", reason="jupyterlab, an extra, is not installed")
     options = ["--no-browser", "--allow-root", "--port=0"]
@@ -373,7 +373,7 @@ def test_every_attack_of_the_table_has_its_test():
     assert attacks.describe_ends([("failure", "x"), passed]) == "1 succeeded"
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["\ud800", ""])
 def test_layers_that_no_page_can_show_end_in_no_traceback(tmp_path, cli, name):
     run = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "run")

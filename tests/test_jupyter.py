@@ -91,7 +91,7 @@ def test_a_body_that_asks_for_no_file_is_refused(ask, body):
     [
         ("net.pte", "aten::"),
         ("net.etrecord", "aten."),
-        pytest.param("run/manifest.json", '"toy_cnn', marks=pytest.mark.ci),
+        pytest.param("run/manifest.json", '"toy_cnn', marks=pytest.mark.whole),
         (f"{MARKUP}.etdump", "explorer-data"),
     ],
 )
@@ -130,7 +130,7 @@ def test_other_files_are_refused_in_one_line(ask, path, words):
     assert answer["foreign"] == (path == "other/manifest.json"), "which opens in the editor"
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_run_is_compared_with_another_one(ask):
     status, answer = ask("after/manifest.json", other="before/manifest.json")
     assert status == 200 and "explorer-data" in answer["page"]

@@ -67,7 +67,7 @@ def sides_of(folder):
     return run["linux_sme2_on"], run["linux_sme2_off"]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_files_have_the_keys_of_the_kit(folder):
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["model"].endswith("mobilenet_v3_small_xnnpack_fp32.pte")
@@ -88,7 +88,7 @@ def test_files_have_the_keys_of_the_kit(folder):
     assert isinstance(summary["per_etdump"], list)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_statistics_are_per_inference_as_in_the_kit(folder):
     """Its count is that of operators, its total the time of one inference."""
     table = pd.read_csv(next(folder.glob("linux_sme2_on/*_ops_stats.csv")))
@@ -180,7 +180,7 @@ def test_its_analyses_read_our_timelines(kit, folder, tmp_path, script):
     assert f"{traced.mean():.3f} ms" in said
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_warm_up_is_in_no_table(folder, tmp_path):
     """A custom runner traces its warm-up too; the manifest says how many inferences it is."""
     run = wb.open_run(folder)

@@ -55,7 +55,7 @@ def test_operators_of_the_wheel_are_loaded_for_programs_that_need_them(runner):
     assert "libpython" not in maps
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_libraries_of_operators_are_loaded_once_before_the_method(run):
     stages = run.subject.starts[0].stages
     assert "operators" not in [stage.name for stage in stages]
@@ -119,7 +119,7 @@ def test_a_step_is_computed_on_the_state_that_earlier_ones_left(runner, tmp_path
     assert not np.allclose(empty, whole, atol=0.02 * np.abs(whole).max())
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_every_phase_has_its_experiments_control_and_pair(run):
     assert [m.name for m in run.measurements if m.phase.name == "decode"] == [
         f"decode_{name}" for name in ("avx512_off", "avx512_on", "control")
@@ -133,14 +133,14 @@ def test_every_phase_has_its_experiments_control_and_pair(run):
     ]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_phases_of_one_program_share_its_operators(run):
     prefill, decode = (run[phase, "avx512_on"].operators for phase in ("prefill", "decode"))
     assert set(prefill["key"]) == set(decode["key"])
     assert prefill["mean_ms"].sum() > decode["mean_ms"].sum()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_outputs_are_compared_within_a_phase_only(run):
     pairs = {(a.baseline.split("_")[0], a.candidate.split("_")[0]) for a in run.record.agreements}
     assert pairs == {("prefill", "prefill"), ("decode", "decode")}
@@ -177,7 +177,7 @@ def test_arrays_are_phases_too_executed_after_earlier_ones(runner, tmp_path):
     assert Path(files[1][1]).read_bytes() == np.int64(5).tobytes()
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_arrays_are_measured_as_phases_from_the_files_to_the_report(cli, tmp_path):
     for name, count, at in (("prompt", 5, 0), ("next", 1, 5)):
         np.save(tmp_path / f"{name}.npy", np.arange(count, dtype=np.int64)[None])
@@ -202,7 +202,7 @@ def test_tokens_are_refused_by_programs_that_take_none(runner, conv_pte):
         make_plan(Path(conv_pte), replace(BRIEF, phases=("a=4",)), runner)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_table_of_phases_has_their_latency_and_tokens_per_second(run):
     table = run.phases.set_index("experiment")
     assert list(table.index) == [m.name for m in run.measurements if not m.control]
@@ -214,7 +214,7 @@ def test_the_table_of_phases_has_their_latency_and_tokens_per_second(run):
     assert "token/s" in str(wb.show(run, "latencies"))
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_findings_name_their_phase(run):
     titles = run.findings["title"]
     assert {title.split(":")[0] for title in titles} == {"prefill", "decode"}
@@ -232,7 +232,7 @@ def swept(tmp_path_factory):
     return wb.measure(TINY, options=options, root=tmp_path_factory.mktemp("sweep"))
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_sweep_measures_one_program_at_every_size(swept):
     assert swept.phases["size"].tolist() == [1, 1, 8, 8, 31, 31]
     assert swept["tokens_8", "baseline"].phase.tokens == 8
@@ -244,7 +244,7 @@ def test_a_sweep_measures_one_program_at_every_size(swept):
     assert flops[0] < flops[1] < flops[2]
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_findings_of_a_sweep_are_of_its_ends(swept):
     assert {title.split(":")[0] for title in swept.findings["title"]} <= {"tokens_1", "tokens_31"}
 
@@ -260,24 +260,24 @@ def test_programs_can_be_the_sizes_of_a_sweep(runner):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        pytest.param({"phases": ("decode",)}, "is not NAME=INPUTS", marks=pytest.mark.ci),
-        pytest.param({"phases": ("../x=1",)}, "is not NAME=INPUTS", marks=pytest.mark.ci),
+        pytest.param({"phases": ("decode",)}, "is not NAME=INPUTS", marks=pytest.mark.whole),
+        pytest.param({"phases": ("../x=1",)}, "is not NAME=INPUTS", marks=pytest.mark.whole),
         ({"phases": ("a=0",)}, "takes 1 to 31 tokens"),
-        pytest.param({"phases": ("a=32",)}, "takes 1 to 31 tokens", marks=pytest.mark.ci),
+        pytest.param({"phases": ("a=32",)}, "takes 1 to 31 tokens", marks=pytest.mark.whole),
         ({"phases": ("a=absent.npy",)}, "No such file"),
-        pytest.param({"sweep": "tokens"}, "is not NAME=SIZES", marks=pytest.mark.ci),
-        pytest.param({"sweep": "tokens=8"}, "is not NAME=SIZES", marks=pytest.mark.ci),
-        pytest.param({"sweep": "tokens=8,8"}, "is not NAME=SIZES", marks=pytest.mark.ci),
-        pytest.param({"sweep": "tokens=8,x"}, "is not NAME=SIZES", marks=pytest.mark.ci),
-        pytest.param({"sweep": "tokens=8,32"}, "takes 1 to 31 tokens", marks=pytest.mark.ci),
+        pytest.param({"sweep": "tokens"}, "is not NAME=SIZES", marks=pytest.mark.whole),
+        pytest.param({"sweep": "tokens=8"}, "is not NAME=SIZES", marks=pytest.mark.whole),
+        pytest.param({"sweep": "tokens=8,8"}, "is not NAME=SIZES", marks=pytest.mark.whole),
+        pytest.param({"sweep": "tokens=8,x"}, "is not NAME=SIZES", marks=pytest.mark.whole),
+        pytest.param({"sweep": "tokens=8,32"}, "takes 1 to 31 tokens", marks=pytest.mark.whole),
         ({"sweep": "batch=1,2"}, "unknown dynamic dimension 'batch'"),
         pytest.param(
-            {"sweep": "tokens=1,8", "phases": PHASES}, "cannot be combined", marks=pytest.mark.ci
+            {"sweep": "tokens=1,8", "phases": PHASES}, "cannot be combined", marks=pytest.mark.whole
         ),
         pytest.param(
             {"sweep": "tokens=1,2,4", "against": (str(TINY),)},
             "3 sizes for 2 programs",
-            marks=pytest.mark.ci,
+            marks=pytest.mark.whole,
         ),
     ],
 )
@@ -286,7 +286,7 @@ def test_a_bad_phase_or_sweep_is_one_clear_error(runner, changes, problem):
         make_plan(PROGRAM, replace(BRIEF, **changes), runner)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_model_of_fixed_shapes_is_exported_once_for_each_size(tmp_path):
     options = replace(BRIEF, sweep="batch=1,2", toggle="none")
     run = wb.profile("toy_cnn", measure=options, root=tmp_path)
@@ -326,7 +326,7 @@ def test_a_size_that_weights_have_too_is_not_guessed():
     assert resize(describe_pte(TINY.read_bytes()), [((1, 32), (1, 1))]) is None
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_lookup_reads_rows_not_the_table(run):
     rows = run["decode", "avx512_on"].operators
     (bytes_read,) = rows.loc[rows["name"].str.contains("embedding"), "bytes"]
@@ -373,7 +373,7 @@ def two_methods(tmp_path_factory):
     return pte
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_every_method_can_be_a_phase_with_its_own_operators_and_layers(two_methods, tmp_path):
     phases = ("image=image_encoder", "prefill=text_decoder:4", "decode=text_decoder:1@4")
     run = wb.measure(
@@ -392,7 +392,7 @@ def test_every_method_can_be_a_phase_with_its_own_operators_and_layers(two_metho
     assert keys == [set(image.operators["key"]), set(decode.operators["key"])]
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.parametrize(
     ("phase", "problem"),
     [
@@ -423,7 +423,7 @@ _WRAPPED = re.search(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_model_of_transformers_is_profiled_as_the_readme_wraps_it(tmp_path):
     pytest.importorskip("transformers", reason="transformers is not installed")
     (tmp_path / "my_llm.py").write_text(_WRAPPED[1])

@@ -32,7 +32,7 @@ def test_it_shows_latencies_while_it_runs_and_the_verdict_at_its_end(measured, t
     assert not shown.start_button.disabled and shown.stop_button.disabled
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_stopped_run_resumes(measured, tmp_path):
     shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
     shown.stop()
@@ -62,7 +62,7 @@ def test_every_failure_is_one_line(monkeypatch, tmp_path, error, status):
     assert not shown.start_button.disabled and shown.stop_button.disabled
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_latencies_of_the_run_itself_are_drawn_not_those_of_another(conv_pte, tmp_path):
     options = wb.MeasureOptions(
         toggle="none", runs=2, processes=1, warmup=1, evidence=False, cold_start=False

@@ -41,7 +41,7 @@ def test_an_export_waits_for_nobody(tmp_path):
     assert not any(map(WAITING.fullmatch, texts))
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_two_concurrent_runs_are_serialised(conv_pte, tmp_path, start):
     words = ["run", conv_pte, "--runs", "8", "--processes", "3", "--no-evidence", "--out"]
     runs = [start.command(*words, tmp_path / name) for name in "ab"]
@@ -51,7 +51,7 @@ def test_two_concurrent_runs_are_serialised(conv_pte, tmp_path, start):
     check_turns(tmp_path / "a", tmp_path / "b")
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.timeout(900)
 def test_a_run_and_a_batch_are_serialised(conv_pte, tmp_path, start):
     pytest.importorskip("workbench.plugins.batch")

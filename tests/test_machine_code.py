@@ -73,7 +73,7 @@ def test_every_a64_instruction_has_its_class():
     assert counts.keys() == set(AARCH64_CLASSES) and counts["sme2"] > 40
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="no zig, no assembler")
 def test_golden_words_match_the_assembler(tmp_path):
     source = tmp_path / "all.s"
@@ -431,7 +431,7 @@ def test_a_few_samples_prove_nothing():
     assert few["change"].tolist() == ["not shown"]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_two_samplings_of_the_same_code_hardly_ever_differ():
     """Shares as lopsided as in a real run, with many rare functions."""
     rng = np.random.default_rng(0)

@@ -9,7 +9,7 @@ from isa_table import load_table
 
 import workbench as wb
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(1200)]
 
 
 def parse(path):

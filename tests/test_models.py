@@ -73,7 +73,7 @@ def test_the_name_of_a_builtin_model_is_locked():
 
 
 @pytest.mark.parametrize(
-    "name", ["toy_cnn", pytest.param("mobilenet_v3_small", marks=pytest.mark.slow)]
+    "name", ["toy_cnn", pytest.param("mobilenet_v3_small", marks=pytest.mark.cases)]
 )
 def test_loading_is_repeatable_and_leaves_the_random_numbers_alone(name):
     before = torch.get_rng_state()
@@ -87,7 +87,7 @@ def test_loading_is_repeatable_and_leaves_the_random_numbers_alone(name):
 # Weights of the user's
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_state_dict_is_loaded(tmp_path):
     state = {k: v + 1 for k, v in wb.load_model("toy_cnn").module.state_dict().items()}
     torch.save(state, tmp_path / "weights.pt")
@@ -106,7 +106,7 @@ def test_a_state_dict_that_does_not_fit_is_refused(tmp_path):
     assert "size mismatch" in problem(wb.load_model, "toy_cnn", state_dict=file)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_state_dict_that_would_run_code_is_refused(tmp_path):
     file = tmp_path / "weights.pt"
     torch.save(nn.Linear(2, 2), file)
@@ -283,7 +283,7 @@ def test_code_that_no_inputs_cure_gets_no_hint_to_check_them(write):
     assert "AttributeError" in line and "check its inputs" not in line
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_command_that_installs_works_in_an_activated_environment(monkeypatch):
     """Which has no pip if a pip outside made it."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
@@ -364,7 +364,7 @@ def test_a_library_model_has_its_published_size(libraries, spec, size):
     assert not model.module.training
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_library_model_is_exported_and_kept(libraries):
     told = []
     program, again = (

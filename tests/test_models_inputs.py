@@ -53,7 +53,7 @@ def save(path, value):
 
 
 @pytest.mark.parametrize(
-    "suffix", [".npy", pytest.param(".pt", marks=pytest.mark.ci), ".safetensors"]
+    "suffix", [".npy", pytest.param(".pt", marks=pytest.mark.whole), ".safetensors"]
 )
 def test_a_file_replaces_the_example(suffix, tmp_path):
     value = torch.rand(1, 3, 4, 6, dtype=torch.float64)
@@ -80,7 +80,7 @@ def test_several_samples_calibrate_and_the_first_is_run(shape, tmp_path):
     [
         ((1, 3, 4, 6), "folder"),
         ((3, 4, 6), "folder"),
-        pytest.param((3, 4, 6), "list", marks=pytest.mark.ci),
+        pytest.param((3, 4, 6), "list", marks=pytest.mark.whole),
     ],
 )
 def test_samples_may_be_files_of_a_folder_or_a_list(shape, layout, tmp_path):
@@ -105,7 +105,7 @@ def test_a_batch_is_one_sample(tmp_path):
         choose(model, [save(tmp_path / "x.npy", torch.rand(5, 3, 4, 6))])
 
 
-@pytest.mark.parametrize("file", ["x.safetensors", pytest.param("x.pt", marks=pytest.mark.ci)])
+@pytest.mark.parametrize("file", ["x.safetensors", pytest.param("x.pt", marks=pytest.mark.whole)])
 def test_several_tensors_of_a_file_find_their_arguments(tmp_path, file):
     x, y = torch.rand(1, 2), torch.rand(1, 3)
     save_file({"y": y, "x": x}, tmp_path / "x.safetensors")
@@ -183,8 +183,8 @@ def pickled_code():
         ("a.npy", b"", "cannot be read"),
         ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999,)}"), "read"),
         ("a.npy", npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"\x80"), "read"),
-        pytest.param("a.pt", b"PK\x03\x04 but no more", "cannot be read", marks=pytest.mark.ci),
-        pytest.param("a.pt", pickled_code(), "cannot be read", marks=pytest.mark.ci),
+        pytest.param("a.pt", b"PK\x03\x04 but no more", "cannot be read", marks=pytest.mark.whole),
+        pytest.param("a.pt", pickled_code(), "cannot be read", marks=pytest.mark.whole),
         ("a.safetensors", b"\xff" * 64, "cannot be read"),
         ("a.safetensors", struct.pack("<Q", 2**40) + b"{}", "cannot be read"),
         ("a.png", b"\x89PNG\r\n\x1a\n", "cannot be read"),
@@ -209,7 +209,7 @@ def test_a_bomb_of_an_image_is_refused(tmp_path, monkeypatch):
         choose(IMAGE, [str(tmp_path / "large.png")])
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_claimed_shape_costs_nothing(tmp_path):
     torch.save(torch.zeros(1).expand(10**9, 3, 4, 6), tmp_path / "x.pt")
     with pytest.raises(UsageError, match=r"share or repeat values; save them with \.clone\(\)"):

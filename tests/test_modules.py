@@ -36,7 +36,7 @@ def export(tmp_path):
     return export_once
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_an_edit_of_a_module_is_another_program_and_none_is_overwritten(export):
     torch.manual_seed(0)
     net, x = Net(), torch.ones(1, 4)
@@ -57,7 +57,7 @@ def test_an_edit_of_a_module_is_another_program_and_none_is_overwritten(export):
     assert net.training, "only a copy is changed"
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_inputs_are_a_tensor_a_tuple_or_keywords(export):
     x = torch.ones(1, 4)
     for inputs in (x, (x,), {"x": x}):
@@ -83,7 +83,7 @@ def shell():
     InteractiveShell.clear_instance()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_layers_of_a_cell_name_the_cell_and_its_line(shell, export):
     assert shell.run_cell(CELL, store_history=True).success
     net = shell.user_ns["Net"]()
@@ -102,7 +102,7 @@ def quick(tmp_path, monkeypatch):
     return {"export": PORTABLE, "effort": "quick", "measure": wb.MeasureOptions(toggle="none")}
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
     x = torch.randn(1, 256)
     before = wb.profile(nn.Sequential(nn.Linear(256, 2048), nn.ReLU()), x, name="net", **quick)
@@ -125,7 +125,7 @@ def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
         wb.profile(nn.ReLU(), x, effort="slow")
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_every_verb_takes_a_module_a_name_a_program_and_a_run(quick):
     few = {"runs": 4, "processes": 2, "evidence": False, "cold_start": False, "roof": False}
     x, brief = torch.randn(1, 64), wb.MeasureOptions(toggle="none", **few)
@@ -138,7 +138,7 @@ def test_every_verb_takes_a_module_a_name_a_program_and_a_run(quick):
         wb.measure(run, x)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_magics_take_names_of_the_notebook_and_cells(shell, quick):
     options = "--backend portable --toggle none --budget 1s --no-evidence --no-cold-start --no-roof"
     for code in ("import torch; from torch import nn; x = torch.ones(1, 4)", "%load_ext workbench"):

@@ -40,7 +40,7 @@ class TestCore(NotebookTests):
         rows = re.findall(r"^\| \[(\w+)\]", self.page.read_text(), re.M)
         assert rows == sorted(self.answers) == [path.stem for path in CORE]
 
-    @pytest.mark.long
+    @pytest.mark.campaign
     def test_papermill_refuses_a_parameter_that_the_notebook_lacks(self, run_timed):
         with pytest.raises(papermill.PapermillExecutionError) as caught:
             run_timed("06_bottleneck_shift", rund_dir="x")
@@ -49,7 +49,7 @@ class TestCore(NotebookTests):
         assert len(caught.value.traceback) <= 2
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_what_notebooks_add_up_is_the_inference(monkeypatch, tmp_path, capsys):
     """Of a run of several processes, whose inferences have the same numbers."""
     monkeypatch.setenv("MPLBACKEND", "agg")

@@ -18,7 +18,7 @@ def models():
     return module
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_ready_takes_raw_images_and_gives_the_same_mask(models):
     image = torch.rand(1, 3, 256, 256, generator=torch.Generator().manual_seed(1))
     mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (models.MEAN, models.STD))

@@ -16,7 +16,7 @@ from workbench.report.artifacts import summarize_analysis
 from workbench.report.combined import describe_combined
 from workbench.wording import format_ms
 
-SAMPLES = [pytest.param(name, marks=[pytest.mark.ci] * (name not in FAST)) for name in RUNS]
+SAMPLES = [pytest.param(name, marks=[pytest.mark.whole] * (name not in FAST)) for name in RUNS]
 
 
 def run_of(sample):
@@ -66,7 +66,7 @@ def test_the_explorer_has_the_parts_of_the_latency(sample):
         adds_up([row["mean_ms"] for row in side["categories"]], whole, "categories")
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize("sample", RUNS)
 def test_the_summary_has_the_parts_of_the_latency(sample):
     for side in summarize_analysis(run_of(sample))["measurements"]:

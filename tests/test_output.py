@@ -65,8 +65,8 @@ def test_every_command_has_the_option():
         (["schema", "metrics"], {"schema"}),
         (["skills"], {"skills"}),
         (["skills", "01_set_up_workspace"], {"commands"}),
-        pytest.param(["analyze", "RUN"], {"run_dir", "files"}, marks=pytest.mark.ci),
-        pytest.param(["validate", "RUN"], {"run_dir", "ok", "checks"}, marks=pytest.mark.ci),
+        pytest.param(["analyze", "RUN"], {"run_dir", "files"}, marks=pytest.mark.whole),
+        pytest.param(["validate", "RUN"], {"run_dir", "ok", "checks"}, marks=pytest.mark.whole),
         (["findings", "RUN"], {"run_dir", "emulated", "findings"}),
         (["compare", "RUN:avx512_off", "RUN:avx512_on"], {"passed", "rows", "verdicts", "aligned"}),
         (["trace", "ETDUMP", "--to", "perfetto"], {"files"}),
@@ -223,7 +223,7 @@ def test_any_content_is_valid_json(content):
     assert "schema_version" in whole(to_document({"content": content}))
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_command_reads_the_files_as_they_are_now(run_dir):
     command = [sys.executable, "-m", "workbench", "findings", str(run_dir)]
     environment = {**os.environ, "XDG_CACHE_HOME": str(run_dir.parent)}

@@ -22,7 +22,7 @@ def test_percentiles_and_deadlines_at_a_rate(tmp_path):
     assert "every 10 ms" in wb.show(run, "latencies").markdown
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_rate_is_measured_beside_the_tight_loop(cli, conv_pte, tmp_path):
     code, _, err = cli("run", conv_pte, *EVERY_2_MS, "--out", tmp_path / "out")
     assert code == 0, err
@@ -35,7 +35,7 @@ def test_a_rate_out_of_range_is_one_line(conv_pte, every_s):
         wb.measure(conv_pte, options=wb.MeasureOptions(every_s=every_s))
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_an_emulated_cpu_has_no_rate(cli, conv_pte):
     code, _, err = cli("run", conv_pte, "--every", "33ms", "--target", "qemu")
     assert code == 2 and err == "error: --every: an emulated CPU has no times\n"

@@ -245,7 +245,7 @@ def test_long_names_of_bars_are_cut_where_they_agree(run):
     assert rows_of(axis) == [m.name for m in run.measurements[:2]]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_figure_takes_what_leads_to_its_noun_and_refuses_all_else(run, ab):
     wanted = wb.plot_operators(ab.candidate).alt_text
     assert wb.plot_operators(run).alt_text == wanted

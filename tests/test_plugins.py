@@ -126,7 +126,7 @@ def test_an_absent_attribute_names_what_cannot_be_used(python, tmp_path):
     assert "failing" in text and text.count("\n") == 1
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_section_of_a_stranger_is_in_the_report(command, run_dir):
     done = command("report", run_dir)
     assert done.returncode == 0, done.stderr
@@ -162,7 +162,7 @@ def test_a_rule_that_fails_costs_its_findings_only(command, run_dir, tmp_path):
     assert len(done.stdout.splitlines()) >= len(plain.stdout.splitlines()) - 5
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_doctor_names_what_is_broken(command, tmp_path):
     write_package(tmp_path, "failing", "failing:PLUGIN", "raise RuntimeError('no luck')")
     done = command("doctor", packages=tmp_path)

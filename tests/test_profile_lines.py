@@ -24,7 +24,7 @@ def get_example_inputs():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_the_hottest_operator_names_its_line(tmp_path, cli):
     (tmp_path / "my.py").write_text(SOURCE)
     code, _, err = cli("profile", "my.py:Net", "--runs", "5")

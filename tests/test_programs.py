@@ -58,7 +58,7 @@ def bundles(conv_pte, tmp_path_factory):
     return folder
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "status"), [("right", "ok"), ("wrong", "fail")])
 def test_a_bundled_program_runs_on_its_inputs_and_gives_its_outputs(
     bundles, conv_pte, tmp_path, name, status
@@ -72,7 +72,7 @@ def test_a_bundled_program_runs_on_its_inputs_and_gives_its_outputs(
     assert checks["outputs of the bundled program"] == status
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize("size", [0, 4, 100, 5000, -40])
 def test_a_damaged_bundle_is_one_line(bundles, tmp_path, size):
     damaged = tmp_path / "net.bp"
@@ -81,7 +81,7 @@ def test_a_damaged_bundle_is_one_line(bundles, tmp_path, size):
         wb.open_program(damaged)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_programs_of_other_layouts_get_the_same_values(tmp_path):
     import torch
 
@@ -107,7 +107,7 @@ def test_programs_of_other_layouts_get_the_same_values(tmp_path):
     assert all(found.agree and not found.note for found in agreements)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(("graph", "words"), [("", "%"), ("of both", "outputs differ")])
 def test_three_restarts_give_a_first_verdict(tmp_path, graph, words):
     import torch
@@ -162,7 +162,7 @@ def watched():
     active.clear()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_program_is_opened_and_hashed_once(conv_pte, tmp_path, watched):
     pte = Path(shutil.copy(conv_pte, tmp_path / "x.pte"))
     os.utime(pte, (1, 1))
@@ -179,7 +179,7 @@ def test_a_program_is_opened_and_hashed_once(conv_pte, tmp_path, watched):
     assert watched.opened[".pte"] <= 2, "hashed before and after the measurement"
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_profile_opens_hashes_and_asks_once(tmp_path, watched, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(MODEL)
@@ -224,7 +224,7 @@ def test_a_program_is_profiled_without_export_options(conv_pte):
         wb.profile(conv_pte, dtype="fp16")
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_programs_are_experiments_of_one_plan(run, programs):
     assert run.experiments == ["net", "net-2", "pair"]
     assert [m.program.pte for m in run.measurements if not m.control] == list(map(str, programs))
@@ -234,7 +234,7 @@ def test_programs_are_experiments_of_one_plan(run, programs):
     assert {e.isa for e in run.record.plan.experiments} == {"native"}
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_programs_with_other_inputs_take_their_own_and_say_so(run):
     same, other = (run[name].program for name in ("net-2", "pair"))
     assert same.inputs == run.record.plan.inputs
@@ -248,7 +248,7 @@ def test_programs_with_other_inputs_take_their_own_and_say_so(run):
     assert "same content" in same["evidence"]
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_the_verdict_names_both_programs(run):
     first, second = run.comparisons
     assert first.text.startswith("net-2 against net: ")
@@ -257,7 +257,7 @@ def test_the_verdict_names_both_programs(run):
     assert not second.wrong, "outputs of two models may differ"
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_operators_of_other_programs_are_paired_not_mixed_up(run):
     same, other = (ab.operators for ab in run.comparisons)
     assert (same["key"] == same["candidate_key"]).all()
@@ -266,7 +266,7 @@ def test_operators_of_other_programs_are_paired_not_mixed_up(run):
     assert set(other["candidate_key"].dropna()) == set(candidates["key"])
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_every_document_and_page_is_written(run):
     write_artifacts(run)
     page, *_ = wb.make_report(run)
@@ -279,7 +279,7 @@ def test_every_document_and_page_is_written(run):
     assert len(programs) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_the_gate_takes_programs_of_one_run(run):
     names = [f"{run.path}:net", f"{run.path}:pair"]
     compared = compare_many(names, by="operator", limits={"latency": 0.05})
@@ -287,7 +287,7 @@ def test_the_gate_takes_programs_of_one_run(run):
     assert set(compared.aligned["level"]) == {"e2e", "operator"}
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_finished_run_of_the_same_programs_is_reused(run, programs):
     options = replace(BRIEF, against=tuple(map(str, programs[1:])))
     root = run.path.parents[1]
@@ -331,7 +331,7 @@ def test_what_cannot_be_planned_is_refused(options, names, words):
         choose_experiments(options, ISA, names)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_manifest_may_not_name_files_elsewhere(run, tmp_path):
     folder = Path(shutil.copytree(run.path, tmp_path / "run"))
     content = json.loads((folder / store.MANIFEST).read_text())
@@ -393,7 +393,7 @@ def test_inputs_are_shared_where_dtype_and_shape_agree(programs):
     assert "random" in small.input_source
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_separate_runs_of_two_programs_name_the_command_that_interleaves_them():
     names = [f"{wb.sample_run()}:avx512_on", f"{wb.sample_run('squeezesam')}:native"]
     found = compare_many(names, across=["program", "build"])
@@ -403,7 +403,7 @@ def test_separate_runs_of_two_programs_name_the_command_that_interleaves_them():
     assert not compare_many([names[0], names[0].replace("_on", "_off")]).notes
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_saved_baseline_knows_each_program(run, tmp_path):
     write_artifacts(run)
     metrics = run.path / store.METRICS

@@ -58,7 +58,7 @@ def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_p
     assert not any("PF32" in name for name in names["sme2_off"])
 
 
-@pytest.mark.parametrize("dtype", ["fp32", pytest.param("fp16", marks=pytest.mark.slow), "int8"])
+@pytest.mark.parametrize("dtype", ["fp32", pytest.param("fp16", marks=pytest.mark.cases), "int8"])
 def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
     exporting = wb.ExportOptions(dtype=dtype, sizes=(("size", 96),))
     pte = wb.export_model("toy_cnn", options=exporting, root=tmp_path)
@@ -110,8 +110,8 @@ class Cells(nn.Module):
     "dtype",
     [
         *("fp32", "int8", "8da4w"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fp16", "fp16w")),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8dyn", "8da4c")),
+        *(pytest.param(name, marks=pytest.mark.cases) for name in ("fp16", "fp16w")),
+        *(pytest.param(name, marks=pytest.mark.cases) for name in ("int8dyn", "8da4c")),
     ],
 )
 def test_the_predicted_kernels_are_those_that_run(runner, tmp_path, dtype):

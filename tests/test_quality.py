@@ -113,7 +113,7 @@ def plan(conv_pte, tmp_path):
     return replace(made, batch_ms=0.5, traced_runs=2, retries=1, cool_down_s=0.0)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(timing, "DISTURBED", -1.0)
@@ -136,7 +136,7 @@ def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_p
     assert (twice["value"], twice["grade"]) == ("1", "B")
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_budget_is_spent_and_no_more(plan, tmp_path, monkeypatch):
     clock = SimpleNamespace(monotonic=itertools.count().__next__)  # a step takes long
     monkeypatch.setattr(timing, "time", clock)  # of steps alone: others have real deadlines
@@ -258,7 +258,7 @@ def own_run(tmp_path, monkeypatch, own_cache):
     return tmp_path / "run"
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_peaks_are_measured_as_far_as_a_run_needs_them_and_kept(own_run, monkeypatch):
     monkeypatch.setattr("workbench.run.ceilings.STEADY", math.inf)  # so short, they scatter
     peaks = wb.measure_roof(own_run)
@@ -274,7 +274,7 @@ def test_peaks_are_measured_as_far_as_a_run_needs_them_and_kept(own_run, monkeyp
         assert after.probes[:-1] == before.probes and after.probes[-1].dtype == "int8"
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_disturbed_peaks_are_measured_again_later_and_the_best_counts(own_run, monkeypatch):
     monkeypatch.setattr("workbench.run.ceilings.STEADY", -1.0)
     peaks = wb.measure_roof(own_run)
@@ -285,7 +285,7 @@ def test_disturbed_peaks_are_measured_again_later_and_the_best_counts(own_run, m
         assert after.probes != before.probes
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_the_shipped_probes_are_what_is_exported_today():
     """Long chains of one operator are left out: they take a minute."""
     short = [design for design in design_probes() if design[0].operators <= 16]

@@ -62,7 +62,7 @@ assert not {name.partition(".")[0] for name in sys.modules} & set(BLOCKED)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_insight_needs_recorded_data_only():
     models = ["mobilenet_v3_small", "vit_tiny", "unet_small", "squeezesam", "toy_cnn"]
     done = subprocess.run(

@@ -10,7 +10,7 @@ EMULATED = {"toy_cnn"}  #: Shows which code runs, and has no times.
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.ci] * (name not in FAST)) for name in sorted(RUNS)],
+    [pytest.param(name, marks=[pytest.mark.whole] * (name not in FAST)) for name in sorted(RUNS)],
 )
 def test_a_sample_has_a_good_grade_all_evidence_and_a_finding_with_a_gain(name):
     run = wb.open_run(RUNS[name])

@@ -136,7 +136,7 @@ FIGURES = {
 }
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_figures_have_the_same_digits_on_every_surface(run_dir, cli):
     """In the report, a notebook and the explorer, on the terminal and in the JSON files."""
     starts = (make_start("avx512_off"), make_start("avx512_on", scale=0.9))
@@ -208,7 +208,7 @@ def write_figures(judged, latency_ms, findings, share, operator_ms, start_ms, gr
     }
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_without_a_sidecar_no_layer_is_named(run_dir, cli):
     (run_dir / "layers.json").unlink()
     run = wb.open_run(run_dir)
@@ -251,7 +251,7 @@ def test_an_emulated_run_says_so_first(run_dir):
     assert "fail" in set(run.checks["status"])
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
     change_manifest(run_dir, emulated=True)
     run = wb.open_run(run_dir)
@@ -280,7 +280,7 @@ def test_a_program_of_unknown_origin_has_no_table_of_undelegated_operators(run_d
     assert "no export record" in str(wb.show(wb.open_run(run_dir), "undelegated"))
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_text_from_a_manifest_stays_text(run_dir):
     run = wb.open_run(run_dir).record
     evil = "<script>alert(1)</script>"
@@ -386,7 +386,7 @@ def test_the_executed_notebook_is_kept_with_its_parameters(reported):
     assert len(notebook["cells"]) == len(template["cells"]) + 2 * len(list_sections())
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_options_of_an_opened_run_reach_its_report(run_dir, write_notebook):
     show = 'print(run_dir, baseline, categories, (run := wb.open_run(run_dir)) and "")'
     path = write_notebook(
@@ -422,13 +422,13 @@ def files_of(run_dir):
     return {path.name for path in run_dir.rglob("*") if path.is_file()}
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("code", "words"),
     [
         ("1 / 0", "my.ipynb, cell 4: ZeroDivisionError: division by zero -> what ran is in "),
         pytest.param(
-            "import os; os._exit(1)", "my.ipynb, cell 4: the kernel died", marks=pytest.mark.ci
+            "import os; os._exit(1)", "my.ipynb, cell 4: the kernel died", marks=pytest.mark.whole
         ),
     ],
 )
@@ -443,7 +443,7 @@ def test_a_failing_cell_is_one_line_and_what_ran_is_kept(cli, run_dir, write_not
     assert "n is 7" in str(cells) and "n = 7" in str(cells)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_papermill_is_silent_only_while_it_runs(run_dir, write_notebook, caplog):
     logger = logging.getLogger("papermill")
     with pytest.raises(wb.WorkbenchError, match="ZeroDivisionError"):
@@ -453,7 +453,7 @@ def test_papermill_is_silent_only_while_it_runs(run_dir, write_notebook, caplog)
     assert [record.name for record in caplog.records] == ["papermill"]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_failing_cell_that_may_fail_costs_its_part(cli, run_dir):
     status, out, err = cli("report", run_dir, "-p", "top=many")
     assert status == 0 and str(run_dir / "report.html") in out
@@ -486,21 +486,21 @@ def test_a_wrong_notebook_or_parameter_is_refused(cli, run_dir, write_notebook, 
     assert (status, out) == (2, "") and words in err and "Traceback" not in err
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_folder_that_is_no_run_is_refused_without_a_word_about_cells(cli, tmp_path):
     status, out, err = cli("report", tmp_path)
     assert (status, out) == (2, "") and "not a run folder" in err and "cell" not in err
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_cell_that_takes_too_long_is_stopped(run_dir, write_notebook, short_cells):
     path = write_notebook("run_dir = ''", "import time; time.sleep(60)")
     with pytest.raises(wb.WorkbenchError, match="cell 3: took longer than 1 s"):
         wb.make_report(run_dir, notebook=path)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_kernel_that_dies_at_its_start_is_started_once_more(run_dir, write_notebook, monkeypatch):
     path = write_notebook("run_dir = ''", "print('done')")
     with open_kernel() as dead:
@@ -512,7 +512,7 @@ def test_a_kernel_that_dies_at_its_start_is_started_once_more(run_dir, write_not
         wb.make_report(run_dir, notebook=path)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_notebook_that_displays_nothing_has_a_page(cli, run_dir, write_notebook):
     write_notebook("run_dir = ''", "n = 1")
     status, out, _ = cli("report", run_dir, "--notebook", "my.ipynb")
@@ -536,7 +536,7 @@ def test_a_malformed_notebook_is_one_line(cli, run_dir, content):
     assert err.count("\n") == 1
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_folder_named_in_another_encoding_has_a_report(cli, run_dir, write_notebook):
     write_notebook("run_dir = ''", "print(run_dir)")
     other = run_dir.rename(os.fsdecode(os.fsencode(run_dir.parent) + b"/m\xfcll"))
@@ -545,7 +545,7 @@ def test_a_folder_named_in_another_encoding_has_a_report(cli, run_dir, write_not
     assert re.search("/m.ll", (other / "report.md").read_text())
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_a_report_that_is_ended_leaves_no_file_and_no_kernel(run_dir, write_notebook, ending):
     started = run_dir.parent / "started"

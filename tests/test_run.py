@@ -35,7 +35,7 @@ def test_opening_reads_no_trace(run_dir):
     assert not [name for name in OPENED if name.endswith(".etdump")]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_files_and_reports_read_everything_once(run_dir):
     OPENED.clear()
     run = wb.open_run(run_dir)
@@ -48,7 +48,7 @@ def test_files_and_reports_read_everything_once(run_dir):
     assert OPENED["layers.json"] <= 2 and OPENED["manifest.json"] <= 4, "small files"
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_measurement_reads_its_files_once(conv_pte, tmp_path):
     pte = Path(shutil.copy(conv_pte, tmp_path))
     run = wb.measure(pte, options=wb.MeasureOptions(runs=4, processes=2), root=tmp_path)
@@ -60,7 +60,7 @@ def test_a_measurement_reads_its_files_once(conv_pte, tmp_path):
     assert {OPENED[Path(name).name] for name in etdumps} == {1}
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monkeypatch):
     parts = {
         "run.execute.time_starts": "starts",
@@ -84,7 +84,7 @@ def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monk
     assert sorted(warnings) == sorted(said)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_findings_that_fail_leave_the_report(cli, conv_pte, tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.analysis.findings.commands.list_findings", lambda *_: 1 / 0)
     short = ("--runs", "4", "--processes", "2", "--no-evidence", "--no-roof", "--no-cold-start")
@@ -94,7 +94,7 @@ def test_findings_that_fail_leave_the_report(cli, conv_pte, tmp_path, monkeypatc
     assert Path(report).is_file()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("function", "name", "command"),
     [
@@ -117,7 +117,7 @@ def test_files_that_were_not_written_are_said_last(
     assert last.startswith("error: ")
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_plots_of_the_learning_path_analyse_once(run_dir):
     OPENED.clear()
     run = wb.open_run(run_dir)

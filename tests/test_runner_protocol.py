@@ -148,7 +148,7 @@ def test_random_damage_never_hangs_and_always_answers(native, conv_pte, tmp_path
         assert code <= 0 or "error" in answers[-1]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_failed_check_inside_executorch_is_answered(native, tmp_path):
     source = tmp_path / "check.cpp"
     source.write_text(

@@ -192,7 +192,7 @@ def test_a_runner_that_does_not_sample_says_so(conv_pte, tmp_path):
         session.run(1)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @NEEDS_SAMPLER
 def test_every_thread_of_the_pool_is_sampled(conv_pte, tmp_path):
     flags = ["--server_mode", "--cpu_threads", "2", "--model_path", conv_pte]

@@ -16,7 +16,7 @@ from compiled import SDK, compile_cpp
 from devices import needs_compiler
 from mutants import mutate_bytes
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1200), needs_compiler]
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(1200), needs_compiler]
 
 #: Programs per part; eight parts.
 PROGRAMS = 400

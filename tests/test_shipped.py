@@ -156,7 +156,7 @@ IN_CI = {
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [pytest.param(*case, marks=pytest.mark.ci if case in IN_CI else pytest.mark.slow)
+    [pytest.param(*case, marks=pytest.mark.whole if case in IN_CI else pytest.mark.cases)
      for case in CASES],
 )  # fmt: skip
 def test_a_default_export_is_that_of_the_documented_lines(name, dtype, tmp_path):
@@ -169,7 +169,7 @@ def test_a_default_export_is_that_of_the_documented_lines(name, dtype, tmp_path)
     assert export.changes == "as ExecuTorch exports it"
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_dynamic_batch_has_the_limit_that_upstream_gives_it(tmp_path):
     batch = torch.export.Dim("batch", min=1, max=32)
     model = make_model(

@@ -82,13 +82,13 @@ def execute(skill, folder, tools):
         assert all(path.stat().st_size for path in found)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.timeout(PATIENCE)
 def test_the_first_playbook_runs(clone):
     execute(SKILLS[0], clone, Path(sys.base_prefix) / "bin")
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.timeout(8 * PATIENCE)
 def test_the_other_playbooks_run_in_order(workspace, installed):
     for skill in SKILLS[1:]:

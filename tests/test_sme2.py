@@ -55,16 +55,16 @@ class Net(nn.Module):
         return self.one(self.grouped(self.pointwise(image)).mean((2, 3))), self.many(rows)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("dtype", "kernels", "remedies"),
     [
         ("fp16", {"pointwise": "fp16", "grouped": "sme2_mopa", "one": "sme2_dot"}, {"fp16w"}),
         pytest.param(
-            "8da4w", {"many": "i8mm", "one": "dotprod"}, {"8da4c"}, marks=pytest.mark.slow
+            "8da4w", {"many": "i8mm", "one": "dotprod"}, {"8da4c"}, marks=pytest.mark.cases
         ),
         pytest.param(
-            "8da4c", {"many": "sme2_mopa", "one": "sme2_sdot"}, set(), marks=pytest.mark.slow
+            "8da4c", {"many": "sme2_mopa", "one": "sme2_sdot"}, set(), marks=pytest.mark.cases
         ),
     ],
 )
@@ -99,7 +99,7 @@ class Depthwise(nn.Module):
         return self.twice(self.wide(self.five(image).relu()).relu())
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_depthwise_convolutions_of_more_than_25_taps_run_as_products(cli, tmp_path):
     """As executed under QEMU, with SME2 and without."""
     model = make_model("net", Depthwise().eval(), (randn(1, 8, 24, 24),))

@@ -97,7 +97,7 @@ def test_a_control_needs_as_much_memory(run):
     assert resources.at["peak memory", "outcome"] not in ("less", "more")
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_without_starts_nothing_is_claimed(conv_pte, tmp_path):
     options = replace(BRIEF, cold_start=False, processes=1)
     run = wb.measure(conv_pte, options=options, root=tmp_path)
@@ -109,7 +109,7 @@ def test_without_starts_nothing_is_claimed(conv_pte, tmp_path):
 # --- packed weights in a file ---------------------------------------------------------------------
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_cached_weights_are_mapped_and_compute_the_same(weights_run):
     names = [e.name for e in weights_run.record.plan.experiments]
     assert names == ["packed", "cached", "control"]
@@ -123,7 +123,7 @@ def test_cached_weights_are_mapped_and_compute_the_same(weights_run):
     assert not (weights_run.path / ".packed").exists()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_terminal_says_what_starts_and_memory_gain(cli, tmp_path):
     with zipfile.ZipFile(PROGRAMS) as archive:
         pte = archive.extract("gemm_fp32_0.pte", tmp_path)  # 4 MB of weights
@@ -293,7 +293,7 @@ def test_a_gate_fails_if_the_peak_memory_grew_beyond_the_limit(made, cli):
         assert gates == dict.fromkeys(gates, "open") | {"peak memory": gate}
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_gate_against_metrics_json_holds_starts_and_memory(tmp_path, cli):
     for name, scale in (("before", 1.0), ("after", 2.0)):
         starts = tuple(make_start(number=n, scale=scale + n / 1000) for n in range(5))

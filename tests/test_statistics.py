@@ -236,7 +236,7 @@ def test_a_gate_fails_only_where_the_whole_interval_is_beyond(ratio, down, up, l
         assert most > limit - 1e-9 and (least <= limit + 1e-9 or row["outcome"] != "slower")
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_false_alarms_of_a_gate_are_rare_where_nothing_changed():
     rng = np.random.default_rng(0)
     failed = 0
@@ -305,7 +305,7 @@ def test_few_discoveries_among_many_operators_are_false(real, controlled):
     assert np.mean(found) > 0.9 if real > 0.1 else np.mean(found) < 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_equal_experiments_are_seldom_told_apart():
     equal = {"a": 6, "b": 6, "c": 6}
     frames = (synthetic_latencies(equal, restart=0.01, seed=seed) for seed in range(150))

@@ -39,7 +39,7 @@ def install(board, monkeypatch, tmp_path):
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.cases
 def test_threads_are_those_that_executorch_would_choose_on_the_device(
     board, install, conv_pte, tmp_path
 ):
@@ -76,7 +76,7 @@ def test_a_run_on_a_target(board, install, conv_pte, tmp_path):
     assert host["cpu"]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @needs_compiler
 def test_a_device_lost_during_a_run_keeps_its_measurements(board, install, conv_pte, tmp_path):
     pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))

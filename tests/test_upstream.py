@@ -25,7 +25,7 @@ def answers(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", upstream.PROBES)
 @pytest.mark.upstream
-@pytest.mark.slow
+@pytest.mark.cases
 def test_each_private_part_has_its_effect(name):
     with silence():
         assert upstream._run_probe(upstream.PROBES[name]) == ""
@@ -105,7 +105,7 @@ RENAMED = {
 
 @pytest.mark.parametrize("name", RENAMED)
 @pytest.mark.upstream
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_profile_goes_on_without_what_was_renamed_and_says_so(name, rename, answers, tmp_path):
     x = torch.randn(1, 3, 8, 8)
     whole = wb.export_model(Net(), x, wb.ExportOptions(dtype="fp16w"), root=tmp_path / "whole")

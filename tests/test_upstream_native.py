@@ -63,7 +63,7 @@ def test_nothing_is_missing_of_a_tested_version(conv_pte, tmp_path):
 
 
 @linux
-@pytest.mark.slow
+@pytest.mark.cases
 def test_without_the_profiler_symbol_traces_come_from_processes_of_their_own(
     renamed, conv_pte, tmp_path
 ):
@@ -87,7 +87,7 @@ def test_without_the_profiler_symbol_traces_come_from_processes_of_their_own(
 
 
 @linux
-@pytest.mark.ci
+@pytest.mark.whole
 def test_each_part_that_has_no_effect_is_named(renamed, conv_pte, tmp_path):
     runner = renamed(SUBMIT, "clock_gettime(", RESIZE, '"cpuinfo_isa"')
     session, times = trace(runner, conv_pte, tmp_path, "--cpu_threads", "1")
@@ -112,7 +112,7 @@ def test_no_other_file_of_the_runner_names_private_parts():
     assert names == {"upstream.h"}
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_another_api_of_executorch_is_told_from_a_bad_compiler(tmp_path):
     """A copy of the wheel's headers in which a function of the tracer takes another argument."""
     sdk = tmp_path / "executorch"
@@ -130,7 +130,7 @@ def test_another_api_of_executorch_is_told_from_a_bad_compiler(tmp_path):
     assert f"install executorch=={TESTED[-1]}" in said and "CXX" not in said
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_runner_compiles_without_warnings():
     flags = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
     subprocess.run(

@@ -25,7 +25,7 @@ def test_a_good_run_has_no_failure(analysed):
     assert {"manifest", "ledger closes", "artifacts are there"} <= checks
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_missing_table_is_named_with_its_remedy(run_dir):
     next(run_dir.glob("avx512_on/*_ops_stats.csv")).unlink()
     found = failures(wb.validate_run(run_dir))
@@ -39,7 +39,7 @@ def test_a_cut_trace_is_caught(run_dir):
     assert path.name in str(failures(wb.validate_run(run_dir)))
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_another_program_is_caught(run_dir):
     artifacts = run_dir.parents[1] / "artifacts"
     artifacts.mkdir()
@@ -55,7 +55,7 @@ def test_a_bad_manifest_is_a_row_or_an_error_never_a_traceback(run_dir, text):
     assert failures(wb.validate_run(run_dir))
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_folder_of_another_tool_is_looked_at_trace_by_trace(run_dir):
     edit_json(run_dir / "manifest.json", lambda c: (c.pop("plan"), c.pop("results")))
     table = wb.validate_run(run_dir)

@@ -42,7 +42,7 @@ def test_what_cannot_be_a_version_is_one_line(cli, conv_pte, words, says):
     assert re.search(f"--runtime: {says}", err), err
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.usefixtures("package_index")
 def test_latency_memory_and_start_of_two_versions(conv_pte, tmp_path):
     run = wb.measure(conv_pte, options=BRIEF, root=tmp_path)

@@ -46,7 +46,7 @@ def run_cell(tmp_path):
     manager.shutdown_kernel(now=True)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_class_in_a_cell_is_profiled_edited_and_compared(run_cell, tmp_path):
     for code in SETUP:
         assert run_cell(code)[0] == []
@@ -66,7 +66,7 @@ def test_a_class_in_a_cell_is_profiled_edited_and_compared(run_cell, tmp_path):
     assert shown["data"]["text/plain"] == "'Net'"
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_an_error_is_one_line(run_cell):
     (shown,), _ = run_cell("import workbench as wb\nwb.open_run('nowhere')")
     line, hint = shown["traceback"]

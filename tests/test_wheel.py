@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.ci, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(900)]
 
 MODEL = """\
 import torch
@@ -87,7 +87,7 @@ def test_a_model_is_profiled_reported_and_analysed(run, tmp_path):
     assert "error" not in json.loads("\n".join(run("findings", str(manifest.parent), "--json")))
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_batch_makes_its_pages(run, tmp_path):
     pytest.importorskip("workbench.plugins.batch")
     (tmp_path / "my.yaml").write_text(MATRIX)

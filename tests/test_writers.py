@@ -222,7 +222,7 @@ def test_statistics_count_each_operator_once(files):
 
 
 @pytest.mark.filterwarnings("ignore:.*without an end")
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_runs_timeline_has_the_first_inferences_of_each_restart(cli, tmp_path, monkeypatch):
     """Whatever the number of inferences; statistics are of all, and `analyze --whole` has them."""
     run_dir = Path(shutil.copytree(wb.sample_run(), tmp_path / "out_net" / "runs" / "linux"))

@@ -41,7 +41,7 @@ def outputs_of(module, *inputs):
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in PUBLISHED],
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.cases) for name in PUBLISHED],
 )
 def test_a_model_is_the_published_one_and_alive(name):
     parameters, shapes = PUBLISHED[name]
@@ -86,7 +86,7 @@ def test_state_dicts_have_the_published_names():
         assert {key: tuple(state[key].shape) for key in shapes} == shapes
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_squeezesam_reacts_to_clicks_and_boxes():
     model = wb.load_model("squeezesam")
     image, points, box = model.example_inputs
@@ -110,7 +110,7 @@ def test_the_table_has_every_model_and_each_row_figures_or_a_reason():
         assert not cells["remarks"].startswith("**crash")
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_sampled_row_is_reproduced():
     quick = [row for row in ROWS.values() if row[0] not in COSTLY and row[1] != "bf16"]
     row = random.Random(0).choice(quick)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from workbench import plugin
 from workbench.analysis.describe import draw_page
-from workbench.analysis.findings.ranking import rank_findings
+from workbench.analysis.findings.ranking import LEAST_SHARE, rank_findings
 from workbench.errors import UsageError
 from workbench.frames import FINDINGS
 from workbench.progress import show_progress
@@ -98,8 +98,10 @@ def _change(row: dict[str, Any], check: Trial, latency_ms: float) -> dict[str, A
         return {"action": f"{row['action']}; not tried: {check.problem}"}
     tried = f"{check.tried} of {check.parts} parts" if check.tried < check.parts else "this part"
     interval = f"[{check.low_ms:.3g}, {check.high_ms:.3g}]"
-    if check.gain_ms <= 0 or check.low_ms <= 0:
+    is_small = 0 < check.gain_ms < LEAST_SHARE * latency_ms
+    if check.gain_ms <= 0 or check.low_ms <= 0 or is_small:
         verdict = "does not help" if check.gain_ms <= 0 else "was not shown to help"
+        verdict = "hardly helps" if is_small and check.low_ms > 0 else verdict
         text = f"--rewrite {check.remedy} was tried on {tried} and {verdict}: "
         text += f"it saves {check.gain_ms:.3g} ms {interval}"
         is_open = check.gain_ms > 0 and check.tried < check.parts

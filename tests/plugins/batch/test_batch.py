@@ -212,7 +212,7 @@ def test_programs_are_cells_of_their_own(cli, matrix, conv_pte, tmp_path):
     assert "would both be called a" in err
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_batch_is_one_page_and_table(finished):
     cells = finished.portfolio.cells
     assert [(cell.label, cell.state) for cell in cells] == [("first", "done"), ("second", "done")]
@@ -232,7 +232,7 @@ def test_a_batch_is_one_page_and_table(finished):
     check_nothing_twice(finished.out, 2)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_progress_says_what_runs(finished):
     texts = [text for text, _ in finished.said]
     assert texts[0] == "exporting 1 of 2: first/pte/host/none"
@@ -246,7 +246,7 @@ def test_progress_says_what_runs(finished):
     assert (fractions[0], 0.8 < fractions[-1] < 1) == (0, True)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_finished_batch_does_nothing_again(finished, cli):
     before = dates(finished.out)
     code, out, _ = cli("batch", finished.path, "--out", finished.out, "--dry-run")
@@ -258,7 +258,7 @@ def test_a_finished_batch_does_nothing_again(finished, cli):
     assert "2 cells: 2 done" in (finished.out / "index.html").read_text()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_what_is_gone_or_changed_is_made_again_and_nothing_else(finished, tmp_path):
     shutil.copytree(finished.path.parent, tmp_path, dirs_exist_ok=True)
     path, out = tmp_path / "small.yaml", tmp_path / "out"
@@ -311,7 +311,7 @@ def get_example_inputs():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.timeout(900)
 def test_a_failure_takes_no_other_cell_with_it(conv_pte, cli, tmp_path):
     """Models that raise, exit, kill their worker and hang; one that is fine ends well."""
@@ -337,7 +337,7 @@ def test_a_failure_takes_no_other_cell_with_it(conv_pte, cli, tmp_path):
     assert "&lt;b&gt;no such thing" in page and "<b>no such" not in page
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_other_versions_on_a_worker_are_refused(conv_pte, tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.plugins.batch.run.versions", lambda: {"executorch": "0.1"})
     (cell,) = wb.batch(write_small(tmp_path, conv_pte, ["x"]), out=tmp_path / "out", jobs=1).cells
@@ -346,7 +346,7 @@ def test_other_versions_on_a_worker_are_refused(conv_pte, tmp_path, monkeypatch)
     assert "install the same everywhere: {'executorch': '0.1'}" in cell.error
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_portfolio_behind_a_url(conv_pte, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = write_small(tmp_path, conv_pte, ["x"])

@@ -26,7 +26,7 @@ from batch_evidence import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(1800)]
 
 MODELS = """
 import torch

@@ -54,7 +54,7 @@ def made(tmp_path_factory):
     return wb.read_history([root])
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_only_a_change_that_lasts_and_exceeds_the_margin_is_one(made):
     assert made.rows["line"].nunique() == len(LINES)
     folders = made.changes["run_dir"].map(lambda path: tuple(path.split("/")[-2:]))
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_named(history):
     assert any("bad start time 'soon'" in problem for problem in history.problems)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize("started", ["9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00"])
 def test_a_time_that_no_clock_says_is_refused_and_a_hundred_runs_are_drawn(tmp_path, cli, started):
     days = [(START + timedelta(days=number)).isoformat() for number in range(97)]
@@ -257,7 +257,7 @@ def test_the_figure_marks_changes(history):
     assert "6 more lines are not shown" in figure.alt_text
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_command_lists_draws_and_gates(cli, archive, tmp_path):
     code, out, err = cli("history", archive, "--figure", "h.svg", "--csv", "h.csv")
     assert code == 0 and "slower" in out and err.count("skipped") == 2
@@ -340,7 +340,7 @@ def test_a_program_that_was_renamed_stays_in_its_line(tmp_path):
     assert wb.read_history([tmp_path]).rows["line"].nunique() == 1
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_history_has_the_needs_of_every_run(tmp_path):
     write_manifest(replace(SMALL, starts=(make_start("avx512_on", scale=1.5),)), tmp_path / "run")
     history = wb.read_history([tmp_path])

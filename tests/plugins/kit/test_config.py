@@ -98,7 +98,7 @@ def kit(conv_pte, tmp_path, monkeypatch):
     return config
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @needs_compiler
 def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, cli):
     code, out, err = cli("run", "kit.json")
@@ -138,7 +138,7 @@ def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, cli):
     assert "Method::execute in the ETDump (traced)" in page
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @needs_compiler
 def test_chosen_experiments_that_only_log_kernels_run_alone(kit, cli):
     kit["experiments"].reverse()  # the kit lists the candidate first
@@ -161,7 +161,7 @@ def test_chosen_experiments_that_only_log_kernels_run_alone(kit, cli):
     assert "did you mean 'trace_on'?" in err
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @needs_compiler
 def test_a_config_with_additional_keys(conv_pte, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -216,7 +216,7 @@ def test_a_long_path_is_cut_in_an_error(cli):
     assert len(err) < 1000
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_same_config_continues_and_never_overwrites(copies, cli):
     """Its processes are interleaved: every second one backwards, each pair another way."""
     first = wb.run_config(copies("a", "b", "c"))
@@ -242,7 +242,7 @@ def test_the_same_config_continues_and_never_overwrites(copies, cli):
     assert len(again.record.sessions) == len(first.record.sessions)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_extension_is_credited_though_the_config_lists_it_first(copies, cli):
     """As all of the kit's configs: ``sme2_on`` first, ``compare_pairs`` empty."""
     run = wb.run_config(copies("sme2_on", "sme2_off", analysis={"compare_pairs": []}))

@@ -74,7 +74,7 @@ def test_a_waiting_run_says_so_once_then_starts(tmp_path):
     assert len(list(filter(WAITING.fullmatch, texts))) == 1 < len(texts)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_measurement_says_which_batch_exports(tmp_path):
     """A batch keeps its exports from its own measurements, with a lock that other exports share."""
     code = "from workbench.run.locks import share_machine\n"
@@ -195,7 +195,7 @@ def test_different_users_take_turns(monkeypatch, tmp_path):
         assert other.exitcode == 0
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_a_runner_that_survives_its_driver_keeps_the_machine_locked(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBENCH_LOCKS", str(tmp_path))
@@ -212,7 +212,7 @@ def test_a_runner_that_survives_its_driver_keeps_the_machine_locked(tmp_path, mo
     wait_for(lambda: not is_locked(lock_of()))
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_sigterm_ends_as_ctrl_c_does(tmp_path):
     config = write_config(tmp_path, "sleep 0.3; kill -TERM $PPID; sleep 9")
     command = [sys.executable, "-m", "workbench", "run", str(config)]

@@ -36,7 +36,7 @@ def config(tmp_path, monkeypatch):
     return tmp_path / "x.json"
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_every_word_and_file_arrives_unchanged(board, config, tmp_path):
     run = wb.run_config(config, root=tmp_path / "out")
     assert run.record.state == "complete"
@@ -110,7 +110,7 @@ def test_answers_of_a_machine_are_bounded_and_refused(board, config, tmp_path, a
         wb.run_config(config, root=tmp_path / "out")
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_facts_that_no_machine_has_are_unknown(board, config, tmp_path):
     edits = f"s/^Cpus_allowed_list.*/Cpus_allowed_list: 0-30000000/; s/^MemTotal: */&{'9' * 6000}/"
     script = (board.tools.folder / "ssh").read_text()
@@ -121,7 +121,7 @@ def test_facts_that_no_machine_has_are_unknown(board, config, tmp_path):
     assert host["cores_usable"] == host["cores"]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("khz", "says"),
     [

@@ -100,7 +100,7 @@ def test_bad_parameters_are_one_clear_error(tmp_path):
         wb.load_model(f"llm:{path}")
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_the_number_of_layers_is_upstreams_where_the_parameters_name_none(tmp_path):
     (tmp_path / "p.json").write_text('{"vocab_size": 8, "dim": 8, "n_heads": 2, "hidden_dim": 8}')
     spec = f"llm:{tmp_path / 'p.json'},context=8,sdpa=0"
@@ -128,7 +128,7 @@ def test_presets_have_the_sizes_that_their_names_say(name):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_language_model_is_exported_with_layers_and_measured_by_phase(tmp_path):
     params = TINY.with_name("llama_tiny.json")
     pte = wb.export_model(
@@ -142,7 +142,7 @@ def test_a_language_model_is_exported_with_layers_and_measured_by_phase(tmp_path
     assert products["module"].str.contains(r"w[qkvo123]$|output$").all()
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_embeddings_and_groups_of_weights_are_quantised_as_asked(tmp_path):
     params = TINY.with_name("llama_tiny.json")
     options = wb.ExportOptions("8da4w", group_size=64)
@@ -161,7 +161,7 @@ def test_embeddings_and_groups_of_weights_are_quantised_as_asked(tmp_path):
     assert reasons["output"] == "its inputs do not divide into groups of 64"
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_cache_of_8_bits_computes_what_floats_do_and_is_read_by_attention(tmp_path):
     params = TINY.with_name("llama_tiny.json")
     ptes = [
@@ -194,7 +194,7 @@ def hf_state(model, module):
     return state
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.parametrize("rope", [False, True])
 def test_weights_of_hugging_face_are_loaded_by_their_names(rope, tmp_path):
     from safetensors.torch import save_file
@@ -215,7 +215,7 @@ def test_weights_of_hugging_face_are_loaded_by_their_names(rope, tmp_path):
             assert value.equal(own[name]), name
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.parametrize("kind", ["llama", "llama3", "qwen3"])
 def test_weights_of_hugging_face_compute_what_transformers_does(kind, tmp_path):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -253,7 +253,7 @@ def test_weights_of_hugging_face_compute_what_transformers_does(kind, tmp_path):
     assert torch.allclose(ours, expected, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_model_without_a_cache_takes_all_tokens_and_no_position(tmp_path):
     params = TINY.with_name("llama_tiny.json")
     pte = wb.export_model(f"llm:{params},context=32,cache=0", root=tmp_path).path

@@ -23,7 +23,7 @@ def run(conv_pte, tmp_path_factory):
     return wb.measure(conv_pte, options=BRIEF, root=tmp_path_factory.mktemp("out"))
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_every_byte_of_the_resident_set_is_in_one_row(run):
     for measurement in run.measurements:
         memory = measurement.memory.set_index("part")
@@ -55,14 +55,14 @@ def test_cold_start_rows_sum_to_the_mean_of_the_starts(run):
     assert resources.at["first output", "value"] == pytest.approx(warm)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_memory_of_libraries_of_operators_is_accounted_for(tmp_path):
     run = wb.measure(TINY, options=BRIEF, root=tmp_path)
     memory = run.subject.memory.set_index("part")
     assert abs(memory.at["not accounted for", "share"]) < 0.02
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_memory_that_cached_weights_save_has_rows(weights_run):
     packed, cached = (
         weights_run[side].memory.set_index("part")["size_bytes"] for side in ("packed", "cached")

@@ -53,7 +53,7 @@ def values(graph):
 
 
 @pytest.mark.parametrize(
-    "model", [MODELS[0], *(pytest.param(model, marks=pytest.mark.ci) for model in MODELS[1:])]
+    "model", [MODELS[0], *(pytest.param(model, marks=pytest.mark.whole) for model in MODELS[1:])]
 )
 def test_every_time_stands_at_one_node(model, tmp_path):
     ab = recorded(model).comparisons[0]
@@ -77,7 +77,7 @@ def test_every_time_stands_at_one_node(model, tmp_path):
         assert sum(values(etrecord).values()) == pytest.approx(placed["mean_ms"].sum())
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_speedups_are_those_of_the_comparison(tmp_path):
     run = recorded()
     ab = run.compare()
@@ -122,7 +122,7 @@ def test_emulated_times_and_unknown_programs_are_refused(tmp_path):
     assert not list(tmp_path.glob("**/*.json"))
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.parametrize("model", NETWORKS)
 def test_the_adapters_graphs_have_all_nodes(model, tmp_path, monkeypatch):
     pytest.importorskip("pte_adapter_model_explorer", reason="Arm's adapters are not installed")

@@ -177,7 +177,7 @@ def test_mixes_close_in_on_the_least_ratio_from_both_sides():
     assert between == pytest.approx(21.0 + 2.0 * 2.3 / 5.0)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_the_noise_of_single_layers_adds_up_to_that_of_the_program(small, tmp_path):
     model = load_model(small)
     alone = measure_layer_noise(model, "int8", ["head"], 60.0)
@@ -262,7 +262,7 @@ def test_the_share_of_an_extension_counts_operators_that_mostly_ran_it():
     assert judging.extension_share(SimpleNamespace(machine_code=None)) is None
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_kill_inside_a_measurement_loses_nothing(small, tmp_path):
     """Neither exports nor restarts that were measured completely are repeated."""
     options = wb.OptimizeOptions(budget_s=24.0, dtypes=("int8",))
@@ -312,7 +312,7 @@ class Gated(nn.Module):
         return self.last(x + self.inner(self.gate(x)))
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_layer_in_single_precision_inside_a_quantised_branch_is_exported(tmp_path):
     """The sum and what it reads are lowered as one, which must not depend on itself."""
     model = LoadedModel("gated", Gated().eval(), (torch.randn(1, 8, 8, 8),))
@@ -324,7 +324,7 @@ def test_a_layer_in_single_precision_inside_a_quantised_branch_is_exported(tmp_p
 # --- recipes and options -------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
     options = wb.ExportOptions(
         dtype="int8",
@@ -534,7 +534,7 @@ def test_a_program_that_crashes_the_runner_is_a_row_and_the_others_are_measured(
 
 
 @pytest.mark.parametrize(
-    "stop_at", [3, 15, *(pytest.param(n, marks=pytest.mark.ci) for n in (1, 5, 7, 9, 11, 13))]
+    "stop_at", [3, 15, *(pytest.param(n, marks=pytest.mark.whole) for n in (1, 5, 7, 9, 11, 13))]
 )
 def test_an_interruption_loses_nothing_and_repeats_nothing(landscape, stop_at):
     landscape.stop_at = stop_at
@@ -716,7 +716,7 @@ def test_rows_of_an_old_document_that_are_no_rows_are_refused(tmp_path):
         wb.read_study(path)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_module_is_optimised_and_a_run_of_one_is_not(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     net, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU()), torch.randn(1, 64)

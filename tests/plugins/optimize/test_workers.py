@@ -9,7 +9,7 @@ import workbench as wb
 from workbench.plugins.optimize.workers import open_workers
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_process_that_dies_loses_only_its_own_job():
     with open_workers(1) as submit:
         pid = submit(eval, "__import__('os').getpid()").result(timeout=200)

@@ -47,7 +47,7 @@ def run_dir(tmp_path):
     return shutil.copytree(recorded().path, tmp_path / "run")
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_projection_is_that_of_the_atlas_bounded_and_marked(cli, atlas, run_dir):
     run = recorded()
     table = wb.project(run["avx512_off"]).table
@@ -75,7 +75,7 @@ def test_a_projection_is_that_of_the_atlas_bounded_and_marked(cli, atlas, run_di
     assert "projected, not measured: " in (run_dir / "explore.html").read_text()
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_no_gate_takes_a_projection(cli, atlas, tmp_path, run_dir):
     path = tmp_path / "projection.json"
     path.write_text(cli("project", run_dir, "--json")[1])
@@ -88,7 +88,7 @@ def edit(known, **changes):
     return json.dumps({**json.loads(to_json(known)), **changes})
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -156,7 +156,7 @@ def test_published_times_of_squeezesam_are_within_20_percent(experiment):
     assert low < on["mean_ms"].sum() < high
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_run_is_projected_to_published_figures_with_wide_intervals(cli, run_dir):
     run = recorded()
     tables = [wb.project(run["avx512_off"], level, "m4-like").table for level in ("nosme", "sme2")]
@@ -174,7 +174,7 @@ def test_a_run_is_projected_to_published_figures_with_wide_intervals(cli, run_di
     assert code != 0 and err.count("\n") == 1 and "x86_64" in err
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_gains_are_projected_from_a_run_of_an_arm_cpu(cli, tmp_path):
     folder = shutil.copytree(recorded().path, tmp_path / "arm")
     manifest = folder / "manifest.json"
@@ -219,7 +219,7 @@ def test_a_ratio_of_another_device_is_used_if_its_operators_are_the_same(atlas, 
         wb.project(recorded()["avx512_off"], device=other)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_an_atlas_is_measured_resumed_listed_and_projects(cli, monkeypatch, tmp_path, conv_pte):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     programs = tmp_path / "programs.zip"

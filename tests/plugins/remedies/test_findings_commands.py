@@ -31,7 +31,7 @@ CASES = {
     "Lookup": {"dtype": "bf16"},
     "Joined": {"rewrite": ("mean",)},
 }
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cases, pytest.mark.timeout(900)]
 
 
 def options_of(words):

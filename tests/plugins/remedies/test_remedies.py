@@ -388,7 +388,7 @@ def test_guards_are_kept(number):
     torch.testing.assert_close(exported.module()(x), function(x), rtol=1e-4, atol=0.0)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_an_operator_without_a_kernel_has_its_remedy_in_the_error(tmp_path):
     module = Net(lambda net, x: fn.avg_pool3d(x, 2)).eval()
     with pytest.raises(ExportError, match=r"no kernel for aten::avg_pool3d.*--rewrite matrices"):
@@ -477,9 +477,10 @@ TRIED = {
 }  # fmt: skip
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
-    "dtype", ["int8dyn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8", "fp32"))]
+    "dtype",
+    ["int8dyn", *(pytest.param(name, marks=pytest.mark.cases) for name in ("int8", "fp32"))],
 )
 def test_a_remedy_is_tried_and_applied_in_the_dtype_of_the_program(dtype, tmp_path):
     """Where a part has nothing to quantise, what is around it is quantised with it."""
@@ -523,7 +524,7 @@ def test_what_is_computed_twice_is_computed_once(function, count):
     torch.testing.assert_close(exported.module()(x), expected)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_what_the_export_can_compute_is_no_duplicate(tmp_path):
     steps = lambda x: torch.linspace(0, 1, x.shape[-1])  # noqa: E731
     module = Net(lambda net, x: (x * steps(x)).exp() + steps(x)).eval()
@@ -539,7 +540,7 @@ def test_every_remedy_has_its_code_and_its_name():
     assert ExportOptions(rewrite=("pooling",)).rewrite == ("pooling",)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path):
     """Padded, an average pooling runs outside of delegates, and a convolution is faster."""
     torch.manual_seed(0)
@@ -573,6 +574,10 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path):
     (row,) = refused[refused["action"].str.contains("does not help")].to_dict("records")
     assert math.isnan(row["high_ms"]) and "none was shown" in describe_gain(row)
     assert "at most" not in "".join(describe_findings(refused, run.subject, 1))
+    tiny = 0.005 * run.subject.latency_ms
+    keep_checks(run.path, [replace(check, gain_ms=tiny, low_ms=0.9 * tiny, high_ms=1.1 * tiny)])
+    (row,) = wb.open_run(run.path).findings.query("basis == 'refused'").to_dict("records")
+    assert "was tried on this part and hardly helps: it saves" in row["action"]
     wrong = "output 0 is not the model's: SQNR 2.7 dB, at least 60 expected"
     keep_checks(run.path, [replace(check, problem=wrong, differs=True)])
     (row,) = wb.open_run(run.path).findings.query("basis == 'refused'").to_dict("records")
@@ -595,7 +600,7 @@ class Counted(Net):
         return super().forward(*x)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_an_interruption_keeps_the_checks_before_and_a_profile_loads_once(tmp_path, monkeypatch):
     """A profile traces the model for its checks, and does not run it otherwise."""
     monkeypatch.setattr("workbench.workflow.CHECKED_S", 600.0)
@@ -635,8 +640,8 @@ def try_remedy(module, inputs, remedy, root):
     return check, " ".join(findings["action"])
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(("small", "tried"), [(0, 2), pytest.param(1, 3, marks=pytest.mark.slow)])
+@pytest.mark.whole
+@pytest.mark.parametrize(("small", "tried"), [(0, 2), pytest.param(1, 3, marks=pytest.mark.cases)])
 def test_of_parts_that_are_alike_two_are_tried(small, tried, tmp_path):
     """Each kind has one part among those that are tried, and the rest gains as much."""
     torch.manual_seed(0)
@@ -656,7 +661,7 @@ def test_of_parts_that_are_alike_two_are_tried(small, tried, tmp_path):
     assert check.low_ms < check.gain_ms < check.high_ms
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_part_returns_nothing_that_nobody_reads(tmp_path):
     """The places of the largest elements."""
     module = Net(lambda net, x: net.layers[0](x).max(1)[0].tanh(), nn.Linear(32, 32)).eval()
@@ -667,7 +672,7 @@ def test_a_part_returns_nothing_that_nobody_reads(tmp_path):
     assert not check.problem
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_filter_of_two_calls_is_no_obstacle_to_a_remedy(tmp_path):
     """With the remedy, both calls are in one delegate, where upstream refuses a shared filter."""
     torch.manual_seed(0)
@@ -684,7 +689,7 @@ def test_a_filter_of_two_calls_is_no_obstacle_to_a_remedy(tmp_path):
     assert better.sqnr_db > 100 and "a filter for each call" in better.options["needs"]
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_model_in_another_dtype_is_lowered_once(tmp_path, monkeypatch):
     """The other side is the program that was measured."""
     torch.manual_seed(0)
@@ -706,7 +711,7 @@ def test_a_model_in_another_dtype_is_lowered_once(tmp_path, monkeypatch):
     assert check.gain_ms > 0 and check.sqnr_db > 30 and check.kernels == (3, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_loop_is_tried_as_a_whole(tmp_path):
     """Its steps share one product; of three loops that are alike, two are tried."""
     torch.manual_seed(0)
@@ -733,7 +738,7 @@ def test_a_run_of_another_model_is_not_checked_with_this_one(tmp_path):
     assert wb.check_findings(run, nn.Linear(2, 2), torch.randn(1, 2)) == []
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_functions_of_many_operators_stay_in_floating_point(tmp_path):
     """The logarithm of a quantised softmax would be noise, and upstream cannot partition it."""
     torch.manual_seed(0)

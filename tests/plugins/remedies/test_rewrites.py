@@ -68,7 +68,7 @@ class Recurrent(nn.Module):
         return x
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_slices_unroll_recurrent_layers_into_the_delegate(tmp_path):
     x = torch.randn(1, 3, 6)
     sliced = wb.ExportOptions(rewrite=("slices",))
@@ -177,7 +177,7 @@ def test_products_of_two_activations_become_batches_of_one(function, rewritten):
     assert sum(counts.values()) == rewritten
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_lines_are_those_of_functions_that_forward_calls(tmp_path):
     program = wb.export_model(Spelled(norm_by_hand), (torch.randn(2, 3, 6),), root=tmp_path)
     lines = {o.source.rpartition(":")[2] for m in program.layers.methods for o in m.origins}
@@ -192,7 +192,7 @@ def test_networks_in_which_a_problem_is_fixed_are_offered_none(case):
         assert offer(torch.export.export(module.eval(), inputs)) == []
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "function",
     [
@@ -223,7 +223,7 @@ def test_softmax_of_an_image_is_kept_off_its_channels(axis, rewritten):
         torch.testing.assert_close(exported.module()(IMAGE), module(IMAGE))
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_the_program_of_a_softmax_of_an_image_is_right(tmp_path):
     module = Spelled(lambda x: NARROW(x).permute(0, 2, 3, 1).softmax(-1))
     options = wb.ExportOptions(rewrite=("softmax",))
@@ -311,7 +311,7 @@ def test_what_xnnpack_lacks_is_spelled_out_and_nothing_else(module, inputs, name
         assert rewritten(module, *inputs, backend="portable")[2] == {}
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", [slow("xnnpack"), "portable"])
 @pytest.mark.parametrize("affine", [True, slow(False)])
 def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
@@ -337,7 +337,7 @@ def test_rewrites_keep_their_origin():
     assert all(node.meta["nn_module_stack"] for node in nodes)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_rewriting_leaves_nothing_behind(tmp_path):
     """A block of MobileNetV3 in half precision: one delegate, where there were several."""
     torch.manual_seed(0)
@@ -351,7 +351,7 @@ def test_rewriting_leaves_nothing_behind(tmp_path):
     assert (sum(plain.delegates.values()), plain.undelegated[0].count) == (3, 4)
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_a_rewrite_is_asked_for_and_told(tmp_path):
     model = LoadedModel("attention", Attending(), (QUERY, KEY, KEY))
     export, plain = (export_quietly(model, tmp_path, rewrite=names) for names in (("all",), ()))

@@ -124,7 +124,7 @@ def test_a_run_without_export_cannot_be_replayed(tmp_path):
         wb.replay_layer(tmp_path, "features.0.0")
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.timeout(900)
 def test_a_layer_of_a_run_is_measured_alone(tmp_path, cli):
     """The command that a finding has for it names the model, which is code in a file."""
@@ -138,7 +138,7 @@ def test_a_layer_of_a_run_is_measured_alone(tmp_path, cli):
     assert "first takes" in out
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.timeout(900)
 def test_a_layer_of_a_module_is_measured_in_its_process(tmp_path):
     """All calls of the layer count, with the inputs that each has."""

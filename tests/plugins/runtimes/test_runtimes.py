@@ -64,7 +64,7 @@ def run(tmp_path_factory):
     return wb.profile(Net(), INPUTS, measure=BRIEF, against=against, root=folder)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_every_runtime_is_compared_with_the_same_outputs(run):
     titles = {"eager": "eager PyTorch", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}
     assert [ab.baseline.name for ab in run.comparisons] == ["eager", *INSTALLED]
@@ -77,7 +77,7 @@ def test_every_runtime_is_compared_with_the_same_outputs(run):
     assert not (run.checks["status"] == "fail").any(), run.checks
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_the_report_and_the_explorer_have_every_runtime(run):
     page, *_ = wb.make_report(run)
     assert all(escape(ab.text) in page.read_text() for ab in run.comparisons)
@@ -85,7 +85,7 @@ def test_the_report_and_the_explorer_have_every_runtime(run):
     assert all(run[name].findings.empty for name in ("eager", *INSTALLED))
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.parametrize("name", SIDES)
 def test_operators_of_a_runtime_have_their_layers(run, name):
     table = run[name].operators
@@ -97,7 +97,7 @@ def test_operators_of_a_runtime_have_their_layers(run, name):
     assert (table.loc[table["module"] == "conv", "category"] == "Convolution").any()
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.parametrize("name", SIDES)
 def test_a_layer_says_what_executorch_does_otherwise(run, name):
     layers = run.compare(name).layers
@@ -105,7 +105,7 @@ def test_a_layer_says_what_executorch_does_otherwise(run, name):
     assert "not delegated: mean" in " ".join(differs)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.parametrize("name", SIDES[1:])
 def test_products_with_biases_and_norms_with_equal_weights_have_their_own_layers(name, tmp_path):
     linear, norm = (lambda: torch.nn.Linear(256, 256)), (lambda: torch.nn.LayerNorm(256))
@@ -153,7 +153,7 @@ class Dense(torch.nn.Module):
         return self.down(torch.relu(self.up(x)))
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.parametrize(
     ("net", "x", "export", "cause"),
     [
@@ -171,7 +171,7 @@ def test_users_who_ask_why_pytorch_is_faster_are_told_the_cause(net, x, export, 
     assert run.compare().layers["differs"].dropna().str.contains(cause).any()
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_side_of_an_older_workbench_is_made_again(tmp_path, monkeypatch):
     (tmp_path / "net.py").write_text(
         "import torch\nNet = torch.nn.ReLU\nget_example_inputs = lambda: (torch.randn(1, 4),)\n"
@@ -192,7 +192,7 @@ def test_a_side_of_an_older_workbench_is_made_again(tmp_path, monkeypatch):
     assert len(open_eager()) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_the_threads_are_those_asked_for_and_the_program_is_found_again(run, cli):
     pte = run.subject.program.pte
     brief = ["--threads", "2", "--processes", "1", "--runs", "2", "--no-evidence"]
@@ -202,7 +202,7 @@ def test_the_threads_are_those_asked_for_and_the_program_is_found_again(run, cli
     assert list(run.path.parents[1].glob("artifacts/*.eager.pt2")), "not traced again"
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 @pytest.mark.skipif("onnx" not in INSTALLED, reason="onnxruntime, an extra, is not installed")
 def test_a_file_of_onnx_is_a_side(run, tmp_path):
     made = next(run.path.parents[1].glob("artifacts/*.onnx.onnx"))
@@ -272,7 +272,7 @@ def test_findings_are_about_the_program_of_which_there_is_one():
     assert "first program" not in str(wb.show(recorded("Sentences"), "findings"))
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_no_runtime_is_imported_by_the_core():
     code = "import sys, workbench as wb; wb.profile; print(json.dumps([*sys.modules]))"
     done = subprocess.run([sys.executable, "-c", f"import json; {code}"], capture_output=True)
@@ -298,7 +298,7 @@ class Net(torch.nn.Linear):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_batch_compares_with_another_runtime(cli, tmp_path):
     pytest.importorskip("workbench.plugins.batch")
     (tmp_path / "net.py").write_text(NETWORK)
@@ -327,7 +327,7 @@ def test_the_threads_that_another_runtime_uses_are_counted(count):
         assert count_busy_threads(lambda: [*pool.map(work, range(count))]) == count
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_a_rate_is_measured_of_another_runtime_too(cli, tmp_path):
     pte = cli("export", "toy_cnn", "--out", tmp_path / "out")[1].strip()
     code, _, err = cli("run", pte, *EVERY_2_MS, "--against", "eager", "--out", tmp_path / "out")

@@ -121,7 +121,7 @@ def test_two_sizes_show_no_line_and_changes_with_the_size_are_sentences(tmp_path
     assert again_pays == pays and "at every size" in off and "from batch=4" not in on
 
 
-@pytest.mark.ci
+@pytest.mark.whole
 def test_steps_of_isa_levels_are_rows():
     squeezesam = recorded("squeezesam")
     levels = squeezesam.isa_levels
@@ -160,7 +160,7 @@ def swept(conv_pte, tmp_path_factory):
         raise
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_every_level_of_this_cpu_is_measured_in_one_run(swept):
     levels = swept.experiments
     assert levels[-1] == "native"
@@ -178,7 +178,7 @@ def test_every_level_of_this_cpu_is_measured_in_one_run(swept):
     assert len(outputs) == len(swept.comparisons)
 
 
-@pytest.mark.slow
+@pytest.mark.cases
 def test_the_ladder_is_in_the_report_with_what_it_does_not_cover(swept):
     report = report_text(swept)
     assert "## What do extensions, threads and sizes bring?" in report

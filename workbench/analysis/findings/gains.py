@@ -13,8 +13,6 @@ from workbench.analysis.run import Measurement
 from workbench.analysis.statistics import blocks_of, half_width
 from workbench.wording import shorten_source
 
-#: Smaller gains, as a fraction of E2E, are not reported.
-LEAST_SHARE = 0.01
 #: Fraction of the attainable rate that an XNNPACK operator reaches: worst, typical, best.
 EFFICIENCY = (0.2, 0.5, 1.0)
 #: Shorter operators do not count for the best rates: XNNPACK logs whole microseconds, and the

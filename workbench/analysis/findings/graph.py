@@ -11,6 +11,7 @@ from workbench.analysis import dataflow
 from workbench.analysis.dataflow import POINTWISE, WEIGHTED, FlowStep
 from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
+from workbench.analysis.findings.ranking import LEAST_SHARE
 from workbench.analysis.run import Measurement
 from workbench.records.exports import Rewrite
 from workbench.remedies import NEAREST, NO_REMEDY, REMEDIES, find_nearest
@@ -246,7 +247,7 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
     groups = names.map(lambda name: find_nearest(name)[0] or name)  # what has one answer is one
     if m.export is None:  # those about which nothing is known are alike
         unknown = ~names.map(lambda name: bool(find_nearest(name)[0]))
-        tiny = rows["mean_ms"].groupby(names).transform("sum") < gains.LEAST_SHARE * m.latency_ms
+        tiny = rows["mean_ms"].groupby(names).transform("sum") < LEAST_SHARE * m.latency_ms
         groups = groups.mask(unknown & ~tiny, "")
     for _, part in rows.loc[names.index].groupby([groups, names.index.map(reasons)], sort=False):
         keys = [key for key in part.index if key not in casts]

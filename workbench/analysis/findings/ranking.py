@@ -8,6 +8,8 @@ import pandas as pd
 
 from workbench.remedies import NO_REMEDY
 
+#: Smaller gains, as a fraction of E2E, are not reported.
+LEAST_SHARE = 0.01
 #: Rules whose findings only another dtype helps against.
 _FLOORS = ("compute-bound", "dtype")
 #: The rule whose findings say that something is slow, and not why.

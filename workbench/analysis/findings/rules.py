@@ -11,14 +11,13 @@ import pandas as pd
 from workbench import plugin
 from workbench.analysis.findings import bounds, chains, graph, layouts, times
 from workbench.analysis.findings.gains import (
-    LEAST_SHARE,
     Finding,
     Gain,
     layers_of,
     share_of,
     time_spent,
 )
-from workbench.analysis.findings.ranking import rank_findings
+from workbench.analysis.findings.ranking import LEAST_SHARE, rank_findings
 from workbench.analysis.run import Measurement
 from workbench.frames import FINDINGS, check
 from workbench.remedies import NO_REMEDY

@@ -26,6 +26,7 @@ from workbench.plugins.remedies.graph import (
 )
 from workbench.plugins.remedies.layers import find_affine
 from workbench.plugins.remedies.linear_maps import find_matrices
+from workbench.plugins.remedies.loops import find_loops
 from workbench.plugins.remedies.operators import (
     RULES,
     XNNPACK_RULES,
@@ -33,12 +34,7 @@ from workbench.plugins.remedies.operators import (
     find_product,
     find_undone,
 )
-from workbench.plugins.remedies.repeats import (
-    find_broadcasts,
-    find_groups,
-    find_loops,
-    find_masks,
-)
+from workbench.plugins.remedies.repeats import find_broadcasts, find_groups, find_masks
 from workbench.plugins.remedies.windows import find_convolution, find_pooling
 from workbench.records.exports import Rewrite
 from workbench.remedies import REMEDIES
