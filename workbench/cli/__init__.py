@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import io
 import locale
 import os
 import signal
@@ -89,7 +90,19 @@ def _prepare_process() -> None:
             os.fstat(number)
         except OSError:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115, to the end
+    raw = io.BufferedWriter(_Lossy(2, "wb", closefd=False))
+    sys.stderr = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
+
+
+class _Lossy(io.FileIO):
+    """Standard error that loses what its file does not take, as on a full disk."""
+
+    def write(self, data: Any) -> int | None:  # type: ignore[override]
+        """Write what there is room for; what fails counts as written."""
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
 
 
 def _check_folder() -> None:
