@@ -65,10 +65,10 @@ wb.plot_categories(run)
         {
             "analysis/findings/rules.py": (
                 ('    (NO_REMEDY, graph',
-                 '    ("width", times.find_width, _OPERATORS, False, True),\n'
+                 '    ("width", bounds.find_width, _OPERATORS, False, True),\n'
                  '    (NO_REMEDY, graph'),
             ),
-            "analysis/findings/times.py": (
+            "analysis/findings/bounds.py": (
                 ("def find_compute_bound(", '''\
 def find_width(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Convolutions, which take less time with fewer channels."""

@@ -352,14 +352,14 @@ def _command(path):
 def test_traces_stay_small_however_many_inferences_and_restarts(
     plan, runner, tmp_path, monkeypatch, budget_s
 ):
-    """Unless that allows less than one inference in each batch."""
+    """Unless that allows less than one inference in each batch: the longest batch decides."""
     most = 100_000
     monkeypatch.setattr("workbench.run.recorder.TRACES_BYTES", most)
     plan = replace(plan, traced_runs=100_000, runs=400, budget_s=budget_s)
     run_dir = run_plan(plan, runner, tmp_path / "out")
     sizes = [path.stat().st_size for path in run_dir.rglob("*.etdump")]
     assert len(sizes) >= 6 and sum(sizes) <= 1.3 * most
-    assert budget_s or sum(sizes) >= 0.5 * most
+    assert budget_s or max(sizes) * len(sizes) >= 0.5 * most
 
 
 @needs_compiler
