@@ -149,7 +149,7 @@ IN_CI = {
     ("masked", "fp32"),
     ("double", "fp32"),
     ("toy_cnn", "bf16"),
-    ("masked", "int8"),
+    ("toy_cnn", "int8"),
     ("toy_cnn", "8da4w"),
 }
 
