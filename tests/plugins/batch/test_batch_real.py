@@ -195,7 +195,8 @@ def test_two_batches_on_one_folder_and_one_on_another(start_batch, matrix, expor
     second = start_batch(matrix, out)
     _, err = second.communicate(timeout=300)
     assert second.returncode == 2
-    assert err.startswith(f"error: {out}: another batch is running here (process {first.pid} on ")
+    assert err.startswith(f"error: {out}: another batch is running here (")
+    assert f", PID {first.pid}, since " in err
     assert len(err.splitlines()) == 1
     finish(first)
     finish(third)
