@@ -175,7 +175,7 @@ def describe_place(row: dict[str, Any]) -> str:
 
 
 def is_estimated(row: Mapping[str, Any]) -> bool:
-    """Whether the gain of a finding is one of latency that nobody measured."""
+    """Whether the gain of a finding is one of latency that was not measured."""
     return row["of"] == "latency" and row["basis"] in ("bound", "removal", "twin", "roofline")
 
 

@@ -91,7 +91,7 @@ def _prepare_process() -> None:
         except OSError:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
     raw = io.BufferedWriter(_Lossy(2, "wb", closefd=False))
-    sys.stderr = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
+    sys.stderr = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
 
 
 class _Lossy(io.FileIO):
