@@ -159,6 +159,11 @@ _TABLE = (
         "F.embedding(ids, weight)  # for F.one_hot(ids).float() @ weight",
     ),
     Remedy(
+        "assignments",
+        "parts put together instead of assigned into a tensor",
+        "torch.cat((x[:, 1:], last), 1)  # for y[:, :-1] = x[:, 1:]; y[:, -1:] = last",
+    ),
+    Remedy(
         "gelu_tanh",
         "GELU by its tanh approximation (error up to 5e-4)",
         'F.gelu(x, approximate="tanh")',

@@ -519,6 +519,48 @@ def _filters():
 
 
 #: By name and thread, the remedy of a kind, and networks that have its cause.
+def shifted(layers, x):
+    """A part of the channels from the token before, another from the one after."""
+    y = torch.zeros_like(x)
+    y[:, 1:, :64], y[:, :-1, 64:128], y[..., 128:] = x[:, :-1, :64], x[:, 1:, 64:128], x[..., 128:]
+    return y
+
+
+def on_a_canvas(layers, x):
+    canvas = x.new_full((1, 32, 72, 72), 0.5)
+    canvas[:, :, 4:68, 4:68] = x
+    return canvas
+
+
+def in_turns(layers, x):
+    y = torch.zeros(1, 128, 192)
+    y[..., 0::2], y[..., 1::2] = -x[..., 96:], x[..., :96]
+    return y
+
+
+def _factors(*shape):
+    return torch.linspace(0.5, 2, math.prod(shape)).view(shape)
+
+
+def sines(rows, width):
+    """The table of positions of a transformer."""
+    rates = torch.exp(torch.arange(0, width, 2).float() * (-math.log(10000.0) / width))
+    places = torch.arange(rows).float()[:, None] * rates
+    return torch.cat((places.sin(), places.cos()), -1)[None]
+
+
+def coordinates(size):
+    """Where each pixel is, from -1 to 1."""
+    axis = torch.linspace(-1, 1, size)
+    return torch.stack(torch.meshgrid(axis, axis, indexing="ij"))[None]
+
+
+def distances(count):
+    """How far apart two tokens are, at most 15."""
+    places = torch.arange(count)
+    return (places[:, None] - places).abs().clamp(max=15)
+
+
 _KINDS = (
     ("padded pooling", "#12134", "pooling", (
         lambda: image(lambda m, x: fn.avg_pool2d(x, 3, 1, 1)),
@@ -609,6 +651,21 @@ _KINDS = (
         lambda: tokens(one_at_a_time, *_linear(), count=16),
         lambda: tokens(growing, *_linear(), count=96),
         lambda: tokens(many_layers, *_linear(32, 6)),
+    )),
+    ("assignments", "#10297", "assignments", (
+        lambda: tokens(shifted),
+        lambda: image(on_a_canvas),
+        lambda: tokens(in_turns),
+    )),
+    ("factors", "#1340", "affine", (
+        lambda: image(lambda m, x: m[0](x) * _factors(32, 1, 1) + 1, nn.Conv2d(32, 32, 1)),
+        lambda: tokens(lambda m, x: _factors(192) * m[0](x), nn.Linear(192, 192)),
+        lambda: image(lambda m, x: (m[0](x) - _factors(32, 1, 1)) / 3, nn.Conv2d(32, 32, 3)),
+    )),
+    ("tables", "#10297", "constants", (
+        lambda: tokens(lambda m, x: x + sines(128, 192)),
+        lambda: image(lambda m, x: torch.cat((x[:, :30], coordinates(64)), 1)),
+        lambda: tokens(lambda m, x: x + m[0](distances(128)).mean(1), nn.Embedding(16, 192)),
     )),
 )  # fmt: skip
 CASES += tuple(

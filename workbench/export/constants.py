@@ -55,7 +55,8 @@ def add_constant(exported: ExportedProgram, tensor: torch.Tensor) -> Node:
     taken = {spec.target for spec in signature.input_specs}
     names = (f"remedy_constant_{number}" for number in itertools.count())
     target = next(name for name in names if name not in taken)
-    following = inputs[position] if position < len(inputs) else next(iter(exported.graph.nodes))
+    nodes = list(exported.graph.nodes)
+    following = inputs[position] if position < len(inputs) else nodes[len(inputs)]
     with exported.graph.inserting_before(following):
         node = exported.graph.placeholder(f"c_{target}")
     node.meta["val"] = fake_mode_of(exported).from_tensor(tensor, static_shapes=True)

@@ -123,8 +123,7 @@ class Parts:
         results = [
             node for node in part
             if isinstance(node.meta.get("val"), torch.Tensor) and node not in self.fixed
-            and (node.users or node.target is not getitem)  # not an unread part of a tuple
-            and (not node.users or any(user not in part for user in node.users))
+            and any(user not in part for user in node.users)
         ]  # fmt: skip
         graph, inputs = cut_out(self.module, [*part], self.values, results)
         return replace(

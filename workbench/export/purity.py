@@ -61,15 +61,27 @@ _OVERWRITTEN = "overwritten"
 def mark_overwritten(nodes: Sequence[Node]) -> None:
     """Mark what is overwritten in place, and all views of it, whose values depend on when."""
     for node in nodes:
-        if node.op != "call_function" or not overwrites(node) or is_pure(node):
-            continue
-        root: Any = node.args[0]
-        while root.op == "call_function" and _is_view(root):
-            root = root.args[0]
-        views = [root]
-        for view in views:  # which grows
-            view.meta[_OVERWRITTEN] = True
-            views += [user for user in view.users if user.args[:1] == (view,) and _is_view(user)]
+        node.meta.pop(_OVERWRITTEN, None)
+    for node in nodes:
+        if node.op == "call_function" and overwrites(node) and not is_pure(node):
+            for view in list_aliases(find_root(node)):
+                view.meta[_OVERWRITTEN] = True
+
+
+def find_root(node: Node) -> Node:
+    """The tensor that a node overwrites, itself or through views of it."""
+    root: Any = node.args[0]
+    while root.op == "call_function" and _is_view(root):
+        root = root.args[0]
+    return root  # type: ignore[no-any-return]
+
+
+def list_aliases(root: Node) -> list[Node]:
+    """A tensor and all views of it."""
+    views = [root]
+    for view in views:  # which grows
+        views += [user for user in view.users if user.args[:1] == (view,) and _is_view(user)]
+    return views
 
 
 def is_overwritten(node: Node) -> bool:

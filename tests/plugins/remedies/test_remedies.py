@@ -129,6 +129,67 @@ def frozen(net, x):
     return net.layers[0](x) * scale - net.mean.view(1, -1, 1, 1) * scale
 
 
+def shifted(net, x):
+    """Channels of the row before, as video networks shift them."""
+    y = torch.zeros_like(x)
+    y[:, 1:, :8], y[:, :-1, 8:16] = x[:, :-1, :8], x[:, 1:, 8:16]
+    y[..., 16:] = x[..., 16:]
+    return y
+
+
+def decoded(net, x):
+    """Boxes of a detector, which are decoded in place."""
+    y = torch.sigmoid(x)
+    y[..., 0:2] = (y[..., 0:2] * 2 - 0.5 + net.grid) * 8
+    y[..., 2:4] = (y[..., 2:4] * 2) ** 2
+    return y
+
+
+def rotated(net, x):
+    """Pairs of elements, written in turns."""
+    y = torch.empty(x.shape)
+    y[..., 0::2], y[..., 1::2] = -x[..., 1::2], x[..., 0::2]
+    return y
+
+
+def padded(net, x):
+    canvas = x.new_full((1, 16, 20, 18), 0.5)
+    canvas[:, :, 4:16, 1:17] = x
+    return canvas
+
+
+def scaled_in_place(net, x):
+    y = x * 1.0
+    y[..., :3] *= net.gain
+    y[:, 5] += y[:, 4]
+    y[:, 7] = 2.0
+    y[:, 9] = y[:, 7]
+    y[:, 7] = x[:, 0].mean()
+    return y
+
+
+def written_in_a_loop(net, x):
+    y = x.new_zeros(1, 6, 32)
+    for n in range(6):
+        y[:, n] = net.layers[0](x[:, n])
+    return y.unsqueeze(2)
+
+
+def read_between(net, x):
+    y = x * 1.0
+    y[:, 0] = 0.0
+    total = y.sum(1, keepdim=True)
+    y[:, 1] = 0.0
+    return y + total
+
+
+def read_later(net, x):
+    y = torch.zeros(1, 24, 32)
+    row = y[:, 0]
+    y[:, 0] = x[:, 1]
+    return row * 2
+
+
 def masked(net, q):
     return fn.scaled_dot_product_attention(q, q, q, attn_mask=net.mask)
 
@@ -193,6 +254,14 @@ KINDS = {
         (lambda net, x: (net.layers[0](x) - net.mean) / net.scale, [ROWS],
          {"mean": torch.randn(8, 1), "scale": torch.rand(1, 8, 1) + 0.5},
          lambda: [nn.Conv1d(24, 8, 3)]),
+    ],
+    "assignments": [
+        (shifted, [ROWS]),
+        (decoded, [(1, 3, 5, 6, 9)], {"grid": torch.randn(5, 6, 2)}),
+        (rotated, [ROWS]),
+        (padded, [IMAGE]),
+        (scaled_in_place, [ROWS], {"gain": torch.tensor([0.5, 2.0, 3.0])}),
+        (written_in_a_loop, [ROWS], {}, lambda: [nn.Linear(32, 32)]),
     ],
     "groups": [
         (grouped(lambda x: x.repeat_interleave(4, 1)), [QUERY, KEY, KEY]),
@@ -325,7 +394,9 @@ def test_a_part_is_shown_to_be_equal_before_it_is_offered(name, number):
     exported = torch.export.export(module, inputs)
     finder = Finder(exported)
     for part in find_remedies(finder, [name], "xnnpack"):
-        assert REMEDIES[name].differs or finder.prove(part).sqnr_db > 80
+        if math.isnan(part.sqnr_db) and not REMEDIES[name].differs:
+            part = finder.prove(part)
+        assert REMEDIES[name].differs or part.sqnr_db > 80
         assert count_operators(part) >= 0
 
 
@@ -359,6 +430,27 @@ def assigned(x):
     for step in range(6):
         results[:, step] = torch.tanh(x + step)
     return results * 2
+
+
+def test_constants_of_a_program_without_inputs_keep_their_order():
+    def table(net):
+        pe = torch.zeros(8, 6)
+        places = torch.arange(8.0)[:, None] * torch.arange(3.0)
+        pe[:, 0::2], pe[:, 1::2] = places.sin(), places.cos()
+        return pe
+
+    exported = torch.export.export(Net(table).eval(), ())
+    assert REWRITER.apply(exported, ["assignments"], "xnnpack")
+    assert torch.equal(exported.module()(), table(None))
+
+
+def test_what_is_computed_twice_and_read_once_is_no_duplicate():
+    def snake(net, x):
+        torch.sin(net.rate * x)  # upstream drops it
+        return x + torch.sin(net.rate * x) ** 2
+
+    exported = torch.export.export(Net(snake, rate=torch.tensor(0.5)).eval(), (torch.randn(ROWS),))
+    assert not REWRITER.apply(exported, ["duplicates"], "xnnpack")["duplicates"]
 
 
 def test_what_is_assigned_into_a_tensor_is_kept():
@@ -396,6 +488,18 @@ def test_an_operator_without_a_kernel_has_its_remedy_in_the_error(tmp_path):
     module = Net(lambda net, x: x.sort(-1)[0]).eval()
     with pytest.raises(ExportError, match=r"aten::sort.*topk"):
         wb.export_model(module, torch.randn(2, 8), root=tmp_path, progress=quiet)
+
+
+@pytest.mark.parametrize("function", [
+    read_between, read_later,
+    lambda net, x: torch.zeros(1, 24, 24).diagonal(0, 1, 2).copy_(x[..., 0]),
+    lambda net, x: (x * 1.0).index_fill_(1, torch.tensor([3]), 0.0).sub_(1.0),
+])  # fmt: skip
+def test_assignments_whose_order_counts_stay(function):
+    module, x = Net(function).eval(), torch.randn(ROWS)
+    exported = torch.export.export(module, (x,))
+    assert not REWRITER.apply(exported, ["assignments"], "xnnpack")
+    torch.testing.assert_close(exported.module()(x), module(x))
 
 
 @pytest.mark.parametrize("name", DIFFERENT)

@@ -10,7 +10,7 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.fx.proxy import GraphAppendingTracer
 
 from workbench.export.constants import add_constant, fake_mode_of
-from workbench.export.purity import drop_unused, is_pure, overwrites, readers
+from workbench.export.purity import drop_unused, find_root, is_pure, overwrites, readers
 from workbench.plugins.remedies.equivalence import Equivalent, Finder, evaluate
 
 
@@ -59,14 +59,19 @@ def _single(argument: Any) -> Any:
 def find_equal(exported: ExportedProgram) -> dict[Node, Node]:
     """The operators that compute what an earlier one does, and that one.
 
-    Those of quantisation stay: partitioners look for one at each reader.
+    Those of quantisation stay: partitioners look for one at each reader. What nobody reads is not
+    computed in any program.
     """
+    read: set[Node] = set()
+    for node in reversed(exported.graph.nodes):
+        if node.op == "output" or overwrites(node) or node in read:
+            read.update(node.all_input_nodes)
     calls = [node for node in exported.graph.nodes if node.op == "call_function"]
     if any(overwrites(node) and not is_pure(node) for node in calls):
         return {}  # the same operands may have other values later
     first: dict[str, Node] = {}
     equal: dict[Node, Node] = {}
-    for node in calls:
+    for node in (node for node in calls if node in read):
         is_read_only = not any(map(overwrites, node.users))
         if is_pure(node) and is_read_only and "quantize" not in str(node.target):
             args = map_arg((node.args, node.kwargs), lambda source: equal.get(source, source))
@@ -117,7 +122,11 @@ def replace_part(exported: ExportedProgram, each: Equivalent) -> list[Node]:
     for new in made:
         new.meta = dict(node.meta)
         _set_value(new, fake_mode)
-    if isinstance(result, list):  # its readers are calls of ``getitem``
+    if overwrites(node) and not is_pure(node):  # what is read is the tensor that it overwrites
+        root = find_root(node)
+        for reader in [reader for reader in root.users if reader > node]:
+            reader.replace_input_with(root, result.node)
+    elif isinstance(result, list):  # its readers are calls of ``getitem``
         for reader in list(node.users):
             reader.replace_all_uses_with(result[int(str(reader.args[1]))].node)
             graph.erase_node(reader)

@@ -14,6 +14,7 @@ from torch.fx import Node
 from workbench.export.purity import drop_unused, is_overwritten
 from workbench.export.rewriter import OF_EXPORT, Rewriter
 from workbench.options import COMMON_REWRITES, REWRITES
+from workbench.plugins.remedies.assignments import find_assignments
 from workbench.plugins.remedies.equivalence import Equivalent, Finder, count_operators
 from workbench.plugins.remedies.formulas import find_function, find_lookup, find_order
 from workbench.plugins.remedies.graph import (
@@ -47,7 +48,7 @@ _RECURRENT = {aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_rel
 #: Remedies whose result is quantised, too; those of others stays in floating point.
 BEFORE_QUANTISATION = {
     "pooling", "convolutions", "broadcasts", "groups", "loops", "functions", "affine", "order",
-    "lookups", "duplicates",
+    "lookups", "duplicates", "assignments",
 }  # fmt: skip
 #: What the same operators on the same values agree to, in dB.
 _SAME_DB = 200.0
@@ -100,6 +101,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "affine": find_affine,
         "order": find_order,
         "lookups": find_lookup,
+        "assignments": find_assignments,
         "products": find_product,
     } | slices  # fmt: skip
 
@@ -146,6 +148,7 @@ def _describe_whole(
         "doubles": (0.5, None, len(rows)),
         "duplicates": (0.0, _SAME_DB, 0),
         "slices": (1.0, None, 0),
+        "constants": (0.0, _SAME_DB, 0),
     }[name]
     names = tuple(dict.fromkeys(node.name for node in part))
     text = _UNROLLED if name == "slices" else REMEDIES[name].text
@@ -290,10 +293,12 @@ class Remedies(Rewriter):
         # What depends on no input need not be computed at all.
         equal = {n: m for n, m in find_equal(exported).items() if n not in finder.fixed}
         recurrent = [node for node in exported.graph.nodes if node.target in _RECURRENT]
+        fixed = [n for n in exported.graph.nodes if n in finder.fixed and n.op == "call_function"]
         wholes = [
             _describe_whole("doubles", doubles, doubles, operators),
             _describe_whole("duplicates", [*equal], [*equal, *equal.values()], operators),
             _describe_whole("slices", recurrent, recurrent, operators),
+            _describe_whole("constants", fixed, fixed, operators),
         ]
         return (*(each for each in wholes if each.nodes and each.name not in used), *rewrites)
 
