@@ -310,6 +310,18 @@ def agreement(a, b, dtype="float32"):
     return compare_output_bytes(a, b, names=("a", "b"), threads=1, output=0, dtype=dtype)
 
 
+def test_outputs_of_any_size_are_compared_whole():
+    values = np.random.default_rng(0).standard_normal(2**20 + 3).astype(np.float32)
+    values[0] = np.inf
+    other = values.copy()
+    other[-1] += 0.5
+    assert agreement(values, values).agree
+    different = agreement(values, other)
+    assert not different.agree and different.max_abs == pytest.approx(0.5)
+    other[-1] = np.nan
+    assert agreement(values, other).max_abs is None
+
+
 @pytest.mark.parametrize(
     ("dtype", "error", "agree"),
     [

@@ -91,6 +91,16 @@ def read_output(path: Path, dtype: str) -> np.ndarray:
     return values
 
 
+#: So many values are compared at a time, in double precision.
+_BLOCK = 2**20
+
+
+def _split(*tensors: np.ndarray) -> Iterator[list[np.ndarray]]:
+    """The same blocks of flat tensors, in double precision."""
+    for start in range(0, tensors[0].size, _BLOCK):
+        yield [tensor[start : start + _BLOCK].astype(np.float64) for tensor in tensors]
+
+
 def compare_output_bytes(
     baseline: np.ndarray,
     candidate: np.ndarray,
@@ -106,19 +116,24 @@ def compare_output_bytes(
     With ``least_sqnr_db``, the signal to noise ratio decides instead of the largest difference.
     """
     tolerance = TOLERANCE.get(dtype, 0.0)
-    a, b = baseline.astype(np.float64), candidate.astype(np.float64)
-    special, other = (np.where(np.isfinite(values), 0.0, values) for values in (a, b))
-    comparable = np.array_equal(special, other, equal_nan=True)  # False for two shapes
-    max_abs, scale = None, 0.0
-    if comparable:
-        finite = np.isfinite(a)
-        scale = float(np.abs(a[finite]).max(initial=0.0))
-        max_abs = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
+    comparable = baseline.shape == candidate.shape
+    differences, scales = [0.0], [0.0]
+    for a, b in _split(baseline, candidate) if comparable else ():
+        special, other = (np.where(np.isfinite(values), 0.0, values) for values in (a, b))
+        comparable = comparable and np.array_equal(special, other, equal_nan=True)
+        finite = np.isfinite(a) & np.isfinite(b)
+        scales.append(float(np.abs(a[finite]).max(initial=0.0)))
+        differences.append(float(np.abs(a[finite] - b[finite]).max(initial=0.0)))
+    max_abs, scale = (max(differences), max(scales)) if comparable else (None, 0.0)
     agree = max_abs is not None and max_abs <= tolerance * scale
     sqnr = None
     if max_abs and scale and least_sqnr_db is not None:
-        power = np.square(a[finite] / scale).sum() / np.square((a - b)[finite] / scale).sum()
-        sqnr = float(10 * np.log10(power))
+        signal, noise = 0.0, 0.0
+        for a, b in _split(baseline, candidate):
+            finite = np.isfinite(a)
+            signal += float(np.square(a[finite] / scale).sum())
+            noise += float(np.square((a[finite] - b[finite]) / scale).sum())
+        sqnr = float(10 * np.log10(signal / noise))
         agree = sqnr >= least_sqnr_db
     return Agreement(
         *names, threads, output, dtype, max_abs, scale, tolerance, agree, sqnr, least_sqnr_db
