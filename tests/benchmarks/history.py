@@ -9,6 +9,7 @@ changes. Times are CPU time; that of the history includes imports. Exits 1 if a 
 """
 
 import argparse
+import gc
 import resource
 import shutil
 import sys
@@ -94,6 +95,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=CLAIMED_RUNS)
     options = parser.parse_args()
+    gc.set_threshold(300_000)  # as the command line does
     with tempfile.TemporaryDirectory() as folder:
         make_runs(Path(folder), options.runs, [load_run(path) for path in find_runs(SAMPLES)])
         begin, wall = time.process_time(), time.perf_counter()

@@ -157,11 +157,13 @@ def _check_keys(kind: Any, data: Any, where: object) -> None:
             if kinds[key]:
                 _check_keys(kinds[key], value, where)
     elif isinstance(data, list) and get_origin(kind) is tuple:
+        inner = get_args(kind)[0]
         for value in data:
-            _check_keys(get_args(kind)[0], value, where)
+            _check_keys(inner, value, where)
     elif isinstance(data, dict) and get_origin(kind) is not tuple:
+        inner = get_args(kind)[1]
         for value in data.values():
-            _check_keys(get_args(kind)[1], value, where)
+            _check_keys(inner, value, where)
 
 
 @cache
@@ -170,6 +172,7 @@ def _field_types(record: Any) -> dict[str, Any]:
     return {name: _find_records(hint) for name, hint in get_type_hints(record).items()}
 
 
+@cache
 def _is_record(kind: Any) -> bool:
     """Whether a type has a fixed set of keys: rows of frames may have further ones."""
     return is_dataclass(kind) or getattr(kind, "__closed__", False)
