@@ -292,6 +292,10 @@ NEAREST: dict[str, tuple[str, str]] = {
         "add logarithms, if all elements are positive",
         "x.log().cumsum(-1).exp()  # --rewrite matrices makes a product of cumsum",
     ),
+    "logcumsumexp": (
+        "add exponentials, if none overflows",
+        "x.exp().cumsum(-1).log()  # --rewrite matrices makes a product of cumsum",
+    ),
     "erf": (
         "use an activation that XNNPACK has (another function: retrain or check)",
         "F.gelu(x)  # it contains erf",

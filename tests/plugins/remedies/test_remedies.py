@@ -294,6 +294,7 @@ KINDS = {
         (lambda net, x: torch.where(x < 1, x, 1.0), [IMAGE]),
         (lambda net, x: (x.abs() + 0.1) ** 1.5, [ROWS]),
         (lambda net, x: x**5, [ROWS]),
+        (lambda net, x: (x.abs() + 0.1) ** -2, [ROWS]),
         (lambda net, x: (x.abs() + 0.1) ** net.powers, [ROWS], {"powers": torch.rand(32)}),
         (lambda net, x: x % 1.0, [ROWS]),
         (lambda net, x: torch.sinh(x), [ROWS]),
@@ -327,6 +328,8 @@ KINDS = {
         (lambda net, x: x / x.norm(p=1, dim=-1, keepdim=True), [ROWS]),
         (lambda net, x: torch.linalg.norm(x, dim=(1, 2)), [ROWS]),
         (lambda net, x, y: fn.cosine_similarity(x, y, dim=1), [ROWS, ROWS]),
+        (lambda net, x: fn.cosine_similarity(x[:, None], x[:, :, None], dim=-1), [ROWS]),
+        (lambda net, x: fn.cosine_similarity(x[:, :, None], x.unsqueeze(3), dim=1), [ROWS]),
         (lambda net, x: torch.cat(torch.var_mean(x, 2)), [IMAGE]),
     ],
     "loops": [
@@ -347,6 +350,8 @@ KINDS = {
     "convolutions": [
         (by_slices, [IMAGE], {"weight": torch.randn(8, 16, 3, 3) / 12}),
         (lambda net, x: (net.weight.reshape(8, -1) @ fn.unfold(x, 3, padding=1)), [IMAGE],
+         {"weight": torch.randn(8, 16, 3, 3) / 12}),
+        (lambda net, x: (net.weight.reshape(8, -1) @ fn.unfold(x, 3, dilation=2)), [IMAGE],
          {"weight": torch.randn(8, 16, 3, 3) / 12}),
         (by_shifts, [IMAGE]),
         (lambda net, x: fn.unfold(x, 4, stride=4).transpose(1, 2), [IMAGE]),

@@ -376,6 +376,12 @@ def _list_functions(x: torch.Tensor, y: torch.Tensor) -> Iterator[Candidate]:
         "torch.ones_like(x) / x",
     )
     yield Candidate(
+        "a quotient of one and a square",
+        2,
+        lambda x: aten.div.Tensor(_fill(x, [1], 1.0), _square(x)),
+        "torch.ones_like(x) / (x * x)",
+    )
+    yield Candidate(
         "SiLU", 2, lambda x: aten.mul.Tensor(x, aten.sigmoid.default(x)), "x * torch.sigmoid(x)"
     )
     yield Candidate(

@@ -162,18 +162,28 @@ def _similarity(node: Any) -> Callable[..., Any] | None:
     axis = node.args[2] if len(node.args) > 2 else 1
     epsilon = node.args[3] if len(node.args) > 3 else 1e-8
     dtype, result = _tensor(node).dtype, list(_tensor(node).shape)
-    if shapes[0] != shapes[1] or _static_shape(node) is None:
+    is_static = all(isinstance(size, int) for size in (*shapes[0], *shapes[1]))
+    if len(shapes[0]) != len(shapes[1]) or not is_static:
         return None
     width, gather_rows = rows_along(shapes[0], [axis])
+    if shapes[1][axis] != width:
+        return None
+
+    def move_axis(x: Any) -> Any:
+        if shapes[0] == shapes[1]:
+            return gather_rows(x)
+        return x if axis in (-1, len(result)) else aten.transpose.int(x, axis, -1)
 
     def replacement(a: Any, b: Any) -> Any:
-        a, b = gather_rows(a), gather_rows(b)
+        a, b = move_axis(a), move_axis(b)
         row = constant_row(a, width, 1.0, dtype)
         product, first, second = (
             aten.linear.default(aten.mul.Tensor(x, y), row) for x, y in ((a, b), (a, a), (b, b))
         )
         lengths = (aten.clamp.default(aten.sqrt.default(each), epsilon) for each in (first, second))
         cosine = aten.div.Tensor(product, aten.mul.Tensor(*lengths))
+        if shapes[0] != shapes[1] and axis not in (-1, len(result)):
+            cosine = aten.transpose.int(cosine, axis, -1)
         return aten.reshape.default(cosine, result)
 
     return replacement

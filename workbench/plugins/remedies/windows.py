@@ -126,8 +126,6 @@ def _find_filter(finder: Finder, nodes: list[Node], source: Node, last: Node) ->
         sizes = _split_positions(result[2], height, width)
     if not sizes[0] or sizes[0] > height + _REACH or sizes[1] > width + _REACH:
         return None
-    # Strides by which the outputs are fewer; padding and filters move an image by less.
-    strides = [max(1, round(size / count)) for size, count in zip(image[2:], sizes, strict=True)]
     x = finder.sample(source).reshape(image)
 
     def run(x: torch.Tensor) -> torch.Tensor:
@@ -139,8 +137,8 @@ def _find_filter(finder: Finder, nodes: list[Node], source: Node, last: Node) ->
     linear = remove_offset(run, offset)
     if not offset.isfinite().all() or not is_linear(linear, x):
         return None
-    weights, padding = _read_taps(linear, x, strides)
-    if weights is None or max(padding) > _REACH:
+    weights, padding, strides = _find_taps(linear, x, sizes)
+    if weights is None:
         return None
     spans = [
         stride * (count - 1) + size
@@ -159,6 +157,19 @@ def _find_filter(finder: Finder, nodes: list[Node], source: Node, last: Node) ->
         return None
     bias = (offset.reshape(result),) if offset.count_nonzero() else ()
     return replace(filters, bias=bias)
+
+
+def _find_taps(
+    linear: Map, x: torch.Tensor, sizes: list[int]
+) -> tuple[torch.Tensor | None, list[int], list[int]]:
+    """The weights of a convolution, its padding and strides; None if it is none."""
+    # Strides by which the outputs are fewer; of a wide filter without padding, these are fewer yet.
+    ratios = [size / count for size, count in zip(x.shape[2:], sizes, strict=True)]
+    for strides in ([max(1, round(r)) for r in ratios], [max(1, int(r)) for r in ratios]):
+        weights, padding = _read_taps(linear, x, strides)
+        if weights is not None and max(padding) <= _REACH:
+            return weights, padding, strides
+    return None, [], []
 
 
 def _read_taps(
