@@ -70,9 +70,10 @@ def explain_log(log: str, layers: Layers | None = None) -> str:
     if stage := re.search(stopped, log):
         return f"XNNPACK rejects a delegate: {stage[1]} failed ({stage[2]})"
     kernel = re.search(r"KernelCall failed at .* in operator (\S+):", log)
-    check = re.search(r"Check failed \(.*\): (\S.*)", log)
+    cause = re.search(r"Check failed \(.*\): (\S.*)", log)
+    cause = cause or re.search(r"\] (\S.*)\n.*KernelCall failed", log)
     place = _place_of(layers, name=kernel[1]) if kernel else ""
-    return f"{kernel[1]} fails{place}: {check[1]}" if kernel and check else ""
+    return f"{kernel[1]} fails{place}: {cause[1]}" if kernel and cause else ""
 
 
 def _place_of(layers: Layers | None, *, name: str = "", handle: int = -1) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import store, upstream
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
 from workbench.export.layers import count_calls
-from workbench.export.make import Subject, make_program
+from workbench.export.make import AVOIDS, Subject, make_program
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
 from workbench.export.rewriter import find_rewriter
@@ -397,6 +397,8 @@ def _report_problems(program: Program, report: Progress) -> None:
         does = "replace the operator, or compute it outside the model"
         if "XNNPACK rejects" in export.problem:
             does = "in another dtype, or with --module-dtype, it may run"
+        if AVOIDS in export.problem:
+            does = "export it with that rewrite"
         raise ExportError(export.problem, where=pte, hint=f"the program is kept; {does}")
     for problem in list_problems(export) if export else ():
         report(f"warning: {pte.name}: {problem}", 0.0)

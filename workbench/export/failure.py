@@ -68,6 +68,8 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
             hint = (
                 "return tensors, in tuples, lists or dicts; models of transformers: use_cache=False"
             )
+        elif "does not support automatic differentiation" in text:
+            hint = "freeze the weights: model.requires_grad_(False)"
         elif (ran := _PASS.search(text)) and error.__cause__:
             what = f"{reason(error.__cause__).rstrip('.')} (in ExecuTorch's {ran[1]})"
         where = user_line(error) or user_line_of_stack(text)

@@ -57,7 +57,9 @@ def make_program(subject: Subject, report: Progress) -> tuple[Lowered, dict[str,
     report("comparing the outputs with the PyTorch model's", 0.8)
     checked = _check(lowered, expected, subject, report)
     if "problem" in checked:
-        checked["problem"] += _find_cure(subject, expected, report)
+        runs = checked.get("runs", True)
+        offers = [] if runs else [rewrite.name for rewrite in lowered.rewrites]
+        checked["problem"] += _find_cure(subject, offers, expected, report)
     return lowered, checked
 
 
@@ -76,12 +78,18 @@ def _lower(subject: Subject, progress: Progress) -> Lowered:
         raise
 
 
-def _list_rewrites(subject: Subject) -> Iterator[tuple[str, ExportOptions]]:
-    """Rewrites that may avoid a fault, each and all, within the time for trials, as options."""
+def _list_rewrites(
+    subject: Subject, offers: Iterable[str] = ()
+) -> Iterator[tuple[str, ExportOptions]]:
+    """Rewrites that may avoid a fault, each and all, within the time for trials, as options.
+
+    ``offers`` are further ones that would change the program.
+    """
     from workbench.export.lower import suggest_rewrites
 
     options, until = subject.options, time.monotonic() + _TRIALS_S
     names = suggest_rewrites(subject.model, options, subject.trace)
+    names = list(dict.fromkeys([*names, *offers]))
     for trial in [[name] for name in names] + ([names] if len(names) > 1 else []):
         if time.monotonic() < until:
             changed = replace(options, rewrite=(*options.rewrite, *trial))
@@ -104,7 +112,13 @@ def _list_ways(subject: Subject, error: ExportError) -> Iterator[tuple[str, Expo
         yield "--backend portable --dtype fp32", portable
 
 
-def _find_cure(subject: Subject, expected: list[Any], progress: Progress) -> str:
+#: What is said of a rewrite that makes a program run, or right.
+AVOIDS = " avoids it"
+
+
+def _find_cure(
+    subject: Subject, offers: Iterable[str], expected: list[Any], progress: Progress
+) -> str:
     """Which rewrite makes a wrong program right, as the end of a sentence; each is tried."""
     least_db = PRECISIONS[subject.options.dtype].least_sqnr_db
 
@@ -113,9 +127,9 @@ def _find_cure(subject: Subject, expected: list[Any], progress: Progress) -> str
         if problem:
             raise ValueError(problem)
         ratio = find_worst(fidelity)
-        return f" avoids it (tried{'' if ratio is None else f': {ratio:.1f} dB'})"
+        return f"{AVOIDS} (tried{'' if ratio is None else f': {ratio:.1f} dB'})"
 
-    way = _find_way(subject, _list_rewrites(subject), judge, progress)
+    way = _find_way(subject, _list_rewrites(subject, offers), judge, progress)
     return f"; {way}" if way else ""
 
 
