@@ -63,13 +63,8 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
         elif isinstance(error, user_error()) and "dynamic" in text:
             what = "; ".join(re.findall(r"^\s*- (.*)", text, re.MULTILINE)) or what
             hint = "check get_dynamic_shapes()"
-        elif returned := re.search(r"Found (<.*?>) in output, which is not", text):
-            what = f"forward() returns a {returned[1]}"
-            hint = (
-                "return tensors, in tuples, lists or dicts; models of transformers: use_cache=False"
-            )
-        elif "does not support automatic differentiation" in text:
-            hint = "freeze the weights: model.requires_grad_(False)"
+        elif said := next(filter(None, (_read(text, *each) for each in _SAID)), None):
+            what, hint = said[0] or what, said[1]
         elif (ran := _PASS.search(text)) and error.__cause__:
             what = f"{reason(error.__cause__).rstrip('.')} (in ExecuTorch's {ran[1]})"
         where = user_line(error) or user_line_of_stack(text)
@@ -79,6 +74,21 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
             what += f"; not among the core operators of PyTorch: {', '.join(rare)}"
             where, hint = next(iter(rare.values())), "replace it, or compute it outside the model"
         raise ExportError(f"{stage}: {what}", where=where or origin, hint=hint) from error
+
+
+#: What upstream says, what that is in words if these are not good enough, and what to do.
+_SAID = (
+    (r"Found (<.*?>) in output, which is not", r"forward() returns a \1",
+     "return tensors, in tuples, lists or dicts; models of transformers: use_cache=False"),
+    (r"does not support automatic differentiation", "",
+     "freeze the weights: model.requires_grad_(False)"),
+)  # fmt: skip
+
+
+def _read(text: str, pattern: str, what: str, hint: str) -> tuple[str, str] | None:
+    """What upstream's text says in words, and what to do; None if it has not this pattern."""
+    match = re.search(pattern, text)
+    return (match.expand(what), hint) if match else None
 
 
 _PASS = re.compile(r"An error occurred when running the '(\w+)' pass")
