@@ -511,6 +511,19 @@ def test_assignments_whose_order_counts_stay(function):
     torch.testing.assert_close(exported.module()(x), module(x))
 
 
+@pytest.mark.parametrize("function", [
+    lambda net, x: (fn.silu(x * 1.5, inplace=True), x * 2)[1],
+    lambda net, x: (lambda y: (fn.silu(y, inplace=True), y * 2)[1])(x * 1.5),
+    lambda net, x: (lambda y: (fn.silu(y[:, 1:], inplace=True), y + 1)[1])(x * 1.5),
+    lambda net, x: (lambda y: (y[:, 3].pow_(2), y + y[:, 2:3].neg_())[1])(x * 1.5),
+])  # fmt: skip
+def test_who_reads_what_is_overwritten_reads_its_replacement(function):
+    module, x = Net(function).half().eval(), torch.rand(ROWS).half()
+    exported = torch.export.export(module, (x,))
+    REWRITER.apply(exported, [*REMEDIES.keys() & REWRITER.names], "xnnpack")
+    torch.testing.assert_close(exported.module()(x), module(x), rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_what_computes_something_else_stays(name):
     function, shapes = DIFFERENT[name]

@@ -122,15 +122,15 @@ def replace_part(exported: ExportedProgram, each: Equivalent) -> list[Node]:
     for new in made:
         new.meta = dict(node.meta)
         _set_value(new, fake_mode)
-    if overwrites(node) and not is_pure(node):  # what is read is the tensor that it overwrites
-        root = find_root(node)
-        for reader in [reader for reader in root.users if reader > node]:
-            reader.replace_input_with(root, result.node)
-    elif isinstance(result, list):  # its readers are calls of ``getitem``
+    if isinstance(result, list):  # its readers are calls of ``getitem``
         for reader in list(node.users):
             reader.replace_all_uses_with(result[int(str(reader.args[1]))].node)
             graph.erase_node(reader)
     else:
+        if overwrites(node):  # others read the tensor that it overwrites
+            root = find_root(node)
+            for reader in [reader for reader in root.users if reader > node]:
+                reader.replace_input_with(root, result.node)
         node.replace_all_uses_with(result.node)
     graph.erase_node(node)
     for other in reversed(each.nodes):  # what overwrites its operand counts as used

@@ -198,9 +198,22 @@ def _attention(node: Node) -> Callable[..., Any] | None:
         return None
     scale = node.kwargs.get("scale") or 1 / math.sqrt(width)
 
+    is_static = all(isinstance(size, int) for shape in shapes for size in shape)
+    result = list(_tensor(node).shape)
+
     def replacement(query: Any, key: Any, value: Any) -> Any:
-        scores = aten.matmul.default(aten.mul.Tensor(query, scale), aten.transpose.int(key, -2, -1))
-        return aten.matmul.default(aten.softmax.int(scores, -1), value)
+        if not is_static:
+            return attend(query, key, value, aten.matmul.default)
+        query, key, value = (
+            aten.reshape.default(x, [math.prod(shape[:-2]), *shape[-2:]])
+            for x, shape in zip((query, key, value), shapes, strict=True)
+        )
+        return aten.reshape.default(attend(query, key, value, aten.bmm.default), result)
+
+    def attend(query: Any, key: Any, value: Any, product: Any) -> Any:
+        # A product of batches of three dimensions expands nothing.
+        scores = product(aten.mul.Tensor(query, scale), aten.transpose.int(key, -2, -1))
+        return product(aten.softmax.int(scores, -1), value)
 
     return replacement
 

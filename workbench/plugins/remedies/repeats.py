@@ -366,12 +366,30 @@ def _make_attention(node: Node, shared: int = 0) -> Any:
     scale = node.kwargs.get("scale") or 1 / math.sqrt(query.shape[-1])
     is_bool = isinstance(mask, Node) and value(mask).dtype == torch.bool
     group = shape[1] // shared if shared else 1
+    outer = [shape[0], shared] if shared else shape[:-2]
+    operands = [value(argument).shape for argument in node.args[1:3]]
+    alike = shared or all(list(each[:-2]) == outer for each in operands)
+    is_batch = alike and is_static(node) and all(is_static(each) for each in node.args[1:3])
+
+    def multiply(x: Any, y: Any, turned: bool, sizes: list[int]) -> Any:
+        """The product of matrices with rows, common and columns of some sizes."""
+        if not is_batch:
+            return aten.matmul.default(x, aten.transpose.int(y, -2, -1) if turned else y)
+        # A product of batches of three dimensions expands nothing.
+        count, (rows, common, columns) = math.prod(outer), sizes
+        x = aten.reshape.default(x, [count, rows, common])
+        y = aten.reshape.default(
+            y, [count, columns, common] if turned else [count, common, columns]
+        )
+        y = aten.transpose.int(y, 1, 2) if turned else y
+        return aten.reshape.default(aten.bmm.default(x, y), [*outer, rows, columns])
 
     def build(query: Any, key: Any, values: Any, *masks: Any) -> Any:
         query = aten.mul.Tensor(query, scale)
         if shared:
             query = aten.reshape.default(query, [shape[0], shared, group * rows, shape[-1]])
-        scores = aten.matmul.default(query, aten.transpose.int(key, -2, -1))
+        sizes = [group * rows, shape[-1], _columns(node)]
+        scores = multiply(query, key, turned=True, sizes=sizes)
         for given in masks:
             hidden = given
             if is_bool:
@@ -379,7 +397,8 @@ def _make_attention(node: Node, shared: int = 0) -> Any:
                 hidden = aten.mul.Tensor(aten.sub.Tensor(seen, 1.0), -_HIDDEN)
             scores = _add_mask(scores, hidden, shape, shared, group, rows, _columns(node))
         scores = aten.softmax.int(scores, -1)
-        result = aten.matmul.default(scores, values)
+        sizes = [group * rows, _columns(node), operands[1][-1]]
+        result = multiply(scores, values, turned=False, sizes=sizes)
         if shared:
             result = aten.reshape.default(result, list(value(node).shape))
         return result

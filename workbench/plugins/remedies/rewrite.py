@@ -11,7 +11,7 @@ import torch
 from torch.export import ExportedProgram, default_decompositions
 from torch.fx import Node
 
-from workbench.export.purity import drop_unused, is_overwritten
+from workbench.export.purity import drop_unused, find_root, is_overwritten, overwrites
 from workbench.export.rewriter import OF_EXPORT, Rewriter
 from workbench.options import COMMON_REWRITES, REWRITES
 from workbench.plugins.remedies.assignments import find_assignments
@@ -126,6 +126,8 @@ def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Itera
         if node in taken or node.op != "call_function" or is_overwritten(node):
             continue
         for name, find in finders.items():
+            if _writes_view(node) and name != "assignments":
+                continue
             # What depends on no input is the export's to compute, unless asked for by its operator.
             asked = finder.outside is None and (name in RULES or name in XNNPACK_RULES)
             if node in finder.constants and not asked:
@@ -137,6 +139,11 @@ def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Itera
                 taken.update(part.nodes)
                 yield part
                 break
+
+
+def _writes_view(node: Node) -> bool:
+    """Whether a node overwrites a part of a tensor."""
+    return overwrites(node) and node.args[0] is not find_root(node)
 
 
 def _describe_whole(
