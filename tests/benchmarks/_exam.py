@@ -616,7 +616,7 @@ _KINDS = (
     )),
     ("spectra", "#21950", "matrices", (
         lambda: tokens(lambda m, x: torch.fft.rfft(x, n=192).abs()[..., :96].repeat(1, 1, 2)),
-        lambda: tokens(lambda m, x: torch.view_as_real(torch.fft.fft(x)).mean(-1)),
+        lambda: tokens(lambda m, x: fn.pad(torch.fft.rfft(x).abs().square(), (0, 95))),
         lambda: tokens(lambda m, x: torch.view_as_real(torch.fft.rfft(x))[..., :96, :].flatten(2)),
     )),
     ("masks", "#10297", "masks", (
