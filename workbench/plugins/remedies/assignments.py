@@ -89,7 +89,7 @@ def find_assignments(finder: Finder, last: Node) -> Equivalent | None:
     if finder.outside is not None and last in finder.fixed:
         return None  # the export may compute it
     nodes = _list_early(finder, root, last)
-    if nodes is None:
+    if nodes is None or _ASSIGN.isdisjoint(node.target for node in nodes):
         return None
     canvas = _Canvas(root, finder.constants)
     for node in nodes:
@@ -98,11 +98,7 @@ def find_assignments(finder: Finder, last: Node) -> Equivalent | None:
     layout = canvas.arrange(canvas.ids)
     blocks = canvas.list_blocks(layout)
     is_undefined = root.target in _EMPTY and any(block.source == 0 for block in blocks)
-    if (
-        len(blocks) > _MOST_BLOCKS
-        or is_undefined
-        or not _ASSIGN.intersection(n.target for n in nodes)
-    ):
+    if len(blocks) > _MOST_BLOCKS or is_undefined:
         return None
     constants = canvas.cut_constants(blocks)
     members = [node for node in nodes if node in canvas.aliases or overwrites(node)]
