@@ -400,7 +400,7 @@ CASES = (
         lambda: image(
             lambda m, x: m[1](m[0](x).relu()), nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3)
         ),
-        "undelegated",
+        "dtype outside",
         "convolution",
         options={"dtype": "bf16"},
         fix={"dtype": "fp32"},
