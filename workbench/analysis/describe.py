@@ -25,7 +25,7 @@ from workbench.wording import (
 
 #: What a gain was concluded from.
 _BASES = {
-    "checked": "measured on this part",
+    "checked": "measured with the remedy",
     "removal": "estimate: measured time of the removed operators",
     "twin": "estimate from similar operators of this run",
     "roofline": "estimate from the best rates that were measured",

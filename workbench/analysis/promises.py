@@ -79,6 +79,7 @@ def add_checked(findings: pd.DataFrame, checks: Sequence[Trial], latency_ms: flo
     A check is of the finding with the same remedy whose action names what was tried.
     """
     findings = findings.copy()
+    losing = {check.remedy for check in checks if check.differs or check.gain_ms < 0}
     for check in checks:
         named = findings["remedy"] == check.remedy
         several = named & findings["title"].add(findings["action"]).str.contains(
@@ -86,6 +87,10 @@ def add_checked(findings: pd.DataFrame, checks: Sequence[Trial], latency_ms: flo
         )
         for row in findings.index[several if several.any() else named][:1]:
             changes = _change(findings.loc[row].to_dict(), check, latency_ms)
+            if changes.get("basis") == "checked" and check.remedy in losing:
+                code = findings.at[row, "hint"].partition("\n# ")[2]
+                changes["hint"] = code.replace("\n# ", "\n")
+                changes["action"] += f"; by hand: --rewrite {check.remedy} slows down another part"
             findings.loc[row, list(changes)] = list(changes.values())
     return rank_findings(findings)
 
@@ -97,6 +102,7 @@ def _change(row: dict[str, Any], check: Trial, latency_ms: float) -> dict[str, A
     if check.problem:
         return {"action": f"{row['action']}; not tried: {check.problem}"}
     tried = f"{check.tried} of {check.parts} parts" if check.tried < check.parts else "this part"
+    tried = "the whole program" if check.whole else tried
     interval = f"[{check.low_ms:.3g}, {check.high_ms:.3g}]"
     is_small = 0 < check.gain_ms < LEAST_SHARE * latency_ms
     if check.gain_ms <= 0 or check.low_ms <= 0 or is_small:
@@ -104,8 +110,8 @@ def _change(row: dict[str, Any], check: Trial, latency_ms: float) -> dict[str, A
         verdict = "hardly helps" if is_small and check.low_ms > 0 else verdict
         text = f"--rewrite {check.remedy} was tried on {tried} and {verdict}: "
         text += f"it saves {check.gain_ms:.3g} ms {interval}"
-        is_open = check.gain_ms > 0 and check.tried < check.parts
-        if is_open:
+        is_open = check.gain_ms > 0 and not is_small
+        if check.gain_ms > 0 and check.tried < check.parts:
             text += f"; all {check.parts} together were not tried"
         return _refuse(text, row["hint"] if is_open else "")
     ratio = f", outputs agree to {check.sqnr_db:.0f} dB" if check.sqnr_db is not None else ""

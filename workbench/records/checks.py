@@ -1,4 +1,4 @@
-"""The record of remedies that were tried on parts of a program."""
+"""The record of remedies that were tried on a program or parts of it."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ class Trial:
 
     ``before_ms`` and ``after_ms`` are the latencies of the tried parts, measured side by side in
     ``restarts`` processes each; ``gain_ms`` is what all parts gain, with its 95 % interval;
-    ``tried`` of ``parts`` were tried. ``sqnr_db`` compares the outputs of both programs on the real
-    inputs. ``problem`` says why there is no gain, and the rest is then zero; ``differs`` if that is
-    because the outputs differ.
+    ``tried`` of ``parts`` were tried, or the ``whole`` program. ``sqnr_db`` compares the outputs of
+    both sides on the real inputs. ``problem`` says why there is no gain, and the rest is then zero;
+    ``differs`` if that is because the outputs differ.
     """
 
     program: str
@@ -32,6 +32,7 @@ class Trial:
     kernels: tuple[int, int] = (0, 0)
     problem: str = ""
     differs: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True)

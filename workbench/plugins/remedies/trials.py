@@ -43,6 +43,9 @@ if TYPE_CHECKING:  # these import PyTorch
 #: restarts are enough once these have taken as many seconds; of a gain that may be none, twice as
 #: many are made.
 RESTARTS, SECONDS, LEAST_RESTARTS, MOST_SECONDS = 5, 0.5, 3, 1.5
+#: A program of so many operators at most, and milliseconds, is no more work than a part of it: a
+#: remedy is tried on all of it, where what it gains is uncertain by the difference of two programs.
+SMALL_OPERATORS, SMALL_MS, OF_PROGRAM = 100, 20.0, 0.01
 #: From these seconds on, the first inference of a process tells how long one takes.
 _LONG_S = 0.02
 #: How much less, and more, a remedy may gain in the program than on a part alone, as parts of the
@@ -157,7 +160,17 @@ class _Bench:
         self.measurement, self.runner = measurement, runner
         self.options = replace(read_options(export), rewrite=export.rewrite, fresh=True)
         self.chooser = _Chooser(trace.exported.graph)
-        self.tried = {rewrite: self.chooser.choose(rewrite) for rewrite in rewrites}
+        self.tried = {rewrite: self._choose(rewrite) for rewrite in rewrites}
+
+    def _choose(self, rewrite: Rewrite) -> list[tuple[str, ...]]:
+        """The parts that are tried; none if the remedy is tried on the whole program."""
+        calls = [node for node in self.chooser.nodes.values() if node.op == "call_function"]
+        is_small = len(calls) <= SMALL_OPERATORS and self.measurement.latency_ms <= SMALL_MS
+        # The remedy of a name changes all parts that have it.
+        alike = sum(other.name == rewrite.name for other in self.export.rewrites)
+        if is_small and alike == 1 and not PRECISIONS[self.export.dtype].quantizes:
+            return []
+        return self.chooser.choose(rewrite)
 
     @cached_property
     def parts(self) -> Parts:
@@ -183,20 +196,23 @@ class _Bench:
                 return replace(check, problem="it does not apply to the part alone")
             if wrong := accuracy.describe_problem(outputs):
                 return replace(check, problem=wrong, differs=True)
-            blocks = _measure(before, after, self.measurement, self.runner)
+            margin = LESS if self.tried[rewrite] else OF_PROGRAM
+            blocks = _measure(before, after, self.measurement, self.runner, margin)
         except Exception:  # the model's operators run in here, and may raise anything
             return replace(check, problem=_FAILURES[len(sides)])
-        tried = self.tried[rewrite]
+        parts = self.tried[rewrite]
         scales = self._extrapolate(rewrite)
         delegates, kernels = (
             (_count(before, kind), _count(after, kind)) for kind in ("delegate", "kernel")
         )
         joins = delegates[1] < delegates[0] or kernels[1] < kernels[0]
-        gain, *interval = _gain_of(blocks, MORE_JOINED if joins else MORE)
+        margins = (LESS, MORE_JOINED if joins else MORE) if parts else (OF_PROGRAM, OF_PROGRAM)
+        gain, *interval = _gain_of(blocks, *margins)
         ends = [scale * end for scale in scales for end in interval]
         return replace(
             check,
-            tried=max(1, len(tried)),
+            tried=len(parts) or check.parts,
+            whole=not parts,
             restarts=len(blocks),
             before_ms=float(blocks[:, 0].mean()),
             after_ms=float(blocks[:, 1].mean()),
@@ -216,12 +232,14 @@ class _Bench:
         return [every / tried for every, tried in pairs if tried] or [1.0]
 
     def _lower(self, rewrite: Rewrite) -> Iterator[Lowered]:
-        """The parts of a remedy without and with it; all of the model in another dtype."""
+        """The parts of a remedy without and with it; or all of the program, and with it."""
         from workbench.export.lower import lower_model
         from workbench.export.traced import trace_model
 
-        if not rewrite.parts:
+        if not self.tried[rewrite]:
             options = replace(self.options, dtype=rewrite.name)
+            if rewrite.parts:
+                options = replace(self.options, rewrite=(*self.options.rewrite, rewrite.name))
             changed = lower_model(self.model, options, self.trace, whole=False)
             yield self._reopen(changed.inputs)
             yield changed
@@ -330,9 +348,12 @@ def _compare(before: Lowered, after: Lowered, dtype: str) -> tuple[Fidelity, ...
 
 
 def _measure(
-    before: Lowered, after: Lowered, measurement: Measurement, runner: Runner
+    before: Lowered, after: Lowered, measurement: Measurement, runner: Runner, margin: float
 ) -> np.ndarray:
-    """The CPU time of an inference in ms of both sides, a row for each restart."""
+    """The CPU time of an inference in ms of both sides, a row for each restart.
+
+    These are more if it is open whether they gain, beyond a ``margin`` of the time before.
+    """
     experiment = measurement.experiment
     how = ["--cpu_threads", str(measurement.threads), "--isa", experiment.isa]
     if experiment.isa_off:
@@ -345,7 +366,8 @@ def _measure(
         ]
         blocks: list[tuple[float, float]] = []
         started = time.monotonic()
-        while len(blocks) < RESTARTS or (len(blocks) < 2 * RESTARTS and _is_open(np.array(blocks))):
+        most = 2 * RESTARTS
+        while len(blocks) < RESTARTS or (len(blocks) < most and _is_open(np.array(blocks), margin)):
             blocks.append(_restart(sides, runner))
             is_late = time.monotonic() - started > MOST_SECONDS
             if is_late and len(blocks) >= LEAST_RESTARTS:
@@ -353,20 +375,20 @@ def _measure(
         return np.array(blocks)
 
 
-def _gain_of(blocks: np.ndarray, more: float = MORE) -> tuple[float, float, float]:
+def _gain_of(blocks: np.ndarray, less: float, more: float) -> tuple[float, float, float]:
     """The gain in ms of both sides' times, a row for each restart, and its interval.
 
-    ``more`` is what it may be more in the program, as a part of the time before.
+    ``less`` and ``more`` is what it may be in the program, as parts of the time before.
     """
     gains = blocks[:, 0] - blocks[:, 1]
     gain, half, before = float(gains.mean()), float(half_width(gains)), float(blocks[:, 0].mean())
-    return gain, gain - half - LESS * before, gain + half + more * before
+    return gain, gain - half - less * before, gain + half + more * before
 
 
-def _is_open(blocks: np.ndarray) -> bool:
+def _is_open(blocks: np.ndarray, margin: float) -> bool:
     """Whether a gain may be none, though it is larger than what it may be less in the program."""
-    gain, low, _ = _gain_of(blocks)
-    return LESS * float(blocks[:, 0].mean()) < gain and low <= 0
+    gain, low, _ = _gain_of(blocks, margin, margin)
+    return margin * float(blocks[:, 0].mean()) < gain and low <= 0
 
 
 def _write(lowered: Lowered, folder: Path, how: Sequence[str]) -> list[str]:
