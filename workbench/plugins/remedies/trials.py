@@ -44,8 +44,9 @@ if TYPE_CHECKING:  # these import PyTorch
 #: many are made.
 RESTARTS, SECONDS, LEAST_RESTARTS, MOST_SECONDS = 5, 0.5, 3, 1.5
 #: A program of so many operators at most, and milliseconds, is no more work than a part of it: a
-#: remedy is tried on all of it, where what it gains is uncertain by the difference of two programs.
-SMALL_OPERATORS, SMALL_MS, OF_PROGRAM = 100, 20.0, 0.01
+#: remedy is tried on all of it. What it gains is uncertain by a hundredth of the time, as two programs
+#: of one graph may differ, and by what a gain differs between two moments of a machine.
+SMALL_OPERATORS, SMALL_MS, OF_PROGRAM, OF_MOMENT = 100, 20.0, 0.01, 0.03
 #: From these seconds on, the first inference of a process tells how long one takes.
 _LONG_S = 0.02
 #: How much less, and more, a remedy may gain in the program than on a part alone, as parts of the
@@ -225,7 +226,12 @@ class _Bench:
         )
 
     def _extrapolate(self, rewrite: Rewrite) -> list[float]:
-        """How much more all parts gain than those that are tried: by elements, and by operators."""
+        """How much more all parts gain than those that are tried: by elements, and by operators.
+
+        Of the whole program, what a gain may be at another moment.
+        """
+        if not self.tried[rewrite]:
+            return [1.0, 1 - OF_MOMENT, 1 + OF_MOMENT]
         counts: list[Callable[[Any], int]]
         counts = [self.chooser.count_elements, lambda parts: sum(map(len, parts))]
         pairs = [(count(rewrite.parts), count(self.tried[rewrite])) for count in counts]
