@@ -44,8 +44,8 @@ if TYPE_CHECKING:  # these import PyTorch
 #: many are made.
 RESTARTS, SECONDS, LEAST_RESTARTS, MOST_SECONDS = 5, 0.5, 3, 1.5
 #: A program of so many operators at most, and milliseconds, is no more work than a part of it: a
-#: remedy is tried on all of it. What it gains is uncertain by a hundredth of the time, as two programs
-#: of one graph may differ, and by what a gain differs between two moments of a machine.
+#: remedy is tried on all of it. What it gains is uncertain by a hundredth of the time, by which two
+#: programs of one graph may differ, and by what a gain differs between two moments of a machine.
 SMALL_OPERATORS, SMALL_MS, OF_PROGRAM, OF_MOMENT = 100, 20.0, 0.01, 0.03
 #: From these seconds on, the first inference of a process tells how long one takes.
 _LONG_S = 0.02
