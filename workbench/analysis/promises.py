@@ -88,11 +88,16 @@ def add_checked(findings: pd.DataFrame, checks: Sequence[Trial], latency_ms: flo
         for row in findings.index[several if several.any() else named][:1]:
             changes = _change(findings.loc[row].to_dict(), check, latency_ms)
             if changes.get("basis") == "checked" and check.remedy in losing:
-                code = findings.at[row, "hint"].partition("\n# ")[2]
-                changes["hint"] = code.replace("\n# ", "\n")
-                changes["action"] += f"; by hand: --rewrite {check.remedy} slows down another part"
+                changes |= _apply_by_hand(changes, findings.at[row, "hint"], check.remedy)
             findings.loc[row, list(changes)] = list(changes.values())
     return rank_findings(findings)
+
+
+def _apply_by_hand(changes: dict[str, Any], hint: str, remedy: str) -> dict[str, Any]:
+    """What becomes of a finding whose remedy, as an option, does harm elsewhere."""
+    code = hint.partition("\n# ")[2].replace("\n# ", "\n")
+    text = f"{changes['action']}; by hand: --rewrite {remedy} changes another part for the worse"
+    return {"hint": code, "action": text, "remedy": ""}
 
 
 def _change(row: dict[str, Any], check: Trial, latency_ms: float) -> dict[str, Any]:

@@ -93,6 +93,8 @@ def _is_view(node: Node) -> bool:
     """Whether the result of a node may share the memory of its operand."""
     schema = find_schema(function_of(node))
     returns = [] if schema is None else schema.returns
+    if node.target is aten.clone.default:
+        return False
     return node.target in VIEWS or any(each.alias_info is not None for each in returns)
 
 

@@ -153,6 +153,14 @@ def rotated(net, x):
     return y
 
 
+def copied(net, x):
+    """A copy that is changed; the tensor itself is read, too."""
+    y = x.clone()
+    y[..., :3] *= 2.0
+    y[:, 0] = x[:, 1]
+    return y + x
+
+
 def padded(net, x):
     canvas = x.new_full((1, 16, 20, 18), 0.5)
     canvas[:, :, 4:16, 1:17] = x
@@ -261,6 +269,7 @@ KINDS = {
         (decoded, [(1, 3, 5, 6, 9)], {"grid": torch.randn(5, 6, 2)}),
         (rotated, [ROWS]),
         (padded, [IMAGE]),
+        (copied, [ROWS]),
         (scaled_in_place, [ROWS], {"gain": torch.tensor([0.5, 2.0, 3.0])}),
         (written_in_a_loop, [ROWS], {}, lambda: [nn.Linear(32, 32)]),
     ],
@@ -821,7 +830,8 @@ def test_a_remedy_that_slows_down_another_part_is_applied_by_hand():
         add_checked(findings, [trial, worse], 1.0).query("basis == 'checked'").to_dict("records")
     )
     assert row["hint"] == "x @ matrix\nand more"
-    assert row["action"].endswith("by hand: --rewrite matrices slows down another part")
+    assert row["action"].endswith("by hand: --rewrite matrices changes another part for the worse")
+    assert not row["remedy"]
 
 
 @pytest.mark.whole

@@ -54,10 +54,9 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
 def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators for which the export has shown that a remedy computes the same."""
     claimed = set[str]()
-    rewrites = m.export.rewrites if m.export else ()
-    for rewrite in (
-        each for each in rewrites if each.name != "constants"
-    ):  # `find_fixed` is for it
+    for rewrite in m.export.rewrites if m.export else ():
+        if rewrite.name == "constants":
+            continue  # `find_fixed` is about them
         remedy, nodes = REMEDIES.get(rewrite.name), {*rewrite.nodes}
         steps = [s for s in m.flow.steps if s.origin and s.origin.node in nodes]
         keys = keys_of(m, steps, unclaimed)
