@@ -19,8 +19,8 @@ EXPERIMENT_S = 2.0
 #: vit_tiny, 8 restarts, 81 %; 18, 95 %), and the operators of longer ones scatter less.
 ENOUGH_RESTARTS, LONGER = 20, 2
 #: Seconds after which a run without a budget does with `MIN_RESTARTS` instead of `LEAST_RESTARTS`:
-#: inferences of more than some 150 ms scatter little, and five restarts would take half a minute.
-LONG_S = 15.0
+#: inferences of more than some 200 ms scatter little, and five restarts would take a minute.
+LONG_S = 30.0
 #: Rounds of a restart, at most, without a budget.
 MOST_ROUNDS = 12
 #: The variance within a restart of the mean of a round, over that between restarts, until three
