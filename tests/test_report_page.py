@@ -96,7 +96,9 @@ def test_it_leads_with_the_verdict_and_the_best_findings(open_page, folder):
     ends = "all => all.map(h => h.nextElementSibling?.tagName ?? 'NAV').filter(n => n === 'H2')"
     assert page.locator("h2").evaluate_all(ends) == []
     page.get_by_role("link", name="noise floor").click()
-    assert "notebooks explain each term" in page.locator("summary:has(#terms) + p").inner_text()
+    terms = page.locator("summary:has(#terms) + p")
+    terms.wait_for()  # the section opens after the click
+    assert "notebooks explain each term" in terms.inner_text()
 
 
 @pytest.mark.parametrize("size", [(1366, 768), (390, 844)])
