@@ -518,7 +518,6 @@ def _filters():
     return [nn.Conv2d(32, 32, 3)]
 
 
-#: By name and thread, the remedy of a kind, and networks that have its cause.
 def shifted(layers, x):
     """A part of the channels from the token before, another from the one after."""
     y = torch.zeros_like(x)
@@ -561,6 +560,7 @@ def distances(count):
     return (places[:, None] - places).abs().clamp(max=15)
 
 
+#: By name and thread, the remedy of a kind, and networks that have its cause.
 _KINDS = (
     ("padded pooling", "#12134", "pooling", (
         lambda: image(lambda m, x: fn.avg_pool2d(x, 3, 1, 1)),

@@ -20,14 +20,13 @@ import pandas as pd
 import torch
 from _exam import ANSWERS, CASES
 from _pages import read_sections, write_section
+from _runs import resume
 
 import workbench as wb
+from workbench.analysis.findings.ranking import LEAST_SHARE
 from workbench.errors import ExportError
-from workbench.store import find_runs, load_run
 
 LEAST_FOUND, LEAST_INSIDE = 0.9, 0.8
-#: Part of the latency below which a remedy is refused.
-SMALL = 0.01
 
 
 def export(case, fixed, folder):
@@ -60,12 +59,6 @@ def measure(case, folder, options):
     module, inputs = case.before()
     wb.check_findings(alone, module.eval(), inputs)
     return *sides, wb.open_run(alone.path).subject.findings
-
-
-def resume(folder, programs, options):
-    """A run of some programs; the next call opens it."""
-    runs = [path for path in find_runs(folder / "runs") if load_run(path).state == "complete"]
-    return wb.open_run(runs[0]) if runs else wb.measure(programs, options=options, root=folder)
 
 
 def describe_fix(case):
@@ -108,7 +101,7 @@ def judge(case, before, after, found):
         return result | {
             "rank": "refused",
             "promised ms": "no gain",
-            "overlap": "yes" if low <= SMALL * ms else "no",
+            "overlap": "yes" if low <= LEAST_SHARE * ms else "no",
         }
     if rows.empty:
         return result | {"rank": "not found", "first": str(found["title"].head(1).squeeze())[:60]}

@@ -18,10 +18,10 @@ from pathlib import Path
 import pandas as pd
 import torch
 from _pages import read_sections, write_section
+from _runs import resume
 
 import workbench as wb
 from workbench.remedies import REMEDIES
-from workbench.store import find_runs, load_run
 
 TIMM = [
     "mobilenetv3_small_100",
@@ -90,12 +90,6 @@ def fixes_of(findings):
             yield finding, {"channels_last": True}
 
 
-def measure(folder, programs, options):
-    """A run of some programs; the next call opens it."""
-    known = [path for path in find_runs(folder) if load_run(path).state == "complete"]
-    return wb.open_run(known[0]) if known else wb.measure(programs, options=options, root=folder)
-
-
 def judge(name, folder, options):
     """Rows of the table: what the findings of a network promised, and what came of it."""
     net, inputs = build(name)
@@ -106,14 +100,14 @@ def judge(name, folder, options):
         return wb.export_model(net, inputs, chosen, name=name, root=place, progress=quiet)
 
     program = export(folder)
-    run = measure(folder / "alone", [program], options)
+    run = resume(folder / "alone", [program], options)
     wb.check_findings(run, net, inputs, progress=quiet)
     subject = wb.open_run(run.path).subject
     found = subject.findings
     rows = []
     for number, (finding, fix) in enumerate(fixes_of(found)):
         fixed = export(folder / f"fix{number}", **fix)
-        run = measure(folder / f"run{number}", [program, fixed], options)
+        run = resume(folder / f"run{number}", [program, fixed], options)
         sides = [run[each.name, 1] for each in run.record.plan.experiments][:2]
         row = wb.compare(*sides, across=["program"]).latency.iloc[0]
         ms = float(row["baseline_ms"])

@@ -63,8 +63,8 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
         elif isinstance(error, user_error()) and "dynamic" in text:
             what = "; ".join(re.findall(r"^\s*- (.*)", text, re.MULTILINE)) or what
             hint = "check get_dynamic_shapes()"
-        elif said := next(filter(None, (_read(text, *each) for each in _SAID)), None):
-            what, hint = said[0] or what, said[1]
+        elif reading := next(filter(None, (_read(text, *each) for each in _MESSAGES)), None):
+            what, hint = reading[0] or what, reading[1]
         elif (ran := _PASS.search(text)) and error.__cause__:
             what = f"{reason(error.__cause__).rstrip('.')} (in ExecuTorch's {ran[1]})"
         where = user_line(error) or user_line_of_stack(text)
@@ -77,7 +77,7 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
 
 
 #: What upstream says, what that is in words if these are not good enough, and what to do.
-_SAID = (
+_MESSAGES = (
     (r"Found (<.*?>) in output, which is not", r"forward() returns a \1",
      "return tensors, in tuples, lists or dicts; models of transformers: use_cache=False"),
     (r"does not support automatic differentiation", "",

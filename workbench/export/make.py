@@ -88,8 +88,8 @@ def _list_rewrites(
     from workbench.export.lower import suggest_rewrites
 
     options, until = subject.options, time.monotonic() + _TRIALS_S
-    names = suggest_rewrites(subject.model, options, subject.trace)
-    names = list(dict.fromkeys([*names, *offers]))
+    suggestions = suggest_rewrites(subject.model, options, subject.trace)
+    names = list(dict.fromkeys([*suggestions, *offers]))
     for trial in [[name] for name in names] + ([names] if len(names) > 1 else []):
         if time.monotonic() < until:
             changed = replace(options, rewrite=(*options.rewrite, *trial))

@@ -38,6 +38,7 @@ _FULL = {
     aten.ones.default, aten.ones_like.default, aten.new_ones.default,
     aten.full.default, aten.full_like.default, aten.new_full.default,
 }  # fmt: skip
+_MADE = _EMPTY | _FULL
 _ASSIGN = {aten.copy_.default, aten.fill_.Tensor, aten.fill_.Scalar}
 #: Blocks at most: more take longer than the assignments.
 _MOST_BLOCKS = 32
@@ -72,7 +73,7 @@ class _Source(NamedTuple):
     An operator that overwrites a view is evaluated on what the views that it reads are made of.
     """
 
-    node: Node | None
+    node: Node
     constant: torch.Tensor | None
     view: tuple[int, ...]
     shape: tuple[int, ...]
@@ -107,13 +108,16 @@ def find_assignments(finder: Finder, last: Node) -> Equivalent | None:
     def build(*given: Any) -> Any:
         return canvas.build(layout, dict(zip((*sources, *constants), given, strict=True)))
 
-    samples = {node: finder.constants.get(node, finder.sample(node)) for node in sources}
+    samples = {
+        node: finder.constants[node] if node in finder.constants else finder.sample(node)
+        for node in sources
+    }
     result = build(*samples.values(), *constants.values())
     ratio = sqnr(result, _execute(finder, root, members, samples))
     if ratio < LEAST_DB.get(value(root).element_size(), LEAST_DB[8]):
         return None
     count = sum(map(overwrites, members))
-    made = (root,) if root.target in _EMPTY | _FULL else ()
+    made = (root,) if root.target in _MADE else ()
     return Equivalent(
         "assignments",
         f"a concatenation instead of {count} assignment{'s' if count > 1 else ''} into a tensor",
@@ -154,7 +158,7 @@ def _execute(
 ) -> torch.Tensor:
     """What a tensor is after all that some nodes do to it."""
     values = {**finder.constants, **given}
-    if root.target in _EMPTY | _FULL:
+    if root.target in _MADE:
         values[root] = _make(root)
     else:
         values[root] = values.get(root, finder.sample(root)).clone()
@@ -181,7 +185,7 @@ class _Canvas:
     """
 
     def __init__(self, root: Node, constants: Mapping[Node, Any]) -> None:
-        self.root, self.known, self.aliases = root, constants, {*list_aliases(root)}
+        self.root, self.constants, self.aliases = root, constants, {*list_aliases(root)}
         shape = tuple(value(root).shape)
         self.places = torch.arange(math.prod(shape)).reshape(shape)
         self.ids = self.places.clone()
@@ -212,14 +216,13 @@ class _Canvas:
         self, here: torch.Tensor, source: Any, operands: Mapping[Node, _Layout] = _NONE
     ) -> bool:
         """Note that the elements at some places get those of a source; whether it is known."""
-        constant = None
-        if not isinstance(source, Node) or source in self.known:
+        view, shape, constant = tuple(here.shape), self._block_shape(here), None
+        if not isinstance(source, Node) or source in self.constants:
             dtype = value(self.root).dtype
-            constant = torch.as_tensor(self.known.get(source, source), dtype=dtype)
-            constant = constant.expand(here.shape).reshape(self._block_shape(here))
+            constant = torch.as_tensor(self.constants.get(source, source), dtype=dtype)
+            constant = constant.expand(view).reshape(shape)
         elif not is_static(source) or (not operands and is_overwritten(source)):
             return False
-        view, shape = tuple(here.shape), self._block_shape(here)
         first = self.firsts[-1] + math.prod(self.sources[-1].shape)
         self.ids.view(-1)[here] = torch.arange(first, first + here.numel()).reshape(view)
         self.sources.append(_Source(source, constant, view, shape, operands))
@@ -291,15 +294,14 @@ class _Canvas:
 
     def list_sources(self, blocks: Sequence[_Block]) -> list[Node]:
         """The nodes of which some blocks are made."""
-        nodes: dict[Node | None, None] = {}
+        nodes: dict[Node, None] = {}
         for source in (self.sources[number] for number in sorted({b.source for b in blocks})):
-            if source.operands and source.node is not None:
-                nodes |= dict.fromkeys(source.node.all_input_nodes)
+            if source.operands:
+                inputs = source.node.all_input_nodes
+                nodes |= dict.fromkeys(node for node in inputs if node not in source.operands)
             elif source.constant is None:
                 nodes[source.node] = None
-        before = self.sources[0].constant is None and any(block.source == 0 for block in blocks)
-        inner = self.aliases - ({self.root} if before else set())
-        return [node for node in nodes if node is not None and node not in inner]
+        return [*nodes]
 
     def cut_constants(self, blocks: Sequence[_Block]) -> dict[_Block, torch.Tensor]:
         """The constants of those blocks that have some."""

@@ -183,6 +183,20 @@ def count_operators(each: Equivalent) -> int:
     return sum(n.op == "call_function" and n.target not in VIEWS for n in graph.nodes)
 
 
+def multiply_batches(
+    x: Any, left: Sequence[int], y: Any, right: Sequence[int], turned: bool = False
+) -> Any:
+    """The product of matrices of two shapes as one batch of three dimensions: it expands nothing.
+
+    Rows of the left ones that have one right one are those of one matrix; the right ones may be
+    turned.
+    """
+    batch = math.prod(right[:-2])
+    x = aten.reshape.default(x, [batch, math.prod(left[:-1]) // batch, left[-1]])
+    y = aten.reshape.default(y, [batch, *right[-2:]])
+    return aten.bmm.default(x, aten.transpose.int(y, 1, 2) if turned else y)
+
+
 def rows_along(shape: Sequence[int], axes: Iterable[int]) -> tuple[int, Build]:
     """How many elements some axes have together, and what makes a row of them of a tensor."""
     along = sorted(axis % len(shape) for axis in axes)

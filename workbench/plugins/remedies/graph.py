@@ -59,8 +59,8 @@ def _single(argument: Any) -> Any:
 def find_equal(exported: ExportedProgram) -> dict[Node, Node]:
     """The operators that compute what an earlier one does, and that one.
 
-    Those of quantisation stay: partitioners look for one at each reader. What nobody reads is not
-    computed in any program.
+    Those of quantisation stay: partitioners look for one at each reader. What is not read is
+    computed in no program.
     """
     read: set[Node] = set()
     for node in reversed(exported.graph.nodes):

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from workbench.plugins.remedies.equivalence import Equivalent, Finder, rows_along
+from workbench.plugins.remedies.equivalence import (
+    Equivalent,
+    Finder,
+    multiply_batches,
+    rows_along,
+)
 from workbench.plugins.remedies.formulas import (
     constant_row,
     hard_sigmoid,
@@ -268,15 +273,10 @@ def find_product(finder: Finder, node: Any) -> Equivalent | None:
     shape = list(_tensor(node).shape)
     if not all(isinstance(size, int) for size in left + right):
         return None
-    batch = math.prod(right[:-2])
-    rows = math.prod(left[:-1]) // batch
+    turned = node.target is aten.linear.default
 
     def replacement(x: Any, weights: Any, *bias: Any) -> Any:
-        x = aten.reshape.default(x, [batch, rows, left[-1]])
-        weights = aten.reshape.default(weights, [batch, *right[-2:]])
-        if node.target is aten.linear.default:
-            weights = aten.transpose.int(weights, 1, 2)
-        result = aten.reshape.default(aten.bmm.default(x, weights), shape)
+        result = aten.reshape.default(multiply_batches(x, left, weights, right, turned), shape)
         return aten.add.Tensor(result, bias[0]) if bias else result
 
     sources = tuple(dict.fromkeys(a for a in node.args if isinstance(a, Node)))

@@ -21,6 +21,7 @@ from workbench.plugins.remedies.equivalence import (
     evaluate,
     is_float,
     is_static,
+    multiply_batches,
     name_of,
     sqnr,
     value,
@@ -367,38 +368,33 @@ def _make_attention(node: Node, shared: int = 0) -> Any:
     is_bool = isinstance(mask, Node) and value(mask).dtype == torch.bool
     group = shape[1] // shared if shared else 1
     outer = [shape[0], shared] if shared else shape[:-2]
-    operands = [value(argument).shape for argument in node.args[1:3]]
-    alike = shared or all(list(each[:-2]) == outer for each in operands)
-    is_batch = alike and is_static(node) and all(is_static(each) for each in node.args[1:3])
+    columns, depth = _columns(node), value(node.args[2]).shape[-1]
+    operands = node.args[1:3]
+    alike = shared or all(list(value(each).shape[:-2]) == outer for each in operands)
+    is_batch = alike and is_static(node) and all(map(is_static, operands))
 
-    def multiply(x: Any, y: Any, turned: bool, sizes: list[int]) -> Any:
-        """The product of matrices with rows, common and columns of some sizes."""
+    def multiply(x: Any, left: list[int], y: Any, right: list[int], turned: bool = False) -> Any:
+        """The product of matrices of two shapes, of which the right ones may be turned."""
         if not is_batch:
             return aten.matmul.default(x, aten.transpose.int(y, -2, -1) if turned else y)
-        # A product of batches of three dimensions expands nothing.
-        count, (rows, common, columns) = math.prod(outer), sizes
-        x = aten.reshape.default(x, [count, rows, common])
-        y = aten.reshape.default(
-            y, [count, columns, common] if turned else [count, common, columns]
-        )
-        y = aten.transpose.int(y, 1, 2) if turned else y
-        return aten.reshape.default(aten.bmm.default(x, y), [*outer, rows, columns])
+        product = multiply_batches(x, left, y, right, turned)
+        return aten.reshape.default(product, [*left[:-1], right[-2 if turned else -1]])
 
     def build(query: Any, key: Any, values: Any, *masks: Any) -> Any:
         query = aten.mul.Tensor(query, scale)
         if shared:
             query = aten.reshape.default(query, [shape[0], shared, group * rows, shape[-1]])
-        sizes = [group * rows, shape[-1], _columns(node)]
-        scores = multiply(query, key, turned=True, sizes=sizes)
+        left, right = [*outer, group * rows, shape[-1]], [*outer, columns, shape[-1]]
+        scores = multiply(query, left, key, right, turned=True)
         for given in masks:
             hidden = given
             if is_bool:
                 seen = aten.to.dtype(given, value(node.args[0]).dtype)
                 hidden = aten.mul.Tensor(aten.sub.Tensor(seen, 1.0), -_HIDDEN)
-            scores = _add_mask(scores, hidden, shape, shared, group, rows, _columns(node))
+            scores = _add_mask(scores, hidden, shape, shared, group, rows, columns)
         scores = aten.softmax.int(scores, -1)
-        sizes = [group * rows, _columns(node), operands[1][-1]]
-        result = multiply(scores, values, turned=False, sizes=sizes)
+        left, right = [*outer, group * rows, columns], [*outer, columns, depth]
+        result = multiply(scores, left, values, right)
         if shared:
             result = aten.reshape.default(result, list(value(node).shape))
         return result

@@ -197,18 +197,18 @@ class _Bench:
                 return replace(check, problem="it does not apply to the part alone")
             if wrong := accuracy.describe_problem(outputs):
                 return replace(check, problem=wrong, differs=True)
-            margin = LESS if self.tried[rewrite] else OF_PROGRAM
-            blocks = _measure(before, after, self.measurement, self.runner, margin)
+            parts = self.tried[rewrite]
+            less = LESS if parts else OF_PROGRAM
+            blocks = _measure(before, after, self.measurement, self.runner, less)
         except Exception:  # the model's operators run in here, and may raise anything
             return replace(check, problem=_FAILURES[len(sides)])
-        parts = self.tried[rewrite]
         scales = self._extrapolate(rewrite)
         delegates, kernels = (
             (_count(before, kind), _count(after, kind)) for kind in ("delegate", "kernel")
         )
         joins = delegates[1] < delegates[0] or kernels[1] < kernels[0]
-        margins = (LESS, MORE_JOINED if joins else MORE) if parts else (OF_PROGRAM, OF_PROGRAM)
-        gain, *interval = _gain_of(blocks, *margins)
+        more = MORE_JOINED if joins else MORE
+        gain, *interval = _gain_of(blocks, less, more if parts else OF_PROGRAM)
         ends = [scale * end for scale in scales for end in interval]
         return replace(
             check,
@@ -235,7 +235,7 @@ class _Bench:
         counts: list[Callable[[Any], int]]
         counts = [self.chooser.count_elements, lambda parts: sum(map(len, parts))]
         pairs = [(count(rewrite.parts), count(self.tried[rewrite])) for count in counts]
-        return [every / tried for every, tried in pairs if tried] or [1.0]
+        return [every / tried for every, tried in pairs if tried]
 
     def _lower(self, rewrite: Rewrite) -> Iterator[Lowered]:
         """The parts of a remedy without and with it; or all of the program, and with it."""
@@ -243,9 +243,10 @@ class _Bench:
         from workbench.export.traced import trace_model
 
         if not self.tried[rewrite]:
-            options = replace(self.options, dtype=rewrite.name)
             if rewrite.parts:
                 options = replace(self.options, rewrite=(*self.options.rewrite, rewrite.name))
+            else:
+                options = replace(self.options, dtype=rewrite.name)
             changed = lower_model(self.model, options, self.trace, whole=False)
             yield self._reopen(changed.inputs)
             yield changed
