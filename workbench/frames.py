@@ -342,10 +342,10 @@ QUALITY = make_frame(
 FINDINGS = make_frame(
     "findings",
     ("rank", "int", "", "1 comes first"),
+    ("id", "text", "", "names the finding in each run of the program"),
     ("rule", "text", "", "which rule found it"),
-    ("title", "text", "", "what was seen"),
-    ("spent", "float", "", "time of the operators that show it, as a part of the latency"),
-    ("place", "text", "", "their layers and source lines, at most two by name"),
+    ("cause", "text", "", "what was seen"),
+    ("remedy", "text", "", "name of the remedy, channels_last or a dtype; or empty"),
     ("gain_ms", "float", "ms/run", "what E2E would be shorter by; NaN: only bounds are known"),
     ("low_ms", "float", "ms/run", "lower end of the gain"),
     ("high_ms", "float", "ms/run", "upper end of the gain"),
@@ -358,12 +358,6 @@ FINDINGS = make_frame(
         "measured | checked | refused | planned | twin | roofline | removal | bound | unknown "
         "| unmeasurable",
     ),
-    ("action", "text", "", "what to do"),
-    ("hint", "text", "", "the same as code"),
-    ("remedy", "text", "", "name of the remedy, channels_last or a dtype; or empty"),
-    ("keys", "text", "", "rows of the operators frame that show it, one per line"),
-    ("notebook", "text", "", "where to look at them"),
-    ("heading", "text", "", "under which heading"),
 )
 
 # --- two measurements of a run, and several ------------------------------------------------------

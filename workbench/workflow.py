@@ -15,8 +15,8 @@ from workbench.analysis.machine_code import keep_places
 from workbench.analysis.open import open_run
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.power import is_precise, judge_restarts
-from workbench.analysis.promises import find_trials
 from workbench.analysis.run import Run
+from workbench.analysis.trials import find_trials
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, keep_models
 from workbench.export.program import SUFFIXES, Program, open_program

@@ -1,9 +1,6 @@
 """What was run, on what and how, in words."""
 
-import math
 import pkgutil
-from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
@@ -17,19 +14,11 @@ from workbench.wording import (
     format_ms,
     format_range,
     format_ratio,
-    format_share,
     format_size,
     format_time,
     plural,
 )
 
-#: What a gain was concluded from.
-_BASES = {
-    "checked": "measured with the remedy",
-    "removal": "estimate: measured time of the removed operators",
-    "twin": "estimate from similar operators of this run",
-    "roofline": "estimate from the best rates that were measured",
-}
 NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside the traces."
 
 
@@ -166,45 +155,6 @@ def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> di
     build = f"executorch {record.versions.get('executorch')}, {record.runner.get('kind')} runner"
     build += f" {str(record.runner.get('sha256', ''))[:12]}".rstrip()
     return {"program": name, "device": device, "build": build}
-
-
-def describe_place(row: dict[str, Any]) -> str:
-    """The time and layers of a finding: ``10 % of the time, in classifier.3 (net.py:120)``."""
-    time = "" if pd.isna(row["spent"]) else f"{100 * row['spent']:.0f} % of the time"
-    return ", ".join(filter(None, (time, row["place"] and f"in {row['place']}")))
-
-
-def is_estimated(row: Mapping[str, Any]) -> bool:
-    """Whether the gain of a finding is one of latency that was not measured."""
-    return row["of"] == "latency" and row["basis"] in ("bound", "removal", "twin", "roofline")
-
-
-def describe_gain(row: dict[str, Any]) -> str:
-    """The gain of a finding in a few words: ``at most 1.50 ms (15 %)``."""
-    if row["basis"] == "unknown":
-        return "unknown, the run was emulated: measure on the device"
-    if row["basis"] == "unmeasurable":
-        return "not stated: the recording was disturbed, see the caveats of the run"
-    if row["basis"] == "refused":
-        return "none was shown: the remedy was tried"
-    if row["of"] != "latency":
-        most = "at most " if row["basis"] == "bound" else ""
-        text = f"{most}{format_share(row['share'])} of the {row['of']}"
-        ends = format_range(row["low_ms"], row["high_ms"]) if row["high_ms"] > 0 else ()
-        return f"{text}, between {' and '.join(ends)}" if ends else text
-    if row["basis"] == "bound":
-        return f"at most {_format_gain(row, 'high_ms')[0]} ({format_share(row['share'])}); estimate"
-    gain, low, high = _format_gain(row, "gain_ms", "low_ms", "high_ms")
-    return (
-        f"{gain} ({format_share(row['share'])}), between {low} and {high}; "
-        f"{_BASES.get(row['basis'], row['basis'])}"
-    )
-
-
-def _format_gain(row: dict[str, Any], name: str, *ends: str) -> list[str]:
-    """A gain in the unit of the latency that it is a part of: all of a run have one unit."""
-    latency = row[name] / row["share"] if row["share"] else math.nan
-    return format_range(latency, *(row[each] for each in (name, *ends)))[1:]
 
 
 #: What draws a noun as a page: a reference, as those of plug-ins, because it is in a layer above.

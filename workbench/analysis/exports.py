@@ -23,7 +23,7 @@ from workbench.store import load_record
 if TYPE_CHECKING:  # these import PyTorch
     from torch import nn
 
-    from workbench.analysis.run import Run
+    from workbench.analysis.run import Measurement
     from workbench.export.traced import TracedModel
     from workbench.models.loader import LoadedModel
 
@@ -69,9 +69,11 @@ def trusted_spec(export: Export, where: Path) -> str:
 
 
 def find_run_model(
-    run: Run, model: LoadedModel | nn.Module | str | None = None, inputs: Any = None
+    measurement: Measurement,
+    model: LoadedModel | nn.Module | str | None = None,
+    inputs: Any = None,
 ) -> tuple[LoadedModel, TracedModel]:
-    """The model of a run that was exported, and its trace.
+    """The model of a measured program that was exported, and its trace.
 
     By default the module that this process exported, else the run's, if it is not code in a file.
     """
@@ -79,7 +81,7 @@ def find_run_model(
     from workbench.models.inputs import choose_inputs
     from workbench.models.loader import load_model
 
-    export = run.subject.export
+    run, export = measurement.run, measurement.export
     assert export is not None
     kept, recalled = recall_loaded(export.graph), recall_model(export.graph)
     if kept and model is None:
@@ -98,7 +100,7 @@ def find_run_model(
         elif recalled:
             loaded = choose_inputs(load_model(*recalled), read_options(export))
         else:
-            loaded = reload_model(open_program(run.subject.program.pte))
+            loaded = reload_model(open_program(measurement.program.pte))
         trace = trace_model(loaded)
     if trace.graph != export.graph:
         raise UsageError("the model has changed since it was exported", where=run.path)

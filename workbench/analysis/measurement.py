@@ -22,29 +22,31 @@ from workbench.analysis import (
     ledger,
     machine_code,
     operators,
-    promises,
     quality,
     roofline,
     sme2,
     statistics,
+    trials,
 )
 from workbench.analysis.activations import list_tensors
 from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
 from workbench.analysis.describe import describe_latency
 from workbench.analysis.exports import model_spec
+from workbench.analysis.findings.finding import Finding, apply_trials, rank_findings
 from workbench.analysis.ledger import join_traces
 from workbench.analysis.noun import Noun
 from workbench.analysis.quality import Row
 from workbench.analysis.resources import check_starts, tabulate_resources
 from workbench.analysis.roofline import Roof
-from workbench.emulation import frame_property
+from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError
 from workbench.export.layers import resize
 from workbench.options import RUNTIMES
 from workbench.records.exports import Export, Identity
 from workbench.records.layers import Layers, Method
 from workbench.records.runs import GIVEN, Experiment, Phase, PlannedProgram, Session, Start
+from workbench.records.trials import Scope
 from workbench.store import (
     artifacts_dir,
 )
@@ -524,18 +526,47 @@ class Measurement(Noun):
         table = dtypes.tabulate_dtypes(self.operators, self.export)
         return None if table.empty else table
 
-    @frame_property
-    def findings(self) -> pd.DataFrame:
-        """Optimisation opportunities, the most promising first: ``frames.FINDINGS``."""
-        findings = self.run.rules(self)
+    @cached_property
+    def _causes(self) -> Sequence[Finding]:
+        """What the rules find."""
+        return self.run.rules(self)
+
+    @property
+    def scope(self) -> Scope:
+        """What a trial has to agree with, beside the program, to hold for it."""
+        experiment, phase = self.experiment, self.phase
+        return Scope(
+            isa=experiment.isa,
+            isa_off=tuple(experiment.isa_off),
+            threads=self.threads,
+            method=phase.method,
+            shapes=tuple(tensor.shape for tensor in phase.inputs or self.program.inputs),
+            position=phase.position,
+            cpu=str(self.run.record.host.get("cpu", "")),
+            clock=self.clock,
+        )
+
+    @property
+    def opportunities(self) -> tuple[Finding, ...]:
+        """What to optimise, the most promising first, with the trials that the run's folder has."""
+        findings = list(self._causes)
         if self.export and not self.emulated:
             findings = plugin.apply_changes("gains", self, findings)
-            made = promises.read_checks(self.run.path)
-            tried = [check for check in made if check.program == self.export.sha256]
-            if tried:
-                findings = promises.add_checked(findings, tried, self.latency_ms)
-        findings = findings.assign(hint=findings["hint"].map(self.complete_command))
-        return promises.Findings(findings, self.run)
+            program = self.export.sha256
+            made = [each for each in trials.read_trials(self.run.path) if each.program == program]
+            findings = apply_trials(findings, made, self.scope)
+        ranked = rank_findings(findings, by_gain=not self.emulated)
+        return tuple(map(self._complete, ranked))
+
+    def _complete(self, finding: Finding) -> Finding:
+        """A finding with commands and code that name its run and program."""
+        command, code = map(self.complete_command, (finding.command, finding.code))
+        return replace(finding, command=command, code=code)
+
+    @property
+    def findings(self) -> pd.DataFrame:
+        """Optimisation opportunities, the most promising first: ``frames.FINDINGS``."""
+        return mark_frame(self, trials.tabulate_findings(self.opportunities, self))
 
     def complete_command(self, command: str) -> str:
         """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""

@@ -17,20 +17,21 @@ from workbench import frames
 from workbench.analysis import (
     machine_code,
     operators,
-    promises,
     quality,
     roofline,
     statistics,
+    trials,
 )
 from workbench.analysis.comparison import Comparison
 from workbench.analysis.describe import describe_run, draw_page
 from workbench.analysis.etrecords import explain_etrecords
+from workbench.analysis.findings.finding import Finding
 from workbench.analysis.foreign import Recording
 from workbench.analysis.measurement import Measurement
 from workbench.analysis.noun import Noun
 from workbench.analysis.operators import Scheme
 from workbench.analysis.phases import describe_phase
-from workbench.emulation import frame_property
+from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.export.etrecord import add_etrecord
 from workbench.options import RUNTIMES
@@ -335,25 +336,39 @@ class Run(Noun):
         return roofline.list_ceilings(self.path)
 
     @property
-    def findings(self) -> pd.DataFrame:
-        """Optimisation opportunities, the most promising first: ``frames.FINDINGS``.
-
-        With several phases, those of each, the largest part of the phase's latency first, then
-        those about the start and memory; of a sweep, those of the ends.
-        """
+    def subjects(self) -> tuple[Measurement, ...]:
+        """What its findings are about: the subject of each phase; of a sweep, those of the ends."""
         subjects = {ab.candidate.phase.name: ab.candidate for ab in reversed(self.comparisons)}
         if self.record.plan.sweep:
             ends = sorted(subjects.values(), key=lambda m: m.phase.size)
             subjects = {m.phase.name: m for m in (ends[0], ends[-1])}
-        if len(subjects) < 2:
-            return self.subject.findings
-        merged = pd.concat(
-            m.findings.assign(title=f"{phase}: " + m.findings["title"])
-            for phase, m in subjects.items()
-        ).sort_values("share", ascending=False, kind="stable")
-        latency = merged["of"] == "latency"
-        merged = pd.concat([merged[latency], merged[~latency]], ignore_index=True)
-        return promises.Findings(merged.assign(rank=np.arange(1, len(merged) + 1)), self)
+        return (self.subject,) if len(subjects) < 2 else tuple(subjects.values())
+
+    @property
+    def opportunities(self) -> tuple[Finding, ...]:
+        """What to optimise, the most promising first.
+
+        With several phases, those of each, the largest part of the phase's latency first, then
+        those about the start and memory.
+        """
+        if len(self.subjects) < 2:
+            return self.subject.opportunities
+        findings = [
+            replace(finding, phase=m.phase.name)
+            for m in self.subjects
+            for finding in m.opportunities
+        ]
+
+        def order(finding: Finding) -> tuple[bool, bool, float]:
+            unknown = math.isnan(finding.share) or finding.is_hopeless
+            return finding.gain.of != "latency", unknown, -np.nan_to_num(finding.share)
+
+        return tuple(sorted(findings, key=order))
+
+    @property
+    def findings(self) -> pd.DataFrame:
+        """Optimisation opportunities, the most promising first: ``frames.FINDINGS``."""
+        return mark_frame(self, trials.tabulate_findings(self.opportunities, self))
 
     @frame_property
     def quality(self) -> pd.DataFrame:

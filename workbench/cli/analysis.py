@@ -12,6 +12,7 @@ from workbench.cli.options import (
     ASSIGNMENT,
     BASELINE,
     CATEGORIES,
+    DURATION,
     PATH,
     QUIET,
     TARGET,
@@ -121,34 +122,44 @@ def report(
 @click.option("--threads", type=int, help="At which thread count [default: the first].")
 @BASELINE
 @click.option(
-    "--check", is_flag=True, help="Try the remedies of the first findings on their parts."
+    "--check",
+    is_flag=False,
+    flag_value="first",
+    default="",
+    metavar="[ID]",
+    help="Try the remedies of the first findings on their parts, or that of one finding.",
 )
 @click.option("--top", default=3, show_default=True, help="With --check: findings to try.")
+@click.option("--budget", type=DURATION, help="With --check: the longest that one may take.")
 @click.option("--model", default="", help="With --check: the run's model, if it is code in a file.")
 def findings(
-    run_dir: Path, experiment: str, threads: int | None, baseline: str, check: bool, top: int,
-    model: str,
+    run_dir: Path, experiment: str, threads: int | None, baseline: str, check: str, top: int,
+    budget: float | None, model: str,
 ) -> Output:  # fmt: skip
     """List optimisation opportunities, the most promising first."""
     from workbench.analysis.describe import NO_PROGRAM, describe_latency
-    from workbench.analysis.findings.commands import describe_findings
+    from workbench.analysis.findings.commands import combine_remedies
+    from workbench.analysis.findings.text import NONE, list_findings, to_record
     from workbench.analysis.open import open_run
     from workbench.emulation import EMULATED
 
     run = open_run(run_dir, baseline=baseline)
-    if check:
-        from workbench.analysis.promises import find_trials
-
-        with show_progress() as progress:
-            find_trials()(run, model or None, top=top, progress=progress)
-        run = open_run(run_dir, baseline=baseline)
     name = experiment or run.subject.name
     measurement = run[name, threads] if threads else run[name]
-    table = measurement.findings
-    record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": table}
+    if check:
+        from workbench.analysis.trials import find_trials
+
+        limits = {"finding": "" if check == "first" else check, "top": top}
+        limits |= {"budget_s": budget} if budget else {}
+        with show_progress() as progress:
+            find_trials()(measurement, model or None, progress=progress, **limits)
+    found = measurement.opportunities
+    records = [to_record(each, rank) for rank, each in enumerate(found, 1)]
+    record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": records}
     time = EMULATED if measurement.emulated else describe_latency(measurement.statistics)
-    lines = [f"{measurement.label}: {time}", *describe_findings(table, measurement, len(table))]
-    lines += [] if len(table) else ["no findings"]
+    lines = [f"{measurement.label}: {time}", *(list_findings(found) if found else [NONE])]
+    if together := combine_remedies(measurement, found):
+        lines.append(f"all rewrites: {together}")
     step = "change the model, export it, and run `workbench run OLD.pte --against NEW.pte`"
     return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record, step=step)
 

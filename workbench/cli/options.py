@@ -50,7 +50,7 @@ PERCENT = Parsed(
 ASSIGNMENT = Parsed(
     "name=value", "an assignment such as head=fp32", r"(.+)=([^=]+)", lambda match: match.groups()
 )
-_DURATION = Parsed(
+DURATION = Parsed(
     "duration", "a duration such as 30s or 2m", r"(?=.*[1-9])(\d{1,6}(?:\.\d{1,3})?)(ms|[smh]?)",
     lambda match: float(match[1]) * {"ms": 1e-3, "m": 60, "h": 3600}.get(match[2], 1),
 )  # fmt: skip
@@ -97,7 +97,7 @@ _SETTINGS: dict[Any, dict[str, Any]] = {
     "several": {"multiple": True, "callback": _split},
     "words": {"type": _NAMES},
     "assignment": {"type": ASSIGNMENT, "multiple": True},
-    "duration": {"type": _DURATION},
+    "duration": {"type": DURATION},
     "percent": {"type": PERCENT},
 }
 

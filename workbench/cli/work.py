@@ -236,7 +236,7 @@ def profile(
     if measure.target == "host":
         _build_beside()
     from workbench import workflow
-    from workbench.analysis.findings.commands import describe_findings
+    from workbench.analysis.findings.text import list_findings, to_record
     from workbench.report.artifacts import outline_run
     from workbench.run.execute import optional
 
@@ -253,11 +253,15 @@ def profile(
             page = profiled.path / REPORT_HTML
             failures.extend(_list_failures(profiled, page))
             with optional("findings", lambda text, _: failures.append(text)):
-                record = {"findings": profiled.findings, "report": page if page.is_file() else None}
+                findings = profiled.opportunities
+                record = {
+                    "findings": [to_record(each, rank) for rank, each in enumerate(findings, 1)],
+                    "report": page if page.is_file() else None,
+                }
                 profiles.append(outline_run(profiled) | record)
                 if not quiet:
                     yield from (*_summarize(profiled), *show_categories(profiled))
-                    yield from describe_findings(profiled.findings, profiled.subject, 3)
+                    yield from list_findings(findings[:3])
             if page.is_file():
                 yield f"report: {page}"
 

@@ -17,7 +17,8 @@ from workbench.analysis.attribution import find_method
 from workbench.analysis.compare import explain_outcomes
 from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
-from workbench.analysis.describe import describe_gain, describe_paced, describe_place
+from workbench.analysis.describe import describe_paced
+from workbench.analysis.findings import text as words
 from workbench.analysis.ledger import Key
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
 from workbench.analysis.quality import summarize_quality
@@ -27,7 +28,6 @@ from workbench.analysis.statistics import student_quantile
 from workbench.errors import UsageError
 from workbench.plots.tables import typeset
 from workbench.records.codec import SCHEMA_VERSION
-from workbench.wording import begin_sentence
 
 _INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spans drawn in all.
 _DEEPEST = 4  #: Deeper spans are not drawn.
@@ -327,14 +327,15 @@ def align_operators(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _findings(m: Measurement, index: dict[str, int]) -> Iterator[Json]:
-    for row in m.findings.to_dict("records"):
-        operators = tuple(index[key] for key in row["keys"].splitlines() if key in index)
+    for rank, finding in enumerate(m.opportunities, 1):
         yield {
-            **row,
-            "title": begin_sentence(row["title"]),
-            "gain": typeset(describe_gain(row)),
-            "where": describe_place(row),
-            "operators": operators,
+            **words.to_record(finding, rank),
+            "title": words.describe_cause(finding),
+            "gain": typeset(words.describe_gain(finding)),
+            "where": words.describe_place(finding),
+            "tried": words.describe_trial(finding),
+            "hint": words.write_hint(finding),
+            "operators": tuple(index[key] for key in finding.operators if key in index),
         }
 
 

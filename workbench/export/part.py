@@ -95,15 +95,18 @@ class Parts:
         delegated with them, and what they read that depends on no input.
     products
         Those around them are taken along up to a convolution or matrix product, which is quantised.
+    calls
+        The inputs of each call of the model, of which the last one is looked at; by default one, on
+        its example.
     """
 
     def __init__(
         self, model: LoadedModel, exported: ExportedProgram, names: Iterable[Collection[str]],
-        *, alone: bool = False, products: bool = False,
+        *, alone: bool = False, products: bool = False, calls: Sequence[Sequence[Any]] = (),
     ) -> None:  # fmt: skip
         self.model, self.module = model, exported.module()
         self.alone, self.products = alone, products
-        self.inputs = tree_leaves(exported.example_inputs)
+        *self.before, self.inputs = calls or [tree_leaves(exported.example_inputs)]
         nodes = self.module.graph.nodes
         self.nodes = {node.name: node for node in nodes if node.op == "call_function"}
         self.fixed = set() if alone else _list_fixed(list(nodes))
@@ -112,6 +115,8 @@ class Parts:
     @cached_property
     def values(self) -> dict[Node, Any]:
         """What the parts read in the whole model."""
+        for inputs in self.before:  # which fill the model's state
+            record_values(self.module, inputs)
         return record_values(self.module, self.inputs, self.sources)
 
     def extract(self, names: Collection[str]) -> LoadedModel:

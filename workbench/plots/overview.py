@@ -1,18 +1,17 @@
 """The answer of a run or a comparison on one screen: verdict, bars, findings, next step."""
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-import pandas as pd
+from collections.abc import Iterator, Sequence
 
 from workbench import emulation
 from workbench.analysis.compare_runs import name_runs
-from workbench.analysis.describe import describe_gain, describe_latency, is_estimated
+from workbench.analysis.describe import describe_latency
+from workbench.analysis.findings import text as words
+from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.plots.bars import show_bars
 from workbench.plots.tables import Table, fold_table, join_tables, show_note, to_html, to_markdown
-from workbench.wording import begin_sentence, plural
+from workbench.wording import plural
 
 #: Verdicts before a fold, findings of an overview, and letters of the line above folded caveats.
 TOP_VERDICTS, TOP_FINDINGS, _LINE = 3, 3, 96
@@ -45,7 +44,8 @@ def _show_answer(source: Run | Comparison, *, with_findings: bool = False) -> It
     yield Table(page, to_markdown(facts))
     yield from _compare_sides(source)
     if with_findings:
-        findings = source.findings if isinstance(source, Run) else source.candidate.findings
+        noun = source if isinstance(source, Run) else source.candidate
+        findings = noun.opportunities
         yield list_findings(findings, TOP_FINDINGS)
     yield from _fold_caveats(source.caveats)
 
@@ -86,31 +86,25 @@ def _draw_sides(sides: Sequence[Measurement]) -> Table:
     return show_bars({name: m.categories for name, m in named.items()}, times, note)
 
 
-def list_findings(findings: pd.DataFrame, top: int) -> Table:
+def list_findings(findings: Sequence[Finding], top: int) -> Table:
     """The best findings in a line each with their gain, and what to do about the first."""
-    if findings.empty:
-        return show_note("No findings: no rule found a gain of 1 % or more.")
+    if not findings:
+        return show_note(words.NONE)
     items, lines = "", list[str]()
-    for row in findings.head(top).to_dict("records"):
-        title, gain = abridge_finding(row)
-        items += f"<li>{to_html(title)}. <strong>Gain: {to_html(gain)}</strong></li>"
-        lines.append(f"{len(lines) + 1}. {to_markdown(title)}. Gain: {to_markdown(gain)}")
-    first = findings.iloc[0]
-    hint, _, code = str(first["hint"]).strip().partition("\n")
-    page = f'<p class="next"><strong>Next step:</strong> {to_html(str(first["action"]))}'
-    lines.append(f"\n**Next step:** {to_markdown(str(first['action']))}")
-    if hint and (not code or "workbench " in hint):
+    for finding in findings[:top]:
+        cause, gain = words.describe_cause(finding), words.abridge_gain(finding)
+        items += f"<li>{to_html(cause)}. <strong>Gain: {to_html(gain)}</strong></li>"
+        lines.append(f"{len(lines) + 1}. {to_markdown(cause)}. Gain: {to_markdown(gain)}")
+    first = findings[0]
+    action, commands = words.describe_action(first), words.list_commands(first)
+    code = words.list_code(first)
+    hint = commands[0] if commands else code[0] if len(code) == 1 else ""
+    page = f'<p class="next"><strong>Next step:</strong> {to_html(action)}'
+    lines.append(f"\n**Next step:** {to_markdown(action)}")
+    if hint:
         page += f": <code>{html.escape(hint)}</code>"
         lines[-1] += f": `` {hint.replace('`', chr(39))} ``"
     return Table(f"{_ITEMS}{items}</ol>{page}</p>", "\n".join(lines))
-
-
-def abridge_finding(row: Mapping[str, Any]) -> tuple[str, str]:
-    """The title of a finding, and its gain without an interval."""
-    title = begin_sentence(" ".join(str(row["title"]).split()))
-    text = describe_gain(dict(row))
-    gain = text.partition(", between")[0].partition(";")[0]
-    return title, gain + ", estimated" * is_estimated(row)
 
 
 def _fold_caveats(caveats: Sequence[str]) -> Iterator[Table]:

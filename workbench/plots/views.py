@@ -10,18 +10,20 @@ import pandas as pd
 from workbench import emulation, plugin, wording
 from workbench.analysis import sme2
 from workbench.analysis.compare import explain_outcomes
-from workbench.analysis.describe import NO_PROGRAM, describe_gain, describe_place
+from workbench.analysis.describe import NO_PROGRAM
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.exports import compare_exports, list_partition
 from workbench.analysis.findings import commands
+from workbench.analysis.findings import text as words
+from workbench.analysis.findings.finding import Finding
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import drop_overhead, label_operators, name_function
-from workbench.analysis.promises import Findings
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import place_layers
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.speedup import FALSE_DISCOVERIES
+from workbench.analysis.trials import Findings
 from workbench.errors import unknown_name
 from workbench.export.program import Program
 from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
@@ -411,21 +413,24 @@ def _findings(source: Run | Measurement, top: int) -> Iterator[Part]:
     """The findings, most promising first: the gain of each, what to do, and where to look."""
     subject = source.subject if isinstance(source, Run) else source
     compared = {m.program for m in subject.run.measurements if not m.runtime}
-    if isinstance(source, Run) and len(compared) > 1 and len(source.findings):
+    findings = source.opportunities
+    if isinstance(source, Run) and len(compared) > 1 and findings:
         which = "first program after the baseline" if source.comparisons else "first program"
         yield f"About {subject.label}, the {which}."
-    yield show_cards(source.findings, TOP_FINDINGS if top == TOP else top)
-    if command := commands.combine_remedies(subject, source.findings):
+    yield show_cards(findings, TOP_FINDINGS if top == TOP else top, emulated=subject.emulated)
+    if command := commands.combine_remedies(subject, findings):
         yield f"All rewrites at once: `{command}`"
-    if source.findings.empty and subject.sidecar is None:
+    if not findings and subject.sidecar is None:
         yield NO_PROGRAM
 
 
-def show_cards(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> Table:
+def show_cards(
+    findings: Sequence[Finding], top: int = TOP_FINDINGS, *, emulated: bool = False
+) -> Table:
     """The ``top`` of some findings as a numbered list, the first ones as cards."""
-    if findings.empty:
-        return show_note("No findings: no rule found a gain of 1 % or more.")
-    items = [_show_finding(row) for row in findings.head(top).to_dict("records")]
+    if not findings:
+        return show_note(words.NONE)
+    items = [_show_finding(finding) for finding in findings[:top]]
     cards = "".join(f'<li style="{_CARD}">{item.html}</li>' for item in items[:TOP_CARDS])
     page = f'<ol style="{_CARDS}">{cards}</ol>'
     if further := "".join(f"<li>{item.html}</li>" for item in items[TOP_CARDS:]):
@@ -433,28 +438,34 @@ def show_cards(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> Table:
         page += f'<ol start="{TOP_CARDS + 1}">{further}</ol></details>'
     table = Table(page, "\n".join(f"{n}. {item.markdown}" for n, item in enumerate(items, 1)))
     mark = f"{emulation.EMULATED.capitalize()}. These are not sorted by gain."
-    return join_tables(show_note(mark), table) if emulation.is_emulated(findings) else table
+    return join_tables(show_note(mark), table) if emulated else table
 
 
-def _show_finding(row: dict[str, Any]) -> Table:
+def _show_finding(finding: Finding) -> Table:
     """Gain, advice, a command that a report's page offers to copy, and where the evidence is."""
-    title = " ".join(str(row["title"]).split())
-    gain, action, hint = describe_gain(row), str(row["action"]), str(row["hint"])
-    heading, place = str(row["heading"]), describe_place(row)
-    place = f"{wording.begin_sentence(place)}. " if place else ""
-    page = f"<strong>{to_html(wording.begin_sentence(title))}.</strong> "
-    page += f"<p>{to_html(place)}Gain: {to_html(gain)}.</p><p>To do: {to_html(action)}.</p>"
-    code, lines = f"<pre><code>{html.escape(hint)}</code></pre>", hint.count("\n") + 1
-    fold = f"<details><summary>{lines} lines of code</summary>{code}</details>"
+    cause, hint = words.describe_cause(finding), words.write_hint(finding)
+    place = words.describe_place(finding)
+    facts = {
+        "": f"{wording.begin_sentence(place)}. " * bool(place)
+        + f"Gain: {words.describe_gain(finding)}.",
+        "To do": words.describe_action(finding),
+        "Tried": words.describe_trial(finding),
+    }
+    lines = [f"{name}: {fact}." if name else fact for name, fact in facts.items() if fact]
+    page = f"<strong>{to_html(cause)}.</strong> "
+    page += "".join(f"<p>{to_html(line)}</p>" for line in lines)
+    code, count = f"<pre><code>{html.escape(hint)}</code></pre>", hint.count("\n") + 1
     if hint:
-        page += fold if lines > 3 else code
-    page += f"<p>Evidence: <cite>{html.escape(heading)}</cite></p>"
-    text = f"**{to_markdown(title)}.** {to_markdown(f'{place}Gain: {gain}')}. "
-    text += f"To do: {to_markdown(action)}. "
+        fold = f"<details><summary>{count} lines of code</summary>{code}</details>"
+        page += fold if count > 3 else code
+    if also := words.count_also(finding):
+        causes = "".join(f"<li>{to_html(words.describe_cause(each))}</li>" for each in finding.also)
+        page += f"<details><summary>{also}</summary><ul>{causes}</ul></details>"
+    page += f"<p>Evidence: <cite>{html.escape(finding.heading)}</cite></p>"
+    markdown = f"**{to_markdown(cause)}.** " + " ".join(map(to_markdown, lines)) + " "
     if hint:
-        text += "`` " + hint.replace("`", "'") + " `` "
-    text += f'Evidence: "{heading}".'
-    return Table(page, text)
+        markdown += "`` " + hint.replace("`", "'") + " `` "
+    return Table(page, f'{markdown}Evidence: "{finding.heading}".')
 
 
 #: Every view by name.

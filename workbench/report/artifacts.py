@@ -10,6 +10,7 @@ import pandas as pd
 
 from workbench import plugin
 from workbench.analysis.describe import describe_latency, identify_run
+from workbench.analysis.findings.text import to_record
 from workbench.analysis.ledger import TRACING
 from workbench.analysis.open import open_run
 from workbench.analysis.quality import summarize_quality
@@ -176,7 +177,7 @@ def summarize_analysis(run: Run) -> Document:
     pte, export = Path(run.subject.program.pte), run.subject.export
     places = (pte.parent, artifacts_dir(run.path.parent.parent))
     record = export.etrecord if export else ""
-    findings = run.findings
+    findings = [to_record(each, rank) for rank, each in enumerate(run.opportunities, 1)]
     return {
         **measurements[run.subject],
         "run_dir": _folder(run.path),
@@ -185,7 +186,7 @@ def summarize_analysis(run: Run) -> Document:
         "etrecord": record if record and any((p / record).is_file() for p in places) else None,
         "etdump_count": len(traces),
         "per_etdump": traces,
-        "findings": findings.assign(keys=findings["keys"].map(str.splitlines)),
+        "findings": findings,
         "comparisons": list(map(_comparison, run.comparisons)),
         "paced": run.paced,
         "phases": run.phases,

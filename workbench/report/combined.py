@@ -10,6 +10,7 @@ import pandas as pd
 
 from workbench.analysis import compare_runs
 from workbench.analysis.describe import describe_latency, identify_run
+from workbench.analysis.findings.text import abridge_gain, describe_cause
 from workbench.analysis.layers import name_layer
 from workbench.analysis.quality import NO_WIN
 from workbench.analysis.resources import SUMMARY, summarize_resources
@@ -20,7 +21,6 @@ from workbench.explorer.page import explorer_page
 from workbench.frames import COMPARISON, LAYER_CODE, RUNS, check
 from workbench.plots.bars import show_bars
 from workbench.plots.breakdown import plot_categories
-from workbench.plots.overview import abridge_finding
 from workbench.plots.tables import (
     Table,
     fold_table,
@@ -214,9 +214,9 @@ def _summarize_sides(combined: Combined, links: Mapping[str, str]) -> Iterator[T
     if sides:
         times = {name: describe_latency(m.statistics) for name, m in sides.items()}
         yield show_bars({name: m.categories for name, m in sides.items()}, times)
-    best = {name: m.findings.iloc[0].to_dict() for name, m in sides.items() if len(m.findings)}
+    best = {name: m.opportunities[0] for name, m in sides.items() if m.opportunities}
     if best:
-        rows = [(name, *abridge_finding(row)) for name, row in best.items()]
+        rows = [(name, describe_cause(each), abridge_gain(each)) for name, each in best.items()]
         yield show_table(pd.DataFrame(rows, columns=["run", "best finding", "gain"]), links=links)
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 from workbench.analysis import dtypes
 from workbench.analysis.dataflow import SEALED, WEIGHTED, FlowStep
 from workbench.analysis.findings import commands, gains
-from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
+from workbench.analysis.findings.finding import Finding, Gain
+from workbench.analysis.findings.gains import keys_of, time_spent
 from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Measurement
@@ -48,7 +49,7 @@ def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         keys,
         "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
         "not help",
-        commands.command(m, "profile", dtype=dtype) + "  # one byte per weight",
+        command=commands.command(m, "profile", dtype=dtype) + "  # one byte per weight",
         remedy=dtype,
     )
 
@@ -70,7 +71,7 @@ def find_weight_bandwidth(m: Measurement, unclaimed: Collection[str]) -> Iterato
         keys,
         "compute several tokens or samples at once, which read the weights once: batches, or "
         "speculative decoding; faster arithmetic does not help",
-        "workbench run MODEL.pte --sweep tokens=1,2,4,8  # at how many does latency grow?",
+        command="workbench run MODEL.pte --sweep tokens=1,2,4,8  # at how many does latency grow?",
     )
 
 
@@ -96,7 +97,7 @@ def find_weight_groups(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         Gain.at_most(_GROUPING * time_spent(m, keys).ms),
         keys,
         "use larger groups, and check the accuracy; KleidiAI's kernels for groups do not use SME2",
-        commands.command(m, "profile", dtype="8da4w", group_size=_LARGE_GROUP),
+        command=commands.command(m, "profile", dtype="8da4w", group_size=_LARGE_GROUP),
     )
 
 
@@ -129,7 +130,7 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         gain,
         list(rows["key"]),
         "reduce the arithmetic, or use int8",
-        commands.command(m, "profile", dtype=dtype),
+        command=commands.command(m, "profile", dtype=dtype),
         remedy=dtype,
     )
 
@@ -167,7 +168,7 @@ def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             gain,
             [row.key],
             f"measure the layer alone; {action}",
-            "workbench roofline RUN_DIR",
+            command="workbench roofline RUN_DIR",
         )
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from workbench.analysis.dataflow import POINTWISE, WEIGHTED, Dataflow, FlowStep, NodeId
 from workbench.analysis.findings import gains
-from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
+from workbench.analysis.findings.finding import Finding, Gain
+from workbench.analysis.findings.gains import keys_of, time_spent
 from workbench.analysis.run import Measurement
 from workbench.wording import plural
 
@@ -38,8 +39,9 @@ def find_chains(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
     """Pointwise operators in a row, each of which reads and writes a whole tensor."""
     chains_of: dict[Advice, list[tuple[list[FlowStep], list[str]]]] = {}
     for chain in _chains(m.flow):
-        if len(keys := keys_of(m, chain, unclaimed)) >= _CHAIN:
-            chains_of.setdefault(_fusion(m, chain), []).append((chain, keys))
+        keys, advice = keys_of(m, chain, unclaimed), _fusion(m, chain)
+        if advice and len(keys) >= _CHAIN:
+            chains_of.setdefault(advice, []).append((chain, keys))
     for fusion, chains in chains_of.items():
         keys = [key for _, rows in chains for key in rows]
         gain, ms = time_spent(m, keys), m.undisturbed.mean()
@@ -108,11 +110,16 @@ _HARDSWISH = (
 )
 
 
-_FEWER = ("write it with fewer operators, or fold constants into the weights before", "x * c")
+_FEWER = (
+    "fold the constants that it begins with into the weights of the layer before",
+    "conv.weight.data *= factor[:, None, None, None]  # for conv(x) * factor[:, None, None]",
+)
+#: Operators that a layer before them can compute, with a constant.
+_AFFINE = ("Add", "Subtract", "Multiply", "Divide")
 
 
-def _fusion(m: Measurement, chain: list[FlowStep]) -> Advice:
-    """What a chain of pointwise operators can become."""
+def _fusion(m: Measurement, chain: list[FlowStep]) -> Advice | None:
+    """What a chain of pointwise operators can become; None if nothing shorter is known."""
     flow, types = m.flow, [step.type for step in chain]
     source = {tensor for tensor in chain[0].reads if not flow.tensors[tensor].constant}
     gates = any(source & {*step.reads} for step in chain[2:] if step.type == "Multiply")
@@ -120,7 +127,8 @@ def _fusion(m: Measurement, chain: list[FlowStep]) -> Advice:
         return _HARDSWISH
     if is_half(m) and "Tanh" in types:
         return HALF_GELU
-    return _FEWER
+    has_constant = any(flow.tensors[tensor].constant for tensor in chain[0].reads)
+    return _FEWER if has_constant and types[0] in _AFFINE else None
 
 
 def _can_fuse(flow: Dataflow, step: FlowStep, chain: list[FlowStep]) -> bool:

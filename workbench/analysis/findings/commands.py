@@ -1,12 +1,11 @@
-"""Findings as text, with commands that keep all the options that a program was exported with."""
+"""Commands that findings propose: they keep all the options that a program was exported with."""
 
 import json
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
-
-from workbench.analysis.describe import describe_gain, describe_place
+from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Measurement
 from workbench.options import ExportOptions
 from workbench.remedies import REMEDIES
@@ -46,36 +45,20 @@ def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
     return " ".join(words)
 
 
-def apply_remedy(m: Measurement, remedy: str, code: str | None = None) -> str:
-    """The command that exports a program with one more remedy, and the code that does the same.
-
-    Without ``code``, that of the remedy.
-    """
+def apply_remedy(m: Measurement, remedy: str) -> str:
+    """The command that exports a program with one more remedy."""
     applied = m.export.rewrite if m.export else ()
-    code = REMEDIES[remedy].code if code is None else code
-    lines = [command(m, rewrite=(*applied, remedy)), *(f"# {line}" for line in code.splitlines())]
-    return "\n".join(lines)
+    return command(m, rewrite=(*applied, remedy))
 
 
-def combine_remedies(m: Measurement, findings: pd.DataFrame) -> str:
-    """One command with the remedies of a program's findings; empty if these are not several."""
-    names = [name for name in dict.fromkeys(findings["remedy"]) if name in REMEDIES]
+def combine_remedies(m: Measurement, findings: Sequence[Finding]) -> str:
+    """One command with the remedies of a program's findings; empty if these are not several.
+
+    Remedies that were tried and do not help are left out.
+    """
+    helping = [each for each in findings if each.rewrite and not each.is_hopeless]
+    remedies = dict.fromkeys(each.remedy for each in helping if not each.by_hand)
+    names = [name for name in remedies if name in REMEDIES]
     if len(names) < 2 or m.export is None:
         return ""
     return m.complete_command(command(m, rewrite=(*m.export.rewrite, *names)))
-
-
-def describe_findings(findings: pd.DataFrame, m: Measurement, top: int) -> list[str]:
-    """The first findings about a program: a title each, then where, gain, action and command.
-
-    Last comes the command with the remedies of all.
-    """
-    lines = []
-    for row in findings.head(top).to_dict("records"):
-        facts = {"where": describe_place(row), "gain": describe_gain(row), "do": row["action"]}
-        command = row["hint"].partition("\n")[0]
-        facts["run"] = command if "workbench" in command.partition(" ")[0] else ""
-        lines.append(f"{row['rank']}. {row['title']}")
-        lines += [f"   {name}: {text}" for name, text in facts.items() if text]
-    together = combine_remedies(m, findings)
-    return [*lines, f"all rewrites: {together}"] if together else lines

@@ -1,14 +1,15 @@
-"""Findings and their gains: what operators of a measurement cost, and what replacing them saves."""
+"""What operators of a measurement cost, and what replacing them saves."""
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis import quality
 from workbench.analysis.dataflow import FlowStep, instruction_of
+from workbench.analysis.findings.finding import Gain
 from workbench.analysis.run import Measurement
 from workbench.analysis.statistics import blocks_of, half_width
 from workbench.wording import shorten_source
@@ -22,49 +23,6 @@ LEAST_TWINS = 3
 
 #: Share of the best rates, worst, typical and best, and the basis of an estimate from it.
 Pace = tuple[tuple[float, float, float], str]
-
-
-@dataclass(frozen=True)
-class Gain:
-    """The expected reduction of E2E latency in ms, with its interval.
-
-    ``basis`` is ``measured`` (both sides were), ``removal`` (the measured time of what goes away),
-    ``twin`` (what comes instead runs like similar operators of this program), ``roofline`` (or at
-    the usual share of the machine's peaks), ``bound`` (only the limits ``low`` and ``high`` are
-    known; ``ms`` is NaN) or ``unknown`` (not measured; all three are NaN). Where a finding gains
-    no latency, ``of`` says of what it gains the ``share``, which is a ``bound``, or ``planned``
-    by the exporter.
-    """
-
-    ms: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    basis: str = "roofline"
-    share: float = math.nan
-    of: str = "latency"
-
-    @classmethod
-    def at_most(cls, high: float) -> "Gain":
-        """A gain with only an upper bound."""
-        return cls(math.nan, 0.0, high, "bound")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """An optimisation opportunity: observation, affected rows, action and gain.
-
-    ``keys`` are keys of the operators frame, of whose times the gain is a part. ``hint`` is code;
-    ``place`` is where they are, if not in the layers of these rows. ``remedy`` is the name of a
-    `Remedy`, ``channels_last`` or a dtype, if one of these is what to do.
-    """
-
-    title: str
-    gain: Gain
-    keys: Collection[str]
-    action: str
-    hint: str
-    place: str = ""
-    remedy: str = ""
 
 
 def keys_of(
@@ -90,14 +48,15 @@ def call_keys(m: Measurement, keys: Iterable[str]) -> list[str]:
     return [key for key in overhead if instruction_of(key) in called]
 
 
-def time_spent(m: Measurement, keys: Iterable[str]) -> Gain:
+def time_spent(m: Measurement, keys: Collection[str]) -> Gain:
     """The time of some rows, with Student's 95 % interval over the process restarts.
 
     The interval is that of their share: interference lengthens whole inferences by an amount that
     varies between restarts and cancels in a share.
     """
     runs, latency_ms = m.undisturbed, m.latency_ms
-    times = runs[[key for key in dict.fromkeys(keys) if key in runs]].sum(axis=1)
+    keys = [key for key in dict.fromkeys(keys) if key in runs]
+    times = runs[keys].sum(axis=1)
     whole = runs.sum(axis=1)
     shares = blocks_of(times) / blocks_of(whole)
     if len(shares) == 1:  # of inferences: what lengthens them all cancels, too
@@ -105,12 +64,38 @@ def time_spent(m: Measurement, keys: Iterable[str]) -> Gain:
     ms, half = float(times.mean()), latency_ms * float(half_width(shares.to_numpy()))
     if math.isnan(half):  # one run has no interval
         half = latency_ms
-    high = min(ms + half, latency_ms)
+    least, most = _scale_error(m, keys, ms)
+    high = most * (ms + half)
     if m.share_error > quality.USELESS[1]:
         half = max(half, latency_ms * m.share_error)
         # Without tracing, they take no longer than with it.
-        high = min(ms + half, high * max(1.0, m.traced_ms / latency_ms), latency_ms)
-    return Gain(ms, max(0.0, ms - half), high, "removal")
+        high = min(ms + half, high)
+    return Gain(ms, least * max(0.0, ms - half), min(high, latency_ms), "removal")
+
+
+def _scale_error(m: Measurement, keys: Collection[str], ms: float) -> tuple[float, float]:
+    """How far off the time of some rows may be because it is scaled: least and most, as factors.
+
+    Tracing lengthens inferences by an amount that is spread over the rows by their time, as the
+    scale has it, by the number of events, or not over these rows at all.
+    """
+    longer = m.traced_ms / m.latency_ms if m.latency_ms else math.nan  # by one clock
+    if not longer > 0 or not ms:
+        return 1.0, 1.0
+    least, added = min(1.0, longer), m.traced_ms - m.latency_ms
+    if added > 0:
+        calls = m.costs["calls"]
+        by_calls = longer - added * calls[list(keys)].sum() / calls.sum() / ms
+        least = min(least, max(0.0, by_calls))
+    return least, max(1.0, longer)
+
+
+def joined_calls_ms(m: Measurement, keys: Collection[str]) -> float:
+    """The most that fewer delegates save: one call's overhead for every group of kernels."""
+    calls = m.costs[m.costs["kind"] == "delegate_overhead"]["mean_ms"]
+    numbers = sorted({instruction_of(key) for key in keys})
+    groups = sum(1 for _ in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]))
+    return float(calls.mean() * min(groups, len(calls) - 1)) if len(calls) > 1 else 0.0
 
 
 def share_of(m: Measurement, ms: float) -> float:

@@ -3,18 +3,17 @@
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from itertools import groupby
 
 import pandas as pd
 
 from workbench.analysis import dataflow
-from workbench.analysis.dataflow import POINTWISE, WEIGHTED, FlowStep
+from workbench.analysis.dataflow import POINTWISE, FlowStep
 from workbench.analysis.findings import commands, gains
-from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
-from workbench.analysis.findings.ranking import LEAST_SHARE
+from workbench.analysis.findings.finding import LEAST_SHARE, Finding, Gain
+from workbench.analysis.findings.gains import joined_calls_ms, keys_of, time_spent
 from workbench.analysis.run import Measurement
 from workbench.records.exports import Rewrite
-from workbench.remedies import NEAREST, NO_REMEDY, REMEDIES, find_nearest
+from workbench.remedies import REMEDIES, find_nearest
 from workbench.wording import format_size, plural
 
 #: Share of the latency from which the head is worth a finding: more than layers of its size take.
@@ -43,12 +42,20 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         outside = f", and keeps {_names(m.costs.loc[waiting])} outside the delegate"
     yield Finding(
         f"input-independent work is recomputed on every inference: {_names(rows)}{outside}",
-        replace(gain, high=gain.high + _joined_calls_ms(m, keys + waiting)),
+        replace(gain, high=gain.high + joined_calls_ms(m, keys + waiting)),
         keys + waiting,
         "compute it once, when the model is built, and keep the result as a buffer",
+        REMEDIES["constants"].code,
         commands.apply_remedy(m, "constants"),
         remedy="constants",
+        rewrite=_find_rewrite(m, "constants"),
     )
+
+
+def _find_rewrite(m: Measurement, remedy: str) -> Rewrite | None:
+    """What the export has shown of a remedy that it offers once for the whole program."""
+    rewrites = m.export.rewrites if m.export else ()
+    return next((each for each in rewrites if each.name == remedy and each.parts), None)
 
 
 def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -86,8 +93,10 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             gain,
             keys + extra,
             f"rewrite it{f': {rewrite.text}' if outside else ', or let the export do it'}{proof}",
-            commands.apply_remedy(m, rewrite.name, rewrite.code),
+            remedy.code if rewrite.code is None else rewrite.code,
+            commands.apply_remedy(m, rewrite.name),
             remedy=rewrite.name,
+            rewrite=rewrite if rewrite.parts else None,
         )
 
 
@@ -98,9 +107,9 @@ def _gain_of_remedy(
     if outside and rewrite.passes and m.costs["bytes"].notna().any():
         gain = gains.gain_of_replacing(m, keys, rewrite.passes / len(keys), extra)
         if gain.ms > 0:
-            return replace(gain, high=gain.high + _joined_calls_ms(m, keys))
+            return replace(gain, high=gain.high + joined_calls_ms(m, keys))
     spent, around, kept = time_spent(m, keys), time_spent(m, extra), rewrite.kept
-    most = spent.high + around.high + _joined_calls_ms(m, keys)
+    most = spent.high + around.high + joined_calls_ms(m, keys)
     if outside:
         return Gain.at_most(most)
     least, typical, worst = kept / 2 * spent.ms, kept * spent.ms, 2 * kept * spent.ms
@@ -146,13 +155,28 @@ def find_dtype_outside(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         whole = dtype == "bfloat16" and m.export.dtype == "bf16"
         title = f"XNNPACK computes nothing in {dtype}: {_names(m.costs.loc[keys])} run outside the "
         title += f"delegate, {100 * gains.share_of(m, spent.ms):.0f} % of the time"
-        hint = commands.command(m, "profile", dtype="fp32")
-        action = "export it in fp32 or fp16, which are delegated"
-        remedy = "fp32"
-        if not whole:
-            action, remedy = "keep these tensors in single precision", "doubles"
-            hint = commands.apply_remedy(m, "doubles")
-        yield Finding(title, Gain.at_most(spent.high), keys, action, hint, remedy=remedy)
+        gain = Gain.at_most(spent.high)
+        if whole:
+            yield Finding(
+                title,
+                gain,
+                keys,
+                "export it in fp32 or fp16, which are delegated",
+                command=commands.command(m, "profile", dtype="fp32"),
+                remedy="fp32",
+                rewrite=Rewrite("fp32", "the model in fp32", (), 1.0, None),
+            )
+            continue
+        yield Finding(
+            title,
+            gain,
+            keys,
+            "keep these tensors in single precision",
+            REMEDIES["doubles"].code,
+            commands.apply_remedy(m, "doubles"),
+            remedy="doubles",
+            rewrite=_find_rewrite(m, "doubles"),
+        )
 
 
 def find_logits(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -185,7 +209,7 @@ def find_head(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
                 keys,
                 "check that no layers were left out, which makes the head's share larger; then "
                 "quantise the head, use a smaller vocabulary, or draft tokens with a smaller model",
-                commands.command(m, "profile", dtype="8da4w"),
+                command=commands.command(m, "profile", dtype="8da4w"),
             )
 
 
@@ -203,25 +227,24 @@ def _list_heads(
 
 
 def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Attention with a KV cache in separate operators: caches are copied, masks undelegated."""
-    steps = m.flow.steps
-    places = {step.id: step.origin.module for step in steps if step.origin}
-    caches = (places.get(step.id, "") for step in steps if step.type.startswith("index_put"))
-    blocks = tuple({path.removesuffix(".kv_cache") for path in caches} - {""})
-    if not blocks:
+    """KV caches that are buffers: written outside of the delegate, and copied back as a whole."""
+    writes = [step for step in m.flow.steps if step.type.startswith("index_put")]
+    if not any(step.origin and step.origin.module for step in writes):
         return
-    inside = (
-        s for s in steps if places.get(s.id, "").startswith(blocks) and s.type not in WEIGHTED
-    )
-    keys = keys_of(m, [*inside, *(s for s in steps if s.type == "copy_")], unclaimed)
+    copies = [step for step in m.flow.steps if step.type == "copy_"]
+    keys = keys_of(m, [*writes, *copies], unclaimed)
     keys += gains.call_keys(m, keys)
-    rows, spent = m.costs.loc[keys], time_spent(m, keys)
+    if not keys:
+        return
+    spent = time_spent(m, keys)
     yield Finding(
-        "attention copies its KV cache and computes masks outside the delegate: "
-        f"{_names(rows[rows['kind'] == 'portable'])}",
-        Gain.at_most(spent.high + _joined_calls_ms(m, keys)),
+        f"attention writes its KV cache outside the delegate: {_names(m.costs.loc[keys])}",
+        Gain.at_most(spent.high + joined_calls_ms(m, keys)),
         keys,
-        *NEAREST["index_put"],
+        "return the new keys and values, and let the application write them into a cache that is "
+        "an input; or write it in place with upstream's operator `llama::update_cache`",
+        "return logits, keys, values  # forward(tokens, position, cached_keys, cached_values)",
+        nearest="index_put",
     )
 
 
@@ -234,8 +257,8 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         keys = list(rows.index)
         title = f"nothing is delegated: {plural(len(rows), 'operator')} run in portable kernels"
         gain = Gain.at_most(time_spent(m, keys).ms)
-        hint = commands.command(m, backend="xnnpack")
-        yield Finding(title, gain, keys, "export the model for XNNPACK", hint)
+        action, command = "export the model for XNNPACK", commands.command(m, backend="xnnpack")
+        yield Finding(title, gain, keys, action, command=command)
         return
     if m.export and portable:
         return
@@ -261,7 +284,7 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         layouts = [key for key in _layouts_around(m, keys) if key in unclaimed]
         calls = gains.call_keys(m, keys)
         spent = time_spent(m, keys + layouts + calls)
-        gain = Gain.at_most(spent.high + _joined_calls_ms(m, keys))
+        gain = Gain.at_most(spent.high + joined_calls_ms(m, keys))
         reason = reasons[keys[0]]
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {plural(len(layouts), 'layout conversion')}" if layouts else ""
@@ -270,17 +293,16 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         title = f"{_names(part)} {'run' if several else 'runs'} outside the delegate{because}"
         title += f": {times}{around}"
         keys += [*layouts, *calls]
-        action, hint = find_nearest(names[keys[0]])
-        if not action:
-            action, hint = _NOT_SEARCHED if m.export is None else (NO_REMEDY, "")
-        yield Finding(title, gain, keys, action, hint, gains.layers_of(part))
-
-
-#: Of a program that was not exported here, no graph was searched for remedies.
-_NOT_SEARCHED = (
-    "profile the model itself: remedies are looked for in its graph",
-    "workbench profile MODEL",
-)
+        kernel, place = names[part.index[0]], gains.layers_of(part)
+        action, code = find_nearest(kernel)
+        if action:
+            yield Finding(title, gain, keys, action, code, place=place, nearest=kernel)
+        elif m.export is None:  # no graph was searched
+            action = "profile the model itself: remedies are looked for in its graph"
+            command = "workbench profile MODEL"
+            yield Finding(title, gain, keys, action, command=command, place=place)
+        else:
+            yield Finding(title, gain, keys, place=place)
 
 
 def find_rest(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -296,7 +318,7 @@ def find_rest(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         where = "in the delegate" if (part["kind"] == "delegated").all() else "outside of it"
         because = f"; ExecuTorch says: {reason}" if reason else ""
         title = f"{name} takes {share} {where}, and no remedy is known{because}"
-        yield Finding(title, Gain.at_most(spent.ms), [*part.index], NO_REMEDY, "")
+        yield Finding(title, Gain.at_most(spent.ms), [*part.index])
 
 
 #: Rows that execute an operator of the model.
@@ -357,7 +379,7 @@ def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Findi
         gain,
         keys + layouts,
         "replace the operators that split it, the most frequent first",
-        f"{commands.command(m)}  # lists them, where and why",
+        command=f"{commands.command(m)}  # lists them, where and why",
     )
 
 
@@ -392,14 +414,6 @@ def _reason_of(m: Measurement, step: FlowStep) -> str:
     here = [row for row in rows if row.source == source]
     reasons = dict.fromkeys(row.reason for row in here or rows)
     return next(iter(reasons)) if len(reasons) == 1 else ""
-
-
-def _joined_calls_ms(m: Measurement, keys: Collection[str]) -> float:
-    """The most that fewer delegates save: one call's overhead for every group of kernels."""
-    calls = m.costs[m.costs["kind"] == "delegate_overhead"]["mean_ms"]
-    numbers = sorted({dataflow.instruction_of(key) for key in keys})
-    groups = sum(1 for _ in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]))
-    return float(calls.mean() * min(groups, len(calls) - 1)) if len(calls) > 1 else 0.0
 
 
 def _layouts_around(m: Measurement, keys: Collection[str]) -> list[str]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator
 from workbench.analysis.dataflow import POINTWISE, Dataflow, FlowStep, NodeId, TensorId
 from workbench.analysis.findings import commands
 from workbench.analysis.findings.chains import HALF_GELU, Advice, is_half
-from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
+from workbench.analysis.findings.finding import Finding, Gain
+from workbench.analysis.findings.gains import keys_of, time_spent
 from workbench.analysis.run import Measurement
 from workbench.records.layers import Value
 from workbench.wording import plural
@@ -68,21 +69,21 @@ def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[
             if mixed:
                 continue
             action = "pass channels-last inputs, the layout that XNNPACK computes in"
-            hint = "example_inputs = (x.to(memory_format=torch.channels_last),)"
+            code = "example_inputs = (x.to(memory_format=torch.channels_last),)"
             if any(map(_is_pixel, m.flow.tensors.values())):
                 action += "; tensors of one pixel, as after pooling, are then copied between two "
                 action += "delegates, which costs a part of that"
                 gain = Gain.at_most(gain.ms)
-            hint = f"{commands.command(m, channels_last=True)}\n# {hint}"
-            yield Finding(title, gain, keys, action, hint, remedy="channels_last")
+            command = commands.command(m, channels_last=True)
+            yield Finding(title, gain, keys, action, code, command, remedy="channels_last")
             continue
-        action, hint = _ONE_LAYOUT
+        action, code = _ONE_LAYOUT
         if squeezed and cause in POINTWISE | {"mean"}:
-            action, hint = _SQUEEZE
+            action, code = _SQUEEZE
         elif not mixed:
             action += ", or channels-last images throughout"
         gain = Gain.at_most(gain.ms)
-        yield Finding(title, gain, keys, action, hint)
+        yield Finding(title, gain, keys, action, code)
 
 
 def _scales_channels(flow: Dataflow) -> bool:
@@ -127,7 +128,11 @@ _NO_PERMUTATION = (
 )
 
 
-_ONE_DELEGATE = "keep both ends in one delegate: layouts are converted at delegate boundaries"
+_ONE_DELEGATE = (
+    "keep both ends in one delegate: layouts are converted at delegate boundaries; "
+    "`workbench export` lists what was not delegated, where and why",
+    "",
+)
 
 
 _FOUR_DIMENSIONS = (
@@ -146,7 +151,7 @@ def _undo(m: Measurement, ends: list[FlowStep], between: Collection[str]) -> Adv
         return HALF_GELU
     if len({step.id[0] for step in ends}) == 1:
         return _FOUR_DIMENSIONS
-    return _ONE_DELEGATE, f"{commands.command(m)}  # lists what was not delegated, where and why"
+    return _ONE_DELEGATE
 
 
 def _find_inverses(flow: Dataflow, start: FlowStep) -> tuple[list[FlowStep], set[str]] | None:

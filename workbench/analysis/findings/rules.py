@@ -1,34 +1,14 @@
-"""The table of rules, and their findings by rank."""
+"""The table of rules, and what they find."""
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
-from typing import Any, NamedTuple
-
-import numpy as np
-import pandas as pd
+from dataclasses import dataclass, replace
 
 from workbench import plugin
 from workbench.analysis.findings import bounds, chains, graph, layouts, times
-from workbench.analysis.findings.gains import (
-    Finding,
-    Gain,
-    layers_of,
-    share_of,
-    time_spent,
-)
-from workbench.analysis.findings.ranking import LEAST_SHARE, rank_findings
+from workbench.analysis.findings.finding import Finding, Gain, call_unknown
+from workbench.analysis.findings.gains import joined_calls_ms, layers_of, time_spent
 from workbench.analysis.run import Measurement
-from workbench.frames import FINDINGS, check
-from workbench.remedies import NO_REMEDY
-
-_NUMBERS = ("gain_ms", "low_ms", "high_ms", "share")
-#: A gain that the traces do not show.
-_UNMEASURED: dict[str, Any] = {"basis": "unmeasurable"}
-_UNMEASURED |= dict.fromkeys(("spent", *_NUMBERS), math.nan)
-#: The notebook that shows the evidence.
-NOTEBOOK = "16_report"
-
 
 #: A rule looks at the rows that no earlier one explained.
 Find = Callable[[Measurement, Collection[str]], Iterator[Finding]]
@@ -40,151 +20,133 @@ _UNDELEGATED = "What was not delegated?"
 _SPEEDUPS = "What became faster?"
 _LATENCY = "How long does one inference take?"
 _CATEGORIES = "Where does the time go?"
-
-#: Each with the section of the report that has the evidence, whether its findings explain their
-#: rows, which later rules then skip, and whether it needs times that mean something. The best
-#: explanation comes first.
-RULES: tuple[tuple[str, Find, str, bool, bool], ...] = (
-    ("dtype outside", graph.find_dtype_outside, _UNDELEGATED, True, False),
-    ("remedy", graph.find_replaceable, _OPERATORS, True, False),
-    ("fixed work", graph.find_fixed, _OPERATORS, True, False),
-    ("logits", graph.find_logits, _OPERATORS, True, False),
-    ("KV cache", graph.find_caches, _UNDELEGATED, True, False),
-    ("undelegated", graph.find_undelegated, _UNDELEGATED, True, False),
-    ("needless transposes", layouts.find_needless_transposes, _OPERATORS, True, False),
-    ("batch norm", chains.find_batch_norm, _LAYERS, True, False),
-    ("grouped convolution", times.find_grouped, _OPERATORS, True, True),
-    ("memory-bound", bounds.find_memory_bound, _OPERATORS, True, True),
-    ("weight bandwidth", bounds.find_weight_bandwidth, _OPERATORS, True, True),
-    ("weight groups", bounds.find_weight_groups, _OPERATORS, False, True),
-    ("compute-bound", bounds.find_compute_bound, _OPERATORS, True, True),
-    ("head", graph.find_head, _OPERATORS, False, False),
-    ("layout", layouts.find_layout_changes, _CATEGORIES, False, False),
-    ("overhead", graph.find_overhead, _CATEGORIES, False, True),
-    ("fragments", graph.find_fragments, _UNDELEGATED, False, False),
-    ("slower", times.find_slower, _SPEEDUPS, False, True),
-    ("no speed-up", times.find_slow_products, _SPEEDUPS, False, True),
-    ("wide weights", times.find_wide_weights, _OPERATORS, False, False),
-    ("pointwise chain", chains.find_chains, _OPERATORS, False, False),
-    ("tiny operators", times.find_tiny_operators, _CATEGORIES, False, True),
-    ("threads", times.find_threads, _LATENCY, False, True),
-    ("other runtimes", times.find_slower_layers, _LAYERS, False, True),
-    ("dtype", times.find_dtype, _LATENCY, False, True),
-    ("float layers", times.find_float_layers, _DTYPES, False, False),
-    ("far from the roof", bounds.find_far_from_roof, _OPERATORS, False, True),
-    (NO_REMEDY, graph.find_rest, _OPERATORS, False, True),
-)
+#: The rule about what takes much of the time and has no finding.
+_REST = "no known remedy"
 
 
-class Rule(NamedTuple):
-    """A rule of a plug-in, with the section of the report that has the evidence.
+@dataclass(frozen=True)
+class Rule:
+    """A rule, with the section of the report that has the evidence.
 
-    ``timed`` is whether it needs times that mean something.
+    ``timed`` is whether it needs times that mean something, ``exact`` whether its findings explain
+    their operators, which later rules then skip.
     """
 
     find: Find
     heading: str = _OPERATORS
     timed: bool = True
+    exact: bool = False
 
 
-def list_rules() -> list[tuple[str, Find, str, bool, bool]]:
-    """The rules, with those of plug-ins, which explain no rows, before the last one."""
-    rules = [*RULES]
-    for name, added in plugin.collect("rules").items():
-        rule = added if isinstance(added, Rule) else Rule(added)
-        find = partial(_apply, name, rule.find)
-        rules.insert(-1, (name, find, rule.heading, False, rule.timed))
-    return rules
+def _exact(find: Find, heading: str = _OPERATORS, timed: bool = False) -> Rule:
+    return Rule(find, heading, timed, exact=True)
 
 
-def _apply(name: str, find: Find, m: Measurement, keys: Collection[str]) -> Iterator[Finding]:
-    """The findings of a plug-in's rule, as many as it yields before it fails."""
+#: The best explanation comes first.
+RULES: dict[str, Rule] = {
+    "dtype outside": _exact(graph.find_dtype_outside, _UNDELEGATED),
+    "remedy": _exact(graph.find_replaceable),
+    "fixed work": _exact(graph.find_fixed),
+    "logits": _exact(graph.find_logits),
+    "KV cache": _exact(graph.find_caches, _UNDELEGATED),
+    "undelegated": _exact(graph.find_undelegated, _UNDELEGATED),
+    "needless transposes": _exact(layouts.find_needless_transposes),
+    "batch norm": _exact(chains.find_batch_norm, _LAYERS),
+    "grouped convolution": _exact(times.find_grouped, timed=True),
+    "memory-bound": _exact(bounds.find_memory_bound, timed=True),
+    "weight bandwidth": _exact(bounds.find_weight_bandwidth, timed=True),
+    "weight groups": Rule(bounds.find_weight_groups),
+    "compute-bound": _exact(bounds.find_compute_bound, timed=True),
+    "head": Rule(graph.find_head, timed=False),
+    "layout": Rule(layouts.find_layout_changes, _CATEGORIES, timed=False),
+    "overhead": Rule(graph.find_overhead, _CATEGORIES),
+    "fragments": Rule(graph.find_fragments, _UNDELEGATED, timed=False),
+    "slower": Rule(times.find_slower, _SPEEDUPS),
+    "no speed-up": Rule(times.find_slow_products, _SPEEDUPS),
+    "wide weights": Rule(times.find_wide_weights, timed=False),
+    "pointwise chain": Rule(chains.find_chains, timed=False),
+    "tiny operators": Rule(times.find_tiny_operators, _CATEGORIES),
+    "threads": Rule(times.find_threads, _LATENCY),
+    "other runtimes": Rule(times.find_slower_layers, _LAYERS),
+    "dtype": Rule(times.find_dtype, _LATENCY),
+    "float layers": Rule(times.find_float_layers, _DTYPES, timed=False),
+    "far from the roof": Rule(bounds.find_far_from_roof),
+}
+
+
+def list_rules() -> dict[str, Rule]:
+    """The rules by name, those of plug-ins after these, and that about the rest last."""
+    others = {
+        name: rule if isinstance(rule, Rule) else Rule(rule)
+        for name, rule in plugin.collect("rules").items()
+    }
+    return RULES | others | {_REST: Rule(graph.find_rest)}
+
+
+def find_bottlenecks(m: Measurement) -> list[Finding]:
+    """What the rules find in a measurement, above 1 % of the latency; `rank_findings` orders it.
+
+    Gains do not add up: two findings may have one cause. Operators that an exact finding explains
+    belong to it, however little they take. For an emulated run, only rules that need no times
+    apply, the findings with the most operators first in each, without gain. Where the parts of a
+    measurement are impossible, rules that need times are left out, too, and no gain is stated.
+    """
+    if m.runtime:  # the rules are about ExecuTorch
+        return []
+    unclaimed, rest, findings = set(m.costs.index), set(m.costs.index), list[Finding]()
+    is_untimed = m.emulated or bool(m.impossible)
+    for name, rule in list_rules().items():
+        if is_untimed and rule.timed:
+            continue
+        rows = rest if name == _REST else unclaimed
+        new = [complete(m, name, rule, finding) for finding in _apply(name, rule, m, rows)]
+        if m.emulated:
+            new.sort(key=lambda finding: -len(finding.operators))
+        worth = [finding for finding in new if m.emulated or finding.is_worth_it()]
+        findings += worth
+        rest -= {key for finding in worth for key in finding.operators}
+        if rule.exact:
+            unclaimed -= {key for finding in new for key in finding.operators}
+    return findings
+
+
+def _apply(name: str, rule: Rule, m: Measurement, rows: Collection[str]) -> Iterator[Finding]:
+    """The findings of a rule, as many as it yields before it fails: a rule costs itself only."""
     try:
-        yield from find(m, keys)
-    except Exception as error:  # the code of others may raise anything
+        yield from rule.find(m, rows)
+    except Exception as error:  # also the code of others, which may raise anything
         plugin.warn(f"rule {name}", error)
 
 
-def find_bottlenecks(m: Measurement) -> pd.DataFrame:
-    """Optimisation opportunities above 1 % of latency: ``frames.FINDINGS``.
-
-    `rank_findings` has their order. Gains do not add up: two findings may have one cause. For an
-    emulated run, only rules that need no times apply: their findings in the order of the rules,
-    those with the most operators first, without gain or share. Where the parts of a measurement
-    are impossible, rules that need times are left out, too, and no gain is stated.
-    """
-    unclaimed, rest = set(m.costs.index), set(m.costs.index)
-    holds, findings = "shares" in m.use[0], list[dict[str, Any]]()
-    for name, find, heading, claims, timed in list_rules():
-        untimed = m.emulated or m.impossible
-        if m.runtime or (untimed and timed):  # the rules are about ExecuTorch
-            continue
-        about = {"rule": name, "notebook": NOTEBOOK, "heading": heading}
-        rows = [
-            about | _row(finding, m)
-            for finding in find(m, rest if name == NO_REMEDY else unclaimed)
-        ]
-        if m.emulated:
-            rows.sort(key=lambda row: -len(row["keys"].splitlines()))
-        else:
-            rows = [row for row in rows if row["share"] >= LEAST_SHARE]
-        if not (holds or m.emulated):
-            for row in rows:  # gains that follow from the times of traced operators
-                if row["of"] == "latency" and row["keys"] and row["basis"] != "measured":
-                    row |= _UNMEASURED
-        findings += rows
-        explained = {key for row in rows for key in row["keys"].splitlines()}
-        rest -= explained
-        if claims:
-            unclaimed -= explained
-    table = pd.DataFrame(findings, columns=FINDINGS.names)
-    table = table.astype({"rank": int} | dict.fromkeys(_NUMBERS, float))
-    return check(rank_findings(table, by_gain=not m.emulated), FINDINGS)
+def complete(m: Measurement, name: str, rule: Rule, finding: Finding) -> Finding:
+    """A finding with what its rule does not say, and a gain that its operators can have."""
+    operators = tuple(dict.fromkeys(finding.operators))
+    spent = time_spent(m, operators)
+    is_timed = bool(operators) and not m.emulated and math.isnan(finding.gain.share)
+    whole = replace(
+        finding,
+        rule=name,
+        heading=rule.heading,
+        exact=rule.exact,
+        operators=operators,
+        gain=_limit_gain(m, finding.gain, operators, spent),
+        place=finding.place or layers_of(m.costs.loc[list(operators)]),
+        spent_ms=spent.ms if is_timed else math.nan,
+        latency_ms=m.latency_ms,
+    )
+    return call_unknown(whole)
 
 
-def _bound_scale(finding: Finding, m: Measurement) -> tuple[float, float]:
-    """How far off the times of a finding's rows may be because they are scaled: least and most.
-
-    Tracing lengthens inferences by an amount that is spread over the rows by their time, as the
-    scale has it, by the number of events, or not over these rows at all.
-    """
-    if not (finding.keys and m.traced_ms and m.latency_ms):
-        return 1.0, 1.0
-    longer = m.traced_ms / m.latency_ms  # as traced, over the latency
-    spent, added = time_spent(m, finding.keys).ms, m.traced_ms - m.latency_ms
-    least = min(1.0, longer)
-    if added > 0 and spent:
-        calls = m.costs["calls"]
-        by_calls = longer - added * calls[[*finding.keys]].sum() / calls.sum() / spent
-        least = min(least, max(0.0, by_calls))
-    return least, max(1.0, longer)
-
-
-def _row(finding: Finding, m: Measurement) -> dict[str, Any]:
-    stated = not m.emulated or finding.gain.basis == "planned"
-    gain, keys = finding.gain if stated else Gain(basis="unknown"), [*finding.keys]
-    timed = keys and not m.emulated and math.isnan(gain.share)
-    latency = m.latency_ms
-    least, most = _bound_scale(finding, m)
-    if gain.basis == "bound":
-        most = 1.0
-    high = most * gain.high
-    if gain.of == "latency":
-        high = min(high, latency)
-    share = (high if gain.basis == "bound" else gain.ms) / latency if latency else math.nan
-    return {
-        "rank": 0,
-        "title": finding.title,
-        "spent": share_of(m, time_spent(m, keys).ms) if timed else np.nan,
-        "place": finding.place or layers_of(m.costs.loc[keys]),
-        "gain_ms": gain.ms,
-        "low_ms": least * gain.low,
-        "high_ms": high,
-        "share": share if math.isnan(gain.share) else gain.share,
-        "of": gain.of,
-        "basis": gain.basis,
-        "action": finding.action,
-        "hint": finding.hint,
-        "remedy": finding.remedy,
-        "keys": "\n".join(finding.keys),
-    }
+def _limit_gain(m: Measurement, gain: Gain, operators: Collection[str], spent: Gain) -> Gain:
+    """A gain of at most what its operators take, with the calls of delegates that they split."""
+    if m.emulated and gain.basis != "planned":
+        return Gain(basis="unknown")
+    if gain.of != "latency":
+        return gain
+    if not operators or gain.basis == "measured":
+        return replace(gain, high=min(gain.high, m.latency_ms))
+    if "shares" not in m.use[0] and not m.emulated:
+        return Gain(basis="unmeasurable")
+    most = min(gain.high, spent.high + joined_calls_ms(m, operators), m.latency_ms)
+    ms = gain.ms if math.isnan(gain.ms) else min(gain.ms, most)
+    return replace(gain, ms=ms, low=min(gain.low, most), high=most)

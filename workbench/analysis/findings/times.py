@@ -16,7 +16,8 @@ from workbench.analysis.findings.bounds import (
     list_memory_bound,
     tabulate_roofline,
 )
-from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
+from workbench.analysis.findings.finding import Finding, Gain
+from workbench.analysis.findings.gains import keys_of, time_spent
 from workbench.analysis.layers import NO_LAYER
 from workbench.analysis.run import Comparison, Measurement
 from workbench.analysis.speedup import (
@@ -26,7 +27,6 @@ from workbench.analysis.speedup import (
     shared_restarts,
     speedup_of_restarts,
 )
-from workbench.export.precision import PRECISIONS
 from workbench.records.exports import list_differences, same_model
 from workbench.records.runs import LADDER_TOGGLE, Experiment, RunRecord
 from workbench.wording import format_ms, format_range, format_ratio, plural
@@ -44,26 +44,31 @@ _MOST_TAPS = 25
 #: Share of the best rate of matrix products that depthwise kernels reach: worst, typical, best.
 _DEPTHWISE, _DENSE = (0.08, 0.16, 0.45), (0.7, 0.9, 1.0)
 
-#: By the start of the reason: what to do about layers that were not quantised.
+#: By the start of the reason why a layer was not quantised: what to do, in code, or the dtype.
 _QUANTIZE = {
     "inside nn.": (
         "write the cell with nn.Linear layers, which the quantiser sees",
         "gates = self.input(x) + self.hidden(h)  # two nn.Linear, in a loop over the steps",
+        "",
     ),
     "a transposed convolution": (
         "use one group, which the quantiser has (another network: retrain it)",
         "nn.ConvTranspose2d(channels, channels, 2, 2, groups=1)",
+        "",
     ),
     "a product that is no": (
         "write it as a linear layer",
         "F.linear(x, weight.T)  # for x @ weight",
+        "",
     ),
     "not a linear layer": (
         "export in int8, which quantises convolutions too",
+        "",
         "int8",
     ),
     "its inputs": (
         "give these layers inputs in multiples of 32, or export in int8dyn",
+        "",
         "int8dyn",
     ),
 }
@@ -176,10 +181,22 @@ def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             + (f"; ran in {', '.join(list(functions)[:2])}" if functions else ""),
             gain,
             keys,
-            "check which kernel it runs: static weights, dense convolutions and wide layers have "
-            f"kernels of {comparison.toggle}",
-            "wb.show(wb.open_run('RUN_DIR'), 'kernels')",
+            *_speed_up(m, keys, comparison.toggle),
         )
+
+
+def _speed_up(m: Measurement, keys: Iterable[str], toggle: str) -> tuple[str, str]:
+    """What may give products a kernel of an extension; empty where nothing about them can."""
+    steps = gains.steps_of(m, keys)
+    products = [step for step in steps if len(step.reads) > 1]
+    weights = [m.flow.tensors[step.reads[1]] for step in products]
+    if weights and not any(tensor.constant for tensor in weights):
+        action = f"make the weights constant: kernels of {toggle} need packed ones"
+        return action, "F.linear(x, self.weight)  # weight: a parameter, not computed in forward()"
+    if any(_grouping(step) == "grouped" for step in products):
+        action = f"use a dense convolution: groups have no kernel of {toggle} (retrain it)"
+        return action, "nn.Conv2d(64, 64, 3, groups=1)"
+    return "", ""
 
 
 def find_wide_weights(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -205,7 +222,7 @@ def find_wide_weights(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         Gain.at_most(time_spent(m, keys).ms),
         keys,
         "store these weights in half precision; this pays on an Arm CPU with SME2",
-        commands.command(m, dtype="fp16w"),
+        command=commands.command(m, dtype="fp16w"),
         remedy="fp16w",
     )
 
@@ -225,7 +242,7 @@ def find_tiny_operators(m: Measurement, unclaimed: Collection[str]) -> Iterator[
         Gain.at_most(time_spent(m, keys).ms),
         keys,
         "do more per call: batch inputs, merge operators, remove those without effect",
-        commands.command(m, rewrite=(*applied, "all")) + "  # removes some",
+        command=commands.command(m, rewrite=(*applied, "all")) + "  # removes some",
     )
 
 
@@ -248,7 +265,7 @@ def find_threads(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
             gain,
             (),
             f"run with {plural(best, 'thread')}",
-            f"workbench run MODEL.pte --threads {best}",
+            command=f"workbench run MODEL.pte --threads {best}",
         )
 
 
@@ -314,7 +331,7 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
             gain,
             (),
             f"use {best} if its accuracy suffices: see the record of its export",
-            commands.command(m, "profile", dtype=best),
+            command=commands.command(m, "profile", dtype=best),
             remedy=best,
         )
     # Peaks say more: see `find_memory_bound` and `find_compute_bound`.
@@ -332,7 +349,7 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         Gain.at_most(0.75 * time_spent(m, keys).ms),
         keys,
         "export the model in int8 and measure it",
-        commands.command(m, "profile", dtype="int8"),
+        command=commands.command(m, "profile", dtype="int8"),
         remedy="int8",
     )
 
@@ -381,7 +398,7 @@ def find_float_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
     export, table = m.export, m.dtypes
     if export is None or table is None or not dtypes.is_quantized(export.dtype):
         return
-    for start, (action, hint) in _QUANTIZE.items():
+    for start, (action, code, dtype) in _QUANTIZE.items():
         part = table[table["reason"].str.startswith(start) & table["key"].isin(unclaimed)]
         keys = list(part["key"])
         if keys:
@@ -392,8 +409,9 @@ def find_float_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
                 Gain.at_most(0.75 * time_spent(m, keys).ms),
                 keys,
                 action,
-                commands.command(m, "profile", dtype=hint) if hint in PRECISIONS else hint,
-                remedy=hint if hint in PRECISIONS else "",
+                code,
+                commands.command(m, "profile", dtype=dtype) if dtype else "",
+                remedy=dtype,
             )
 
 

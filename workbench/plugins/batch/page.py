@@ -11,12 +11,12 @@ from typing import Any
 
 import pandas as pd
 
+from workbench.analysis.findings.text import abridge_gain, describe_cause
 from workbench.analysis.quality import NO_WIN
 from workbench.analysis.run import Measurement, Run
 from workbench.emulation import EMULATED
 from workbench.errors import WorkbenchError
 from workbench.plots.bars import draw_shares
-from workbench.plots.overview import abridge_finding
 from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.storage import Storage
 from workbench.records.codec import SCHEMA_VERSION, to_json, to_plain
@@ -112,8 +112,9 @@ def _explain_time(m: Measurement) -> dict[str, Any]:
         largest = m.categories.nlargest(1, "mean_ms").iloc[0]
         facts = {"bottleneck": largest["category"], "share": largest["share"]}
         facts["shares"] = m.categories.set_index("category")["share"].to_dict()
-    if m is m.run.subject and len(m.findings):
-        facts["finding"], facts["gain"] = abridge_finding(m.findings.iloc[0].to_dict())
+    if m is m.run.subject and m.opportunities:
+        best = m.opportunities[0]
+        facts["finding"], facts["gain"] = describe_cause(best), abridge_gain(best)
     return facts
 
 

@@ -1,36 +1,33 @@
 """What findings about a language model advise, as settings of ``llm:NAME``."""
 
 import re
-
-import pandas as pd
+from collections.abc import Sequence
+from dataclasses import replace
 
 from workbench.analysis.exports import model_spec
 from workbench.analysis.findings import commands
+from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Measurement
-from workbench.remedies import NEAREST
 
 #: By the rule that found it.
 _OF_RULES = {"logits": "logits=0", "head": "layers=0"}
-#: By the hint of a kernel that no remedy replaces.
-_OF_HINTS = {NEAREST["index_put"][1]: "sdpa=1", NEAREST["embedding"][1]: "embedding=8"}
+#: By the kernel that no remedy replaces.
+_OF_KERNELS = {"index_put": "sdpa=1", "embedding": "embedding=8"}
 
 
-def name_settings(m: Measurement, findings: pd.DataFrame) -> pd.DataFrame:
+def name_settings(m: Measurement, findings: Sequence[Finding]) -> list[Finding]:
     """The findings of a model named ``llm:``, with commands that export it as they advise."""
     if m.export is None or not model_spec(m.export).startswith("llm:"):
-        return findings
-    hints = [
-        _apply(m, row["hint"], _OF_RULES.get(row["rule"]) or _OF_HINTS.get(row["hint"], ""))
-        for row in findings.to_dict("records")
-    ]
-    return findings.assign(hint=hints)
+        return list(findings)
+    return [_apply(m, finding) for finding in findings]
 
 
-def _apply(m: Measurement, hint: str, setting: str) -> str:
-    """The command that exports with a setting instead of the model's own one."""
+def _apply(m: Measurement, finding: Finding) -> Finding:
+    """A finding with the command that exports with a setting instead of the model's own one."""
+    setting = _OF_RULES.get(finding.rule) or _OF_KERNELS.get(finding.nearest, "")
     if not setting or m.export is None:
-        return hint
+        return finding
     name = setting.partition("=")[0]
     spec = re.sub(rf",{name}=[^,]*", "", model_spec(m.export))
-    command = hint if hint.startswith("workbench ") else commands.command(m)
-    return command.replace("MODEL", f"{spec},{setting}")
+    command = finding.command or commands.command(m)
+    return replace(finding, command=command.replace("MODEL", f"{spec},{setting}"))

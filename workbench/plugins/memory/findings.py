@@ -6,7 +6,8 @@ from typing import Any
 
 from workbench.analysis.activations import activation_bytes
 from workbench.analysis.dataflow import WEIGHTED
-from workbench.analysis.findings.gains import Finding, Gain, keys_of
+from workbench.analysis.findings.finding import Finding, Gain
+from workbench.analysis.findings.gains import keys_of
 from workbench.analysis.findings.rules import Rule
 from workbench.analysis.measurement import Measurement
 from workbench.wording import format_size

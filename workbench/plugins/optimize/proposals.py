@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.findings.finding import Finding
 from workbench.analysis.layers import THE_MODEL
 from workbench.analysis.run import Measurement
 from workbench.export.precision import PRECISIONS
@@ -63,17 +64,17 @@ def _keep_accuracy(options: ExportOptions) -> ExportOptions:
     return replace(options, rewrite=tuple(dict.fromkeys((*options.rewrite, *QUANTISER_REWRITES))))
 
 
-def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
+def propose_rewrites(parent: Variant, findings: Sequence[Finding]) -> list[Variant]:
     """What removes the cause of findings: each rewrite, and all of them together."""
     options, variants = parent.options, list[Variant]()
     for name in REWRITES:
-        rows = findings[findings["remedy"] == name]
-        if len(rows) and name not in options.rewrite:
-            changed = replace(options, rewrite=(*options.rewrite, name))
-            variants.append(Variant(REWRITES[name], changed, parent.name, predicted=_promise(rows)))
-    rows = findings[findings["remedy"] == "channels_last"]
-    if len(rows) and not options.channels_last:
-        changed, promise = replace(options, channels_last=True), _promise(rows)
+        causes = [finding for finding in findings if finding.remedy == name]
+        if causes and name not in options.rewrite:
+            changed, promise = replace(options, rewrite=(*options.rewrite, name)), _promise(causes)
+            variants.append(Variant(REWRITES[name], changed, parent.name, predicted=promise))
+    causes = [finding for finding in findings if finding.remedy == "channels_last"]
+    if causes and not options.channels_last:
+        changed, promise = replace(options, channels_last=True), _promise(causes)
         variants.append(Variant("channels-last inputs", changed, parent.name, predicted=promise))
     return [*variants, combine_variants(parent, variants)] if len(variants) > 1 else variants
 
@@ -90,15 +91,16 @@ def combine_variants(parent: Variant, others: Sequence[Variant]) -> Variant:
     return Variant(text, options, parent.name, predicted=total if gains else None)
 
 
-def _promise(rows: pd.DataFrame) -> VariantGain | None:
+def _promise(findings: Sequence[Finding]) -> VariantGain | None:
     """The sum of the gains that findings promise; of one with an upper bound alone, no amount."""
-    if rows["basis"].eq("unknown").any():
+    gains = [finding.gain for finding in findings]
+    if any(math.isnan(gain.high) for gain in gains):
         return None
-    several = rows["gain_ms"].isna()  # each cause removes a part
-    ms = None if several.any() else float(rows["gain_ms"].sum())
-    basis = " and ".join(dict.fromkeys(rows["basis"]))
-    low = 0.0 if ms is None else float(rows["low_ms"].sum())
-    return VariantGain(ms, low, float(rows["high_ms"].sum()), basis)
+    basis = " and ".join(dict.fromkeys(gain.basis for gain in gains))
+    high = sum(gain.high for gain in gains)
+    if any(math.isnan(gain.ms) for gain in gains):  # each cause removes a part
+        return VariantGain(None, 0.0, high, basis)
+    return VariantGain(sum(gain.ms for gain in gains), sum(gain.low for gain in gains), high, basis)
 
 
 @dataclass(frozen=True)

@@ -202,9 +202,10 @@ class Search:
         """What a variant is expected to save, in ms; of an upper bound, half."""
         gain = variant.predicted
         if gain is None and variant.whole and self.study[variant.parent].round >= 0:
-            findings = self.measurement(self.study[variant.parent]).findings
-            rows = findings[findings["remedy"] == variant.options.dtype]
-            return float(rows["gain_ms"].fillna(rows["high_ms"] / 2).sum())
+            findings = self.measurement(self.study[variant.parent]).opportunities
+            causes = [each for each in findings if each.remedy == variant.options.dtype]
+            expected = (each.expected_ms for each in causes)
+            return sum(ms for ms in expected if not math.isnan(ms))
         return 0.0 if gain is None else gain.high_ms / 2 if gain.ms is None else gain.ms
 
     @property
@@ -354,7 +355,7 @@ class Search:
         for name in self.leaders(1) or [self.base]:
             best = self.study[name]
             if best.round >= 0:
-                yield from propose.propose_rewrites(best, self.measurement(best).findings)
+                yield from propose.propose_rewrites(best, self.measurement(best).opportunities)
         for other in self.study.variants:
             if self.helped and other.whole and other.state == "measured" and not other.flaw:
                 yield propose.combine_variants(other, self.helped)

@@ -1,11 +1,13 @@
 """What an optimisation tried, and what it brought."""
 
 import contextlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
 
-from workbench.analysis.findings.ranking import rank_findings
+from workbench.analysis.findings.finding import Finding, Gain
 from workbench.analysis.run import Measurement, Run
 from workbench.errors import StoreError, UsageError
 from workbench.frames import check
@@ -26,7 +28,7 @@ def find_study(run: Run) -> Study | None:
     return study if study and programs & {v.sha256 for v in study.variants} else None
 
 
-def add_gains(m: Measurement, findings: pd.DataFrame) -> pd.DataFrame:
+def add_gains(m: Measurement, findings: list[Finding]) -> list[Finding]:
     """The findings of a measurement, with what an optimisation of its model measured here."""
     with contextlib.suppress(UsageError, StoreError):  # without a study that can be read
         study = Study.read(m.run.path.resolve().parent.parent)
@@ -48,31 +50,34 @@ def name_change(before: ExportOptions, after: ExportOptions) -> str:
 
 
 def add_measured(
-    findings: pd.DataFrame, study: Study, sha256: str, threads: int = 1
-) -> pd.DataFrame:
+    findings: Sequence[Finding], study: Study, sha256: str, threads: int = 1
+) -> list[Finding]:
     """The findings of a program, with what a study measured of the changes that they suggest.
 
     Its gain, with as many threads, replaces that of the only finding that suggests it, with the
     basis ``measured``.
     """
-    findings = findings.copy()
     alike = [variant for variant in study.variants if variant.threads == threads]
     parents = {v.name: v for v in alike if v.sha256 == sha256 and v.latency_ms}
+    gains: dict[str, Variant] = {}
     for variant in alike:
-        parent, gain = parents.get(variant.parent), variant.gain
-        if parent is None or parent.latency_ms is None or gain is None or gain.ms is None:
-            continue
-        change = name_change(parent.options, variant.options)
-        tried = findings[(findings["remedy"] == change) & (change != "")]
-        interval = ", ".join(f"{end:.3g}" for end in (gain.low_ms, gain.high_ms))
-        text = f"; {variant.name} of `workbench optimize` saved {gain.ms:.3g} ms [{interval}]"
-        text += f", but {variant.flaw}" * bool(variant.flaw)
-        findings.loc[tried.index, "action"] += text
-        if len(tried) == 1:
-            values = [gain.ms, gain.low_ms, gain.high_ms, gain.ms / parent.latency_ms, "measured"]
-            columns = ["gain_ms", "low_ms", "high_ms", "share", "basis"]
-            findings.loc[tried.index, columns] = values
-    return rank_findings(findings)
+        parent = parents.get(variant.parent)
+        if parent and variant.gain and variant.gain.ms is not None:
+            gains[name_change(parent.options, variant.options)] = variant
+    counts = Counter(finding.remedy for finding in findings)
+    return [_add_gain(each, gains.get(each.remedy), counts[each.remedy]) for each in findings]
+
+
+def _add_gain(finding: Finding, variant: Variant | None, count: int) -> Finding:
+    """A finding with what its change gained alone; of one of several, who has measured them all."""
+    if variant is None or variant.gain is None or variant.gain.ms is None or not finding.remedy:
+        return finding
+    name = f"{variant.name} of `workbench optimize`"
+    measured = replace(finding, tried_by=name, flaw=variant.flaw)
+    if count > 1:
+        return measured
+    gain = Gain(variant.gain.ms, variant.gain.low_ms, variant.gain.high_ms, "measured")
+    return replace(measured, gain=gain)
 
 
 def pick_best(study: Study) -> list[Variant]:

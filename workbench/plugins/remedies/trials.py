@@ -2,53 +2,48 @@
 
 from __future__ import annotations
 
+import logging
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from workbench.analysis.exports import find_run_model
-from workbench.analysis.promises import BEST, keep_checks, read_checks
-from workbench.analysis.statistics import half_width
+from workbench.analysis.findings.finding import Finding
+from workbench.analysis.findings.text import describe_cause
+from workbench.analysis.trials import BEST, keep_trial
+from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.export.layers import count_calls, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
-from workbench.export.program import cast_floats, open_program, raw_bytes
+from workbench.export.program import cast_floats, open_program
 from workbench.export.reload import read_options
 from workbench.options import Progress, silent
+from workbench.plugins.remedies.timing import LIMIT_S, conclude, time_sides
 from workbench.process import silence
-from workbench.records.checks import Trial
-from workbench.records.exports import Export, Fidelity, Rewrite, find_worst
-from workbench.run.locks import device_behind, lock_device
-from workbench.run.runner import Runner, find_runner, open_runner
-from workbench.run.session import RunnerSession
+from workbench.records.exports import Fidelity, Rewrite, find_worst
+from workbench.records.trials import Trial
+from workbench.run.runner import Runner, find_runner
+from workbench.run.tensor_files import locate_inputs
 from workbench.upstream import tree_leaves
 
 if TYPE_CHECKING:  # these import PyTorch
     from torch.fx import Graph, Node
 
-    from workbench.analysis.run import Measurement, Run
+    from workbench.analysis.run import Measurement
     from workbench.export.lower import Lowered
     from workbench.export.part import Parts
     from workbench.export.traced import TracedModel
     from workbench.models.loader import LoadedModel
 
-#: Restarts of both sides, and seconds that all of them are timed for. Of long parts, so many
-#: restarts are enough once these have taken as many seconds; of a gain that may be none, twice as
-#: many are made.
-RESTARTS, SECONDS, LEAST_RESTARTS, MOST_SECONDS = 5, 0.5, 3, 1.5
+_log = logging.getLogger(__name__)
+
 #: A program of so many operators at most, and milliseconds, is no more work than a part of it: a
 #: remedy is tried on all of it. What it gains is uncertain by a hundredth of the time, by which two
 #: programs of one graph may differ, and by what a gain differs between two moments of a machine.
 SMALL_OPERATORS, SMALL_MS, OF_PROGRAM, OF_MOMENT = 100, 20.0, 0.01, 0.03
-#: From these seconds on, the first inference of a process tells how long one takes.
-_LONG_S = 0.02
 #: How much less, and more, a remedy may gain in the program than on a part alone, as parts of the
 #: part's time: there, other data is in the caches. Where fewer operators run outside of delegates,
 #: or in fewer delegates, those around are joined, too, and their layouts go. Of the networks of
@@ -58,41 +53,43 @@ LESS, MORE, MORE_JOINED = 0.08, 0.15, 0.32
 _MOST_OPERATORS, _MOST_OF_LOOPS = 40, 600
 #: Parts that are tried of those with the same operators, at most.
 _MOST_ALIKE = 2
-_TIMEOUT_S = 60.0
-#: What was not possible once no, one and both sides of a trial were lowered.
-_FAILURES = (
-    "ExecuTorch does not lower these operators alone",
-    "ExecuTorch does not lower these operators with it",
-    "these operators do not run alone",
-)
+#: What failed, by how many sides of a trial had been lowered.
+_STAGES = ("lowering these operators", "lowering them with the remedy", "running both")
 
 
 def check_findings(
-    run: Run,
+    run: Any,
     model: Any = None,
     inputs: Any = None,
     *,
+    finding: Finding | str = "",
     top: int = BEST,
+    budget_s: float = LIMIT_S,
     within_s: float = math.inf,
     runner: Runner | None = None,
     progress: Progress = silent,
 ) -> list[Trial]:
-    """Try the remedies of a run's first findings, and keep what they brought in the run's folder.
+    """Try the remedies of a run's findings, and keep what they brought in the run's folder.
 
     The parts of the program that a remedy changes are exported with and without it, with the inputs
-    that they have in the model. The outputs are compared, and both are measured side by side for
-    half a second. The findings then say what was measured instead of an estimate; those whose
-    remedy does not help say so.
+    that they have in the model. The outputs are compared, and both are measured side by side, at
+    the ISA level, thread count and phase of the measurement, for which alone the result holds. The
+    findings then say what was measured instead of an estimate; those whose remedy does not help say
+    so.
 
     Parameters
     ----------
     run
-        The run.
+        The run, of which all phases are tried, or one of its measurements.
     model, inputs
         The run's model, as `load_model` takes it. By default the module that this process exported,
         else the run's model, if it is not code in a file.
+    finding
+        The finding to try, or its id; by default the first ones.
     top
-        How many findings.
+        How many of the first ones that can be tried and were not.
+    budget_s
+        The longest that both sides of one remedy are timed, in seconds.
     within_s
         No further remedy is tried after so many seconds.
     runner
@@ -103,116 +100,174 @@ def check_findings(
     Raises
     ------
     UsageError
-        The model is unknown, or another one by now.
+        The model or the finding is unknown, or the model another one by now.
 
     Examples
     --------
     >>> wb.check_findings(run)[0].gain_ms  # doctest: +SKIP
     0.163
     """
-    export = run.subject.export
-    rewrites = _choose_remedies(run, export, top) if export else []
-    if export is None or not rewrites:
-        return []
-    progress("loading the model", 0.0)
-    loaded, trace = find_run_model(run, model, inputs)
-    runner = runner or find_runner()
-    checks: list[Trial] = []
-    started = time.monotonic()
-    while rewrites:
-        bench = _Bench(loaded, trace, export, rewrites, run.subject, runner)
-        for number, rewrite in enumerate(rewrites):
-            if time.monotonic() - started > within_s:
-                return checks
-            progress(f"trying {rewrite.name}: {rewrite.text}", number / len(rewrites))
-            with silence():
-                checks.append(bench.check(rewrite))
-            keep_checks(run.path, checks[-1:])
-            for each in run.measurements:  # which know only the findings from before
-                vars(each).pop("findings", None)
-        # Those that gained less than was estimated leave their places to others.
-        rewrites = _choose_remedies(run, export, top)
-    return checks
+    trials, started = list[Trial](), time.monotonic()
+    name = finding.id if isinstance(finding, Finding) else finding
+    measurements: Sequence[Measurement] = getattr(run, "subjects", (run,))
+    if name and not any(name == each.id for m in measurements for each in m.opportunities):
+        known = [each.id for m in measurements for each in m.opportunities if each.rewrite]
+        raise unknown_name("finding", name, known)
+    for m in measurements:
+        while chosen := choose_findings(m, name, top):
+            progress("loading the model", 0.0)
+            loaded, trace = find_run_model(m, model, inputs)
+            runner = runner or find_runner()
+            bench = _Bench(loaded, trace, chosen, m, runner, budget_s)
+            for number, each in enumerate(chosen):
+                if time.monotonic() - started > within_s:
+                    return trials
+                progress(f"trying {each.remedy}: {describe_cause(each)}", number / len(chosen))
+                with silence():
+                    trials.append(bench.check(each))
+                keep_trial(m.run.path, trials[-1])
+            if name:
+                break
+            # Those that gained less than was estimated leave their places to others.
+    return trials
 
 
-def _choose_remedies(run: Run, export: Export, top: int) -> list[Rewrite]:
-    """What the first findings propose and nobody has tried: remedies, and delegated dtypes."""
-    checks = [check for check in read_checks(run.path) if check.program == export.sha256]
-    tried = {(check.remedy, check.text) for check in checks}
-    chosen: list[Rewrite] = []
-    for row in run.subject.findings.head(top).to_dict("records"):
-        name = row["remedy"]
-        if name in DTYPES and row["rule"] == "dtype outside":
-            chosen.append(Rewrite(name, f"the model in {name}", (), 1.0, None))
-        offers = [each for each in export.rewrites if each.name == name and each.parts]
-        named = [each for each in offers if each.text in row["title"] + row["action"]]
-        chosen += named or offers
-    return [each for each in dict.fromkeys(chosen) if (each.name, each.text) not in tried]
+def choose_findings(m: Measurement, name: str = "", top: int = BEST) -> list[Finding]:
+    """The findings whose remedies are tried next: that of a name, or those that promise most.
+
+    One that was tried in this scope is not tried again unless it is named.
+    """
+    findings = m.opportunities
+    if name:
+        named = [each for each in findings if each.id == name]
+        if any(each.rewrite is None for each in named):
+            raise UsageError("has no remedy that can be tried", where=name)
+        return named
+    able = [each for each in findings if each.rewrite is not None]
+    first = sorted(able, key=_promise, reverse=True)[:top]
+    return [each for each in first if each.trial is None]
+
+
+def _promise(finding: Finding) -> float:
+    """What trying a remedy may bring, in ms; of one that was tried, what it brought."""
+    trial = finding.trial
+    if finding.is_hopeless or (trial and trial.answer != "gains"):
+        return 0.0
+    return 0.0 if math.isnan(finding.expected_ms) else finding.expected_ms
 
 
 class _Bench:
     """Where the remedies of one program are tried on its parts, which get their real inputs."""
 
     def __init__(
-        self, model: LoadedModel, trace: TracedModel, export: Export, rewrites: Sequence[Rewrite],
-        measurement: Measurement, runner: Runner,
+        self, model: LoadedModel, trace: TracedModel, findings: Sequence[Finding],
+        measurement: Measurement, runner: Runner, budget_s: float,
     ) -> None:  # fmt: skip
+        export = measurement.export
+        assert export is not None
         self.model, self.trace, self.export = model, trace, export
-        self.measurement, self.runner = measurement, runner
+        self.measurement, self.runner, self.budget_s = measurement, runner, budget_s
         self.options = replace(read_options(export), rewrite=export.rewrite, fresh=True)
         self.chooser = _Chooser(trace.exported.graph)
+        rewrites = [each.rewrite for each in findings if each.rewrite]
         self.tried = {rewrite: self._choose(rewrite) for rewrite in rewrites}
 
     def _choose(self, rewrite: Rewrite) -> list[tuple[str, ...]]:
         """The parts that are tried; none if the remedy is tried on the whole program."""
+        if not rewrite.parts:
+            return []
         calls = [node for node in self.chooser.nodes.values() if node.op == "call_function"]
-        is_small = len(calls) <= SMALL_OPERATORS and self.measurement.latency_ms <= SMALL_MS
+        m = self.measurement
+        is_small = len(calls) <= SMALL_OPERATORS and m.latency_ms <= SMALL_MS
         # The remedy of a name changes all parts that have it.
         alike = sum(other.name == rewrite.name for other in self.export.rewrites)
-        if is_small and alike == 1 and not PRECISIONS[self.export.dtype].quantizes:
+        quantizes = PRECISIONS[self.export.dtype].quantizes
+        if is_small and alike == 1 and not quantizes and not m.phase.name:
             return []
         return self.chooser.choose(rewrite)
 
     @cached_property
     def parts(self) -> Parts:
-        """The parts of the model that all of the remedies change."""
+        """The parts of the model that all of the remedies change, on the inputs of the phase."""
         from workbench.export.part import Parts
 
         quantised = PRECISIONS[self.export.dtype].quantizes == "graph"
         names = [list(chain(*parts)) for parts in self.tried.values()]
-        return Parts(self.model, self.trace.exported, names, products=quantised)
+        calls = self._read_calls() if self.measurement.phase.name else ()
+        return Parts(self.model, self.trace.exported, names, products=quantised, calls=calls)
 
-    def check(self, rewrite: Rewrite) -> Trial:
+    def _read_calls(self) -> list[list[Any]]:
+        """What the phase runs the model on: first the calls that fill its state."""
+        import torch
+
+        m = self.measurement
+        if m.phase.method not in ("", "forward"):
+            raise UsageError(f"the model of method {m.phase.method} is not known here")
+        examples = tree_leaves(self.trace.exported.example_inputs)
+        files = locate_inputs(m.run.record.plan, m.run.path)[m.name]
+        calls = []
+        for tensors, paths in zip((*m.phase.before, m.phase.inputs), files, strict=True):
+            if len(tensors) != len(examples):
+                raise UsageError(f"the phase {m.phase.name} has other inputs than the model")
+            values = [
+                torch.frombuffer(bytearray(path.read_bytes()), dtype=getattr(torch, tensor.dtype))
+                for tensor, path in zip(tensors, paths, strict=True)
+            ]
+            calls.append(
+                [
+                    value.reshape(tensor.shape).to(example.dtype)
+                    for value, tensor, example in zip(values, tensors, examples, strict=True)
+                ]
+            )
+        return calls
+
+    def check(self, finding: Finding) -> Trial:
         """What one remedy brings; a problem instead if it could not be tried."""
-        from workbench.export import accuracy
-
-        check = Trial(self.export.sha256, rewrite.name, rewrite.text, len(rewrite.parts) or 1)
+        rewrite, m = finding.rewrite, self.measurement
+        assert rewrite is not None
+        parts = len(rewrite.parts) or 1
+        trial = Trial(
+            self.export.sha256, rewrite.name, rewrite.text, parts, finding=finding.id, scope=m.scope
+        )
         sides: list[Lowered] = []
         try:
             for side in self._lower(rewrite):
                 sides.append(side)
-            before, after = sides
-            outputs = _compare(before, after, self.export.dtype)
-            if rewrite.parts and rewrite.name not in after.rewrite:
-                return replace(check, problem="it does not apply to the part alone")
-            if wrong := accuracy.describe_problem(outputs):
-                return replace(check, problem=wrong, differs=True)
-            parts = self.tried[rewrite]
-            less = LESS if parts else OF_PROGRAM
-            blocks = _measure(before, after, self.measurement, self.runner, less)
-        except Exception:  # the model's operators run in here, and may raise anything
-            return replace(check, problem=_FAILURES[len(sides)])
-        scales = self._extrapolate(rewrite)
+            return self._time(trial, rewrite, *sides)
+        except WorkbenchError as error:
+            return replace(trial, problem=f"{_STAGES[len(sides)]}: {error.what}")
+        except Exception as error:  # the model's operators run in here, and may raise anything
+            _log.debug("trial of %s failed", rewrite.name, exc_info=True)
+            line = " ".join(str(error).split())[:200]
+            problem = f"{_STAGES[len(sides)]}: {type(error).__name__}: {line}"
+            return replace(trial, problem=problem)
+
+    def _time(self, trial: Trial, rewrite: Rewrite, before: Lowered, after: Lowered) -> Trial:
+        """A trial with the times of both programs, if their outputs agree."""
+        from workbench.export import accuracy
+
+        outputs = _compare(before, after, self.export.dtype)
+        if rewrite.parts and rewrite.name not in after.rewrite:
+            return replace(trial, problem="it does not apply to the part alone")
+        if wrong := accuracy.describe_problem(outputs):
+            return replace(trial, problem=wrong, differs=True)
         delegates, kernels = (
             (_count(before, kind), _count(after, kind)) for kind in ("delegate", "kernel")
         )
         joins = delegates[1] < delegates[0] or kernels[1] < kernels[0]
-        more = MORE_JOINED if joins else MORE
-        gain, *interval = _gain_of(blocks, less, more if parts else OF_PROGRAM)
+        margins = LESS, MORE_JOINED if joins else MORE
+        parts = self.tried[rewrite]
+        if not parts:
+            margins = OF_PROGRAM, OF_PROGRAM
+        blocks = time_sides(
+            before, after, self.measurement, self.runner, margins=margins, budget_s=self.budget_s
+        )
+        scales = self._extrapolate(rewrite)
+        gain, *interval = conclude(blocks, margins)
         ends = [scale * end for scale in scales for end in interval]
         return replace(
-            check,
-            tried=len(parts) or check.parts,
+            trial,
+            tried=len(parts) or trial.parts,
             whole=not parts,
             restarts=len(blocks),
             before_ms=float(blocks[:, 0].mean()),
@@ -267,8 +322,8 @@ class _Bench:
         program.check_unchanged()
         pte, layers = program.path.read_bytes(), program.layers
         assert layers is not None
-        own = cast_floats(inputs, getattr(torch, DTYPES[self.export.dtype]))
-        return Lowered(pte, b"", own, *read_interface(pte), layers, {}, ())
+        values = cast_floats(inputs, getattr(torch, DTYPES[self.export.dtype]))
+        return Lowered(pte, b"", values, *read_interface(pte), layers, {}, ())
 
 
 class _Chooser:
@@ -352,87 +407,3 @@ def _compare(before: Lowered, after: Lowered, dtype: str) -> tuple[Fidelity, ...
         )
     )
     return accuracy.compare_with_model(outputs, expected, PRECISIONS[dtype].least_sqnr_db)
-
-
-def _measure(
-    before: Lowered, after: Lowered, measurement: Measurement, runner: Runner, margin: float
-) -> np.ndarray:
-    """The CPU time of an inference in ms of both sides, a row for each restart.
-
-    These are more if it is open whether they gain, beyond a ``margin`` of the time before.
-    """
-    experiment = measurement.experiment
-    how = ["--cpu_threads", str(measurement.threads), "--isa", experiment.isa]
-    if experiment.isa_off:
-        how += ["--isa_off", ",".join(experiment.isa_off)]
-    device = device_behind(runner.target.name)
-    with tempfile.TemporaryDirectory() as scratch, lock_device(device):
-        sides = [
-            _write(lowered, Path(scratch) / name, how)
-            for name, lowered in (("before", before), ("after", after))
-        ]
-        blocks: list[tuple[float, float]] = []
-        started = time.monotonic()
-        most = 2 * RESTARTS
-        while len(blocks) < RESTARTS or (len(blocks) < most and _is_open(np.array(blocks), margin)):
-            blocks.append(_restart(sides, runner))
-            is_late = time.monotonic() - started > MOST_SECONDS
-            if is_late and len(blocks) >= LEAST_RESTARTS:
-                break
-        return np.array(blocks)
-
-
-def _gain_of(blocks: np.ndarray, less: float, more: float) -> tuple[float, float, float]:
-    """The gain in ms of both sides' times, a row for each restart, and its interval.
-
-    ``less`` and ``more`` is what it may be in the program, as parts of the time before.
-    """
-    gains = blocks[:, 0] - blocks[:, 1]
-    gain, half, before = float(gains.mean()), float(half_width(gains)), float(blocks[:, 0].mean())
-    return gain, gain - half - less * before, gain + half + more * before
-
-
-def _is_open(blocks: np.ndarray, margin: float) -> bool:
-    """Whether a gain may be none, though it is larger than what it may be less in the program."""
-    gain, low, _ = _gain_of(blocks, margin, margin)
-    return margin * float(blocks[:, 0].mean()) < gain and low <= 0
-
-
-def _write(lowered: Lowered, folder: Path, how: Sequence[str]) -> list[str]:
-    """The flags of a runner for a program, which is written into a folder with its inputs."""
-    folder.mkdir()
-    program = folder / "part.pte"
-    program.write_bytes(lowered.pte)
-    flags = ["--model_path", str(program), *how]
-    for number, tensor in enumerate(lowered.inputs):
-        path = folder / f"input{number}.bin"
-        path.write_bytes(raw_bytes(tensor, lowered.arguments[number].dim_order))
-        flags += ["--inputs", str(path)]
-    return flags
-
-
-def _restart(sides: Sequence[Sequence[str]], runner: Runner) -> tuple[float, float]:
-    """The median CPU time in ms of one process for each side, which take turns."""
-    sessions: list[RunnerSession] = []
-    try:
-        for flags in sides:
-            sessions.append(open_runner(runner, flags, timeout_s=_TIMEOUT_S))
-        counts = [_count_inferences(session) for session in sessions]
-        times: tuple[list[int], list[int]] = ([], [])
-        for turn in range(4 if max(counts) > 1 else 2):
-            for place in (0, 1) if turn % 2 == 0 else (1, 0):
-                times[place].extend(sessions[place].run(counts[place], traced=False).cpu_ns)
-        before, after = (float(np.median(each)) / 1e6 for each in times)
-        return before, after
-    finally:
-        for session in sessions:
-            session.close()
-
-
-def _count_inferences(session: RunnerSession) -> int:
-    """How many inferences fit into the turn of one side, after a warm-up."""
-    nanoseconds = min(session.run(1, traced=False).wall_ns)
-    if nanoseconds < 1e9 * _LONG_S:
-        nanoseconds = min(session.run(3, traced=False).wall_ns)
-    seconds = SECONDS / RESTARTS / 8
-    return int(np.clip(seconds * 1e9 / max(nanoseconds, 1), 1, 2000))

@@ -1,9 +1,10 @@
 """What findings advise about a layer, as commands that measure it alone."""
 
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 
-import pandas as pd
-
+from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Measurement
 from workbench.records.runs import GIVEN
 
@@ -11,14 +12,15 @@ from workbench.records.runs import GIVEN
 _RULE = "far from the roof"
 
 
-def name_replays(m: Measurement, findings: pd.DataFrame) -> pd.DataFrame:
+def name_replays(m: Measurement, findings: Sequence[Finding]) -> list[Finding]:
     """The findings, with a command that replays the layer of each that advises so."""
-    hints = findings["hint"].copy()
-    for row in findings.index[findings["rule"] == _RULE]:
-        layer = m.costs.at[findings.at[row, "keys"].splitlines()[0], "module"]
-        if isinstance(layer, str) and layer:
-            hints[row] = name_replay(m, layer)
-    return findings.assign(hint=hints)
+    return [_name_layer(m, each) if each.rule == _RULE else each for each in findings]
+
+
+def _name_layer(m: Measurement, finding: Finding) -> Finding:
+    layer = m.costs.at[next(iter(finding.operators)), "module"]
+    has_name = isinstance(layer, str) and layer
+    return replace(finding, command=name_replay(m, layer)) if has_name else finding
 
 
 def name_replay(m: Measurement, layer: str) -> str:

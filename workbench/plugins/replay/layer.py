@@ -106,7 +106,7 @@ def replay_layer(
         raise UsageError("the run's program was not exported here", where=run_dir)
     target = target or trusted_target(run, within.path)
     progress(f"{layer}: exporting", 0.0)
-    loaded, trace = find_run_model(within, model or None)
+    loaded, trace = find_run_model(within.subject, model or None)
     part = extract_layer(loaded, trace.exported, layer)
     root = within.path.parent.parent / "replay" / safe_name(layer)
     exporting = ExportOptions(export.dtype, export.backend, rewrite=export.rewrite)

@@ -1,0 +1,288 @@
+"""Findings as objects: what was seen, which operators it claims, what helps, and by how much."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from workbench.records.exports import Rewrite
+from workbench.records.trials import Scope, Trial
+
+#: Smaller gains, as a fraction of the latency, are not reported.
+LEAST_SHARE = 0.01
+#: An interval from zero to more than this part of the latency says nothing.
+_NOTHING_KNOWN = 0.5
+#: Findings that share no operator come first.
+_APART = 3
+#: Rules whose findings only another dtype helps against.
+_FLOORS = ("compute-bound", "dtype")
+#: The rule whose findings say that something is slow, and not why.
+_SYMPTOM = "other runtimes"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The expected reduction of E2E latency in ms, with its interval.
+
+    ``basis`` is ``measured`` (both sides were), ``checked`` (a trial with the remedy), ``removal``
+    (the measured time of what goes away), ``twin`` (what comes instead runs like similar operators
+    of this program), ``roofline`` (or at the usual share of the machine's peaks), ``bound`` (only
+    the limits ``low`` and ``high`` are known; ``ms`` is NaN), ``unknown`` (nothing is, but for
+    ``high``), ``refused`` (a trial showed none) or ``unmeasurable``. Where a finding gains no
+    latency, ``of`` says of what it gains the ``share``, which is a ``bound``, or ``planned`` by the
+    exporter.
+    """
+
+    ms: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    basis: str = "roofline"
+    share: float = math.nan
+    of: str = "latency"
+
+    @classmethod
+    def at_most(cls, high: float) -> Gain:
+        """A gain with only an upper bound."""
+        return cls(math.nan, 0.0, high, "bound")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An optimisation opportunity: observation, affected operators, action and gain.
+
+    A rule gives the fields up to ``nearest``; the rest is added when all rules have spoken.
+
+    Attributes
+    ----------
+    cause
+        What was seen, a sentence.
+    gain
+        What removing the cause saves.
+    operators
+        Keys of the operators frame that it claims, of whose times the gain is a part.
+    action, command, code
+        What to do in words, as a command, and in code; all empty if nothing is known to help.
+    place
+        Where it is, if not in the layers of its operators.
+    remedy
+        The name of a `Remedy`, ``channels_last`` or a dtype, if one of these is what to do.
+    rewrite
+        What the export has shown to be equal; a trial applies it.
+    nearest
+        The kernel of which ``code`` is only another way to write it, which nobody tried.
+    rule, heading
+        Which rule found it, and the section of the report that has the evidence.
+    exact
+        Whether it explains its operators, which then belong to no other finding.
+    spent_ms, latency_ms
+        The time of its operators, and of the whole.
+    trial
+        What trying the remedy brought here.
+    by_hand
+        The remedy gains here, and as an option it makes another part of the program slower.
+    tried_by, flaw
+        What else has measured the gain, and what is wrong with what it measured.
+    also
+        Findings that it explains, too.
+    phase
+        The phase that it is about, where a run has several.
+    """
+
+    cause: str
+    gain: Gain
+    operators: Collection[str]
+    action: str = ""
+    code: str = ""
+    command: str = ""
+    place: str = ""
+    remedy: str = ""
+    rewrite: Rewrite | None = None
+    nearest: str = ""
+    rule: str = ""
+    heading: str = ""
+    exact: bool = False
+    spent_ms: float = math.nan
+    latency_ms: float = math.nan
+    trial: Trial | None = None
+    by_hand: bool = False
+    tried_by: str = ""
+    flaw: str = ""
+    also: tuple[Finding, ...] = ()
+    phase: str = ""
+
+    @cached_property
+    def id(self) -> str:
+        """Its remedy or rule, and the hash of both, of the operators and of what would be changed.
+
+        It is the same in each run of a program.
+        """
+        parts = sorted(self.rewrite.parts) if self.rewrite else []
+        text = f"{self.rule} {self.remedy} {sorted(self.operators)} {parts}"
+        text += "" if self.operators else self.cause.partition(":")[0]
+        number = hashlib.sha256(text.encode()).hexdigest()[:6]
+        return f"{(self.remedy or self.rule).replace(' ', '_')}-{number}"
+
+    @property
+    def share(self) -> float:
+        """The gain, or its upper bound, as a part of what it is a gain of."""
+        if not math.isnan(self.gain.share):
+            return self.gain.share
+        is_bound = self.gain.basis in ("bound", "unknown")
+        ms = self.gain.high if is_bound else self.gain.ms
+        return ms / self.latency_ms if self.latency_ms else math.nan
+
+    @property
+    def spent(self) -> float:
+        """The time of its operators as a part of the latency."""
+        return self.spent_ms / self.latency_ms if self.latency_ms else math.nan
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether nothing is known to help, or the remedy was tried and does not."""
+        does_not_help = self.trial is not None and self.trial.answer in ("loses", "wrong")
+        return does_not_help or not (self.action or self.code or self.command)
+
+    @property
+    def expected_ms(self) -> float:
+        """What it is ranked by: its gain; of a bound, half of what its operators take."""
+        if math.isnan(self.gain.ms):
+            return self.spent_ms / 2
+        return self.gain.ms
+
+    def is_worth_it(self) -> bool:
+        """Whether it may gain as much as is reported; one that can be tried, at its best."""
+        if self.gain.of != "latency" or self.gain.basis == "planned":
+            return self.share >= LEAST_SHARE
+        if self.rewrite is not None:
+            return self.gain.high >= LEAST_SHARE * self.latency_ms
+        return self.share >= LEAST_SHARE
+
+
+def call_unknown(finding: Finding) -> Finding:
+    """A finding whose interval says nothing, with a gain that is unknown."""
+    gain = finding.gain
+    is_estimate = gain.of == "latency" and gain.basis in ("removal", "twin", "roofline")
+    if is_estimate and gain.low <= 0 and gain.high > _NOTHING_KNOWN * finding.latency_ms:
+        return replace(finding, gain=Gain(math.nan, math.nan, gain.high, "unknown"))
+    return finding
+
+
+def apply_trials(
+    findings: Iterable[Finding], trials: Sequence[Trial], scope: Scope
+) -> list[Finding]:
+    """Findings with the trials that were made of them in this scope; the last of each counts."""
+    made = {trial.finding: trial for trial in trials if trial.scope == scope}
+    losing = {t.remedy for t in made.values() if t.answer in ("loses", "wrong")}
+    return [_add_trial(finding, made.get(finding.id), losing) for finding in findings]
+
+
+def _add_trial(finding: Finding, trial: Trial | None, losing: Collection[str]) -> Finding:
+    if trial is None:
+        return finding
+    if trial.answer == "untried":
+        return replace(finding, trial=trial)
+    gain, latency_ms = Gain(basis="refused"), finding.latency_ms
+    if trial.answer == "not shown":
+        gain = Gain(math.nan, trial.low_ms, min(trial.high_ms, latency_ms), "unknown")
+    if trial.answer == "gains":
+        # Measured in a slower moment, the parts may have taken longer than the whole program did.
+        every_ms = trial.before_ms * trial.gain_ms / (trial.before_ms - trial.after_ms)
+        scale = min(1.0, latency_ms / every_ms)
+        high = min(scale * trial.high_ms, latency_ms)
+        gain = Gain(scale * trial.gain_ms, scale * trial.low_ms, high, "checked")
+        if gain.ms < LEAST_SHARE * latency_ms:
+            gain = Gain(basis="refused")
+    by_hand = gain.basis == "checked" and trial.remedy in losing
+    return replace(finding, trial=trial, gain=gain, by_hand=by_hand)
+
+
+def rank_findings(findings: Sequence[Finding], by_gain: bool = True) -> tuple[Finding, ...]:
+    """Findings, largest gain of latency first, each cause once.
+
+    First come gains that were shown or estimated; then those that only another dtype helps against,
+    which are the floor of this one; those of which nothing is known; those about the start and
+    memory; and what nothing is known to help against. A finding all of whose operators belong to an
+    exact one before it is told with that one. The first three share no operator. A finding that is
+    not exact comes after the exact ones that claim the same operators. Without times, those with
+    the most operators come first in each rule.
+    """
+    if not by_gain:
+        return tuple(findings)
+    expected = {id(finding): _limit(finding, findings) for finding in findings}
+    ordered = sorted(findings, key=lambda each: (_group(each), -expected[id(each)]))
+    causes: list[Finding] = []
+    told: dict[int, list[Finding]] = {}
+    for finding in ordered:
+        host = _find_host(finding, causes, ordered)
+        if host is None:
+            causes.append(finding)
+        else:
+            told.setdefault(id(host), []).append(finding)
+    first: list[Finding] = []
+    taken: set[str] = set()
+    for finding in causes:
+        if len(first) < _APART and taken.isdisjoint(finding.operators):
+            first.append(finding)
+            taken |= {*finding.operators}
+    chosen = {id(finding) for finding in first}
+    rest = [finding for finding in causes if id(finding) not in chosen]
+
+    def tell(finding: Finding) -> Finding:
+        return replace(finding, also=tuple(map(tell, told.get(id(finding), ()))))
+
+    return tuple(map(tell, [*first, *rest]))
+
+
+def _group(finding: Finding) -> int:
+    """The place of a finding among others, before its gain counts."""
+    gain, shown = finding.gain, finding.gain.basis in ("measured", "checked")
+    if gain.of != "latency":
+        return 3
+    if finding.is_hopeless or gain.basis == "refused":
+        return 5
+    if gain.basis == "unmeasurable":
+        return 4
+    if gain.basis == "unknown":
+        return 2
+    return int(finding.rule in _FLOORS and not shown)
+
+
+def _limit(finding: Finding, findings: Sequence[Finding]) -> float:
+    """What a finding is ranked by: no more than exact ones that claim some of its operators."""
+    expected = finding.expected_ms
+    if finding.exact or finding.gain.basis in ("measured", "checked"):
+        return 0.0 if math.isnan(expected) else expected
+    operators = {*finding.operators}
+    exact = [each for each in findings if each.exact and not operators.isdisjoint(each.operators)]
+    values = [expected, *(each.expected_ms for each in exact)]
+    limit = min((value for value in values if not math.isnan(value)), default=0.0)
+    return math.nextafter(limit, -math.inf) if exact else limit
+
+
+def _find_host(
+    finding: Finding, causes: Sequence[Finding], findings: Sequence[Finding]
+) -> Finding | None:
+    """The cause that a finding is told with, if any."""
+    if finding.gain.of != "latency" or not finding.operators:
+        return None
+    if finding.rule == _SYMPTOM:
+        return next((each for each in findings if _is_cause(each, finding)), None)
+    operators = {*finding.operators}
+    return next(
+        (
+            each
+            for each in causes
+            if operators <= {*each.operators} and (each.exact or not finding.exact)
+        ),
+        None,
+    )
+
+
+def _is_cause(finding: Finding, symptom: Finding) -> bool:
+    """Whether a finding says why at least half of what a symptom loses is slow."""
+    shares = not {*finding.operators}.isdisjoint(symptom.operators)
+    is_eligible = finding.rule not in (_SYMPTOM, *_FLOORS) and not finding.is_hopeless
+    return is_eligible and shares and finding.expected_ms >= symptom.gain.ms / 2

@@ -1,0 +1,190 @@
+"""Findings in words: one function for each part of what is said, whatever the surface."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from workbench.analysis.findings.finding import LEAST_SHARE, Finding
+from workbench.records.trials import Trial
+from workbench.wording import begin_sentence, format_range, format_share, plural
+
+#: What a gain was concluded from.
+_BASES = {
+    "checked": "measured with the remedy",
+    "removal": "estimate: measured time of the removed operators",
+    "twin": "estimate from similar operators of this run",
+    "roofline": "estimate from the best rates that were measured",
+}
+NO_REMEDY = "no known remedy"
+NONE = "No findings: no rule found a gain of 1 % or more."
+
+
+def describe_cause(finding: Finding) -> str:
+    """What was seen, as the beginning of a sentence; with the phase where there are several."""
+    cause = " ".join(finding.cause.split())
+    return begin_sentence(f"{finding.phase}: {cause}" if finding.phase else cause)
+
+
+def describe_place(finding: Finding) -> str:
+    """The time and layers of a finding: ``10 % of the time, in classifier.3 (net.py:120)``."""
+    spent = "" if math.isnan(finding.spent) else f"{100 * finding.spent:.0f} % of the time"
+    return ", ".join(filter(None, (spent, finding.place and f"in {finding.place}")))
+
+
+def describe_gain(finding: Finding) -> str:
+    """The gain of a finding in a few words: ``at most 1.50 ms (15 %)``."""
+    gain, latency_ms = finding.gain, finding.latency_ms
+    if gain.basis == "unknown":
+        return _describe_unknown(finding)
+    if gain.basis == "unmeasurable":
+        return "not stated: the recording was disturbed, see the caveats of the run"
+    if gain.basis == "refused":
+        trial = finding.trial
+        return "none" if trial is None or trial.answer != "gains" else "less than 1 %"
+    if gain.of != "latency":
+        most = "at most " if gain.basis == "bound" else ""
+        text = f"{most}{format_share(finding.share)} of the {gain.of}"
+        ends = format_range(gain.low, gain.high) if gain.high > 0 else ()
+        return f"{text}, between {' and '.join(ends)}" if ends else text
+    if gain.basis == "bound":
+        _, high = format_range(latency_ms, gain.high)
+        if finding.nearest:
+            return f"unknown: another way to write it was not tried; it takes {high}"
+        return f"at most {high} ({format_share(finding.share)}); estimate"
+    _, ms, low, high = format_range(latency_ms, gain.ms, gain.low, gain.high)
+    text = f"{ms} ({format_share(finding.share)}), between {low} and {high}; "
+    basis = _BASES.get(gain.basis, gain.basis)
+    return text + (f"measured as {finding.tried_by}" if finding.tried_by else basis)
+
+
+def _describe_unknown(finding: Finding) -> str:
+    gain, trial = finding.gain, finding.trial
+    if trial and trial.answer == "not shown":
+        low, high = format_range(trial.low_ms, trial.high_ms)
+        return f"not shown: between {low} and {high}, in {plural(trial.restarts, 'restart')}"
+    if math.isnan(gain.high):
+        return "unknown, the run was emulated: measure on the device"
+    _, high = format_range(finding.latency_ms, gain.high)
+    return f"unknown, at most {high}: try it"
+
+
+def abridge_gain(finding: Finding) -> str:
+    """The gain without its interval; of an estimate, that it is one."""
+    gain = finding.gain
+    if gain.of != "latency" or math.isnan(gain.ms) or gain.basis in ("unknown", "refused"):
+        return describe_gain(finding)
+    _, ms = format_range(finding.latency_ms, gain.ms)
+    estimated = "" if gain.basis in ("checked", "measured") else ", estimated"
+    return f"{ms} ({format_share(finding.share)}){estimated}"
+
+
+def describe_action(finding: Finding) -> str:
+    """What to do in words, and what is to be known of it."""
+    action = finding.action or NO_REMEDY
+    if finding.nearest and not finding.remedy:
+        action = f"another way to write it: {action}"
+    if finding.by_hand:
+        return f"{action}; by hand: --rewrite {finding.remedy} makes another part slower"
+    return action
+
+
+def describe_trial(finding: Finding) -> str:
+    """What trying the remedy brought; empty if nobody did."""
+    trial, flaw = finding.trial, finding.flaw
+    if trial is None:
+        return f"{finding.tried_by}{f', but {flaw}' if flaw else ''}" if finding.tried_by else ""
+    if trial.answer == "wrong":
+        return f"its outputs are wrong: {trial.problem}"
+    if trial.answer == "untried":
+        return f"not tried: {trial.problem}"
+    where = "the whole program" if trial.whole else "this part"
+    if trial.tried < trial.parts:
+        where = f"{trial.tried} of {trial.parts} parts"
+    text = f"on {where}, {trial.before_ms:.3g} -> {trial.after_ms:.3g} ms"
+    if trial.sqnr_db is not None:
+        text += f", outputs agree to {trial.sqnr_db:.0f} dB"
+    return f"{text}; {_conclude(finding, trial)}"
+
+
+def _conclude(finding: Finding, trial: Trial) -> str:
+    interval = f"[{trial.low_ms:.3g}, {trial.high_ms:.3g}]"
+    if trial.answer == "loses":
+        return f"it does not help: it saves {trial.gain_ms:.3g} ms {interval}"
+    if trial.answer == "not shown":
+        return f"not shown to help: it saves {trial.gain_ms:.3g} ms {interval}"
+    if finding.gain.basis == "refused":
+        least = format_share(LEAST_SHARE)
+        return f"it saves {trial.gain_ms:.3g} ms {interval}, less than {least}"
+    return f"it saves {trial.gain_ms:.3g} ms {interval}"
+
+
+def list_commands(finding: Finding) -> list[str]:
+    """What to run: the remedy as an option, or another trial of one that was not shown to help."""
+    trial = finding.trial
+    if trial and trial.answer == "not shown":
+        return [f"workbench findings RUN_DIR --check {finding.id} --budget 1m"]
+    if finding.by_hand or finding.is_hopeless:
+        return []
+    return [finding.command] if finding.command else []
+
+
+def list_code(finding: Finding) -> list[str]:
+    """The lines of code that do what a finding advises."""
+    return [] if finding.is_hopeless else finding.code.splitlines()
+
+
+def write_hint(finding: Finding) -> str:
+    """What to run, and the code: as comments below a command, which a shell then skips."""
+    commands, code = list_commands(finding), list_code(finding)
+    return "\n".join([*commands, *(f"# {line}" if commands else line for line in code)])
+
+
+def count_also(finding: Finding) -> str:
+    """How many findings about the same operators it explains; empty without one."""
+    return f"{plural(len(finding.also), 'more finding')} about these operators" * bool(finding.also)
+
+
+def list_findings(findings: Iterable[Finding]) -> Iterator[str]:
+    """Findings as lines of text: the cause of each, then where, gain, trial, action and command."""
+    for rank, finding in enumerate(findings, 1):
+        yield f"{rank}. {describe_cause(finding)}  [{finding.id}]"
+        facts = {
+            "where": describe_place(finding),
+            "gain": describe_gain(finding),
+            "do": describe_action(finding),
+            "tried": describe_trial(finding),
+            "run": "; ".join(list_commands(finding)),
+            "also": count_also(finding),
+        }
+        yield from (f"   {name}: {text}" for name, text in facts.items() if text)
+
+
+def to_record(finding: Finding, rank: int = 0) -> dict[str, Any]:
+    """A finding as what JSON files have: facts by name, and the texts that are made of them."""
+    gain, numbers = finding.gain, finding.spent
+    return {
+        "rank": rank,
+        "id": finding.id,
+        "rule": finding.rule,
+        "cause": finding.cause,
+        "phase": finding.phase,
+        "place": finding.place,
+        "spent": None if pd.isna(numbers) else numbers,
+        "gain_ms": gain.ms,
+        "low_ms": gain.low,
+        "high_ms": gain.high,
+        "share": finding.share,
+        "of": gain.of,
+        "basis": gain.basis,
+        "gain": describe_gain(finding),
+        "action": describe_action(finding),
+        "command": "; ".join(list_commands(finding)),
+        "code": "\n".join(list_code(finding)),
+        "remedy": finding.remedy,
+        "operators": list(finding.operators),
+        "heading": finding.heading,
+        "trial": finding.trial,
+        "also": [each.id for each in finding.also],
+    }
