@@ -185,7 +185,7 @@ def test_a_run_opened_with_other_categories_sums_to_the_same_time(tmp_path):
     pd.testing.assert_series_equal(by_category, shown[by_category.index], check_names=False)
     resized = theirs.operators[theirs.operators["operator"].str.startswith("Resize")]
     assert set(resized["category"]) == {"GEMM"} and set(resized["family"]) == {"resize"}
-    assert list(ours.findings["title"]) == list(theirs.findings["title"])
+    assert list(ours.findings["cause"]) == list(theirs.findings["cause"])
     assert list(kit.compare().categories["name"]) == list(CATEGORIES)
     described = kit.description.set_index("what")["value"]
     assert described["categories"] == "kit"

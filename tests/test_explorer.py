@@ -231,7 +231,7 @@ def test_a_saved_explorer_shows_its_answer_without_a_kernel(front_end, monkeypat
     page = nbconvert.HTMLExporter().from_notebook_node(notebook)[0]
     shown = html.unescape(page)
     assert typeset(run.compare().text) in shown and "GEMM 60 %" in shown
-    assert typeset(run.findings["title"].iloc[0])[1:] in shown
+    assert typeset(run.findings["cause"].iloc[0])[1:] in shown
     assert "Explorer object" not in shown and explorer.still in shown
     explorer.close()
 

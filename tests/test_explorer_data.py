@@ -17,7 +17,6 @@ from explored import by_key, document_of, read_data
 from recorded import recorded
 
 import workbench as wb
-from workbench.wording import begin_sentence
 
 EXPLORER = Path(wb.__file__).parent / "explorer"
 MODELS = [
@@ -121,9 +120,9 @@ def test_findings_name_their_operators_and_gain():
     run, document = recorded("mobilenet_v3_small"), document_of("mobilenet_v3_small")
     shown = document["measurements"][document["comparisons"][0]["candidate"]]["findings"]
     keys = document["programs"][0]["keys"]
-    assert [finding["title"] for finding in shown] == [*map(begin_sentence, run.findings["title"])]
-    for finding, wanted in zip(shown, run.findings["keys"], strict=True):
-        assert {keys[number] for number in finding["operators"]} == set(wanted.splitlines())
+    assert [finding["title"] for finding in shown] == run.findings["cause"].to_list()
+    for finding, wanted in zip(shown, run.opportunities, strict=True):
+        assert {keys[number] for number in finding["operators"]} == set(wanted.operators)
 
 
 def test_machine_code_is_that_of_the_samples():

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from explored import download, read_data
+from findings_table import tabulate
 from recorded import recorded
 
 import workbench as wb
@@ -358,13 +359,13 @@ def test_swapping_turns_everything_round(open_page):
 
 
 def test_findings_select_their_operators(open_page):
-    findings = recorded().findings
+    findings = tabulate(recorded())
     page = open_page()
     for number, row in findings.head(4).iterrows():
         page.locator(".card").nth(number).click()
         assert f"finding {number + 1}" in crumbs(page)
         shown = int(page.locator(".t-grid").get_attribute("aria-rowcount")) - 1
-        assert shown == len(row["keys"].splitlines())
+        assert shown == len(row["operators"].splitlines())
         commands = page.get_by_label("Command").all_inner_texts()
         assert commands == [row["hint"]] * bool(row["hint"])
         page.locator(".card").nth(number).click()

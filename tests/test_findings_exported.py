@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from exported_runs import make_model, measure_briefly
+from findings_table import tabulate
 
 import workbench as wb
 
@@ -15,18 +16,18 @@ pytestmark = [pytest.mark.campaign, pytest.mark.timeout(900)]
 
 def findings_of(model, root, **options):
     """The findings of a model that is exported as it is spelled, and measured for a moment."""
-    return wb.open_run(measure_briefly(model, root, **options)).findings
+    return tabulate(wb.open_run(measure_briefly(model, root, **options)))
 
 
 def findings_on(machine, run):
     """The findings of a run, as if a CPU of another architecture had had the same times."""
     host = {**run.record.host, "machine": machine}
-    return replace(run, record=replace(run.record, host=host)).findings
+    return tabulate(replace(run, record=replace(run.record, host=host)))
 
 
 def only(findings, rule, start=""):
-    rows = findings[(findings["rule"] == rule) & findings["title"].str.startswith(start)]
-    assert len(rows) == 1, findings[["rule", "title"]].to_string()
+    rows = findings[(findings["rule"] == rule) & findings["cause"].str.startswith(start)]
+    assert len(rows) == 1, findings[["rule", "cause"]].to_string()
     return rows.iloc[0]
 
 
@@ -65,7 +66,7 @@ def test_a_position_embedding_that_is_resized_at_every_inference(encoder, tmp_pa
     found = findings_of(make_model("encoder", *encoder), tmp_path)
     row = found.iloc[0]
     assert row["rule"] == "fixed work"
-    assert "index" in row["title"]
+    assert "index" in row["cause"]
     assert "test_findings_exported.py" in row["place"]
     assert row["gain_ms"] > 0
     assert "register_buffer" in row["hint"]
@@ -104,7 +105,7 @@ def test_the_guard_of_a_softmax_in_a_unet_with_attention(tmp_path):
     plain = findings_of("squeezesam", tmp_path / "plain")
     row = only(plain, "remedy", "outside")
     assert row["rank"] <= 2, "the first thing to do, or the second"
-    assert "where" in row["title"] and "eq" in row["title"]
+    assert "where" in row["cause"] and "eq" in row["cause"]
     assert "softmax(-1)" in row["hint"]
     spelled = findings_of("squeezesam", tmp_path / "spelled", rewrite=("attention",))
     assert "attention" not in set(spelled["remedy"])
@@ -127,7 +128,7 @@ def half_precision(image_encoder, tmp_path_factory):
 
 
 def test_gelu_in_half_precision_breaks_the_graph(half_precision):
-    row = only(half_precision.findings, "remedy", "outside the delegate: gelu")
+    row = only(tabulate(half_precision), "remedy", "outside the delegate: gelu")
     assert row["rank"] <= 2
     assert row["remedy"] == "gelu" and "tanh" in row["hint"]
 
@@ -136,11 +137,11 @@ def test_pointwise_convolutions_in_half_precision_have_wide_weights_on_arm(
     half_precision, image_encoder, tmp_path
 ):
     row = only(findings_on("aarch64", half_precision), "wide weights")
-    assert "without SME2 kernels" in row["title"]
+    assert "without SME2 kernels" in row["cause"]
     assert "fp16w" in row["hint"]
     assert "wide weights" not in set(findings_on("x86_64", half_precision)["rule"])
     narrow = wb.open_run(measure_briefly(image_encoder, tmp_path, dtype="fp16w"))
     for machine in ("aarch64", "x86_64"):
         found = findings_on(machine, narrow)
         assert "wide weights" not in set(found["rule"])
-        assert not found["title"].str.startswith("gelu").any()
+        assert not found["cause"].str.startswith("gelu").any()

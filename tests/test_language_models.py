@@ -216,7 +216,7 @@ def test_the_table_of_phases_has_their_latency_and_tokens_per_second(run):
 
 @pytest.mark.whole
 def test_findings_name_their_phase(run):
-    titles = run.findings["title"]
+    titles = run.findings["cause"]
     assert {title.split(":")[0] for title in titles} == {"prefill", "decode"}
     assert run.findings["rank"].tolist() == list(range(1, len(titles) + 1))
     shares = run.findings.query("of == 'latency'")["share"]
@@ -246,7 +246,7 @@ def test_a_sweep_measures_one_program_at_every_size(swept):
 
 @pytest.mark.cases
 def test_findings_of_a_sweep_are_of_its_ends(swept):
-    assert {title.split(":")[0] for title in swept.findings["title"]} <= {"tokens_1", "tokens_31"}
+    assert {title.split(":")[0] for title in swept.findings["cause"]} <= {"tokens_1", "tokens_31"}
 
 
 def test_programs_can_be_the_sizes_of_a_sweep(runner):

@@ -314,9 +314,9 @@ def test_findings_are_cards_and_a_frame_to_compute_with(ab):
     assert "<ol" in findings._repr_html_() and "<ol" in wb.show(findings).html
     assert "<ol" in findings[findings["share"] > 0]._repr_html_()
     assert findings["share"].sum() > 0
-    for part in (findings[["rule", "title"]], findings.drop(columns="action")):
+    for part in (findings[["rule", "cause"]], findings.drop(columns="remedy")):
         assert "<table" in part._repr_html_() and "<ol" not in part._repr_html_()
-    assert "<table" in wb.show(findings, columns=["rule", "title"]).html
+    assert "<table" in wb.show(findings, columns=["rule", "cause"]).html
     assert len(repr(ab)) < 300
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from changed_runs import change_manifest
+from findings_table import tabulate
 from PIL import Image
 from recorded import plain, recorded
 
@@ -85,8 +86,8 @@ def test_it_leads_with_the_verdict_and_the_best_findings(open_page, folder):
         assert shown.index(text) < shown.index("What to do next?")
     cards = page.locator("ol[style]:not(.lead) > li")
     assert cards.count() == 3
-    for card, finding in zip(cards.all(), run.findings.itertuples(), strict=False):
-        assert finding.title[1:] in plain(card.inner_text())
+    for card, finding in zip(cards.all(), tabulate(run).itertuples(), strict=False):
+        assert finding.cause[1:] in plain(card.inner_text())
         assert card.locator("pre").all_inner_texts() == [finding.hint] * bool(finding.hint)
     # What many rows explain is folded, heads say what they mean, and no heading is empty.
     folds = page.get_by_role("group").filter(has_text="Largest activations")

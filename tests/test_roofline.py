@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from findings_table import tabulate
 from hypothesis import given
 from hypothesis import strategies as st
 from program_builder import (
@@ -173,14 +174,14 @@ def bound_facts(node, ms, size_of, **more):
 def test_large_weights_at_the_roof_of_memory_are_found():
     linear = Node("FullyConnected", "x W", "y", 0, flops=2 * 4096 * 4096)
     sizes = {"x": (1, 4096), "W": (4096, 4096), "y": (1, 4096)}
-    table = bound_facts(linear, 8.0, sizes).findings
+    table = tabulate(bound_facts(linear, 8.0, sizes))
     first = table.iloc[0]
     assert first["rule"] == "memory-bound"
     assert first["gain_ms"] == pytest.approx(0.75 * 8.0, rel=0.01)
     assert first["low_ms"] < first["gain_ms"] < first["high_ms"]
     # A quarter of 64 MB comes at the 10 GB/s of its own footprint, at best.
     assert first["high_ms"] == pytest.approx(8.0 - 16.8 / 10, rel=0.01)
-    slow = bound_facts(linear, 50.0, sizes).findings
+    slow = tabulate(bound_facts(linear, 50.0, sizes))
     assert "memory-bound" not in set(slow["rule"])
     assert "far from the roof" in set(slow["rule"])
 
@@ -191,22 +192,22 @@ def test_quantised_weights_at_the_roof_of_memory_need_more_work_per_read():
     facts = measured(Delegate([linear]), shapes=sizes, dtypes={"W": "qint8"})
     roof = make_roof()
     facts = changed(facts, roof=roof)
-    first = facts.findings.iloc[0]
+    first = tabulate(facts).iloc[0]
     assert first["rule"] == "weight bandwidth"
-    assert first["title"].startswith("memory limits 1 operator with quantised weights: 67.2 MB are")
+    assert first["cause"].startswith("memory limits 1 operator with quantised weights: 67.2 MB are")
     assert math.isnan(first["gain_ms"])
     assert "tokens" in first["action"]
     slow = measured(Delegate([replace(linear, ms=50.0)]), shapes=sizes, dtypes={"W": "qint8"})
     slow = changed(slow, roof=roof)
-    assert "weight bandwidth" not in set(slow.findings["rule"])
+    assert "weight bandwidth" not in set(tabulate(slow)["rule"])
 
 
 def test_products_at_the_roof_of_arithmetic_are_found():
     conv = Node("Conv2d", "x W", "y", 0, flops=9 * 10**8)
-    table = bound_facts(conv, 10.0, {}).findings
+    table = tabulate(bound_facts(conv, 10.0, {}))
     first = table.iloc[0]
     assert first["rule"] == "compute-bound"
-    assert "4.0 times" in first["title"]
+    assert "4.0 times" in first["cause"]
     assert first["gain_ms"] == pytest.approx(10 * (1 - 1 / 4 / 0.75), rel=0.01)
 
 
@@ -218,7 +219,7 @@ def test_what_an_extension_left_alone_gains_no_more_than_the_roof_leaves():
     sides = dict.fromkeys(("candidate_ms", "baseline_ms"), rows["mean_ms"])
     changes = pd.DataFrame({"key": rows["key"], "name": rows["operator"], **sides})
     changes = changes.assign(speedup=1.0, low=0.97, high=1.03, outcome="unchanged")
-    table = changed(facts, changes=changes).findings.set_index("rule")
+    table = tabulate(changed(facts, changes=changes)).set_index("rule")
     assert table.loc["no speed-up", "high_ms"] == pytest.approx(1.0, abs=0.5)
 
 
@@ -234,7 +235,7 @@ def test_what_an_extension_left_alone_gains_no_more_than_the_roof_leaves():
 )
 def test_int8_is_promised_only_to_what_it_accelerates(kind, attributes, found):
     node = Node(kind, "x W", "y", 0, attributes, flops=9 * 10**8)
-    rules = set(bound_facts(node, 10.0, {}).findings["rule"])
+    rules = set(tabulate(bound_facts(node, 10.0, {}))["rule"])
     assert ("compute-bound" in rules) is found
 
 
@@ -244,7 +245,7 @@ def test_a_slow_product_gains_what_its_twins_reach():
     slow = Node("Conv2d", "a4 W", "y", 6.0, flops=flops)
     for shape, channels in ((size, False), ((1, 32, 32, 60), True)):
         facts = measured(Delegate([*nodes, slow]), shapes={"y": shape})
-        table = changed(facts, roof=make_roof()).findings
+        table = tabulate(changed(facts, roof=make_roof()))
         row = table[table["rule"] == "far from the roof"].iloc[0]
         assert (row["gain_ms"], row["basis"]) == (pytest.approx(6.0 - 1.2, rel=0.02), "twin")
         assert ("64 output channels" in row["action"]) is channels
@@ -256,8 +257,8 @@ def test_what_is_far_from_every_roof_is_bound_by_neither():
         row = placed(conv, ms).loc["Convolution (NHWC, F32) IGEMM"]
         assert row["bound"] == bound
         assert (row["roof_share"] >= NEAR_ROOF) == (bound == "compute")
-    found = bound_facts(conv, 10.0, {}).findings.set_index("rule")
-    title = found.at["far from the roof", "title"]
+    found = tabulate(bound_facts(conv, 10.0, {})).set_index("rule")
+    title = found.at["far from the roof", "cause"]
     assert "reaches 5 % of this core's fp32 peak" in title
     assert "bound" not in title
 
@@ -280,9 +281,9 @@ def test_a_finding_and_the_table_name_the_same_bound():
     linear = Node("FullyConnected", "x W", "y", 0, flops=2 * 4096 * 4096)
     sizes = {"x": (1, 4096), "W": (4096, 4096), "y": (1, 4096)}
     facts = bound_facts(linear, 8.0, sizes)
-    assert "memory-bound" in set(facts.findings["rule"])
+    assert "memory-bound" in set(tabulate(facts)["rule"])
     rows = facts.operators
     disturbed = changed(facts, operators=rows.assign(mean_ms=rows["mean_ms"] * 20))
     vars(disturbed)["use"] = facts.use
     assert disturbed.roofline["bound"].tolist() == ["neither"]
-    assert "memory-bound" not in set(disturbed.findings["rule"])
+    assert "memory-bound" not in set(tabulate(disturbed)["rule"])

@@ -86,7 +86,7 @@ def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monk
 
 @pytest.mark.whole
 def test_findings_that_fail_leave_the_report(cli, conv_pte, tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.analysis.findings.commands.describe_findings", lambda *_: 1 / 0)
+    monkeypatch.setattr("workbench.analysis.findings.text.list_findings", lambda *_: 1 / 0)
     short = ("--runs", "4", "--processes", "2", "--no-evidence", "--no-roof", "--no-cold-start")
     code, out, err = cli("profile", shutil.copy(conv_pte, tmp_path), *short)
     assert code == 1 and "error: warning: findings not made: ZeroDivisionError" in err

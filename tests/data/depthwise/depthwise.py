@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 import workbench as wb
-from workbench.analysis.findings.gains import Finding, Gain
+from workbench.analysis.findings.finding import Finding, Gain
 from workbench.cli.options import PATH, Output, command
 from workbench.plots.tables import show_table
 from workbench.plots.views import View

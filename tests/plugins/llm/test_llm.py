@@ -11,11 +11,11 @@ from changed_runs import with_record
 from recorded import recorded
 
 import workbench as wb
+from workbench.analysis.findings.finding import Finding, Gain
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.models.registry import parse_name
 from workbench.plugins.llm.findings import name_settings
 from workbench.plugins.llm.model import HF_NAMES, PRESETS, LanguageModel
-from workbench.remedies import NEAREST
 
 TINY = Path(__file__).parents[2] / "data" / "llm" / "llama_tiny_8da4w.pte"
 #: Opened once: its layers are read once.
@@ -49,23 +49,23 @@ def test_the_name_of_a_folder_leads_to_the_model():
 
 
 @pytest.mark.parametrize(
-    ("rule", "hint", "setting"),
+    ("rule", "facts", "setting"),
     [
-        ("logits", "x[:, -1:]", "export llm:qwen3_0_6b,kv=8,logits=0"),
-        ("head", "workbench profile MODEL --dtype 8da4w",
+        ("logits", {"code": "x[:, -1:]"}, "export llm:qwen3_0_6b,kv=8,logits=0"),
+        ("head", {"command": "workbench profile MODEL --dtype 8da4w"},
          "profile llm:qwen3_0_6b,kv=8,layers=0 --dtype 8da4w"),
-        ("KV cache", NEAREST["index_put"][1], "export llm:qwen3_0_6b,kv=8,sdpa=1"),
-        ("undelegated", NEAREST["embedding"][1], "export llm:qwen3_0_6b,kv=8,embedding=8"),
+        ("KV cache", {"nearest": "index_put"}, "export llm:qwen3_0_6b,kv=8,sdpa=1"),
+        ("undelegated", {"nearest": "embedding"}, "export llm:qwen3_0_6b,kv=8,embedding=8"),
     ],
 )  # fmt: skip
-def test_findings_advise_settings_of_the_model_that_was_measured(rule, hint, setting):
+def test_findings_advise_settings_of_the_model_that_was_measured(rule, facts, setting):
     run = recorded()
-    findings = run.subject.findings.head(1).assign(rule=rule, hint=hint)
+    findings = [Finding("slow", Gain.at_most(1.0), (), rule=rule, **facts)]
     label = "llm_qwen3_0_6b_kv_8_layers_2" if rule == "head" else "llm_qwen3_0_6b_kv_8"
     export = replace(run.record.export, model=label, spec="", source="llama", dtype="fp32")
-    (command,) = name_settings(with_record(run, export=export).subject, findings)["hint"]
-    assert command.startswith(f"workbench {setting}")
-    assert name_settings(run.subject, findings).equals(findings)
+    (advised,) = name_settings(with_record(run, export=export).subject, findings)
+    assert advised.command.startswith(f"workbench {setting}")
+    assert name_settings(run.subject, findings) == findings
 
 
 @pytest.mark.parametrize(

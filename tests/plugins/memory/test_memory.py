@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from findings_table import tabulate
 from made_starts import make_start
 from program_builder import Delegate, Node, measured
 from run_folder import open_made_run, write_run
@@ -163,14 +164,14 @@ CONCATENATION = Delegate(
 
 
 def find(facts, rule):
-    findings = facts.findings
+    findings = tabulate(facts)
     return findings[findings["rule"] == rule]
 
 
 def test_one_concatenation_that_sets_the_peak_is_found():
     facts = measured(CONCATENATION, shapes=SHAPES)
     (row,) = find(facts, "memory peak").to_dict("records")
-    assert "one concatenation in join" in row["title"]
+    assert "one concatenation in join" in row["cause"]
     assert row["share"] == pytest.approx(8000 / 18000)
     assert row["gain_ms"] != row["gain_ms"]
     assert "Gain: 44 % of the activation memory" in str(wb.show(facts, "findings"))
@@ -189,7 +190,7 @@ def test_a_start_that_mostly_packs_weights_is_found(tmp_path, scale, found):
     facts = measured(CONCATENATION, shapes=SHAPES, cold_start=cold)
     rows = find(facts, "slow start")
     assert len(rows) == found  # at half the time, the set-up takes 3 ms: too short to matter
-    assert all("6.0 of 10.1 ms" in title for title in rows["title"])
+    assert all("6.0 of 10.1 ms" in title for title in rows["cause"])
     assert wb.show(facts, "findings").html.count("<details><summary>7 lines of code") == found
 
 
@@ -201,7 +202,7 @@ def test_weights_that_are_resident_twice_are_found(read, found):
     rows = find(measured(CONCATENATION, shapes=SHAPES, memory=memory), "weights twice")
     assert len(rows) == found
     if found:
-        assert "50.0 MB as the delegate packed them, and 40.0 MB as pages" in rows["title"].iloc[0]
+        assert "50.0 MB as the delegate packed them, and 40.0 MB as pages" in rows["cause"].iloc[0]
         assert rows["share"].iloc[0] == pytest.approx(0.4) and rows["of"].iloc[0] == "peak memory"
 
 
@@ -217,6 +218,6 @@ def test_arenas_that_are_planned_for_larger_inputs_are_found(tmp_path, unused, m
     shapes = {"shape": [1, 64], "most": [1, most], "dims": ["", "tokens"]}
     manifest["plan"]["inputs"] = [{"dtype": "int64", **shapes}]
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    titles = find(wb.open_run(folder)["a"], "wide arenas")["title"].tolist()
+    titles = find(wb.open_run(folder)["a"], "wide arenas")["cause"].tolist()
     assert len(titles) == found
     assert all("are unused at tokens 64 of 512" in title for title in titles)

@@ -28,9 +28,10 @@ from program_builder import exported
 from torch import nn
 
 import workbench as wb
+from workbench.analysis.findings.finding import Finding, Gain
+from workbench.analysis.findings.text import describe_gain, describe_trial
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError
 from workbench.export.lower import measure_layer_noise
-from workbench.frames import FINDINGS
 from workbench.models.loader import LoadedModel, load_model
 from workbench.options import QUANTISER_REWRITES, dtype_of_module
 from workbench.plugins.optimize import judging, search
@@ -191,20 +192,17 @@ def test_the_noise_of_single_layers_adds_up_to_that_of_the_program(small, tmp_pa
 
 
 def finding(rule, title, ms, low, high, basis="removal", remedy=""):
-    values = dict.fromkeys(FINDINGS.names, "") | {"rule": rule, "title": title, "basis": basis}
-    return values | {"remedy": remedy, "gain_ms": ms, "low_ms": low, "high_ms": high}
+    return Finding(title, Gain(ms, low, high, basis), ("a",), rule=rule, remedy=remedy)
 
 
 def test_rewrites_are_proposed_for_what_findings_name_with_their_promise():
-    found = pd.DataFrame(
-        [
-            finding("remedy", "outside the delegate: mean", 1.0, 0.5, 2.0, remedy="mean"),
-            finding("remedy", "outside: pow", math.nan, 0, 3, "bound", remedy="powers"),
-            finding("layout", "2 layout conversions", 1, 0, 1, remedy="channels_last"),
-            finding("dtype", "int8 would read less", 1.0, 0.5, 2.0, remedy="int8"),
-        ]
-    )
-    proposed = propose_rewrites(BASE, found)
+    findings = [
+        finding("remedy", "outside the delegate: mean", 1.0, 0.5, 2.0, remedy="mean"),
+        finding("remedy", "outside: pow", math.nan, 0, 3, "bound", remedy="powers"),
+        finding("layout", "2 layout conversions", 1, 0, 1, remedy="channels_last"),
+        finding("dtype", "int8 would read less", 1.0, 0.5, 2.0, remedy="int8"),
+    ]
+    proposed = propose_rewrites(BASE, findings)
     made = [(v.options.rewrite, v.options.channels_last) for v in proposed]
     assert made == [
         (("mean",), False), (("powers",), False), ((), True), (("mean", "powers"), True)
@@ -212,19 +210,16 @@ def test_rewrites_are_proposed_for_what_findings_name_with_their_promise():
     assert proposed[0].predicted == VariantGain(1.0, 0.5, 2.0, "removal")
     assert proposed[1].predicted == VariantGain(None, 0.0, 3.0, "bound")
     assert proposed[3].predicted == VariantGain(None, 0.5, 6.0, "sum")
-    assert not propose_rewrites(BASE, found[3:])
+    assert not propose_rewrites(BASE, findings[3:])
     assert combine_variants(proposed[0], proposed[1:3]).options == proposed[3].options
 
 
 def test_a_measured_gain_replaces_the_bound_of_the_finding_that_suggested_the_change():
-    found = pd.DataFrame(
-        [
-            finding("memory-bound", "reads weights", math.nan, 0, 3, "bound"),
-            finding("undelegated", "mean runs outside the delegate: once", 1.0, 0.5, 2.0),
-            finding("fragments", "the graph is split by pow, mean", 0.5, 0.1, 1.0),
-        ]
-    ).assign(rank=[1, 2, 3], action="do it", share=0.1)
-    found["remedy"] = ["int8", "mean", "powers"]
+    findings = [
+        finding("memory-bound", "reads weights", math.nan, 0, 3, "bound", "int8"),
+        finding("undelegated", "mean runs outside: once", 1.0, 0.5, 2.0, remedy="mean"),
+        finding("fragments", "the graph is split by pow", 0.5, 0.1, 1.0, remedy="powers"),
+    ]
     base = replace(BASE, sha256="a", latency_ms=10.0)
     mean = wb.ExportOptions(rewrite=("mean",))
     powers = wb.ExportOptions(rewrite=("powers",))
@@ -236,18 +231,18 @@ def test_a_measured_gain_replaces_the_bound_of_the_finding_that_suggested_the_ch
     tried[0] = replace(tried[0], gain=VariantGain(4.0, 3.5, 4.5, "measured"))
     tried = [replace(variant, parent=base.name) for variant in tried]
     study = Study("m", "k", wb.OptimizeOptions(), variants=(base, *tried))
-    known = add_measured(found, study, "a")
-    assert list(known["rule"]) == ["memory-bound", "fragments", "undelegated"]
-    assert list(known["basis"]) == ["measured"] * 3
-    assert list(known["gain_ms"]) == [4.0, 0.3, 0.2]
-    assert known["action"][0].endswith("01-int8 of `workbench optimize` saved 4 ms [3.5, 4.5], "
-                                       "but SQNR 5 dB")  # fmt: skip
-    assert "03-fp32" in known["action"][1] and "02-fp32" in known["action"][2]
-    assert add_measured(found, study, "another program").equals(found)
-    assert add_measured(found, study, "a", threads=4).equals(found)
+    int8, mean, powers = add_measured(findings, study, "a")
+    assert {each.gain.basis for each in (int8, mean, powers)} == {"measured"}
+    assert [each.gain.ms for each in (int8, mean, powers)] == [4.0, 0.2, 0.3]
+    assert describe_trial(int8) == "01-int8 of `workbench optimize`, but SQNR 5 dB"
+    assert "02-fp32" in describe_gain(replace(mean, latency_ms=10.0))
+    assert add_measured(findings, study, "another program") == findings
+    assert add_measured(findings, study, "a", threads=4) == findings
     two = replace(tried[0].options, channels_last=True)
     more = replace(study, variants=(base, replace(tried[0], options=two)))
-    assert add_measured(found, more, "a").equals(found), "it differs in two things"
+    assert add_measured(findings, more, "a") == findings, "it differs in two things"
+    twice = add_measured([int8, mean, mean], study, "a")
+    assert twice[1].gain == mean.gain and twice[1].tried_by, "which of both is not known"
 
 
 def test_the_share_of_an_extension_counts_operators_that_mostly_ran_it():
@@ -472,9 +467,7 @@ class Landscape:
             for name, title in CAUSES.items()
             if name not in variant.options.rewrite
         ]
-        return SimpleNamespace(
-            findings=pd.DataFrame(rows, columns=FINDINGS.names), has_layers=False, emulated=False
-        )
+        return SimpleNamespace(opportunities=rows, has_layers=False, emulated=False)
 
 
 @pytest.fixture

@@ -48,23 +48,21 @@ def test_what_findings_propose_runs(name, tmp_path, cli):
         Image.new("RGB", (48, 48), "teal").save(tmp_path / IMAGE)
     folder = measure_briefly(f"{FILE}:{name}", tmp_path, **options)
     run = wb.open_run(folder)
-    findings, done = run.findings, set()
+    findings, done = run.opportunities, set()
     assert len(findings), "a network of this list has findings"
     code, printed, err = cli("findings", folder)
     assert code == 0, err
     together = re.findall("^all rewrites: (.*)", printed, re.MULTILINE)
-    rewrites = {row.remedy for row in findings.itertuples() if "--rewrite" in row.hint}
+    rewrites = {each.remedy for each in findings if "--rewrite" in each.command}
     assert bool(together) == (len(rewrites) > 1)
-    for hint in [*findings["hint"], *together]:
-        command, *code = hint.split("\n")
+    for finding in findings:
+        if "// C++" not in finding.code:
+            ast.parse(finding.code)
+    for command in [*(each.command for each in findings if each.command), *together]:
         words = shlex.split(command, comments=True)
-        if command.startswith("workbench "):
-            ast.parse("\n".join(line.removeprefix("# ") for line in code))
-            if tuple(words) not in done:
-                execute(words[1:], options, tmp_path / f"hint{len(done)}", cli)
-            done.add(tuple(words))
-        elif "// C++" not in hint:
-            ast.parse(hint)
+        if tuple(words) not in done:
+            execute(words[1:], options, tmp_path / f"hint{len(done)}", cli)
+        done.add(tuple(words))
 
 
 def execute(words, options, out, cli):

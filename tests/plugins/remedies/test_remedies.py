@@ -10,10 +10,17 @@ from torch import nn
 from torch.nn import functional as fn
 
 import workbench as wb
-from workbench.analysis.describe import describe_gain
-from workbench.analysis.findings.commands import describe_findings
-from workbench.analysis.promises import add_checked, keep_checks, read_checks
-from workbench.errors import ExportError
+from workbench.analysis.findings.finding import Finding, Gain, apply_trials
+from workbench.analysis.findings.text import (
+    describe_action,
+    describe_gain,
+    describe_trial,
+    list_code,
+    list_commands,
+    list_findings,
+)
+from workbench.analysis.trials import keep_trial, read_trials
+from workbench.errors import ExportError, UsageError
 from workbench.export.lower import lower_model
 from workbench.export.part import Parts
 from workbench.export.traced import trace_model
@@ -21,6 +28,7 @@ from workbench.options import REWRITES, ExportOptions
 from workbench.plugins.remedies import trials
 from workbench.plugins.remedies.equivalence import Finder, count_operators
 from workbench.plugins.remedies.rewrite import REWRITER, find_remedies
+from workbench.records.trials import Scope, Trial
 from workbench.remedies import REMEDIES
 
 IMAGE = (1, 16, 12, 16)
@@ -693,43 +701,53 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path, in_parts
     assert program.export.rewrites[0].name == "pooling"
     brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
     run = wb.measure(program, options=brief, root=tmp_path, progress=quiet)
-    (promise,) = run.findings[run.findings["remedy"] == "pooling"].to_dict("records")
-    assert promise["basis"] not in ("checked", "measured")
-    found = run.findings.check()
-    (kept,) = wb.open_run(run.path).findings.query("remedy == 'pooling'").to_dict("records")
-    assert found.query("remedy == 'pooling'")["basis"].item() == kept["basis"] == "checked"
-    assert 0 < kept["low_ms"] < kept["gain_ms"] < kept["high_ms"]
-    assert "tried on this part" in kept["action"]
-    (check,) = wb.check_findings(run, top=1) or read_checks(run.path)
-    assert check.kernels == (1, 0) and check.sqnr_db > 100 and check.restarts >= 3
-    keep_checks(run.path, [replace(check, problem="these operators do not run alone")])
-    untried = wb.open_run(run.path)
-    text = "\n".join(describe_findings(untried.findings, untried.subject, 3))
-    assert "; not tried: these operators do not run alone\n" in text
-    keep_checks(run.path, [replace(check, gain_ms=0.1, low_ms=-0.1, tried=2, parts=24)])
-    (row,) = wb.open_run(run.path).findings.query("basis == 'refused'").to_dict("records")
-    assert row["action"].endswith("all 24 together were not tried") and row["hint"]
-    changed = replace(check, gain_ms=-1.0, low_ms=-1.1, high_ms=-0.9)
-    keep_checks(run.path, [changed])
-    refused = wb.open_run(run.path).findings
-    assert "pooling" not in set(refused["remedy"])
-    (row,) = refused[refused["action"].str.contains("does not help")].to_dict("records")
-    assert math.isnan(row["high_ms"]) and "none was shown" in describe_gain(row)
-    assert "at most" not in "".join(describe_findings(refused, run.subject, 1))
+    (promise,) = find(run, "pooling")
+    assert promise.gain.basis not in ("checked", "measured") and promise.trial is None
+    table = run.findings.check()
+    (kept,) = find(wb.open_run(run.path), "pooling")
+    assert table.query("remedy == 'pooling'")["basis"].item() == kept.gain.basis == "checked"
+    assert 0 < kept.gain.low < kept.gain.ms < kept.gain.high
+    assert describe_trial(kept).startswith("on this part, ")
+    trial = kept.trial
+    assert trial.kernels == (1, 0) and trial.sqnr_db > 100 and trial.restarts >= 4
+    assert trial.finding == promise.id == kept.id and trial.scope == run.subject.scope
+    assert wb.check_findings(run, finding=promise.id)[0].finding == promise.id, "asked for again"
+    with pytest.raises(UsageError, match="unknown finding 'poling'"):
+        wb.check_findings(run, finding="poling")
+
+    def keep(**changes):
+        keep_trial(run.path, replace(trial, **changes))
+        (finding,) = find(wb.open_run(run.path), "pooling")
+        return finding
+
+    untried = keep(problem="these operators do not run alone")
+    assert untried.gain == promise.gain
+    assert "   tried: not tried: these operators do not run alone" in list_findings([untried])
+    open_one = keep(gain_ms=0.1, low_ms=-0.1, high_ms=0.3, tried=2, parts=24)
+    assert open_one.gain.basis == "unknown" and "2 of 24 parts" in describe_trial(open_one)
+    assert describe_gain(open_one).startswith("not shown: between -0.100")
+    (again,) = list_commands(open_one)
+    assert again.endswith(f"--check {promise.id} --budget 1m") and "findings" in again
+    loses = keep(gain_ms=-1.0, low_ms=-1.1, high_ms=-0.9)
+    assert loses.gain.basis == "refused" and "does not help" in describe_trial(loses)
+    assert describe_gain(loses) == "none" and not list_commands(loses) and not list_code(loses)
+    assert wb.open_run(run.path).opportunities[-1].id == loses.id, "it comes last"
     tiny = 0.005 * run.subject.latency_ms
-    keep_checks(run.path, [replace(check, gain_ms=tiny, low_ms=0.9 * tiny, high_ms=1.1 * tiny)])
-    (row,) = wb.open_run(run.path).findings.query("basis == 'refused'").to_dict("records")
-    assert "was tried on this part and hardly helps: it saves" in row["action"]
+    small = keep(gain_ms=tiny, low_ms=0.9 * tiny, high_ms=1.1 * tiny)
+    assert small.gain.basis == "refused" and describe_gain(small) == "less than 1 %"
     wrong = "output 0 is not the model's: SQNR 2.7 dB, at least 60 expected"
-    keep_checks(run.path, [replace(check, problem=wrong, differs=True)])
-    (row,) = wb.open_run(run.path).findings.query("basis == 'refused'").to_dict("records")
-    assert row["action"].endswith(f"is wrong: {wrong}") and not row["hint"]
-    slower = {"before_ms": 1000.0, "after_ms": 10.0, "gain_ms": 990.0, "high_ms": 1100.0}
-    keep_checks(run.path, [replace(check, **slower)])  # as of a busy moment
-    (row,) = wb.open_run(run.path).findings.query("remedy == 'pooling'").to_dict("records")
-    assert row["gain_ms"] == pytest.approx(0.99 * run.subject.latency_ms)
-    assert row["share"] == pytest.approx(0.99)
-    assert row["high_ms"] == pytest.approx(run.subject.latency_ms)
+    differs = keep(problem=wrong, differs=True)
+    assert describe_trial(differs).endswith(wrong) and not list_code(differs)
+    # As of a busy moment.
+    slower = keep(before_ms=1000.0, after_ms=10.0, gain_ms=990.0, low_ms=900.0, high_ms=1100.0)
+    assert slower.gain.ms == pytest.approx(0.99 * run.subject.latency_ms)
+    assert slower.share == pytest.approx(0.99)
+    assert slower.gain.high == pytest.approx(run.subject.latency_ms)
+
+
+def find(run, remedy):
+    """The findings with a remedy."""
+    return [each for each in run.opportunities if each.remedy == remedy]
 
 
 class Counted(Net):
@@ -770,7 +788,7 @@ def test_an_interruption_keeps_the_checks_before_and_a_profile_loads_once(
     assert {"trying pooling", "trying matrices"} < calls.keys()
     assert calls["trying pooling"] == Counted.calls == calls["loading the model"] + 1
     (folder,) = (tmp_path / "runs").iterdir()
-    (kept,) = read_checks(folder)
+    (kept,) = read_trials(folder)
     assert kept.gain_ms and not kept.problem
 
 
@@ -780,8 +798,8 @@ def try_remedy(module, inputs, remedy, root):
     brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
     run = wb.measure(program, options=brief, root=root, progress=quiet)
     (check,) = (each for each in wb.check_findings(run, top=9) if each.remedy == remedy)
-    findings = wb.open_run(run.path).findings
-    return check, " ".join(findings["action"])
+    findings = wb.open_run(run.path).opportunities
+    return check, "; ".join(map(describe_trial, findings))
 
 
 @pytest.mark.whole
@@ -799,7 +817,7 @@ def test_of_parts_that_are_alike_two_are_tried(small, tried, tmp_path, in_parts)
     module = Net(pool, *(nn.Conv2d(8, 8, 1) for _ in range(12)))
     check, advice = try_remedy(module, torch.randn(1, 8, 48, 48), "pooling", tmp_path)
     assert (check.tried, check.parts, check.kernels) == (tried, 12, (tried, 0))
-    assert f"tried on {tried} of 12 parts" in advice
+    assert f"on {tried} of 12 parts" in advice
     saved = check.before_ms - check.after_ms
     assert check.gain_ms == pytest.approx((11.25 / 2.25 if small else 6) * saved)
     assert check.low_ms < check.gain_ms < check.high_ms
@@ -812,26 +830,71 @@ def test_a_small_program_is_tried_as_a_whole(tmp_path):
     module = Net(lambda net, x: layers[1](fn.avg_pool2d(layers[0](x).relu(), 3, 1, 1)), *layers)
     check, advice = try_remedy(module, torch.randn(1, 8, 48, 48), "pooling", tmp_path)
     assert check.whole and check.tried == check.parts == 1 and check.kernels[1] == 0
-    assert "tried on the whole program" in advice
+    assert "on the whole program" in advice
     assert check.high_ms - check.low_ms >= 2 * trials.OF_PROGRAM * check.before_ms
 
 
 def test_a_remedy_that_slows_down_another_part_is_applied_by_hand():
-    run = wb.open_run(wb.sample_run("vit_tiny"))
-    findings = run.subject.findings.head(2).copy()
-    findings["remedy"] = "matrices"
-    findings["title"] = ["the first part", "the second part"]
-    findings["hint"] = "workbench export MODEL --rewrite matrices\n# x @ matrix\n# and more"
-    trial = trials.Trial("", "matrices", "the first part", 1, 1, 5, 0.2, 0.1, 0.1, 0.09, 0.11)
+    command, scope = "workbench export MODEL --rewrite matrices", Scope(threads=1)
+    first, second = (
+        Finding(name, Gain.at_most(0.5), (name,), "multiply", "x @ matrix\nand more", command,
+                remedy="matrices", rule="remedy", latency_ms=1.0, spent_ms=0.5)
+        for name in ("first", "second")
+    )  # fmt: skip
+    trial = Trial(
+        "", "matrices", "", 1, 1, 5, 0.2, 0.1, 0.1, 0.09, 0.11, finding=first.id, scope=scope
+    )
     worse = replace(
-        trial, text="the second part", after_ms=0.3, gain_ms=-0.1, low_ms=-0.11, high_ms=-0.09
+        trial, finding=second.id, after_ms=0.3, gain_ms=-0.1, low_ms=-0.11, high_ms=-0.09
     )
-    (row,) = (
-        add_checked(findings, [trial, worse], 1.0).query("basis == 'checked'").to_dict("records")
+    better, _ = apply_trials([first, second], [trial, worse], scope)
+    assert better.by_hand and not list_commands(better)
+    assert list_code(better) == ["x @ matrix", "and more"]
+    assert describe_action(better).endswith("by hand: --rewrite matrices makes another part slower")
+    assert list_commands(apply_trials([first, second], [trial], scope)[0]) == [command]
+
+
+@pytest.mark.parametrize(
+    "change", [{"threads": 2}, {"isa": "avx2"}, {"isa_off": ("avx512f",)}, {"method": "decode"},
+               {"shapes": ((1, 8),)}, {"position": 7}, {"cpu": "another"}, {"clock": "wall_ns"}],
+)  # fmt: skip
+def test_a_trial_holds_for_its_scope_alone(change):
+    scope = Scope("native", (), 1, "", ((1, 4),), 0, "this", "cpu_ns")
+    finding = Finding("slow", Gain.at_most(0.5), ("a",), "do", rule="remedy", latency_ms=1.0)
+    trial = Trial(
+        "", "mean", "", 1, 1, 5, 0.2, 0.1, 0.1, 0.09, 0.11, finding=finding.id, scope=scope
     )
-    assert row["hint"] == "x @ matrix\nand more"
-    assert row["action"].endswith("by hand: --rewrite matrices changes another part for the worse")
-    assert not row["remedy"]
+    (tried,) = apply_trials([finding], [trial], scope)
+    assert tried.gain.basis == "checked"
+    assert apply_trials([finding], [trial], replace(scope, **change)) == [finding]
+
+
+@pytest.mark.whole
+def test_two_thread_counts_and_two_phases_have_trials_of_their_own(tmp_path):
+    """What is tried at one thread is not told of two, and nothing of another size."""
+    torch.manual_seed(0)
+    module = Net(lambda net, x: net.layers[0](fn.avg_pool2d(x, 3, 1, 1)), nn.Conv2d(16, 16, 1))
+    batch = torch.export.Dim("batch", min=1, max=4)
+    module.get_dynamic_shapes = lambda: (({0: batch},),)
+    image = torch.randn(4, 16, 48, 48)
+    program = wb.export_model(module.eval(), image, root=tmp_path, progress=quiet)
+    brief = {"processes": 2, "runs": 4, "evidence": False, "cold_start": False, "roof": False}
+    options = wb.MeasureOptions(threads=(1, 2), sweep="batch=1,4", **brief)
+    run = wb.measure(program, options=options, root=tmp_path, progress=quiet)
+    one, two = run.subjects
+    assert (one.phase.size, two.phase.size) == (1, 4)
+    for m in (one, run[two.name, 2]):
+        trials = wb.check_findings(m, module, image)
+        assert [trial.scope for trial in trials] == [m.scope] * len(trials)
+        assert any(trial.remedy == "pooling" and not trial.problem for trial in trials)
+    run = wb.open_run(run.path)
+    shown = {
+        (m.phase.size, m.threads)
+        for m in run.measurements
+        for each in m.opportunities
+        if each.trial and m.side == one.side
+    }
+    assert shown == {(1, 1), (4, 2)}
 
 
 @pytest.mark.whole

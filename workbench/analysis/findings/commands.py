@@ -56,7 +56,7 @@ def combine_remedies(m: Measurement, findings: Sequence[Finding]) -> str:
 
     Remedies that were tried and do not help are left out.
     """
-    helping = [each for each in findings if each.rewrite and not each.is_hopeless]
+    helping = [each for each in findings if each.remedy and not each.is_hopeless]
     remedies = dict.fromkeys(each.remedy for each in helping if not each.by_hand)
     names = [name for name in remedies if name in REMEDIES]
     if len(names) < 2 or m.export is None:

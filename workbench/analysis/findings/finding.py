@@ -147,9 +147,9 @@ class Finding:
 
     @property
     def expected_ms(self) -> float:
-        """What it is ranked by: its gain; of a bound, half of what its operators take."""
+        """What it is ranked by: its gain; of a bound, half of it or of what its operators take."""
         if math.isnan(self.gain.ms):
-            return self.spent_ms / 2
+            return min(self.spent_ms, self.gain.high) / 2
         return self.gain.ms
 
     def is_worth_it(self) -> bool:
@@ -203,8 +203,8 @@ def rank_findings(findings: Sequence[Finding], by_gain: bool = True) -> tuple[Fi
     """Findings, largest gain of latency first, each cause once.
 
     First come gains that were shown or estimated; then those that only another dtype helps against,
-    which are the floor of this one; those of which nothing is known; those about the start and
-    memory; and what nothing is known to help against. A finding all of whose operators belong to an
+    which are the floor of this one; those of which nothing is known; what nothing is known to help
+    against; those about the start and memory; and remedies that do not help. A finding all of whose operators belong to an
     exact one before it is told with that one. The first three share no operator. A finding that is
     not exact comes after the exact ones that claim the same operators. Without times, those with
     the most operators come first in each rule.
@@ -238,16 +238,19 @@ def rank_findings(findings: Sequence[Finding], by_gain: bool = True) -> tuple[Fi
 
 def _group(finding: Finding) -> int:
     """The place of a finding among others, before its gain counts."""
-    gain, shown = finding.gain, finding.gain.basis in ("measured", "checked")
+    gain = finding.gain
     if gain.of != "latency":
-        return 3
-    if finding.is_hopeless or gain.basis == "refused":
-        return 5
-    if gain.basis == "unmeasurable":
         return 4
+    if gain.basis == "unmeasurable":
+        return 5
+    if gain.basis == "refused":
+        return 6
+    if finding.is_hopeless:
+        return 3
     if gain.basis == "unknown":
         return 2
-    return int(finding.rule in _FLOORS and not shown)
+    is_shown = gain.basis in ("measured", "checked")
+    return int(finding.rule in _FLOORS and not is_shown)
 
 
 def _limit(finding: Finding, findings: Sequence[Finding]) -> float:

@@ -64,16 +64,15 @@ def time_spent(m: Measurement, keys: Collection[str]) -> Gain:
     ms, half = float(times.mean()), latency_ms * float(half_width(shares.to_numpy()))
     if math.isnan(half):  # one run has no interval
         half = latency_ms
-    least, most = _scale_error(m, keys, ms)
-    high = most * (ms + half)
+    high = min(ms + half, latency_ms)
     if m.share_error > quality.USELESS[1]:
         half = max(half, latency_ms * m.share_error)
         # Without tracing, they take no longer than with it.
-        high = min(ms + half, high)
-    return Gain(ms, least * max(0.0, ms - half), min(high, latency_ms), "removal")
+        high = min(ms + half, high * max(1.0, m.traced_ms / latency_ms), latency_ms)
+    return Gain(ms, max(0.0, ms - half), high, "removal")
 
 
-def _scale_error(m: Measurement, keys: Collection[str], ms: float) -> tuple[float, float]:
+def scale_error(m: Measurement, keys: Collection[str], ms: float) -> tuple[float, float]:
     """How far off the time of some rows may be because it is scaled: least and most, as factors.
 
     Tracing lengthens inferences by an amount that is spread over the rows by their time, as the

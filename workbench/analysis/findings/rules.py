@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from workbench import plugin
 from workbench.analysis.findings import bounds, chains, graph, layouts, times
 from workbench.analysis.findings.finding import Finding, Gain, call_unknown
-from workbench.analysis.findings.gains import joined_calls_ms, layers_of, time_spent
+from workbench.analysis.findings.gains import joined_calls_ms, layers_of, scale_error, time_spent
 from workbench.analysis.run import Measurement
 
 #: A rule looks at the rows that no earlier one explained.
@@ -87,7 +87,7 @@ def find_bottlenecks(m: Measurement) -> list[Finding]:
     """What the rules find in a measurement, above 1 % of the latency; `rank_findings` orders it.
 
     Gains do not add up: two findings may have one cause. Operators that an exact finding explains
-    belong to it, however little they take. For an emulated run, only rules that need no times
+    belong to it; those of a remedy, however little they take. For an emulated run, only rules that need no times
     apply, the findings with the most operators first in each, without gain. Where the parts of a
     measurement are impossible, rules that need times are left out, too, and no gain is stated.
     """
@@ -106,7 +106,8 @@ def find_bottlenecks(m: Measurement) -> list[Finding]:
         findings += worth
         rest -= {key for finding in worth for key in finding.operators}
         if rule.exact:
-            unclaimed -= {key for finding in new for key in finding.operators}
+            remedied = [finding for finding in new if finding.remedy]
+            unclaimed -= {key for finding in [*worth, *remedied] for key in finding.operators}
     return findings
 
 
@@ -147,6 +148,8 @@ def _limit_gain(m: Measurement, gain: Gain, operators: Collection[str], spent: G
         return replace(gain, high=min(gain.high, m.latency_ms))
     if "shares" not in m.use[0] and not m.emulated:
         return Gain(basis="unmeasurable")
-    most = min(gain.high, spent.high + joined_calls_ms(m, operators), m.latency_ms)
-    ms = gain.ms if math.isnan(gain.ms) else min(gain.ms, most)
-    return replace(gain, ms=ms, low=min(gain.low, most), high=most)
+    least, most = (1.0, 1.0) if gain.basis == "bound" else scale_error(m, operators, spent.ms)
+    limit = most * spent.high + joined_calls_ms(m, operators)
+    high = min(most * gain.high, limit, m.latency_ms)
+    ms = gain.ms if math.isnan(gain.ms) else min(gain.ms, high)
+    return replace(gain, ms=ms, low=min(least * gain.low, high), high=high)

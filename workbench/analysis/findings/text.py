@@ -49,14 +49,18 @@ def describe_gain(finding: Finding) -> str:
         ends = format_range(gain.low, gain.high) if gain.high > 0 else ()
         return f"{text}, between {' and '.join(ends)}" if ends else text
     if gain.basis == "bound":
-        _, high = format_range(latency_ms, gain.high)
-        if finding.nearest:
-            return f"unknown: another way to write it was not tried; it takes {high}"
-        return f"at most {high} ({format_share(finding.share)}); estimate"
+        return f"{_describe_bound(finding)}{'' if finding.nearest else '; estimate'}"
     _, ms, low, high = format_range(latency_ms, gain.ms, gain.low, gain.high)
     text = f"{ms} ({format_share(finding.share)}), between {low} and {high}; "
     basis = _BASES.get(gain.basis, gain.basis)
     return text + (f"measured as {finding.tried_by}" if finding.tried_by else basis)
+
+
+def _describe_bound(finding: Finding) -> str:
+    _, high = format_range(finding.latency_ms, finding.gain.high)
+    if finding.nearest:
+        return f"unknown: another way to write it was not tried; it takes at most {high}"
+    return f"at most {high} ({format_share(finding.share)})"
 
 
 def _describe_unknown(finding: Finding) -> str:
@@ -73,8 +77,10 @@ def _describe_unknown(finding: Finding) -> str:
 def abridge_gain(finding: Finding) -> str:
     """The gain without its interval; of an estimate, that it is one."""
     gain = finding.gain
-    if gain.of != "latency" or math.isnan(gain.ms) or gain.basis in ("unknown", "refused"):
+    if gain.of != "latency" or gain.basis in ("unknown", "unmeasurable", "refused"):
         return describe_gain(finding)
+    if gain.basis == "bound":
+        return f"{_describe_bound(finding)}{'' if finding.nearest else ', estimated'}"
     _, ms = format_range(finding.latency_ms, gain.ms)
     estimated = "" if gain.basis in ("checked", "measured") else ", estimated"
     return f"{ms} ({format_share(finding.share)}){estimated}"

@@ -1,0 +1,145 @@
+"""Time two programs side by side until it is shown which one is faster, or a limit is reached."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from workbench.analysis.statistics import student_quantile
+from workbench.analysis.trials import BEST
+from workbench.export.program import raw_bytes
+from workbench.run.locks import device_behind, lock_device
+from workbench.run.runner import Runner, open_runner
+from workbench.run.session import RunnerSession
+
+if TYPE_CHECKING:
+    from workbench.analysis.run import Measurement
+    from workbench.export.lower import Lowered
+
+#: Restarts of both sides before the first look at them, of long parts and of others, and at most.
+LEAST_RESTARTS, RESTARTS, MOST_RESTARTS = 4, 5, 60
+#: Seconds in which both sides are timed before the first look, and the fewest restarts are made
+#: from; and the longest that one remedy is tried if nobody says how long.
+SECONDS, FIRST_S, LIMIT_S = 0.5, 1.5, 10.0
+#: Each trial is looked at twice, and the best of the first ones is told: a gain is shown if it is
+#: in spite of both (Bonferroni).
+LOOKS = 2
+_QUANTILE = 1 - 0.025 / (LOOKS * BEST)
+#: From these seconds on, the first inference of a process tells how long one takes.
+_LONG_S = 0.02
+_TIMEOUT_S = 60.0
+
+Interval = tuple[float, float, float]
+
+
+def time_sides(
+    before: Lowered, after: Lowered, measurement: Measurement, runner: Runner, *,
+    margins: tuple[float, float], budget_s: float = LIMIT_S,
+) -> np.ndarray:  # fmt: skip
+    """The time of an inference in ms of both programs, a row for each restart.
+
+    They run at the ISA level and thread count of a measurement, by the clock of its latency. If
+    the first restarts leave open which side is faster, as many follow as seem necessary, within
+    the budget; ``margins`` are those of `conclude`.
+    """
+    experiment = measurement.experiment
+    flags = ["--cpu_threads", str(measurement.threads), "--isa", experiment.isa]
+    if experiment.isa_off:
+        flags += ["--isa_off", ",".join(experiment.isa_off)]
+    device = device_behind(runner.target.name)
+    with tempfile.TemporaryDirectory() as scratch, lock_device(device):
+        sides = [
+            _write(lowered, Path(scratch) / name, flags)
+            for name, lowered in (("before", before), ("after", after))
+        ]
+        blocks: list[tuple[float, float]] = []
+        started = time.monotonic()
+
+        def restart(wanted: int, seconds: float, least: int) -> np.ndarray:
+            while len(blocks) < wanted:
+                if len(blocks) >= least and time.monotonic() - started > seconds:
+                    break
+                blocks.append(_restart(sides, runner, measurement.clock))
+            return np.array(blocks)
+
+        first = restart(RESTARTS, min(FIRST_S, budget_s), LEAST_RESTARTS)
+        needed = count_needed(first, margins)
+        return restart(needed, budget_s, len(first)) if needed > len(first) else first
+
+
+def conclude(blocks: np.ndarray, margins: tuple[float, float]) -> Interval:
+    """The gain in ms of both sides' times, a row for each restart, and its 95 % interval.
+
+    The margins are how much less and more a remedy may gain in the program, as parts of the time
+    before.
+    """
+    gains, before = blocks[:, 0] - blocks[:, 1], float(blocks[:, 0].mean())
+    gain, half = float(gains.mean()), _half_width(gains)
+    return gain, gain - half - margins[0] * before, gain + half + margins[1] * before
+
+
+def _half_width(gains: np.ndarray) -> float:
+    if len(gains) < 2:
+        return math.inf
+    quantile = float(student_quantile(len(gains) - 1, _QUANTILE))
+    return quantile * float(gains.std(ddof=1)) / math.sqrt(len(gains))
+
+
+def count_needed(blocks: np.ndarray, margins: tuple[float, float]) -> int:
+    """How many restarts show a gain or loss like that of these, as far as they tell."""
+    gain, low, high = conclude(blocks, margins)
+    before, gains = float(blocks[:, 0].mean()), blocks[:, 0] - blocks[:, 1]
+    margin = margins[0] if gain > 0 else margins[1]
+    room = abs(gain) - margin * before
+    if low > 0 or high < 0 or room <= 0:  # shown, or no number of restarts would show it
+        return len(blocks)
+    quantile = float(student_quantile(np.array(2 * RESTARTS), _QUANTILE))
+    needed = (quantile * float(gains.std(ddof=1)) / room) ** 2
+    return int(min(MOST_RESTARTS, max(2 * len(blocks), math.ceil(needed))))
+
+
+def _write(lowered: Lowered, folder: Path, how: Sequence[str]) -> list[str]:
+    """The flags of a runner for a program, which is written into a folder with its inputs."""
+    folder.mkdir()
+    program = folder / "part.pte"
+    program.write_bytes(lowered.pte)
+    flags = ["--model_path", str(program), *how]
+    for number, tensor in enumerate(lowered.inputs):
+        path = folder / f"input{number}.bin"
+        path.write_bytes(raw_bytes(tensor, lowered.arguments[number].dim_order))
+        flags += ["--inputs", str(path)]
+    return flags
+
+
+def _restart(sides: Sequence[Sequence[str]], runner: Runner, clock: str) -> tuple[float, float]:
+    """The median time in ms of one process for each side, which take turns."""
+    sessions: list[RunnerSession] = []
+    try:
+        for flags in sides:
+            sessions.append(open_runner(runner, flags, timeout_s=_TIMEOUT_S))
+        counts = [_count_inferences(session) for session in sessions]
+        times: tuple[list[int], list[int]] = ([], [])
+        for turn in range(4 if max(counts) > 1 else 2):
+            for place in (0, 1) if turn % 2 == 0 else (1, 0):
+                batch = sessions[place].run(counts[place], traced=False)
+                times[place].extend(getattr(batch, clock))
+        before, after = (float(np.median(each)) / 1e6 for each in times)
+        return before, after
+    finally:
+        for session in sessions:
+            session.close()
+
+
+def _count_inferences(session: RunnerSession) -> int:
+    """How many inferences fit into the turn of one side, after a warm-up."""
+    nanoseconds = min(session.run(1, traced=False).wall_ns)
+    if nanoseconds < 1e9 * _LONG_S:
+        nanoseconds = min(session.run(3, traced=False).wall_ns)
+    seconds = SECONDS / RESTARTS / 8
+    return int(np.clip(seconds * 1e9 / max(nanoseconds, 1), 1, 2000))
