@@ -67,7 +67,7 @@ def small_head():
     return measured(Kernel("embedding", "TABLE x", "e", 0.1), Delegate(layers), shapes=shapes)
 
 
-def cached_attention(last=Kernel("sort", "o", "y", 3.0, module="layers.1.other")):
+def cached_attention():
     place, inner = {"module": "layers.0.attention"}, {"module": "layers.0.attention.SDPA"}
     products = [Node("BatchMatrixMultiply", "x k", "s", 1.0, **inner),
                 Node("FullyConnected", "s W", "o", 5.0, **place)]  # fmt: skip
@@ -76,7 +76,7 @@ def cached_attention(last=Kernel("sort", "o", "y", 3.0, module="layers.1.other")
         Kernel("expand_copy", "d", "k", 1.0, **inner),
         Delegate(products),
         Kernel("copy_", "d", "c2", 0.5, module=""),
-        last,
+        Kernel("sort", "o", "y", 0.001, module="layers.1.other"),
     )
 
 
@@ -200,7 +200,7 @@ FOUND = {
     "copied cache": ("KV cache", cached_attention, {
         "cause": "index_put, copy_", "high_ms": 2.5,
         "action": "update_cache", "operators": "copy_"}),
-    "beside a cache": ("undelegated", lambda: cached_attention(Kernel("exp", "x", "y", 0.001)), {
+    "beside a cache": ("undelegated", cached_attention, {
         "cause": "expand_copy", "high_ms": 1.0}),
     "nothing replaces it": ("undelegated", lambda: measured(
         Kernel("sort", "x", "y", 3.0), Delegate([conv("y", "z", 3.0)])

@@ -61,7 +61,7 @@ def test_a_command_and_a_rule_of_a_stranger_are_as_ours(command, run_dir):
     assert len(listed) == 11
     findings = json.loads(command("findings", run_dir, "--json").stdout)["findings"]
     (finding,) = (row for row in findings if row["rule"] == "depthwise")
-    assert finding["keys"].splitlines() == listed and finding["high_ms"] > 0
+    assert finding["operators"] == listed and finding["high_ms"] > 0
 
 
 @pytest.fixture

@@ -100,10 +100,10 @@ def show(
     | avx512_off | 393 |
     """
     parts: list[Any]
-    if isinstance(source, Findings) and source.are_whole and columns is None:
+    if isinstance(source, Findings) and source.chosen is not None and columns is None:
         parts = [
             *([show_note(caption)] if caption else []),
-            show_cards(source, top or TOP_FINDINGS),
+            show_cards(source.chosen, top or TOP_FINDINGS, emulated=emulation.is_emulated(source)),
         ]
     elif isinstance(source, pd.DataFrame) or source is None:
         parts = [show_table(source, columns, top=top, caption=caption)]

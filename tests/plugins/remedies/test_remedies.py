@@ -834,6 +834,11 @@ def test_a_small_program_is_tried_as_a_whole(tmp_path):
     assert check.high_ms - check.low_ms >= 2 * trials.OF_PROGRAM * check.before_ms
 
 
+def made_trial(remedy, finding, scope):
+    """A trial that gains 0.1 of 0.2 ms."""
+    return Trial("", remedy, "", 1, 1, 5, 0.2, 0.1, 0.1, 0.09, 0.11, finding=finding, scope=scope)
+
+
 def test_a_remedy_that_slows_down_another_part_is_applied_by_hand():
     command, scope = "workbench export MODEL --rewrite matrices", Scope(threads=1)
     first, second = (
@@ -841,9 +846,7 @@ def test_a_remedy_that_slows_down_another_part_is_applied_by_hand():
                 remedy="matrices", rule="remedy", latency_ms=1.0, spent_ms=0.5)
         for name in ("first", "second")
     )  # fmt: skip
-    trial = Trial(
-        "", "matrices", "", 1, 1, 5, 0.2, 0.1, 0.1, 0.09, 0.11, finding=first.id, scope=scope
-    )
+    trial = made_trial("matrices", first.id, scope)
     worse = replace(
         trial, finding=second.id, after_ms=0.3, gain_ms=-0.1, low_ms=-0.11, high_ms=-0.09
     )
@@ -861,9 +864,7 @@ def test_a_remedy_that_slows_down_another_part_is_applied_by_hand():
 def test_a_trial_holds_for_its_scope_alone(change):
     scope = Scope("native", (), 1, "", ((1, 4),), 0, "this", "cpu_ns")
     finding = Finding("slow", Gain.at_most(0.5), ("a",), "do", rule="remedy", latency_ms=1.0)
-    trial = Trial(
-        "", "mean", "", 1, 1, 5, 0.2, 0.1, 0.1, 0.09, 0.11, finding=finding.id, scope=scope
-    )
+    trial = made_trial("mean", finding.id, scope)
     (tried,) = apply_trials([finding], [trial], scope)
     assert tried.gain.basis == "checked"
     assert apply_trials([finding], [trial], replace(scope, **change)) == [finding]

@@ -204,10 +204,10 @@ def rank_findings(findings: Sequence[Finding], by_gain: bool = True) -> tuple[Fi
 
     First come gains that were shown or estimated; then those that only another dtype helps against,
     which are the floor of this one; those of which nothing is known; what nothing is known to help
-    against; those about the start and memory; and remedies that do not help. A finding all of whose operators belong to an
-    exact one before it is told with that one. The first three share no operator. A finding that is
-    not exact comes after the exact ones that claim the same operators. Without times, those with
-    the most operators come first in each rule.
+    against; those about the start and memory; and remedies that do not help. A finding all of whose
+    operators belong to an exact one before it is told with that one. The first three share no
+    operator. A finding that is not exact comes after the exact ones that claim the same operators.
+    Without times, those with the most operators come first in each rule.
     """
     if not by_gain:
         return tuple(findings)

@@ -87,9 +87,10 @@ def find_bottlenecks(m: Measurement) -> list[Finding]:
     """What the rules find in a measurement, above 1 % of the latency; `rank_findings` orders it.
 
     Gains do not add up: two findings may have one cause. Operators that an exact finding explains
-    belong to it; those of a remedy, however little they take. For an emulated run, only rules that need no times
-    apply, the findings with the most operators first in each, without gain. Where the parts of a
-    measurement are impossible, rules that need times are left out, too, and no gain is stated.
+    belong to it; those of a remedy, however little they take. For an emulated run, only rules that
+    need no times apply, the findings with the most operators first in each, without gain. Where the
+    parts of a measurement are impossible, rules that need times are left out, too, and no gain is
+    stated.
     """
     if m.runtime:  # the rules are about ExecuTorch
         return []
