@@ -71,7 +71,8 @@ def describe(folder):
         **swept,
         "comparisons": [describe_comparison(ab) for ab in run.comparisons],
         "findings": columns(
-            run.findings, ["rule", "gain_ms", "low_ms", "high_ms", "share", "basis"]
+            run.findings,
+            ["id", "rule", "remedy", "gain_ms", "low_ms", "high_ms", "share", "basis"],
         ),
         "checks": run.checks["status"].tolist(),
         "quality": sorted(run.quality["grade"], reverse=True),
