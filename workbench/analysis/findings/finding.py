@@ -148,9 +148,10 @@ class Finding:
     @property
     def expected_ms(self) -> float:
         """What it is ranked by: its gain; of a bound, half of it or of what its operators take."""
-        if math.isnan(self.gain.ms):
-            return min(self.spent_ms, self.gain.high) / 2
-        return self.gain.ms
+        if not math.isnan(self.gain.ms):
+            return self.gain.ms
+        limits = [ms for ms in (self.spent_ms, self.gain.high) if not math.isnan(ms)]
+        return min(limits) / 2 if limits else math.nan
 
     def is_worth_it(self) -> bool:
         """Whether it may gain as much as is reported; one that can be tried, at its best."""

@@ -49,7 +49,7 @@ def describe_gain(finding: Finding) -> str:
         ends = format_range(gain.low, gain.high) if gain.high > 0 else ()
         return f"{text}, between {' and '.join(ends)}" if ends else text
     if gain.basis == "bound":
-        return f"{_describe_bound(finding)}{'' if finding.nearest else '; estimate'}"
+        return _describe_bound(finding) + "; estimate" * _is_promise(finding)
     _, ms, low, high = format_range(latency_ms, gain.ms, gain.low, gain.high)
     text = f"{ms} ({format_share(finding.share)}), between {low} and {high}; "
     basis = _BASES.get(gain.basis, gain.basis)
@@ -58,9 +58,13 @@ def describe_gain(finding: Finding) -> str:
 
 def _describe_bound(finding: Finding) -> str:
     _, high = format_range(finding.latency_ms, finding.gain.high)
-    if finding.nearest:
-        return f"unknown: another way to write it was not tried; it takes at most {high}"
-    return f"at most {high} ({format_share(finding.share)})"
+    text = f"at most {high} ({format_share(finding.share)})"
+    return text if _is_promise(finding) else f"unknown; these operators take {text}"
+
+
+def _is_promise(finding: Finding) -> bool:
+    """Whether something is known to help, so that an upper bound is one of its gain."""
+    return not (finding.nearest or finding.is_hopeless)
 
 
 def _describe_unknown(finding: Finding) -> str:
@@ -80,7 +84,7 @@ def abridge_gain(finding: Finding) -> str:
     if gain.of != "latency" or gain.basis in ("unknown", "unmeasurable", "refused"):
         return describe_gain(finding)
     if gain.basis == "bound":
-        return f"{_describe_bound(finding)}{'' if finding.nearest else ', estimated'}"
+        return _describe_bound(finding) + ", estimated" * _is_promise(finding)
     _, ms = format_range(finding.latency_ms, gain.ms)
     estimated = "" if gain.basis in ("checked", "measured") else ", estimated"
     return f"{ms} ({format_share(finding.share)}){estimated}"
