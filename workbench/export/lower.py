@@ -22,7 +22,7 @@ from workbench.export.constants import copy_filters
 from workbench.export.layers import count_calls, count_quantized, describe_program, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
-from workbench.export.rewriter import find_rewriter, mark_operators
+from workbench.export.rewriter import find_rewriter, mark_operators, read_mark
 from workbench.export.traced import TracedModel, trace_model, trace_program
 from workbench.models.sources import user_line_of_node
 from workbench.options import QUANTISER_REWRITES, ExportOptions, Progress, silent
@@ -395,7 +395,7 @@ def _list_remedies_of(
 ) -> list[str]:
     """The remedies that replace all operators that need some kernels; empty if some have none."""
     lacking = {
-        node.name
+        read_mark(node)
         for node, _ in made.operators
         if any(schema_name(node.target) == kernel.partition(".")[0] for kernel in kernels)
     }
@@ -410,16 +410,10 @@ def _list_remedies_of(
 
 
 def _list_origins(made: _Made) -> tuple[dict[str, list[str]], set[str]]:
-    """The operators of the edge program by what they come from, and of which some is outside."""
-    operators: dict[str, list[str]] = defaultdict(list)
-    outside = set[str]()
-    for node, delegated in made.operators:
-        origin = node.meta.get("custom", {}).get("operator")
-        if origin:
-            operators[origin].append(node.name)
-            if not delegated:
-                outside.add(origin)
-    return operators, outside
+    """The traced operators that the edge program still has, and of which some is outside."""
+    marks = [(read_mark(node), delegated) for node, delegated in made.operators]
+    operators = {mark: [mark] for mark, _ in marks if mark}
+    return operators, {mark for mark, delegated in marks if mark and not delegated}
 
 
 @contextlib.contextmanager

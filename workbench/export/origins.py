@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.export.control_flow import list_calls, place_calls, runtime_name
 from workbench.export.pte import NO_HANDLE
+from workbench.export.rewriter import read_mark
 from workbench.models.sources import user_line_of_stack
 from workbench.records.layers import Instruction, Method, Origin, XNode
 
@@ -228,7 +229,8 @@ def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, 
             edges[-1].append(EdgeNode(len(origins), call.name, _name(call), handle, arguments))
             reader = _find_reader(call)
             modules, trace = module_classes(module_stack(reader)), reader.meta.get("stack_trace")
-            origins.append(make_origin(call.name, _name(call), modules, trace))
+            origin = make_origin(call.name, _name(call), modules, trace)
+            origins.append(replace(origin, traced=read_mark(call)))
     share_layers(origins, chain.from_iterable(edges))
     instructions = tuple(
         replace(call, origin=own[0].number if own else None)

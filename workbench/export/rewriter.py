@@ -13,6 +13,7 @@ from workbench.records.exports import Rewrite
 
 if TYPE_CHECKING:  # which takes a second
     from torch.export import ExportedProgram
+    from torch.fx import Node
 
 #: Rewrites of the export itself: of its quantiser, and of how it traces a dynamic batch.
 OF_EXPORT = frozenset({*QUANTISER_REWRITES, "batch"})
@@ -55,9 +56,9 @@ class Rewriter:
     ) -> tuple[Rewrite, ...]:
         """The remedies of a graph that were shown to compute the same.
 
-        ``operators`` has the operators of the edge program by the name of what they come from, and
-        ``outside`` those names of which some is not delegated; ``used`` remedies are applied
-        already.
+        ``operators`` has, by its name in the graph, each operator that the edge program still has,
+        and ``outside`` the names of those of which some part is not delegated; ``used`` remedies
+        are applied already.
         """
         return ()
 
@@ -71,6 +72,11 @@ def mark_operators(exported: ExportedProgram) -> None:
     for node in exported.graph.nodes:
         if node.op == "call_function":
             node.meta["custom"] = {**node.meta.get("custom", {}), "operator": node.name}
+
+
+def read_mark(node: Node) -> str:
+    """The name in the trace of the operator that a node was made from; empty without a mark."""
+    return str((node.meta.get("custom") or {}).get("operator", ""))
 
 
 def find_rewriter(names: Collection[str] = ()) -> Rewriter:

@@ -12,7 +12,8 @@ class Origin:
 
     ``node`` and ``operator`` are of the exporter's graph; ``module`` is the path of the innermost
     ``nn.Module`` (empty for the model itself), ``module_class`` its class (empty if unknown);
-    ``source`` is the user's line as ``file:line``.
+    ``source`` is the user's line as ``file:line``. ``traced`` is the name of the operator in the
+    trace of the model that it was lowered from (empty if unknown): passes rename nodes.
     """
 
     node: str
@@ -20,6 +21,7 @@ class Origin:
     module: str = ""
     module_class: str = ""
     source: str = ""
+    traced: str = ""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,9 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         if rewrite.name == "constants":
             continue  # `find_fixed` is about them
         remedy, nodes = REMEDIES.get(rewrite.name), {*rewrite.nodes}
-        steps = [s for s in m.flow.steps if s.origin and s.origin.node in nodes]
+        steps = [
+            s for s in m.flow.steps if s.origin and (s.origin.traced or s.origin.node) in nodes
+        ]
         keys = keys_of(m, steps, unclaimed)
         if remedy is None or claimed.issuperset(keys):
             continue  # an earlier remedy is the better one
