@@ -145,34 +145,3 @@ def test_pointwise_convolutions_in_half_precision_have_wide_weights_on_arm(
         found = findings_on(machine, narrow)
         assert "wide weights" not in set(found["rule"])
         assert not found["cause"].str.startswith("gelu").any()
-
-
-class RootOfSquares(nn.Module):
-    """Squares are delegated and square roots are not: in the program, both are `pow`."""
-
-    def __init__(self):
-        super().__init__()
-        self.widen, self.narrow = nn.Linear(48, 112), nn.Linear(112, 48)
-
-    def forward(self, x):
-        for _ in range(3):
-            y = self.widen(x)
-            x = x + self.narrow(y / (y.pow(2).mean(-1, keepdim=True) + 1e-6).pow(0.5))
-        return x
-
-
-@pytest.mark.whole
-def test_a_remedy_has_the_rows_of_all_operators_that_it_replaces(make_model, tmp_path):
-    """Lowering numbers nodes anew, so that their names in the program are those of others."""
-    model = make_model("roots", RootOfSquares(), (torch.randn(3, 77, 48),))
-    run = wb.open_run(measure_briefly(model, tmp_path))
-    m = run.subject
-    for rewrite in m.export.rewrites:
-        steps = [step for step in m.flow.steps if step.origin.traced in rewrite.nodes]
-        assert len(steps) == len(rewrite.nodes) == 3
-        assert {step.origin.operator.partition(".")[0] for step in steps} in ({"pow"}, {"mean"})
-    roots = {step.id for step in m.flow.steps if step.type == "pow"}
-    assert len(roots) == 3
-    claimed = {node for each in m._causes if each.remedy for key in each.operators
-               for node in m.nodes.get(key, ())}  # fmt: skip
-    assert roots <= claimed
