@@ -237,7 +237,7 @@ class Measurement(Noun):
     @cached_property
     def sessions(self) -> tuple[Session, ...]:
         """The runner processes that were traced."""
-        traced = (s for s in self.run.record.sessions if s.complete and s.etdump)
+        traced = (s for s in self.run.record.counted if s.etdump)
         return tuple(s for s in traced if (s.experiment, s.threads) == (self.name, self.threads))
 
     @frame_property

@@ -238,7 +238,8 @@ def sum_up_paced(latencies: pd.DataFrame, record: RunRecord) -> pd.DataFrame | N
     """Percentiles of wall times in ms at a rate, and without pauses: ``frames.PACED``."""
     due_ns, rows = 1e9 * record.plan.every_s, []
     for key in dict.fromkeys((s.experiment, s.threads) for s in record.paced):
-        batches = [s.batches for s in record.paced if (s.experiment, s.threads) == key]
+        sides = [s for s in record.paced if (s.experiment, s.threads) == key]
+        batches = [s.batches for s in sides if s.process >= record.pilot]
         paced = [np.concatenate([b.wall_ns for b in each]) for each in batches]
         late = np.concatenate([b.late_ns for each in batches for b in each])
         timed = pick_timed(latencies)
@@ -298,8 +299,8 @@ def undisturbed_times(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def tabulate_latencies(run: RunRecord) -> pd.DataFrame:
-    """``frames.LATENCIES`` of the finished sessions, in the order of measurement."""
-    batches = [(s, b) for s in run.sessions if s.complete for b in s.batches]
+    """``frames.LATENCIES`` of the sessions that count, in the order of measurement."""
+    batches = [(s, b) for s in run.counted for b in s.batches]
     if any({len(b.wall_ns)} != {len(b.cpu_ns), len(b.preempted)} for _, b in batches):
         raise StoreError("a batch has times of different lengths", where="manifest")
     places = [(s.experiment, s.threads, s.process, s.traced, b.round, b.batch) for s, b in batches]
@@ -315,7 +316,7 @@ def tabulate_latencies(run: RunRecord) -> pd.DataFrame:
 
 def add_traced(latencies: pd.DataFrame, times: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
     """Add traced inferences of sessions whose runner reported no times; CPU time 0."""
-    untimed = {(s.experiment, s.threads, s.process) for s in run.sessions if not s.batches}
+    untimed = {(s.experiment, s.threads, s.process) for s in run.counted if not s.batches}
     if not untimed or times.empty:
         return latencies
     keys = times[SOURCE].itertuples(index=False, name=None)
