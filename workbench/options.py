@@ -124,9 +124,8 @@ class MeasureOptions(Options):
     With ``budget_s`` (seconds), restarts continue until the time is spent, or where that saves half
     of it, until there are as many as the first five ask for: for intervals whose half width is
     ``precision`` (relative), or to find a difference of ``find`` (relative). The first five then do
-    not count. Otherwise there
-    are so many ``processes``, or with 0, as many as fit into two seconds for each experiment and
-    thread count, from 5 to 40.
+    not count. Otherwise there are so many ``processes``, or with 0, as many as fit into two seconds
+    for each experiment and thread count, from 5 to 40.
 
     Examples
     --------

@@ -95,7 +95,10 @@ def moderate_variances(
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.where(usable, np.log(variances) - _digamma(half) + np.log(half), np.nan)
     typical = average_neighbours(lengths, logs)
-    excess = np.nanmean(np.square(logs - typical)) - np.nanmean(_trigamma(half[usable]))
+    # Each row is one of those that its typical variance is the mean of, and so closer to it.
+    averaged = min(NEIGHBOURS, int(np.count_nonzero(usable)))
+    scatter = np.nanmean(np.square(logs - typical)) * averaged / (averaged - 1)
+    excess = scatter - np.nanmean(_trigamma(half[usable]))
     # At half of the prior degrees of freedom, trigamma is the variance of the logarithms.
     tried = np.geomspace(0.25, _MOST_PRIOR / 2, 200)
     prior = 2 * tried[np.argmin(np.abs(_trigamma(tried) - excess))]
@@ -144,12 +147,15 @@ def blocks_of(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.groupby(level="process").mean()
 
 
-def half_width(blocks: np.ndarray) -> np.ndarray:
-    """Half of Student's 95 % interval of the mean over the first axis; NaN for a single block."""
+def half_width(blocks: np.ndarray, p: float = 0.975) -> np.ndarray:
+    """Half of Student's interval of the mean over the first axis; NaN for a single block.
+
+    Of 95 %, or to both sides of which is 1 - ``p``.
+    """
     count = len(blocks)
     if count < 2:
         return np.full(blocks.shape[1:], np.nan)
-    return student_quantile(count - 1) * blocks.std(axis=0, ddof=1) / np.sqrt(count)
+    return student_quantile(count - 1, p) * blocks.std(axis=0, ddof=1) / np.sqrt(count)
 
 
 def typical_restarts(times: pd.DataFrame) -> pd.DataFrame:
@@ -332,6 +338,17 @@ def pick_timed(latencies: pd.DataFrame) -> pd.DataFrame:
     """The untraced latencies; the traced ones if nothing was measured without tracing."""
     untraced = ~latencies["traced"]
     return latencies[untraced] if untraced.any() else latencies
+
+
+def compare_traced(latencies: pd.DataFrame) -> float:
+    """How much longer traced inferences take than others, by one clock, as a part of these.
+
+    Of one experiment and thread count; NaN without either, or without their times by that clock.
+    """
+    medians = latencies.groupby("traced")[clock_of(latencies)].median()
+    if len(medians) < 2 or medians.min() <= 0:
+        return math.nan
+    return float(medians[True] / medians[False] - 1)
 
 
 def clock_of(latencies: pd.DataFrame) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,6 +38,11 @@ def seconds_of(plan: Plan, threads: int) -> float:
     if plan.budget_s:
         return plan.budget_s / len(plan.threads)
     return EXPERIMENT_S * len(plan.experiments_at(threads))
+
+
+def clock_at(threads: int) -> Literal["cpu_ns", "wall_ns"]:
+    """The clock that latencies are read from at a thread count."""
+    return "cpu_ns" if threads == 1 else "wall_ns"
 
 
 def disturbance(sessions: Sequence[Session]) -> float:
@@ -113,7 +119,7 @@ def count_rounds(
 def measure_scatter(run: RunRecord, threads: int) -> float:
     """The variance of the mean of a round within a restart, over that between restarts.
 
-    Of the logarithms of CPU times, between experiments: what a restart does to all of them alike
+    Of the logarithms of times, between experiments: what a restart does to all of them alike
     cancels in a comparison. `SCATTER` until three restarts of two experiments show it.
     """
     timed: dict[str, dict[int, tuple[Batch, ...]]] = {}
@@ -126,7 +132,8 @@ def measure_scatter(run: RunRecord, threads: int) -> float:
     means, within, rounds = [], [], []
     for by_restart in timed.values():
         batches = [by_restart[restart] for restart in sorted(restarts)]
-        values = [np.log([max(1, ns) for b in each for ns in b.cpu_ns]) for each in batches]
+        times = [[ns for b in each for ns in getattr(b, clock_at(threads))] for each in batches]
+        values = [np.log(np.maximum(1, each)) for each in times]
         if min(map(len, values)) < 2:
             return SCATTER
         means.append([np.median(each) for each in values])
