@@ -196,11 +196,7 @@ class Measurement(Noun):
 
     @cached_property
     def tracer_overhead(self) -> float:
-        """How much longer its traced inferences take, by the clock of its latency; NaN if unknown.
-
-        Other programs lengthen traced wall times, which are no measure of it where the latency is
-        CPU time.
-        """
+        """How much longer its traced inferences take, by the clock of its latency; NaN if unknown."""
         return statistics.compare_traced(self.latencies)
 
     @property
@@ -311,10 +307,7 @@ class Measurement(Noun):
 
     @cached_property
     def _scale(self) -> float:
-        """The latency per traced time: what makes the parts add up to the latency.
-
-        Traced times are wall times: it is no cost of tracing.
-        """
+        """The latency per traced wall time, with which the parts add up; no cost of tracing."""
         inferences = sum(len(spent) for *_, spent in self._parts)
         traced = float(self._traced_rows["duration_ns"].sum()) / 1e6 / max(inferences, 1)
         return self.latency_ms / traced if traced > 0 and self.latency_ms > 0 else 1.0
