@@ -196,7 +196,7 @@ class Measurement(Noun):
 
     @cached_property
     def tracer_overhead(self) -> float:
-        """How much longer its traced inferences take, by the clock of its latency; NaN if unknown."""
+        """How much longer traced inferences take, by the clock of its latency; NaN if unknown."""
         return statistics.compare_traced(self.latencies)
 
     @property

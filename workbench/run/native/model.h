@@ -137,7 +137,7 @@ class Model {
                               preemptions() - preempted};
     check(error, "the execution failed");
     if (iteration.wall_ns < 0 || iteration.cpu_ns < 0) {
-      throw Failure(kExecution, "clock", "tracing took longer than the inference that it is part of");
+      throw Failure(kExecution, "clock", "tracing took longer than the inference around it");
     }
     executed_ = true;
     return iteration;
