@@ -74,7 +74,7 @@ def main() -> int:
     repeats = parser.parse_args().repeats
     rng = np.random.default_rng(0)
     held = [
-        cover_latency(rng, repeats),
+        cover_latency(rng, 5 * repeats),
         cover_stopped(rng, 10 * repeats),
         cover_operators(repeats),
         count_false_discoveries(rng, max(20, repeats // 10)),
