@@ -148,7 +148,7 @@ def _bound_scale(finding: Finding, m: Measurement) -> tuple[float, float]:
     Tracing lengthens inferences by an amount that is spread over the rows by their time, as the
     scale has it, by the number of events, or not over these rows at all.
     """
-    if not (finding.keys and m.traced_ms and m.latency_ms):
+    if not (finding.keys and m.traced_ms > 0 and m.latency_ms):
         return 1.0, 1.0
     longer = m.traced_ms / m.latency_ms  # as traced, over the latency
     spent, added = time_spent(m, finding.keys).ms, m.traced_ms - m.latency_ms
