@@ -231,7 +231,7 @@ def changed(measurement, **facts):
     method, kernels = facts["method"], facts.get("kernels", {})
     vars(made).update(
         facts=facts, operators=operators, _fastest=runs, _scale=1.0, sessions=("traced",),
-        share_error=np.nan,
+        share_error=np.nan, traced_ms=float(runs.sum(axis=1).mean()),
         flow=Dataflow(method or Method("", (), {}, ())),
         statistics=pd.DataFrame({"latency": [latency_ms], "high": latency_ms}),
         roof=facts.get("roof"),

@@ -1,5 +1,7 @@
 """How many restarts and rounds a run has."""
 
+import itertools
+import math
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -25,6 +27,7 @@ from workbench.run.allocation import (
 from workbench.run.execute import restarts
 from workbench.run.recorder import Step
 from workbench.run.runner import find_runner
+from workbench.run.steps import tracing_cost
 
 
 @pytest.fixture
@@ -35,7 +38,9 @@ def plan(conv_pte, tmp_path):
 
 
 def session(experiment, process, wall_ns, cpu_ns=None):
-    batch = Batch(0, 0, tuple(wall_ns), tuple(cpu_ns or wall_ns), (0,) * len(wall_ns))
+    batch = Batch(
+        0, 0, tuple(wall_ns), tuple(wall_ns if cpu_ns is None else cpu_ns), (0,) * len(wall_ns)
+    )
     return Session(experiment, 1, process, False, (), 1.0, 1.0, (batch,))
 
 
@@ -43,7 +48,7 @@ def count_restarts(plan, folder, restart_s, on_core=1.0):
     """The restarts of a run, each of which takes so long."""
     recorder = record_in(folder, plan, find_runner())
     names, count = [e.name for e in plan.experiments], 0
-    for process in restarts(recorder, lambda run: False):
+    for process in restarts(recorder, lambda run: math.inf):
         recorder.add_sessions(session(name, process, [10**6], [10**6 * on_core]) for name in names)
         recorder.update(spent_s=recorder.run.spent_s + restart_s)
         count += 1
@@ -115,6 +120,19 @@ def test_scatter_is_that_of_the_sessions(plan, tmp_path, within):
             recorder.add_sessions((*recorder.sessions_of(step, traced=False), new))
     expected = min(MOST_SCATTER, max(LEAST_SCATTER, (within / 0.01) ** 2 / 16))
     assert measure_scatter(recorder.run, 1) == pytest.approx(expected, rel=0.6)
+
+
+def test_rounds_of_several_threads_are_planned_by_wall_times(plan, tmp_path):
+    """The CPU times of idle threads that wait for work are no part of a latency."""
+    rng, sessions = np.random.default_rng(0), []
+    for name, process, traced in itertools.product("ab", range(40), (False, True)):
+        wall = np.exp(14 + rng.normal(0, 0.01) + rng.normal(0, 0.04, 16)) * (1.3 if traced else 1)
+        made = session(name, process, wall.astype(int), rng.integers(1e6, 9e6, 16))
+        sessions.append(replace(made, threads=2, traced=traced))
+    run = record_in(tmp_path, replace(plan, threads=(2,)), find_runner()).run
+    run = replace(run, sessions=tuple(sessions))
+    assert measure_scatter(run, 2) == pytest.approx(1.0, rel=0.6)
+    assert tracing_cost(run, "a") == pytest.approx(0.3, abs=0.02)
 
 
 def test_as_many_inferences_are_traced_as_not(plan, tmp_path):

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,12 +20,11 @@ from run_folder import open_made_run
 
 import workbench as wb
 from workbench import store
-from workbench.analysis.power import foresee, is_precise, judge_restarts
+from workbench.analysis.power import count_needed, foresee, judge_restarts
 from workbench.analysis.quality import (
     preempted_share,
 )
 from workbench.cli import main
-from workbench.datasets import sample_run
 from workbench.errors import UsageError
 from workbench.options import MeasureOptions
 from workbench.records.runs import Batch, Reading, Session
@@ -156,24 +156,75 @@ def recorder_with(plan, tmp_path, spent_s):
 
 
 def test_restarts_end_with_the_budget_or_when_it_is_enough(plan, tmp_path):
-    assert list(restarts(recorder_with(plan, tmp_path / "a", 0.0), lambda run: True)) == [0, 1]
+    given = recorder_with(plan, tmp_path / "a", 0.0)
+    assert list(restarts(given, lambda run: 1.0)) == [0, 1]
     budget = replace(plan, budget_s=10.0)
-    assert list(restarts(recorder_with(budget, tmp_path / "b", 0.0), lambda run: True)) == [0, 1, 2]
     # As if the three restarts had taken 6 s: a fourth fits, a sixth would not.
     recorder = recorder_with(budget, tmp_path / "c", 0.0)
     taken = []
-    for process in restarts(recorder, lambda run: False):
+    for process in restarts(recorder, lambda run: 0.0):
         taken.append(process)
         recorder.update(spent_s=recorder.run.spent_s + 2.0)
-    assert taken == [0, 1, 2, 3, 4]
+    assert taken == [0, 1, 2, 3, 4] and not recorder.run.pilot, "all count: time ended it"
     short = recorder_with(replace(plan, budget_s=0.1), tmp_path / "d", 99.0)
-    assert list(restarts(short, lambda run: False)) == [0, 1, 2]
+    assert list(restarts(short, lambda run: 1.0)) == [0, 1, 2]
 
 
-def test_precise_is_what_the_plan_calls_so():
-    run = store.load_run(sample_run())
-    assert is_precise(replace(run, plan=replace(run.plan, precision=0.5)))
-    assert not is_precise(replace(run, plan=replace(run.plan, precision=1e-4)))
+def test_the_restarts_that_decide_when_a_run_stops_do_not_count(plan, tmp_path):
+    """They are asked once, after five, and the run ends after as many more as they say."""
+    asked = []
+    recorder = recorder_with(replace(plan, budget_s=100.0), tmp_path, 0.0)
+    for process in restarts(recorder, lambda run: asked.append(run.spent_s) or 7.0):
+        recorder.update(spent_s=process + 1.0)
+    assert (process, recorder.run.pilot, asked) == (11, 5, [5.0])
+
+
+@pytest.mark.parametrize("part", ["whole", "interrupted"])
+def test_how_many_restarts_follow_is_decided_by_the_first_five_alone(tmp_path, part):
+    """Whatever came after them, as in a run that was interrupted and goes on."""
+    run = open_made_run(
+        tmp_path, {"off": 3.0, "on": 3.0}, control=True, traced=1, processes=12, restart=0.01
+    )
+    sessions = run.record.sessions
+    first = replace(run.record, sessions=tuple(s for s in sessions if s.process < 5))
+    record = first if part == "interrupted" else run.record
+    table = replace(run, record=first).compare().latency
+    half = float(np.log(table["high"] / table["low"]).iloc[0] / 2)
+    for wanted, needed in ((half * 1.01, 5), (half / 2, 20), (half / 3, 45)):
+        precise = replace(record, plan=replace(record.plan, precision=wanted))
+        assert count_needed(precise) == pytest.approx(needed, abs=1)
+    detectable = float(table["detectable"].iloc[0])
+    assert count_needed(record, find=detectable * 1.01) == 5
+    assert 17 < count_needed(record, find=detectable / 2) < 24
+    alone = replace(record, plan=replace(record.plan, pairs=()))
+    assert count_needed(alone) == math.inf, "nothing is compared"
+
+
+def test_no_number_of_restarts_finds_less_than_the_margin_without_a_control(tmp_path):
+    record = open_made_run(
+        tmp_path, {"off": 3.0, "on": 3.0}, traced=1, processes=5, restart=0.01
+    ).record
+    assert count_needed(record, find=0.02) == math.inf
+    assert 5 <= count_needed(record, find=0.04) < math.inf
+
+
+def test_a_run_that_stopped_early_shows_the_restarts_that_count(tmp_path):
+    """In every frame; the first restarts are 50 % slower here."""
+    slow = {"off": 3.0, "on": 3.0}
+    run = open_made_run(tmp_path / "run", slow, control=True, traced=2, processes=10, restart=0.01)
+    run = open_made_run(
+        tmp_path / "early", slow, traced=2, processes=10, restart=0.01, control=True,
+        changes={"pilot": 5}, latencies=run.latencies[~run.latencies["traced"]].assign(
+            cpu_ns=lambda t: t["cpu_ns"].where(t["process"] >= 5, t["cpu_ns"] * 3 // 2)
+        ),
+    )  # fmt: skip
+    on = run["on"]
+    assert set(run.latencies["process"]) == set(on.ledger["process"]) == set(range(5, 10))
+    assert on.restarts.index.tolist() == list(range(5, 10))
+    assert on.latency_ms == pytest.approx(3.0, rel=0.03)
+    assert run.compare().latency["restarts"].tolist() == [5]
+    assert "the first 5 of which only decided how many follow" in run.description.to_string()
+    assert {s.process for s in run.record.sessions} == set(range(10)), "the record has all"
 
 
 @pytest.mark.parametrize(("restart_s", "restarts"), [(4, 5), (10, 3)])
@@ -212,7 +263,6 @@ def test_a_run_foresees_what_it_will_find(tmp_path):
     )
     assert int(needed) > 12 and float(minutes) == pytest.approx(int(needed) / 6, abs=0.1)
     assert foresee(first, 1e-6).endswith("stop other programs")
-    assert is_precise(record, find=0.1) and not is_precise(record, find=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from program_builder import Delegate, Kernel, Node, changed, measured
-from scipy.special import stdtr, stdtrit
+from scipy.special import polygamma, stdtr, stdtrit
 from simulate import simulate_operators, simulate_restarts
 from synthetic import synthetic_latencies
 
@@ -422,6 +422,16 @@ def test_rows_of_similar_length_strengthen_each_other():
     assert widths[0] < 0.9 * widths[1]
     few = moderate_variances(variances[:5], np.full(5, 4.0), lengths[:5])
     assert (few[0] == variances[:5]).all() and (few[1] == 4.0).all()
+
+
+def test_few_rows_are_not_taken_to_scatter_alike_because_their_mean_has_each_of_them():
+    """Variances with two degrees of freedom about one that all of the rows share."""
+    rng, scatters = np.random.default_rng(0), []
+    for _ in range(2000):
+        variances = rng.chisquare(4, 12) / 4 / (rng.chisquare(2, 12) / 2)
+        _, freedom = moderate_variances(variances, np.full(12, 4.0), rng.random(12))
+        scatters.append(polygamma(1, (freedom[0] - 4) / 2))
+    assert np.mean(scatters) == pytest.approx(polygamma(1, 1), rel=0.05)
 
 
 def test_the_noise_of_a_control_is_that_of_rows_of_similar_length():

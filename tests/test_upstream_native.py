@@ -136,3 +136,39 @@ def test_the_runner_compiles_without_warnings():
     subprocess.run(
         [*build.find_compiler(), *build.compile_flags(build.find_sdk()), *flags], check=True
     )
+
+
+#: Reports operators as XNNPACK does, but 20 ms later, which takes no CPU time.
+DELAY = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+#define NAME "_ZN10executorch8backends7xnnpack8delegate9profiling11XNNProfiler12submit_traceEv"
+void submit_trace(void* profiler) __asm__(NAME);
+void submit_trace(void* profiler) {
+  usleep(20000);
+  ((void (*)(void*))dlsym(RTLD_NEXT, NAME))(profiler);
+}
+"""
+
+
+@linux
+def test_what_others_take_while_operators_are_reported_is_no_cpu_time(
+    conv_pte, tmp_path, monkeypatch
+):
+    """It would be taken off that of the inference, which would be negative."""
+    library = tmp_path / "delay.so"
+    (tmp_path / "delay.c").write_text(DELAY)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", library, tmp_path / "delay.c", "-ldl"], check=True
+    )
+    runner = find_runner()
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    flags = ["--model_path", str(conv_pte), "--etdump_path", str(tmp_path / "x.etdump")]
+    with open_runner(runner, flags, timeout_s=60) as session:
+        session.run(3, traced=True)
+        traced, untraced = session.run(5, traced=True), session.run(5, traced=False)
+    assert 0 < min(traced.cpu_ns) < 20e6
+    for clock in ("wall_ns", "cpu_ns"):
+        assert min(getattr(traced, clock)) < 5e6 + 2 * min(getattr(untraced, clock))
+    assert min(untraced.cpu_ns) > 0

@@ -14,7 +14,7 @@ from workbench import plugin
 from workbench.analysis.machine_code import keep_places
 from workbench.analysis.open import open_run
 from workbench.analysis.operators import load_scheme
-from workbench.analysis.power import is_precise, judge_restarts
+from workbench.analysis.power import count_needed, judge_restarts
 from workbench.analysis.run import Run
 from workbench.analysis.trials import find_trials
 from workbench.errors import StoreError, UsageError, unknown_name
@@ -391,7 +391,7 @@ def measure_programs(
 
     run_dir = run_dir or execute(
         plan, programs, runner, root,
-        progress=progress, watch=look, enough=partial(is_precise, find=options.find),
+        progress=progress, watch=look, count_needed=partial(count_needed, find=options.find),
     )  # fmt: skip
     with optional("names of machine code", progress):
         keep_places(run_dir, [runner.libraries])

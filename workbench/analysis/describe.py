@@ -115,6 +115,8 @@ def _describe_experiment(experiment: Experiment) -> str:
 def _describe_protocol(record: RunRecord) -> str:
     plan = record.plan
     processes = plural(len({s.process for s in record.sessions}), "process")
+    if record.pilot:
+        processes += f", the first {record.pilot} of which only decided how many follow,"
     if is_foreign(record):
         order = "run alternately" if record.runner else "in an unknown order"
         warmup = f" after the first {plan.warmup}" if plan.warmup else ""

@@ -168,13 +168,8 @@ class Measurement(Noun):
         row, latency_ms = self.statistics.iloc[0], self.latency_ms
         if self.emulated or not latency_ms:
             return frozenset(), ""
-        longer = math.nan
-        if self.sessions and not self.latencies["traced"].all():
-            longer = 1 / self._scale - 1
         width = row["high"] / latency_ms - 1
-        uses, why = quality.decide_use(
-            width, self.tracer_excess, longer, self.share_error, self.impossible
-        )
+        uses, why = quality.decide_use(width, self.tracer_excess, self.share_error, self.impossible)
         return uses, f"{self.label}: {why}" if why else ""
 
     @cached_property
@@ -184,8 +179,7 @@ class Measurement(Noun):
             return math.nan
         runs = operators.total_runs(self._rows, "category")
         fastest = self.undisturbed.mean().groupby(self.costs["category"].astype(object)).sum()
-        longer = max(self.traced_ms / self.latency_ms - 1, np.nan_to_num(self.tracer_excess))
-        return quality.bound_shares(runs, fastest, longer)
+        return quality.bound_shares(runs, fastest, np.nan_to_num(self.tracer_excess))
 
     @cached_property
     def impossible(self) -> str:
@@ -202,11 +196,15 @@ class Measurement(Noun):
             shares.append(second["share"])
         return " or ".join(names), " or ".join(map(wording.format_share, shares))
 
+    @cached_property
+    def tracer_overhead(self) -> float:
+        """How much longer traced inferences take, by the clock of its latency; NaN if unknown."""
+        return statistics.compare_traced(self.latencies)
+
     @property
     def tracer_excess(self) -> float:
         """What tracing adds beyond its calibrated cost, which is in no part, over the latency."""
-        overhead = self.run.tracer_overhead.get((self.name, self.threads), math.nan)
-        return overhead - (self.tracing_ms / self.latency_ms if overhead == overhead else 0.0)
+        return self.traced_ms / self.latency_ms - 1
 
     @property
     def caveats(self) -> list[str]:
@@ -239,7 +237,7 @@ class Measurement(Noun):
     @cached_property
     def sessions(self) -> tuple[Session, ...]:
         """The runner processes that were traced."""
-        traced = (s for s in self.run.record.sessions if s.complete and s.etdump)
+        traced = (s for s in self.run.record.counted if s.etdump)
         return tuple(s for s in traced if (s.experiment, s.threads) == (self.name, self.threads))
 
     @frame_property
@@ -311,7 +309,7 @@ class Measurement(Noun):
 
     @cached_property
     def _scale(self) -> float:
-        """The latency per traced time: what makes the parts add up to the latency."""
+        """The latency per traced wall time, with which the parts add up; no cost of tracing."""
         inferences = sum(len(spent) for *_, spent in self._parts)
         traced = float(self._traced_rows["duration_ns"].sum()) / 1e6 / max(inferences, 1)
         return self.latency_ms / traced if traced > 0 and self.latency_ms > 0 else 1.0
@@ -448,8 +446,13 @@ class Measurement(Noun):
 
     @cached_property
     def traced_ms(self) -> float:
-        """How long a traced inference took without interference, in wall time."""
-        return float(self._fastest.sum(axis=1).mean()) / self._scale
+        """How long a traced inference took, but for the calibrated cost of tracing.
+
+        By the clock of the latency; NaN where no traced inference has that.
+        """
+        if math.isnan(self.tracer_overhead):
+            return math.nan
+        return self.latency_ms * (1 + self.tracer_overhead) - self.tracing_ms
 
     @cached_property
     def costs(self) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from workbench.records.runs import RunRecord
 from workbench.run.allocation import (
     LEAST_RESTARTS,
     MIN_RESTARTS,
+    PILOT_RESTARTS,
+    count_further,
     count_measured,
     project_restarts,
 )
@@ -45,12 +48,21 @@ def _compare_pairs(record: RunRecord) -> pd.DataFrame:
     return pd.concat(rows)
 
 
-def is_precise(record: RunRecord, find: float = 0.0) -> bool:
-    """Whether every speed-up is as precise as the plan wants it, or would show a change."""
-    rows = _compare_pairs(record)
-    if find:
-        return bool((rows["detectable"] <= find).all())
-    return bool((np.log(rows["high"] / rows["low"]) / 2 <= record.plan.precision).all())
+def count_needed(record: RunRecord, find: float = 0.0) -> float:
+    """How many restarts must follow the pilot for the plan's precision, or to find a change.
+
+    They suffice for all pairs, by how far the restarts of the pilot scatter (`count_further`).
+    """
+    if not record.plan.pairs:
+        return math.inf
+    pilot = tuple(s for s in record.sessions if s.process < PILOT_RESTARTS)
+    rows = _compare_pairs(replace(record, sessions=pilot))
+    widths, wanted = np.log(rows["high"] / rows["low"]) / 2, record.plan.precision
+    if find:  # beyond what the control differs by, which falls, too, or else beyond the margin
+        margin = np.log1p(rows["margin"]).where(rows["floor"] == 0, 0.0)
+        widths, wanted = np.log1p(rows["detectable"]) - margin, np.log1p(find) - margin
+        wanted = wanted.clip(lower=0.0)
+    return float(count_further(widths / wanted).max())
 
 
 def _judge_so_far(record: RunRecord) -> str:

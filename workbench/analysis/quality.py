@@ -157,23 +157,22 @@ def summarize_quality(quality: pd.DataFrame) -> str:
 
 
 def decide_use(
-    width: float, tracer_overhead: float, traced: float, moved: float, impossible: str = ""
+    width: float, tracer_excess: float, moved: float, impossible: str = ""
 ) -> tuple[frozenset[str], str]:
     """What may be used of a measurement, of ``latency``, ``shares`` and ``milliseconds``; and why.
 
-    ``width`` is half of the latency's interval, and ``traced`` by how much longer its traced
-    inferences take, as parts of the latency; ``moved`` is how far a share may be off; NaN where
+    ``width`` is half of the latency's interval, and ``tracer_excess`` what tracing adds that is not
+    accounted for, as parts of the latency; ``moved`` is how far a share may be off; NaN where
     unknown. ``impossible`` says why no part can be stated. An uncertain share is stated with how
     far it may be off; the reason is empty if all may be used as it is.
     """
     (limit, furthest), lost, why = USELESS, set[str](), ""
-    longer = "longer" if traced > 0 else "shorter"
     if impossible:
         lost, why = {"shares", "milliseconds"}, impossible
-    elif tracer_overhead > TRACER_LIMIT:
-        why = f"tracing adds {format_share(tracer_overhead)} that is not accounted for"
-    elif abs(traced) > TRACER_LIMIT:
-        why = f"traced inferences are {format_share(abs(traced))} {longer}"
+    elif tracer_excess > TRACER_LIMIT:
+        why = f"tracing adds {format_share(tracer_excess)} that is not accounted for"
+    elif tracer_excess < -TRACER_LIMIT:
+        why = f"traced inferences are {format_share(-tracer_excess)} shorter"
     elif moved > furthest:
         why = "other programs may have moved them"
     if why and not impossible:
@@ -204,11 +203,11 @@ def find_impossible(operators: pd.DataFrame) -> str:
 
 
 def bound_shares(runs: pd.DataFrame, fastest: pd.Series, longer: float) -> float:
-    """How far a share of the traced time may be off, at most, because of other programs.
+    """How far a share of the traced time may be off, at most, by tracing and other programs.
 
     ``runs`` has the times of the parts by restart and run, and ``fastest`` those without
-    interference, which together still exceed the latency by ``longer``, as a part of it. That much
-    may have been taken from any one part. The scatter over the restarts counts if it is larger.
+    interference, which tracing lengthens by ``longer``, as a part of the latency. Any one part may
+    have taken that much. The scatter over the restarts counts if it is larger.
     """
     blocks, longer = blocks_of(runs), max(longer, 0.0)
     scatter = half_width(blocks.div(blocks.sum(axis=1), axis=0).to_numpy())

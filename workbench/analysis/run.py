@@ -323,12 +323,9 @@ class Run(Noun):
 
         Of ExecuTorch: other runtimes are traced by tools of their own.
         """
-        overhead, own = {}, {m.name for m in self.measurements if not m.runtime}
-        for (experiment, threads), part in self.latencies.groupby(MEASUREMENT):
-            median = part.groupby("traced")[statistics.clock_of(part)].median()
-            if experiment in own.intersection(self.experiments) and len(median) == 2:
-                overhead[experiment, threads] = median[True] / median[False] - 1
-        return overhead
+        sides = [m for m in self.measurements if not (m.runtime or m.control)]
+        overhead = {(m.name, m.threads): m.tracer_overhead for m in sides}
+        return {side: cost for side, cost in overhead.items() if not math.isnan(cost)}
 
     @cached_property
     def ceilings(self) -> pd.DataFrame:
@@ -375,7 +372,7 @@ class Run(Noun):
         """How good the measurement is: ``frames.QUALITY``; the first row's grade is the run's."""
         none = [pd.DataFrame(columns=frames.COMPARISON.names, dtype=float)]
         comparisons = pd.concat([c.latency for c in self.comparisons] or none, ignore_index=True)
-        excess = [m.tracer_excess for m in self.measurements if not math.isnan(m.tracer_excess)]
+        excess = [self[side].tracer_excess for side in self.tracer_overhead]
         overhead = max(excess, key=abs, default=math.nan)
         return quality.grade_run(self.record, self.latencies, comparisons, overhead)
 
@@ -432,7 +429,7 @@ class Run(Noun):
         events = self._traces.get(session.etdump)
         if events is None:
             events = read_etdump(self.locate(session.etdump))
-            if session.process == 0 or len(events) <= _SHORT_TRACE:
+            if session.process == self.record.pilot or len(events) <= _SHORT_TRACE:
                 self._traces[session.etdump] = events
         return events
 

@@ -95,7 +95,10 @@ def moderate_variances(
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.where(usable, np.log(variances) - _digamma(half) + np.log(half), np.nan)
     typical = average_neighbours(lengths, logs)
-    excess = np.nanmean(np.square(logs - typical)) - np.nanmean(_trigamma(half[usable]))
+    # Each row is one of those that its typical variance is the mean of, and so closer to it.
+    averaged = min(NEIGHBOURS, int(np.count_nonzero(usable)))
+    scatter = np.nanmean(np.square(logs - typical)) * averaged / (averaged - 1)
+    excess = scatter - np.nanmean(_trigamma(half[usable]))
     # At half of the prior degrees of freedom, trigamma is the variance of the logarithms.
     tried = np.geomspace(0.25, _MOST_PRIOR / 2, 200)
     prior = 2 * tried[np.argmin(np.abs(_trigamma(tried) - excess))]
@@ -144,12 +147,15 @@ def blocks_of(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.groupby(level="process").mean()
 
 
-def half_width(blocks: np.ndarray) -> np.ndarray:
-    """Half of Student's 95 % interval of the mean over the first axis; NaN for a single block."""
+def half_width(blocks: np.ndarray, p: float = 0.975) -> np.ndarray:
+    """Half of Student's interval of the mean over the first axis; NaN for a single block.
+
+    Of 95 %, or to both sides of which is 1 - ``p``.
+    """
     count = len(blocks)
     if count < 2:
         return np.full(blocks.shape[1:], np.nan)
-    return student_quantile(count - 1) * blocks.std(axis=0, ddof=1) / np.sqrt(count)
+    return student_quantile(count - 1, p) * blocks.std(axis=0, ddof=1) / np.sqrt(count)
 
 
 def typical_restarts(times: pd.DataFrame) -> pd.DataFrame:
@@ -238,7 +244,8 @@ def sum_up_paced(latencies: pd.DataFrame, record: RunRecord) -> pd.DataFrame | N
     """Percentiles of wall times in ms at a rate, and without pauses: ``frames.PACED``."""
     due_ns, rows = 1e9 * record.plan.every_s, []
     for key in dict.fromkeys((s.experiment, s.threads) for s in record.paced):
-        batches = [s.batches for s in record.paced if (s.experiment, s.threads) == key]
+        sides = [s for s in record.paced if (s.experiment, s.threads) == key]
+        batches = [s.batches for s in sides if s.process >= record.pilot]
         paced = [np.concatenate([b.wall_ns for b in each]) for each in batches]
         late = np.concatenate([b.late_ns for each in batches for b in each])
         timed = pick_timed(latencies)
@@ -298,8 +305,8 @@ def undisturbed_times(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def tabulate_latencies(run: RunRecord) -> pd.DataFrame:
-    """``frames.LATENCIES`` of the finished sessions, in the order of measurement."""
-    batches = [(s, b) for s in run.sessions if s.complete for b in s.batches]
+    """``frames.LATENCIES`` of the sessions that count, in the order of measurement."""
+    batches = [(s, b) for s in run.counted for b in s.batches]
     if any({len(b.wall_ns)} != {len(b.cpu_ns), len(b.preempted)} for _, b in batches):
         raise StoreError("a batch has times of different lengths", where="manifest")
     places = [(s.experiment, s.threads, s.process, s.traced, b.round, b.batch) for s, b in batches]
@@ -315,7 +322,7 @@ def tabulate_latencies(run: RunRecord) -> pd.DataFrame:
 
 def add_traced(latencies: pd.DataFrame, times: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
     """Add traced inferences of sessions whose runner reported no times; CPU time 0."""
-    untimed = {(s.experiment, s.threads, s.process) for s in run.sessions if not s.batches}
+    untimed = {(s.experiment, s.threads, s.process) for s in run.counted if not s.batches}
     if not untimed or times.empty:
         return latencies
     keys = times[SOURCE].itertuples(index=False, name=None)
@@ -331,6 +338,17 @@ def pick_timed(latencies: pd.DataFrame) -> pd.DataFrame:
     """The untraced latencies; the traced ones if nothing was measured without tracing."""
     untraced = ~latencies["traced"]
     return latencies[untraced] if untraced.any() else latencies
+
+
+def compare_traced(latencies: pd.DataFrame) -> float:
+    """How much longer traced inferences take than others, by one clock, as a part of these.
+
+    Of one experiment and thread count; NaN without either, or without their times by that clock.
+    """
+    medians = latencies.groupby("traced")[clock_of(latencies)].median()
+    if len(medians) < 2 or medians.min() <= 0:
+        return math.nan
+    return float(medians[True] / medians[False] - 1)
 
 
 def clock_of(latencies: pd.DataFrame) -> str:

@@ -104,14 +104,15 @@ class Plan:
     ``processes`` the number of restarts of every runner, 0 for as many as fit into the seconds of
     `workbench.run.allocation`; ``sampled_ms`` the CPU time for which each experiment is sampled, 0
     for none.
-    With a ``budget_s``, in seconds, restarts continue until half the width of every speed-up's
-    interval is below ``precision`` (relative) or the time is spent; each of ``processes`` restarts
-    gets an equal share. Of a given number without a budget, at most ``retries`` disturbed steps
-    are measured again, after a pause of ``cool_down_s``. ``direction`` says which experiments are
-    baselines and why, where no toggle does. ``sweep`` is the dimension whose size every phase
-    changes. ``starts`` is how often every experiment is started to time its first output. With
-    ``every_s``, inferences are also timed at that period, in seconds. ``thread_rules`` has the
-    reason for each of ``threads``, if they were chosen by rules.
+    With a ``budget_s``, in seconds, restarts continue until the time is spent, or where that saves
+    half of it, until there are as many as the first ones ask for, so that half the width of every
+    speed-up's interval is ``precision`` (relative); each of ``processes`` restarts gets an equal
+    share. Of a given number without a budget, at most ``retries`` disturbed steps are measured
+    again, after a pause of ``cool_down_s``. ``direction`` says which experiments are baselines and
+    why, where no toggle does. ``sweep`` is the dimension whose size every phase changes. ``starts``
+    is how often every experiment is started to time its first output. With ``every_s``, inferences
+    are also timed at that period, in seconds. ``thread_rules`` has the reason for each of
+    ``threads``, if they were chosen by rules.
     """
 
     pte: str
@@ -374,7 +375,8 @@ class RunRecord:
     ``state`` is ``incomplete`` until everything is measured, then ``complete``; or ``failed``.
     ``export`` is that of the first program, None if its origin is unknown; ``exports`` has those of
     further programs by name. ``paced`` has inferences at the plan's rate. ``missing`` is what the
-    runner's ExecuTorch lacks, by name, and what follows from it. ``model``, ``executorch`` and
+    runner's ExecuTorch lacks, by name, and what follows from it. The first ``pilot`` restarts
+    decided when the run was over, and count for nothing else. ``model``, ``executorch`` and
     ``results`` are for the scripts of Arm's profiling kit: the first program, the build of
     ExecuTorch, and the experiments.
     """
@@ -401,7 +403,13 @@ class RunRecord:
     model: str = ""
     executorch: dict[str, Any] = field(default_factory=dict)
     results: tuple[dict[str, Any], ...] = ()
+    pilot: int = 0
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def counted(self) -> tuple[Session, ...]:
+        """The complete sessions of the restarts that count."""
+        return tuple(s for s in self.sessions if s.complete and s.process >= self.pilot)
 
     def export_of(self, program: PlannedProgram) -> Export | None:
         """How one of the plan's programs was exported, if that is known."""

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from workbench.records.runs import Batch, Plan, RunRecord, Session
 
@@ -11,6 +13,9 @@ from workbench.records.runs import Batch, Plan, RunRecord, Session
 MIN_RESTARTS = 3
 #: Restarts where neither their number nor a budget is given: so many at least, and at most.
 LEAST_RESTARTS, MOST_RESTARTS = 5, 40
+#: Restarts that decide how many others a budget need not exceed: three would ask for 2.4 times as
+#: many, by Student's t.
+PILOT_RESTARTS = 5
 #: Seconds on a free core for each experiment and thread count, without a budget: what five
 #: long restarts took (`tests/benchmarks/decide.py`).
 EXPERIMENT_S = 2.0
@@ -35,6 +40,11 @@ def seconds_of(plan: Plan, threads: int) -> float:
     return EXPERIMENT_S * len(plan.experiments_at(threads))
 
 
+def clock_at(threads: int) -> Literal["cpu_ns", "wall_ns"]:
+    """The clock that latencies are read from at a thread count."""
+    return "cpu_ns" if threads == 1 else "wall_ns"
+
+
 def disturbance(sessions: Sequence[Session]) -> float:
     """The fraction of the wall time in which other processes had the core."""
     batches = [batch for session in sessions for batch in session.batches]
@@ -52,6 +62,18 @@ def count_measured(run: RunRecord) -> int:
     plan, sessions = run.plan, [s for s in run.sessions if s.complete and not s.traced]
     return min((sum(s.experiment == e.name and s.threads == n for s in sessions)
                 for n in plan.threads for e in plan.experiments_at(n)), default=0)  # fmt: skip
+
+
+def count_further(excess: ArrayLike) -> np.ndarray:
+    """How many restarts follow a pilot whose intervals are so many times as wide as wanted.
+
+    After C. Stein, "A Two-Sample Test for a Linear Hypothesis Whose Power is Independent of the
+    Variance", Ann. Math. Stat. 16 (1945). A run that stops because its restarts seem to scatter
+    little states intervals that are too narrow, so the restarts that decide do not count: those
+    that follow know nothing of the decision, and their intervals are the usual ones. (They count
+    where the budget ends the run, whose intervals are then a little too wide.)
+    """
+    return np.maximum(LEAST_RESTARTS, np.ceil(PILOT_RESTARTS * np.square(excess)))
 
 
 def project_restarts(run: RunRecord, done: int) -> int:
@@ -97,7 +119,7 @@ def count_rounds(
 def measure_scatter(run: RunRecord, threads: int) -> float:
     """The variance of the mean of a round within a restart, over that between restarts.
 
-    Of the logarithms of CPU times, between experiments: what a restart does to all of them alike
+    Of the logarithms of times, between experiments: what a restart does to all of them alike
     cancels in a comparison. `SCATTER` until three restarts of two experiments show it.
     """
     timed: dict[str, dict[int, tuple[Batch, ...]]] = {}
@@ -110,7 +132,8 @@ def measure_scatter(run: RunRecord, threads: int) -> float:
     means, within, rounds = [], [], []
     for by_restart in timed.values():
         batches = [by_restart[restart] for restart in sorted(restarts)]
-        values = [np.log([max(1, ns) for b in each for ns in b.cpu_ns]) for each in batches]
+        times = [[ns for b in each for ns in getattr(b, clock_at(threads))] for each in batches]
+        values = [np.log(np.maximum(1, each)) for each in times]
         if min(map(len, values)) < 2:
             return SCATTER
         means.append([np.median(each) for each in values])

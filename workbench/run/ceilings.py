@@ -16,6 +16,7 @@ from workbench.errors import RunnerError, StoreError, UsageError
 from workbench.options import Progress, silent
 from workbench.records.codec import parse_json, structure, to_json
 from workbench.records.runs import Ceilings, Probe, RunRecord
+from workbench.run.allocation import clock_at
 from workbench.run.locks import THIS_MACHINE, device_behind, lock_device
 from workbench.run.recorder import timestamp
 from workbench.run.runner import Runner, find_runner, open_runner
@@ -240,7 +241,7 @@ def _run(path: str, runner: Runner, isa: str, threads: int, process: int) -> flo
     core = runner.target.core(threads, process)
     flags += [] if core is None else ["--cpus", str(core)]
     with open_runner(runner, flags, timeout_s=TIMEOUT_S) as session:
-        clock = "cpu_ns" if threads == 1 else "wall_ns"
+        clock = clock_at(threads)
         times = list(getattr(session.run(1), clock))
         count = min(MAX_ITERATIONS, max(ITERATIONS, int(SECONDS * 1e9 / max(times[0], 1))))
         times += getattr(session.run(count), clock)

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from workbench.run.afterwards import sample_experiments, time_starts
 from workbench.run.allocation import (
     MIN_RESTARTS,
     MOST_RESTARTS,
+    PILOT_RESTARTS,
     project_restarts,
 )
 from workbench.run.recorder import RunRecorder, Step, open_record
@@ -39,7 +41,7 @@ def execute(
     *,
     progress: Progress = silent,
     watch: Callable[[RunRecord], None] = lambda run: None,
-    enough: Callable[[RunRecord], bool] = lambda run: False,
+    count_needed: Callable[[RunRecord], float] = lambda run: math.inf,
 ) -> Path:
     """Measure what a plan says on a locked device; returns the run's folder.
 
@@ -48,11 +50,11 @@ def execute(
     rate, at that too. Then each experiment is started several times for its first output, and
     finally sampled in a process of its own. An interrupted run keeps its measurements; the same
     plan continues it. Before each step, ``watch`` is called with what was measured; with a budget,
-    ``enough`` says after each restart whether that suffices.
+    ``count_needed`` says after the first restarts how many further ones suffice.
     """
     with open_record(plan, programs, runner, root, progress) as recorder:
         recorder.inputs = locate_inputs(plan, recorder.run_dir)
-        for process in restarts(recorder, enough):
+        for process in restarts(recorder, count_needed):
             for step in list_steps(recorder, process):
                 watch(recorder.run)
                 announce(step, recorder.run, progress)
@@ -86,15 +88,24 @@ def optional(
         progress(f"warning: {part} not made: {text}", 1.0)
 
 
-def restarts(recorder: RunRecorder, enough: Callable[[RunRecord], bool]) -> Iterator[int]:
-    """The restarts to measure: a given number, or as many as the seconds allow and need."""
-    plan = recorder.run.plan
+def restarts(recorder: RunRecorder, count_needed: Callable[[RunRecord], float]) -> Iterator[int]:
+    """The restarts to measure: a given number, or as many as the seconds allow and need.
+
+    With a budget, a pilot decides how many restarts follow, if that saves half of the seconds. The
+    record then says that the pilot does not count.
+    """
+    plan, last = recorder.run.plan, math.inf
+    least = MIN_RESTARTS if plan.budget_s else plan.processes or MIN_RESTARTS
     for process in itertools.count():
-        least = MIN_RESTARTS if plan.budget_s else plan.processes or MIN_RESTARTS
-        if process >= least:
-            full = process >= project_restarts(recorder.run, process)
-            if full or (plan.budget_s and enough(recorder.run)):
-                return
+        fitting = project_restarts(recorder.run, process)
+        if process >= least and process >= fitting:
+            return
+        if plan.budget_s and process == PILOT_RESTARTS:
+            needed = PILOT_RESTARTS + count_needed(recorder.run)
+            last = needed if needed <= fitting / 2 else math.inf
+        if process >= last:
+            recorder.update(pilot=PILOT_RESTARTS)
+            return
         yield process
 
 

@@ -27,6 +27,7 @@ from workbench.records.runs import (
 from workbench.run.allocation import (
     LEAST_RESTARTS,
     MOST_RESTARTS,
+    clock_at,
     count_rounds,
     disturbance,
     measure_scatter,
@@ -323,9 +324,10 @@ def tracing_cost(run: RunRecord, experiment: str) -> float:
     times: dict[tuple[int, int], dict[bool, float]] = {}
     for session in run.sessions:
         if session.experiment == experiment and session.complete and session.batches:
-            cpu_ns = [ns for batch in session.batches for ns in batch.cpu_ns]
+            clock = clock_at(session.threads)
+            each_ns = [ns for batch in session.batches for ns in getattr(batch, clock)]
             step = times.setdefault((session.threads, session.process), {})
-            step[session.traced] = max(1.0, float(np.median(cpu_ns)))
+            step[session.traced] = max(1.0, float(np.median(each_ns)))
     costs = [step[True] / step[False] - 1 for step in times.values() if len(step) > 1]
     return float(np.median(costs)) if costs else 0.0
 

@@ -30,6 +30,7 @@ from workbench.plugins.remedies.equivalence import Finder, count_operators
 from workbench.plugins.remedies.rewrite import REWRITER, find_remedies
 from workbench.records.trials import Scope, Trial
 from workbench.remedies import REMEDIES
+from workbench.run.session import RunnerSession
 
 IMAGE = (1, 16, 12, 16)
 ROWS = (1, 24, 32)
@@ -896,6 +897,29 @@ def test_two_thread_counts_and_two_phases_have_trials_of_their_own(tmp_path):
         if each.trial and m.side == one.side
     }
     assert shown == {(1, 1), (4, 2)}
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("threads", "ms"), [(1, 3.0), (2, 1.0)])
+def test_a_remedy_is_timed_by_the_clock_of_the_latency(tmp_path, monkeypatch, threads, ms):
+    """Of several threads, CPU times add up."""
+    stem, head = nn.Conv2d(3, 16, 3, 2, 1), nn.Conv2d(16, 4, 1)
+    module = Net(lambda net, x: head(fn.avg_pool2d(stem(x).relu(), 3, 1, 1)), stem, head).eval()
+    program = wb.export_model(module, torch.randn(1, 3, 16, 16), root=tmp_path, progress=quiet)
+    brief = wb.MeasureOptions(
+        processes=2, runs=4, evidence=False, cold_start=False, roof=False, threads=(threads,)
+    )
+    run = wb.measure(program, options=brief, root=tmp_path, progress=quiet)
+    real = RunnerSession.run
+
+    def run_each(session, *count, **options):
+        timed = real(session, *count, **options)
+        each = (10**6,) * len(timed.wall_ns)
+        return replace(timed, wall_ns=each, cpu_ns=tuple(3 * ns for ns in each))
+
+    monkeypatch.setattr(RunnerSession, "run", run_each)
+    (check,) = (each for each in wb.check_findings(run, top=9) if each.remedy == "pooling")
+    assert (check.before_ms, check.after_ms) == pytest.approx((ms, ms))
 
 
 @pytest.mark.whole

@@ -68,7 +68,8 @@ def time_spent(m: Measurement, keys: Collection[str]) -> Gain:
     if m.share_error > quality.USELESS[1]:
         half = max(half, latency_ms * m.share_error)
         # Without tracing, they take no longer than with it.
-        high = min(ms + half, high * max(1.0, m.traced_ms / latency_ms), latency_ms)
+        traced = high * np.maximum(1.0, m.traced_ms / latency_ms)  # NaN if unknown
+        high = float(np.nanmin([ms + half, traced, latency_ms]))
     return Gain(ms, max(0.0, ms - half), high, "removal")
 
 

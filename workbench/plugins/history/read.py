@@ -205,11 +205,10 @@ def _in_utc(started: str, run_dir: Path) -> str:
 
 def _list_timed(run: RunRecord, run_dir: Path) -> dict[tuple[str, int], list[Session]]:
     """The sessions with times by experiment and threads; traced ones if there are no others."""
-    complete = [session for session in run.sessions if session.complete]
-    for batch in chain.from_iterable(session.batches for session in complete):
+    for batch in chain.from_iterable(session.batches for session in run.counted):
         if {len(batch.wall_ns)} != {len(batch.cpu_ns), len(batch.preempted)}:
             raise StoreError("a batch has times of different lengths", where=run_dir)
-    timed = [s for s in complete if any(batch.wall_ns for batch in s.batches)]
+    timed = [s for s in run.counted if any(batch.wall_ns for batch in s.batches)]
     timed = [s for s in timed if not s.traced] or timed
     sessions: dict[tuple[str, int], list[Session]] = {}
     for session in timed:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workbench.analysis.statistics import student_quantile
+from workbench.analysis.statistics import half_width, student_quantile
 from workbench.analysis.trials import BEST
 from workbench.export.program import raw_bytes
 from workbench.run.locks import device_behind, lock_device
@@ -80,15 +80,8 @@ def conclude(blocks: np.ndarray, margins: tuple[float, float]) -> Interval:
     before.
     """
     gains, before = blocks[:, 0] - blocks[:, 1], float(blocks[:, 0].mean())
-    gain, half = float(gains.mean()), _half_width(gains)
+    gain, half = float(gains.mean()), float(half_width(gains, _QUANTILE))
     return gain, gain - half - margins[0] * before, gain + half + margins[1] * before
-
-
-def _half_width(gains: np.ndarray) -> float:
-    if len(gains) < 2:
-        return math.inf
-    quantile = float(student_quantile(len(gains) - 1, _QUANTILE))
-    return quantile * float(gains.std(ddof=1)) / math.sqrt(len(gains))
 
 
 def count_needed(blocks: np.ndarray, margins: tuple[float, float]) -> int:

@@ -22,9 +22,12 @@ inline Unit unit = Unit::kNone;            // of what XNNPACK reads; kNone costs
 inline int64_t first_ns = 0, last_ns = 0;  // what XNNPACK read first and last; 0: nothing
 inline bool pauses = false;  // whether the runtime's clock stands still while it reports operators
 
-// How long the runtime's clock stood still while the tracer worked, and the time that it shows
-// while events are replayed; 0: it runs.
-inline std::atomic<int64_t> paused_ns{0};
+// How long the runtime's clock stood still while the tracer worked, the CPU time that this took,
+// and what a pause takes that its readings miss. Other programs may have the core meanwhile: one
+// does not follow from the other.
+inline std::atomic<int64_t> paused_ns{0}, paused_cpu_ns{0};
+inline int64_t missed_cpu_ns = 0;
+// The time that the runtime's clock shows while events are replayed; 0: it runs.
 inline et_timestamp_t replayed = 0;
 
 inline et_timestamp_t ticks() {
@@ -35,9 +38,11 @@ inline et_timestamp_t ticks() {
 // Does something for which the runtime's clock may stand still.
 template <class Action>
 void pause(const Action& act) {
-  const int64_t begin = now_ns(CLOCK_MONOTONIC);
+  if (!pauses || unit == Unit::kNone) return act();
+  const int64_t begin = now_ns(CLOCK_MONOTONIC), cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
   act();
-  if (pauses) paused_ns += now_ns(CLOCK_MONOTONIC) - begin;
+  paused_cpu_ns += now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu + missed_cpu_ns;
+  paused_ns += now_ns(CLOCK_MONOTONIC) - begin;
 }
 
 #if defined(__linux__)

@@ -126,14 +126,19 @@ class Model {
     for (size_t i = 0; i < values_.size(); i++) {
       check(method_->set_input(values_[i], i), "cannot set input " + std::to_string(i));
     }
-    const int64_t preempted = preemptions(), paused = clocks::paused_ns;
+    const int64_t preempted = preemptions();
+    const int64_t paused = clocks::paused_ns, paused_cpu = clocks::paused_cpu_ns;
     const int64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID), wall = now_ns(CLOCK_MONOTONIC);
     const Error error = method_->execute();
     const int64_t wall_end = now_ns(CLOCK_MONOTONIC), cpu_end = now_ns(CLOCK_PROCESS_CPUTIME_ID);
-    const int64_t tracing = clocks::paused_ns - paused;  // no part of what is timed
-    const Iteration iteration{wall_end - wall - tracing, cpu_end - cpu - tracing,
+    // What tracing took of either clock is no part of what is timed.
+    const Iteration iteration{wall_end - wall - (clocks::paused_ns - paused),
+                              cpu_end - cpu - (clocks::paused_cpu_ns - paused_cpu),
                               preemptions() - preempted};
     check(error, "the execution failed");
+    if (iteration.wall_ns < 0 || iteration.cpu_ns < 0) {
+      throw Failure(kExecution, "clock", "tracing took longer than the inference around it");
+    }
     executed_ = true;
     return iteration;
   }

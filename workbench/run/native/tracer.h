@@ -174,19 +174,19 @@ class Tracer : public executorch::etdump::ETDumpGen {
     left_out_ += ns;
   }
 
-  // Measures what a reading of XNNPACK's clock, and a call that is traced, cost in an inference:
-  // where other data has taken the place of theirs in the first cache. Medians.
+  // Measures what a reading of XNNPACK's clock, a call that is traced, and a pause cost in an
+  // inference: where other data has taken the place of theirs in the first cache. Medians.
   void calibrate() {
 #if defined(__linux__)
     constexpr size_t kTries = 101, kCache = 128 << 10, kLine = 64;
     std::vector<char> others(kCache);
-    const auto measure = [&](auto&& act) {
+    const auto measure = [&](auto&& act, clockid_t clock = CLOCK_MONOTONIC) {
       std::vector<int64_t> times(kTries);
       for (int64_t& time : times) {
         for (size_t i = 0; i < kCache; i += kLine) static_cast<volatile char&>(others[i])++;
-        const int64_t begin = now_ns(CLOCK_MONOTONIC);
+        const int64_t begin = now_ns(clock), paused = clocks::paused_cpu_ns;
         act();
-        time = now_ns(CLOCK_MONOTONIC) - begin;
+        time = now_ns(clock) - begin - (clocks::paused_cpu_ns - paused);
       }
       std::nth_element(times.begin(), times.begin() + kTries / 2, times.end());
       return times[kTries / 2];
@@ -198,6 +198,10 @@ class Tracer : public executorch::etdump::ETDumpGen {
         [&] { end_profiling(start_profiling("native_call_aten::add.out", -1, 0)); });
     read_ns_ = more([&] { clocks::read(CLOCK_MONOTONIC, &time, true); });
     call_ns_ = call;
+    const auto pause = [] { clocks::pause([] {}); };
+    const int64_t missed = measure(pause, CLOCK_PROCESS_CPUTIME_ID);
+    clocks::missed_cpu_ns =
+        std::max(INT64_C(0), missed - measure([] {}, CLOCK_PROCESS_CPUTIME_ID));
     left_out_ = clocks::first_ns = 0;
     reset();
 #endif
