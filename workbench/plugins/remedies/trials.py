@@ -76,6 +76,7 @@ def check_findings(
     within_s: float = math.inf,
     runner: Runner | None = None,
     progress: Progress = silent,
+    tried: Callable[[Trial], None] = lambda trial: None,
 ) -> list[Trial]:
     """Try the remedies of a run's first findings, and keep what they brought in the run's folder.
 
@@ -99,6 +100,8 @@ def check_findings(
         Where to measure: this machine by default.
     progress
         Called with what is being done and the fraction done.
+    tried
+        Called with each trial as it is made.
 
     Raises
     ------
@@ -128,6 +131,7 @@ def check_findings(
             with silence():
                 checks.append(bench.check(rewrite))
             keep_checks(run.path, checks[-1:])
+            tried(checks[-1])
             for each in run.measurements:  # which know only the findings from before
                 vars(each).pop("findings", None)
         # Those that gained less than was estimated leave their places to others.
