@@ -8,7 +8,6 @@ import argparse
 import ast
 import hashlib
 import importlib.util
-import json
 import os
 import platform
 import re
@@ -16,7 +15,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -35,6 +36,16 @@ EXTRAS = {"demo": [], "docs": ["docs"], "lab": ["lab"], "browser": ["lab", "test
 #: What a demo does not need: of jedi, every seventh file, IPython completes names less well without
 #: it; the others run batches.
 UNUSED = "jedi\ndask\ndistributed"
+#: What commands import, by the processes that import it at set-up, to keep it compiled: with all
+#: that is installed that would take a minute.
+IMPORTED = (
+    "torch._inductor torch.onnx torch._numpy networkx executorch.exir executorch.runtime "
+    "executorch.backends.xnnpack.partition.xnnpack_partitioner torchao.quantization",
+    "pandas matplotlib.pyplot ipykernel.kernelapp workbench.cli workbench.live workbench.workflow "
+    "workbench.report.kernel workbench.explorer.page workbench.plots.views",
+)
+#: Seconds for a connection to a package index, and for an answer of all indexes.
+CONNECT_S, ANSWER_S = 3, 15
 #: Options of uv for pip's settings; uv reads neither pip's files nor its variables.
 UV_OPTIONS = {
     "index-url": "--default-index",
@@ -116,6 +127,7 @@ def install(*extras: str) -> None:
         _create_venv()
     package = f"{ROOT}[{','.join(wanted)}]" if wanted else str(ROOT)
     _install("-e", package, fresh=fresh, without="" if wanted else UNUSED)
+    _compile()
     STAMP.write_text(f"{_fingerprint()}\n{' '.join(wanted)}")
 
 
@@ -275,35 +287,39 @@ def _create_venv() -> None:
         raise SetupFailure("cannot create .venv; install pip (Debian: apt install python3-pip)")
 
 
-def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> subprocess.CompletedProcess:
+def _pip(
+    *arguments: str, check: bool = True, quiet: bool = False, within_s: float | None = None
+) -> subprocess.CompletedProcess:
     outside = importlib.util.find_spec("pip") is not None
     command = [sys.executable, "-m", "pip", "--python", str(PYTHON)]
     if not outside:
         command = [str(PYTHON), "-m", "pip"]
     command += [*arguments, "--quiet", "--disable-pip-version-check", "--no-input"]
-    done = subprocess.run(command, capture_output=quiet, text=True)
+    try:
+        done = subprocess.run(command, capture_output=quiet, text=True, timeout=within_s)
+    except subprocess.TimeoutExpired:
+        done = subprocess.CompletedProcess(command, 1, stdout="", stderr="")
     if check and done.returncode:
         raise SetupFailure(f"pip {arguments[0]} failed; fix the error above and run this again")
     return done
 
 
 def _install(*arguments: str, fresh: bool = False, without: str = "") -> None:
-    """Install with uv, which checks hashes; with pip, which takes longer, where uv fails.
+    """Install with uv; with pip, which takes longer, where uv fails. Both check hashes.
 
-    uv leaves out the packages ``without``. Into a ``fresh`` environment, torch comes from PyTorch's
-    own index if no other has a CPU build.
+    uv leaves out the packages ``without``. Into a ``fresh`` environment goes the CPU build of torch
+    if an index has it, which alone has no hash.
     """
-    pinned = ["--constraint", str(CONSTRAINTS)]
     with ThreadPoolExecutor() as beside:  # each starts pip, for two seconds
-        indexes = beside.submit(_needs_cpu_index) if fresh else None
         settings = beside.submit(_pip_settings)
+        torch, index = _choose_torch() if fresh else ([], "")
         uv = _uv()
-    cpu_index = bool(indexes and indexes.result())
+    pinned = ["--constraint", str(CONSTRAINTS)]
     if uv:
         command = [uv, "pip", "install", "--quiet", "--python", PYTHON, *settings.result(), *pinned]
-        command += ["--torch-backend", "cpu"] if cpu_index else []
+        command += ["--torch-backend", "cpu"] if index else []
         checked = ["--constraint", str(HASHES), "--build-constraint", str(HASHES)]
-        command += [*checked, *arguments, "--excludes", "-"]
+        command += [*checked, *torch, *arguments, "--excludes", "-"]
         done = subprocess.run(command, input=without, stderr=subprocess.PIPE, text=True)
         print(done.stderr, end="", file=sys.stderr)
         if done.returncode == 0:
@@ -313,13 +329,76 @@ def _install(*arguments: str, fresh: bool = False, without: str = "") -> None:
                 "a package differs from its hash in hashes.txt; check where packages come from "
                 "(pip config list), or update the hashes: python3 dev.py lock"
             )
-        print("dev.py: uv failed; installing with pip, without hashes", file=sys.stderr)
-    if cpu_index:
-        index = ["--no-deps", "--index-url", TORCH_CPU_INDEX, *pinned]
-        done = _pip("install", *index, "torch", check=False)
-        if done.returncode:
-            print("dev.py: no CPU build of torch found; installing the default", file=sys.stderr)
+        print("dev.py: uv failed; installing with pip", file=sys.stderr)
+    # With hashes, pip takes no package without one: it gets torch, and what it needs, on its own.
+    _pip("install", "--no-deps", "--require-hashes", "--requirement", str(HASHES))
+    if torch:
+        _pip("install", *pinned, *(["--extra-index-url", index] if index else []), *torch)
     _pip("install", *pinned, *arguments)
+
+
+def _choose_torch() -> tuple[list[str], str]:
+    """The torch to install, and PyTorch's own index if it comes from there.
+
+    A line says so if it is not the CPU build, and how long the indexes took that do not answer.
+    SetupFailure if none has torch: the others would be waited for in vain, too.
+    """
+    (version,) = re.findall(r"^torch==(\S+)$", CONSTRAINTS.read_text(), re.MULTILINE)
+    if sys.platform != "linux":
+        return [f"torch=={version}"], ""
+    began, beside = time.monotonic(), ThreadPoolExecutor()
+    everywhere = beside.submit(_list_torch, "--extra-index-url", TORCH_CPU_INDEX)
+    beside.shutdown(wait=False)
+    given, cpu = _list_torch(), f"{version}+cpu"
+    if cpu in given:
+        return [f"torch=={cpu}"], ""
+    if cpu in everywhere.result():
+        return [f"torch=={cpu}"], TORCH_CPU_INDEX
+    asked = f"{TORCH_CPU_INDEX} and the indexes of pip, asked for {time.monotonic() - began:.0f} s"
+    if version not in given:
+        raise SetupFailure(
+            f"no torch {version} at {asked}; name an index or a folder that has it: "
+            "PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS"
+        )
+    print(
+        f"dev.py: no CPU build of torch {version} at {asked}: installing the default build, "
+        "gigabytes with CUDA; PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL may name another place",
+        file=sys.stderr,
+    )
+    return [f"torch=={version}"], ""
+
+
+def _list_torch(*options: str) -> list[str]:
+    """The versions of torch that the package indexes have, as far as they answer soon."""
+    limits = ["--timeout", str(CONNECT_S), "--retries", "0"]
+    listed = _pip(
+        "index",
+        "versions",
+        "torch",
+        "--verbose",
+        *options,
+        *limits,
+        check=False,
+        quiet=True,
+        within_s=ANSWER_S,
+    )
+    versions = re.findall(r"^Available versions: (.*)$", listed.stdout, re.MULTILINE)
+    return versions[0].split(", ") if versions else []
+
+
+def _compile() -> None:
+    """Keep what commands import compiled: some run where nothing compiled can be kept."""
+    code = "import compileall, importlib, sys; compileall.compile_dir(sys.argv[1], quiet=2); "
+    code += "[importlib.import_module(name) for name in sys.argv[2:]]"
+    with ThreadPoolExecutor() as beside:
+        commands = [
+            [PYTHON, "-c", code, str(ROOT / "workbench"), *names.split()] for names in IMPORTED
+        ]
+        run = partial(subprocess.run, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for done in beside.map(run, commands):
+            if done.returncode:
+                reason = done.stderr.strip().rpartition("\n")[2]
+                raise SetupFailure(f"what was installed cannot be imported: {reason}")
 
 
 def _uv() -> Path | None:
@@ -346,18 +425,6 @@ def _pip_settings() -> list[str]:
         for value in values.get(name, "").split():
             options += [option, value]
     return options + ["--no-index"] * (values.get("no-index") in ("1", "true", "yes", "on"))
-
-
-def _needs_cpu_index() -> bool:
-    """Whether the configured package index has no CPU build of torch (``2.x.y+cpu``)."""
-    if sys.platform != "linux":
-        return False
-    options = ["--dry-run", "--no-deps", "--report", "-", "--constraint", str(CONSTRAINTS)]
-    dry = _pip("install", *options, "torch", check=False, quiet=True)
-    if dry.returncode:
-        return True
-    install = json.loads(dry.stdout)["install"]
-    return bool(install) and not install[0]["metadata"]["version"].endswith("+cpu")
 
 
 def _pytest(*arguments: str) -> int:

@@ -1,14 +1,20 @@
 """The set-up script: standard library only, with clear failures."""
 
 import ast
+import contextlib
 import hashlib
 import importlib.util
-import json
 import os
+import re
+import socket
 import subprocess
 import sys
+import time
 import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -30,28 +36,130 @@ def test_it_imports_only_the_standard_library():
     assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
 
 
+#: What `_choose_torch` answers in the Python outside of the environment, which has pip.
+CHOOSE = """
+import sys
+from pathlib import Path
+
+import dev
+
+dev.PYTHON, dev.TORCH_CPU_INDEX, dev.CONNECT_S = Path(sys.executable), sys.argv[1], 1
+try:
+    print(dev._choose_torch())
+except dev.SetupFailure as failure:
+    print(failure)
+"""
+
+
+@pytest.fixture
+def choose_torch(tmp_path, dev):
+    """Which torch is chosen of local indexes; one of None does not answer."""
+    outside = [str(Path(sys.base_prefix) / "bin" / "python3"), "-c"]
+    if subprocess.run([*outside, "import pip"], capture_output=True).returncode:
+        pytest.skip("Python outside of .venv has no pip")
+    (version,) = re.findall(r"^torch==(\S+)$", dev.CONSTRAINTS.read_text(), re.MULTILINE)
+
+    def write(folder, builds):
+        folder.mkdir(parents=True)
+        for build in builds:
+            (folder / f"torch-{version}{build}-py3-none-any.whl").touch()
+
+    def choose(given, of_pytorch, found=()):
+        silent = contextlib.closing(socket.create_server(("127.0.0.1", 0)))
+        handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        with silent as unanswered, server:
+            Thread(target=server.serve_forever, daemon=True).start()
+            urls = []
+            for name, builds in (("given", given), ("pytorch", of_pytorch)):
+                port = (unanswered.getsockname() if builds is None else server.server_address)[1]
+                write(tmp_path / name / "torch", builds or ())
+                urls.append(f"http://127.0.0.1:{port}/{name}")
+            write(tmp_path / "wheels", found)
+            kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "PYTHON"))}
+            settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": urls[0]}
+            settings |= {"PIP_FIND_LINKS": str(tmp_path / "wheels"), "PYTHONPATH": str(ROOT)}
+            command = [*outside, CHOOSE, urls[1]]
+            began = time.monotonic()
+            done = subprocess.run(command, env=kept | settings, capture_output=True, text=True)
+            server.shutdown()
+        assert time.monotonic() - began < dev.ANSWER_S
+        text = (done.stdout + done.stderr).replace(version, "V").replace(urls[1], "URL")
+        return text.splitlines()
+
+    return choose
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, torch has no CUDA")
+@pytest.mark.whole
 @pytest.mark.parametrize(
-    ("version", "cpu"), [("2.13.0+cpu", True), ("2.13.0", False), (None, True)]
+    ("given", "of_pytorch", "found", "answer"),
+    [
+        (["", "+cpu", "+cu130"], ["+cpu"], [], "(['torch==V+cpu'], '')"),
+        ([""], ["+cpu"], [], "(['torch==V+cpu'], 'URL')"),
+        (["", "+cpu"], None, [], "(['torch==V+cpu'], '')"),
+        ([""], None, ["+cpu"], "(['torch==V+cpu'], '')"),
+        (None, ["+cpu"], [], "(['torch==V+cpu'], 'URL')"),
+    ],
 )
-def test_a_cpu_build_from_the_configured_index_is_preferred(dev, monkeypatch, version, cpu):
-    install = [] if version is None else [{"metadata": {"version": version}}]
-    answer = subprocess.CompletedProcess([], 0, stdout=json.dumps({"install": install}))
-    monkeypatch.setattr(dev, "_pip", lambda *_, **__: answer)
-    monkeypatch.setattr(dev.sys, "platform", "linux")
-    assert dev._needs_cpu_index() is not cpu
+def test_a_cpu_build_is_taken_wherever_it_is(choose_torch, given, of_pytorch, found, answer):
+    assert choose_torch(given, of_pytorch, found) == [answer]
 
 
-def test_without_a_cpu_build_the_cpu_index_is_used(dev, monkeypatch):
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, torch has no CUDA")
+@pytest.mark.whole
+def test_without_a_cpu_build_one_line_says_what_is_installed(choose_torch):
+    answer, said = choose_torch([""], None)
+    assert answer == "(['torch==V'], '')"
+    assert said.startswith("dev.py: no CPU build of torch V at URL and the indexes of pip, asked")
+    assert "installing the default build, gigabytes with CUDA" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, torch has no CUDA")
+@pytest.mark.whole
+def test_if_no_index_answers_set_up_ends_at_once(choose_torch):
+    (said,) = choose_torch(None, None)
+    assert said.startswith("no torch V at URL and the indexes of pip, asked for ")
+    assert said.endswith("PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS")
+
+
+@pytest.mark.parametrize("index", ["", "https://cpu.invalid"])
+def test_only_an_index_that_answers_is_used(dev, monkeypatch, index):
     calls = []
     failed = subprocess.CompletedProcess([], 1, stdout="", stderr="")
     monkeypatch.setattr(dev, "_pip", lambda *arguments, **_: calls.append(arguments) or failed)
     monkeypatch.setattr(dev, "_uv", lambda: "uv")
-    monkeypatch.setattr(dev, "_needs_cpu_index", lambda: True)
+    monkeypatch.setattr(dev, "_choose_torch", lambda: (["torch==2"], index))
     monkeypatch.setattr(dev.subprocess, "run", lambda command, **_: calls.append(command) or failed)
     dev._install("-e", ".", fresh=True)
-    _, uv, pip, _ = calls
-    assert uv[uv.index("--torch-backend") + 1] == "cpu"
-    assert pip[:4] == ("install", "--no-deps", "--index-url", dev.TORCH_CPU_INDEX)
+    _, uv, hashed, torch, rest = calls
+    assert ("--torch-backend" in uv) == bool(index) == ("--extra-index-url" in torch)
+    assert "torch==2" in uv and torch[-1] == "torch==2"
+    assert hashed == (
+        "install", "--no-deps", "--require-hashes", "--requirement", str(dev.HASHES)
+    )  # fmt: skip
+    assert rest == ("install", "--constraint", str(dev.CONSTRAINTS), "-e", ".")
+
+
+@pytest.mark.whole
+def test_set_up_compiles_what_a_profile_imports(dev, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "compiled"))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    monkeypatch.setattr(dev, "PYTHON", sys.executable)
+    dev._compile()
+    compiled = {*(tmp_path / "compiled").rglob("*.pyc")}
+    command = [sys.executable, "-m", "workbench", "profile", "toy_cnn", "--effort", "quick"]
+    subprocess.run([*command, "--quiet"], cwd=tmp_path, check=True, capture_output=True)
+    more = {*(tmp_path / "compiled").rglob("*.pyc")} - compiled
+    assert len(more) < 0.05 * len(compiled), sorted(map(str, more))
+
+
+def test_what_cannot_be_imported_fails_set_up(dev, monkeypatch, tmp_path):
+    monkeypatch.setattr(dev, "PYTHON", sys.executable)
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    monkeypatch.setattr(dev, "IMPORTED", ("json no_such_module",))
+    with pytest.raises(dev.SetupFailure, match=r"imported: ModuleNotFoundError.*no_such_module"):
+        dev._compile()
 
 
 @pytest.mark.whole
@@ -87,6 +195,7 @@ def finished(dev, monkeypatch, tmp_path):
         installed.append(f"{arguments[-1]}{' without ' * bool(without)}{without}")
 
     monkeypatch.setattr(dev, "_install", install)
+    monkeypatch.setattr(dev, "_compile", lambda: None)
     return installed
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import shlex
+import subprocess
+import sys
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -10,7 +12,9 @@ import pytest
 from devices import Tools
 
 import workbench as wb
+from workbench.process import child_environment
 from workbench.run import doctor
+from workbench.run.locks import runner_options
 
 
 @pytest.fixture
@@ -109,3 +113,38 @@ def test_extras_are_installed_from_where_the_workbench_came(monkeypatch, origin,
     monkeypatch.setattr(metadata, "distributions", lambda **_: [found])
     error = wb.WorkbenchError("mcp is not installed", install="executorch-workbench[mcp]")
     assert shlex.split(error.hint)[-len(words) - 1 :] == ["install", *words]
+
+
+@pytest.mark.parametrize(
+    ("variable", "compiled", "status", "fix"),
+    [
+        ("", True, "ok", ""),
+        ("1", True, "note", "unset PYTHONDONTWRITEBYTECODE"),
+        ("", False, "note", "-m compileall -q "),
+    ],
+)
+def test_bytecode_that_is_missing_or_not_kept_is_a_note(tmp_path, variable, compiled, status, fix):
+    code = "from workbench.run.doctor import _bytecode; print(*_bytecode(), sep='|')"
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": variable}
+    if not compiled:
+        environment["PYTHONPYCACHEPREFIX"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    answer = done.stdout.strip().split("|")
+    assert answer[0] == status
+    assert fix in [*answer, ""][2]
+    assert compiled == answer[1].startswith("compiled")
+
+
+def test_a_command_keeps_what_it_compiles_whatever_the_variable_says(tmp_path):
+    settings = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")}
+    command = [sys.executable, "-m", "workbench", "models", "--json"]
+    subprocess.run(command, env={**os.environ, **settings}, check=True, capture_output=True)
+    assert [*(tmp_path / "compiled").rglob("*.pyc")]
+
+
+def test_children_keep_what_they_compile(monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in child_environment()
+    assert "PYTHONDONTWRITEBYTECODE" not in runner_options()["env"]

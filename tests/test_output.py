@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 import workbench as wb
 from workbench.cli.options import Command
-from workbench.progress import show_progress
+from workbench.progress import above_bar, show_progress
 from workbench.records.codec import SCHEMA_VERSION, to_document, to_plain
 
 
@@ -135,6 +135,21 @@ def test_on_a_terminal_the_time_of_a_stage_runs(monkeypatch):
         progress("lowering", 0.0)
         time.sleep(1.3)
     assert "00:01<? lowering" in terminal.getvalue()
+
+
+def test_an_answer_stays_with_the_bar_and_lines_go_above_it(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", terminal)
+    with show_progress() as progress:
+        progress("measuring", 0.1)
+        progress("net: answer: 2x faster", 0.5)
+        with above_bar():
+            terminal.write("the verdict\n")
+        progress("net: starts", 0.6)
+    printed = terminal.getvalue()
+    assert "\r" in printed.partition("the verdict")[0][-5:], "the bar is gone before the line"
+    assert "net: starts; answer: 2x faster" in printed.partition("the verdict")[2]
 
 
 def test_progress_prints_no_control_characters(capsys):

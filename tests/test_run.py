@@ -13,6 +13,8 @@ from recorded import recorded, report_text
 from run_folder import open_made_run
 
 import workbench as wb
+from workbench.process import output
+from workbench.records.trials import Trial
 
 #: How often files were opened, by name.
 OPENED = Counter()
@@ -82,6 +84,67 @@ def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monk
     said = [f"{part} not made: ZeroDivisionError: division by zero" for part in parts.values()]
     warnings = [text.partition("warning: ")[2] for text in texts if "warning: " in text]
     assert sorted(warnings) == sorted(said)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("form", ["", "--quiet", "--json"])
+def test_the_answer_comes_before_starts_and_each_trial_at_once(
+    cli, conv_pte, tmp_path, monkeypatch, form
+):
+    """The verdict and the findings do not wait for anything; the report's path is last."""
+
+    def mark(*_):
+        print("(starts)", file=output())
+
+    def check(run, *, tried, **_):
+        for trial in (
+            Trial("", "mean", "a mean", 2, 1, gain_ms=0.5, low_ms=0.4, high_ms=0.6),
+            Trial("", "mean", "a mean", 2, 2, gain_ms=0.5, low_ms=-0.4, high_ms=0.6),
+            Trial("", "mean", "a mean", 2, problem="they do not run alone"),
+        ):
+            tried(trial)
+        print("(tried)", file=output())
+
+    monkeypatch.setattr("workbench.run.execute.time_starts", mark)
+    monkeypatch.setattr("workbench.workflow.find_trials", lambda: check)
+    short = ("--runs", "4", "--processes", "2", "--no-roof", *filter(None, [form]))
+    code, out, err = cli("profile", shutil.copy(conv_pte, tmp_path), *short)
+    assert code == 0, err
+    first, between, last = re.split(r"\(starts\)\n|\(tried\)\n", out)
+    if form:
+        assert (first, between) == ("", "")
+        return
+    for text in ("measurement quality", "| Convolution |", "1. "):
+        assert first.count(text) == 1 and text not in last
+    verdict, *_ = first.splitlines()
+    assert re.search("faster|slower|unchanged|inconclusive", verdict)
+    assert between.splitlines() == [
+        "tried mean (a mean) on 1 of 2 parts: it saves 0.5 ms, between 0.4 and 0.6",
+        "tried mean (a mean) on 2 of 2 parts: it saves 0.5 ms, between -0.4 and 0.6; "
+        "that it helps was not shown",
+        "tried mean (a mean): not possible, they do not run alone",
+    ]
+    assert last.splitlines()[-1].startswith("report: ")
+
+
+@pytest.mark.whole
+def test_the_answer_is_the_verdict_of_the_run(conv_pte, tmp_path):
+    texts, answers = [], []
+
+    def progress(text, _):
+        texts.append(text)
+
+    options = wb.MeasureOptions(runs=4, processes=2, roof=False)
+    run = wb.profile(
+        shutil.copy(conv_pte, tmp_path), measure=options, progress=progress, answer=answers.append
+    )
+    (answer,) = answers
+    assert answer.compare().text == run.compare().text
+    assert not answer.record.starts and run.record.starts
+    wb.profile(shutil.copy(conv_pte, tmp_path), measure=options, progress=progress)
+    told = [number for number, text in enumerate(texts) if "answer: " in text]
+    assert len(told) == 1
+    assert any(", started" in text for text in texts[told[0] :])
 
 
 @pytest.mark.whole

@@ -13,8 +13,21 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NoReturn, TextIO
 
+#: Containers often set it: every process would then compile all packages that it imports.
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 #: Held while anything below is changed, or random numbers, imports or ``sys.path``.
 PROCESS_LOCK = threading.RLock()
+
+
+def write_bytecode() -> None:
+    """Let this process and its children keep what they compile, whatever `NO_BYTECODE` says."""
+    os.environ.pop(NO_BYTECODE, None)
+    sys.dont_write_bytecode = False
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a child that keeps what it compiles."""
+    return {name: value for name, value in os.environ.items() if name != NO_BYTECODE}
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from workbench.options import Progress
 
 WIDGETS = "WORKBENCH_WIDGETS"  #: Environment variable that forces (1) or forbids (0) widgets.
 #: What stays above a bar, and what goes with it.
-WARNING, SO_FAR = "warning: ", "so far: "
+WARNING, SO_FAR, ANSWER = "warning: ", "so far: ", "answer: "
 LONG_SILENCE_S = 30  #: Where there is no bar, a stage that takes longer is named again.
 
 
@@ -75,13 +75,22 @@ def _show_bar(tqdm: Any) -> Iterator[Progress]:
             if WARNING in text:
                 bar.write(text, file=sys.stdout if _kernel() else sys.stderr)
                 return
-            if SO_FAR in text:
-                verdict = f"; {SO_FAR}{text.partition(SO_FAR)[2]}"
-                return
+            for mark in (SO_FAR, ANSWER):
+                if mark in text:
+                    verdict = f"; {mark}{text.partition(mark)[2]}"
+                    return
             bar.set_description_str(text + verdict)
             bar.update(part - bar.n)
 
         yield show
+
+
+@contextlib.contextmanager
+def above_bar() -> Iterator[None]:
+    """Print above the bar of a terminal, if there is one, which comes back afterwards."""
+    tqdm = sys.modules.get("tqdm")
+    with tqdm.tqdm.external_write_mode(sys.stderr) if tqdm else contextlib.nullcontext():
+        yield
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workbench import plugin
+from workbench.analysis.describe import describe_latency
 from workbench.analysis.machine_code import keep_places
 from workbench.analysis.open import open_run
 from workbench.analysis.operators import load_scheme
@@ -23,8 +24,9 @@ from workbench.export.program import SUFFIXES, Program, open_program
 from workbench.export.reload import reload_model
 from workbench.models.registry import check_name
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
-from workbench.progress import show_progress
+from workbench.progress import ANSWER, show_progress
 from workbench.records.runs import PlannedProgram, RunRecord
+from workbench.records.trials import Trial
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
 from workbench.run.allocation import (
@@ -79,6 +81,8 @@ def profile(
     categories: str | Path = "",
     root: str | Path | None = None,
     progress: Progress | None = None,
+    answer: Callable[[Run], None] | None = None,
+    tried: Callable[[Trial], None] = lambda trial: None,
 ) -> Run:
     """Export a model, measure it with an extension off and on, and analyse it: the main job.
 
@@ -112,6 +116,11 @@ def profile(
         The output folder, ``out_<model>`` by default.
     progress
         Called with what is being done and the fraction done; shown by default.
+    answer
+        Called with the run as soon as its last restart is analysed, before starts, memory, samples,
+        peaks, trials of remedies and the report; by default, progress shows the verdict.
+    tried
+        Called with each trial of a remedy as it is made.
 
     Raises
     ------
@@ -147,7 +156,11 @@ def profile(
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
         runner, kernel = warm.finish(tell)
         place = Path(root or programs[0].root)
-        run = measure_programs(programs, measure, runner, place, progress=tell)
+        say = answer or partial(_tell_answer, progress=tell)
+        run = measure_programs(
+            programs, measure, runner, place, progress=tell,
+            answer=lambda run: say(replace(run, scheme=scheme)),
+        )  # fmt: skip
         if measure.roof and not run.emulated and not measure.power:
             with optional("the machine's peaks", tell):
                 measure_roof(run.path, runner=runner, progress=tell)
@@ -155,13 +168,20 @@ def profile(
         tries = effort == "full" and measure.evidence and target is HOST
         if tries and "check_findings" in plugin.names_of("names"):
             with optional("trying remedies", tell):
-                find_trials()(run, within_s=CHECKED_S, runner=runner, progress=tell)
+                find_trials()(run, within_s=CHECKED_S, runner=runner, progress=tell, tried=tried)
         if report:
             warm.beside.submit(_write_files, run, tell)
             tell("reporting", 1.0)
             with optional("report", tell):
                 make_report(run, kernel=kernel)
     return run
+
+
+def _tell_answer(run: Run, progress: Progress) -> None:
+    """Show the verdicts of a run, or its latencies if it compares nothing, with the progress."""
+    texts = [ab.text for ab in run.comparisons]
+    texts = texts or [f"{m.label}: {describe_latency(m.statistics)}" for m in run.measurements]
+    progress(ANSWER + "; ".join(texts), 1.0)
 
 
 def _write_files(run: Run, progress: Progress) -> None:
@@ -376,8 +396,12 @@ def measure_programs(
     again: bool = True,
     progress: Progress = silent,
     watch: Callable[[RunRecord], None] = lambda run: None,
+    answer: Callable[[Run], None] | None = None,
 ) -> Run:
-    """Plan and execute a run of opened programs; it has the machine's peaks if these are known."""
+    """Plan and execute a run of opened programs; it has the machine's peaks if these are known.
+
+    ``answer`` gets the run after its last restart, if that is measured now.
+    """
     plan = make_plan(programs, options, runner)
     run_dir = None if again else find_run(plan, runner, root, "complete")
     told = list[str]()
@@ -389,12 +413,24 @@ def measure_programs(
             for text in told:
                 progress(text, count_measured(record) / project_restarts(record, 1))
 
+    def look_at_all(run_dir: Path) -> None:
+        if answer:
+            progress("analysing the restarts", 1.0)
+            run = _open_measured(run_dir, options, progress)
+            # Of what it says, nothing more will be measured.
+            answer(replace(run, record=replace(run.record, state="complete")))
+
     run_dir = run_dir or execute(
-        plan, programs, runner, root,
-        progress=progress, watch=look, count_needed=partial(count_needed, find=options.find),
+        plan, programs, runner, root, progress=progress, watch=look,
+        count_needed=partial(count_needed, find=options.find), measured=look_at_all,
     )  # fmt: skip
     with optional("names of machine code", progress):
         keep_places(run_dir, [runner.libraries])
+    return _open_measured(run_dir, options, progress)
+
+
+def _open_measured(run_dir: Path, options: MeasureOptions, progress: Progress) -> Run:
+    """Open a run that was measured here, with the machine's peaks if these are known."""
     run = open_run(run_dir)
     with optional("the machine's peaks", progress):
         for isa, threads in list_roofs(run.record) if options.roof and not options.power else ():

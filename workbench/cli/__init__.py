@@ -20,6 +20,7 @@ from workbench import plugin
 from workbench.cli import analysis, skills, work
 from workbench.cli.options import JSON, describe_error, say
 from workbench.errors import WorkbenchError
+from workbench.process import write_bytecode
 from workbench.records.codec import to_document
 
 INTERRUPTED = 130
@@ -81,10 +82,11 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
 
 
 def _prepare_process() -> None:
-    """Give the process UTF-8 and open standard streams, which files and libraries rely on."""
+    """Give the process UTF-8, bytecode and open standard streams, which libraries rely on."""
     if locale.getencoding().lower() not in ("utf-8", "utf8") and not sys.flags.utf8_mode:
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    write_bytecode()
     for number in (0, 1, 2):
         try:
             os.fstat(number)

@@ -19,6 +19,7 @@ from workbench.cli.terminal import write
 from workbench.errors import UsageError, WorkbenchError
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.process import claim_stdout, output
+from workbench.progress import above_bar
 from workbench.records.codec import to_document
 from workbench.store import newer_run
 
@@ -189,6 +190,15 @@ EXPORT_OPTIONS = options_of(ExportOptions, "export", "Export")
 RUN_OPTIONS = options_of(MeasureOptions, "measure", "Measurement")
 
 
+def print_now(lines: Iterable[object]) -> None:
+    """Print lines of a command's output before it has ended; none with ``--json``."""
+    if click.get_current_context().meta[JSON]:
+        return
+    with above_bar():
+        for line in lines:
+            write(str(line))
+
+
 def say(text: object) -> None:
     """Print a line for people, which may quote untrusted files, on stderr."""
     write(str(text), err=True)
@@ -255,7 +265,7 @@ class Command(click.Command):
 
     def invoke(self, context: click.Context) -> int:
         """Run the command and print its output; returns the exit code."""
-        as_json = context.params.pop("json")
+        as_json = context.meta[JSON] = context.params.pop("json")
         newer = _name_newer_runs(context)
         with claim_stdout():
             result: Output = super().invoke(context)

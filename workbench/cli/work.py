@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +25,7 @@ from workbench.cli.options import (
     Output,
     call,
     command,
+    print_now,
     say,
 )
 from workbench.errors import UsageError, WorkbenchError
@@ -34,6 +35,10 @@ from workbench.store import REPORT_HTML
 
 if TYPE_CHECKING:
     from workbench.analysis.run import Run
+    from workbench.records.trials import Trial
+
+#: Findings that `profile` prints.
+_BEST = 3
 
 
 @command()
@@ -236,7 +241,8 @@ def profile(
     if measure.target == "host":
         _build_beside()
     from workbench import workflow
-    from workbench.analysis.findings.text import list_findings, to_record
+    from workbench.analysis.findings.commands import combine_remedies
+    from workbench.analysis.findings.text import to_record
     from workbench.report.artifacts import outline_run
     from workbench.run.execute import optional
 
@@ -248,8 +254,12 @@ def profile(
 
     def profile_each() -> Iterator[str]:
         for model in models:
+            answer = _Answer(quiet)
             with show_progress() as progress:
-                profiled = run(model, categories=categories, root=out, progress=progress)
+                profiled = run(
+                    model, categories=categories, root=out, progress=progress,
+                    answer=answer.print, tried=answer.print_trial,
+                )  # fmt: skip
             page = profiled.path / REPORT_HTML
             failures.extend(_list_failures(profiled, page))
             with optional("findings", lambda text, _: failures.append(text)):
@@ -259,14 +269,47 @@ def profile(
                     "report": page if page.is_file() else None,
                 }
                 profiles.append(outline_run(profiled) | record)
-                if not quiet:
-                    yield from (*_summarize(profiled), *show_categories(profiled))
-                    yield from list_findings(findings[:3])
+                yield from answer.add(profiled)
+                together = combine_remedies(profiled.subject, findings)
+                if together and not quiet:
+                    yield f"all rewrites: {together}"
             if page.is_file():
                 yield f"report: {page}"
 
     step = "open the report in a browser; `workbench findings RUN` lists every finding"
     return Output(profile_each(), {"profiles": profiles}, step=step, failures=failures)
+
+
+@dataclass
+class _Answer:
+    """What `profile` prints of a run: after its last restart, then at its end what is new."""
+
+    quiet: bool
+    #: Lines, and findings by their ids and gains.
+    printed: set[str] = field(default_factory=set)
+
+    def add(self, run: Run) -> list[str]:
+        """The lines that were not printed before."""
+        from workbench.analysis.findings.text import write_finding
+
+        if self.quiet:
+            return []
+        texts = {line: [line] for line in (*_summarize(run), *show_categories(run))}
+        for rank, finding in enumerate(run.opportunities[:_BEST], 1):
+            texts[f"{finding.id} {finding.gain}"] = list(write_finding(finding, rank))
+        new = [key for key in texts if key not in self.printed]
+        self.printed.update(new)
+        return [line for key in new for line in texts[key]]
+
+    def print(self, run: Run) -> None:
+        """Print what was not printed before."""
+        print_now(self.add(run))
+
+    def print_trial(self, trial: Trial) -> None:
+        """Print a line of a remedy that was tried."""
+        from workbench.analysis.findings.text import describe_outcome
+
+        print_now([] if self.quiet else [f"tried {trial.remedy}: {describe_outcome(trial)}"])
 
 
 def _check_names(models: Sequence[str]) -> None:

@@ -35,7 +35,13 @@ from workbench.models.sources import (
     user_line,
 )
 from workbench.options import Options
-from workbench.process import PROCESS_LOCK, contain, replaced, silent_stderr
+from workbench.process import (
+    PROCESS_LOCK,
+    child_environment,
+    contain,
+    replaced,
+    silent_stderr,
+)
 from workbench.records.runs import GIVEN
 from workbench.upstream import tree_leaves
 
@@ -457,7 +463,9 @@ def load_tensors(file: Path) -> Any:
     if sys.platform == "linux":
         limit = 3 * 10**8 + 10 * file.stat().st_size
         command = [sys.executable, "-P", "-c", _TRIAL, str(file), str(limit)]
-        if (tried := subprocess.run(command, capture_output=True)).returncode:
+        if (
+            tried := subprocess.run(command, capture_output=True, env=child_environment())
+        ).returncode:
             words = tried.stdout[:300].decode(errors="replace")
             raise ValueError(words or f"it takes more than {limit / 1e6:.0f} MB of memory")
     return torch.load(file, map_location="cpu", weights_only=True)

@@ -1,7 +1,6 @@
 """Execute a notebook by papermill, in a kernel of this Python."""
 
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from workbench.errors import UsageError, WorkbenchError, printable, unknown_name
 from workbench.options import Progress, silent
 from workbench.parameters import assigned_names
 from workbench.plots.style import FIGURES
+from workbench.process import child_environment
 from workbench.report.notebooks import notebooks_dir
 from workbench.store import atomic_write, cache_folder
 
@@ -62,7 +62,7 @@ class Kernel(AsyncKernelManager):
     async def _async_start_kernel(self, **options: Any) -> None:
         folder = str(cache_folder() / "ipython")
         options["env"] = {
-            **os.environ,
+            **child_environment(),
             "IPYTHONDIR": folder,
             "WORKBENCH_WIDGETS": "0",
             FIGURES: "svg",

@@ -42,6 +42,7 @@ def execute(
     progress: Progress = silent,
     watch: Callable[[RunRecord], None] = lambda run: None,
     count_needed: Callable[[RunRecord], float] = lambda run: math.inf,
+    measured: Callable[[Path], None] = lambda run_dir: None,
 ) -> Path:
     """Measure what a plan says on a locked device; returns the run's folder.
 
@@ -50,7 +51,8 @@ def execute(
     rate, at that too. Then each experiment is started several times for its first output, and
     finally sampled in a process of its own. An interrupted run keeps its measurements; the same
     plan continues it. Before each step, ``watch`` is called with what was measured; with a budget,
-    ``count_needed`` says after the first restarts how many further ones suffice.
+    ``count_needed`` says after the first restarts how many further ones suffice. After the last
+    restart, ``measured`` is called with the run's folder.
     """
     with open_record(plan, programs, runner, root, progress) as recorder:
         recorder.inputs = locate_inputs(plan, recorder.run_dir)
@@ -60,6 +62,8 @@ def execute(
                 announce(step, recorder.run, progress)
                 if not recorder.has(step):
                     time_step(recorder, step)
+        with optional("the first answer", progress):
+            measured(recorder.run_dir)
         for threads in plan.threads if plan.starts else ():
             progress(f"{plural(threads, 'thread')}, started", 1.0)
             with optional("starts", progress, fatal=TargetError):

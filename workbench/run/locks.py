@@ -17,6 +17,7 @@ from typing import Any
 
 from workbench.errors import StoreError, UsageError, printable
 from workbench.options import Progress, silent
+from workbench.process import child_environment
 from workbench.store import cache_folder, safe_name
 
 #: The device that is this machine, disturbed by everything else that runs on it.
@@ -34,9 +35,10 @@ def runner_options() -> dict[str, Any]:
     """Options of `Popen` for a runner, so that none disturbs the next measurement.
 
     It runs in its own session, so that killing it also kills its children; and what survives this
-    process keeps this machine locked.
+    process keeps this machine locked. Some are in Python.
     """
-    return {"start_new_session": True, "pass_fds": _descriptors.get()}
+    options = {"start_new_session": True, "pass_fds": _descriptors.get()}
+    return {**options, "env": child_environment()}
 
 
 def device_behind(target: str) -> str:

@@ -34,7 +34,7 @@ def test_a_gain_that_matters_is_shown_in_five_restarts():
 
 
 def test_a_small_gain_is_shown_with_more_restarts():
-    """Four hundredths, where restarts scatter by as much: not in five, and nearly always in time."""
+    """Four hundredths, of which restarts scatter by half: rarely in five, nearly always in time."""
     rng = np.random.default_rng(0)
     blocks = [measure(rng, 0.02, 0.04) for _ in range(200)]
     assert np.mean([conclude(each, (MARGIN, MARGIN))[1] > 0 for each in blocks]) > 0.9

@@ -102,9 +102,14 @@ def describe_action(finding: Finding) -> str:
 
 def describe_trial(finding: Finding) -> str:
     """What trying the remedy brought; empty if nobody did."""
-    trial, flaw = finding.trial, finding.flaw
-    if trial is None:
-        return f"{finding.tried_by}{f', but {flaw}' if flaw else ''}" if finding.tried_by else ""
+    if finding.trial is not None:
+        return describe_outcome(finding.trial, finding.latency_ms)
+    flaw = f", but {finding.flaw}" if finding.flaw else ""
+    return f"{finding.tried_by}{flaw}" if finding.tried_by else ""
+
+
+def describe_outcome(trial: Trial, latency_ms: float = math.nan) -> str:
+    """What a trial showed, in a program of that latency."""
     if trial.answer == "wrong":
         return f"its outputs are wrong: {trial.problem}"
     if trial.answer == "untried":
@@ -115,19 +120,13 @@ def describe_trial(finding: Finding) -> str:
     text = f"on {where}, {trial.before_ms:.3g} -> {trial.after_ms:.3g} ms"
     if trial.sqnr_db is not None:
         text += f", outputs agree to {trial.sqnr_db:.0f} dB"
-    return f"{text}; {_conclude(finding, trial)}"
-
-
-def _conclude(finding: Finding, trial: Trial) -> str:
-    interval = f"[{trial.low_ms:.3g}, {trial.high_ms:.3g}]"
+    saves = f"it saves {trial.gain_ms:.3g} ms [{trial.low_ms:.3g}, {trial.high_ms:.3g}]"
     if trial.answer == "loses":
-        return f"it does not help: it saves {trial.gain_ms:.3g} ms {interval}"
+        return f"{text}; it does not help: {saves}"
     if trial.answer == "not shown":
-        return f"not shown to help: it saves {trial.gain_ms:.3g} ms {interval}"
-    if finding.gain.basis == "refused":
-        least = format_share(LEAST_SHARE)
-        return f"it saves {trial.gain_ms:.3g} ms {interval}, less than {least}"
-    return f"it saves {trial.gain_ms:.3g} ms {interval}"
+        return f"{text}; not shown to help: {saves}"
+    is_small = trial.gain_ms < LEAST_SHARE * latency_ms
+    return f"{text}; {saves}" + f", less than {format_share(LEAST_SHARE)}" * is_small
 
 
 def list_commands(finding: Finding) -> list[str]:
@@ -157,18 +156,23 @@ def count_also(finding: Finding) -> str:
 
 
 def list_findings(findings: Iterable[Finding]) -> Iterator[str]:
-    """Findings as lines of text: the cause of each, then where, gain, trial, action and command."""
+    """Findings as lines of text, in order."""
     for rank, finding in enumerate(findings, 1):
-        yield f"{rank}. {describe_cause(finding)}  [{finding.id}]"
-        facts = {
-            "where": describe_place(finding),
-            "gain": describe_gain(finding),
-            "do": describe_action(finding),
-            "tried": describe_trial(finding),
-            "run": "; ".join(list_commands(finding)),
-            "also": count_also(finding),
-        }
-        yield from (f"   {name}: {text}" for name, text in facts.items() if text)
+        yield from write_finding(finding, rank)
+
+
+def write_finding(finding: Finding, rank: int) -> Iterator[str]:
+    """A finding as lines of text: its cause, then where, gain, action, trial and command."""
+    yield f"{rank}. {describe_cause(finding)}  [{finding.id}]"
+    facts = {
+        "where": describe_place(finding),
+        "gain": describe_gain(finding),
+        "do": describe_action(finding),
+        "tried": describe_trial(finding),
+        "run": "; ".join(list_commands(finding)),
+        "also": count_also(finding),
+    }
+    yield from (f"   {name}: {text}" for name, text in facts.items() if text)
 
 
 def to_record(finding: Finding, rank: int = 0) -> dict[str, Any]:

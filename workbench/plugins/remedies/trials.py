@@ -68,6 +68,7 @@ def check_findings(
     within_s: float = math.inf,
     runner: Runner | None = None,
     progress: Progress = silent,
+    tried: Callable[[Trial], None] = lambda trial: None,
 ) -> list[Trial]:
     """Try the remedies of a run's findings, and keep what they brought in the run's folder.
 
@@ -96,6 +97,8 @@ def check_findings(
         Where to measure: this machine by default.
     progress
         Called with what is being done and the fraction done.
+    tried
+        Called with each trial as it is made.
 
     Raises
     ------
@@ -126,6 +129,7 @@ def check_findings(
                 with silence():
                     trials.append(bench.check(each))
                 keep_trial(m.run.path, trials[-1])
+                tried(trials[-1])
             if name:
                 break
             # Those that gained less than was estimated leave their places to others.
