@@ -184,7 +184,7 @@ def describe_gain(row: dict[str, Any]) -> str:
     if row["basis"] == "unknown":
         return "unknown, the run was emulated: measure on the device"
     if row["basis"] == "unmeasurable":
-        return "not stated: the recording was disturbed, see the caveats of the run"
+        return "unknown, as the shares are: see the caveats"
     if row["basis"] == "refused":
         return "none was shown: the remedy was tried"
     if row["of"] != "latency":

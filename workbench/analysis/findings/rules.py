@@ -114,7 +114,7 @@ def find_bottlenecks(m: Measurement) -> pd.DataFrame:
     are impossible, rules that need times are left out, too, and no gain is stated.
     """
     unclaimed, rest = set(m.costs.index), set(m.costs.index)
-    holds, findings = "shares" in m.use[0], list[dict[str, Any]]()
+    holds, findings = "shares" in m.use.uses, list[dict[str, Any]]()
     for name, find, heading, claims, timed in list_rules():
         untimed = m.emulated or m.impossible
         if m.runtime or (untimed and timed):  # the rules are about ExecuTorch
