@@ -46,8 +46,9 @@ def plot_categories(
     measurements, or of frames with the columns ``category`` and ``mean_ms``. Bars of a busy machine
     are pale, and have no digits where their shares are unknown. ``by="layer type"`` draws one bar
     per class of layers of a measurement: a convolution with a 1x1 kernel is a ``Conv2d``, although
-    it runs as a matrix product. With ``shares``, all bars are equally long. A key names the segments that are
-    too narrow for a name; a line below the end of a segment is the 95 % interval of its time.
+    it runs as a matrix product. With ``shares``, all bars are equally long. A key names the
+    segments that are too narrow for a name; a line below the end of a segment is the 95 % interval
+    of its time.
 
     Examples
     --------
