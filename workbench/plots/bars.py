@@ -7,7 +7,7 @@ import pandas as pd
 
 from workbench.analysis.use import Use
 from workbench.emulation import EMULATED, is_emulated
-from workbench.plots.tables import COLORS, Table, lighten, pick_ink, to_html, to_markdown
+from workbench.plots.tables import COLORS, Table, pick_ink, to_html, to_markdown
 from workbench.wording import format_ms, format_share
 
 _LEAST = 0.11  #: Part of a bar that has room for its share on a phone.
@@ -67,9 +67,10 @@ def draw_shares(
     segments = ""
     for name, share in parts.items():
         color, part = COLORS.get(name, COLORS["Other"]), written[name]
-        color = lighten(color) if pale else color
+        # Translucent, with the ink of the page: pale in a light theme, and dim in a dark one.
+        fill, ink = (f"{color}66", "inherit") if pale else (color, pick_ink(color))
         label = part if part and share * scale >= least else "&nbsp;"
-        style = _SEGMENT.format(pick_ink(color), color, 100 * share * scale)
+        style = _SEGMENT.format(ink, fill, 100 * share * scale)
         title = html.escape(f"{name} {part}".strip(), quote=True)
         segments += f'<span style="{style}" title="{title}">{label}</span>'
     style = f"white-space:nowrap;margin:.1em 0 .5em;font-size:.85em;{_PRINTED}"

@@ -150,7 +150,7 @@ def pick_ink(color: str) -> str:
 
 
 def lighten(color: str) -> str:
-    """A pale tone of a colour: for what was measured on a busy machine."""
+    """A pale tone of a colour, for figures of what was measured on a busy machine."""
     levels = (int(color[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(0.35 * level + 0.65 * 255):02x}" for level in levels)
 
