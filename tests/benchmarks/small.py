@@ -37,6 +37,7 @@ import torch
 
 import workbench as wb
 from workbench.analysis.statistics import half_width
+from workbench.analysis.use import describe_use
 
 RESTARTS = 5
 #: The programs run in turn in a process of its own; their CPU times in ns, and the load.
@@ -206,20 +207,20 @@ def check(name, given, folder):
     first, second = sorted(side.categories["share"])[:-3:-1]
     verdict = run.comparisons[0].verdict if run.comparisons else None
     wrong = []
-    if lost := {"latency", "shares", "milliseconds"} - side.use[0]:
+    if lost := {"latency", "shares", "milliseconds"} - side.use.uses:
         wrong.append(f"withheld: {', '.join(sorted(lost))}")
     if verdict is not None and not verdict.bottleneck:
         wrong.append("no bottleneck is named")
     if not low - side.share_error <= stated <= high + side.share_error:
         wrong.append("the true share is outside")
-    if first - second <= side.share_error and " or " not in side.largest[0]:
+    if first - second <= side.share_error and len(side.largest) < 2:
         wrong.append("the order is open, and one category is named")
     print(
         f"{name:11} {side.latency_ms:6.3f} ms  stated {100 * stated:5.1f} "
         f"± {100 * side.share_error:4.1f} %  true {100 * truth[0]:5.1f} ± {100 * half[0]:4.1f} to "
         f"{100 * truth[1]:5.1f} ± {100 * half[1]:4.1f} %  "
         f"tracing {100 * side.tracer_excess:+5.1f} %  load {os.getloadavg()[0]:.1f}  "
-        f"{'; '.join([*wrong, side.use[1]])}",
+        f"{'; '.join([*wrong, *describe_use([side.use])])}",
         flush=True,
     )
     return wrong

@@ -15,6 +15,7 @@ from workbench.analysis.dtypes import summarize_program
 from workbench.analysis.layers import align_layers
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.analysis.use import describe_use
 from workbench.emulation import EMULATED, WRONG
 from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.frames import ALIGNED, GATE_ROWS, check
@@ -337,6 +338,7 @@ def compare_many(
         rows.loc[rows["level"] == "e2e", "subject"] = subject
     else:
         notes = (*contrast_programs(measurements), *describe_programs(measurements))
+    notes = (*describe_uses(measurements), *notes)
     if unknown := ", ".join(name for name, m in measurements.items() if m.run.recording):
         notes += (f"device and build are unknown, and not compared: {unknown}",)
     return judge_rows(
@@ -382,6 +384,11 @@ def contrast_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
             yield f"{name} against {first}: {models}"
         if measurement.wrong:
             yield f"{name}: outputs are wrong ({measurement.wrong}): no speed-up is claimed"
+
+
+def describe_uses(measurements: Mapping[str, Measurement]) -> list[str]:
+    """What of their times does not hold as it is, under these names."""
+    return describe_use([m.use._replace(label=name) for name, m in measurements.items()])
 
 
 def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:

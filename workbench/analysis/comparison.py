@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from workbench import wording
+from workbench import emulation, wording
 from workbench.analysis import (
     compare,
     dtypes,
@@ -28,7 +28,9 @@ from workbench.analysis.measurement import Measurement
 from workbench.analysis.noun import Noun
 from workbench.analysis.quality import Row
 from workbench.analysis.resources import compare_resources
+from workbench.analysis.use import Use, describe_use
 from workbench.analysis.verdict import (
+    UNKNOWN,
     Verdict,
     describe_difference,
     describe_faults,
@@ -44,6 +46,11 @@ if TYPE_CHECKING:
 
 #: How far shares may be off, as a part of the whole, without a verdict saying so.
 SAID_POINTS = 0.02
+
+
+def _name_largest(parts: Sequence[tuple[str, float]]) -> str:
+    """``Convolution 54 % or Data Movement 29 %``."""
+    return " or ".join(f"{name} {wording.format_share(share)}" for name, share in parts)
 
 
 @dataclass(frozen=True)
@@ -378,29 +385,35 @@ class Comparison(Noun):
         ends = pd.concat(
             [side.statistics[["low", "high"]] for side in (self.baseline, self.candidate)]
         )
-        shared = not self.baseline.opaque and all(
-            "shares" in side.use[0] for side in (self.baseline, self.candidate)
-        )
         verdict = reach_verdict(
             subject, label, self.latency, emulated=self.emulated, wrong=self.wrong,
             programs=self.programs, same_code=unchanged, separate=self.separation,
             paired=not self.apart and bool(ends["low"].max() <= ends["high"].min()),
+            busy=any(use.busy for use in self.uses),
         )  # fmt: skip
-        if not shared or self.wrong or self.emulated:
+        if self.baseline.opaque or self.wrong or self.emulated:
             return verdict
         return replace(verdict, bottleneck=self._describe_bottleneck(verdict.outcome))
 
     def _describe_bottleneck(self, outcome: str) -> str:
-        """The largest category of both sides, and its share of E2E."""
-        (before, was), (after, now) = self.baseline.largest, self.candidate.largest
+        """The largest category of both sides, and its share of E2E; empty without a trace."""
+        if any(use.blank for use in self.uses):
+            return UNKNOWN
+        if any("shares" not in use.uses for use in self.uses):
+            return ""
         error = np.nanmax([0.0, self.baseline.share_error, self.candidate.share_error])
         off = f" ± {100 * error:.2g} points" if error > SAID_POINTS else ""
+        sides = (self.baseline.largest, self.candidate.largest)
         if self.baseline.runtime:
-            return f"{after} {now} ({self.baseline.runtime}: {before} {was}){off}"
-        if before != after:
-            return f"{before} {was} -> {after} {now}{off}"
-        alike = outcome in ("unchanged", "inconclusive")
-        return f"{before} {was}{off}" if alike else f"still {before}, {was} -> {now}{off}"
+            before, after = map(_name_largest, sides)
+            return f"{after} ({self.baseline.runtime}: {before}){off}"
+        names, shares = zip(*(zip(*side, strict=True) for side in sides), strict=True)
+        if names[0] != names[1]:
+            return f"{' -> '.join(map(_name_largest, sides))}{off}"
+        if outcome in ("unchanged", "inconclusive"):
+            return f"{_name_largest(sides[0])}{off}"
+        was, now = (" or ".join(map(wording.format_share, side)) for side in shares)
+        return f"still {' or '.join(names[0])}, {was} -> {now}{off}"
 
     @property
     def checks(self) -> list[Row]:
@@ -444,12 +457,23 @@ class Comparison(Noun):
         return self.verdict.text
 
     @property
+    def uses(self) -> tuple[Use, Use]:
+        """What may be used of the candidate and of the baseline, by names that differ."""
+        sides = self.candidate, self.baseline
+        if self.candidate.label != self.baseline.label:
+            return self.candidate.use, self.baseline.use
+        names = [side.run.path.name if self.same_program else side.program.stem for side in sides]
+        after, before = (m.use._replace(label=n) for m, n in zip(sides, names, strict=True))
+        return after, before
+
+    @property
     def caveats(self) -> list[str]:
         """What weakens the verdict."""
         verdict = self.verdict
-        caveats = [f"{verdict.wrong}: no speed-up is claimed"] if verdict.wrong else []
+        caveats = [emulation.EMULATED] if self.emulated else describe_use(self.uses)
+        caveats += [f"{verdict.wrong}: no speed-up is claimed"] if verdict.wrong else []
         caveats += [verdict.same_code] if verdict.same_code else []
-        if verdict.outcome == "inconclusive" and verdict.detectable < 10:
+        if verdict.outcome == "inconclusive" and not verdict.busy and verdict.detectable < 10:
             least = wording.format_share(verdict.detectable)
             caveats.append(f"inconclusive: only a change above {least} was detectable")
         if not self.within_run:
@@ -457,14 +481,13 @@ class Comparison(Noun):
             offer = "wb.profile([before, after]) measures both side by side"
             caveats.append(f"measured apart: {what}; {offer}")
         sides = [self.candidate] if self.same_program else [self.candidate, self.baseline]
-        return list(dict.fromkeys([*caveats, *chain.from_iterable(map(self._caveats_of, sides))]))
+        return list(dict.fromkeys([*caveats, *chain.from_iterable(map(self._defects_of, sides))]))
 
-    def _caveats_of(self, side: Measurement) -> list[str]:
-        """The caveats of a side; they name its program where the label is that of both."""
+    def _defects_of(self, side: Measurement) -> list[str]:
+        """The defects of a side; they name its program where the label is that of both."""
         if self.same_program or self.baseline.label != self.candidate.label:
-            return side.caveats
-        texts = (text.removeprefix(f"{side.label}: ") for text in side.caveats)
-        texts = (text.replace(f" of {side.label}: ", ": ") for text in texts)
+            return side.defects
+        texts = (text.replace(f" of {side.label}: ", ": ") for text in side.defects)
         return [f"{side.program.stem}: {text}" for text in texts]
 
     def _key(self, key: str) -> str:

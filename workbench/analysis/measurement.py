@@ -39,6 +39,7 @@ from workbench.analysis.noun import Noun
 from workbench.analysis.quality import Row
 from workbench.analysis.resources import check_starts, tabulate_resources
 from workbench.analysis.roofline import Roof
+from workbench.analysis.use import Use, decide_use, describe_use
 from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError
 from workbench.export.layers import resize
@@ -163,14 +164,22 @@ class Measurement(Noun):
         return self.export.fault if self.export else ""
 
     @cached_property
-    def use(self) -> tuple[frozenset[str], str]:
+    def use(self) -> Use:
         """What may be used of its times, of ``latency``, ``shares``, ``milliseconds``; and why."""
         row, latency_ms = self.statistics.iloc[0], self.latency_ms
         if self.emulated or not latency_ms:
-            return frozenset(), ""
+            return Use(label=self.label)
         width = row["high"] / latency_ms - 1
-        uses, why = quality.decide_use(width, self.tracer_excess, self.share_error, self.impossible)
-        return uses, f"{self.label}: {why}" if why else ""
+        facts = Use(
+            label=self.label,
+            taken=quality.preempted_share(self.run.record.sessions),
+            off=self.share_error,
+            width=float(width),
+            tracing=float(self.tracer_excess),
+            impossible=self.impossible,
+            disturbed=quality.is_disturbed(self.run.quality),
+        )
+        return decide_use(facts, float(self.categories["share"].max()) if self.sessions else 1.0)
 
     @cached_property
     def share_error(self) -> float:
@@ -187,14 +196,12 @@ class Measurement(Noun):
         return quality.find_impossible(self.operators) if self.sessions else ""
 
     @cached_property
-    def largest(self) -> tuple[str, str]:
+    def largest(self) -> tuple[tuple[str, float], ...]:
         """The category that takes most, and its share; two, where their order is open."""
         first, second = self.categories.nlargest(2, "share").to_dict("records")
-        names, shares = [self.name_category(first["category"])], [first["share"]]
-        if first["share"] - second["share"] <= np.nan_to_num(self.share_error):
-            names.append(self.name_category(second["category"]))
-            shares.append(second["share"])
-        return " or ".join(names), " or ".join(map(wording.format_share, shares))
+        is_open = first["share"] - second["share"] <= np.nan_to_num(self.share_error)
+        rows = (first, second) if is_open else (first,)
+        return tuple((self.name_category(row["category"]), row["share"]) for row in rows)
 
     @cached_property
     def tracer_overhead(self) -> float:
@@ -208,13 +215,18 @@ class Measurement(Noun):
 
     @property
     def caveats(self) -> list[str]:
-        """What weakens its figures: emulation, losses of its program, a missing part, grade C."""
-        caveats = [text for text in (emulation.EMULATED * self.emulated, self.use[1]) if text]
-        caveats += [f"{name}: {text}" for name, status, text in self.checks if status == "note"]
-        caveats += [f"{name}: {text}" for name, text in self.run.record.missing.items()]
-        if self.run.quality["grade"].iloc[0] in "CD":
-            caveats.append(quality.summarize_quality(self.run.quality))
-        return caveats
+        """What weakens its figures: emulation, other programs, and its ``defects``."""
+        emulated = [emulation.EMULATED] if self.emulated else []
+        return [*emulated, *describe_use([self.use]), *self.defects]
+
+    @property
+    def defects(self) -> list[str]:
+        """What else weakens its figures: losses of its program, a missing part, grade C."""
+        texts = [f"{name}: {text}" for name, status, text in self.checks if status == "note"]
+        texts += [f"{name}: {text}" for name, text in self.run.record.missing.items()]
+        grade = self.run.quality["grade"].iloc[0]
+        text = quality.summarize_quality(self.run.quality, busy=self.use.busy)
+        return [*texts, text] if grade in "CD" and ":" in text else texts
 
     @property
     def checks(self) -> list[Row]:

@@ -25,10 +25,10 @@ from workbench.wording import format_ratio, format_share, plural
 
 GRADES = "ABCD"
 NO_WIN = "D"  #: The grade of a measurement whose speed-up does not count.
+#: Other programs that took more than this part of the time make a grade worse than an A.
+BUSY = 0.10
 #: A tracer that costs more than this moves the shares it measures.
 TRACER_LIMIT = 0.05
-#: What the times of a measurement may be used as: those of parts in ms, or as parts of the whole.
-USES = ("latency", "shares", "milliseconds")
 #: A latency whose interval reaches further, as a part of it, shows nothing; a caveat says how far
 #: shares may be off if that is further (chosen, not benchmarked).
 USELESS = (0.5, 0.05)
@@ -64,7 +64,7 @@ CRITERIA = {
         "quarter of outliers cannot move it",
     ),
     "time taken by other programs": (
-        (0.10, 0.50, 0.90), "%",
+        (BUSY, 0.50, 0.90), "%",
         "in trials, no verdict was false while others took more than half: both sides are "
         "interleaved, in CPU time",
     ),
@@ -80,22 +80,28 @@ CRITERIA = {
     "latency only from traces": ((0, 1, 1), "", "custom runners report no untraced latency"),
     "emulated": ((0, 0, 0), "", "an emulator's times do not show speed"),
 }  # fmt: skip
-#: What raises the grade; for all others: stop other programs.
+#: What raises the grade. Options are not named: not every command that states a grade has them.
 REMEDIES = {
-    "half width of the interval": "measure longer, --budget 2m",
-    "restarts": "--processes 5",
-    "drift within a restart": "raise --warmup, and let the machine cool down first",
-    "tracer overhead": (
-        "measure a larger input, such as --size batch=4, and measure again what an older version "
-        "recorded; latencies and speed-ups hold as they are"
-    ),
-    "spread of the clock frequency": (
-        "fix the clock, the governor `performance`, or --power boost on Android"
-    ),
+    "half width of the interval": "measure longer",
+    "restarts": "measure five restarts or more",
+    "drift within a restart": "warm up longer, and let the machine cool down first",
+    "tracer overhead": "measure a larger input",
+    "spread of the clock frequency": "fix the clock (the governor `performance`)",
     "throttling events": "let the device cool down first",
     "latency only from traces": "measure with the workbench's own runner",
-    "emulated": "measure on real hardware, --target android or ssh:HOST",
-}
+    "emulated": "measure on real hardware",
+} | dict.fromkeys(
+    (
+        *("A/A control", "interval of the latency", "outliers"),
+        *("time taken by other programs", "steps measured twice"),
+    ),
+    "stop other programs",
+)
+#: What other programs can make worse: if they took much of the time, they are the cause.
+DISTURBED = frozenset(
+    {name for name, remedy in REMEDIES.items() if remedy == "stop other programs"}
+    | {"half width of the interval", "drift within a restart"}
+)
 
 
 def grade_run(
@@ -141,52 +147,28 @@ def grade_run(
     return check(table, QUALITY)
 
 
-def summarize_quality(quality: pd.DataFrame) -> str:
+def is_disturbed(quality: pd.DataFrame) -> bool:
+    """Whether a grade of C or D comes from what other programs can make worse."""
+    poor = quality["grade"].isin(["C", "D"])
+    return bool((poor & quality["criterion"].isin(DISTURBED)).any())
+
+
+def summarize_quality(quality: pd.DataFrame, *, busy: bool = False) -> str:
     """The grade in one line: ``measurement quality B: outliers 7.0 % (5.0 % for an A)``.
 
-    From C on, with what raises it.
+    From C on, with what raises it. Of a ``busy`` machine, `workbench.analysis.use.describe_use`
+    has the cause and the remedy: the line has what else there is.
     """
     grade = quality["grade"].iloc[0]
-    if grade == "A":
-        return "measurement quality A"
     worst = quality[quality["grade"] == grade]
+    if busy:
+        worst = worst[~worst["criterion"].isin(DISTURBED)]
+    if grade == "A" or worst.empty:
+        return f"measurement quality {grade}"
     why = [f"{row.criterion} {row.value} ({row.limit} for an A)" for row in worst.itertuples()]
-    remedies = dict.fromkeys(REMEDIES.get(c, "stop other programs") for c in worst["criterion"])
+    remedies = dict.fromkeys(REMEDIES[criterion] for criterion in worst["criterion"])
     raised = f"; to raise it: {'; '.join(remedies)}" if grade in "CD" else ""
     return f"measurement quality {grade}: {', '.join(why)}{raised}"
-
-
-def decide_use(
-    width: float, tracer_excess: float, moved: float, impossible: str = ""
-) -> tuple[frozenset[str], str]:
-    """What may be used of a measurement, of ``latency``, ``shares`` and ``milliseconds``; and why.
-
-    ``width`` is half of the latency's interval, and ``tracer_excess`` what tracing adds that is not
-    accounted for, as parts of the latency; ``moved`` is how far a share may be off; NaN where
-    unknown. ``impossible`` says why no part can be stated. An uncertain share is stated with how
-    far it may be off; the reason is empty if all may be used as it is.
-    """
-    (limit, furthest), lost, why = USELESS, set[str](), ""
-    if impossible:
-        lost, why = {"shares", "milliseconds"}, impossible
-    elif tracer_excess > TRACER_LIMIT:
-        why = f"tracing adds {format_share(tracer_excess)} that is not accounted for"
-    elif tracer_excess < -TRACER_LIMIT:
-        why = f"traced inferences are {format_share(-tracer_excess)} shorter"
-    elif moved > furthest:
-        why = "other programs may have moved them"
-    if why and not impossible:
-        by = f"by {100 * moved:.2g} points" if moved == moved else "by an unknown amount"
-        why = f"its shares may be off {by}: {why}"
-    if width > limit:
-        why = f"the latency is ± {format_share(width)}"
-        lost |= {"latency", "milliseconds"}
-    uses = [name for name in USES if name not in lost]
-    if not lost:
-        return frozenset(uses), why
-    text = f"use its {' and '.join(uses)}" if uses else "use none of its times"
-    but = " and ".join(name for name in USES if name in lost and uses)
-    return frozenset(uses), f"{text}{but and f', not its {but}'}: {why}"
 
 
 def find_impossible(operators: pd.DataFrame) -> str:

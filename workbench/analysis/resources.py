@@ -57,7 +57,7 @@ def in_mode(starts: Iterable[Start], mode: str) -> list[Start]:
 
 
 def check_starts(starts: Sequence[Start], subject: str) -> Iterator[tuple[str, str, str]]:
-    """Times of starts that other programs decided, which are not stated: rows of checks."""
+    """Starts without packed weights, and those whose times have no interval: rows of checks."""
     warm, cold = (list_start_times(in_mode(starts, mode)) for mode in ("time", "cold"))
     used = [s.weights for s in starts if s.weights and s.mode in ("time", "cold")]
     if lacking := len(used) - used.count("mapped"):
@@ -67,18 +67,20 @@ def check_starts(starts: Sequence[Start], subject: str) -> Iterator[tuple[str, s
             "note",
             f"{text}program, or another process had their file",
         )
-    remedy = "stop other programs, and measure again with --processes "
-    remedy += "5" if len(warm) < 5 else str(2 * len(warm))
-    if len(cold) and len(warm) and cold.mean() < warm.mean():
-        times = " against ".join(wording.format_range(cold.mean(), warm.mean()))
-        text = f"faster from disk than from memory, {times}: the cold one is not stated; {remedy}"
-        yield f"first output of {subject}", "note", text
-    for name, times in (("first output", warm), ("cold first output", cold)):
-        half = float(half_width(times.to_numpy())) if len(times) > 1 else 0.0
-        if half > times.mean():
-            mean = wording.format_ms(times.mean())
-            text = f"{mean}, of {len(times)} starts that scatter too much for an interval"
-            yield f"{name} of {subject}", "note", f"{text}; {remedy}"
+    loose = {"first output": warm, "cold first output": cold}
+    loose = {name: times for name, times in loose.items() if _is_loose(times)}
+    if loose:
+        times = " and ".join(
+            f"{name} {wording.format_ms(values.mean())}" for name, values in loose.items()
+        )
+        count = max(map(len, loose.values()))
+        text = f"{times}, of {count} starts that scatter too much for an interval"
+        yield f"starts of {subject}", "note", text
+
+
+def _is_loose(times: pd.Series) -> bool:
+    """Whether the interval of starts reaches below zero."""
+    return len(times) > 1 and float(half_width(times.to_numpy())) > times.mean()
 
 
 def measure_resources(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series]]:

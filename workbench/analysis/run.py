@@ -294,7 +294,7 @@ class Run(Noun):
         sides = [m for m in self.traced if not m.control]
         rows = [describe_phase(m.phase, m.statistics, m.categories, m.roofline) for m in sides]
         table = pd.DataFrame(rows, columns=frames.PHASES.names)
-        unknown = [not (m.emulated or "shares" in m.use[0]) for m in sides]
+        unknown = [not (m.emulated or "shares" in m.use.uses) for m in sides]
         table.loc[unknown, ["category", "bound"]] = ""
         table.loc[unknown, ["share", "bound_share"]] = math.nan
         return frames.check(table, frames.PHASES)
@@ -375,6 +375,16 @@ class Run(Noun):
         excess = [self[side].tracer_excess for side in self.tracer_overhead]
         overhead = max(excess, key=abs, default=math.nan)
         return quality.grade_run(self.record, self.latencies, comparisons, overhead)
+
+    @property
+    def busy(self) -> bool:
+        """Whether other programs took so much that figures of some measurement suffer."""
+        return any(m.use.busy for m in self.measurements)
+
+    @property
+    def grade(self) -> str:
+        """The grade of the measurement in one line."""
+        return quality.summarize_quality(self.quality, busy=self.busy)
 
     @cached_property
     def checks(self) -> pd.DataFrame:

@@ -15,6 +15,8 @@ from workbench.wording import decimals_of, format_range, format_ratio, format_sh
 
 #: Noise floor (ratio - 1) above which a measurement compares nothing.
 TOO_BUSY = 0.5
+#: The bottleneck of sides whose shares are not known.
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,13 @@ class Verdict:
 
     ``subject`` is the model, ``change`` what the candidate does differently (``with avx512``);
     ``speedup`` to ``floor``, ``detectable`` and the times are columns of the comparison.
-    ``bottleneck`` is the largest category of both sides, if traced; ``same_code`` the reason if the
+    ``bottleneck`` is the largest category of both sides, if traced, or `UNKNOWN` where their shares
+    may be off by more than it takes; ``same_code`` the reason if the
     same machine code ran on both sides; ``wrong`` why no speed-up can be claimed; ``programs`` what
     differs between the two programs beside their speed; ``separate`` says how the sides were
     measured apart, if they were. ``paired``: the intervals of the two latencies overlap, and only
-    their restarts one by one show a difference.
+    their restarts one by one show a difference. ``busy``: other programs may be why nothing was
+    shown.
     """
 
     subject: str
@@ -46,6 +50,7 @@ class Verdict:
     candidate_ms: float = math.nan
     separate: str = ""
     paired: bool = False
+    busy: bool = False
 
     @property
     def text(self) -> str:
@@ -87,6 +92,8 @@ class Verdict:
         if self.outcome == "unchanged":
             margin = f", within the margin of {100 * MARGIN:g} %"
             return f"unchanged{change} ({bounds}{margin}{caveats})"
+        if self.busy:
+            return f"inconclusive{change}: this machine was busy ({bounds})"
         if TOO_BUSY < self.floor < math.inf:
             equal = f"two equal experiments differed by up to {100 * self.floor:.0f} %"
             return f"inconclusive{change}: the machine was too busy to compare ({equal})"

@@ -162,7 +162,7 @@ def _summarize(run: Run) -> list[str]:
         describe_resources,
     )
     from workbench.analysis.dtypes import describe_dtypes
-    from workbench.analysis.quality import summarize_quality
+    from workbench.analysis.use import describe_use
     from workbench.plugin import list_texts
 
     latencies = [
@@ -183,8 +183,7 @@ def _summarize(run: Run) -> list[str]:
     ]
     dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
     texts = [ab.text for ab in run.comparisons]
-    uses = dict.fromkeys(m.use[1] for ab in run.comparisons for m in (ab.candidate, ab.baseline))
-    quality = [*filter(None, uses), summarize_quality(run.quality)]
+    quality = [*describe_use([m.use for m in run.measurements if not m.control]), run.grade]
     return [*texts, *needs, *latencies, *paced, *list_texts(run), *dtypes, *quality]
 
 

@@ -21,7 +21,6 @@ from workbench.analysis.describe import describe_paced
 from workbench.analysis.findings import text as words
 from workbench.analysis.ledger import Key
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
-from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import student_quantile
@@ -136,7 +135,7 @@ def _describe(run: Run) -> Json:
         "device": run.device,
         "started": record.started,
         "grade": quality["grade"].iloc[0],
-        "summary": summarize_quality(quality),
+        "summary": run.grade,
         "emulated": run.emulated,
         "versions": {name: str(version) for name, version in record.versions.items()},
         "perfetto": min(files, default=""),
@@ -295,6 +294,9 @@ def _measurement(
         "restarts_ms": tuple(list_numbers(row, 6) for row in restarts.to_numpy()),
         "quantile": float(student_quantile(len(restarts) - 1)) if len(restarts) else None,
         "categories": tuple(m.categories.to_dict("records")),
+        "pale": m.use.pale,
+        "blank": m.use.blank,
+        "caveats": tuple(m.caveats),
         "roofline": None
         if roofline is None
         else {n: list_numbers(roofline[n], 4) for n in _ROOFLINE},

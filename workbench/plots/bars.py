@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from workbench.analysis.use import Use
 from workbench.emulation import EMULATED, is_emulated
 from workbench.plots.tables import COLORS, Table, pick_ink, to_html, to_markdown
 from workbench.wording import format_ms, format_share
@@ -18,11 +19,15 @@ _PRINTED = "print-color-adjust:exact;-webkit-print-color-adjust:exact"
 
 
 def show_bars(
-    sides: Mapping[str, pd.DataFrame], times: Mapping[str, str] = {}, note: str = ""
+    sides: Mapping[str, pd.DataFrame],
+    times: Mapping[str, str] = {},
+    note: str = "",
+    uses: Mapping[str, Use] = {},
 ) -> Table:
     """A bar for each frame with ``category`` and ``mean_ms``, as long as its sum, and a legend.
 
     ``times`` are written after the names of the sides, in place of the sum; ``note`` is about them.
+    By ``uses``, the bar of a busy machine is pale, and a share that is not known is not written.
     """
     parts = {name: frame.set_index("category")["mean_ms"] for name, frame in sides.items()}
     longest = max((float(part.sum()) for part in parts.values()), default=0.0)
@@ -32,41 +37,55 @@ def show_bars(
         whole = float(part.sum()) or 1.0
         time = times.get(name, EMULATED if emulated else format_ms(whole))
         page += f"<div><strong>{to_html(name)}</strong> {to_html(time)}</div>"
-        page += draw_shares(part / whole, whole / longest if longest else 1.0)
+        use = uses.get(name, Use())
+        scale = whole / longest if longest else 1.0
+        page += draw_shares(part / whole, scale, pale=use.pale, blank=use.blank)
         listed = (f"{name} {format_share(ms / whole)}" for name, ms in part.items() if ms > 0)
-        lines.append(f"- {to_markdown(name)}: {to_markdown(time)}; {', '.join(listed)}")
+        shares = "shares unknown" if use.blank else ", ".join(listed)
+        lines.append(f"- {to_markdown(name)}: {to_markdown(time)}; {shares}")
     lines += [f"\n{to_markdown(note)}"] if note else []
-    page += _draw_legend(parts, note)
+    page += _draw_legend(parts, note, blank=any(use.blank for use in uses.values()))
     return Table(f'<div class="bars">{page}</div>', "\n".join(lines))
 
 
-def draw_shares(shares: Mapping[str, float], scale: float = 1.0, *, least: float = _LEAST) -> str:
+def draw_shares(
+    shares: Mapping[str, float],
+    scale: float = 1.0,
+    *,
+    least: float = _LEAST,
+    pale: bool = False,
+    blank: bool = False,
+) -> str:
     """One bar of shares, ``scale`` of the width that there is, as HTML; its text lists them.
 
-    Parts of the width below ``least`` have no label.
+    Parts of the width below ``least`` have no label; a ``blank`` bar has none, as its shares are
+    not known.
     """
     parts = {name: share for name, share in shares.items() if share and share > 0}
-    text = ", ".join(f"{name} {format_share(share)}" for name, share in parts.items())
+    written = {name: "" if blank else format_share(share) for name, share in parts.items()}
+    text = ", ".join(f"{name} {share}".strip() for name, share in written.items())
     segments = ""
     for name, share in parts.items():
-        color, part = COLORS.get(name, COLORS["Other"]), format_share(share)
-        label = part if share * scale >= least else "&nbsp;"
-        style = _SEGMENT.format(pick_ink(color), color, 100 * share * scale)
-        title = html.escape(f"{name} {part}", quote=True)
+        color, part = COLORS.get(name, COLORS["Other"]), written[name]
+        # Translucent, with the ink of the page: pale in a light theme, and dim in a dark one.
+        fill, ink = (f"{color}66", "inherit") if pale else (color, pick_ink(color))
+        label = part if part and share * scale >= least else "&nbsp;"
+        style = _SEGMENT.format(ink, fill, 100 * share * scale)
+        title = html.escape(f"{name} {part}".strip(), quote=True)
         segments += f'<span style="{style}" title="{title}">{label}</span>'
     style = f"white-space:nowrap;margin:.1em 0 .5em;font-size:.85em;{_PRINTED}"
     return f'<div role="img" aria-label="{html.escape(text)}" style="{style}">{segments}</div>'
 
 
-def _draw_legend(times: Mapping[str, pd.Series], note: str) -> str:
-    """A chip of each category with its shares of the sides, and a note after them."""
+def _draw_legend(times: Mapping[str, pd.Series], note: str, *, blank: bool = False) -> str:
+    """A chip of each category with its shares of the sides, if known, and a note after them."""
     chips = ""
     for category, color in COLORS.items():
         shares = [part.get(category, 0.0) / (part.sum() or 1.0) for part in times.values()]
         if not any(shares):
             continue
         written = [format_share(share).removesuffix(" %") for share in shares]
-        text = f"{category} {' → '.join(written)} %"
+        text = category if blank else f"{category} {' → '.join(written)} %"
         chips += f'<span style="display:inline-block;margin-right:1.1em"><span style="{_CHIP}'
         chips += f'{color};{_PRINTED}"></span>{html.escape(text)}</span>'
     note = f'<span style="white-space:nowrap">{to_html(note)}</span>' if note else ""

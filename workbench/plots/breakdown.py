@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -12,11 +12,12 @@ from matplotlib.ticker import PercentFormatter
 
 from workbench.analysis.operators import drop_overhead, label_operator, label_operators
 from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.analysis.use import Use
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.errors import unknown_name
 from workbench.plots import style
 from workbench.plots.style import Chart, draws
-from workbench.plots.tables import Table, show_note
+from workbench.plots.tables import Table, lighten, show_note
 from workbench.wording import format_share, plural
 
 NO_LAYERS = "Layers unknown: the program has no layer sidecar, or one without layers."
@@ -29,21 +30,25 @@ _LEAST_LINE = 0.005  #: Part of the axis below which an interval would look like
 _LARGEST_DOT = 420.0
 _NAMED = 8  #: Operators that are numbered, and named below the axis with their roof shares.
 _TOP_TYPES = 12  #: Types of layers that are drawn.
+#: Bars by label, each of a measurement or of a frame of categories.
+Bars: TypeAlias = Mapping[str, Measurement | pd.DataFrame]
 _WHISKERS = {"ecolor": style.INK, "elinewidth": 1, "capsize": 2}
 
 
 @draws(Run, Measurement, Comparison, Mapping)
 def plot_categories(
-    source: Run | Measurement | Comparison | Mapping[str, pd.DataFrame], *,
+    source: Run | Measurement | Comparison | Bars, *,
     title: str = "Where the time goes", by: str = "measurement", shares: bool = False,
 ) -> Chart | Table:  # fmt: skip
     """One bar per measurement, as long as its mean E2E time in ms, split into categories.
 
-    ``source`` has several measurements (controls are left out), or is a dict of frames with the
-    columns ``category`` and ``mean_ms`` by label. ``by="layer type"`` draws one bar per class of
-    layers of a measurement: a convolution with a 1x1 kernel is a ``Conv2d``, although it runs as a
-    matrix product. With ``shares``, all bars are equally long. A key names the segments that are
-    too narrow for a name; a line below the end of a segment is the 95 % interval of its time.
+    ``source`` has several measurements (controls are left out), or is a dict by label of
+    measurements, or of frames with the columns ``category`` and ``mean_ms``. Bars of a busy machine
+    are pale, and have no digits where their shares are unknown. ``by="layer type"`` draws one bar
+    per class of layers of a measurement: a convolution with a 1x1 kernel is a ``Conv2d``, although
+    it runs as a matrix product. With ``shares``, all bars are equally long. A key names the
+    segments that are too narrow for a name; a line below the end of a segment is the 95 % interval
+    of its time.
 
     Examples
     --------
@@ -51,17 +56,23 @@ def plot_categories(
     True
     """
     if by == "layer type":
-        layer_types = style.convert_source(source, (Measurement,), "wb.plot_categories").layer_types
-        if layer_types is None:
+        m = style.convert_source(source, (Measurement,), "wb.plot_categories")
+        if m.layer_types is None:
             return show_note(NO_LAYERS)
-        groups = layer_types[layer_types["mean_ms"] > 0].groupby("module_class", sort=False)
-        return _draw_bars(dict(list(groups)[:_TOP_TYPES]), f"{title}, by type of layer")
+        groups = m.layer_types[m.layer_types["mean_ms"] > 0].groupby("module_class", sort=False)
+        bars = dict(list(groups)[:_TOP_TYPES])
+        return _draw_bars(bars, f"{title}, by type of layer", uses=dict.fromkeys(bars, m.use))
     if by != "measurement":
         raise unknown_name("kind of bars", by, ["measurement", "layer type"])
-    return _draw_bars(_frames_of(source), title, shares)
+    return _draw_bars(_frames_of(source), title, shares, _uses_of(source))
 
 
-def _draw_bars(bars: Mapping[str, pd.DataFrame], title: str, shares: bool = False) -> Chart:
+def _draw_bars(
+    bars: Mapping[str, pd.DataFrame],
+    title: str,
+    shares: bool = False,
+    uses: Mapping[str, Use] = {},
+) -> Chart:
     """One stacked bar per frame of categories and their times, with shares of each frame's sum."""
     sums = {name: float(frame["mean_ms"].sum()) for name, frame in bars.items()}
     wholes = {name: (sums[name] or 1.0) if shares else 1.0 for name in bars}
@@ -81,12 +92,13 @@ def _draw_bars(bars: Mapping[str, pd.DataFrame], title: str, shares: bool = Fals
             if (end.high_ms - end.low_ms) / longest >= _LEAST_LINE:
                 lane, color = row + 0.37 + 0.04 * end.Index, style.color_of(end.category)
                 style.draw_interval(axis, lane, end.low_ms, end.high_ms, color=color, width=2.2)
-        start = 0.0
+        start, use = 0.0, uses.get(name, Use())
         for category, ms, share in frame[["category", "mean_ms", "share"]].itertuples(index=False):
             time, part, color = style.write_ms(ms), format_share(share), style.color_of(category)
+            color = lighten(color) if use.pale else color
             texts = (f"{category}\n{time} · {part}", f"{time}\n{part}", part)
             length = ms / wholes[name]
-            text = style.fit(texts, length * inches)
+            text = style.fit((category,) if use.blank else texts, length * inches)
             style.draw_bar(axis, row, length, color, left=start, height=0.66, edge="white")
             style.write_inside(axis, start + length / 2, row, text, color)
             start += length
@@ -95,10 +107,11 @@ def _draw_bars(bars: Mapping[str, pd.DataFrame], title: str, shares: bool = Fals
         style.write_after(axis, start, row, style.write_ms(sums[name]), size=10, bold=True)
     figure.rows_text = [
         f"{name}: {style.write_ms(sums[name])}, "
-        + ", ".join(f"{row.category} {format_share(row.share)}" for row in frame.itertuples())
+        + ", ".join(_describe_parts(frame, blank=uses.get(name, Use()).blank))
         for name, frame in bars.items()
     ]
     legend = "; lines, where long enough to be seen: 95 % intervals" if ends else ""
+    legend += "; pale: the machine was busy" if any(use.busy for use in uses.values()) else ""
     measure = "share of the inference" if shares else "mean time per inference (ms)"
     axis.set_xlabel(f"{measure}{legend}")
     if shares:
@@ -108,12 +121,31 @@ def _draw_bars(bars: Mapping[str, pd.DataFrame], title: str, shares: bool = Fals
     return figure
 
 
+def _describe_parts(frame: pd.DataFrame, *, blank: bool) -> list[str]:
+    """Each category with its share, if that is known."""
+    shares = frame["share"].map(lambda share: "" if blank else f" {format_share(share)}")
+    return (frame["category"].astype(str) + shares).tolist()
+
+
+def _uses_of(
+    source: Run | Measurement | Comparison | Bars,
+) -> Mapping[str, Use]:
+    """What may be used of each bar of `_frames_of`, as far as it is of a measurement."""
+    if isinstance(source, Mapping):
+        return {name: m.use for name, m in source.items() if isinstance(m, Measurement)}
+    if isinstance(source, Measurement):
+        return {source.label: source.use}
+    if isinstance(source, Comparison):
+        uses = source.baseline.use, source.candidate.use
+        return dict(zip(name_sides(source), uses, strict=True))
+    return {m.label: m.use for m in source.traced}
+
+
 def _frames_of(
-    source: Run | Measurement | Comparison | Mapping[str, pd.DataFrame],
+    source: Run | Measurement | Comparison | Bars,
 ) -> Mapping[str, pd.DataFrame]:
     if isinstance(source, Mapping):
-        shares = {name: frame["mean_ms"] / frame["mean_ms"].sum() for name, frame in source.items()}
-        return {name: frame.assign(share=shares[name]) for name, frame in source.items()}
+        return {name: _with_shares(frame) for name, frame in source.items()}
     if isinstance(source, Measurement):
         return {source.label: source.categories}
     if isinstance(source, Comparison):
@@ -121,6 +153,12 @@ def _frames_of(
         return dict(zip(name_sides(source), sides, strict=True))
     compared = [m for m in source.traced if not m.control]
     return {m.label: m.categories for m in sorted(compared, key=lambda m: m.threads)}
+
+
+def _with_shares(source: Measurement | pd.DataFrame) -> pd.DataFrame:
+    """Categories with their shares of the sum."""
+    frame = source.categories if isinstance(source, Measurement) else source
+    return frame.assign(share=frame["mean_ms"] / frame["mean_ms"].sum())
 
 
 def name_sides(ab: Comparison) -> tuple[str, str]:

@@ -9,8 +9,9 @@ from workbench.analysis.describe import describe_latency
 from workbench.analysis.findings import text as words
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.analysis.use import describe_use
 from workbench.plots.bars import show_bars
-from workbench.plots.tables import Table, fold_table, join_tables, show_note, to_html, to_markdown
+from workbench.plots.tables import Table, fold_table, show_note, to_html, to_markdown
 from workbench.wording import plural
 
 #: Verdicts before a fold, findings of an overview, and letters of the line above folded caveats.
@@ -38,7 +39,8 @@ def _show_answer(source: Run | Comparison, *, with_findings: bool = False) -> It
     if not run.measurements:
         yield f"{run.model}: no times, only kernel logs."
         return
-    grade = f"quality {run.quality['grade'].iloc[0]} (A is best, D worst)"
+    runs = [run] if isinstance(source, Run) else [run, source.baseline.run]
+    grade = f"quality {max(each.quality['grade'].iloc[0] for each in runs)} (A is best, D worst)"
     facts = " · ".join([*run.facts, grade])
     page = f'<p class="facts" style="opacity:.8">{to_html(facts)}</p>'
     yield Table(page, to_markdown(facts))
@@ -47,7 +49,12 @@ def _show_answer(source: Run | Comparison, *, with_findings: bool = False) -> It
         noun = source if isinstance(source, Run) else source.candidate
         findings = noun.opportunities
         yield list_findings(findings, TOP_FINDINGS)
-    yield from _fold_caveats(source.caveats)
+    ab = next(iter(source.comparisons), None) if isinstance(source, Run) else source
+    uses = ab.uses if ab else (subject_of(source).use,)
+    disturbed = describe_use(uses) if any(use.busy for use in uses) else []
+    if disturbed:
+        yield show_note(*(f"{text}." for text in disturbed))
+    yield from _fold_caveats([text for text in source.caveats if text not in disturbed])
 
 
 def _compare_sides(source: Run | Comparison) -> Iterator[Table]:
@@ -83,7 +90,8 @@ def _draw_sides(sides: Sequence[Measurement]) -> Table:
         if m.name == "native" and name in times:
             times[name] += " (all extensions of this CPU)"
     note = f"\N{PLUS-MINUS SIGN}: {intervals.pop()}" if len(intervals) == 1 else ""
-    return show_bars({name: m.categories for name, m in named.items()}, times, note)
+    categories = {name: m.categories for name, m in named.items()}
+    return show_bars(categories, times, note, {name: m.use for name, m in named.items()})
 
 
 def list_findings(findings: Sequence[Finding], top: int) -> Table:
@@ -112,6 +120,6 @@ def _fold_caveats(caveats: Sequence[str]) -> Iterator[Table]:
     if caveats:
         line = "; ".join(caveats)
         line = line if len(line) <= _LINE else f"{line[:_LINE].rpartition(' ')[0]} …"
-        listed = join_tables(show_note(*(f"Caveat: {text}." for text in caveats)))
+        listed = show_note(*(f"Caveat: {text}." for text in caveats))
         folded = fold_table(f"{plural(len(caveats), 'caveat')}: {line}", listed)
         yield Table(folded.html, listed.markdown)

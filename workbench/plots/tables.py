@@ -149,6 +149,12 @@ def pick_ink(color: str) -> str:
     return "#16191d" if luminance > 0.179 else "#ffffff"
 
 
+def lighten(color: str) -> str:
+    """A pale tone of a colour, for figures of what was measured on a busy machine."""
+    levels = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(0.35 * level + 0.65 * 255):02x}" for level in levels)
+
+
 def to_markdown(text: str, pipes: bool = True) -> str:
     """Text as Markdown on one line, in which nothing is a link, an image or a tag."""
     text = html.escape(printable(text), quote=False).replace("-&gt;", "->")

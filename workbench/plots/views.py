@@ -19,7 +19,6 @@ from workbench.analysis.findings.finding import Finding
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import drop_overhead, label_operators, name_function
-from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import place_layers
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.speedup import FALSE_DISCOVERIES
@@ -397,7 +396,7 @@ def _rules(run: Run, top: int) -> Iterator[Part]:
 
 def _quality(run: Run, top: int) -> Iterator[Part]:
     """The grade of a measurement in a sentence, and every criterion."""
-    yield f"{wording.begin_sentence(summarize_quality(run.quality))}."
+    yield f"{wording.begin_sentence(run.grade)}."
     yield show_table(run.quality)
 
 

@@ -13,7 +13,6 @@ from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.findings.text import to_record
 from workbench.analysis.ledger import TRACING
 from workbench.analysis.open import open_run
-from workbench.analysis.quality import summarize_quality
 from workbench.analysis.resources import measure_resources
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import describe, pick_timed
@@ -223,7 +222,7 @@ def outline_run(run: Run) -> Document:
 
 
 def _quality(run: Run) -> Document:
-    return {"grade": run.quality["grade"].iloc[0], "summary": summarize_quality(run.quality)}
+    return {"grade": run.quality["grade"].iloc[0], "summary": run.grade}
 
 
 def _measurement(measurement: Measurement) -> Document:
@@ -249,7 +248,10 @@ def _measurement(measurement: Measurement) -> Document:
         ],
         "layers": measurement.layers,
         "layer_types": measurement.layer_types,
-        "use": sorted(measurement.use[0]),
+        "use": sorted(measurement.use.uses),
+        "busy": measurement.use.busy,
+        "taken_by_others": measurement.use.taken,
+        "share_error": measurement.use.off,
         "kind_totals_ms": measurement.operators.groupby("kind")["mean_ms"].sum().to_dict()
         | ({TRACING: measurement.tracing_ms} if measurement.tracing_ms else {}),
     }

@@ -213,7 +213,8 @@ def _summarize_sides(combined: Combined, links: Mapping[str, str]) -> Iterator[T
     sides = combined.silicon
     if sides:
         times = {name: describe_latency(m.statistics) for name, m in sides.items()}
-        yield show_bars({name: m.categories for name, m in sides.items()}, times)
+        categories = {name: m.categories for name, m in sides.items()}
+        yield show_bars(categories, times, uses={name: m.use for name, m in sides.items()})
     best = {name: m.opportunities[0] for name, m in sides.items() if m.opportunities}
     if best:
         rows = [(name, describe_cause(each), abridge_gain(each)) for name, each in best.items()]
@@ -225,12 +226,15 @@ def describe_combined(combined: Combined, links: Mapping[str, str] = {}) -> Iter
     runs = combined.runs
     emulated = ", ".join(runs["run"][runs["emulated"]])
     verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
-    marks = [f"{emulated}: {EMULATED}."] if emulated else []
-    marks += compare_runs.contrast_programs(combined.measurements)
-    marks += [
-        f"{row.run}: measurement quality {NO_WIN}, so that its speed-up does not count."
-        for row in runs.itertuples()
-        if row.grade == NO_WIN and not row.emulated
+    marks = [
+        *([f"{emulated}: {EMULATED}."] if emulated else []),
+        *(f"{text}." for text in compare_runs.describe_uses(combined.silicon)),
+        *compare_runs.contrast_programs(combined.measurements),
+        *(
+            f"{row.run}: measurement quality {NO_WIN}, so that its speed-up does not count."
+            for row in runs.itertuples()
+            if row.grade == NO_WIN and not row.emulated
+        ),
     ]
     items = [show_note(*combined.answers, *marks, leads=True), *_summarize_sides(combined, links)]
     count = plural(len(verdicts), "comparison") + " within the runs"
@@ -258,7 +262,8 @@ def describe_combined(combined: Combined, links: Mapping[str, str] = {}) -> Iter
         times = {name: part.set_index("category")["mean_ms"] for name, part in bars.items()}
         wide = pd.DataFrame(times).rename_axis("category").reset_index()
         table = show_table(wide, caption="Latency in ms by category")
-        yield Section("Time by category", items=[embed_figure(plot_categories(bars)), table])
+        figure = embed_figure(plot_categories(combined.silicon))
+        yield Section("Time by category", items=[figure, table])
     if combined.layers is None:
         yield Section("Time by layer", f"Not aligned: {combined.problem}")
         return

@@ -256,7 +256,7 @@ def test_a_missing_package_names_the_line_that_installs_it(conv_pte, monkeypatch
 
 def test_the_largest_category_is_that_of_each_runtime():
     for ab in wb.open_run(wb.sample_run("Sentences")).comparisons:
-        assert "its shares may be off by " in ab.baseline.use[1]
+        assert ab.baseline.use.off > 0.04 and not ab.baseline.use.blank
         for side in (ab.baseline, ab.candidate):
             vars(side)["share_error"] = 0.0
             vars(side).pop("largest", None)

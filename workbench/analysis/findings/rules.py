@@ -147,7 +147,7 @@ def _limit_gain(m: Measurement, gain: Gain, operators: Collection[str], spent: G
         return gain
     if not operators or gain.basis == "measured":
         return replace(gain, high=min(gain.high, m.latency_ms))
-    if "shares" not in m.use[0] and not m.emulated:
+    if "shares" not in m.use.uses and not m.emulated:
         return Gain(basis="unmeasurable")
     least, most = (1.0, 1.0) if gain.basis == "bound" else scale_error(m, operators, spent.ms)
     limit = most * spent.high + joined_calls_ms(m, operators)

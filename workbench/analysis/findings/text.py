@@ -39,7 +39,7 @@ def describe_gain(finding: Finding) -> str:
     if gain.basis == "unknown":
         return _describe_unknown(finding)
     if gain.basis == "unmeasurable":
-        return "not stated: the recording was disturbed, see the caveats of the run"
+        return "unknown, as the shares are: see the caveats"
     if gain.basis == "refused":
         trial = finding.trial
         return "none" if trial is None or trial.answer != "gains" else "less than 1 %"

@@ -38,7 +38,7 @@ EMPTY = COMPARED | dict.fromkeys(
     (
         *("experiment", "threads", "emulated", "latency_ms", "low_ms", "high_ms", "bottleneck"),
         *("share", "first_output_ms", "peak_mb", "size_mb", "grade", "sqnr_db", "outcome"),
-        *("shares", "unknown", "finding", "gain", "explorer"),
+        *("shares", "unknown", "pale", "blank", "busy", "finding", "gain", "explorer"),
     )
 )
 #: Columns that are left out where no row has them.
@@ -104,14 +104,19 @@ def tabulate_run(run: Run) -> tuple[dict[str, Any], ...]:
 
 def _explain_time(m: Measurement) -> dict[str, Any]:
     """The shares of the categories, or why there are none, and the best finding of the subject."""
-    uses, why = m.use
-    facts: dict[str, Any] = {}
-    if m.emulated or "shares" not in uses:
-        facts["unknown"] = "emulated: no times" if m.emulated else why or "not traced"
+    use, facts = m.use, dict[str, Any]()
+    if m.emulated:
+        facts["unknown"] = "emulated: no times"
+    elif not m.sessions:
+        facts["unknown"] = "not traced"
     else:
-        largest = m.categories.nlargest(1, "mean_ms").iloc[0]
-        facts = {"bottleneck": largest["category"], "share": largest["share"]}
+        facts = {"pale": use.pale, "blank": use.blank, "busy": use.busy}
         facts["shares"] = m.categories.set_index("category")["share"].to_dict()
+    if facts.get("shares") and "shares" in use.uses:
+        largest = m.categories.nlargest(1, "mean_ms").iloc[0]
+        facts |= {"bottleneck": largest["category"], "share": largest["share"]}
+    elif facts.get("shares"):
+        facts["unknown"] = "shares are unknown"
     if m is m.run.subject and m.opportunities:
         best = m.opportunities[0]
         facts["finding"], facts["gain"] = describe_cause(best), abridge_gain(best)
@@ -161,6 +166,7 @@ def render_index(portfolio: Portfolio) -> str:
         baselines=any(row["baseline"] for *_, row in rows),
         draw_shares=draw_shares,
         no_win=NO_WIN,
+        busy=any(row["busy"] for *_, row in rows),
         emulated=EMULATED,
         rows=rows,
     )

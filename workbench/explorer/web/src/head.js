@@ -9,6 +9,8 @@ import { decimalsOf, fixed, known, ms, ratio, share, verdictTexts } from "./form
 
 /** Percent of the axis below which an interval would look like dust. */
 const LEAST_LINE = 0.5;
+/** How far the colours of a measurement on a busy machine are mixed with the panel's. */
+const PALE = 0.6;
 
 /** The 95 % interval of a latency, with the digits and the unit of the latency. */
 const interval = ({ latency, low, high }, scale) => known(low) && known(high)
@@ -100,11 +102,14 @@ export class Head {
         latency ? h("b", null, `${ratio(latency.speedup * guess.speedup)}`) : null));
     }
     this.verdict.replaceChildren(...lines);
-    const notes = [...(pair.caveats ?? (model.head.emulated ? ["emulated: which code runs, not how fast"] : []))];
+    const notes = [...(pair.caveats ?? b.caveats ?? [])];
     if (sides.twins) notes.push(`A and B are different programs: operators are paired by layer, kind, shapes and cost; ${unpaired(sides)}`);
     if (state.swap && sides.a) notes.push("A and B are swapped");
     const whole = text => text.split(/(--\S+(?: \d+)?)/).map((part, n) => n % 2 ? h("span", { class: "option" }, part) : part);
-    this.caveats.replaceChildren(...notes.map(text => h("p", { role: "note" }, ...whole(text))));
+    const shown = notes.map(text => h("p", { role: "note" }, ...whole(text)));
+    const others = shown.slice(1);
+    this.caveats.replaceChildren(...shown.slice(0, 1),
+      ...others.length > 1 ? [h("details", null, h("summary", null, `${others.length} more caveats`), ...others)] : others);
   }
 }
 
@@ -151,7 +156,7 @@ export class Categories {
       const pressed = state.category === row.category;
       return h("button", { type: "button", class: "chip", "aria-pressed": String(pressed), onclick: () => this.#toggle(row.category) },
         h("span", { class: "swatch", style: `background:${CATEGORIES[row.category]}` }), row.category,
-        found && found.outcome !== "emulated" ? h("span", { class: `num v-${found.outcome}` }, ratio(found.speedup, found.low, found.high)) : h("span", { class: "num" }, share(row.share)));
+        found && found.outcome !== "emulated" ? h("span", { class: `num v-${found.outcome}` }, ratio(found.speedup, found.low, found.high)) : h("span", { class: "num" }, sides.b.blank ? "" : share(row.share)));
     }));
   }
 
@@ -201,13 +206,14 @@ export class Categories {
       }
       at += row.mean_ms;
       const dim = state.category && state.category !== row.category;
-      const fill = dim ? mix(color, theme.panel, 0.78) : color;
-      const text = `${row.category} ${share(row.share)}, ${this.view.time(row.mean_ms)}`;
+      const fill = mix(color, theme.panel, dim ? 0.78 : m.pale ? PALE : 0);
+      const text = m.blank ? row.category : `${row.category} ${share(row.share)}, ${this.view.time(row.mean_ms)}`;
+      const labels = m.blank ? [row.category] : [`${row.category} ${share(row.share)}`, share(row.share)];
       return h("button", { type: "button", class: "seg",
-        title: `${text}, ${m.projected ? "projected, 90" : "95"} % interval ${this.view.time(row.low_ms)} to ${this.view.time(row.high_ms)}`, "aria-label": `${text}${m.projected ? ", projected" : ""}${name && `, ${name}`}`,
+        title: m.blank ? `${text}: its share is unknown` : `${text}, ${m.projected ? "projected, 90" : "95"} % interval ${this.view.time(row.low_ms)} to ${this.view.time(row.high_ms)}`, "aria-label": `${text}${m.projected ? ", projected" : ""}${name && `, ${name}`}`,
         "aria-pressed": String(state.category === row.category),
         style: `width:${part}%;background:${fill};color:${inkOn(fill)}`, onclick: () => this.#toggle(row.category) },
-        h("span", null, [`${row.category} ${share(row.share)}`, share(row.share)].find(name => widthOf(name) * 1.15 + 12 < room * part / 100) ?? ""));
+        h("span", null, labels.find(name => widthOf(name) * 1.15 + 12 < room * part / 100) ?? ""));
     });
     return h("div", { class: "cat-row" }, name ? h("b", { class: name === " " ? "side none" : "side" }, name) : null,
       name === " " ? h("button", { type: "button", class: "link cat-name", title: this.#adds(m) || "Compare", onclick: () => this.#choose(m) }, m.label) : h("span", { class: "cat-name", title: this.#adds(m) }, m.label),
