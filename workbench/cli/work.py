@@ -83,14 +83,15 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     Operators that were not delegated, and differences from the outputs of the PyTorch model, are
     listed on stderr.
     """
-    from workbench.export.artifact import describe_export, export_model
+    from workbench.export.artifact import describe_export, export_model, list_faults
 
     with show_progress() as progress:
         program = export_model(model, options=export, root=out, progress=progress)
     pte, record = program.path, program.export
     for line in describe_export(record) if record else ():
         say(line)
-    return Output([pte], {"pte": pte, "export": record}, step=call("run", pte))
+    record_of = {"pte": pte, "export": record}
+    return Output([pte], record_of, step=call("run", pte), failures=list_faults([record]))
 
 
 @command()
@@ -152,6 +153,7 @@ def _summarize(run: Run) -> list[str]:
     """The verdicts and latencies of a run, what ran in its dtype, and the measurement's grade."""
     from workbench.analysis.describe import (
         describe_latency,
+        describe_methods,
         describe_paced,
         describe_rate,
         describe_resources,
@@ -180,6 +182,7 @@ def _summarize(run: Run) -> list[str]:
     texts = [ab.text for ab in run.comparisons]
     uses = dict.fromkeys(m.use[1] for ab in run.comparisons for m in (ab.candidate, ab.baseline))
     quality = [*filter(None, uses), summarize_quality(run.quality)]
+    texts += describe_methods(run.record, run.methods)
     return [*texts, *needs, *latencies, *paced, *list_texts(run), *dtypes, *quality]
 
 
@@ -237,6 +240,7 @@ def profile(
         _build_beside()
     from workbench import workflow
     from workbench.analysis.findings.commands import describe_findings
+    from workbench.export.artifact import list_faults
     from workbench.report.artifacts import outline_run
     from workbench.run.execute import optional
 
@@ -252,9 +256,11 @@ def profile(
                 profiled = run(model, categories=categories, root=out, progress=progress)
             page = profiled.path / REPORT_HTML
             failures.extend(_list_failures(profiled, page))
+            record = profiled.record
+            failures.extend(list_faults([record.export, *record.exports.values()]))
             with optional("findings", lambda text, _: failures.append(text)):
-                record = {"findings": profiled.findings, "report": page if page.is_file() else None}
-                profiles.append(outline_run(profiled) | record)
+                made = {"findings": profiled.findings, "report": page if page.is_file() else None}
+                profiles.append(outline_run(profiled) | made)
                 if not quiet:
                     yield from (*_summarize(profiled), *show_categories(profiled))
                     yield from describe_findings(profiled.findings, profiled.subject, 3)
