@@ -445,9 +445,9 @@ def test_equal_outputs_are_faithful_without_a_ratio():
 @pytest.mark.parametrize(
     ("program", "eager", "words"),
     [
-        ([1.0, float("nan")], [1.0, 2.0], "NaN"),
-        ([1.0, 2.0], [1.0, float("nan")], "NaN"),
-        ([1.0, float("inf")], [1.0, float("-inf")], "NaN"),
+        ([1.0, float("nan")], [1.0, 2.0], "1 of 2 values are NaN, in PyTorch none"),
+        ([1.0, 2.0], [1.0, float("nan")], "none of 2 values are NaN, in PyTorch 1"),
+        ([1.0, float("inf")], [1.0, float("-inf")], "1 of 2 values are infinite, in other"),
         ([0.0, 0.0], [1.0, 2.0], "constant"),
         ([1.0, 1.0], [0.0, 0.0], "zeros"),
         ([-1.0, -2.0], [1.0, 2.0], "SQNR -6.0 dB"),
