@@ -59,21 +59,30 @@ def make_program(subject: Subject, report: Progress) -> tuple[Lowered, dict[str,
 def _find_cure(
     subject: Subject, operator: str, offers: Sequence[str], expected: list[Any], progress: Progress
 ) -> Cure | None:
-    """The rewrites that make a wrong program right; they were tried, all together.
+    """The rewrites that make a wrong program right, as tried: the likeliest alone, then all.
 
     They are the ones that replace an ``operator``, by its name, else all that could avoid a fault,
     and the ``offers``.
     """
-    from workbench.export.lower import lower_model, suggest_rewrites
+    from workbench.export.lower import suggest_rewrites
 
-    model, options, trace = subject.model, subject.options, subject.trace
-    names = dict.fromkeys([*suggest_rewrites(model, options, trace, operator), *offers])
-    if not names:
-        return None
-    progress(f"trying --rewrite {','.join(names)}", 0.9)
+    suggested = suggest_rewrites(subject.model, subject.options, subject.trace, operator)
+    names = tuple(dict.fromkeys([*suggested, *offers]))
+    for tried in dict.fromkeys([names[:1], names]) if names else ():
+        progress(f"trying --rewrite {','.join(tried)}", 0.9)
+        if cure := _try_rewrites(subject, tried, expected):
+            return cure
+    return None
+
+
+def _try_rewrites(subject: Subject, names: Sequence[str], expected: list[Any]) -> Cure | None:
+    """What an export with further rewrites gives; None if it fails, or is wrong, too."""
+    from workbench.export.lower import lower_model
+
+    options = subject.options
     changed = replace(options, rewrite=(*options.rewrite, *names))
     try:
-        lowered = lower_model(model, changed, trace)
+        lowered = lower_model(subject.model, changed, subject.trace)
         fidelity, problem, _ = _judge(lowered, expected, PRECISIONS[options.dtype].least_sqnr_db)
     except (WorkbenchError, RuntimeError, ValueError):  # what fails, or has other outputs
         return None
