@@ -82,7 +82,9 @@ def test_a_model_disturbs_neither_the_place_nor_the_output(cli, tmp_path, what, 
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("code", ["os._exit(0)", "sys.exit(0)", "raise GeneratorExit"])
+@pytest.mark.parametrize(
+    "code", ["os._exit(0)", "os.abort()", "sys.exit(0)", "raise GeneratorExit"]
+)
 def test_a_model_that_ends_the_process_is_one_line(cli, place, code, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     write_model(code, place)
@@ -210,3 +212,32 @@ def test_a_model_on_another_device_is_one_line(tmp_path, monkeypatch):
     net = torch.nn.Linear(4, 4)
     with torch.device("meta"), pytest.raises(wb.WorkbenchError, match="default device is meta ->"):
         wb.load_model(net, inputs)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("place", ["at_import", "in_forward"])
+def test_an_alarm_of_a_model_is_one_line(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    write_model("signal.setitimer(signal.ITIMER_REAL, 0.2); time.sleep(60)", place)
+    done = run_command("export", "m.py:Net", "--backend", "portable")
+    *_, last = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert last.startswith("error: m.py:6: ") and "an alarm of signal.alarm() went off" in last
+
+
+@pytest.mark.whole
+def test_an_alarm_that_a_model_leaves_does_not_end_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_model("signal.alarm(1)")
+    done = run_command("export", "m.py:Net", "--backend", "portable")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.whole
+def test_where_a_library_aborts_is_said(tmp_path, monkeypatch):
+    """No code of Python's runs after that: the place is all that can be written."""
+    monkeypatch.chdir(tmp_path)
+    write_model("import ctypes; ctypes.CDLL(None).abort()", "in_forward")
+    done = run_command("export", "m.py:Net", "--backend", "portable")
+    assert done.returncode == -signal.SIGABRT
+    assert "Aborted" in done.stderr and re.search(r'm.py", line 6 in disturb', done.stderr)

@@ -159,7 +159,7 @@ def test_magics_take_names_of_the_notebook_and_cells(shell, quick):
     program = shell.run_line_magic("workbench", "export net x --dtype fp16 --backend portable")
     assert program.export.dtype == "fp16"
     done = shell.run_cell("%workbench export net y --backend portable")
-    assert "no name y -> it has " in str(done.error_in_exec)
+    assert "nothing called 'y' -> it has " in str(done.error_in_exec)
     done = shell.run_cell("%workbench compare nonsense")
     assert isinstance(done.error_in_exec, Exception)
 
@@ -192,7 +192,10 @@ def test_the_magic_names_a_word_that_the_notebook_lacks(shell):
     shell.run_cell("%load_ext workbench")
     for line in ("profile nett x", "profile nett", "export nett x --dtype int8"):
         error = shell.run_cell(f"%workbench {line}").error_in_exec
-        assert str(error) == "this notebook: no name nett -> it has net, x"
+        assert (
+            str(error)
+            == "this notebook has nothing called 'nett' -> did you mean 'net'? it has net, x"
+        )
 
 
 def test_an_interrupt_is_one_line_also_while_another_job_has_the_machine(shell, capsys, tmp_path):

@@ -29,6 +29,8 @@ from typing import Any
 
 import lazy_loader
 
+from workbench.arguments import guard
+from workbench.errors import unknown_attribute
 from workbench.parameters import check_parameters
 
 _find, _list, __all__ = lazy_loader.attach_stub(__name__, __file__)
@@ -37,12 +39,17 @@ check_parameters()
 
 def __getattr__(name: str) -> Any:
     # `from workbench import frames` asks for the name of a module, too.
-    if name in __all__ or name.startswith("_") or find_spec(f"{__name__}.{name}"):
+    if name in __all__:
+        globals()[name] = guard(_find(name))  # in place of what the loader keeps there
+        return globals()[name]
+    if name.startswith("_") or find_spec(f"{__name__}.{name}"):
         return _find(name)
     from workbench.plugin import find
 
     part = find("names", name)
-    return _find(name) if part is None else part
+    if part is None:
+        raise unknown_attribute("workbench", name, __dir__())
+    return guard(part)
 
 
 def __dir__() -> list[str]:

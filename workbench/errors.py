@@ -55,7 +55,7 @@ class WorkbenchError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # To unpickle an error of another process without __init__, which takes keywords.
-        return Exception.__new__, (type(self), *self.args), self.__dict__
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows: one line, and the traceback when ``%tb`` asks for it."""
@@ -81,6 +81,10 @@ class UsageError(WorkbenchError):
     """A bad argument, name or configuration."""
 
     exit_code = 2
+
+
+class UnknownAttribute(UsageError, AttributeError):
+    """An attribute that a module or a noun does not have."""
 
 
 class ExportError(WorkbenchError):
@@ -154,3 +158,12 @@ def unknown_name(what: str, name: str, valid: Iterable[str], where: object = Non
     return UsageError(
         f"unknown {what} {name!r}", where=where, hint=f"{guess}valid: {', '.join(valid) or 'none'}"
     )
+
+
+def unknown_attribute(
+    owner: str, name: str, valid: Iterable[str], note: str = ""
+) -> UnknownAttribute:
+    """The error for an attribute that something does not have, with the nearest ones."""
+    near = difflib.get_close_matches(name, valid, n=3)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "dir() of it lists them"
+    return UnknownAttribute(f"{owner} has no attribute {name!r}{note}", hint=hint)

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import difflib
 import glob
 import re
 import shlex
@@ -117,7 +118,9 @@ def _check_names(shell: InteractiveShell, arguments: Sequence[Any]) -> None:
         if is_name and not is_known(parse_name(word)):
             names = _list_names(shell)
             hint = f"it has {', '.join(names)}" if names else "define it, or name a model"
-            raise UsageError(f"no name {word}", where="this notebook", hint=hint)
+            near = difflib.get_close_matches(word, names, n=1)
+            hint = f"did you mean {near[0]!r}? {hint}" if near else hint
+            raise UsageError(f"this notebook has nothing called {word!r}", hint=hint)
 
 
 def _find_module(shell: InteractiveShell, cell: str) -> Any:

@@ -219,6 +219,12 @@ class MeasureOptions(Options):
     ops: tuple[str, ...] = option(
         (), "A shared library that registers operators which the program needs.", metavar="FILE"
     )
+    data: str = option(
+        "",
+        "The .ptd file with the weights of a .pte that has them apart [default: the one beside "
+        "it].",
+        metavar="FILE",
+    )
     target: str = option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
     power: str = option("", "Set an Android power mode for the run: boost or developer.")
     timeout_s: float = option(120.0, "Seconds for one answer of a runner.", name="timeout")

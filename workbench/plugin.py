@@ -30,6 +30,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from workbench.errors import unknown_attribute
+
 GROUP = "workbench.plugins"
 #: Of those that come with the workbench: each folder in it is one.
 OURS = Path(__file__).parent / "plugins"
@@ -217,8 +219,9 @@ def compute_attribute(noun: Any, name: str) -> Any:
     compute = find("attributes", f"{kind}.{name}")
     if compute is None:
         broken = [each for each, problem in examine_plugins().items() if problem]
-        hint = f"; plug-ins that cannot be used: {', '.join(broken)}" if broken else ""
-        raise AttributeError(f"{kind} has no attribute {name!r}{hint}")
+        note = f"; plug-ins that cannot be used: {', '.join(broken)}" if broken else ""
+        valid = [each for each in dir(noun) if not each.startswith("_")]
+        raise unknown_attribute(kind, name, valid, note)
     return compute(noun)
 
 

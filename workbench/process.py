@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TextIO
 
 #: Containers often set it: every process would then compile all packages that it imports.
@@ -68,23 +68,22 @@ def release_memory(size_bytes: int) -> None:
 def contain() -> Iterator[None]:
     """Put back what code of the user's may change: folder, standard streams, signals, warnings.
 
-    ``os._exit`` raises SystemExit, so that a model does not end a command without a word.
+    What would end the process without a word raises SystemExit: `_refuse_ends`.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM) if is_main}
+    changed = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    handlers = {n: signal.getsignal(n) for n in changed if is_main}
     streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     descriptors = {number: os.dup(number) for number in (0, 1, 2) if _is_open(number)}
-    leave, process = os._exit, os.getpid()
-
-    def end(status: int) -> NoReturn:
-        if os.getpid() != process:  # a child process of the model's
-            leave(status)
-        raise SystemExit(f"os._exit({status})")
-
+    if handlers.get(signal.SIGALRM) is signal.SIG_DFL:
+        signal.signal(signal.SIGALRM, _refuse_alarm)
+    timer = signal.getitimer(signal.ITIMER_REAL)
     try:
-        with contextlib.chdir("."), warnings.catch_warnings(), replaced(os, "_exit", end):
+        with contextlib.chdir("."), warnings.catch_warnings(), _refuse_ends():
             yield
     finally:
+        if not any(timer):  # an alarm that the code left would end what follows
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, copy in descriptors.items():
             os.dup2(copy, number)
             os.close(copy)
@@ -94,6 +93,29 @@ def contain() -> Iterator[None]:
         for number, handler in handlers.items():
             if handler is not None:  # None: of C code
                 signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _refuse_ends() -> Iterator[None]:
+    """Raise SystemExit where code would end this process by ``os._exit`` or ``os.abort``."""
+    process = os.getpid()
+
+    def refuse(name: str, end: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        def refused(*arguments: Any) -> NoReturn:
+            if os.getpid() != process:  # a child process of the model's
+                end(*arguments)
+            raise SystemExit(f"os.{name}({', '.join(map(str, arguments))})")
+
+        return refused
+
+    with contextlib.ExitStack() as stack:
+        for name in ("_exit", "abort"):
+            stack.enter_context(replaced(os, name, refuse(name, getattr(os, name))))
+        yield
+
+
+def _refuse_alarm(*_: object) -> NoReturn:
+    raise SystemExit("an alarm of signal.alarm() went off")
 
 
 def _is_open(descriptor: int) -> bool:

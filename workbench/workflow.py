@@ -277,7 +277,7 @@ def open_planned(planned: PlannedProgram) -> Program:
         what = "is no longer the program of the run: it was exported again"
         hint = "give each export a folder of its own: --out"
         raise StoreError(what, where=program.path, hint=hint)
-    return program
+    return _add_data(program, planned.data)
 
 
 def _make_programs(
@@ -290,9 +290,13 @@ def _make_programs(
     """
     for text in measure.against:
         check_side(text)  # an export takes longer
+    if measure.data and not (len(subjects) == 1 and isinstance(subjects[0], Program)):
+        hint = "put the file of each program beside it"
+        raise UsageError("needs exactly one .pte", where="--data", hint=hint)
     programs: list[Program] = []
     for subject in subjects:
         if isinstance(subject, Program):
+            subject = _add_data(subject, measure.data)
             if export != ExportOptions() or inputs is not None:
                 hint = "name a model instead"
                 raise UsageError("is exported already", where=subject.path, hint=hint)
@@ -310,6 +314,13 @@ def _make_programs(
             programs.append(make(sized, root=program.root / f"{dimension}_{size}"))
     load = partial(_load, subjects[0], programs[0], inputs, export, name)
     return programs + [open_side(text, programs[0], load, progress) for text in measure.against]
+
+
+def _add_data(program: Program, data: str) -> Program:
+    """A program with the file of its weights, if one is named; StoreError if there is none."""
+    if data and not Path(data).is_file():
+        raise StoreError("no such file", where=data, hint="name the .ptd file of its weights")
+    return replace(program, data=Path(data)) if data else program
 
 
 def _load(

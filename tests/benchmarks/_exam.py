@@ -707,5 +707,5 @@ ANSWERS = (
     ("the trace of Core ML, Vulkan or another delegate", "", "workbench report FILE.etdump",
      "a ledger of its operators, with what the delegate logged as `metadata`"),
     ("a softmax has wrong values after a convolution", "", "workbench export MODEL",
-     "rewritten; other wrong outputs: the smallest wrong part as a `.bp` to report"),
+     "rewritten; other wrong outputs: the first operator that is wrong"),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """What was run, on what and how, in words."""
 
 import pkgutil
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -20,6 +21,24 @@ from workbench.wording import (
 )
 
 NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside the traces."
+
+
+def describe_methods(record: RunRecord, methods: Mapping[str, Sequence[str]]) -> list[str]:
+    """Which method of each program of several is measured, and how to choose, a line each.
+
+    ``methods`` are those of each program by its name in the plan.
+    """
+    measured = list(dict.fromkeys(phase.method or "forward" for phase in record.plan.phases))
+    measured = measured or ["forward"]
+    lines = []
+    for program in record.plan.all_programs:
+        others = [name for name in methods[program.name] if name not in measured]
+        if len(methods[program.name]) > 1 and others:
+            lines.append(
+                f"{program.stem}: method {', '.join(measured)} is measured; it also has "
+                f"{', '.join(others)}: --phase {others[0]}={others[0]} measures that"
+            )
+    return lines
 
 
 def describe_run(record: RunRecord, categories: str, recorder: str = "") -> pd.DataFrame:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from workbench import plugin
+from workbench.arguments import guard
 from workbench.emulation import mark_frame
 
 
@@ -12,6 +13,9 @@ class Noun:
 
     Type checkers do not see these: the package itself needs none of them.
     """
+
+    def __init_subclass__(cls) -> None:
+        guard(cls)
 
     if not TYPE_CHECKING:
 

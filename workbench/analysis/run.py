@@ -420,6 +420,15 @@ class Run(Noun):
         ]
 
     @property
+    def methods(self) -> dict[str, tuple[str, ...]]:
+        """The methods of each program that compute something, by its name in the plan."""
+        sidecars = {each.name: self.read_sidecar(each) for each in self.record.plan.all_programs}
+        return {
+            name: tuple(each.name for each in layers.methods if each.instructions) if layers else ()
+            for name, layers in sidecars.items()
+        }
+
+    @property
     def description(self) -> pd.DataFrame:
         """What was run, on what and how: ``what`` and ``value``, both text."""
         recorder = self.recording.source if self.recording else ""

@@ -93,6 +93,8 @@ def _break_down(times: pd.DataFrame, by: str) -> tuple[list[str], np.ndarray, np
     if "duration_ns" not in times:
         mean = times["mean_ms"].to_numpy(float)
         return list(times["category"]), mean, mean[None]
+    if by not in (*_DERIVED, *times.columns):
+        raise unknown_name("part", by, {*_DERIVED, *times.columns})
     runs = total_runs(add_categories(times) if by in _DERIVED else times, by)
     if by == "category":
         runs = runs.reindex(columns=list(CATEGORIES), fill_value=0.0)

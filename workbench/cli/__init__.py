@@ -1,6 +1,7 @@
 """The command line: one subcommand per stage, each a few lines over one function."""
 
 import contextlib
+import faulthandler
 import gc
 import io
 import locale
@@ -92,6 +93,7 @@ def _prepare_process() -> None:
             os.fstat(number)
         except OSError:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    faulthandler.enable(2)  # where a library ends the process by a signal, its place is said
     raw = io.BufferedWriter(_Lossy(2, "wb", closefd=False))
     sys.stderr = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
 

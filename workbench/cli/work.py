@@ -88,14 +88,15 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     Operators that were not delegated, and differences from the outputs of the PyTorch model, are
     listed on stderr.
     """
-    from workbench.export.artifact import describe_export, export_model
+    from workbench.export.artifact import describe_export, export_model, list_faults
 
     with show_progress() as progress:
         program = export_model(model, options=export, root=out, progress=progress)
     pte, record = program.path, program.export
     for line in describe_export(record) if record else ():
         say(line)
-    return Output([pte], {"pte": pte, "export": record}, step=call("run", pte))
+    record_of = {"pte": pte, "export": record}
+    return Output([pte], record_of, step=call("run", pte), failures=list_faults([record]))
 
 
 @command()
@@ -157,6 +158,7 @@ def _summarize(run: Run) -> list[str]:
     """The verdicts and latencies of a run, what ran in its dtype, and the measurement's grade."""
     from workbench.analysis.describe import (
         describe_latency,
+        describe_methods,
         describe_paced,
         describe_rate,
         describe_resources,
@@ -183,6 +185,7 @@ def _summarize(run: Run) -> list[str]:
     ]
     dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
     texts = [ab.text for ab in run.comparisons]
+    texts += describe_methods(run.record, run.methods)
     quality = [*describe_use([m.use for m in run.measurements if not m.control]), run.grade]
     return [*texts, *needs, *latencies, *paced, *list_texts(run), *dtypes, *quality]
 
@@ -242,6 +245,7 @@ def profile(
     from workbench import workflow
     from workbench.analysis.findings.commands import combine_remedies
     from workbench.analysis.findings.text import to_record
+    from workbench.export.artifact import list_faults
     from workbench.report.artifacts import outline_run
     from workbench.run.execute import optional
 
@@ -261,13 +265,15 @@ def profile(
                 )  # fmt: skip
             page = profiled.path / REPORT_HTML
             failures.extend(_list_failures(profiled, page))
+            record = profiled.record
+            failures.extend(list_faults([record.export, *record.exports.values()]))
             with optional("findings", lambda text, _: failures.append(text)):
                 findings = profiled.opportunities
-                record = {
+                made = {
                     "findings": [to_record(each, rank) for rank, each in enumerate(findings, 1)],
                     "report": page if page.is_file() else None,
                 }
-                profiles.append(outline_run(profiled) | record)
+                profiles.append(outline_run(profiled) | made)
                 yield from answer.add(profiled)
                 together = combine_remedies(profiled.subject, findings)
                 if together and not quiet:

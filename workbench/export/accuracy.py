@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -230,6 +231,9 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
     wrong = [output for output in outputs if output.faithful is False]
     if not wrong:
         return ""
+    for output in wrong:
+        if output.max_abs is None:
+            return f"output {output.output}: {describe_numbers(output)}"
     worst = min(wrong, key=lambda output: -math.inf if output.sqnr_db is None else output.sqnr_db)
     text = f"output {worst.output} is not the model's"
     if worst.differing is not None:
@@ -237,8 +241,34 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
     if worst.constant:
         return f"output {worst.output} is constant, the model's is not"
     if worst.sqnr_db is None:
-        return f"{text} (NaN, infinite, or all zeros)"
+        return f"{text}: one of them is all zeros"
     return f"{text}: SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:g} expected"
+
+
+def describe_numbers(output: Fidelity) -> str:
+    """Which values of an output are no numbers, beside the model's; of an empty one, that it is.
+
+    Empty if all are numbers.
+    """
+    if output.elements == 0:
+        return "empty: one of its sizes is 0"
+    texts = []
+    for name, ours, theirs in _list_counts(output):
+        model = f"in PyTorch {theirs or 'none'}"
+        if ours == theirs:
+            moved = output.faithful is False and output.max_abs is None
+            model = "in other places than in PyTorch" if moved else "as in PyTorch"
+        texts.append(f"{ours or 'none'} of {output.elements} values are {name}, {model}")
+    return "; ".join(texts)
+
+
+def _list_counts(output: Fidelity) -> list[tuple[str, int, int]]:
+    """Kinds of values that are no numbers, and how many an output and the model's have."""
+    counts = [
+        ("NaN", output.nan, output.model_nan),
+        ("infinite", output.infinite, output.model_infinite),
+    ]
+    return [each for each in counts if any(each[1:])]
 
 
 #: Integers, such as the places of largest values, may differ where values are almost equal: in
@@ -255,13 +285,18 @@ _HALVES = {
 _BLOCK = 2**20
 
 
-def _sum_up(ours: torch.Tensor, theirs: torch.Tensor) -> tuple[bool, list[float], list[float]]:
+def _sum_up(
+    ours: torch.Tensor, theirs: torch.Tensor
+) -> tuple[bool, list[float], list[float], list[int]]:
     """Of two blocks whether the same values are infinite, and sums and maxima of the others.
 
     Sums are of the squares of theirs, of the noise and of ours, and of the products; maxima of the
-    noise, of theirs without sign, and of both and their negatives.
+    noise, of theirs without sign, and of both and their negatives. Then how many values of ours and
+    of theirs are NaN, and infinite.
     """
     ours, theirs = ours.double(), theirs.double()
+    tests = torch.isnan, torch.isinf
+    counts = [int(test(values).sum()) for test in tests for values in (ours, theirs)]
     # Masked attention and logarithms make infinities, which must be in the same places.
     finite = torch.isfinite(theirs)
     same = torch.equal(*(values[~finite].nan_to_num(0.5, 1, -1) for values in (ours, theirs)))
@@ -270,7 +305,7 @@ def _sum_up(ours: torch.Tensor, theirs: torch.Tensor) -> tuple[bool, list[float]
     pairs = (theirs, theirs), (noise, noise), (ours, ours), (ours, theirs)
     sums = [float((a * b).sum()) for a, b in pairs]
     values = (noise.abs(), theirs.abs(), ours, -ours, theirs, -theirs)
-    return same, sums, [float(each.max()) if len(each) else -math.inf for each in values]
+    return same, sums, [float(each.max()) if len(each) else -math.inf for each in values], counts
 
 
 def _compare(
@@ -280,12 +315,17 @@ def _compare(
     dtype = str(program.dtype).removeprefix("torch.")
     least_sqnr_db = min(least_sqnr_db, _HALVES.get(eager.dtype, least_sqnr_db))
     blocks = (values.detach().flatten().split(_BLOCK) for values in (program, eager))
-    same, sums, maxima = zip(*map(_sum_up, *blocks), strict=True)
+    same, sums, maxima, counts = zip(*map(_sum_up, *blocks), strict=True)
+    nan, model_nan, infinite, model_infinite = np.sum(counts, axis=0).tolist()
+    numbers = Fidelity(
+        number, dtype, least_sqnr_db, elements=eager.numel(), nan=nan, infinite=infinite,
+        model_nan=model_nan, model_infinite=model_infinite,
+    )  # fmt: skip
     signal_power, noise_power, own_power, product = np.sum(sums, axis=0).tolist()
     max_abs, scale, top, low, their_top, their_low = np.max(maxima, axis=0).tolist()
     if not all(same) or not math.isfinite(top + low):
         is_equal = all(same) and scale == -math.inf
-        return Fidelity(number, dtype, least_sqnr_db, faithful=is_equal)
+        return replace(numbers, faithful=is_equal)
 
     sqnr = None
     if signal_power and noise_power:
@@ -298,10 +338,8 @@ def _compare(
     differing = _count_differing(program, eager)
     if differing is not None:
         faithful = differing <= _MOST_DIFFERING if least_sqnr_db >= _EXACT_DB else None
-    return Fidelity(
-        output=number,
-        dtype=dtype,
-        least_sqnr_db=least_sqnr_db,
+    return replace(
+        numbers,
         sqnr_db=sqnr,
         max_abs=max_abs,
         scale=scale,

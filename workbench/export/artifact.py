@@ -9,7 +9,7 @@ import os
 import platform
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import store, upstream
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
 from workbench.export.layers import count_calls
-from workbench.export.make import AVOIDS, Subject, make_program
+from workbench.export.make import Subject, make_program
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
 from workbench.export.rewriter import find_rewriter
@@ -377,9 +377,12 @@ def _check_rewrites(names: Sequence[str]) -> None:
 
 
 def list_problems(export: Export) -> list[str]:
-    """What is wrong with an export, one line each."""
+    """What is wrong with an export, or no number in its outputs, one line each."""
     problems = list(export.differences)
-    problems += [f"this export is wrong: {export.problem}"] if export.problem else []
+    if export.problem:
+        problems.append(f"this export is wrong: {export.problem}{_describe_cause(export)}")
+    else:
+        problems += list_unreal(export)
     sqnr_db = export.sqnr_db
     if export.noise and (export.problem or (sqnr_db is not None and sqnr_db < LOW_SQNR_DB)):
         ratio = "" if sqnr_db is None else f"SQNR {sqnr_db:.1f} dB; "
@@ -391,15 +394,53 @@ def list_problems(export: Export) -> list[str]:
     return problems
 
 
+def list_unreal(export: Export) -> list[str]:
+    """The outputs that have NaN, infinities or no values in PyTorch, too, a line each."""
+    from workbench.export.accuracy import describe_numbers
+
+    texts = [(each.output, describe_numbers(each)) for each in export.fidelity]
+    cause = _describe_cause(export)
+    return [f"output {number}: {text}{cause}" for number, text in texts if text]
+
+
+def _describe_cause(export: Export) -> str:
+    """The first operator that is wrong, as the end of a sentence; empty if none is known."""
+    cause = export.cause
+    if cause is None:
+        return ""
+    ratio = "" if cause.sqnr_db is None else f": SQNR {cause.sqnr_db:.1f} dB"
+    source = f" ({cause.source})" if cause.source else ""
+    return f"; first in {cause.operator}{source}{ratio}"
+
+
+def advise(export: Export) -> str:
+    """What may make a wrong program right: the rewrite that does, or what could."""
+    if cure := export.cure:
+        ratio = "" if cure.sqnr_db is None else f": {cure.sqnr_db:.1f} dB"
+        return f"--rewrite {','.join(cure.rewrites)} avoids it (tried{ratio})"
+    if export.noise:
+        layer = export.noise[0].module
+        return f"--module-dtype {layer}=fp32 keeps the noisiest layer in floating point"
+    if not export.runs:
+        return "replace the operator, compute it outside the model, or choose another --dtype"
+    if export.cause:
+        return f"write {export.cause.operator} in another way, or choose another --dtype"
+    return "choose another --dtype, or --backend portable"
+
+
+def list_faults(exports: Iterable[Export | None]) -> list[str]:
+    """The exports that are not what they were made for, each with what may make it right."""
+    return [
+        f"{each.pte} is wrong: {each.problem} -> {advise(each)}"
+        for each in exports
+        if each and each.problem
+    ]
+
+
 def _report_problems(program: Program, report: Progress) -> None:
     pte, export = program.path, program.export
     if export and not export.runs:
-        does = "replace the operator, or compute it outside the model"
-        if "XNNPACK rejects" in export.problem:
-            does = "in another dtype, or with --module-dtype, it may run"
-        if AVOIDS in export.problem:
-            does = "export it with that rewrite"
-        raise ExportError(export.problem, where=pte, hint=f"the program is kept; {does}")
+        raise ExportError(export.problem, where=pte, hint=f"the program is kept; {advise(export)}")
     for problem in list_problems(export) if export else ():
         report(f"warning: {pte.name}: {problem}", 0.0)
 
@@ -465,6 +506,8 @@ def versions() -> dict[str, str]:
 
 def describe_export(export: Export) -> list[str]:
     """Size, accuracy, and operators that were not delegated, one line each."""
+    from workbench.export.accuracy import describe_numbers
+
     missing = [row for row in export.partition if not row.delegated]
     count, delegates = sum(row.count for row in missing), sum(export.delegates.values())
     size = f"{format_size(export.size_bytes)} in {export.seconds:.1f} s"
@@ -473,7 +516,7 @@ def describe_export(export: Export) -> list[str]:
     lines += [f"{name.replace('_', ' ')}: {text}" for name, text in export.options.items()]
     lines += [f"missing: {name} ({reason})" for name, reason in export.missing.items()]
     for output in export.fidelity:
-        text = "not comparable with PyTorch's"
+        text = describe_numbers(output) or "not comparable with PyTorch's"
         if output.max_abs is not None:
             text = f"maximum error {output.max_abs:.3g}, values up to {output.scale:.3g}"
         if output.sqnr_db is not None:

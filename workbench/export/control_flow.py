@@ -32,12 +32,6 @@ def list_calls(graph: GraphModule) -> Iterator[tuple[Node, GraphModule]]:
                 yield from list_calls(body)
 
 
-def has_bodies(exported: ExportedProgram) -> bool:
-    """Whether a program has control flow."""
-    top = exported.graph_module
-    return any(graph is not top for _, graph in list_calls(top))
-
-
 def list_bodies(node: Node, graph: GraphModule) -> list[GraphModule]:
     """The graphs that a node runs, in the order of its arguments."""
     from torch.fx import GraphModule

@@ -63,7 +63,7 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
         elif isinstance(error, user_error()) and "dynamic" in text:
             what = "; ".join(re.findall(r"^\s*- (.*)", text, re.MULTILINE)) or what
             hint = "check get_dynamic_shapes()"
-        elif reading := next(filter(None, (_read(text, *each) for each in _MESSAGES)), None):
+        elif reading := _read_known(text):
             what, hint = reading[0] or what, reading[1]
         elif (ran := _PASS.search(text)) and error.__cause__:
             what = f"{reason(error.__cause__).rstrip('.')} (in ExecuTorch's {ran[1]})"
@@ -76,13 +76,25 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
         raise ExportError(f"{stage}: {what}", where=where or origin, hint=hint) from error
 
 
+_RETURN = "return tensors, in tuples, lists or dicts"
 #: What upstream says, what that is in words if these are not good enough, and what to do.
 _MESSAGES = (
     (r"Found (<.*?>) in output, which is not", r"forward() returns a \1",
      "return tensors, in tuples, lists or dicts; models of transformers: use_cache=False"),
     (r"does not support automatic differentiation", "",
      "freeze the weights: model.requires_grad_(False)"),
+    (r"graph_output_allocated not set", "forward() returns no tensor", _RETURN),
+    (r"Returning (\w+) is not yet supported in the emitter", r"forward() returns \1", _RETURN),
+    (r"Invalid partition, found dependency cycles",
+     "the delegates of this quantised graph would wait for each other, a fault of ExecuTorch's",
+     "keep a layer before the place in floating point: --module-dtype LAYER=fp32; or choose "
+     "int8dyn or fp16"),
 )  # fmt: skip
+
+
+def _read_known(text: str) -> tuple[str, str] | None:
+    """What upstream's text says in words, and what to do, if it has a known pattern."""
+    return next(filter(None, (_read(text, *each) for each in _MESSAGES)), None)
 
 
 def _read(text: str, pattern: str, what: str, hint: str) -> tuple[str, str] | None:
@@ -95,6 +107,7 @@ _PASS = re.compile(r"An error occurred when running the '(\w+)' pass")
 #: What upstream says of an operator that its check finds, and of a node that it cannot emit.
 _KEPT_WHOLE = re.compile(r"with op <EdgeOpOverload: (aten\.\w+).* was not decomposed or delegated")
 _NOT_EMITTED = re.compile(r"Failed with error: (.*?)\s*Here is the node in the graph module:", re.S)
+_OUTSIDE = "compute it outside of the body, or --backend portable, in fp32, fp16 or bf16"
 _UNSUPPORTED = "Unsupported control flow operator: "
 
 
@@ -113,9 +126,11 @@ def _explain_lowering(
                     "whole, but does not look into bodies"
                 )
                 line = user_line_of_node(node)
-                return what, line, "compute it outside of the body"
+                return what, line, _OUTSIDE
     if emitted := _NOT_EMITTED.search(text):
         what, hint = " ".join(emitted[1].split()), None
+        if reading := _read_known(what):
+            what, hint = reading
         if what.startswith(_UNSUPPORTED):
             what = f"ExecuTorch does not run {what.removeprefix(_UNSUPPORTED)}"
             hint = "loop in Python over a fixed number of steps"

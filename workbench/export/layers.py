@@ -98,6 +98,18 @@ def count_calls(layers: Layers, kind: str) -> Counter[str]:
     return Counter(call.name for call in layers.methods[0].instructions if call.kind == kind)
 
 
+def needs_data(program: bytes | memoryview) -> bool:
+    """Whether some weights of a program are in another file; ValueError if it is malformed."""
+    tables = read_pte(program)
+    keys = {item["key"] for item in tables["named_data"]}
+    values = (value["val"] for plan in tables["execution_plan"] for value in plan["values"])
+    tensors = (value[1] for value in values if value and value[0] == "Tensor")
+    places = [tensor["extra_tensor_info"] for tensor in tensors if tensor["extra_tensor_info"]]
+    delegates = (each for plan in tables["execution_plan"] for each in plan["delegates"])
+    named = (key for each in delegates for key, _ in _named_weights(each.get("graph")))
+    return any(place["location"] == "EXTERNAL" for place in places) or not keys.issuperset(named)
+
+
 def list_parts(tables: dict[str, Any], size_bytes: int) -> Iterator[FilePart]:
     """The parts of a program's file, which has so many bytes."""
     segments = [segment["size"] for segment in tables["segments"]]

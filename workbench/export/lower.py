@@ -27,7 +27,7 @@ from workbench.export.traced import TracedModel, trace_model, trace_program
 from workbench.models.sources import user_line_of_node
 from workbench.options import QUANTISER_REWRITES, ExportOptions, Progress, silent
 from workbench.process import silence
-from workbench.records.exports import LayerNoise, Partition, Rewrite, Tensor
+from workbench.records.exports import Cause, LayerNoise, Partition, Rewrite, Tensor
 from workbench.upstream import (
     collect_reasons,
     edge_config,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from workbench.records.layers import Layers
 
 
-#: The least signal to noise ratio of a part of a quantised graph, against the graph, in dB.
+#: The least signal to noise ratio of values in a quantised program, against its graph, in dB.
 _PART_DB = 20.0
 #: Measures the quantisation noise of each layer; None if nothing was quantised.
 MeasureNoise = Callable[[], tuple[LayerNoise, ...]] | None
@@ -71,8 +71,8 @@ class Lowered:
     rewrite: tuple[str, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
     measure_noise: MeasureNoise = None
-    #: From the number of a wrong output to the smallest wrong part, its operators and program.
-    find_wrong_part: Callable[[int], tuple[str, bytes] | None] | None = None
+    #: From the number of an output to the operator after which it is wrong, as `find_cause`.
+    find_cause: Callable[[int], tuple[str, Cause] | None] = lambda output: None
     #: The outputs of the quantised graph in PyTorch; None if nothing quantised the graph.
     run_graph: Callable[[], list[Any]] | None = None
 
@@ -120,12 +120,11 @@ def lower_model(
     run_graph = None
     if precision.quantizes == "graph":
         run_graph = partial(accuracy.run_eagerly, exported.module(), args, kwargs)
-    reduce = partial(_reduce, exported, inputs, options)
     return Lowered(
         pte, etrecord, inputs, arguments, outputs, layers,
         notes | _describe_changes(made, layers, options, counts), made.partition,
         tuple(name for name in options.rewrite if counts[name]), rewrites,
-        noise, None if precision.quantizes == "weights" else reduce, run_graph,
+        noise, partial(_find_cause, exported, inputs, options), run_graph,
     )  # fmt: skip
 
 
@@ -140,15 +139,15 @@ def _check_kernels(
         raise failure.no_kernel_error(missing, program, model.origin, names)
 
 
-def _reduce(
+def _find_cause(
     exported: ExportedProgram, inputs: list[Any], options: ExportOptions, output: int
-) -> tuple[str, bytes] | None:
-    """The smallest part of a graph that makes an output wrong, as `find_wrong_part`."""
-    from workbench.export.reduce import find_wrong_part
+) -> tuple[str, Cause] | None:
+    """The operator after which an output of a graph is wrong, as `find_cause`."""
+    from workbench.export.cause import find_cause
 
     precision = PRECISIONS[options.dtype]
     least_db = _PART_DB if precision.quantizes else precision.least_sqnr_db
-    return find_wrong_part(
+    return find_cause(
         exported, inputs, output, lambda part: _lower(part, options, {}).program, least_db
     )
 
@@ -209,8 +208,13 @@ def _needs_cast(model: LoadedModel, dtype: torch.dtype) -> bool:
     return any(each.is_floating_point and each not in kept for each in dtypes)
 
 
-def suggest_rewrites(model: LoadedModel, options: ExportOptions, trace: TracedModel) -> list[str]:
-    """The rewrites that could avoid a fault of a program, the likeliest first."""
+def suggest_rewrites(
+    model: LoadedModel, options: ExportOptions, trace: TracedModel, operator: str = ""
+) -> list[str]:
+    """The rewrites that could avoid a fault of a program, the likeliest first.
+
+    Those that replace an ``operator`` of the trace, by its name, if there are such.
+    """
     exported, dtype = trace.exported, getattr(torch, DTYPES[options.dtype])
     if _needs_cast(model, dtype):
         with silence(), failure.explain(failure.TRACING, model.origin):
@@ -218,7 +222,10 @@ def suggest_rewrites(model: LoadedModel, options: ExportOptions, trace: TracedMo
             call = cast_floats(model.traced_inputs or (model.example_inputs, model.kwargs), dtype)
             bound = bind_constants(module, *call)
             exported = trace_program(*bound, model.dynamic_shapes, strict=bool(model.metadata))
-    names = find_rewriter().match(exported, options.backend)
+    rewriter = find_rewriter()
+    if operator and (names := rewriter.match(exported, options.backend, operator)):
+        return [name for name in names if name not in options.rewrite]
+    names = rewriter.match(exported, options.backend)
     if PRECISIONS[options.dtype].quantizes == "graph":
         names = [*quantize.matching_exceptions(exported.graph, options.dtype), *names]
     if exported.range_constraints:

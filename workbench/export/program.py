@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import store
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.bundled import unpack
-from workbench.export.layers import describe_pte
+from workbench.export.layers import describe_pte, needs_data
 from workbench.options import RUNTIMES
 from workbench.records.exports import Export, Tensor
 from workbench.records.layers import Layers
@@ -36,7 +36,7 @@ class Program:
 
     ``export`` is the record of its export, None for a program of unknown origin; ``sha256`` is
     computed once for each state of the file. A bundled program has inputs, and outputs that are
-    ``expected``.
+    ``expected``. ``data`` is the ``.ptd`` file with its weights, if these are not in the program.
 
     Examples
     --------
@@ -51,6 +51,7 @@ class Program:
     size_bytes: int = field(default=0, repr=False, compare=False)
     bundled: tuple[Tensor, ...] = ()
     expected: tuple[Tensor, ...] = ()
+    data: Path | None = None
 
     @property
     def model(self) -> str:
@@ -151,8 +152,27 @@ def list_etrecords(pte: Path) -> list[Path]:
     return list(filter(Path.is_file, map(pte.with_name, names)))
 
 
+#: The name of the file that ExecuTorch writes external weights to.
+_EXTERNAL = "_default_external_constant.ptd"
+
+
+def find_data(pte: Path) -> Path | None:
+    """The file beside a program that has its weights, if these are not in the program."""
+    others = sorted(pte.parent.glob("*.ptd"))
+    if not others:
+        return None
+    with pte.open("rb") as file, contextlib.suppress(ValueError, WorkbenchError):
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        if not needs_data(data):
+            return None
+    named = [each for each in map(pte.with_name, (f"{pte.stem}.ptd", _EXTERNAL)) if each in others]
+    return next(iter(named), others[0] if len(others) == 1 else None)
+
+
 def open_program(pte: Program | str | os.PathLike[str]) -> Program:
     """Open a ``.pte``, with the record of its export if that is beside it, or a bundled program.
+
+    So are its weights, in a ``.ptd`` file, if they are not in the program.
 
     Raises
     ------
@@ -169,9 +189,10 @@ def open_program(pte: Program | str | os.PathLike[str]) -> Program:
     path = Path(pte)
     if not path.is_file():
         raise StoreError("no such file", where=path, hint="workbench export MODEL makes one")
-    case: list[tuple[Tensor, ...]] = []
+    bundled: tuple[Tensor, ...] = ()
+    expected: tuple[Tensor, ...] = ()
     if path.suffix in SUFFIXES[1:]:
-        path, *case = unpack(path)
+        path, bundled, expected = unpack(path)
     record = store.export_record_path(path)
     export = store.load_record(Export, record) if record.is_file() else None
     sha256 = store.sha256_of(path)
@@ -181,7 +202,8 @@ def open_program(pte: Program | str | os.PathLike[str]) -> Program:
             where=path,
             hint="export it again, or delete the record to run it as a foreign program",
         )
-    return Program(path, sha256, export, path.stat().st_size, *case)
+    size, data = path.stat().st_size, find_data(path)
+    return Program(path, sha256, export, size, bundled, expected, data)
 
 
 def cast_floats(values: Any, dtype: torch.dtype) -> Any:

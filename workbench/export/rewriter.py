@@ -62,8 +62,11 @@ class Rewriter:
         """
         return ()
 
-    def match(self, exported: ExportedProgram, backend: str) -> list[str]:
-        """The remedies that would change a graph, of those that may avoid a fault."""
+    def match(self, exported: ExportedProgram, backend: str, operator: str = "") -> list[str]:
+        """The remedies that would change a graph, of those that may avoid a fault.
+
+        With the name of an ``operator``, only those that would replace it.
+        """
         return []
 
 

@@ -157,7 +157,7 @@ def _parse_spec(spec: object) -> registry.ModelName:
 
 def _load_module(module: nn.Module, prepare: Callable[..., LoadedModel]) -> LoadedModel:
     """A copy of a module of the user's."""
-    source = forward_line(module) or type(module).__module__
+    source = forward_line(module) or type(module).__name__  # the file of a library's helps nobody
     with _explain_errors("cannot be copied", source):
         copied = copy.deepcopy(module)
     return prepare(copied, source=source)

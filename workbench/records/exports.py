@@ -63,7 +63,9 @@ class Fidelity:
     None where either sum is zero; ``max_abs`` the largest difference, ``scale`` the model's largest
     value. All are None where NaN or infinities differ. ``constant``: the program's output has a
     single value, the model's has several. Of integers, ``differing`` is the part that differs.
-    ``faithful`` is None where integers are not judged.
+    ``faithful`` is None where integers are not judged. Of ``elements`` (None: not recorded),
+    ``nan`` and ``infinite`` are counts in the program's output, ``model_nan`` and
+    ``model_infinite`` in the model's.
     """
 
     output: int
@@ -76,12 +78,38 @@ class Fidelity:
     constant: bool = False
     faithful: bool | None = None
     differing: float | None = None
+    elements: int | None = None
+    nan: int = 0
+    infinite: int = 0
+    model_nan: int = 0
+    model_infinite: int = 0
 
 
 def find_worst(outputs: Iterable[Fidelity]) -> float | None:
     """The signal to noise ratio of the worst output, in dB; None if none has one."""
     ratios = (output.sqnr_db for output in outputs if output.sqnr_db is not None)
     return min(ratios, default=None)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The first operator of a program whose values are no numbers, or differ from PyTorch's.
+
+    ``source`` is the user's line; ``sqnr_db`` compares the values, and is None where some are no
+    numbers.
+    """
+
+    operator: str
+    source: str
+    sqnr_db: float | None = None
+
+
+@dataclass(frozen=True)
+class Cure:
+    """Rewrites with which a wrong program was exported again and is right, and its worst SQNR."""
+
+    rewrites: tuple[str, ...]
+    sqnr_db: float | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +152,8 @@ class Export:
     """How a ``.pte`` was exported.
 
     ``problem`` is a one-line description of what is wrong with it, or empty; ``runs`` whether the
-    runtime could execute it here; ``noise`` has the noisiest layers of a quantised program.
+    runtime could execute it here; ``cause`` is where its outputs go wrong, or stop being numbers,
+    ``cure`` what avoids that; ``noise`` has the noisiest layers of a quantised program.
     ``options`` are the options beyond dtype and backend, and what was done to the graph;
     ``made_from`` identifies the sources of the export, and ``files`` has the SHA-256 of every file
     beside the program. ``spec`` is the model as ``load_model`` takes it, empty for a module;
@@ -168,6 +197,8 @@ class Export:
     missing: dict[str, str] = field(default_factory=dict)
     #: How it differs from the model as its user has it, and the option that keeps that.
     differences: tuple[str, ...] = ()
+    cause: Cause | None = None
+    cure: Cure | None = None
     schema_version: int = SCHEMA_VERSION
 
     @property

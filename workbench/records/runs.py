@@ -22,7 +22,8 @@ GIVEN = "given"
 class PlannedProgram:
     """A program to measure, its inputs, and their source.
 
-    ``name`` is unique in a plan, and empty for its first program.
+    ``name`` is unique in a plan, and empty for its first program. ``data`` is the file of its
+    weights, if they are not in the program.
     """
 
     name: str
@@ -32,6 +33,8 @@ class PlannedProgram:
     stem: str
     inputs: tuple[Tensor, ...] = ()
     input_source: str = ""
+    data: str = ""
+    data_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,12 +101,12 @@ class Pair:
 class Plan:
     """What to measure, and how.
 
-    The first six fields are the first program; ``programs`` are further ones, measured interleaved
-    with it. ``runs`` is the minimum number of timed inferences per experiment and thread count;
-    ``batch_ms`` the length of a batch (at most 1 000 inferences), 0 for single inferences;
-    ``processes`` the number of restarts of every runner, 0 for as many as fit into the seconds of
-    `workbench.run.allocation`; ``sampled_ms`` the CPU time for which each experiment is sampled, 0
-    for none.
+    The first six fields, ``data`` and ``data_sha256`` are the first program; ``programs`` are
+    further ones, measured interleaved with it. ``runs`` is the minimum number of timed inferences
+    per experiment and thread count; ``batch_ms`` the length of a batch (at most 1 000 inferences),
+    0 for single inferences; ``processes`` the number of restarts of every runner, 0 for as many as
+    fit into the seconds of `workbench.run.allocation`; ``sampled_ms`` the CPU time for which each
+    experiment is sampled, 0 for none.
     With a ``budget_s``, in seconds, restarts continue until the time is spent, or where that saves
     half of it, until there are as many as the first ones ask for, so that half the width of every
     speed-up's interval is ``precision`` (relative); each of ``processes`` restarts gets an equal
@@ -144,13 +147,16 @@ class Plan:
     starts: int = 0
     every_s: float = 0.0
     thread_rules: tuple[str, ...] = ()
+    data: str = ""
+    data_sha256: str = ""
 
     @property
     def all_programs(self) -> tuple[PlannedProgram, ...]:
         """Every program, the first one too."""
         first = PlannedProgram(
-            "", self.pte, self.sha256, self.model, self.stem, self.inputs, self.input_source
-        )
+            "", self.pte, self.sha256, self.model, self.stem, self.inputs, self.input_source,
+            self.data, self.data_sha256,
+        )  # fmt: skip
         return first, *self.programs
 
     def experiments_at(self, threads: int) -> list[Experiment]:

@@ -140,7 +140,7 @@ def begin_plan(
     experiments: Sequence[Experiment],
     pairs: Sequence[Pair],
     *,
-    load: Callable[[Path, str], Ready] | None = None,
+    load: Callable[[Program, str], Ready] | None = None,
     phases: Sequence[str] = (),
     sweep: str = "",
     files: Sequence[Tensor] = (),
@@ -157,7 +157,7 @@ def begin_plan(
         for program in programs:
             if program.runtime:
                 raise UsageError(refuse, where=f"--against {program.stem}")
-    taken = [load(p.path, method).inputs if load and not p.runtime else () for p in programs]
+    taken = [load(p, method).inputs if load and not p.runtime else () for p in programs]
     taken = [own or taken[0] for own in taken]
     first = plan_program("", programs[0], taken[0])
     if files and load:
@@ -171,7 +171,7 @@ def begin_plan(
     named = list(zip(name_uniquely(programs), programs, taken, strict=True))
     further = tuple(plan_program(*each, like=(first, taken[0])) for each in named[1:])
     plan = Plan(**fields, experiments=tuple(experiments), pairs=tuple(pairs), programs=further)
-    return add_phases(plan, phases, partial(load, programs[0].path), sweep) if load else plan
+    return add_phases(plan, phases, partial(load, programs[0]), sweep) if load else plan
 
 
 def name_uniquely(programs: Sequence[Program]) -> list[str]:
@@ -217,8 +217,11 @@ def plan_program(
                 replace(own, file=file, sha256=sha256)
                 for own, (file, sha256) in zip(inputs, files, strict=True)
             )
-    pte = str(program.path)
-    return PlannedProgram(name, pte, program.sha256, program.model, program.stem, inputs, source)
+    data = program.data
+    return PlannedProgram(
+        name, str(program.path), program.sha256, program.model, program.stem, inputs, source,
+        str(data or ""), store.sha256_of(data) if data else "",
+    )  # fmt: skip
 
 
 def shape_of(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
@@ -226,17 +229,18 @@ def shape_of(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
     return tensor.dtype, tensor.shape
 
 
-def program_loader(runner: Runner, timeout_s: float) -> Callable[[Path, str], Ready]:
+def program_loader(runner: Runner, timeout_s: float) -> Callable[[Program, str], Ready]:
     """A function of program and method, empty for ``forward``: what the runner says of them."""
 
     @cache
-    def load(pte: Path, method: str) -> Ready:
+    def load(pte: Path, data: Path | None, method: str) -> Ready:
         flags = ["--model_path", runner.target.push(pte)]
+        flags += ["--data_path", runner.target.push(data)] if data else []
         flags += ["--method_name", method] if method else []
         with open_runner(runner, flags, timeout_s=timeout_s) as session:
             return session.ready
 
-    return load
+    return lambda program, method: load(program.path, program.data, method)
 
 
 def shorten_plan(plan: Plan) -> Plan:

@@ -221,8 +221,8 @@ def find_run(plan: Plan, runner: Runner, root: Path, state: str) -> Path | None:
 
 def _name_files(plan: Plan) -> Plan:
     """A plan without the folders of its programs, which have SHA-256."""
-    programs = tuple(replace(p, pte=Path(p.pte).name) for p in plan.programs)
-    return replace(plan, pte=Path(plan.pte).name, programs=programs)
+    programs = tuple(replace(p, pte=Path(p.pte).name, data="") for p in plan.programs)
+    return replace(plan, pte=Path(plan.pte).name, data="", programs=programs)
 
 
 def timestamp() -> str:

@@ -48,6 +48,7 @@ HINTS = {
     "truncated": "copy or export it again",
     "version": "export it again with the installed ExecuTorch",
     "program": "export it again with the installed ExecuTorch",
+    "data": "put the .ptd file that was exported with it beside it, or name it: --data FILE",
     "operator": "name a library that has them: --ops FILE; on other machines than this one, also "
     "those of language models",
     "method": "measure one: workbench run FILE --phase NAME=METHOD",

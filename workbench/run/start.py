@@ -28,6 +28,7 @@ def start_runner(
         runner = version_runner(experiment.runner)
     program, phase = plan.program_of(experiment), plan.phase_of(experiment)
     flags = ["--model_path", target.push(Path(program.pte)), "--cpu_threads", str(threads)]
+    flags += ["--data_path", target.push(Path(program.data))] if program.data else []
     flags += ["--isa", experiment.isa]
     if experiment.isa_off:
         flags += ["--isa_off", ",".join(experiment.isa_off)]

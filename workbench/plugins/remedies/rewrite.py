@@ -309,10 +309,18 @@ class Remedies(Rewriter):
         ]
         return (*(each for each in wholes if each.nodes and each.name not in used), *rewrites)
 
-    def match(self, exported: ExportedProgram, backend: str) -> list[str]:
-        """The remedies that would change a graph, of those that may avoid a fault."""
+    def match(self, exported: ExportedProgram, backend: str, operator: str = "") -> list[str]:
+        """The remedies that would change a graph, of those that may avoid a fault.
+
+        With the name of an ``operator``, only those that would replace it.
+        """
         parts = find_remedies(Finder(exported), (*COMMON_REWRITES, *_AVOIDING), backend)
-        return list(dict.fromkeys(part.name for part in parts))
+        names = (
+            part.name
+            for part in parts
+            if not operator or operator in [node.name for node in part.nodes]
+        )
+        return list(dict.fromkeys(names))
 
 
 #: What a plug-in gives the workbench.

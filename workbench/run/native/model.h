@@ -378,6 +378,12 @@ class Model {
     } else if (method.error() == Error::OperatorMissing) {
       throw Failure(kMissing, "operator", "the program needs operators that this runner lacks",
                     method.error());
+    } else if (error_log.mentions("external_data_map is null")) {
+      throw Failure(kProgram, "data", "the weights of the program are in a .ptd file",
+                    method.error());
+    } else if (data_ && (method.error() == Error::NotFound ||
+                         method.error() == Error::InvalidExternalData)) {
+      throw Failure(kProgram, "data", "the .ptd file is not that of the program", method.error());
     } else if (method.error() == Error::InvalidProgram || meta.num_backends() == 0) {
       throw Failure(kProgram, "program", "cannot load method " + method_name_, method.error());
     } else {
