@@ -23,10 +23,12 @@ The workbench imports none of this before it is used, and goes on without a plug
 
 import pkgutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +194,41 @@ def collect(kind: str) -> dict[str, Any]:
     """All that plug-ins add of a kind and that can be imported, by name."""
     parts = {name: find(kind, name) for name in names_of(kind)}
     return {name: part for name, part in parts.items() if part is not None}
+
+
+def list_files(kind: str) -> dict[str, list[Path]]:
+    """The files of each plug-in that adds something of a kind which can be imported, by its name.
+
+    They are those of its packages and, if it was installed as such, of its distribution.
+    """
+    entries = {entry.name: entry for entry in _list_entries()}
+    files = {}
+    for owner, plugin in list_plugins().items():
+        added = [ref for name, ref in getattr(plugin, kind).items() if find(kind, name) is not None]
+        if added:
+            modules = {entries[owner].module, *(ref.partition(":")[0] for ref in added)}
+            listed = {file for module in modules for file in _list_package(module)}
+            listed.update(_list_distribution(entries[owner]))
+            files[owner] = sorted(file for file in listed if file.suffix != ".pyc")
+    return files
+
+
+def _list_package(module: str) -> Iterator[Path]:
+    """The files of the outermost package that a module is in; of one in none, its own."""
+    spec = find_spec(module)
+    file = Path(spec.origin if spec and spec.origin else module)
+    if file.is_relative_to(OURS):
+        place = OURS / file.relative_to(OURS).parts[0]
+    else:
+        folders = takewhile(lambda folder: (folder / "__init__.py").is_file(), file.parents)
+        place = [file, *folders][-1]
+    yield from filter(Path.is_file, [place, *place.rglob("*")])
+
+
+def _list_distribution(entry: EntryPoint) -> Iterator[Path]:
+    files = (entry.dist.files or ()) if entry.dist else ()
+    paths = (Path(str(file.locate())) for file in files)
+    yield from (path.resolve() for path in paths if path.is_file())
 
 
 def apply_changes(kind: str, noun: Any, value: Any) -> Any:

@@ -26,6 +26,7 @@ from workbench.progress import show_progress
 
 if TYPE_CHECKING:
     from workbench.analysis.run import Run
+    from workbench.plots.tables import Table
 
 
 @command()
@@ -51,7 +52,7 @@ def analyze(
     return Output(lines, record, step=call("report", run_dir))
 
 
-def show_categories(run: Run) -> list[str]:
+def show_categories(run: Run) -> list[Table]:
     """The time of a run's categories of operators, on both sides if there are two; or nothing."""
     from workbench.plots.tables import show_table
 
@@ -60,9 +61,9 @@ def show_categories(run: Run) -> list[str]:
     comparison = next(iter(run.comparisons), None)
     if comparison is None:
         columns = ["category", "mean_ms", "share", "operators"]
-        return [str(show_table(run.subject.categories, columns, caption=run.subject.label)).strip()]
+        return [show_table(run.subject.categories, columns, caption=run.subject.label)]
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "outcome"]
-    return [str(show_table(comparison.categories, columns, caption=comparison.label)).strip()]
+    return [show_table(comparison.categories, columns, caption=comparison.label)]
 
 
 @command()

@@ -261,7 +261,7 @@ class Command(click.Command):
             result: Output = super().invoke(context)
             for line in result.lines:
                 if not as_json:
-                    write(str(line))
+                    write(line)
             if as_json:
                 failures = {"failures": result.failures} if result.failures else {}
                 click.echo(to_document({**result.record, **failures}), output(), nl=False)

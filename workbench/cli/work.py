@@ -246,7 +246,7 @@ def profile(
     run = partial(workflow.profile, export=export, measure=measure, report=True)
     profiles, failures = [], list[str]()
 
-    def profile_each() -> Iterator[str]:
+    def profile_each() -> Iterator[object]:
         for model in models:
             with show_progress() as progress:
                 profiled = run(model, categories=categories, root=out, progress=progress)

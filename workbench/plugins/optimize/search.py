@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement, Run
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.export.artifact import apply_recipe, export_model, identify_export, versions
+from workbench.export.artifact import apply_recipe, export_model, identify_export
+from workbench.export.identity import versions
 from workbench.export.program import Program, open_program
 from workbench.models.registry import parse_name
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
