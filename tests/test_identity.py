@@ -30,7 +30,7 @@ from workbench.export.identity import identify_exporter
 package, packages = Path(plugin.__file__).parent, Path(sys.argv[1])
 
 def identify():
-    plugin.list_plugins.cache_clear()
+    plugin.load_plugins.cache_clear()
     return json.dumps(identify_exporter())
 
 def edit(file):
@@ -137,7 +137,7 @@ def test_all_that_an_export_imports_or_reads_is_in_its_identity(tmp_path):
     files = {Path(file) for file in json.loads(done.stdout.splitlines()[-1])}
     rewriters = plugin.list_files("rewriters")["remedies"]
     code = identity.list_code([Path(artifact.__file__)]).union(rewriters)
-    looked_up = {*package.glob("plugins/*/__init__.py"), *package.glob("models/zoo/*.py")}
+    looked_up = {*package.glob("plugins/**/__init__.py"), *package.glob("models/zoo/*.py")}
     used = {file for file in files - looked_up if file.suffix not in (".pyc", ".pyi")}
     assert used <= code, f"what an export uses and its identity lacks: {used - code}"
     assert {package / "upstream.py", package / "remedies.py", rewriters[-1]} <= used

@@ -21,9 +21,12 @@ The workbench imports none of this before it is used, and goes on without a plug
 `workbench doctor` names it.
 """
 
+import hashlib
 import pkgutil
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -36,6 +39,7 @@ GROUP = "workbench.plugins"
 #: Of those that come with the workbench: each folder in it is one.
 OURS = Path(__file__).parent / "plugins"
 References = Mapping[str, str]
+_INSTALLED = (".py", ".so", ".pth", ".dist-info", ".egg-info")
 
 
 class PluginWarning(UserWarning):
@@ -136,12 +140,17 @@ _NO_REFERENCES = ("summary", "explored", "texts", "sections", "notebooks")
 KINDS = tuple(each.name for each in fields(Plugin) if each.name not in _NO_REFERENCES)
 
 
-@cache
 def list_plugins() -> dict[str, Plugin]:
     """The plug-ins that are installed and can be imported, by name.
 
     One warning names all others: whoever deletes the folders of some knows it.
     """
+    return load_plugins()[0]
+
+
+@cache
+def load_plugins() -> tuple[dict[str, Plugin], dict[str, Exception]]:
+    """The plug-ins by name, and why others have none. Imports nothing of what they add."""
     plugins, problems = {}, dict[str, Exception]()
     for entry in _list_entries():
         try:
@@ -150,7 +159,7 @@ def list_plugins() -> dict[str, Plugin]:
             problems[entry.name] = error
     if problems:
         warn(", ".join(problems), next(iter(problems.values())))
-    return plugins
+    return plugins, problems
 
 
 def _list_entries() -> list[EntryPoint]:
@@ -206,11 +215,16 @@ def list_files(kind: str) -> dict[str, list[Path]]:
     for owner, plugin in list_plugins().items():
         added = [ref for name, ref in getattr(plugin, kind).items() if find(kind, name) is not None]
         if added:
-            modules = {entries[owner].module, *(ref.partition(":")[0] for ref in added)}
-            listed = {file for module in modules for file in _list_package(module)}
-            listed.update(_list_distribution(entries[owner]))
-            files[owner] = sorted(file for file in listed if file.suffix != ".pyc")
+            files[owner] = _list_sources(entries[owner], added)
     return files
+
+
+def _list_sources(entry: EntryPoint, references: Iterable[str]) -> list[Path]:
+    """The files of a plug-in's packages and, if it was installed as such, of its distribution."""
+    modules = {entry.module, *(reference.partition(":")[0] for reference in references)}
+    listed = {file for module in modules for file in _list_package(module)}
+    listed.update(_list_distribution(entry))
+    return sorted(file for file in listed if file.suffix != ".pyc")
 
 
 def _list_package(module: str) -> Iterator[Path]:
@@ -253,8 +267,8 @@ def compute_attribute(noun: Any, name: str) -> Any:
     kind = type(noun).__name__
     compute = find("attributes", f"{kind}.{name}")
     if compute is None:
-        broken = [each for each, problem in examine_plugins().items() if problem]
-        hint = f"; plug-ins that cannot be used: {', '.join(broken)}" if broken else ""
+        broken = ", ".join(load_plugins()[1])
+        hint = f"; plug-ins that cannot be used: {broken}" if broken else ""
         raise AttributeError(f"{kind} has no attribute {name!r}{hint}")
     return compute(noun)
 
@@ -311,3 +325,26 @@ def examine_plugins() -> dict[str, str]:
         else:
             problems[entry.name] = ""
     return problems
+
+
+def identify_plugins() -> str:
+    """A hash of all on which it depends whether plug-ins can be used. Imports nothing they add.
+
+    That is the state of their files and of the workbench's, and what is installed.
+    """
+    files = {*OURS.parent.rglob("*.py")}
+    for entry in _list_entries():
+        plugin = list_plugins().get(entry.name, Plugin())
+        references = [each for kind in KINDS for each in getattr(plugin, kind).values()]
+        with suppress(ImportError):  # one that is gone, which the names beside it say
+            files.update(_list_sources(entry, references))
+    states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    folders = [folder for folder in map(Path, sys.path) if folder.is_dir()]
+    installed = [sorted(filter(_is_importable, folder.iterdir())) for folder in folders]
+    state = [sys.version, sorted(states), folders, installed]
+    return hashlib.sha256(repr(state).encode()).hexdigest()
+
+
+def _is_importable(path: Path) -> bool:
+    """Whether a file or folder on Python's path is, or describes, what can be imported."""
+    return path.suffix in _INSTALLED or (path / "__init__.py").is_file()

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import click
 
+from workbench.cli.checks import Existing, Measured, check_categories
 from workbench.cli.terminal import write
 from workbench.errors import UsageError, WorkbenchError
 from workbench.options import ExportOptions, MeasureOptions
@@ -23,6 +24,8 @@ from workbench.records.codec import to_document
 from workbench.store import newer_run
 
 PATH = click.Path(path_type=Path)
+#: Of what is read: a file or folder, or one measurement of a run.
+EXISTING, MEASURED = Existing(), Measured()
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 Record = TypeVar("Record")
@@ -182,6 +185,7 @@ OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>
 CATEGORIES = click.option(
     "--categories",
     default="",
+    callback=check_categories,
     metavar="FILE|kit",
     help="Categories of operators: a YAML file of rules, or those of Arm's profiling kit.",
 )

@@ -127,7 +127,7 @@ def _export_model(
 ) -> Program:
     options = apply_recipe(options)
     options = replace(options, rewrite=expand_rewrites(options.rewrite))
-    _check_options(options)
+    check_options(options)
     subject = _prepare(model, inputs, options, name, root, report)
     if program := _reuse(subject):
         report(f"{subject.pte.name}: up to date", 1.0)
@@ -368,7 +368,8 @@ def _pte_path(name: str, options: ExportOptions, root: str | os.PathLike[str] | 
     return folder / f"{store.stem_of(store.safe_name(name), options.dtype, options.backend)}.pte"
 
 
-def _check_options(options: ExportOptions) -> None:
+def check_options(options: ExportOptions) -> None:
+    """Refuse options that no export accepts; UsageError."""
     if options.group_size < GROUP_SIZE or options.group_size % GROUP_SIZE:
         text = f"{options.group_size} is no multiple of {GROUP_SIZE}, which XNNPACK requires"
         raise UsageError(text, where="--group-size")
