@@ -28,7 +28,7 @@ class Existing(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path."""
-        if not Path(value).exists():
+        if _is_run(ctx) and not Path(value).exists():
             raise UsageError("no such file or folder", where=value)
         return super().convert(value, param, ctx)
 
@@ -41,12 +41,17 @@ class Measured(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The text as it is."""
         folder, _, rest = value.partition(":")
-        if Path(value).exists():
+        if Path(value).exists() or not _is_run(ctx):
             return value
         if not Path(folder).exists():
             raise UsageError("no such file or folder", where=value)
         check_experiment(Path(folder), rest.partition(":")[0])
         return value
+
+
+def _is_run(ctx: click.Context | None) -> bool:
+    """Whether a command line is run; one that a document proposes is only parsed, by itself."""
+    return bool(ctx and ctx.parent)
 
 
 def check_experiment(run_dir: Path, experiment: str, where: str = "") -> None:
