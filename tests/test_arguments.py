@@ -1,66 +1,114 @@
-"""Names and values that public functions, nouns and the package do not take: one line each."""
+"""Wrong arguments are refused before anything is imported that takes seconds."""
 
-import pickle
-
-import pytest
-import torch
+import json
+import subprocess
+import sys
 
 import workbench as wb
+from workbench import plugin
 
-RUN = wb.open_run(wb.sample_run())
+RUN = str(wb.sample_run())
+#: Command lines, and what their last line says.
+WRONG = {
+    "run nope.pte": "nope.pte: no such file -> workbench export MODEL makes one",
+    "run nosuch": "unknown model 'nosuch'",
+    "sme2 nosuch": "unknown model 'nosuch'",
+    "sme2 nope.pte": "nope.pte: no such file",
+    "export nosuch": "unknown model 'nosuch'",
+    "export toy_cnn --dtype int3": "did you mean 'int8'?",
+    "export toy_cnn --backend x": "unknown backend 'x'",
+    "export toy_cnn --rewrite nosuch": "unknown rewrite 'nosuch'",
+    "export toy_cnn --inputs none.npy": "none.npy: no such file",
+    "export toy_cnn --state-dict none.pt": "none.pt: no such file",
+    "export toy_cnn --recipe none.yaml": "none.yaml: No such file",
+    "profile nosuch": "unknown model 'nosuch'",
+    "profile toy_cnn --dtype int3": "did you mean 'int8'?",
+    "profile toy_cnn --target nosuch": "--target: unknown target 'nosuch'",
+    "profile toy_cnn --against none.pte": "none.pte: no such file",
+    "profile toy_cnn --toggle nosuch": "unknown toggle 'nosuch'",
+    "profile toy_cnn --weights nosuch": "--weights: unknown weights 'nosuch'",
+    "profile toy_cnn --sweep x": "--sweep: 'x' is not NAME=SIZES",
+    "profile toy_cnn --phase x": "--phase: 'x' is not NAME=INPUTS",
+    "profile toy_cnn --ops none.so": "none.so: no such library of operators",
+    "profile toy_cnn --categories nosuch": "unknown categories 'nosuch'",
+    "profile toy_cnn --categories none.yaml": "none.yaml: no such file",
+    "trace nothing.etdump": "nothing.etdump: no such file or folder",
+    "trace nothing --to csv": "nothing: no such file or folder",
+    f"trace {RUN} --to nosuch": "--to: unknown format 'nosuch'",
+    "kernels nothing": "nothing: no such file or folder",
+    "findings nothing": "nothing: no such file or folder",
+    f"findings {RUN} --experiment nosuch": "unknown experiment 'nosuch'",
+    f"findings {RUN} --baseline nosuch": "--baseline: unknown experiment 'nosuch'",
+    "validate nothing": "nothing: no such file or folder",
+    "compare nothing": "nothing: no such file or folder",
+    f"compare {RUN}:nosuch {RUN}": "unknown experiment 'nosuch'",
+    f"compare {RUN} --across nosuch": "--across: unknown axis 'nosuch'",
+    f"compare {RUN} --by nosuch": "--by: unknown part 'nosuch'",
+    f"compare {RUN} --baseline none.json": "none.json: no such file or folder",
+    "report nothing": "nothing: no such file or folder",
+    f"report {RUN} --notebook none.ipynb": "none.ipynb: no such file or folder",
+    "analyze nothing": "nothing: no such file or folder",
+    f"analyze {RUN} --categories nosuch": "unknown categories 'nosuch'",
+    f"analyze {RUN} --etrecord none.bin": "none.bin: no such file or folder",
+    "roofline nothing": "nothing: no such file or folder",
+    "skills nosuch": "unknown skill 'nosuch'",
+    "schema nosuch": "unknown document 'nosuch'",
+    # Of plug-ins, which may be gone.
+    "run nope.json": "nope.json: no such file",
+    "batch nothing.yaml": "nothing.yaml: no such file or folder",
+    "history nothing": "nothing: no such file or folder",
+    "optimize nosuch": "unknown model 'nosuch'",
+    "optimize toy_cnn --target nosuch": "--target: unknown target 'nosuch'",
+    "project nothing": "nothing: no such file or folder",
+    "atlas --target nosuch": "--target: unknown target 'nosuch'",
+    "replay nothing --layer x": "nothing: no such file or folder",
+}
+#: Runs each line in one process; prints the exit code, what is said, and what is imported.
+PROGRAM = """
+import contextlib, io, json, shlex, sys
+from workbench.cli import main
+answers = {}
+for line in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            main(shlex.split(line))
+    except SystemExit as end:
+        heavy = {"pandas", "torch", "matplotlib", "IPython"} & {*sys.modules}
+        answers[line] = [end.code, said.getvalue(), sorted(heavy)]
+print(json.dumps(answers))
+"""
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: wb.profile("toy_cnn", efort="quick"), "profile(): unknown argument 'efort' -> did "
-         "you mean 'effort'?"),
-        (lambda: wb.export_model("toy_cnn", option=1), "did you mean 'options'?"),
-        (lambda: wb.MeasureOptions(thread=(1,)), "MeasureOptions(): unknown argument 'thread' -> "
-         "did you mean 'threads'?"),
-        (lambda: wb.LiveRun("toy_cnn", input=1), "LiveRun(): unknown argument 'input'"),
-        (lambda: RUN.compare(base="avx512_off"), "Run.compare(): unknown argument 'base'"),
-        (lambda: wb.open_run(), "open_run(): missing a required argument: 'path' -> it takes path"),
-        (lambda: wb.plot_operators(RUN, top="a"), "plot_operators(): top='a' is not an int, but "),
-        (lambda: wb.show(RUN, "layers", top="a"), "show(): top='a' is not an int, but str"),
-        (lambda: wb.MeasureOptions(runs="5"), "runs='5' is not an int, but str"),
-        (lambda: wb.ExportOptions(dtype=8), "dtype=8 is not a str, but int"),
-        (lambda: wb.plot_categories(RUN, by="x"), "unknown kind of bars 'x'"),
-        (lambda: wb.plot_bottlenecks(RUN, by="categorie"), "did you mean 'category'?"),
-        (lambda: wb.show(RUN, "finding"), "unknown view 'finding' -> did you mean 'findings'?"),
-        (lambda: wb.show(RUN.statistics, columns=["experimnt"]), "did you mean 'experiment'?"),
-        (lambda: wb.profil, "workbench has no attribute 'profil' -> did you mean 'profile'?"),
-        (lambda: RUN.subject.categorie, "Measurement has no attribute 'categorie' -> did you mean "
-         "'categories'"),
-        (lambda: RUN.compare().verdit, "Comparison has no attribute 'verdit' -> did you mean"),
-    ],
-)  # fmt: skip
-def test_what_is_misspelt_or_of_another_type_is_one_line(call, words):
-    with pytest.raises(wb.WorkbenchError) as caught:
-        call()
-    text = str(caught.value)
-    assert words in text and "\n" not in text
-    (shown, _) = caught.value._render_traceback_()
-    assert shown.endswith(text), "a notebook shows one line, too"
+def has_command(line):
+    """Whether the command of a line is there; configs and some commands are of plug-ins."""
+    from workbench.cli import workbench
+
+    there = {*workbench.commands, *plugin.names_of("commands")}
+    return line.split()[0] in there and (".json" not in line or plugin.names_of("configs"))
 
 
-def test_attributes_that_are_missing_are_missing():
-    """As Python asks for them: `hasattr`, `getattr` with a default, and copies of the error."""
-    assert not hasattr(RUN, "comparsions") and getattr(wb, "profil", 1) == 1
-    with pytest.raises(AttributeError) as caught:
-        _ = RUN.comparsions
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert type(again) is type(caught.value) and str(again) == str(caught.value)
+def test_wrong_arguments_are_refused_before_pandas_and_torch_are_imported(tmp_path):
+    lines = list(filter(has_command, WRONG))
+    words = [sys.executable, "-c", PROGRAM, json.dumps(lines)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout.splitlines()[-1])
+    assert list(answers) == lines
+    for line, (code, said, heavy) in answers.items():
+        assert code in (1, 2), line
+        assert WRONG[line] in said and said.count("\n") == 1, (line, said)
+        assert not heavy, line
 
 
-def test_public_functions_stay_what_they_are():
-    public = wb.profile
-    from workbench.workflow import profile
-
-    assert public is wb.profile is profile and pickle.loads(pickle.dumps(wb.profile)) is wb.profile
-    assert wb.profile.__name__ == "profile" and wb.MeasureOptions(runs=7).runs == 7
-
-
-def test_a_module_of_a_library_is_called_by_its_class():
-    with pytest.raises(wb.WorkbenchError, match=r"^Linear: forward\(\) fails on its inputs"):
-        wb.load_model(torch.nn.Linear(4, 2), torch.ones(1, 3))
+def test_an_absent_attribute_imports_nothing():
+    code = (
+        "import sys, workbench as wb\n"
+        f"run = wb.open_run({RUN!r})\n"
+        "before = {*sys.modules}\n"
+        "assert not hasattr(run, 'typo') and not hasattr(run.subject, 'typo')\n"
+        "new = {name.partition('.')[0] for name in {*sys.modules} - before}\n"
+        "print(sorted(new - {'workbench'}), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[] False\n", done.stdout + done.stderr

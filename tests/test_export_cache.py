@@ -215,18 +215,6 @@ def test_other_options_are_another_export(files, before, after):
     assert export(**after)[1] is True
 
 
-@pytest.mark.parametrize("part", ["versions", "workbench"])
-def test_another_exporter_is_noticed(files, monkeypatch, part):
-    before = cache.identify_export("mine.py:Net")
-    if part == "versions":
-        monkeypatch.setattr(cache, "versions", lambda: {"torch": "0"})
-    else:
-        monkeypatch.setattr(cache, "_EXPORTER", [files])
-    changed = cache.identify_export("mine.py:Net")
-    assert changed[part] != before[part]
-    assert changed["model"] == before["model"]
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("suffix", "harm"),

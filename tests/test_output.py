@@ -167,29 +167,38 @@ def test_the_help_of_many_options_has_groups_and_examples_that_parse(cli):
         COMMANDS["profile"].make_context("profile", shlex.split(words))
 
 
+#: A regular expression, as in the path of a module, with all that Markdown would have escaped.
+PATTERN = r"^l\.\d|x<y"
+
+
 @pytest.mark.parametrize("no_color", ["", "1"])
 def test_on_a_terminal_tables_are_aligned_and_lines_fit(no_color):
     report, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    program = "import sys; from workbench.cli.terminal import write; [*map(write, sys.argv[1:])]"
-    rows = f"| {'a_b ' * 30} | 9.5 | [b]s | {'b ' * 40} |\n| x\\|y | 10.5 | s | {'c ' * 40} |\n"
-    table = f"| name | ms | experiment | more |\n| --- | ---: | --- | --- |\n{rows}"
+    cells = [["a_b " * 30, 5, "[b]s", "b " * 40], [PATTERN, 125, "s", "c " * 40]]
     texts = [
         "note: 1",
         "1. [title]\x1b[2J",
         "   where: " + "net.py " * 20,
         "is " + "12.3 ms " * 30,
-        table,
     ]
+    program = f"""
+import pandas as pd
+from workbench.cli.terminal import write
+from workbench.plots.tables import VStack, show_table
+[*map(write, {texts!r})]
+frame = pd.DataFrame({cells!r}, columns=["name", "total_ms", "experiment", "more"])
+write(VStack(show_table(frame)))
+"""
     environment = {**os.environ, "NO_COLOR": no_color, "TERM": "xterm"}
-    subprocess.run([sys.executable, "-c", program, *texts], stdout=terminal, env=environment)
+    subprocess.run([sys.executable, "-c", program], stdout=terminal, env=environment)
     shown = os.read(report, 10**6).decode().replace("\r", "")
     plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
     assert "\x1b" not in plain and {"1. [title]?[2J", "[b]s"} <= set(re.split(r" {2,}|\n", plain))
     assert bool(re.search(r"\x1b\[3\dm", shown)) == (not no_color)
     assert all(len(line) <= 80 for line in plain.splitlines())
-    ends = {line.rstrip().rfind(".5") for line in plain.splitlines() if ".5" in line}
-    assert len(ends) == 1 and "x|y" in plain and "\n     net.py" in plain
+    ends = {len(line) for line in re.findall(r"(?m)^(.*? (?:5|125)) ", plain)}
+    assert len(ends) == 1 and PATTERN in plain and "\n     net.py" in plain
     assert "experiment" in plain
 
 

@@ -1,6 +1,8 @@
 """Private parts of other packages: each has its effect, and without it a profile says so."""
 
+import subprocess
 import types
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ BRIEF = wb.MeasureOptions(
 @pytest.fixture
 def answers(monkeypatch, tmp_path):
     """Versions that count as not tested; probes of this test are not kept for others."""
-    monkeypatch.setattr(upstream, "TESTED_TORCH", "0.")
+    monkeypatch.setattr(upstream, "TESTED_WITH", {"torch": "0."})
     monkeypatch.setattr(upstream, "_answer_path", lambda: tmp_path / "answers.json")
 
 
@@ -152,6 +154,43 @@ def test_answers_are_kept_for_the_versions_that_gave_them(answers, monkeypatch, 
     assert upstream.find_missing() == upstream.find_missing() == {"a part": "it is gone"}
     assert asked == [1]
     Path(tmp_path / "answers.json").write_text("[")
+    assert upstream.find_missing() == {"a part": "it is gone"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(28, "No space left on device"),
+        TimeoutError("took too long"),
+        subprocess.CalledProcessError(-9, "flatc"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_one_busy_minute_lacked_is_asked_again(answers, monkeypatch, error):
+    asked = []
+
+    def fail_once():
+        if not asked:
+            asked.append(1)
+            raise error
+        return ""
+
+    monkeypatch.setattr(upstream, "PROBES", {"a part": fail_once})
+    assert type(error).__name__ in upstream.find_missing()["a part"]
+    assert upstream.find_missing() == {}
+
+
+@pytest.mark.parametrize("package", upstream.PACKAGES)
+def test_another_version_of_any_package_that_is_reached_into_is_probed(
+    tmp_path, monkeypatch, package
+):
+    monkeypatch.setattr(upstream, "_answer_path", lambda: tmp_path / "answers.json")
+    monkeypatch.setattr(upstream, "PROBES", {"a part": lambda: "it is gone"})
+    assert upstream.find_missing() == {}, "what is installed here is tested"
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda n: "0.0.1" if n == package else version(n))
     assert upstream.find_missing() == {"a part": "it is gone"}
 
 

@@ -1,23 +1,19 @@
 """Convert a trace to formats of other tools."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, NamedTuple
 
 from workbench import plugin
-from workbench.analysis.attribution import attribute_layers
-from workbench.analysis.layers import add_layers
-from workbench.analysis.ledger import build_ledger
-from workbench.analysis.open import open_run
-from workbench.analysis.operators import describe_spans, label_operators, summarize_operators
 from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.records.layers import Layers
 from workbench.store import is_ours
-from workbench.trace.etdump import read_etdump
-from workbench.trace.writers import write_csvs, write_perfetto
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Format(NamedTuple):
@@ -97,11 +93,15 @@ def find_format(name: str) -> Format:
     """A format by its name."""
     form = _FORMATS.get(name) or plugin.find("formats", name)
     if form is None:
-        raise unknown_name("format", name, list_formats(), where="--to")
+        known = [*_FORMATS, *plugin.names_of("formats")]
+        raise unknown_name("format", name, known, where="--to")
     return form
 
 
 def _write_csv(etdump: Path, out: Path | None, baseline: Path | None) -> list[Path]:
+    from workbench.trace.etdump import read_etdump
+    from workbench.trace.writers import write_csvs
+
     name = _name_side(etdump)
     folder = etdump.parent if out is None else out
     return write_csvs([read_etdump(etdump)], folder / etdump.name, model_id=name)
@@ -109,6 +109,9 @@ def _write_csv(etdump: Path, out: Path | None, baseline: Path | None) -> list[Pa
 
 def _write_timeline(etdump: Path, out: Path | None, baseline: Path | None) -> list[Path]:
     """One or two traces as a timeline."""
+    from workbench.trace.etdump import read_etdump
+    from workbench.trace.writers import write_perfetto
+
     paths = {_name_side(etdump): etdump}
     if baseline is not None:
         paths = {
@@ -136,6 +139,8 @@ _FORMATS = {
 
 def _find_sidecar(etdump: Path) -> Layers | None:
     """What the instructions of a trace's program were in the model, if a run is around it."""
+    from workbench.analysis.open import open_run
+
     etdump = etdump.resolve()
     with contextlib.suppress(WorkbenchError):
         for run in map(open_run, filter(is_ours, etdump.parents[:2])):
@@ -147,6 +152,11 @@ def _find_sidecar(etdump: Path) -> Layers | None:
 
 def _describe_spans(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
     """The spans of a trace with label, layer, source line and shapes of their operators."""
+    from workbench.analysis.attribution import attribute_layers
+    from workbench.analysis.layers import add_layers
+    from workbench.analysis.ledger import build_ledger
+    from workbench.analysis.operators import describe_spans, label_operators, summarize_operators
+
     spans = describe_spans(events)
     if spans["key"].isna().all():
         return spans

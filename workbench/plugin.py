@@ -21,12 +21,17 @@ The workbench imports none of this before it is used, and goes on without a plug
 `workbench doctor` names it.
 """
 
+import hashlib
 import pkgutil
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +41,7 @@ GROUP = "workbench.plugins"
 #: Of those that come with the workbench: each folder in it is one.
 OURS = Path(__file__).parent / "plugins"
 References = Mapping[str, str]
+_INSTALLED = (".py", ".so", ".pth", ".dist-info", ".egg-info")
 
 
 class PluginWarning(UserWarning):
@@ -136,12 +142,17 @@ _NO_REFERENCES = ("summary", "explored", "texts", "sections", "notebooks")
 KINDS = tuple(each.name for each in fields(Plugin) if each.name not in _NO_REFERENCES)
 
 
-@cache
 def list_plugins() -> dict[str, Plugin]:
     """The plug-ins that are installed and can be imported, by name.
 
     One warning names all others: whoever deletes the folders of some knows it.
     """
+    return load_plugins()[0]
+
+
+@cache
+def load_plugins() -> tuple[dict[str, Plugin], dict[str, Exception]]:
+    """The plug-ins by name, and why others have none. Imports nothing of what they add."""
     plugins, problems = {}, dict[str, Exception]()
     for entry in _list_entries():
         try:
@@ -150,7 +161,7 @@ def list_plugins() -> dict[str, Plugin]:
             problems[entry.name] = error
     if problems:
         warn(", ".join(problems), next(iter(problems.values())))
-    return plugins
+    return plugins, problems
 
 
 def _list_entries() -> list[EntryPoint]:
@@ -196,6 +207,46 @@ def collect(kind: str) -> dict[str, Any]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
+def list_files(kind: str) -> dict[str, list[Path]]:
+    """The files of each plug-in that adds something of a kind which can be imported, by its name.
+
+    They are those of its packages and, if it was installed as such, of its distribution.
+    """
+    entries = {entry.name: entry for entry in _list_entries()}
+    files = {}
+    for owner, plugin in list_plugins().items():
+        added = [ref for name, ref in getattr(plugin, kind).items() if find(kind, name) is not None]
+        if added:
+            files[owner] = _list_sources(entries[owner], added)
+    return files
+
+
+def _list_sources(entry: EntryPoint, references: Iterable[str]) -> list[Path]:
+    """The files of a plug-in's packages and, if it was installed as such, of its distribution."""
+    modules = {entry.module, *(reference.partition(":")[0] for reference in references)}
+    listed = {file for module in modules for file in _list_package(module)}
+    listed.update(_list_distribution(entry))
+    return sorted(file for file in listed if file.suffix != ".pyc")
+
+
+def _list_package(module: str) -> Iterator[Path]:
+    """The files of the outermost package that a module is in; of one in none, its own."""
+    spec = find_spec(module)
+    file = Path(spec.origin if spec and spec.origin else module)
+    if file.is_relative_to(OURS):
+        place = OURS / file.relative_to(OURS).parts[0]
+    else:
+        folders = takewhile(lambda folder: (folder / "__init__.py").is_file(), file.parents)
+        place = [file, *folders][-1]
+    yield from filter(Path.is_file, [place, *place.rglob("*")])
+
+
+def _list_distribution(entry: EntryPoint) -> Iterator[Path]:
+    files = (entry.dist.files or ()) if entry.dist else ()
+    paths = (Path(str(file.locate())) for file in files)
+    yield from (path.resolve() for path in paths if path.is_file())
+
+
 def apply_changes(kind: str, noun: Any, value: Any) -> Any:
     """A value of a noun, as the functions of plug-ins change it one after the other."""
     for name, change in collect(kind).items():
@@ -218,8 +269,8 @@ def compute_attribute(noun: Any, name: str) -> Any:
     kind = type(noun).__name__
     compute = find("attributes", f"{kind}.{name}")
     if compute is None:
-        broken = [each for each, problem in examine_plugins().items() if problem]
-        note = f"; plug-ins that cannot be used: {', '.join(broken)}" if broken else ""
+        broken = ", ".join(load_plugins()[1])
+        note = f"; plug-ins that cannot be used: {broken}" if broken else ""
         valid = [each for each in dir(noun) if not each.startswith("_")]
         raise unknown_attribute(kind, name, valid, note)
     return compute(noun)
@@ -277,3 +328,26 @@ def examine_plugins() -> dict[str, str]:
         else:
             problems[entry.name] = ""
     return problems
+
+
+def identify_plugins() -> str:
+    """A hash of all on which it depends whether plug-ins can be used. Imports nothing they add.
+
+    That is the state of their files and of the workbench's, and what is installed.
+    """
+    files = {*OURS.parent.rglob("*.py")}
+    for entry in _list_entries():
+        plugin = list_plugins().get(entry.name, Plugin())
+        references = [each for kind in KINDS for each in getattr(plugin, kind).values()]
+        with suppress(ImportError):  # one that is gone, which the names beside it say
+            files.update(_list_sources(entry, references))
+    states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    folders = [folder for folder in map(Path, sys.path) if folder.is_dir()]
+    installed = [sorted(filter(_is_importable, folder.iterdir())) for folder in folders]
+    state = [sys.version, sorted(states), folders, installed]
+    return hashlib.sha256(repr(state).encode()).hexdigest()
+
+
+def _is_importable(path: Path) -> bool:
+    """Whether a file or folder on Python's path is, or describes, what can be imported."""
+    return path.suffix in _INSTALLED or (path / "__init__.py").is_file()

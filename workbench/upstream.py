@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import json
 import platform
+import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
 #: The versions of ExecuTorch that are tested; others are noted.
 TESTED = ("1.5.0", "1.5.1")
-#: The release of PyTorch that they are tested with.
-TESTED_TORCH = "2.13."
+#: The releases of the other packages that they are tested with.
+TESTED_WITH = {"torch": "2.13.", "torchao": "0.18.", "ipython": "9."}
 #: The packages that this module reaches into.
-PACKAGES = ("executorch", "torch", "torchao", "ipython")
+PACKAGES = ("executorch", *TESTED_WITH)
 
 
 def installed_versions(*packages: str) -> dict[str, str]:
@@ -329,42 +330,51 @@ def _find(path: str) -> Any:
 def find_missing(probed: bool = False) -> dict[str, str]:
     """What this installation lacks, and why: by the effect of each function of this module.
 
-    Each set of versions is probed once, in some seconds; the answer is kept in the cache. Tested
-    versions, which CI has probed, are not, unless ``probed`` asks for it.
+    Each set of versions is probed once, in some seconds; the answer is kept in the cache, unless
+    memory or a file failed meanwhile. Tested versions, which CI has probed, are not, unless
+    ``probed`` asks for it.
     """
     path = _answer_path()
     with contextlib.suppress(OSError, ValueError):
         return dict(json.loads(path.read_text()))
     if _is_tested() and not probed:
         return {}
-    missing: dict[str, str] = {}
     with silence():
-        for name, probe in PROBES.items():
-            reason = _run_probe(probe)
-            if reason:
-                missing[name] = reason
-    with contextlib.suppress(OSError):
-        atomic_write(path, json.dumps(missing))
+        failures = {name: _run_probe(probe) for name, probe in PROBES.items()}
+    missing = {name: str(failure) for name, failure in failures.items() if failure}
+    if not any(isinstance(failure, _Passing) for failure in failures.values()):
+        with contextlib.suppress(OSError):
+            atomic_write(path, json.dumps(missing))
     return missing
 
 
 def _is_tested() -> bool:
-    versions = installed_versions("executorch", "torch")
+    versions = installed_versions(*PACKAGES)
     release = versions.get("executorch", "").partition("+")[0]
-    return release in TESTED and versions.get("torch", "").startswith(TESTED_TORCH)
+    tested = (versions.get(name, "").startswith(each) for name, each in TESTED_WITH.items())
+    return release in TESTED and all(tested)
 
 
 def _answer_path() -> Path:
-    state = [platform.python_version(), installed_versions(*PACKAGES)]
+    state = [platform.python_version(), platform.machine(), installed_versions(*PACKAGES)]
     key = hashlib.sha256(json.dumps(state).encode() + Path(__file__).read_bytes()).hexdigest()
     return cache_folder() / "upstream" / f"{key[:16]}.json"
+
+
+class _Passing(str):
+    """Why a probe failed, if that says something of the moment and nothing of the versions."""
 
 
 def _run_probe(probe: Callable[[], str]) -> str:
     try:
         return probe()
     except Exception as error:  # another version may raise anything
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        passing = isinstance(error, MemoryError | OSError | subprocess.SubprocessError)
+        # PyTorch has no class for memory that the CPU's allocator does not get.
+        passing |= "allocate memory" in reason
+        lasts = isinstance(error, FileNotFoundError)  # in an installed package
+        return _Passing(reason) if passing and not lasts else reason
 
 
 def _probe_nested() -> str:

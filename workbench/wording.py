@@ -2,9 +2,18 @@
 
 import math
 import re
+from typing import NamedTuple
 
 #: Shown for a number that is missing or not finite.
 MISSING = "\N{EN DASH}"
+
+
+class Grid(NamedTuple):
+    """The cells of a table as text: the heads, the rows, and which columns are of numbers."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: frozenset[int]
 
 
 def plural(number: int, noun: str) -> str:

@@ -20,6 +20,7 @@ from workbench.emulation import EMULATED, WRONG
 from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.frames import ALIGNED, GATE_ROWS, check
 from workbench.options import MeasureOptions
+from workbench.records.pairing import AXES, PARTS
 from workbench.store import MANIFEST, name_programs
 from workbench.wording import plural
 
@@ -92,12 +93,6 @@ def judge_rows(rows: pd.DataFrame, limits: Limits, **facts: Any) -> Compared:
     gate = judge_limit(ratios, limits.get("latency"), rows["outcome"] == "slower")
     judged = check(rows.assign(gate=gate)[GATE_ROWS.names].reset_index(drop=True), GATE_ROWS)
     return Compared(judged, limits=limits, **facts)
-
-
-#: Properties of two measurements that must match unless listed in ``across``.
-AXES = ("program", "threads", "device", "build")
-#: What the rows of a table of several measurements can be.
-PARTS = ("layer", "category", "operator")
 
 
 def compare(

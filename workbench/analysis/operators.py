@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.ledger import KINDS, TRACING, Key, build_ledger
+from workbench.analysis.schemes import BUILT_IN, locate_scheme
 from workbench.analysis.statistics import blocks_of, half_width
-from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
+from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
 from workbench.frames import OPERATORS, SPANS, check
 from workbench.records.codec import structure
@@ -24,10 +25,8 @@ from workbench.trace.etdump import strip_ordinal
 #: The five categories, in the order in which every table and figure shows them.
 CATEGORIES = ("Convolution", "GEMM", "Data Movement", "Elementwise", "Other")
 #: The scheme of the workbench, and that of Arm's profiling kit.
-BUILT_IN = ("workbench", "kit")
 
 _OPERATORS = KINDS[:2]
-_SCHEMES = Path(__file__).parent / "schemes"
 #: Characters of the longest pattern, and of the longest name that is matched in full.
 _MAX_PATTERN, _MAX_NAME = 100, 500
 _XNNPACK_NAME = re.compile(r"(?P<type>[^(]+?)(?: \([^)]*\)(?: (?P<microkernel>.+))?)?")
@@ -104,19 +103,16 @@ def _subject(name: str, kind: str) -> str:
 
 def load_scheme(categories: str | Path = "workbench") -> Scheme:
     """A scheme by its name (``workbench`` or ``kit``) or from a YAML file."""
-    path = Path(categories)
-    if str(path) in BUILT_IN:
-        return _load_built_in(str(path))
-    if path.suffix not in (".yaml", ".yml"):
-        hint = f"name a .yaml file of rules, or {' or '.join(BUILT_IN)}"
-        raise UsageError(f"unknown categories {str(path)!r:.60}", hint=hint)
+    path = locate_scheme(categories)
+    if str(categories) in BUILT_IN:
+        return _load_built_in(str(categories))
     return Scheme((*_read_scheme(path).rules, *_load_built_in("workbench").rules), path.name)
 
 
 @cache
 def _load_built_in(name: str) -> Scheme:
     own = () if name == "workbench" else _load_built_in("workbench").rules
-    return Scheme((*_read_scheme(_SCHEMES / f"{name}.yaml").rules, *own), name)
+    return Scheme((*_read_scheme(locate_scheme(name)).rules, *own), name)
 
 
 def _read_scheme(path: Path) -> Scheme:

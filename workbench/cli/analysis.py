@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from workbench.cli.checks import check_experiment, one_of
 from workbench.cli.options import (
     ASSIGNMENT,
     BASELINE,
     CATEGORIES,
     DURATION,
+    EXISTING,
+    MEASURED,
     PATH,
     QUIET,
     TARGET,
@@ -24,17 +27,21 @@ from workbench.cli.options import (
 )
 from workbench.errors import UsageError
 from workbench.progress import show_progress
+from workbench.records.pairing import AXES, PARTS
 
 if TYPE_CHECKING:
     from workbench.analysis.run import Run
+    from workbench.plots.tables import Table
 
 
 @command()
-@click.argument("run_dir", type=PATH)
+@click.argument("run_dir", type=EXISTING)
 @BASELINE
 @CATEGORIES
 @click.option(
-    "--etrecord", type=PATH, help="Of a program exported elsewhere: its layers, kept with the run."
+    "--etrecord",
+    type=EXISTING,
+    help="Of a program exported elsewhere: its layers, kept with the run.",
 )
 @click.option("--whole", is_flag=True, help="Timelines of all traced inferences, not the first.")
 @QUIET
@@ -52,7 +59,7 @@ def analyze(
     return Output(lines, record, step=call("report", run_dir))
 
 
-def show_categories(run: Run) -> list[str]:
+def show_categories(run: Run) -> list[Table]:
     """The time of a run's categories of operators, on both sides if there are two; or nothing."""
     from workbench.plots.tables import show_table
 
@@ -61,15 +68,15 @@ def show_categories(run: Run) -> list[str]:
     comparison = next(iter(run.comparisons), None)
     if comparison is None:
         columns = ["category", "mean_ms", "share", "operators"]
-        return [str(show_table(run.subject.categories, columns, caption=run.subject.label)).strip()]
+        return [show_table(run.subject.categories, columns, caption=run.subject.label)]
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "outcome"]
-    return [str(show_table(comparison.categories, columns, caption=comparison.label)).strip()]
+    return [show_table(comparison.categories, columns, caption=comparison.label)]
 
 
 @command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN_DIR...")
+@click.argument("runs", nargs=-1, required=True, type=MEASURED, metavar="RUN_DIR...")
 @click.option("--out", type=PATH, help="Folder for several runs [default: combined_MODEL].")
-@click.option("--notebook", type=PATH, help="Notebook to execute [default: 16_report].")
+@click.option("--notebook", type=EXISTING, help="Notebook to execute [default: 16_report].")
 @click.option(
     "-p", "--parameter", "parameters", type=ASSIGNMENT, multiple=True,
     help="Value of a parameter of the notebook, such as top=30.",
@@ -117,7 +124,7 @@ def report(
 
 
 @command()
-@click.argument("run_dir", type=PATH)
+@click.argument("run_dir", type=EXISTING)
 @click.option("--experiment", default="", help="Which one [default: the first candidate].")
 @click.option("--threads", type=int, help="At which thread count [default: the first].")
 @BASELINE
@@ -137,6 +144,8 @@ def findings(
     budget: float | None, model: str,
 ) -> Output:  # fmt: skip
     """List optimisation opportunities, the most promising first."""
+    check_experiment(run_dir, experiment)
+    check_experiment(run_dir, baseline, "--baseline")
     from workbench.analysis.describe import NO_PROGRAM, describe_latency
     from workbench.analysis.findings.commands import combine_remedies
     from workbench.analysis.findings.text import NONE, list_findings, to_record
@@ -165,7 +174,7 @@ def findings(
 
 
 @command()
-@click.argument("run_dir", type=PATH)
+@click.argument("run_dir", type=EXISTING)
 @click.option("--again", is_flag=True, help="Measure again, even if the peaks are cached.")
 @click.option("--top", default=12, show_default=True, help="Operators to list.")
 @TARGET
@@ -188,10 +197,10 @@ def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
 
 
 @command()
-@click.argument("etdump", type=PATH)
+@click.argument("etdump", type=EXISTING)
 @click.option("--to", required=True, help="csv, perfetto, or a format of a plug-in.")
 @click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
-@click.option("--baseline", type=PATH, help="A second ETDump to compare with.")
+@click.option("--baseline", type=EXISTING, help="A second ETDump to compare with.")
 def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Output:
     """Convert an ETDump to another format; prints the files.
 
@@ -205,8 +214,8 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Out
 
 
 @command()
-@click.argument("log", type=PATH)
-@click.option("--baseline", type=PATH, help="The log with the extension off.")
+@click.argument("log", type=EXISTING)
+@click.option("--baseline", type=EXISTING, help="The log with the extension off.")
 def kernels(log: Path, baseline: Path | None) -> Output:
     """List the microkernels in an XNNPACK log, as CSV.
 
@@ -227,10 +236,21 @@ def kernels(log: Path, baseline: Path | None) -> Output:
 
 
 @command()
-@click.argument("names", nargs=-1, required=True, metavar="RUN_DIR...")
-@click.option("--baseline", type=PATH, help="metrics.json of an earlier run, instead of BASELINE.")
-@click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
-@click.option("--by", help="Also compare by layer, category or operator.")
+@click.argument("names", nargs=-1, required=True, type=MEASURED, metavar="RUN_DIR...")
+@click.option(
+    "--baseline", type=EXISTING, help="metrics.json of an earlier run, instead of BASELINE."
+)
+@click.option(
+    "--across",
+    multiple=True,
+    callback=one_of("axis", AXES, "--across"),
+    help="What may differ: program, threads, device, build.",
+)
+@click.option(
+    "--by",
+    callback=one_of("part", PARTS, "--by"),
+    help="Also compare by layer, category or operator.",
+)
 @CATEGORIES
 @with_limits
 @click.option("--junit", type=PATH, help="Also write JUnit XML; with --fail-above.")
@@ -275,7 +295,7 @@ def compare(
 
 
 @command()
-@click.argument("run_dir", type=PATH)
+@click.argument("run_dir", type=EXISTING)
 def validate(run_dir: Path) -> Output:
     """Check that a run is complete and its files are those that it names; exit 1 if not."""
     from workbench.report.gate import validate_run

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import click
 
+from workbench.cli.checks import Existing, Measured, check_categories
 from workbench.cli.terminal import write
 from workbench.errors import UsageError, WorkbenchError
 from workbench.options import ExportOptions, MeasureOptions
@@ -24,6 +25,8 @@ from workbench.records.codec import to_document
 from workbench.store import newer_run
 
 PATH = click.Path(path_type=Path)
+#: Of what is read: a file or folder, or one measurement of a run.
+EXISTING, MEASURED = Existing(), Measured()
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 Record = TypeVar("Record")
@@ -183,6 +186,7 @@ OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>
 CATEGORIES = click.option(
     "--categories",
     default="",
+    callback=check_categories,
     metavar="FILE|kit",
     help="Categories of operators: a YAML file of rules, or those of Arm's profiling kit.",
 )
@@ -196,7 +200,7 @@ def print_now(lines: Iterable[object]) -> None:
         return
     with above_bar():
         for line in lines:
-            write(str(line))
+            write(line)
 
 
 def say(text: object) -> None:
@@ -271,7 +275,7 @@ class Command(click.Command):
             result: Output = super().invoke(context)
             for line in result.lines:
                 if not as_json:
-                    write(str(line))
+                    write(line)
             if as_json:
                 failures = {"failures": result.failures} if result.failures else {}
                 click.echo(to_document({**result.record, **failures}), output(), nl=False)

@@ -1,16 +1,15 @@
-"""Output on a terminal: Markdown tables in columns, colour, and lines that wrap between words."""
+"""Output on a terminal: tables in columns, colour, and lines that wrap between words."""
 
-import html
 import re
 import sys
 import textwrap
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import click
 
 from workbench.errors import printable
 from workbench.process import output
+from workbench.wording import Grid
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,25 +23,27 @@ _STYLES = {
     r"^\d+\. .+|^measurement quality \w|^next:|^report:": "bold",
     r"^   (where|gain|do):": "dim",
 }
-_CELLS = re.compile(r"(?<!\\) \| ")
 
 
-def write(text: str, *, err: bool = False) -> None:
-    """Print a text, which may quote untrusted files; a terminal gets columns and colour."""
-    text, stream = printable(text), sys.stderr if err else output()
+def write(shown: object, *, err: bool = False) -> None:
+    """Print what may quote untrusted files; a terminal gets columns and colour."""
+    stream = sys.stderr if err else output()
     if not stream.isatty():
-        click.echo(text, file=stream)
+        click.echo(printable(str(shown)), file=stream)
         return
     from rich.console import Console
 
-    console, lines = Console(file=stream), text.splitlines() or [""]
-    for tabular, group in groupby(lines, key=lambda line: line.startswith("| ")):
-        if tabular:
-            console.print(_make_table(list(group), console.width))
+    console = Console(file=stream)
+    parts = getattr(shown, "printed", (str(shown),))
+    for part in parts:
+        if isinstance(part, Grid):
+            console.print(_make_table(part, console.width))
             continue
-        for line in group:
+        lines = printable(part).splitlines() or [""]
+        for line in lines:
             # One line is a sentence; several are JSON or a playbook, which stay as they are.
-            styled = _style(_wrap(line, console.width) if len(lines) == 1 else line)
+            is_sentence = len(parts) == len(lines) == 1
+            styled = _style(_wrap(line, console.width) if is_sentence else line)
             console.print(styled, soft_wrap=True)
 
 
@@ -65,20 +66,19 @@ def _style(text: str) -> "Text":
     return styled
 
 
-def _make_table(lines: list[str], width: int) -> "Table":
-    """A Markdown table; if the terminal is wide enough, no word of its head is broken."""
+def _make_table(grid: Grid, width: int) -> "Table":
+    """A table in columns; if the terminal is wide enough, no word of its head is broken."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    rows = [[html.unescape(c).replace("\\", "") for c in _CELLS.split(r[2:-2])] for r in lines]
-    share = width // len(rows[0]) - 2
-    for head, rule in zip(*rows[:2], strict=True):
+    share = width // len(grid.heads) - 2
+    for place, head in enumerate(grid.heads):
         table.add_column(
-            _style(head),
-            justify="right" if rule.endswith(":") else "left",
+            _style(printable(head)),
+            justify="right" if place in grid.numbers else "left",
             min_width=min(share, max(map(len, head.split()), default=0)),
             overflow="fold",
         )
-    for row in rows[2:]:
-        table.add_row(*map(_style, row))
+    for row in grid.rows:
+        table.add_row(*(_style(printable(cell)) for cell in row))
     return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import click
 
 from workbench import plugin
 from workbench.cli.analysis import show_categories
+from workbench.cli.checks import check_export, check_measure, check_subjects
 from workbench.cli.options import (
     BASELINE,
     CATEGORIES,
@@ -88,6 +89,8 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     Operators that were not delegated, and differences from the outputs of the PyTorch model, are
     listed on stderr.
     """
+    check_subjects([model])
+    check_export(export)
     from workbench.export.artifact import describe_export, export_model, list_faults
 
     with show_progress() as progress:
@@ -123,6 +126,12 @@ def run(
     A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target, --power
     and --ops replace its own.
     """
+    is_config = subject.suffix in plugin.names_of("configs")
+    if is_config and not subject.is_file():
+        raise UsageError("no such file", where=subject)
+    if not is_config:
+        check_subjects([str(subject)])
+    check_measure(measure)
     from workbench import workflow
     from workbench.report.artifacts import outline_run
 
@@ -239,7 +248,9 @@ def profile(
     """
     if out and len(models) > 1:
         raise UsageError("needs exactly one model", where="--out")
-    _check_names(models)
+    check_subjects(models)
+    check_export(export)
+    check_measure(measure)
     if measure.target == "host":
         _build_beside()
     from workbench import workflow
@@ -255,7 +266,7 @@ def profile(
     run = partial(workflow.profile, export=export, measure=measure, report=True)
     profiles, failures = [], list[str]()
 
-    def profile_each() -> Iterator[str]:
+    def profile_each() -> Iterator[object]:
         for model in models:
             answer = _Answer(quiet)
             with show_progress() as progress:
@@ -293,15 +304,16 @@ class _Answer:
     #: Lines, and findings by their ids and gains.
     printed: set[str] = field(default_factory=set)
 
-    def add(self, run: Run) -> list[str]:
+    def add(self, run: Run) -> list[object]:
         """The lines that were not printed before."""
         from workbench.analysis.findings.text import write_finding
 
         if self.quiet:
             return []
-        texts = {line: [line] for line in (*_summarize(run), *show_categories(run))}
+        texts: dict[str, list[object]]
+        texts = {str(shown): [shown] for shown in (*_summarize(run), *show_categories(run))}
         for rank, finding in enumerate(run.opportunities[:_BEST], 1):
-            texts[f"{finding.id} {finding.gain}"] = list(write_finding(finding, rank))
+            texts[f"{finding.id} {finding.gain}"] = [*write_finding(finding, rank)]
         new = [key for key in texts if key not in self.printed]
         self.printed.update(new)
         return [line for key in new for line in texts[key]]
@@ -315,16 +327,6 @@ class _Answer:
         from workbench.analysis.findings.text import describe_outcome
 
         print_now([] if self.quiet else [f"tried {trial.remedy}: {describe_outcome(trial)}"])
-
-
-def _check_names(models: Sequence[str]) -> None:
-    """Refuse unknown models before anything is imported for the others."""
-    from workbench.export.program import SUFFIXES
-    from workbench.models.registry import check_name
-
-    for model in models:
-        if not model.endswith(SUFFIXES):
-            check_name(model)
 
 
 def _build_beside() -> None:
@@ -363,6 +365,8 @@ def sme2(model: str, out: Path | None, export: ExportOptions, target: str) -> Ou
     MODEL is a .pte, or what `workbench export` takes: it is then also exported in each dtype that
     would bring operators onto SME2, for their number and the signal to noise ratio.
     """
+    check_subjects([model])
+    check_export(export)
     from workbench import workflow
     from workbench.analysis.sme2 import describe_kernels, list_dtypes, predict_program
     from workbench.export.artifact import export_model

@@ -19,6 +19,7 @@ from workbench.explorer.page import Selector, explore, show_widget
 from workbench.plots.style import distinguish
 from workbench.plots.tables import Table, VStack, show_aligned, show_note
 from workbench.progress import is_interactive
+from workbench.records.pairing import AXES
 from workbench.store import find_nearby, find_runs
 from workbench.wording import plural
 
@@ -145,7 +146,7 @@ def pick_measurements(folder: str | Path = "") -> Picker:
     labels = {name: label for label, name in choices.items()}
     # The first two of one run: others may not be comparable.
     pairs = (p for p in itertools.pairwise(labels) if len({n.rsplit(":", 2)[0] for n in p}) == 1)
-    wide, axes = {"width": "max-content", "max_width": "100%"}, compare_runs.AXES
+    wide, axes = {"width": "max-content", "max_width": "100%"}, AXES
     listed = widgets.SelectMultiple(options=choices, value=next(pairs, ()), rows=8, layout=wide)
     differ = widgets.SelectMultiple(options=axes, rows=len(axes), description="may differ")
 

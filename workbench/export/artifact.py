@@ -6,26 +6,24 @@ import contextlib
 import hashlib
 import json
 import os
-import platform
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import store, upstream
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
+from workbench.export.identity import identify_exporter, versions
 from workbench.export.layers import count_calls
 from workbench.export.make import Subject, make_program
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
 from workbench.export.rewriter import find_rewriter
 from workbench.models.registry import check_name
-from workbench.models.sources import hash_contents, list_python_files
 from workbench.options import (
     ALL,
     COMMON_REWRITES,
@@ -50,8 +48,6 @@ if TYPE_CHECKING:  # these import PyTorch
 
 #: Below this SQNR, a warning names the noisiest layers.
 LOW_SQNR_DB = 20
-#: Folders whose code decides what an export is.
-_EXPORTER = [Path(__file__).parents[1] / name for name in ("export", "models", "records")]
 
 
 def export_model(
@@ -131,7 +127,7 @@ def _export_model(
 ) -> Program:
     options = apply_recipe(options)
     options = replace(options, rewrite=expand_rewrites(options.rewrite))
-    _check_options(options)
+    check_options(options)
     subject = _prepare(model, inputs, options, name, root, report)
     if program := _reuse(subject):
         report(f"{subject.pte.name}: up to date", 1.0)
@@ -164,11 +160,11 @@ def _prepare(
     if not isinstance(model, LoadedModel):
         report(f"loading {model if isinstance(model, str) else type(model).__name__}", 0.0)
     with silence():
-        model = load_model(model, inputs, name=name, state_dict=options.state_dict or None)
-    model = choose_inputs(model, options)
+        loaded = load_model(model, inputs, name=name, state_dict=options.state_dict or None)
+    model = choose_inputs(loaded, options)
     report(f"tracing {model.name}", 0.1)
     trace = trace_model(model)
-    _remember(trace, given, inputs, model)
+    _remember(trace.graph, given, inputs, model)
     made_from = _list_sources(trace, options)
     pte = _pte_path(model.name, options, root)
     if not plain and model is not given:
@@ -265,22 +261,42 @@ def _describe_options(options: ExportOptions, lowered: Lowered) -> Iterator[tupl
     yield from lowered.notes.items()
 
 
-#: Modules that were exported, with the inputs that were given, by their graphs, as long as they are
-#: in use.
-_EXPORTED: dict[str, tuple[weakref.ref[Any], Any]] = {}
+@dataclass(frozen=True)
+class _Exported:
+    """A module or a loaded model that was exported, while somebody else uses the module.
+
+    ``settings`` are what a loaded model has beside it.
+    """
+
+    module: weakref.ref[nn.Module]
+    inputs: Any
+    settings: dict[str, Any]
+
+
+#: By the graph.
+_EXPORTED: dict[str, _Exported] = {}
 #: Models by their graphs, while `keep_models` keeps them.
 _KEPT: ContextVar[dict[str, LoadedModel] | None] = ContextVar("kept", default=None)
 
 
-def _remember(trace: TracedModel, given: Any, inputs: Any, model: LoadedModel) -> None:
-    module = getattr(given, "module", given)
-    if isinstance(given, str):
-        module, inputs = model.module, (model.example_inputs or model.kwargs)
-    with contextlib.suppress(TypeError):  # a class of the user's may refuse references
-        _EXPORTED[trace.graph] = (weakref.ref(module), inputs)
+def _remember(graph: str, given: Any, inputs: Any, model: LoadedModel) -> None:
+    """Remember a model by its graph. One that was given by its name can be loaded again."""
+    if type(given) is type(model):
+        settings = {each.name: getattr(given, each.name) for each in fields(given)}
+        module = settings.pop("module")
+    else:
+        settings, module = {}, given
+    with contextlib.suppress(TypeError):  # names, and classes that refuse references
+        _EXPORTED[graph] = _Exported(weakref.ref(module, _forget), inputs, settings)
     kept = _KEPT.get()
     if kept is not None:
-        kept[trace.graph] = model
+        kept[graph] = model
+
+
+def _forget(module: weakref.ref[nn.Module]) -> None:
+    """Let go of the inputs of a module that is gone."""
+    for graph in [graph for graph, each in _EXPORTED.items() if each.module is module]:
+        del _EXPORTED[graph]
 
 
 @contextlib.contextmanager
@@ -298,11 +314,17 @@ def recall_loaded(graph: str) -> LoadedModel | None:
     return (_KEPT.get() or {}).get(graph)
 
 
-def recall_model(graph: str) -> tuple[Any, Any] | None:
-    """The module of a graph that this process exported, and its inputs; None if it is gone."""
-    reference, inputs = _EXPORTED.get(graph, (None, None))
-    module = reference() if reference else None
-    return None if module is None else (module, inputs)
+def recall_model(graph: str) -> tuple[LoadedModel | nn.Module, Any] | None:
+    """What this process exported as this graph, and the inputs that were given; None if gone."""
+    exported = _EXPORTED.get(graph)
+    module = exported.module() if exported else None
+    if exported is None or module is None:
+        return None
+    if not exported.settings:
+        return module, exported.inputs
+    from workbench.models.loader import LoadedModel
+
+    return LoadedModel(module=module, **exported.settings), None
 
 
 def _reuse(subject: Subject) -> Program | None:
@@ -346,7 +368,8 @@ def _pte_path(name: str, options: ExportOptions, root: str | os.PathLike[str] | 
     return folder / f"{store.stem_of(store.safe_name(name), options.dtype, options.backend)}.pte"
 
 
-def _check_options(options: ExportOptions) -> None:
+def check_options(options: ExportOptions) -> None:
+    """Refuse options that no export accepts; UsageError."""
     if options.group_size < GROUP_SIZE or options.group_size % GROUP_SIZE:
         text = f"{options.group_size} is no multiple of {GROUP_SIZE}, which XNNPACK requires"
         raise UsageError(text, where="--group-size")
@@ -487,21 +510,6 @@ def _list_sources(trace: TracedModel, options: ExportOptions) -> dict[str, str]:
         **identify_exporter(),
         "settings": json.dumps(settings, sort_keys=True),
     }
-
-
-def identify_exporter() -> dict[str, str]:
-    """A hash of the code that exports, and the versions of all that it uses."""
-    return {
-        "workbench": hash_contents(chain.from_iterable(map(list_python_files, _EXPORTER))),
-        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
-    }
-
-
-def versions() -> dict[str, str]:
-    """The versions of all that makes a program."""
-    packages = upstream.installed_versions("torch", "executorch", "torchao")
-    own = upstream.installed_versions("executorch-workbench").get("executorch-workbench", "")
-    return {"python": platform.python_version(), **packages, "workbench": own}
 
 
 def describe_export(export: Export) -> list[str]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.util
 import inspect
 import re
 import sysconfig
 import traceback
 from collections.abc import Iterable
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.errors import UsageError
-from workbench.store import read_file, sha256_of
+from workbench.store import read_file
 from workbench.upstream import find_cell_number
 
 if TYPE_CHECKING:
@@ -24,19 +23,6 @@ if TYPE_CHECKING:
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _RELATIVE_IMPORT = re.compile(r"^\s*from\s+(\.+)", re.MULTILINE)
-
-
-def hash_contents(files: Iterable[Path]) -> str:
-    """One hash of the names and contents of files."""
-    text = "".join(f"{file.name} {sha256_of(file)}\n" for file in files)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def list_python_files(folder: Path) -> list[Path]:
-    """The Python files of a folder, and of the packages in it."""
-    packages = [init.parent for init in folder.glob("*/__init__.py")]
-    inner = (list_python_files(package) for package in packages if not package.is_symlink())
-    return sorted(chain(folder.glob("*.py"), *inner))
 
 
 def package_root(file: Path) -> Path | None:

@@ -4,7 +4,7 @@ import html
 import math
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -14,6 +14,7 @@ from workbench.errors import printable, unknown_name
 from workbench.frames import FRAMES
 from workbench.wording import (
     MISSING,
+    Grid,
     format_figure,
     format_number,
     format_range,
@@ -71,10 +72,19 @@ _WIDE = 90  #: Letters in a row beyond which a table may need to be scrolled.
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """A table or text as HTML, for notebooks and reports, and as Markdown, for everything else."""
+    """A table or text as HTML, for notebooks and reports, and as Markdown, for everything else.
+
+    A terminal draws ``grids``, the text and the cells that the Markdown has.
+    """
 
     html: str
     markdown: str
+    grids: tuple[str | Grid, ...] = ()
+
+    @property
+    def printed(self) -> tuple[str | Grid, ...]:
+        """What a terminal shows."""
+        return self.grids or (self.markdown,)
 
     def _repr_html_(self) -> str:
         return self.html
@@ -100,14 +110,29 @@ class VStack:
         for part in filter(lambda part: part is not None, self.parts):
             display(part)
 
+    @property
+    def _texts(self) -> list[object]:
+        return [part for part in self.parts if not hasattr(part, "savefig")]
+
+    @property
+    def printed(self) -> tuple[str | Grid, ...]:
+        """What a terminal shows."""
+        return _stack(getattr(part, "printed", (str(part),)) for part in self._texts)
+
     def __str__(self) -> str:
-        return "\n\n".join(str(part) for part in self.parts if not hasattr(part, "savefig"))
+        return "\n\n".join(map(str, self._texts))
+
+
+def _stack(parts: Iterable[tuple[str | Grid, ...]]) -> tuple[str | Grid, ...]:
+    """The texts and cells of some parts, one below the other, with a blank line between them."""
+    return tuple(each for part in parts for each in ("", *part))[1:]
 
 
 def join_tables(*tables: Table) -> Table:
     """Tables and notes, one below the other, as one."""
     parts = [table for table in tables if table.markdown]
-    return Table("".join(p.html for p in parts), "\n\n".join(p.markdown for p in parts))
+    markdown = "\n\n".join(p.markdown for p in parts)
+    return Table("".join(p.html for p in parts), markdown, _stack(p.printed for p in parts))
 
 
 def show_note(*lines: str, leads: bool = False) -> Table:
@@ -165,7 +190,8 @@ def to_markdown(text: str, pipes: bool = True) -> str:
 def fold_table(summary: str, content: Table) -> Table:
     """Content that a page shows once the reader opens it; Markdown has it below its summary."""
     page = f"<details><summary>{html.escape(summary)}</summary>{content.html}</details>"
-    return Table(page, f"{to_markdown(summary)}\n\n{content.markdown}")
+    title = to_markdown(summary)
+    return Table(page, f"{title}\n\n{content.markdown}", (title, "", *content.printed))
 
 
 def show_table(
@@ -213,7 +239,9 @@ def show_table(
     lines = ["| " + " | ".join(map(write_cell, row)) + " |" for row in rows]
     title = [f"**{to_markdown(caption)}**", ""] if caption else []
     page = _write_html(cells, list(map(str, shown)), heads, numbers, caption, meanings, links)
-    return Table(page, "\n".join([*title, *lines]))
+    body = tuple(map(tuple, rows[2:]))
+    grid = Grid(tuple(heads.values()), body, frozenset(numbers))
+    return Table(page, "\n".join([*title, *lines]), (*title, grid))
 
 
 def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:

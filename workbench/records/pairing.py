@@ -7,6 +7,10 @@ from dataclasses import replace
 from workbench.errors import unknown_name
 from workbench.records.runs import Pair, Plan
 
+#: Properties of two measurements that must match unless the user says that they may differ.
+AXES = ("program", "threads", "device", "build")
+#: What the rows of a table of several measurements can be.
+PARTS = ("layer", "category", "operator")
 #: How `pair_experiments` chose, where nothing shows which side has the extension off.
 BY_ORDER = "the first experiment; neither names nor kernels show which one lacks the extension"
 #: Words in names of experiments for an extension that is off, and on.

@@ -3,7 +3,7 @@
 Each level hides all that the one above it hides, and more (``native/isa_<arch>.def``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from workbench.errors import RunnerError, UsageError, WorkbenchError, unknown_name
@@ -116,13 +116,19 @@ def find_levels(isa: Isa) -> tuple[str, ...]:
     return tuple(reversed(seen.values()))
 
 
+def check_name(name: str, named: Iterable[str] = ()) -> None:
+    """UsageError if no CPU has a toggle of that name; ``named`` are those that the error names."""
+    every = {toggle.name for toggles in TOGGLES.values() for toggle in toggles}
+    if name not in (*every, "auto", "none"):
+        raise unknown_name("toggle", name, (*(named or sorted(every)), "auto", "none"))
+
+
 def resolve_toggle(name: str, isa: Isa) -> Toggle:
     """The toggle of that name on this CPU."""
     by_name = {toggle.name: toggle for toggle in TOGGLES.get(isa.arch, ())}
     present = [toggle for toggle in by_name.values() if toggle.feature in isa.features]
     elsewhere = {toggle.name: toggle for toggles in TOGGLES.values() for toggle in toggles}
-    if name not in (*elsewhere, "auto", "none"):
-        raise unknown_name("toggle", name, (*by_name, "auto", "none"))
+    check_name(name, by_name)
     if name == "none" or (name == "auto" and not (present and isa.self_check == "ok")):
         return Toggle("none", "native", "native")
     _check_layout(isa)

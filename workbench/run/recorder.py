@@ -203,17 +203,22 @@ def name_run(run: RunRecord) -> str:
     return "-".join([*(safe_name(part)[:60] for part in program), run.platform, time])
 
 
+#: Properties of a machine on which a run can go on: other cores are another machine.
+_MACHINE = ("machine", "cpu", "cores_usable")
+
+
 def find_run(plan: Plan, runner: Runner, root: Path, state: str) -> Path | None:
     """The folder of the latest run of the same plan, runner and CPU in that state, if any.
 
     Its programs may have moved.
     """
     runs = find_runs(root)
-    cpu = runner.target.describe().get("cpu") if runs else None
+    here = runner.target.describe() if runs else {}
     for run_dir in reversed(runs):
         with contextlib.suppress(WorkbenchError):  # an unreadable run cannot continue
             run = load_run(run_dir)
-            same = _name_files(run.plan) == _name_files(plan) and run.host.get("cpu") == cpu
+            same = all(run.host.get(name) == here.get(name) for name in _MACHINE)
+            same = same and _name_files(run.plan) == _name_files(plan)
             if same and run.state == state and run.runner == runner.description:
                 return run_dir
     return None

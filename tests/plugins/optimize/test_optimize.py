@@ -410,7 +410,7 @@ class Landscape:
         monkeypatch.setattr(search.Search, "measurement", self.measurement)
 
     def open_target(self, name):
-        return nullcontext(SimpleNamespace(emulated=self.emulated))
+        return nullcontext(SimpleNamespace(emulated=self.emulated, describe=dict))
 
     def submit(self, run, job):
         return SimpleNamespace(result=lambda: run(job))

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
-from workbench.cli.options import PATH, Output, call, command, say
+from workbench.cli.options import EXISTING, Output, call, command, say
 from workbench.progress import show_progress
 from workbench.wording import plural
 
 
 @command()
-@click.argument("matrix", type=PATH, metavar="MATRIX.yaml")
+@click.argument("matrix", type=EXISTING, metavar="MATRIX.yaml")
 @click.option("--out", help="The portfolio: a folder or URL [default: portfolio_<matrix>].")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Processes for exports and reports.")
 @click.option("--dask", default="", metavar="ADDRESS", help="A Dask scheduler, or local[:WORKERS].")

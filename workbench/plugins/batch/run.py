@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from workbench import store
 from workbench.analysis.open import open_run
 from workbench.errors import ExportError, TargetError, TraceError, UsageError, WorkbenchError
-from workbench.export.artifact import export_model, versions
+from workbench.export.artifact import export_model
+from workbench.export.identity import versions
 from workbench.options import Progress, silent
 from workbench.plugins.batch.matrix import HOST, Cell, Matrix, plan_cells, read_matrix, select_cells
 from workbench.plugins.batch.page import Portfolio, publish, recall_cells, tabulate_run

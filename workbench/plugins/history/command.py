@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from workbench.cli.options import PATH, Output, command, with_limits
+from workbench.cli.options import EXISTING, PATH, Output, command, with_limits
 from workbench.errors import UsageError
 
 
 @command()
-@click.argument("roots", nargs=-1, type=PATH, metavar="[FOLDER]...")
+@click.argument("roots", nargs=-1, type=EXISTING, metavar="[FOLDER]...")
 @click.option("--across", multiple=True, help="What may differ within a line: program.")
 @click.option("--figure", type=PATH, help="Plot latency over time into this file (.png, .svg).")
 @click.option("--csv", type=PATH, help="Also write all runs into this file.")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from workbench.cli.checks import check_export, check_measure, check_subjects
 from workbench.cli.options import (
     EXPORT_OPTIONS,
     OUT,
@@ -16,7 +17,7 @@ from workbench.cli.options import (
     options_of,
 )
 from workbench.models.registry import parse_name
-from workbench.options import ExportOptions
+from workbench.options import ExportOptions, MeasureOptions
 from workbench.plugins.optimize.options import OptimizeOptions
 from workbench.plugins.optimize.records import Study
 from workbench.progress import show_progress
@@ -37,6 +38,9 @@ def optimize(
     The export options describe the baseline. Finished steps are skipped: after an interruption, run
     the same command again. Exit code 1 if nothing helped.
     """
+    check_subjects([model])
+    check_export(export)
+    check_measure(MeasureOptions(target=optimize.target))
     from workbench.plots.views import show
     from workbench.plugins.optimize.search import FOLDER, RECIPE
     from workbench.plugins.optimize.search import optimize as search

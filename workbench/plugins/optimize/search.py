@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement, Run
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.export.artifact import apply_recipe, export_model, identify_export, versions
+from workbench.export.artifact import apply_recipe, export_model, identify_export
+from workbench.export.identity import versions
 from workbench.export.program import Program, open_program
 from workbench.models.registry import parse_name
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
@@ -40,6 +41,7 @@ from workbench.records.codec import to_json
 from workbench.records.exports import Export, contrast_models
 from workbench.records.recipe import Recipe
 from workbench.run.locks import lock_folder, share_machine
+from workbench.run.runner import identify_runner
 from workbench.run.targets import open_target
 from workbench.store import atomic_write, default_root, save_recipe
 from workbench.wording import format_ratio, format_size
@@ -150,11 +152,12 @@ class Search:
         self._started, self._export_s = time.monotonic(), 0.0
         self._replayed, self._runs = 0, dict[str, Run]()
         with open_target(options.target) as target:
-            self.emulated = target.emulated
+            self.emulated, machine = target.emulated, target.describe().get("cpu")
         made_from = identify_export(model, export)
         settings = asdict(replace(options, budget_s=0.0, jobs=1))
         name = model if isinstance(model, str) else label
-        text = json.dumps([name, asdict(export), made_from, settings], sort_keys=True)
+        measured = [identify_runner(options.target), machine]
+        text = json.dumps([name, asdict(export), made_from, settings, measured], sort_keys=True)
         self.study = Study(name, hashlib.sha256(text.encode()).hexdigest()[:16], options)
         with contextlib.suppress(StoreError, UsageError):  # none, or of another version
             if (earlier := Study.read(place)).key == self.study.key and made_from:

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import click
 
-from workbench.cli.options import OUT, PATH, Output, call, command
+from workbench.cli.checks import check_measure
+from workbench.cli.options import EXISTING, OUT, PATH, Output, call, command
+from workbench.options import MeasureOptions
 from workbench.progress import show_progress
 from workbench.store import EXPLORER_HTML, atomic_write
 
 
 @command()
-@click.argument("run_dir", type=PATH)
+@click.argument("run_dir", type=EXISTING)
 @click.option("--device", type=PATH, help="Its atlas, m4-like or c1-like [default: the run's own].")
 @click.option("--level", default="", help="ISA level there [default: the highest].")
 @click.option("--experiment", default="", help="Which one [default: the baseline].")
@@ -50,6 +52,7 @@ def atlas(listing: bool, again: bool, target: str, out: Path | None) -> Output:
     Takes some minutes, with one thread; after an interruption, run the same command again. The file
     is for everybody: `workbench project RUN --device FILE`.
     """
+    check_measure(MeasureOptions(target=target))
     from workbench.plugins.project.atlas import list_atlases
     from workbench.plugins.project.measure import measure_atlas
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import click
 
-from workbench.cli.options import PATH, TARGET, Output, call, command
+from workbench.cli.options import EXISTING, TARGET, Output, call, command
 from workbench.options import MeasureOptions
 from workbench.progress import show_progress
 
 
 @command()
-@click.argument("run_dir", type=PATH)
+@click.argument("run_dir", type=EXISTING)
 @click.option("--layer", required=True, help="Path of the module, such as features.3.block.0.")
 @click.option("--model", default="", help="The model that was exported [default: the run's].")
 @click.option("--runs", default=50, show_default=True, help="Minimum timed inferences.")

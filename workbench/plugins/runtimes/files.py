@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import store
 from workbench.errors import ExportError
-from workbench.export.artifact import identify_exporter
+from workbench.export.identity import hash_code, versions
 from workbench.export.layers import read_interface
 from workbench.export.origins import make_origin, module_classes, module_stack
 from workbench.export.precision import DTYPES
@@ -79,7 +79,8 @@ def _identify(program: Program, runtime: str) -> str:
     """Of what a side is made, as eight digits: the program's sources, and what exports now."""
     packages = [importlib.metadata.version(package) for package in PACKAGES.get(runtime, ())]
     sources = program.export.made_from if program.export else {}
-    text = json.dumps([program.sha256, sources, identify_exporter(), packages])
+    made_by = [versions(), hash_code([Path(__file__)])]
+    text = json.dumps([program.sha256, sources, made_by, packages])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

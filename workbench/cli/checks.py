@@ -1,0 +1,140 @@
+"""What a command line names, checked before anything is imported that takes seconds.
+
+What works is looked at again where it is used; here, nothing of pandas or PyTorch is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.options import WEIGHTS, ExportOptions, MeasureOptions, expand_rewrites
+from workbench.store import is_ours, load_run
+
+#: Kinds of targets that are asked themselves whether they are there.
+_REACHED = ("android", "qemu", "ssh")
+
+
+class Existing(click.Path):
+    """A path of a file or folder that is there."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        if _is_run(ctx) and not Path(value).exists():
+            raise UsageError("no such file or folder", where=value)
+        return super().convert(value, param, ctx)
+
+
+class Measured(click.ParamType):
+    """The text ``RUN_DIR[:EXPERIMENT[:THREADS]]`` of a run that is there."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The text as it is."""
+        folder, _, rest = value.partition(":")
+        if Path(value).exists() or not _is_run(ctx):
+            return value
+        if not Path(folder).exists():
+            raise UsageError("no such file or folder", where=value)
+        check_experiment(Path(folder), rest.partition(":")[0])
+        return value
+
+
+def _is_run(ctx: click.Context | None) -> bool:
+    """Whether a command line is run; one that a document proposes is only parsed, by itself."""
+    return bool(ctx and ctx.parent)
+
+
+def check_experiment(run_dir: Path, experiment: str, where: str = "") -> None:
+    """Refuse an experiment that a run of the workbench does not have."""
+    if experiment and is_ours(run_dir):
+        names = [each.name for each in load_run(run_dir).plan.experiments]
+        if experiment not in names:
+            raise unknown_name("experiment", experiment, names, where=where or run_dir)
+
+
+def check_subjects(names: Sequence[str]) -> None:
+    """Refuse models that nothing has, and programs that are not there."""
+    from workbench.export.program import SUFFIXES, open_program
+    from workbench.models.registry import check_name
+
+    for name in names:
+        if not name.endswith(SUFFIXES):
+            check_name(name)
+        elif not Path(name).is_file():
+            open_program(name)  # says what is missing
+
+
+def check_export(options: ExportOptions) -> None:
+    """Refuse what no export accepts, and files that are not there."""
+    from workbench.export.artifact import apply_recipe, check_options
+    from workbench.models.sources import sample_files
+
+    options = apply_recipe(options)
+    sample_files(options.inputs)
+    if options.state_dict and not Path(options.state_dict).is_file():
+        raise UsageError("no such file", where=options.state_dict)
+    check_options(replace(options, rewrite=expand_rewrites(options.rewrite)))
+
+
+def check_measure(options: MeasureOptions) -> None:
+    """Refuse what no run accepts on any machine, and files that are not there."""
+    from workbench.run.isa import check_name
+    from workbench.run.sides import check_side
+    from workbench.run.targets import open_target
+
+    if options.target.partition(":")[0] not in _REACHED:
+        open_target(options.target, power=options.power)
+    check_name(options.toggle)
+    for text in options.against:
+        check_side(text)
+    for word in options.weights:
+        if word not in WEIGHTS:
+            raise unknown_name("weights", word, WEIGHTS, where="--weights")
+    for path in options.ops:
+        if not Path(path).is_file():
+            raise StoreError("no such library of operators", where=path)
+    _check_inputs(options)
+
+
+def _check_inputs(options: MeasureOptions) -> None:
+    """Refuse phases and a sweep that cannot be read."""
+    if options.phases or options.sweep:
+        from workbench.run.phases import read_sweep, split_phase
+
+        for text in options.phases:
+            split_phase(text)
+        if options.sweep:
+            read_sweep(options.sweep)
+
+
+def check_categories(_: click.Context, __: click.Parameter, categories: str) -> str:
+    """Refuse a scheme of categories that is not there."""
+    if categories:
+        from workbench.analysis.schemes import locate_scheme
+
+        path = locate_scheme(categories)
+        if not path.is_file():
+            raise UsageError("no such file", where=path)
+    return categories
+
+
+def one_of(kind: str, valid: Iterable[str], where: str) -> Any:
+    """A callback that refuses other values of an option, of which there may be several."""
+
+    def check(_: click.Context, __: click.Parameter, value: Any) -> Any:
+        for each in value if isinstance(value, tuple) else filter(None, [value]):
+            if each not in valid:
+                raise unknown_name(kind, each, valid, where=where)
+        return value
+
+    return check
