@@ -12,7 +12,7 @@ COLUMNS = (
 
 def tabulate(noun):
     """The findings of a run or measurement, or a list of them, a row each."""
-    findings = getattr(noun, "opportunities", noun)
+    findings = noun if isinstance(noun, list | tuple) else noun.opportunities
     rows = [
         text.to_record(each, rank)
         | {

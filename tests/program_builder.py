@@ -13,6 +13,7 @@ from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.roofline import build_roof
 from workbench.analysis.run import Measurement, Run
+from workbench.frames import QUALITY
 from workbench.records.exports import Export, Partition
 from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
 from workbench.records.runs import Batch, Ceilings, Experiment, Plan, Probe, RunRecord, Session
@@ -226,7 +227,9 @@ def changed(measurement, **facts):
         operators=facts.get("changes"),
     )
     vars(run).update(
-        known_study=None, comparisons=() if facts.get("changes") is None else (comparison,)
+        quality=pd.DataFrame([("restarts", "5 of 5", "A", "0", "")], columns=QUALITY.names),
+        known_study=None,
+        comparisons=() if facts.get("changes") is None else (comparison,),
     )
     method, kernels = facts["method"], facts.get("kernels", {})
     vars(made).update(

@@ -117,8 +117,9 @@ def test_an_uncertainty_above_the_share_leaves_nothing_to_rank(unknown):
     m = unknown.subject
     assert m.use.off > m.categories["share"].max() and m.use.blank and m.use.busy
     assert m.use.uses == {"latency"}
-    shares = unknown.findings.query("of == 'latency' and keys != ''")
-    assert set(shares["basis"]) <= {"unmeasurable", "measured"}
+    gains = [each.gain for each in unknown.opportunities if each.operators]
+    latency = {gain.basis for gain in gains if gain.of == "latency"}
+    assert latency <= {"unmeasurable", "measured"}
 
 
 def test_a_calm_run_says_nothing_of_it(tmp_path):

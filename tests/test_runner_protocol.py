@@ -558,7 +558,7 @@ def test_a_summary_shows_both_ends(native, conv_pte):
 def test_weights_from_a_separate_file(native, outside_pte, tmp_path):
     pte, ptd = outside_pte
     flags = ["--model_path", pte, "--print_output=all"]
-    answer = assert_fails(native, *flags, code=4, kind="program", says="cannot load method")
+    answer = assert_fails(native, *flags, code=4, kind="data", says="are in a .ptd file")
     assert answer["log"]
     code, answers, _ = ask(native, *flags, "--data_path", ptd)
     assert code == 0

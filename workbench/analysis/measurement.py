@@ -179,7 +179,10 @@ class Measurement(Noun):
             impossible=self.impossible,
             disturbed=quality.is_disturbed(self.run.quality),
         )
-        return decide_use(facts, float(self.categories["share"].max()) if self.sessions else 1.0)
+        largest = 1.0
+        if self.sessions:
+            largest = self.operators.groupby("category", observed=True)["share"].sum().max()
+        return decide_use(facts, float(largest))
 
     @cached_property
     def share_error(self) -> float:

@@ -160,6 +160,7 @@ def test_names_of_strangers_stay_text_in_one_folder(tmp_path):
         assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", path.read_text())
 
 
-def test_a_wrong_format_is_told_of_this_one(cli):
-    err = cli("trace", "x.etdump", "--to", "json")[2]
+def test_a_wrong_format_is_told_of_this_one(cli, tmp_path):
+    (tmp_path / "x.etdump").touch()
+    err = cli("trace", tmp_path / "x.etdump", "--to", "json")[2]
     assert "unknown format 'json' -> valid: csv, model-explorer, perfetto" in err
