@@ -154,7 +154,7 @@ def test_a_declared_axis_may_differ(gate, cli, baseline, tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (f"{SAMPLE}:sme2_on", "unknown measurement 'sme2_on:'"),
+        (f"{SAMPLE}:sme2_on", "unknown experiment 'sme2_on'"),
         (f"{SAMPLE}:avx512_on:8", "unknown measurement 'avx512_on:8'"),
         ("nothing", "no such file or folder"),
     ],

@@ -468,14 +468,14 @@ def test_a_failing_cell_that_may_fail_costs_its_part(cli, run_dir):
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        (["--notebook", "none.ipynb"], "none.ipynb: no such notebook"),
+        (["--notebook", "none.ipynb"], "none.ipynb: no such file"),
         (["--notebook", "page.html"], "page.html: is not a notebook"),
         (["--notebook", "untagged.ipynb"], "has no cell that is tagged `parameters`"),
         (["--notebook", "my.ipynb", "-p", "tpo=3"], "did you mean 'top'? valid: run_dir, top"),
         (["-p", "rundir=x"], "did you mean 'run_dir'?"),
         (["-p", "top"], "is not an assignment"),
         (["--baseline", "avx512_on", "--notebook", "my.ipynb"], "unknown parameter 'baseline'"),
-        (["--notebook", "my.ipynb", "second"], "is for the report of one run"),
+        (["--notebook", "my.ipynb", "second"], "second: no such file"),
     ],
 )
 def test_a_wrong_notebook_or_parameter_is_refused(cli, run_dir, write_notebook, option, words):

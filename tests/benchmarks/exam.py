@@ -12,10 +12,12 @@ than 90 % are found in the first three, or fewer than 80 % of the intervals over
 """
 
 import argparse
+import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from _exam import ANSWERS, CASES
@@ -23,7 +25,8 @@ from _pages import read_sections, write_section
 from _runs import resume
 
 import workbench as wb
-from workbench.analysis.findings.ranking import LEAST_SHARE
+from workbench.analysis.findings.finding import LEAST_SHARE
+from workbench.analysis.findings.text import describe_action
 from workbench.errors import ExportError
 
 LEAST_FOUND, LEAST_INSIDE = 0.9, 0.8
@@ -53,12 +56,12 @@ def measure(case, folder, options):
     names = [experiment.name for experiment in run.record.plan.experiments]
     sides = run[names[0], one], run[names[one == other], other]
     if "rewrite" not in case.fix:
-        return *sides, sides[0].findings
+        return *sides, sides[0].opportunities
     alone = resume(folder / "alone", [before], options)
     torch.manual_seed(0)
     module, inputs = case.before()
     wb.check_findings(alone, module.eval(), inputs)
-    return *sides, wb.open_run(alone.path).subject.findings
+    return *sides, wb.open_run(alone.path).subject.opportunities
 
 
 def describe_fix(case):
@@ -72,22 +75,28 @@ def describe_fix(case):
 
 def describe_promise(finding):
     """The gain of a finding in words, with its interval or its bound."""
-    if finding["basis"] == "bound":
-        return f"at most {finding['high_ms']:.3g}"
-    return f"{finding['gain_ms']:.3g} [{finding['low_ms']:.3g}, {finding['high_ms']:.3g}]"
+    gain = finding.gain
+    if math.isnan(gain.ms):
+        return f"at most {gain.high:.3g}"
+    return f"{gain.ms:.3g} [{gain.low:.3g}, {gain.high:.3g}]"
 
 
-def judge(case, before, after, found):
+def names(case, finding):
+    """Whether a finding, or one that it explains, names the cause of a case."""
+    if case.remedy:
+        return finding.remedy == case.remedy
+    if any(names(case, other) for other in finding.also):
+        return True
+    return finding.rule in (case.rule, "remedy") and (
+        case.word in finding.cause or case.word in describe_action(finding)
+    )
+
+
+def judge(case, before, after, findings):
     """One row of the table: what was promised, and what came of it."""
     row = wb.compare(before, after, across=["program", "threads"]).latency.iloc[0]
     ms = float(row["baseline_ms"])
     gain, low, high = (ms * (1 - 1 / float(row[end])) for end in ("speedup", "low", "high"))
-    said = found["title"] + found["action"]
-    named = said.str.contains(case.word, regex=False)
-    ruled = found["rule"].isin([case.rule, "remedy"])
-    rows = found[named & (ruled | found["action"].str.contains("also explains"))]
-    if case.remedy:
-        rows = found[found["remedy"] == case.remedy]
     result = {
         "issue": case.issue,
         "thread": case.thread,
@@ -95,22 +104,27 @@ def judge(case, before, after, found):
         "latency ms": f"{ms:.3g}",
         "measured ms": f"{gain:.3g} [{low:.3g}, {high:.3g}]",
     }
-    tried = f"--rewrite {' '.join(case.fix.get('rewrite', ()))} was tried"
-    refused = found[found["action"].str.contains(tried)]
-    if rows.empty and len(refused):
+    ranks = [rank for rank, finding in enumerate(findings, 1) if names(case, finding)]
+    if not ranks:
+        first = findings[0].cause[:60] if findings else ""
+        return result | {"rank": "not found", "first": first}
+    finding, trial = findings[ranks[0] - 1], findings[ranks[0] - 1].trial
+    if trial and trial.answer in ("loses", "not shown"):
         return result | {
-            "rank": "refused",
-            "promised ms": "no gain",
-            "overlap": "yes" if low <= LEAST_SHARE * ms else "no",
+            "rank": "refused" if trial.answer == "loses" else ranks[0],
+            "promised ms": f"{trial.answer} [{trial.low_ms:.3g}, {trial.high_ms:.3g}]",
+            "overlap": "yes" if low <= max(trial.high_ms, LEAST_SHARE * ms) else "no",
         }
-    if rows.empty:
-        return result | {"rank": "not found", "first": str(found["title"].head(1).squeeze())[:60]}
-    first = rows.iloc[0]
+    ends = (
+        (0.0, LEAST_SHARE * ms)
+        if finding.gain.basis == "refused"
+        else (np.nan_to_num(finding.gain.low), finding.gain.high)
+    )
     return result | {
-        "rank": int(first["rank"]),
-        "promised ms": describe_promise(first),
-        "overlap": "yes" if low <= first["high_ms"] and high >= first["low_ms"] else "no",
-        "where": first["place"],
+        "rank": ranks[0],
+        "promised ms": describe_promise(finding),
+        "overlap": "yes" if low <= ends[1] and high >= ends[0] else "no",
+        "where": finding.place,
     }
 
 

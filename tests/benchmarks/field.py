@@ -27,6 +27,7 @@ import torch
 from _pages import write_section
 
 import workbench as wb
+from workbench.analysis.findings.text import describe_gain
 from workbench.errors import WorkbenchError
 from workbench.remedies import REMEDIES
 
@@ -69,16 +70,16 @@ def export(case, root, **changes):
 
 def choose(case, findings):
     """The finding of a case's cause; else the first one with a remedy that was shown to help."""
-    for row in findings.head(3).to_dict("records"):
-        if row["remedy"] in case.remedies or (case.word and case.word in row["title"]):
-            return row
-    helping = findings[findings["basis"] == "checked"]
-    return helping.iloc[0].to_dict() if len(helping) else None
+    for rank, finding in enumerate(findings[:3], 1):
+        if finding.remedy in case.remedies or (case.word and case.word in finding.cause):
+            return rank, finding
+    helping = [pair for pair in enumerate(findings, 1) if pair[1].gain.basis == "checked"]
+    return helping[0] if helping else (0, None)
 
 
 def apply(case, finding, program, folder):
     """What the remedy of a finding brings to the whole network: ms, gain and its ends, SQNR."""
-    remedy = finding["remedy"]
+    remedy = finding.remedy
     changes = {"rewrite": (remedy,)} if remedy in REMEDIES else {"dtype": remedy}
     better, *_ = export(case, folder / "better", **changes)
     run = wb.measure([program, better], options=brief(5), root=folder, progress=lambda *_: None)
@@ -89,9 +90,10 @@ def apply(case, finding, program, folder):
 
 def sum_promises(findings, remedy):
     """The gain of all findings with a remedy, and its ends."""
-    rows = findings[(findings["remedy"] == remedy) & (findings["basis"] == "checked")]
-    gain = float(rows["gain_ms"].sum())
-    half = math.sqrt(float((((rows["high_ms"] - rows["low_ms"]) / 2) ** 2).sum()))
+    gains = [each.gain for each in findings if each.remedy == remedy]
+    gains = [gain for gain in gains if gain.basis == "checked"]
+    gain = sum(each.ms for each in gains)
+    half = math.sqrt(sum(((each.high - each.low) / 2) ** 2 for each in gains))
     return gain, gain - half, gain + half
 
 
@@ -112,23 +114,23 @@ def judge(case, folder):
         return row | {"cause": f"not exported: {text}", "line": where, "right": right}
     run = wb.measure(program, options=brief(4), root=folder, progress=lambda *_: None)
     checks = wb.check_findings(run, module, inputs, top=3, progress=lambda *_: None)
-    findings = wb.open_run(run.path).findings
-    found = choose(case, findings)
+    findings = wb.open_run(run.path).opportunities
+    rank, finding = choose(case, findings)
     row |= {"ms": f"{run.subject.latency_ms:.3g}", "checks": [vars(each) for each in checks]}
-    row["findings"] = findings.drop(columns="keys").head(5).to_dict("records")
-    if found is None:
+    row["findings"] = [f"{each.cause} | {describe_gain(each)}" for each in findings[:5]]
+    if finding is None:
         return row | {"cause": "none", "right": not (case.remedies or case.word or case.error)}
-    numbers, is_cause = find_lines(found["place"])
+    numbers, is_cause = find_lines(finding.place)
     row |= {
-        "rank": found["rank"], "cause": found["title"], "remedy": found["remedy"],
+        "rank": rank, "cause": finding.cause, "remedy": finding.remedy,
         "line": ", ".join(map(str, numbers[:2])),
     }  # fmt: skip
-    expected = not (case.remedies or case.word) or (found["rank"] <= 3 and is_cause)
+    expected = not (case.remedies or case.word) or (rank <= 3 and is_cause)
     row["right"] = bool(expected and not case.error)
-    if found["basis"] != "checked":
+    if finding.gain.basis != "checked":
         return row
-    promised = sum_promises(findings, found["remedy"])
-    ms, gain, low, high, better = apply(case, found, program, folder)
+    promised = sum_promises(findings, finding.remedy)
+    ms, gain, low, high, better = apply(case, finding, program, folder)
     return row | {
         "promised ms": show(*promised),
         "measured ms": show(gain, low, high),

@@ -127,7 +127,7 @@ def judge(case, before, after):
     ms = float(row["baseline_ms"])
     gain, low, high = (ms * (1 - 1 / float(row[end])) for end in ("speedup", "low", "high"))
     table = subject.findings
-    rows = table[(table["rule"] == case.rule) & table["title"].str.contains(case.word, regex=False)]
+    rows = table[(table["rule"] == case.rule) & table["cause"].str.contains(case.word, regex=False)]
     result = {"network": case.network, "cause": case.name, "latency ms": f"{ms:.3g}"}
     outcome = f"{gain:.3g} [{low:.3g}, {high:.3g}]"
     if rows.empty:

@@ -15,12 +15,14 @@ import argparse
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from _pages import read_sections, write_section
 from _runs import resume
 
 import workbench as wb
+from workbench.analysis.findings import text as words
 from workbench.remedies import REMEDIES
 
 TIMM = [
@@ -83,10 +85,10 @@ def build(name):
 
 def fixes_of(findings):
     """What the export can do about the first three findings: the finding and options of each."""
-    for finding in findings.head(3).to_dict("records"):
-        if finding["remedy"] in REMEDIES:
-            yield finding, {"rewrite": (finding["remedy"],)}
-        elif finding["remedy"] == "channels_last":
+    for finding in findings[:3]:
+        if finding.remedy in REMEDIES:
+            yield finding, {"rewrite": (finding.remedy,)}
+        elif finding.remedy == "channels_last":
             yield finding, {"channels_last": True}
 
 
@@ -103,26 +105,26 @@ def judge(name, folder, options):
     run = resume(folder / "alone", [program], options)
     wb.check_findings(run, net, inputs, progress=quiet)
     subject = wb.open_run(run.path).subject
-    found = subject.findings
     rows = []
-    for number, (finding, fix) in enumerate(fixes_of(found)):
+    for number, (finding, fix) in enumerate(fixes_of(subject.opportunities)):
         fixed = export(folder / f"fix{number}", **fix)
         run = resume(folder / f"run{number}", [program, fixed], options)
         sides = [run[each.name, 1] for each in run.record.plan.experiments][:2]
         row = wb.compare(*sides, across=["program"]).latency.iloc[0]
         ms = float(row["baseline_ms"])
         gain, low, high = (ms * (1 - 1 / float(row[end])) for end in ("speedup", "low", "high"))
-        bound = finding["basis"] == "bound"
-        promise = f"{finding['gain_ms']:.3g} [{finding['low_ms']:.3g}, {finding['high_ms']:.3g}]"
+        promise = finding.gain
+        least, most = np.nan_to_num(promise.low), promise.high
         rows.append({
             "network": name,
             "latency ms": f"{ms:.3g}",
-            "finding": f"{finding['rank']}. {finding['title'][:70]}",
+            "finding": finding.cause[:70],
             "fix": " ".join(f"{key}={value}" for key, value in fix.items()),
-            "promised ms": f"at most {finding['high_ms']:.3g}" if bound else promise,
+            "promised": words.abridge_gain(finding),
+            "tried": finding.trial.answer if finding.trial else "no",
             "measured ms": f"{gain:.3g} [{low:.3g}, {high:.3g}]",
-            "kept": "no" if not bound and finding["low_ms"] > high else "yes",
-            "overlap": "yes" if low <= finding["high_ms"] and high >= finding["low_ms"] else "no",
+            "kept": "no" if least > high else "yes",
+            "overlap": "yes" if low <= most and high >= least else "no",
         })  # fmt: skip
     first = {"network": name, "latency ms": f"{subject.latency_ms:.3g}"}
     return rows or [first | {"finding": "no fix by the export in the first three", "kept": "yes"}]

@@ -183,7 +183,7 @@ def answer_user(name, root):
     cause, fix = f"{worst['name']}: {worst['differs']}", run.comparisons[-1].verdict
     if name.endswith("#4005"):
         findings = run[ab.candidate.name, THREADS].findings
-        cause = next(iter(findings.loc[findings["rule"] == "threads", "title"]), "not named")
+        cause = next(iter(findings.loc[findings["rule"] == "threads", "cause"]), "not named")
         sides = (run[ab.candidate.name, count] for count in (THREADS, 1))
         fix = wb.compare(*sides, across="threads").verdict
     shown = [f"{v.speedup:.2f}x [{v.low:.2f}, {v.high:.2f}]" for v in (ab.verdict, fix)]

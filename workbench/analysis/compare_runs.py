@@ -333,7 +333,7 @@ def compare_many(
         rows.loc[rows["level"] == "e2e", "subject"] = subject
     else:
         notes = (*contrast_programs(measurements), *describe_programs(measurements))
-    notes = (*describe_uses(measurements), *notes)
+    notes = (*describe_uses(measurements, traced=bool(by) or len(names) == 2), *notes)
     if unknown := ", ".join(name for name, m in measurements.items() if m.run.recording):
         notes += (f"device and build are unknown, and not compared: {unknown}",)
     return judge_rows(
@@ -381,9 +381,10 @@ def contrast_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
             yield f"{name}: outputs are wrong ({measurement.wrong}): no speed-up is claimed"
 
 
-def describe_uses(measurements: Mapping[str, Measurement]) -> list[str]:
-    """What of their times does not hold as it is, under these names."""
-    return describe_use([m.use._replace(label=name) for name, m in measurements.items()])
+def describe_uses(measurements: Mapping[str, Measurement], traced: bool = True) -> list[str]:
+    """What of their times does not hold as it is, under these names; or of latencies alone."""
+    uses = {name: m.use if traced else m.timing for name, m in measurements.items()}
+    return describe_use([use._replace(label=name) for name, use in uses.items()])
 
 
 def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:

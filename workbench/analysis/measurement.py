@@ -163,18 +163,22 @@ class Measurement(Noun):
         """What is wrong with its program's outputs; empty if nothing is known to be."""
         return self.export.fault if self.export else ""
 
-    @cached_property
-    def use(self) -> Use:
-        """What may be used of its times, of ``latency``, ``shares``, ``milliseconds``; and why."""
+    @property
+    def timing(self) -> Use:
+        """What of `use` follows from its latencies, without its traces."""
         row, latency_ms = self.statistics.iloc[0], self.latency_ms
         if self.emulated or not latency_ms:
             return Use(label=self.label)
-        width = row["high"] / latency_ms - 1
-        facts = Use(
-            label=self.label,
-            taken=quality.preempted_share(self.run.record.sessions),
+        taken, width = quality.preempted_share(self.run.record.sessions), row["high"] / latency_ms
+        return decide_use(Use(label=self.label, taken=taken, width=float(width) - 1), 1.0)
+
+    @cached_property
+    def use(self) -> Use:
+        """What may be used of its times, of ``latency``, ``shares``, ``milliseconds``; and why."""
+        if self.emulated or not self.latency_ms:
+            return self.timing
+        facts = self.timing._replace(
             off=self.share_error,
-            width=float(width),
             tracing=float(self.tracer_excess),
             impossible=self.impossible,
             disturbed=quality.is_disturbed(self.run.quality),
