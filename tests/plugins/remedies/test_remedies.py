@@ -23,6 +23,7 @@ from workbench.plugins.remedies.equivalence import Finder, count_operators
 from workbench.plugins.remedies.rewrite import REWRITER, find_remedies
 from workbench.remedies import REMEDIES
 
+torch.manual_seed(0)  # of the buffers below
 IMAGE = (1, 16, 12, 16)
 ROWS = (1, 24, 32)
 
