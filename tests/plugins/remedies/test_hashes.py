@@ -29,6 +29,7 @@ from torch import nn  # noqa: E402
 import workbench as wb  # noqa: E402
 from workbench.plugins.remedies.rewrite import REWRITER  # noqa: E402
 from workbench.process import silence  # noqa: E402
+from workbench.upstream import find_schema  # noqa: E402
 
 TABLE = HERE / "hashes.json"
 #: Remedies that compute something else; with all others, a network is rewritten once more.
@@ -110,8 +111,7 @@ def describe(exported, exact=False):
 
     def number(node):
         if node not in numbers:
-            words = [say(each) for each in node.args]
-            words += [f"{name}={say(each)}" for name, each in sorted(node.kwargs.items())]
+            words = [say(each) for each in list_arguments(node)]
             value = node.meta.get("val")
             kind = f"{value.dtype} {[*value.shape]}" if isinstance(value, torch.Tensor) else ""
             what = name_input(node) if node.op == "placeholder" else str(node.target)
@@ -123,6 +123,15 @@ def describe(exported, exact=False):
         if not node.users:
             number(node)
     return "\n".join(lines)
+
+
+def list_arguments(node):
+    """The arguments of a node, also those by default."""
+    schema = find_schema(node.target)
+    if schema is None:
+        return node.args
+    given = iter(node.args)
+    return [next(given, node.kwargs.get(a.name, a.default_value)) for a in schema.arguments]
 
 
 def describe_constant(tensor, exact):

@@ -52,7 +52,8 @@ def apply_remedy(m: Measurement, remedy: str, code: str | None = None) -> str:
     Without ``code``, that of the remedy.
     """
     applied = m.export.rewrite if m.export else ()
-    code = REMEDIES[remedy].code if code is None else code
+    if code is None:
+        code = REMEDIES[remedy].code if remedy in REMEDIES else ""
     lines = [command(m, rewrite=(*applied, remedy)), *(f"# {line}" for line in code.splitlines())]
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from workbench.analysis.findings.gains import Finding, Gain, keys_of, time_spent
 from workbench.analysis.findings.ranking import LEAST_SHARE
 from workbench.analysis.run import Measurement
 from workbench.records.exports import Rewrite
-from workbench.remedies import NEAREST, NO_REMEDY, REMEDIES, find_nearest
+from workbench.remedies import NO_REMEDY, REMEDIES, find_nearest
 from workbench.wording import format_size, plural
 
 #: Share of the latency from which the head is worth a finding: more than layers of its size take.
@@ -221,7 +221,7 @@ def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
         f"{_names(rows[rows['kind'] == 'portable'])}",
         Gain.at_most(spent.high + _joined_calls_ms(m, keys)),
         keys,
-        *NEAREST["index_put"],
+        *find_nearest("index_put"),
     )
 
 
