@@ -200,7 +200,7 @@ FOUND = {
                  "latency", "basis": "bound", "action": "layers were left out"}),
     "copied cache": ("KV cache", cached_attention, {
         "title": "index_put, expand_copy, copy_", "high_ms": 4.5,
-        "hint": "use_sdpa_with_kv_cache"}),
+        "hint": "self.cache"}),
     "beside a cache": ("undelegated", cached_attention, {"title": "sort"}),
     "nothing replaces it": ("undelegated", lambda: measured(
         Kernel("sort", "x", "y", 3.0), Delegate([conv("y", "z", 3.0)])

@@ -30,7 +30,7 @@ _TABLE = (
         "attention",
         "attention without a mask as two products and a softmax, without its guard "
         "against fully masked rows",
-        "((q * d**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v",
+        "(q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1)).softmax(-1) @ v",
         common=True,
     ),
     Remedy(
@@ -89,8 +89,8 @@ _TABLE = (
     Remedy(
         "norms",
         "norms and variances as matrix products and elementwise operators",
-        "mean = x @ torch.full((n, 1), 1 / n); y = x - mean\n"
-        "y * torch.rsqrt((y * y) @ torch.full((n, 1), 1 / n) + eps) * weight + bias",
+        "part = torch.full((x.shape[-1], 1), 1 / x.shape[-1])\ny = x - x @ part\n"
+        "y * torch.rsqrt(y * y @ part + 1e-5) * norm.weight + norm.bias  # norm: nn.LayerNorm",
     ),
     Remedy(
         "constants",
@@ -105,7 +105,8 @@ _TABLE = (
     Remedy(
         "affine",
         "factors and offsets of a layer's results as a part of its weights",
-        "weight * factor[:, None], bias * factor + offset  # of layer(x) * factor + offset",
+        "layer.weight.data *= factor[:, None]  # in __init__, for layer(x) * factor + offset\n"
+        "layer.bias.data = layer.bias.data * factor + offset",
     ),
     Remedy(
         "order",
@@ -142,7 +143,8 @@ _TABLE = (
     Remedy(
         "matrices",
         "operators that are linear along their axes as products with constant matrices",
-        "x @ matrix  # matrix: the operator applied to torch.eye(n), computed in __init__",
+        "matrix = torch.eye(x.shape[-1]).cumsum(-1)  # once, in __init__; here of x.cumsum(-1)\n"
+        "x @ matrix",
     ),
     Remedy(
         "broadcasts",
@@ -152,13 +154,14 @@ _TABLE = (
     Remedy(
         "groups",
         "attention of grouped queries in one product for each key head, without repeated keys",
-        "q.reshape(b, kv_heads, group * n, d) @ k.transpose(-2, -1)  # without k.repeat_interleave",
+        "batch, heads, rows, width = q.shape\n"
+        "q.reshape(batch, k.shape[1], -1, width) @ k.transpose(-2, -1)  # no k.repeat_interleave",
     ),
     Remedy(
         "masks",
         "attention with a mask as two products and a softmax, without its guard against fully "
         "masked rows",
-        "((q * d**-0.5) @ k.transpose(-2, -1) + mask).softmax(-1) @ v  # mask: 0 or -1e9",
+        "(q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1) + mask).softmax(-1) @ v  # mask: 0 or -1e9",
         "rows that are masked as a whole get a mean instead of zeros",
     ),
     Remedy(
@@ -187,8 +190,9 @@ NEAREST: dict[str, tuple[str, str]] = {
         'F.interpolate(x, scale_factor=2, mode="bilinear")',
     ),
     "index_put": (
-        "export a language model with upstream's attention, which writes its KV cache in place",
-        "model.use_sdpa_with_kv_cache=True  # a setting of upstream's exporter",
+        "return new keys and values as outputs, and let the caller put them into the cache; of a "
+        "model of upstream's, export its attention, which writes the cache in place",
+        "return scores @ values, key, value  # instead of self.cache[:, position] = key",
     ),
     "custom_sdpa": (
         "attend to fewer positions: the time grows with those in the KV cache, and the operator is "
@@ -217,10 +221,6 @@ NEAREST: dict[str, tuple[str, str]] = {
         "read rows, of which a product with ones and zeros needs no kernel",
         "F.one_hot(ids, n).float() @ x  # for x[ids], if n is small",
     ),
-    "scatter_add": (
-        "add rows by a product with ones and zeros",
-        "F.one_hot(ids, n).float().transpose(-2, -1) @ x",
-    ),
     "slice_scatter": (
         "put parts together instead of assigning into a tensor",
         "torch.cat((x[:, 1:], last), 1)  # for y[:, :-1] = x[:, 1:]; y[:, -1:] = last",
@@ -232,7 +232,8 @@ NEAREST: dict[str, tuple[str, str]] = {
     "_fft_r2c": (
         "multiply by matrices of cosines and sines (`--rewrite matrices`, where a real function "
         "reads the result), for rows of up to some hundred elements",
-        "x @ dft.real, x @ dft.imag  # dft: torch.fft.rfft(torch.eye(n)), computed in __init__",
+        "dft = torch.fft.rfft(torch.eye(x.shape[-1]))  # once, in __init__\n"
+        "x @ dft.real, x @ dft.imag",
     ),
     "unfold": (
         "read windows by a convolution or a pooling, which copy nothing",
@@ -289,7 +290,7 @@ NEAREST: dict[str, tuple[str, str]] = {
 #: Kernels that need what others do.
 _ALIKE = {
     "argsort": "sort", "argmin": "argmax", "index": "gather", "index_select": "gather",
-    "scatter": "scatter_add", "select_scatter": "slice_scatter", "copy": "slice_scatter",
+    "select_scatter": "slice_scatter", "copy": "slice_scatter",
     "complex": "view_as_complex", "polar": "view_as_complex", "view_as_real": "view_as_complex",
     "_fft_c2c": "_fft_r2c", "_fft_c2r": "_fft_r2c",
 }  # fmt: skip
