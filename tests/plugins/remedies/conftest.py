@@ -22,7 +22,7 @@ def no_remedy_fails():
     level = log.level
     log.addHandler(faults)
     log.setLevel(logging.DEBUG)
-    yield
+    yield faults.texts
     log.setLevel(level)
     log.removeHandler(faults)
     assert not faults.texts

@@ -14,6 +14,7 @@ from workbench.models.zoo.blocks import initialize
 from workbench.models.zoo.mobilenet_v3_small import InvertedResidual
 from workbench.options import COMMON_REWRITES, OPTIONAL_REWRITES
 from workbench.plugins.remedies.equivalence import Finder
+from workbench.plugins.remedies.operators import RULES, Rule
 from workbench.plugins.remedies.rewrite import REWRITER, find_remedies
 from workbench.process import silence
 
@@ -327,6 +328,18 @@ def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
     assert export.options == {"rewritten": "1 layer_norm"} and export.rewrite == ("layer_norm",)
     assert export.fidelity[0].sqnr_db > 60
     assert rewritten(norm, torch.randn(1, 4, 256))[2] == {}
+
+
+def test_a_remedy_that_raises_is_logged_and_the_others_apply(monkeypatch, no_remedy_fails):
+    def divide(result, x, axes, keeps, dtype):
+        return x / (1 // 0)
+
+    monkeypatch.setitem(RULES["mean"], torch.ops.aten.mean.dim, Rule(divide))
+    module = Spelled(lambda x: x.mean((2, 3)) ** 2)
+    exported = torch.export.export(module, (torch.randn(1, 2, 3, 4),))
+    assert REWRITER.apply(exported, ["mean", "powers"], "xnnpack") == {"powers": 1}
+    assert "remedy mean fails at mean: ZeroDivisionError" in no_remedy_fails[0]
+    no_remedy_fails.clear()
 
 
 def test_rewrites_keep_their_origin():
