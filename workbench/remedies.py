@@ -52,9 +52,9 @@ class Asked(Mapping[str, T]):
         return len(self._items)
 
 
-def join_plugins(kind: str) -> dict[str, T]:
+def join_plugins(kind: str, ours: Mapping[str, T] = {}) -> dict[str, T]:
     """What the mappings of plug-ins have of a kind; of equal names, the first one counts."""
-    joined: dict[str, T] = {}
+    joined = dict(ours)
     for owner, mapping in plugin.collect(kind).items():
         for name, value in mapping.items():
             if name in joined:
@@ -94,7 +94,7 @@ _OF_EXPORT = (
     ),
 )
 OF_EXPORT = {remedy.name: remedy for remedy in _OF_EXPORT}
-REMEDIES: Mapping[str, Remedy] = Asked(lambda: OF_EXPORT | join_plugins("remedies"))
+REMEDIES: Mapping[str, Remedy] = Asked(lambda: join_plugins("remedies", OF_EXPORT))
 
 #: What is said of an operator that nothing in the table replaces, and the rule that finds it.
 NO_REMEDY = "no known remedy"
