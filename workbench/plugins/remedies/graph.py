@@ -117,7 +117,9 @@ def replace_part(exported: ExportedProgram, each: Equivalent) -> list[Node]:
     copies = dict(zip(nodes, sources, strict=False))  # the inputs come first
     with graph.inserting_before(node):
         for new in nodes[len(sources) :]:
-            copies[new] = graph.node_copy(new, copies.__getitem__)
+            # Named by its operator: a part of a graph has names that it does not know.
+            operands = map_arg((new.args, new.kwargs), copies.__getitem__)
+            copies[new] = graph.create_node(new.op, new.target, *operands)
             copies[new].meta = node.meta | {"val": new.meta["val"]}
     result: Any = map_arg(output.args[0], copies.__getitem__)
     if isinstance(result, Node):
