@@ -199,7 +199,7 @@ FOUND = {
                  "latency", "basis": "bound", "action": "layers were left out"}),
     "copied cache": ("KV cache", cached_attention, {
         "cause": "index_put, copy_", "high_ms": 2.5,
-        "action": "update_cache", "operators": "copy_"}),
+        "action": "values", "operators": "copy_"}),
     "beside a cache": ("undelegated", cached_attention, {
         "cause": "expand_copy", "high_ms": 1.0}),
     "nothing replaces it": ("undelegated", lambda: measured(

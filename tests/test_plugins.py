@@ -170,6 +170,79 @@ def test_the_doctor_names_what_is_broken(command, tmp_path):
     assert ", ".join(sorted(OURS)) in done.stdout.replace("failing, ", "")
 
 
+@pytest.fixture
+def guest(tmp_path):
+    """The rewriter and the runtime of the page, installed."""
+    blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE.read_text(), re.S)
+    for name, code in blocks:
+        (tmp_path / name).write_text(code)
+    write_package(tmp_path, "guest", "guest:PLUGIN")
+    assert [name for name, _ in blocks] == ["guest.py", "guest_process.py"]
+    return tmp_path
+
+
+DOUBLED = """
+import torch
+class Doubled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+    def forward(self, x):
+        return self.layer(x) * 2
+options = wb.ExportOptions(rewrite=NAMES)
+program = wb.export_model(Doubled(), torch.randn(4, 64), options, root=ROOT)
+"""
+
+
+def test_a_rewriter_of_a_stranger_is_as_ours(python, command, guest):
+    code = f"NAMES, ROOT = ('doublings', 'powers'), {str(guest)!r}\n{DOUBLED}"
+    code += "print(program.export.options['rewritten'], program.export.rewrite)"
+    assert python(code, guest).stdout == "1 doublings ('doublings',)\n"
+    assert "doublings" in command("export", "--help", packages=guest).stdout
+    refused = command("export", "toy_cnn", "--rewrite", "doublings")
+    assert "unknown rewrite 'doublings'" in refused.stderr
+
+
+@pytest.mark.whole
+def test_a_runtime_and_an_offer_of_a_stranger_are_as_ours(python, guest):
+    code = f"NAMES, ROOT = (), {str(guest)!r}\n{DOUBLED}" + (
+        "print([each.name for each in program.export.rewrites][0])\n"
+        "brief = wb.MeasureOptions(runs=4, processes=2, cold_start=False, evidence=False, "
+        "roof=False, against=('bindings',))\n"
+        "run = wb.measure(program, options=brief, root=ROOT)\n"
+        "(other,) = (m for m in run.measurements if m.runtime)\n"
+        "print(other.runtime, other.latency_ms > 0)"
+    )
+    lines = python(code, guest).stdout.splitlines()
+    assert lines == ["doublings", "bindings True"]
+
+
+def test_plug_ins_are_switched_off(python, guest, monkeypatch):
+    code = (
+        "from workbench import plugin, options, remedies\n"
+        "print('powers' in options.REWRITES, 'doublings' in options.REWRITES,"
+        " 'sums' in options.REWRITES, len(remedies.NEAREST) > 0, len(plugin.list_plugins()))"
+    )
+    monkeypatch.setenv("WORKBENCH_PLUGINS", "-remedies")
+    assert python(code, guest).stdout == f"False True True False {len(OURS)}\n"
+    monkeypatch.setenv("WORKBENCH_PLUGINS", "remedies, memory")
+    assert python(code, guest).stdout == "True False True True 2\n"
+
+
+def test_equal_names_are_said(python, tmp_path):
+    code = "from workbench.plugin import Plugin\nPLUGIN = Plugin(views={'memory': 'json:dumps'})\n"
+    write_package(tmp_path, "views", "views:PLUGIN", code)
+    write_package(tmp_path, "remedies", "other:PLUGIN", code)
+    done = python("from workbench import plugin; print(len(plugin.list_plugins()))", tmp_path)
+    assert int(done.stdout) == len(OURS) + 1
+    assert "plug-in views: ValueError: 'memory' of views is that of plug-in memory" in done.stderr
+    assert "plug-in remedies: ValueError: other:PLUGIN is not used" in done.stderr
+
+
+def test_the_page_has_the_bodies_of_the_example():
+    assert (DEPTHWISE / "depthwise.py").read_text() in PAGE.read_text()
+
+
 def describe_kinds():
     """The table of what a plug-in may add, from the docstring of `Plugin`."""
     attributes = inspect.getdoc(Plugin).partition("----------\n")[2]

@@ -1,11 +1,12 @@
 """How to export and how to measure: the command line, matrices and configs are made from these."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
-from workbench.remedies import REMEDIES
+from workbench import plugin
+from workbench.remedies import REMEDIES, Asked
 
 #: Called with what is being done and the fraction that is done, from 0 to 1.
 Progress = Callable[[str, float], None]
@@ -14,12 +15,12 @@ ModuleDtypes: TypeAlias = tuple[tuple[str, str], ...]
 #: Weights that share one scale in 8da4w, if nothing else is asked for.
 GROUP_SIZE = 32
 #: What `--rewrite all` applies: what makes a program faster, or right, and never slower.
-COMMON_REWRITES = {each.name: each.text for each in REMEDIES.values() if each.common}
+COMMON_REWRITES = Asked(lambda: {n: each.text for n, each in REMEDIES.items() if each.common})
 #: Those of the quantiser, which cost a little speed for accuracy.
 QUANTISER_REWRITES = ("sums", "concatenations", "scalars", "readers", "linears", "copies")
 #: Rewrites that compute the same (the approximation says so), and are not always faster.
-OPTIONAL_REWRITES = {each.name: each.text for each in REMEDIES.values() if not each.common}
-REWRITES = COMMON_REWRITES | OPTIONAL_REWRITES
+OPTIONAL_REWRITES = Asked(lambda: {n: each.text for n, each in REMEDIES.items() if not each.common})
+REWRITES = Asked(lambda: {**COMMON_REWRITES, **OPTIONAL_REWRITES})
 #: In `--rewrite`, all of `COMMON_REWRITES`.
 ALL = "all"
 
@@ -34,22 +35,33 @@ def expand_rewrites(names: Iterable[str]) -> tuple[str, ...]:
 
 #: Where a start gets XNNPACK's packed weights from.
 WEIGHTS = {"packed": "packed at every start", "cached": "mapped from a file that a start wrote"}
-#: Other runtimes that a program can be measured against.
-RUNTIMES = {
+#: Titles of runtimes in runs that were recorded, also by a plug-in that is not here.
+_TITLES = {
     "eager": "eager PyTorch",
     "compile": "torch.compile",
     "onnx": "ONNX Runtime",
     "openvino": "OpenVINO",
 }
+#: Other runtimes that a program can be measured against, with what they are called.
+RUNTIMES = Asked(lambda: {name: name for name in plugin.names_of("sides")} | _TITLES)
 
 
 def silent(text: str, fraction: float) -> None:
     """Report nothing."""
 
 
-def option(default: Any, text: str, /, **cli: Any) -> Any:
-    """A field with the help of its command-line option; ``cli`` overrides the option's settings."""
+def option(default: Any, text: str | Callable[[], str], /, **cli: Any) -> Any:
+    """A field with the help of its command-line option; ``cli`` overrides the option's settings.
+
+    A text that names what plug-ins add is made when it is read, by `help_of`.
+    """
     return field(default=default, metadata={"help": text, "cli": cli})
+
+
+def help_of(declared: Field[Any]) -> str:
+    """The help of an option."""
+    text = declared.metadata["help"]
+    return text() if callable(text) else text
 
 
 class Options:
@@ -102,8 +114,10 @@ class ExportOptions(Options):
     )
     rewrite: tuple[str, ...] = option(
         (),
-        f"Change the program that ExecuTorch would export: {ALL} (of {', '.join(COMMON_REWRITES)}),"
-        f" or {', '.join(OPTIONAL_REWRITES)}.",
+        lambda: (
+            "Change the program that ExecuTorch would export: "
+            f"{ALL} (of {', '.join(COMMON_REWRITES)}), or {', '.join(OPTIONAL_REWRITES)}."
+        ),
         type="several",
         metavar="NAME",
     )
@@ -139,9 +153,11 @@ class MeasureOptions(Options):
     isa_ladder: bool = option(False, "Measure every ISA level of this CPU instead.")
     against: tuple[str, ...] = option(
         (),
-        "Measure interleaved with the program: another one, an .onnx file, or the model in "
-        f"another runtime ({', '.join(RUNTIMES)}; by plug-ins). --toggle is then off unless it is "
-        "given.",
+        lambda: (
+            "Measure interleaved with the program: another one, an .onnx file, or the model in "
+            f"another runtime ({', '.join(RUNTIMES)}; by plug-ins). --toggle is then off unless "
+            "it is given."
+        ),
         type="several",
         metavar="FILE|RUNTIME",
     )

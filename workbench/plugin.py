@@ -18,10 +18,12 @@ and in ``sigmoids.py``:
     )
 
 The workbench imports none of this before it is used, and goes on without a plug-in that fails:
-`workbench doctor` names it.
+`workbench doctor` names it. The variable ``WORKBENCH_PLUGINS=-sigmoids`` switches one off, and
+``WORKBENCH_PLUGINS=remedies,sigmoids`` all others.
 """
 
 import hashlib
+import os
 import pkgutil
 import sys
 import warnings
@@ -102,9 +104,13 @@ class Plugin:
     models
         By the word before the colon of a model's name, what defines it: a function of the rest,
         which may be a file and settings after commas; it returns an `EagerModelBase`.
+    remedies
+        Remedies by name, for ``--rewrite NAME`` and findings: a mapping to
+        `workbench.remedies.Remedy`.
+    nearest
+        By the name of a kernel, what comes nearest to it: a mapping to pairs of words and code.
     rewriters
-        What ``--rewrite`` applies and findings propose, `workbench.export.rewriter.Rewriter`; the
-        first one is used.
+        What finds and applies remedies: `workbench.export.rewriter.Rewriter`.
     sides
         Other runtimes for ``--against``: `workbench.run.sides.Side`.
     formats
@@ -130,6 +136,8 @@ class Plugin:
     configs: References = field(default_factory=dict)
     documents: References = field(default_factory=dict)
     models: References = field(default_factory=dict)
+    remedies: References = field(default_factory=dict)
+    nearest: References = field(default_factory=dict)
     rewriters: References = field(default_factory=dict)
     sides: References = field(default_factory=dict)
     formats: References = field(default_factory=dict)
@@ -161,15 +169,36 @@ def load_plugins() -> tuple[dict[str, Plugin], dict[str, Exception]]:
             problems[entry.name] = error
     if problems:
         warn(", ".join(problems), next(iter(problems.values())))
+    _warn_of_equals(plugins)
     return plugins, problems
 
 
+def _warn_of_equals(plugins: Mapping[str, Plugin]) -> None:
+    """Say what is unused, as a plug-in before has one of the same kind and name."""
+    owners: dict[tuple[str, str], str] = {}
+    for owner, plugin in plugins.items():
+        for kind in KINDS:
+            for name in getattr(plugin, kind):
+                first = owners.setdefault((kind, name), owner)
+                if first != owner:
+                    warn(owner, ValueError(f"{name!r} of {kind} is that of plug-in {first}"))
+
+
 def _list_entries() -> list[EntryPoint]:
-    """The folders that come with the workbench, and the entry points of other packages."""
+    """The folders that come with the workbench, and the entry points of other packages.
+
+    The variable ``WORKBENCH_PLUGINS`` lists those to use, or with ``-NAME``, those to leave out.
+    """
     folders = [path.parent.name for path in OURS.glob("*/__init__.py")]
     entries = {name: EntryPoint(name, f"{GROUP}.{name}:PLUGIN", GROUP) for name in folders}
-    entries |= {entry.name: entry for entry in entry_points(group=GROUP)}
-    return [entries[name] for name in sorted(entries)]
+    for entry in entry_points(group=GROUP):
+        first = entries.setdefault(entry.name, entry)
+        if first is not entry:
+            warn(entry.name, ValueError(f"{entry.value} is not used: {first.value} has its name"))
+    words = [word.strip() for word in os.environ.get("WORKBENCH_PLUGINS", "").split(",")]
+    listed = {word for word in words if word and not word.startswith("-")}
+    names = {*entries} & listed if listed else {*entries}
+    return [entries[name] for name in sorted(names) if f"-{name}" not in words]
 
 
 def _load(entry: EntryPoint) -> Plugin:

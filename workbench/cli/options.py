@@ -18,7 +18,7 @@ import click
 from workbench.cli.checks import Existing, Measured, check_categories
 from workbench.cli.terminal import write
 from workbench.errors import UsageError, WorkbenchError
-from workbench.options import ExportOptions, MeasureOptions
+from workbench.options import ExportOptions, MeasureOptions, help_of
 from workbench.process import claim_stdout, output
 from workbench.progress import above_bar
 from workbench.records.codec import to_document
@@ -106,13 +106,31 @@ _SETTINGS: dict[Any, dict[str, Any]] = {
 }
 
 
+class _Option(click.Option):
+    """An option whose help may name what plug-ins add: it is made when it is read."""
+
+    def __init__(self, *names: Any, declared: Field[Any], **settings: Any) -> None:
+        self._declared = declared
+        super().__init__(*names, **settings)
+
+    @property
+    def help(self) -> str:  # type: ignore[override]
+        """The text of the option."""
+        return help_of(self._declared)
+
+    @help.setter
+    def help(self, text: str | None) -> None:
+        """Click's own text is not used."""
+
+
 def _make_option(declared: Field[Any], annotation: Any) -> Callable[[F], F]:
     """The click option of a field: its type by the annotation, the rest by the metadata."""
     cli, default = dict(declared.metadata["cli"]), declared.default
     flag = f"--{cli.pop('name', declared.name).replace('_', '-')}"
     settings = {
         "default": default,
-        "help": declared.metadata["help"],
+        "cls": _Option,
+        "declared": declared,
         "show_default": bool(default) and default is not True,
         **_SETTINGS.get(cli.pop("type", annotation), {"type": annotation}),
         **cli,

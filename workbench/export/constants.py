@@ -35,9 +35,9 @@ def copy_filters(exported: ExportedProgram) -> int:
     return count
 
 
-def fake_mode_of(exported: ExportedProgram) -> Any:
-    """The mode of the example values in a graph."""
-    values = (node.meta.get("val") for node in exported.graph.nodes)
+def fake_mode_of(graphed: ExportedProgram | Node) -> Any:
+    """The mode of the example values in a graph, that of a program or of a node."""
+    values = (node.meta.get("val") for node in graphed.graph.nodes)
     return next(v.fake_mode for v in values if isinstance(v, torch.Tensor))  # type: ignore[attr-defined]
 
 

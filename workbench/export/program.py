@@ -62,9 +62,9 @@ class Program:
     def runtime(self) -> str:
         """The other runtime that executes it, by its name; empty for ExecuTorch."""
         own = self.path.stem.rpartition(".")[2]
-        if self.path.suffix in (".pt2", ".onnx"):
-            return own if own in RUNTIMES else "onnx"
-        return ""
+        if self.path.suffix not in SUFFIXES and own in RUNTIMES:
+            return own
+        return "onnx" if self.path.suffix == ".onnx" else ""
 
     @property
     def stem(self) -> str:

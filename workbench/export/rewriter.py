@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench import plugin
 from workbench.errors import UsageError
-from workbench.options import QUANTISER_REWRITES
 from workbench.records.exports import Rewrite
+from workbench.remedies import OF_EXPORT
 
 if TYPE_CHECKING:  # which takes a second
     from torch.export import ExportedProgram
     from torch.fx import Node
-
-#: Rewrites of the export itself: of its quantiser, and of how it traces a dynamic batch.
-OF_EXPORT = frozenset({*QUANTISER_REWRITES, "batch"})
 
 
 class Rewriter:
@@ -82,9 +79,59 @@ def read_mark(node: Node) -> str:
     return str((node.meta.get("custom") or {}).get("operator", ""))
 
 
+class _Together(Rewriter):
+    """The rewriters of several plug-ins, one after the other."""
+
+    def __init__(self, rewriters: Sequence[Rewriter]) -> None:
+        self.rewriters = rewriters
+        self.names = {name for each in rewriters for name in each.names}
+
+    def prepare(self, exported: ExportedProgram, names: Collection[str]) -> ExportedProgram:
+        for each in self.rewriters:
+            exported = each.prepare(exported, names)
+        return exported
+
+    def apply(
+        self,
+        exported: ExportedProgram,
+        names: Collection[str],
+        backend: str,
+        *,
+        quantised: bool = False,
+    ) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for each in self.rewriters:
+            asked = [name for name in names if name in each.names]
+            counts += each.apply(exported, asked, backend, quantised=quantised)
+        return counts
+
+    def make_passes(self, names: Collection[str], counts: Counter[str]) -> Any:
+        passes = [each.make_passes(names, counts) for each in self.rewriters]
+        managers = [each for each in passes if each is not None]
+        if len(managers) < 2:
+            return next(iter(managers), None)
+        return type(managers[0])([one for each in managers for one in each.passes])
+
+    def offer(
+        self,
+        exported: ExportedProgram,
+        backend: str,
+        operators: Mapping[str, Collection[str]],
+        outside: Collection[str],
+        used: Collection[str] = (),
+    ) -> tuple[Rewrite, ...]:
+        offers = (
+            each.offer(exported, backend, operators, outside, used) for each in self.rewriters
+        )
+        return tuple(rewrite for rewrites in offers for rewrite in rewrites)
+
+    def match(self, exported: ExportedProgram, backend: str, operator: str = "") -> list[str]:
+        return [n for each in self.rewriters for n in each.match(exported, backend, operator)]
+
+
 def find_rewriter(names: Collection[str] = ()) -> Rewriter:
-    """The rewriter of the plug-in that has one; UsageError if it lacks some of these names."""
-    rewriter = next(iter(plugin.collect("rewriters").values()), Rewriter())
+    """The rewriters of all plug-ins, as one; UsageError if they lack some of these names."""
+    rewriter = _Together([*plugin.collect("rewriters").values()])
     lacking = [name for name in names if name not in OF_EXPORT and name not in rewriter.names]
     if lacking:
         hint = "`workbench doctor` lists the plug-ins; remedies is the one that rewrites programs"

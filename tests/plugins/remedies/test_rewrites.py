@@ -14,6 +14,7 @@ from workbench.models.zoo.blocks import initialize
 from workbench.models.zoo.mobilenet_v3_small import InvertedResidual
 from workbench.options import COMMON_REWRITES, OPTIONAL_REWRITES
 from workbench.plugins.remedies.equivalence import Finder
+from workbench.plugins.remedies.operators import RULES, Rule
 from workbench.plugins.remedies.rewrite import REWRITER, find_remedies
 from workbench.process import silence
 
@@ -88,6 +89,7 @@ def norm_by_hand(x):
     return d / torch.sqrt(d.square().mean(-1, keepdim=True) + 1e-6)
 
 
+torch.manual_seed(0)  # of the layers below
 IMAGE, IDS = torch.randn(1, 8, 6, 6), torch.randint(0, 10, (2, 3))
 NARROW, HEAD, TABLE = nn.Conv2d(8, 4, 1), nn.Linear(6, 4), nn.Linear(10, 4)
 #: By what is found (nothing where the two differ): a function of a tensor, in some spelling.
@@ -325,6 +327,18 @@ def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
     assert export.options == {"rewritten": "1 layer_norm"} and export.rewrite == ("layer_norm",)
     assert export.fidelity[0].sqnr_db > 60
     assert rewritten(norm, torch.randn(1, 4, 256))[2] == {}
+
+
+def test_a_remedy_that_raises_is_logged_and_the_others_apply(monkeypatch, no_remedy_fails):
+    def divide(result, x, axes, keeps, dtype):
+        return x / (1 // 0)
+
+    monkeypatch.setitem(RULES["mean"], torch.ops.aten.mean.dim, Rule(divide))
+    module = Spelled(lambda x: x.mean((2, 3)) ** 2)
+    exported = torch.export.export(module, (torch.randn(1, 2, 3, 4),))
+    assert REWRITER.apply(exported, ["mean", "powers"], "xnnpack") == {"powers": 1}
+    assert "remedy mean fails at mean: ZeroDivisionError" in no_remedy_fails[0]
+    no_remedy_fails.clear()
 
 
 def test_rewrites_keep_their_origin():

@@ -46,9 +46,16 @@ def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
 
 
 def apply_remedy(m: Measurement, remedy: str) -> str:
-    """The command that exports a program with one more remedy."""
+    """The command that exports a program with one more remedy; empty if no plug-in has it."""
+    if remedy not in REMEDIES:
+        return ""
     applied = m.export.rewrite if m.export else ()
     return command(m, rewrite=(*applied, remedy))
+
+
+def show_code(remedy: str) -> str:
+    """How a person would write a remedy; empty if no plug-in has it."""
+    return REMEDIES[remedy].code if remedy in REMEDIES else ""
 
 
 def combine_remedies(m: Measurement, findings: Sequence[Finding]) -> str:

@@ -45,7 +45,7 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         replace(gain, high=gain.high + joined_calls_ms(m, keys + waiting)),
         keys + waiting,
         "compute it once, when the model is built, and keep the result as a buffer",
-        REMEDIES["constants"].code,
+        commands.show_code("constants"),
         commands.apply_remedy(m, "constants"),
         remedy="constants",
         rewrite=_find_rewrite(m, "constants"),
@@ -174,7 +174,7 @@ def find_dtype_outside(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             gain,
             keys,
             "keep these tensors in single precision",
-            REMEDIES["doubles"].code,
+            commands.show_code("doubles"),
             commands.apply_remedy(m, "doubles"),
             remedy="doubles",
             rewrite=_find_rewrite(m, "doubles"),
@@ -243,9 +243,7 @@ def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
         f"attention writes its KV cache outside the delegate: {_names(m.costs.loc[keys])}",
         Gain.at_most(spent.high + joined_calls_ms(m, keys)),
         keys,
-        "return the new keys and values, and let the application write them into a cache that is "
-        "an input; or write it in place with upstream's operator `llama::update_cache`",
-        "return logits, keys, values  # forward(tokens, position, cached_keys, cached_values)",
+        *find_nearest("index_put"),
         nearest="index_put",
     )
 

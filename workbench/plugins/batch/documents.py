@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
-from workbench.options import ExportOptions, MeasureOptions
+from workbench.options import ExportOptions, MeasureOptions, help_of
 from workbench.records.documents import WORDS, key, object_of
 from workbench.run.targets import TARGETS
 
@@ -21,7 +21,7 @@ def _options(record: type, *excluded: str) -> dict[str, Any]:
             hints[field.name] | get_args(hints[field.name])[0]
             if field.name in LISTS
             else hints[field.name],
-            field.metadata["help"].removesuffix("."),
+            help_of(field).removesuffix("."),
         )
         for field in fields(record)
         if field.name not in excluded

@@ -5,5 +5,7 @@ from workbench.plugin import Plugin
 _HERE = "workbench.plugins.remedies"
 PLUGIN = Plugin(
     names={"check_findings": f"{_HERE}.trials:check_findings"},
+    remedies={"remedies": f"{_HERE}.table:REMEDIES"},
+    nearest={"remedies": f"{_HERE}.table:NEAREST"},
     rewriters={"remedies": f"{_HERE}.rewrite:REWRITER"},
 )

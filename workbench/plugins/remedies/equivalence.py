@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Graph, Node, Proxy
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
-from torch.fx.proxy import GraphAppendingTracer
 
+from workbench.export.constants import fake_mode_of
 from workbench.export.purity import PRODUCTS, VIEWS, function_of, is_pure, mark_overwritten, readers
+from workbench.upstream import find_schema
 
 aten: Any = torch.ops.aten
 #: Operators of a part at most, the largest tensors of one that is searched, and of one of a rule.
@@ -35,14 +37,18 @@ BORDERS = PRODUCTS | {aten.batch_norm.default}
 Build = Callable[..., Any]
 
 
+class Refused(Exception):
+    """Operators do not take the values that were tried: there is no remedy, and no fault."""
+
+
 @dataclass(frozen=True)
 class Equivalent:
     """A part of a graph, and what computes its ``result``.
 
-    ``build`` makes it from the tensors ``sources`` and ``constants``; ``kept`` is the share of the
-    work that remains where the part is delegated, and ``name`` that of the `Remedy`. ``about`` are
-    the operators that it avoids, if it is not all of the part. ``code`` is what a person would
-    write, if that is not the code of the remedy.
+    ``build`` makes it in PyTorch from the tensors ``sources`` and ``constants``; ``kept`` is the
+    share of the work that remains where the part is delegated, and ``name`` that of the `Remedy`.
+    ``about`` are the operators that it avoids, if it is not all of the part. ``code`` is what a
+    person would write, if that is not the code of the remedy.
     """
 
     name: str
@@ -87,7 +93,7 @@ class Finder:
                 self.fixed.add(node)
             fixed = node.op == "call_function" and self.constants.keys() >= {*node.all_input_nodes}
             if fixed and is_pure(node) and elements(node) <= MOST_ELEMENTS:
-                with contextlib.suppress(Exception):  # a failure costs a remedy, nothing else
+                with contextlib.suppress(Refused):
                     self.constants[node] = evaluate(node, self.constants)
         self.tries = _TRIED
         self.samples: dict[Any, torch.Tensor] = {}
@@ -174,27 +180,48 @@ class Finder:
         return min(sqnr(one, other) for one, other in zip(result, expected, strict=True))
 
 
+@torch.no_grad()
+def trace(each: Equivalent) -> GraphModule:
+    """The operators that compute the result, on the example values of its sources."""
+    fake_mode = fake_mode_of(each.result)
+    constants = [fake_mode.from_tensor(each, static_shapes=True) for each in each.constants]
+    with fake_mode:
+        build = make_fx(lambda *tensors: each.build(*tensors), pre_dispatch=True)
+        return build(*map(value, each.sources), *constants)  # type: ignore[no-any-return]
+
+
 def count_operators(each: Equivalent) -> int:
     """How many operators compute the result, without those that only arrange data."""
-    graph = Graph()
-    tracer = GraphAppendingTracer(graph)
-    sources = [*each.sources, *each.constants]
-    each.build(*(Proxy(graph.placeholder(f"x{n}"), tracer) for n, _ in enumerate(sources)))
-    return sum(n.op == "call_function" and n.target not in VIEWS for n in graph.nodes)
+    traced = trace(each).graph
+    traced.eliminate_dead_code()
+    return sum(n.op == "call_function" and n.target not in VIEWS for n in traced.nodes)
 
 
-def multiply_batches(
-    x: Any, left: Sequence[int], y: Any, right: Sequence[int], turned: bool = False
-) -> Any:
-    """The product of matrices of two shapes as one batch of three dimensions: it expands nothing.
+def arguments_of(node: Node) -> dict[str, Any]:
+    """The arguments of a node by the names in the schema of its operator, also those by default."""
+    given = iter(node.args)
+    return {
+        each.name: next(given, node.kwargs.get(each.name, each.default_value))
+        for each in find_schema(node.target).arguments
+    }
+
+
+def multiply_batches(x: Any, y: Any, turned: bool = False) -> Any:
+    """The product of matrices as one batch of three dimensions: it expands nothing.
 
     Rows of the left ones that have one right one are those of one matrix; the right ones may be
     turned.
     """
-    batch = math.prod(right[:-2])
-    x = aten.reshape.default(x, [batch, math.prod(left[:-1]) // batch, left[-1]])
-    y = aten.reshape.default(y, [batch, *right[-2:]])
-    return aten.bmm.default(x, aten.transpose.int(y, 1, 2) if turned else y)
+    batch = math.prod(y.shape[:-2])
+    rows = x.reshape(batch, math.prod(x.shape[:-1]) // batch, x.shape[-1])
+    right = y.reshape(batch, *y.shape[-2:])
+    product = torch.bmm(rows, right.transpose(1, 2) if turned else right)
+    return product.reshape(*x.shape[:-1], product.shape[-1])
+
+
+def cut(x: Any, axis: int, start: int, end: int) -> Any:
+    """The elements of a tensor from a start to before an end along an axis."""
+    return aten.slice.Tensor(x, axis, start, end)
 
 
 def rows_along(shape: Sequence[int], axes: Iterable[int]) -> tuple[int, Build]:
@@ -204,8 +231,8 @@ def rows_along(shape: Sequence[int], axes: Iterable[int]) -> tuple[int, Build]:
     width = math.prod(shape[axis] for axis in along)
 
     def gather(x: Any) -> Any:
-        x = aten.permute.default(x, order) if order != sorted(order) else x
-        return aten.reshape.default(x, [math.prod(shape) // width, width])
+        x = x.permute(order) if order != sorted(order) else x
+        return x.reshape(math.prod(shape) // width, width)
 
     return width, gather
 
@@ -239,9 +266,12 @@ def sqnr(result: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def evaluate(node: Node, values: Any) -> Any:
-    """The result of a node, from those of others."""
+    """The result of a node, from those of others; `Refused` if it does not take them."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source])
-    return function_of(node)(*args, **kwargs)
+    try:
+        return function_of(node)(*args, **kwargs)
+    except (RuntimeError, ValueError, IndexError, NotImplementedError) as error:
+        raise Refused(f"{node}: {error}") from error
 
 
 def value(node: Any) -> torch.Tensor:

@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node, Proxy
+from torch.fx import Node
 from torch.fx.node import map_aggregate, map_arg
-from torch.fx.proxy import GraphAppendingTracer
 
 from workbench.export.constants import add_constant, fake_mode_of
 from workbench.export.purity import drop_unused, find_root, is_pure, overwrites, readers
-from workbench.plugins.remedies.equivalence import Equivalent, Finder, evaluate
+from workbench.plugins.remedies.equivalence import Equivalent, Finder, evaluate, trace
 
 
 def is_double(node: Node) -> bool:
@@ -114,28 +113,29 @@ def replace_part(exported: ExportedProgram, each: Equivalent) -> list[Node]:
     """Replace a part by what is built from its sources, with its origin; the new nodes."""
     graph, node = exported.graph, each.result
     sources = [*each.sources, *(add_constant(exported, tensor) for tensor in each.constants)]
-    before, tracer = set(graph.nodes), GraphAppendingTracer(graph)
+    *nodes, output = trace(each).graph.nodes
+    copies = dict(zip(nodes, sources, strict=False))  # the inputs come first
     with graph.inserting_before(node):
-        result = each.build(*(Proxy(source, tracer) for source in sources))
-    fake_mode = fake_mode_of(exported)
-    made = [new for new in graph.nodes if new not in before]
-    for new in made:
-        new.meta = dict(node.meta)
-        _set_value(new, fake_mode)
-    if isinstance(result, list):  # its readers are calls of ``getitem``
-        for reader in list(node.users):
-            reader.replace_all_uses_with(result[int(str(reader.args[1]))].node)
-            graph.erase_node(reader)
-    else:
+        for new in nodes[len(sources) :]:
+            # Named by its operator: a part of a graph has names that it does not know.
+            operands = map_arg((new.args, new.kwargs), copies.__getitem__)
+            copies[new] = graph.create_node(new.op, new.target, *operands)
+            copies[new].meta = node.meta | {"val": new.meta["val"]}
+    result: Any = map_arg(output.args[0], copies.__getitem__)
+    if isinstance(result, Node):
         if overwrites(node):  # others read the tensor that it overwrites
             root = find_root(node)
             for reader in [reader for reader in root.users if reader > node]:
-                reader.replace_input_with(root, result.node)
-        node.replace_all_uses_with(result.node)
+                reader.replace_input_with(root, result)
+        node.replace_all_uses_with(result)
+    else:  # its readers are calls of ``getitem``
+        for reader in list(node.users):
+            reader.replace_all_uses_with(result[reader.args[1]])
+            graph.erase_node(reader)
     graph.erase_node(node)
     for other in reversed(each.nodes):  # what overwrites its operand counts as used
         if other is not node and not readers(other):
             for check in list(other.users):
                 graph.erase_node(check)
             graph.erase_node(other)
-    return made
+    return [copies[new] for new in nodes[len(sources) :]]

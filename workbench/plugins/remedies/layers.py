@@ -63,18 +63,18 @@ def _fold(finder: Finder, layer: Node, nodes: list[Node], last: Node) -> Equival
     scaled = x * factor.view(across) + offset.view(across)
     if sqnr(scaled, finder.run(nodes, {layer: x})) < LEAST_DB[x.element_size()]:
         return None
-    given: list[Any] = [*layer.args[1:], None]
-    weights = finder.constants[given[0]]
-    bias = finder.constants[given[1]] * factor + offset if given[1] is not None else offset
-    weights = weights * factor.view(-1, *[1] * (weights.ndim - 1))
+    tensors: list[Any] = [finder.constants.get(each) for each in layer.args[1:3]]
+    weight, bias = (*tensors, None)[:2]
+    bias = offset if bias is None else bias * factor + offset
+    weight = weight * factor.view(-1, *[1] * (weight.ndim - 1))
 
-    def build(x: Any, weights: Any, bias: Any) -> Any:
-        return layer.target(x, weights, bias, *layer.args[3:])  # type: ignore[operator]
+    def build(x: Any, weight: Any, bias: Any) -> Any:
+        return layer.target(x, weight, bias, *layer.args[3:])  # type: ignore[operator]
 
     text = f"{name_of(layer)} with the factors and offsets after it in its weights"
     return Equivalent(
         "affine", text, (layer, *nodes), last, (layer.args[0],), build, 0.0,  # type: ignore[arg-type]
-        constants=(weights.contiguous(), bias.contiguous()), about=tuple(nodes),
+        constants=(weight.contiguous(), bias.contiguous()), about=tuple(nodes),
     )  # fmt: skip
 
 

@@ -1,241 +1,332 @@
-"""Remedies of single operators: from a node to what replaces it."""
+"""Remedies of single operators, each written in PyTorch.
+
+The function of a remedy takes the result of an operator, whose shape counts, and its arguments in
+the order of its schema. It returns what replaces the result, or None where it does not apply.
+"""
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.nn import functional as fn
 
+from workbench.export.purity import overwrites, readers
 from workbench.plugins.remedies.equivalence import (
+    Build,
     Equivalent,
     Finder,
+    arguments_of,
+    cut,
+    is_static,
     multiply_batches,
     rows_along,
+    value,
 )
-from workbench.plugins.remedies.formulas import (
-    constant_row,
-    hard_sigmoid,
+from workbench.plugins.remedies.functions import (
+    HARD_SIGMOID,
+    compile_lines,
     normalise,
     root_mean_square,
 )
-from workbench.remedies import REMEDIES
+from workbench.plugins.remedies.table import REMEDIES
 
 aten: Any = torch.ops.aten
-#: From a node to a function of its tensors that replaces it, if any.
-Rule = Callable[[Node], Callable[..., Any] | None]
 # Of GELU's approximation by tanh (Hendrycks and Gimpel 2016, section 2).
 _GELU_CUBIC = 0.044715
+_HALF, _SINGLE = frozenset({torch.float16}), frozenset({torch.float32})
 
 
-def _tensor(argument: Any) -> torch.Tensor:
-    """The example value of a node's argument."""
-    return argument.meta["val"]
+@dataclass(frozen=True)
+class Rule:
+    """What replaces an operator of some dtypes, in fixed shapes or in any; ``when`` asks more."""
+
+    build: Build
+    dtypes: Collection[torch.dtype] = ()
+    static: bool = True
+    when: Callable[[Node], bool] = lambda node: True
+
+    def may_replace(self, node: Node) -> bool:
+        """Whether the operands of a node are those that the rule is for."""
+        alone = not overwrites(node) or len(readers(node.all_input_nodes[0])) == 1
+        fits = not self.dtypes or value(node.args[0]).dtype in self.dtypes
+        fixed = not self.static or all(map(is_static, node.all_input_nodes))
+        return alone and fits and fixed and self.when(node)
 
 
-def _is_half(node: Node) -> bool:
-    return _tensor(node.args[0]).dtype == torch.float16
+#: By name of the remedy and by operator; those of `XNNPACK_RULES` avoid what its backend lacks.
+RULES: dict[str, dict[Any, Rule]] = {}
+XNNPACK_RULES: dict[str, dict[Any, Rule]] = {}
 
 
-def _gelu(x: Any) -> Any:
-    cube = aten.mul.Tensor(aten.mul.Tensor(aten.mul.Tensor(x, x), x), _GELU_CUBIC)
-    inner = aten.mul.Tensor(aten.add.Tensor(x, cube), math.sqrt(2 / math.pi))
-    gate = aten.mul.Tensor(aten.add.Tensor(aten.tanh.default(inner), 1.0), 0.5)
-    return aten.mul.Tensor(x, gate)
+def _remedy(
+    name: str,
+    *targets: Any,
+    rules: dict[str, dict[Any, Rule]] = RULES,
+    **conditions: Any,
+) -> Callable[[Build], Build]:
+    """Make a function what replaces some operators."""
+
+    def add(build: Build) -> Build:
+        rules.setdefault(name, {}).update(dict.fromkeys(targets, Rule(build, **conditions)))
+        return build
+
+    return add
 
 
-def _silu(node: Node) -> Callable[..., Any] | None:
-    source: Any = node.args[0]
-    # Other readers of a tensor that is overwritten may expect the result.
-    overwrites = node.target is aten.silu_.default and len(source.users) > 1
-    if overwrites or not _is_half(node):
+def find_operator(
+    name: str, rules: dict[Any, Rule], finder: Finder, node: Node
+) -> Equivalent | None:
+    """An operator that is not delegated, by what replaces it."""
+    rule = rules.get(node.target)
+    if rule is None or not finder.is_outside(node) or not rule.may_replace(node):
         return None
-    return lambda x: aten.mul.Tensor(x, aten.sigmoid.default(x))
+    sources, result = tuple(node.all_input_nodes), node.meta["val"]
+
+    def build(*tensors: Any) -> Any:
+        values = dict(zip(sources, tensors, strict=True))
+        arguments = arguments_of(node).values()
+        return rule.build(result, *(values[a] if isinstance(a, Node) else a for a in arguments))
+
+    with torch.no_grad(), value(sources[0]).fake_mode:  # type: ignore[attr-defined]
+        if build(*map(value, sources)) is None:
+            return None
+    return Equivalent(name, REMEDIES[name].text, (node,), node, sources, build)
 
 
-def _layer_norm(node: Node) -> Callable[..., Any] | None:
-    dtype = _tensor(node.args[0]).dtype
-    shape, rest = node.args[1], node.args[2:]
-
-    def replacement(*tensors: Any) -> Any:
-        x, *scales = (aten.to.dtype(tensor, torch.float32) for tensor in tensors)
-        given = iter(scales)
-        affine = [value if value is None else next(given) for value in rest[:2]]
-        return aten.to.dtype(aten.layer_norm.default(x, shape, *affine, *rest[2:]), dtype)
-
-    return replacement if dtype in (torch.float16, torch.bfloat16) else None
+@_remedy("layer_norm", aten.layer_norm.default, dtypes={torch.half, torch.bfloat16}, static=False)
+def _layer_norm(result: Any, x: Any, shape: Any, *arguments: Any) -> Any:
+    weight, bias = (each if each is None else each.float() for each in arguments[:2])
+    return fn.layer_norm(x.float(), shape, weight, bias, arguments[2]).to(x.dtype)
 
 
-def _normalise_rows(node: Any) -> Callable[..., Any] | None:
-    """A norm over the last dimensions, of groups of channels or of images, of single precision."""
-    shape = _static_shape(node)
-    if _tensor(node.args[0]).dtype != torch.float32 or shape is None:
-        return None
-    arguments = _read_norm(node, shape)
-    if arguments is None:
-        return None
-    width, affine, scales, epsilon = arguments
-    build = root_mean_square if node.target is aten.rms_norm.default else normalise
+@_remedy("slices", aten.select.int)
+def _select(result: Any, x: Any, axis: int, index: int) -> Any:
+    axis, index = axis % x.ndim, index % x.shape[axis]
+    return cut(x, axis, index, index + 1).reshape(result.shape)
 
-    def replacement(x: Any, *tensors: Any) -> Any:
-        given = iter(tensors)
-        rows = aten.reshape.default(x, [math.prod(shape) // width, width])
-        x = aten.reshape.default(build(width, epsilon, torch.float32, rows), shape)
-        if scales[0] is not None:
-            x = aten.mul.Tensor(x, aten.reshape.default(next(given), affine))
-        if scales[1] is not None:
-            x = aten.add.Tensor(x, aten.reshape.default(next(given), affine))
+
+@_remedy("slices", aten.unbind.int)
+def _unbind(result: Any, x: Any, axis: int) -> Any:
+    return [_select(part, x, axis, index) for index, part in enumerate(result)]
+
+
+@_remedy("slices", aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
+def _split(result: Any, x: Any, sizes: Any, axis: int) -> Any:
+    ends = itertools.accumulate((part.shape[axis] for part in result), initial=0)
+    return [cut(x, axis % x.ndim, start, end) for start, end in itertools.pairwise(ends)]
+
+
+@_remedy(
+    "slices",
+    *(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default),
+)
+def _reshape(result: Any, x: Any, *axes: Any) -> Any:
+    return x.reshape(result.shape) if x.is_floating_point() else None
+
+
+@_remedy("slices", aten.slice.Tensor)
+def _slice(result: Any, x: Any, axis: int, start: int | None, end: int | None, step: int) -> Any:
+    """Nothing, if it is the whole; every nth element as a slice of groups of n."""
+    if result.shape == x.shape:
         return x
-
-    return replacement
-
-
-def _read_norm(node: Any, shape: list[int]) -> tuple[int, list[int], list[Any], float] | None:
-    """The width of a norm's rows, the shape of its scale and shift, these, and epsilon.
-
-    None if it keeps statistics.
-    """
-    arguments: list[Any] = [*node.args[1:], *[None] * 7]
-    if node.target is aten.rms_norm.default:
-        sizes, scale, epsilon = arguments[:3]
-        return math.prod(sizes), list(sizes), [scale, None], 1.2e-7 if epsilon is None else epsilon
-    if node.target is aten.layer_norm.default:
-        sizes, epsilon = arguments[0], arguments[3]
-        return math.prod(sizes), list(sizes), arguments[1:3], 1e-5 if epsilon is None else epsilon
-    groups, scales, epsilon = shape[1], arguments[:2], arguments[6]
-    if node.target is aten.group_norm.default:
-        groups, scales, epsilon = arguments[0], arguments[1:3], arguments[3]
-    elif not arguments[4]:
+    axis, count, start = axis % x.ndim, result.shape[axis], start or 0
+    start += x.shape[axis] if start < 0 else 0
+    # A group may begin earlier, if the last one would reach beyond the end.
+    before = max(0, start + count * step - x.shape[axis])
+    if step == 1 or before > min(start, step - 1):
         return None
-    affine = [1, shape[1], *[1] * (len(shape) - 2)]
-    return math.prod(shape[1:]) // groups, affine, scales, 1e-5 if epsilon is None else epsilon
+    x = cut(x, axis, start - before, start - before + count * step)
+    groups = x.reshape(*x.shape[:axis], count, step, *x.shape[axis + 1 :])
+    return cut(groups, axis + 1, before, before + 1).reshape(result.shape)
 
 
-def _variance(node: Any) -> Callable[..., Any] | None:
+#: Slices of which windows are put together, at most: XNNPACK concatenates so many at once.
+_MOST_PARTS = 5
+
+
+@_remedy("slices", aten.unfold.default)
+def _windows(result: Any, x: Any, axis: int, width: int, step: int) -> Any:
+    """Windows along an axis, as slices of blocks that are put together."""
+    if not x.ndim:
+        return None
+    axis %= x.ndim
+    block, length = math.gcd(width, step), x.shape[axis]
+    count, parts, apart = result.shape[axis], width // block, step // block
+    span = count * apart * block
+    if parts > _MOST_PARTS or span + width - step > length:
+        return None
+    order = [*(other for other in range(x.ndim) if other != axis), axis]
+    back = [*range(axis), x.ndim - 1, *range(axis, x.ndim - 1), x.ndim]
+    x = x.permute(order) if order != sorted(order) else x
+    slices = []
+    for part in range(parts):
+        # Beyond the end, a block is read from earlier ones.
+        first = min(part * block, length - span)
+        inside = part * block - first
+        piece = cut(x, -1, first, first + span).reshape(*x.shape[:-1], count, apart * block)
+        slices.append(cut(piece, -1, inside, inside + block))
+    x = slices[0] if parts == 1 else torch.cat(slices, -1)
+    return x.permute(back) if back != sorted(back) else x
+
+
+@_remedy("mean", aten.mean.dim)
+def _mean(result: Any, x: Any, axes: Any, keeps: bool, dtype: Any) -> Any:
+    of_image = x.ndim == 4 and sorted(axis % 4 for axis in axes or ()) == [2, 3]
+    if not of_image or keeps or dtype is not None:
+        return None
+    return x.mean(axes, True).reshape(result.shape)
+
+
+@_remedy("powers", aten.pow.Tensor_Scalar, static=False)
+def _power(result: Any, x: Any, exponent: float) -> Any:
+    forms = {2: lambda: x * x, 3: lambda: x * x * x, 0.5: x.sqrt, -0.5: x.rsqrt}
+    return forms[exponent]() if exponent in forms and x.is_floating_point() else None
+
+
+@_remedy("gelu_tanh", aten.gelu.default, static=False)
+@_remedy("gelu", aten.gelu.default, rules=XNNPACK_RULES, dtypes=_HALF, static=False)
+def _gelu(result: Any, x: Any, approximate: str) -> Any:
+    inner = (x + x * x * x * _GELU_CUBIC) * math.sqrt(2 / math.pi)
+    return x * ((inner.tanh() + 1.0) * 0.5)
+
+
+@_remedy("norms", aten.layer_norm.default, dtypes=_SINGLE)
+def _norm_rows(result: Any, x: Any, sizes: Any, weight: Any, bias: Any, eps: float, _: Any) -> Any:
+    return _scale(_normalise(x, math.prod(sizes), eps), sizes, weight, bias)
+
+
+@_remedy("norms", aten.rms_norm.default, dtypes=_SINGLE)
+def _norm_powers(result: Any, x: Any, sizes: Any, weight: Any, eps: float | None) -> Any:
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    return _scale(_normalise(x, math.prod(sizes), eps, root_mean_square), sizes, weight, None)
+
+
+@_remedy("norms", aten.group_norm.default, dtypes=_SINGLE)
+def _norm_groups(
+    result: Any, x: Any, groups: int, weight: Any, bias: Any, eps: float, *_: Any
+) -> Any:
+    along = [1, x.shape[1], *[1] * (x.ndim - 2)]
+    return _scale(_normalise(x, math.prod(x.shape[1:]) // groups, eps), along, weight, bias)
+
+
+@_remedy("norms", aten.instance_norm.default, dtypes=_SINGLE)
+def _norm_images(result: Any, x: Any, weight: Any, bias: Any, *settings: Any) -> Any:
+    _, _, uses_inputs, _, eps, _ = settings
+    return _norm_groups(result, x, x.shape[1], weight, bias, eps) if uses_inputs else None
+
+
+def _normalise(x: Any, width: int, eps: float, write: Callable[..., str] = normalise) -> Any:
+    build = compile_lines(write(width, eps))
+    return build(x.reshape(x.numel() // width, width)).reshape(x.shape)
+
+
+def _scale(x: Any, shape: Any, weight: Any, bias: Any) -> Any:
+    x = x if weight is None else x * weight.reshape(shape)
+    return x if bias is None else x + bias.reshape(shape)
+
+
+def _ones(width: int, number: float, dtype: torch.dtype) -> Any:
+    """A matrix of one row with the same number everywhere: a product with it sums rows."""
+    return torch.full((1, width), number, dtype=dtype)
+
+
+@_remedy(
+    "norms",
+    *(aten.var.dim, aten.var.correction, aten.var_mean.dim, aten.var_mean.correction),
+    dtypes=_SINGLE,
+)
+def _variance(
+    result: Any, x: Any, axes: Any, correction: float | None, keeps: bool, root: bool = False
+) -> Any:
     """A variance or standard deviation over some axes, with means as products."""
-    shape, dtype = _static_shape(node), _tensor(node.args[0]).dtype
-    dims = node.args[1] if len(node.args) > 1 else None
-    if shape is None or isinstance(dims, bool) or dtype != torch.float32:
+    width, gather_rows = rows_along(x.shape, axes or range(x.ndim))
+    with_mean = not isinstance(result, torch.Tensor)
+    shape = result[0].shape if with_mean else result.shape
+    correction = 1 if correction is None else correction
+    if width <= correction:
         return None
-    correction = node.kwargs.get("correction", 1)
-    if "correction" not in str(node.target):
-        correction = int(node.args[2]) if len(node.args) > 2 else 1
-    width, gather_rows = rows_along(shape, dims or range(len(shape)))
-    with_mean, is_root = "mean" in str(node.target), "std" in str(node.target)
-    value = node.meta["val"][0] if with_mean else node.meta["val"]
-    result = list(value.shape)
-    if correction is None or width <= correction:
-        return None
-
-    def replacement(x: Any) -> Any:
-        x = gather_rows(x)
-        mean = aten.linear.default(x, constant_row(x, width, 1 / width, dtype))
-        x = aten.sub.Tensor(x, mean)
-        divisor = constant_row(x, width, 1 / (width - correction), dtype)
-        power = aten.reshape.default(aten.linear.default(aten.mul.Tensor(x, x), divisor), result)
-        power = aten.sqrt.default(power) if is_root else power
-        return [power, aten.reshape.default(mean, result)] if with_mean else power
-
-    return replacement
+    rows = gather_rows(x)
+    mean = fn.linear(rows, _ones(width, 1 / width, x.dtype))
+    rows = rows - mean
+    power = fn.linear(rows * rows, _ones(width, 1 / (width - correction), x.dtype))
+    power = power.reshape(shape).sqrt() if root else power.reshape(shape)
+    return [power, mean.reshape(shape)] if with_mean else power
 
 
-def _length(node: Any) -> Callable[..., Any] | None:
+_remedy(
+    "norms",
+    *(aten.std.dim, aten.std.correction, aten.std_mean.dim, aten.std_mean.correction),
+    dtypes=_SINGLE,
+)(partial(_variance, root=True))
+
+
+@_remedy("norms", aten.linalg_vector_norm.default, aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+def _length(
+    result: Any,
+    x: Any,
+    order: float | None = 2,
+    axes: Any = None,
+    keeps: bool = False,
+    dtype: Any = None,
+) -> Any:
     """A norm along some axes, of which the squares or absolute values are summed by a product."""
-    shape, given = _static_shape(node), node.args[2] if len(node.args) > 2 else None
-    order = node.args[1] if len(node.args) > 1 else 2
-    order = 2 if order is None else order
-    if shape is None or order not in (1, 2) or node.kwargs:
+    if order not in (None, 1, 2) or dtype is not None or not result.is_floating_point():
         return None
-    dtype, result = _tensor(node).dtype, list(_tensor(node).shape)
-    if not dtype.is_floating_point:
-        return None
-    width, gather_rows = rows_along(shape, given or range(len(shape)))
-
-    def replacement(x: Any) -> Any:
-        x = gather_rows(x)
-        terms = aten.abs.default(x) if order == 1 else aten.mul.Tensor(x, x)
-        total = aten.linear.default(terms, constant_row(x, width, 1.0, dtype))
-        return aten.reshape.default(total if order == 1 else aten.sqrt.default(total), result)
-
-    return replacement
+    width, gather_rows = rows_along(x.shape, axes or range(x.ndim))
+    rows = gather_rows(x)
+    terms = rows.abs() if order == 1 else rows * rows
+    total = fn.linear(terms, _ones(width, 1.0, x.dtype))
+    return (total if order == 1 else total.sqrt()).reshape(result.shape)
 
 
-def _similarity(node: Any) -> Callable[..., Any] | None:
+@_remedy("norms", aten.linalg_norm.default)
+def _length_of_vectors(result: Any, x: Any, order: float | None, axes: Any, *_: Any) -> Any:
+    """With an order, a norm over two axes is one of matrices."""
+    of_vectors = order is None or len(axes or x.shape) == 1
+    return _length(result, x, order, axes, *_) if of_vectors else None
+
+
+@_remedy("norms", aten.cosine_similarity.default)
+def _similarity(result: Any, a: Any, b: Any, axis: int, eps: float) -> Any:
     """The cosine between vectors along an axis, with sums as products."""
-    shapes = [list(_tensor(argument).shape) for argument in node.args[:2]]
-    axis = node.args[2] if len(node.args) > 2 else 1
-    epsilon = node.args[3] if len(node.args) > 3 else 1e-8
-    dtype, result = _tensor(node).dtype, list(_tensor(node).shape)
-    is_static = all(isinstance(size, int) for size in (*shapes[0], *shapes[1]))
-    if len(shapes[0]) != len(shapes[1]) or not is_static:
+    if a.ndim != b.ndim or a.shape[axis] != b.shape[axis]:
         return None
-    width, gather_rows = rows_along(shapes[0], [axis])
-    if shapes[1][axis] != width:
-        return None
-
-    def move_axis(x: Any) -> Any:
-        if shapes[0] == shapes[1]:
-            return gather_rows(x)
-        return x if axis in (-1, len(result)) else aten.transpose.int(x, axis, -1)
-
-    def replacement(a: Any, b: Any) -> Any:
-        a, b = move_axis(a), move_axis(b)
-        row = constant_row(a, width, 1.0, dtype)
-        product, first, second = (
-            aten.linear.default(aten.mul.Tensor(x, y), row) for x, y in ((a, b), (a, a), (b, b))
-        )
-        lengths = (aten.clamp.default(aten.sqrt.default(each), epsilon) for each in (first, second))
-        cosine = aten.div.Tensor(product, aten.mul.Tensor(*lengths))
-        if shapes[0] != shapes[1] and axis not in (-1, len(result)):
-            cosine = aten.transpose.int(cosine, axis, -1)
-        return aten.reshape.default(cosine, result)
-
-    return replacement
+    width, gather_rows = rows_along(a.shape, [axis])
+    alike, is_last = a.shape == b.shape, axis in (-1, result.ndim)
+    if alike:
+        a, b = gather_rows(a), gather_rows(b)
+    elif not is_last:
+        a, b = a.transpose(axis, -1), b.transpose(axis, -1)
+    row = _ones(width, 1.0, result.dtype)
+    product, first, second = (fn.linear(x * y, row) for x, y in ((a, b), (a, a), (b, b)))
+    cosine = product / (first.sqrt().clamp(eps) * second.sqrt().clamp(eps))
+    cosine = cosine if alike or is_last else cosine.transpose(axis, -1)
+    return cosine.reshape(result.shape)
 
 
-def _attention(node: Node) -> Callable[..., Any] | None:
-    shapes = [tuple(_tensor(argument).shape) for argument in node.args[:3]]
-    width = shapes[0][-1]
-    is_plain = not any(node.args[3:]) and not (node.kwargs.keys() - {"scale"})
-    batches = {str(shape[:-2]) for shape in shapes}  # sizes of dynamic dimensions have no hash
-    if not is_plain or not isinstance(width, int) or len(batches) != 1:
-        return None
-    scale = node.kwargs.get("scale") or 1 / math.sqrt(width)
-
-    is_static = all(isinstance(size, int) for shape in shapes for size in shape)
-    result = list(_tensor(node).shape)
-
-    def replacement(query: Any, key: Any, value: Any) -> Any:
-        if not is_static:
-            return attend(query, key, value, aten.matmul.default)
-        query, key, value = (
-            aten.reshape.default(x, [math.prod(shape[:-2]), *shape[-2:]])
-            for x, shape in zip((query, key, value), shapes, strict=True)
-        )
-        return aten.reshape.default(attend(query, key, value, aten.bmm.default), result)
-
-    def attend(query: Any, key: Any, value: Any, product: Any) -> Any:
-        # A product of batches of three dimensions expands nothing.
-        scores = product(aten.mul.Tensor(query, scale), aten.transpose.int(key, -2, -1))
-        return product(aten.softmax.int(scores, -1), value)
-
-    return replacement
+@_remedy("hardsigmoid", aten.hardsigmoid.default, rules=XNNPACK_RULES, static=False)
+def _hard_sigmoid(result: Any, x: Any) -> Any:
+    return compile_lines(HARD_SIGMOID)(x)
 
 
-def _softmax(node: Node) -> Callable[..., Any] | None:
-    shape, axis = _static_shape(node), int(str(node.args[1]))
-    if shape is None or len(shape) != 4 or axis % 4 != 3 or not _is_of_image(node.args[0]):
-        return None
-    rows = [math.prod(shape[:3]), shape[3]]
-    return lambda x: aten.reshape.default(aten.softmax.int(aten.reshape.default(x, rows), 1), shape)
+_SILU = (aten.silu.default, aten.silu_.default)
+
+
+@_remedy("silu", *_SILU, rules=XNNPACK_RULES, dtypes=_HALF, static=False)
+def _silu(result: Any, x: Any) -> Any:
+    return x * torch.sigmoid(x)
 
 
 def _is_of_image(node: Any) -> bool:
     """Whether a tensor of four dimensions comes from operators that compute channels last."""
-    seen, left = set[Any](), [node]
-    while left:
-        node = left.pop()
+    seen, waiting = set[Any](), [*node.all_input_nodes]
+    while waiting:
+        node = waiting.pop()
         tensor = node.meta.get("val")
         if node in seen or not isinstance(tensor, torch.Tensor) or tensor.ndim != 4:
             continue
@@ -244,252 +335,97 @@ def _is_of_image(node: Any) -> bool:
         if any(word in name for word in ("conv", "pool", "upsample")):
             return True
         if not any(word in name for word in ("matmul", "view", "reshape", "linear")):
-            left += node.all_input_nodes
+            waiting += node.all_input_nodes
     return False
+
+
+@_remedy("softmax", aten.softmax.int, rules=XNNPACK_RULES, when=_is_of_image)
+def _softmax(result: Any, x: Any, axis: int, dtype: Any) -> Any:
+    if x.ndim != 4 or axis % 4 != 3:
+        return None
+    return x.reshape(math.prod(x.shape[:3]), x.shape[3]).softmax(1).reshape(x.shape)
+
+
+@_remedy(
+    "attention",
+    aten.scaled_dot_product_attention.default,
+    rules=XNNPACK_RULES,
+    static=False,
+)
+def _attention(
+    result: Any,
+    query: Any,
+    key: Any,
+    values: Any,
+    mask: Any,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+    grouped: bool,
+) -> Any:
+    shapes = [each.shape for each in (query, key, values)]
+    batches = {str(shape[:-2]) for shape in shapes}  # sizes of dynamic dimensions have no hash
+    is_plain = mask is None and not (dropout or causal or grouped)
+    if not is_plain or not isinstance(query.shape[-1], int) or len(batches) != 1:
+        return None
+    scale, product = scale or 1 / math.sqrt(query.shape[-1]), torch.matmul
+    if all(isinstance(size, int) for shape in shapes for size in shape):
+        # A product of batches of three dimensions expands nothing.
+        product = torch.bmm
+        query, key, values = (
+            each.reshape(math.prod(each.shape[:-2]), *each.shape[-2:])
+            for each in (query, key, values)
+        )
+    scores = product(query * scale, key.transpose(-2, -1)).softmax(-1)
+    attended = product(scores, values)
+    return attended.reshape(result.shape) if product is torch.bmm else attended
 
 
 #: Products with a matrix; of a linear layer, it is transposed.
 _PRODUCTS = (aten.mm.default, aten.matmul.default, aten.linear.default)
 
 
-def _shares_batch(left: list[int], right: list[int]) -> bool:
-    """Whether a batch is that of another, or has one element for all along its last axes."""
-    whole = len(right)
-    while whole and right[whole - 1] == 1:
-        whole -= 1
-    return len(left) == len(right) and left[:whole] == right[:whole]
-
-
-def find_product(finder: Finder, node: Any) -> Equivalent | None:
+def find_product(finder: Finder, node: Node) -> Equivalent | None:
     """A product of matrices that both depend on inputs, as one batch, which expands nothing."""
     if node.target not in _PRODUCTS or not finder.is_outside(node):
         return None
-    left, right = (list(_tensor(argument).shape) for argument in node.args[:2])
-    fixed = node.args[1] in finder.fixed or len(node.all_input_nodes) < 2
-    # The second operand may be the same for the last axes of a batch: these are rows, too.
-    alike = len(right) == 2 or _shares_batch(left[:-2], right[:-2])
-    if fixed or not alike or min(len(left), len(right)) < 2:
+    operands: list[Any] = [argument for argument in node.args if isinstance(argument, Node)]
+    sources = tuple(dict.fromkeys(operands))
+    left, right = (value(operand).shape for operand in operands[:2])
+    if operands[1] in finder.fixed or not all(map(is_static, operands)):
         return None
-    shape = list(_tensor(node).shape)
-    if not all(isinstance(size, int) for size in left + right):
+    if min(len(left), len(right)) < 2 or not _shares_batch([*left[:-2]], [*right[:-2]]):
         return None
-    turned = node.target is aten.linear.default
 
-    def replacement(x: Any, weights: Any, *bias: Any) -> Any:
-        result = aten.reshape.default(multiply_batches(x, left, weights, right, turned), shape)
-        return aten.add.Tensor(result, bias[0]) if bias else result
+    def build(*tensors: Any) -> Any:
+        values = dict(zip(sources, tensors, strict=True))
+        x, y, *bias = (values[operand] for operand in operands)
+        product = multiply_batches(x, y, turned=node.target is aten.linear.default)
+        return product + bias[0] if bias else product
 
-    sources = tuple(dict.fromkeys(a for a in node.args if isinstance(a, Node)))
-    if len(sources) < sum(isinstance(argument, Node) for argument in node.args):
-        once = replacement  # both operands are one tensor
-        replacement = lambda x, *bias: once(x, x, *bias)  # noqa: E731
-    text = REMEDIES["products"].text
-    return Equivalent("products", text, (node,), node, sources, replacement)
+    return Equivalent("products", REMEDIES["products"].text, (node,), node, sources, build)
 
 
-def _select(node: Any) -> Callable[..., Any] | None:
-    """One part of a tensor along an axis, or all of them, without that axis."""
-    shape, axis = _static_shape(node), node.args[1] if len(node.args) > 1 else 0
-    if shape is None:
-        return None
-    axis %= len(shape)
-    count, rest = shape[axis], shape[:axis] + shape[axis + 1 :]
-
-    def part(x: Any, index: int) -> Any:
-        return aten.reshape.default(aten.slice.Tensor(x, axis, index, index + 1), rest)
-
-    if node.target is aten.select.int:
-        return lambda x: part(x, node.args[2] % count)
-    return lambda x: [part(x, index) for index in range(count)]
+def _shares_batch(left: list[int], right: list[int]) -> bool:
+    """Whether a batch is none, that of another, or has one element for all along its last axes."""
+    whole = len(right)
+    while whole and right[whole - 1] == 1:
+        whole -= 1
+    return not right or (len(left) == len(right) and left[:whole] == right[:whole])
 
 
-def _reshape(node: Any) -> Callable[..., Any] | None:
-    """The same elements in another shape."""
-    shape = list(node.meta["val"].shape)
-    if _static_shape(node) is None or not _tensor(node).is_floating_point():
-        return None
-    return lambda x: aten.reshape.default(x, shape)
-
-
-def _slice(node: Any) -> Callable[..., Any] | None:
-    """Nothing, if it is the whole; every nth element as a slice of groups of n."""
-    shape, result = _static_shape(node), list(node.meta["val"].shape)
-    if shape is None or shape == result:
-        return None if shape is None else lambda x: x
-    axis = node.args[1] if len(node.args) > 1 else 0
-    start = node.args[2] if len(node.args) > 2 and node.args[2] is not None else 0
-    step = node.args[4] if len(node.args) > 4 else 1
-    axis, count = axis % len(shape), result[axis]
-    start += shape[axis] if start < 0 else 0
-    # A group may begin earlier, if the last one would reach beyond the end.
-    before = max(0, start + count * step - shape[axis])
-    if step == 1 or before > min(start, step - 1):
-        return None
-    first = start - before
-    groups = [*shape[:axis], count, step, *shape[axis + 1 :]]
-
-    def replacement(x: Any) -> Any:
-        x = aten.slice.Tensor(x, axis, first, first + count * step)
-        x = aten.slice.Tensor(aten.reshape.default(x, groups), axis + 1, before, before + 1)
-        return aten.reshape.default(x, result)
-
-    return replacement
-
-
-#: Slices of which windows are put together, at most: XNNPACK concatenates so many at once.
-_MOST_PARTS = 5
-
-
-def _windows(node: Any) -> Callable[..., Any] | None:
-    """Windows along an axis, as slices of blocks that are put together."""
-    shape, (axis, width, step) = _static_shape(node), node.args[1:4]
-    if shape is None or not shape:
-        return None
-    axis %= len(shape)
-    block = math.gcd(width, step)
-    count, parts, apart = node.meta["val"].shape[axis], width // block, step // block
-    span = count * apart * block
-    if parts > _MOST_PARTS or span + width - step > shape[axis]:
-        return None
-    order = [*(other for other in range(len(shape)) if other != axis), axis]
-    rest = [shape[other] for other in order[:-1]]
-    back = [*range(axis), len(shape) - 1, *range(axis, len(shape) - 1), len(shape)]
-
-    def replacement(x: Any) -> Any:
-        x = aten.permute.default(x, order) if order != sorted(order) else x
-        slices = []
-        for part in range(parts):
-            # Beyond the end, a block is read from earlier ones.
-            first = min(part * block, shape[axis] - span)
-            inside = part * block - first
-            piece = aten.slice.Tensor(x, -1, first, first + span)
-            piece = aten.reshape.default(piece, [*rest, count, apart * block])
-            slices.append(aten.slice.Tensor(piece, -1, inside, inside + block))
-        x = slices[0] if parts == 1 else aten.cat.default(slices, -1)
-        return aten.permute.default(x, back) if back != sorted(back) else x
-
-    return replacement
-
-
-def _split(node: Any) -> Callable[..., Any] | None:
-    if _static_shape(node) is None:
-        return None
-    axis = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
-    parts = node.meta["val"]
-    axis %= parts[0].ndim
-    ends = itertools.accumulate((part.shape[axis] for part in parts), initial=0)
-    places = list(itertools.pairwise(ends))
-    return lambda x: [aten.slice.Tensor(x, axis, start, end) for start, end in places]
+_TRANSPOSES = (aten.transpose.int, aten.permute.default)
 
 
 def find_undone(finder: Finder, node: Node) -> Equivalent | None:
     """Two transposes, of which the second gives back what the first one started from."""
     before: Any = node.args[0] if node.args else None
-    once, again = (
-        (_order(each) for each in (before, node)) if isinstance(before, Node) else ([], [])
-    )
-    if not once or not again or [once[axis] for axis in again] != sorted(once):
+    if node.target not in _TRANSPOSES or before.target not in _TRANSPOSES:
         return None
-    sources = (before.args[0],)
+    source = before.args[0]
+    sizes = range(2, 2 + value(source).ndim)  # all different: they tell the axes
+    x = torch.empty(*sizes, device="meta")
+    if finder.run([before, node], {source: x}).shape != x.shape:
+        return None
     text = REMEDIES["transposes"].text
-    return Equivalent("transposes", text, (before, node), node, sources, lambda x: x, kept=0.0)
-
-
-def _order(node: Any) -> list[int]:
-    """The axes of its input in the order that a transpose gives them; empty for other nodes."""
-    if node.target not in (aten.transpose.int, aten.permute.default):
-        return []
-    axes = list(range(node.meta["val"].ndim))
-    if node.target == aten.permute.default:
-        return [axes[axis] for axis in node.args[1]]
-    one, other = node.args[1:]
-    axes[one], axes[other] = axes[other], axes[one]
-    return axes
-
-
-def _mean(node: Node) -> Callable[..., Any] | None:
-    rank, axes = len(_tensor(node.args[0]).shape), node.args[1] if len(node.args) > 1 else ()
-    of_images = rank == 4 and sorted(int(axis) % 4 for axis in axes or ()) == [2, 3]
-    if not of_images or _static_shape(node) is None or node.args[2:3] == (True,) or node.kwargs:
-        return None
-    shape = list(node.meta["val"].shape)
-    return lambda x: aten.reshape.default(aten.mean.dim(x, node.args[1], True), shape)
-
-
-def _power(node: Any) -> Callable[..., Any] | None:
-    forms = {
-        2: lambda x: aten.mul.Tensor(x, x),
-        3: lambda x: aten.mul.Tensor(aten.mul.Tensor(x, x), x),
-        0.5: aten.sqrt.default,
-        -0.5: aten.rsqrt.default,
-    }
-    return forms.get(node.args[1]) if _tensor(node.args[0]).is_floating_point() else None
-
-
-def _static_shape(node: Node) -> list[int] | None:
-    """The shape of a node's first argument; None if it is dynamic."""
-    shape = list(_tensor(node.args[0]).shape)
-    return shape if all(isinstance(size, int) for size in shape) else None
-
-
-#: By name of the remedy and by operator.
-RULES: dict[str, dict[Any, Rule]] = {
-    "layer_norm": {aten.layer_norm.default: _layer_norm},
-    "slices": {
-        aten.unbind.int: _select,
-        aten.split.Tensor: _split,
-        aten.split_with_sizes.default: _split,
-        aten.chunk.default: _split,
-        aten.select.int: _select,
-        aten.slice.Tensor: _slice,
-        aten.unfold.default: _windows,
-        **dict.fromkeys(
-            (aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default),
-            _reshape,
-        ),
-    },
-    "mean": {aten.mean.dim: _mean},
-    "powers": {aten.pow.Tensor_Scalar: _power},
-    "gelu_tanh": {aten.gelu.default: lambda node: _gelu},
-    "norms": {
-        **dict.fromkeys(
-            (
-                aten.layer_norm.default,
-                aten.rms_norm.default,
-                aten.group_norm.default,
-                aten.instance_norm.default,
-            ),
-            _normalise_rows,
-        ),
-        **dict.fromkeys(
-            (
-                aten.var.dim,
-                aten.var.correction,
-                aten.var_mean.dim,
-                aten.var_mean.correction,
-                aten.std.dim,
-                aten.std.correction,
-                aten.std_mean.dim,
-                aten.std_mean.correction,
-            ),
-            _variance,
-        ),
-        **dict.fromkeys(
-            (
-                aten.linalg_vector_norm.default,
-                aten.linalg_norm.default,
-                aten.norm.Scalar,
-                aten.norm.ScalarOpt_dim,
-            ),
-            _length,
-        ),
-        aten.cosine_similarity.default: _similarity,
-    },
-}
-XNNPACK_RULES: dict[str, dict[Any, Rule]] = {
-    "hardsigmoid": {aten.hardsigmoid.default: lambda node: hard_sigmoid},
-    "gelu": {aten.gelu.default: lambda node: _gelu if _is_half(node) else None},
-    "silu": {aten.silu.default: _silu, aten.silu_.default: _silu},
-    "softmax": {aten.softmax.int: _softmax},
-    "attention": {aten.scaled_dot_product_attention.default: _attention},
-}
+    return Equivalent("transposes", text, (before, node), node, (source,), lambda x: x, kept=0.0)

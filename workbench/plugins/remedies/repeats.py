@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,10 @@ from workbench.plugins.remedies.equivalence import (
     LEAST_DB,
     MOST_PROVEN,
     REORDERED_DB,
+    Build,
     Equivalent,
     Finder,
+    arguments_of,
     elements,
     evaluate,
     is_float,
@@ -70,7 +73,7 @@ def find_broadcasts(finder: Finder, last: Node) -> Equivalent | None:
                 source = places[node]
                 shape, x = _aligned_shape(node, source), values[source]
                 aligned = len(shape) == len(value(source).shape)
-                values[node] = x if aligned else aten.reshape.default(x, shape)
+                values[node] = x if aligned else x.reshape(shape)
             else:
                 values[node] = evaluate(node, values)
         return values[last]
@@ -171,10 +174,9 @@ def find_groups(finder: Finder, last: Node) -> Equivalent | None:
     shared, result = repeated.count, list(value(last).shape)
 
     def build(query: Any, source: Any) -> Any:
-        query = aten.reshape.default(query, [batch, shared, heads // shared * rows, width])
+        query = query.reshape(batch, shared, heads // shared * rows, width)
         keys = repeated.arrange(source)
-        keys = aten.transpose.int(keys, -2, -1) if turned else keys
-        return aten.reshape.default(aten.matmul.default(query, keys), result)
+        return (query @ (keys.transpose(-2, -1) if turned else keys)).reshape(result)
 
     text = f"{name_of(last)} of {heads // shared} heads at once instead of repeated operands"
     nodes = (*repeated.nodes, last)
@@ -211,7 +213,7 @@ class _Heads:
 
     def arrange(self, x: Any) -> Any:
         """The tensor with its heads as the second axis."""
-        return aten.transpose.int(x, 1, 2) if self.swapped else x
+        return x.transpose(1, 2) if self.swapped else x
 
 
 def _find_heads(finder: Finder, node: Node, turns: Sequence[bool]) -> _Heads | None:
@@ -245,28 +247,23 @@ def _repeats_heads(finder: Finder, heads: _Heads, node: Node) -> bool:
 
 
 def _find_grouped_attention(finder: Finder, last: Node) -> Equivalent | None:
-    query, _, mask = _attention_inputs(last)
-    if len(query.shape) != 4:
+    query, key, given, mask = _read_attention(last)
+    if query is None or value(query).ndim != 4:
         return None
-    given: list[Any] = [*last.args[1:3]]
-    keys, values = (_find_heads(finder, node, (False,)) or _Heads(node) for node in given)
-    heads, shared = query.shape[1], keys.count
+    keys, values = (_find_heads(finder, node, (False,)) or _Heads(node) for node in (key, given))
+    heads, shared = value(query).shape[1], keys.count
     alike = values.count == shared < heads and heads % shared == 0
-    if not alike or _width(last) is None or not is_static(last):
+    if not alike or not is_static(last):
         return None
-    if isinstance(mask, Node) and (len(value(mask).shape) != 4 or value(mask).shape[1] != 1):
+    if isinstance(mask, Node) and (value(mask).ndim != 4 or value(mask).shape[1] != 1):
         return None
-    attend = _make_attention(last, shared)
 
-    def build(query: Any, key: Any, value: Any, *masks: Any) -> Any:
-        return attend(query, keys.arrange(key), values.arrange(value), *masks)
+    def build(query: Any, key: Any, given: Any, *mask: Any) -> Any:
+        return attend(scale_of(last), query, keys.arrange(key), values.arrange(given), *mask)
 
-    masks = [mask] if isinstance(mask, Node) else []
-    sources: Any = (last.args[0], keys.source, values.source, *masks)
-    nodes = (*keys.nodes, *values.nodes, last)
     text = f"attention of {heads // shared} heads at once instead of repeated keys and values"
-    constants = (_causal_mask(last),) if _is_causal(last) else ()
-    return Equivalent("groups", text, nodes, last, sources, build, constants=constants)
+    sources, nodes = (query, keys.source, values.source), (*keys.nodes, *values.nodes, last)
+    return _replace_attention("groups", text, nodes, sources, mask, build)
 
 
 def find_masks(finder: Finder, last: Node) -> Equivalent | None:
@@ -275,17 +272,77 @@ def find_masks(finder: Finder, last: Node) -> Equivalent | None:
         return _find_filled(finder, last)
     if last.target is not aten.scaled_dot_product_attention.default or not is_static(last):
         return None
-    query, key, mask = _attention_inputs(last)
-    plain = len(query.shape) == len(key.shape) >= 3 and query.shape[:-2] == key.shape[:-2]
-    masked = isinstance(mask, Node) or _is_causal(last)
-    if not plain or not masked or _width(last) is None:
+    query, key, values, mask = _read_attention(last)
+    if query is None or mask is None:
         return None
-    sources = [*last.args[:3], *([mask] if isinstance(mask, Node) else [])]
-    constants = (_causal_mask(last),) if _is_causal(last) else ()
-    text = "attention with a mask without its guard"
+    left, right = value(query).shape, value(key).shape
+    if len(left) != len(right) or len(left) < 3 or left[:-2] != right[:-2]:
+        return None
+    build, text = partial(attend, scale_of(last)), "attention with a mask without its guard"
+    return _replace_attention("masks", text, (last,), (query, key, values), mask, build)
+
+
+def _replace_attention(
+    name: str, text: str, nodes: Sequence[Node], sources: Sequence[Node], mask: Any, build: Build
+) -> Equivalent:
+    """Attention by something else, with its mask: a node, a constant, or none."""
+    is_node, is_constant = isinstance(mask, Node), isinstance(mask, torch.Tensor)
     return Equivalent(
-        "masks", text, (last,), last, tuple(sources), _make_attention(last), constants=constants
-    )  # type: ignore[arg-type]
+        name, text, tuple(nodes), nodes[-1], (*sources, *([mask] if is_node else [])), build,
+        constants=(mask,) if is_constant else (),
+    )  # fmt: skip
+
+
+def _read_attention(node: Node) -> tuple[Any, Any, Any, Any]:
+    """Queries, keys, values and mask, which may be a constant; None if scores are dropped.
+
+    The width of a head must be known.
+    """
+    given = arguments_of(node)
+    query, key, mask = given["query"], given["key"], given["attn_mask"]
+    if given["dropout_p"] or not isinstance(value(query).shape[-1], int):
+        return None, None, None, None
+    if given["is_causal"]:
+        rows, columns = value(query).shape[-2], value(key).shape[-2]
+        hidden = torch.ones(rows, columns, dtype=torch.bool).triu(1)
+        mask = torch.zeros(rows, columns, dtype=value(query).dtype).masked_fill(hidden, _HIDDEN)
+    return query, key, given["value"], mask
+
+
+def scale_of(node: Node) -> float:
+    """The factor of the scores of attention."""
+    width: int = value(arguments_of(node)["query"]).shape[-1]
+    return arguments_of(node)["scale"] or 1 / math.sqrt(width)
+
+
+def attend(scale: float, query: Any, key: Any, values: Any, mask: Any = None) -> Any:
+    """Attention in two products and a softmax; heads that share a key are one of more rows."""
+    *outer, rows, width = query.shape
+    shared = key.shape[1] if query.ndim == 4 and key.shape[1] != outer[1] else 0
+    query, whole = query * scale, [*outer, rows]
+    if shared:
+        whole = [outer[0], shared, outer[1] // shared * rows]
+        query = query.reshape(*whole, width)
+    is_batch = [*key.shape[:-2]] == [*values.shape[:-2]] == whole[:-1]
+    multiply = multiply_batches if is_batch and _is_fixed(query, key, values) else _multiply
+    scores = multiply(query, key, True)
+    if mask is not None and mask.dtype == torch.bool:
+        mask = (mask.to(query.dtype) - 1.0) * -_HIDDEN
+    if mask is not None and shared and rows > 1:  # it is the same for all queries of a group
+        scores = scores.reshape(math.prod(outer), rows, key.shape[-2])
+        scores = (scores + mask.reshape(-1, rows, key.shape[-2])).reshape(*whole, key.shape[-2])
+    elif mask is not None:
+        scores = scores + mask
+    attended = multiply(scores.softmax(-1), values, False)
+    return attended.reshape(*outer, rows, values.shape[-1]) if shared else attended
+
+
+def _is_fixed(*tensors: Any) -> bool:
+    return all(isinstance(size, int) for tensor in tensors for size in tensor.shape)
+
+
+def _multiply(x: Any, y: Any, turned: bool) -> Any:
+    return x @ (y.transpose(-2, -1) if turned else y)
 
 
 #: What replaces elements where a mask says so.
@@ -317,14 +374,13 @@ def _find_filled(finder: Finder, last: Node) -> Equivalent | None:
         return None
 
     def build(x: Any, mask: Any) -> Any:
-        given = aten.to.dtype(mask, dtype)
+        given = mask.to(dtype)
         if not fills:  # the mask says what stays
-            given = aten.mul.Tensor(aten.sub.Tensor(given, 1.0), -1.0)
+            given = (given - 1.0) * -1.0
         if hidden <= _HIDDEN / 1e5:
-            return aten.add.Tensor(x, aten.mul.Tensor(given, max(hidden, _HIDDEN)))
-        stays = aten.mul.Tensor(aten.sub.Tensor(given, 1.0), -1.0)
-        x = aten.mul.Tensor(x, stays)
-        return aten.add.Tensor(x, aten.mul.Tensor(given, hidden)) if hidden else x
+            return x + given * max(hidden, _HIDDEN)
+        x = x * ((given - 1.0) * -1.0)
+        return x + given * hidden if hidden else x
 
     text = f"{name_of(last)} as a sum or product with the mask"
     return Equivalent("masks", text, (last,), last, (tensor, mask), build)
@@ -335,84 +391,3 @@ def _skip_copies(node: Node) -> Node:
     while node.target in VIEWS and len(readers(node)) == 1:
         node = readers(node)[0]
     return node
-
-
-def _attention_inputs(node: Node) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
-    return value(node.args[0]), value(node.args[1]), mask
-
-
-def _is_causal(node: Node) -> bool:
-    return bool(node.args[5] if len(node.args) > 5 else node.kwargs.get("is_causal", False))
-
-
-def _width(node: Node) -> int | None:
-    """The width of a head; None if it is dynamic, or the attention drops some scores."""
-    width = value(node.args[0]).shape[-1]
-    dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
-    return width if isinstance(width, int) and not dropout else None
-
-
-def _causal_mask(node: Node) -> torch.Tensor:
-    query, key, _ = _attention_inputs(node)
-    rows, columns = query.shape[-2], key.shape[-2]
-    seen = torch.ones(rows, columns, dtype=torch.bool).tril()
-    return torch.zeros(rows, columns, dtype=query.dtype).masked_fill(~seen, _HIDDEN)
-
-
-def _make_attention(node: Node, shared: int = 0) -> Any:
-    """Attention in two products and a softmax; of groups of queries for each ``shared`` head."""
-    query, _, mask = _attention_inputs(node)
-    shape, rows = list(query.shape), query.shape[-2]
-    scale = node.kwargs.get("scale") or 1 / math.sqrt(query.shape[-1])
-    is_bool = isinstance(mask, Node) and value(mask).dtype == torch.bool
-    group = shape[1] // shared if shared else 1
-    outer = [shape[0], shared] if shared else shape[:-2]
-    columns, depth = _columns(node), value(node.args[2]).shape[-1]
-    operands = node.args[1:3]
-    alike = shared or all(list(value(each).shape[:-2]) == outer for each in operands)
-    is_batch = alike and is_static(node) and all(map(is_static, operands))
-
-    def multiply(x: Any, left: list[int], y: Any, right: list[int], turned: bool = False) -> Any:
-        """The product of matrices of two shapes, of which the right ones may be turned."""
-        if not is_batch:
-            return aten.matmul.default(x, aten.transpose.int(y, -2, -1) if turned else y)
-        product = multiply_batches(x, left, y, right, turned)
-        return aten.reshape.default(product, [*left[:-1], right[-2 if turned else -1]])
-
-    def build(query: Any, key: Any, values: Any, *masks: Any) -> Any:
-        query = aten.mul.Tensor(query, scale)
-        if shared:
-            query = aten.reshape.default(query, [shape[0], shared, group * rows, shape[-1]])
-        left, right = [*outer, group * rows, shape[-1]], [*outer, columns, shape[-1]]
-        scores = multiply(query, left, key, right, turned=True)
-        for given in masks:
-            hidden = given
-            if is_bool:
-                seen = aten.to.dtype(given, value(node.args[0]).dtype)
-                hidden = aten.mul.Tensor(aten.sub.Tensor(seen, 1.0), -_HIDDEN)
-            scores = _add_mask(scores, hidden, shape, shared, group, rows, columns)
-        scores = aten.softmax.int(scores, -1)
-        left, right = [*outer, group * rows, columns], [*outer, columns, depth]
-        result = multiply(scores, left, values, right)
-        if shared:
-            result = aten.reshape.default(result, list(value(node).shape))
-        return result
-
-    return build
-
-
-def _columns(node: Node) -> int:
-    return value(node.args[1]).shape[-2]
-
-
-def _add_mask(
-    scores: Any, mask: Any, shape: list[int], shared: int, group: int, rows: int, columns: int
-) -> Any:
-    """Scores with a mask, which is the same for all queries of a group."""
-    if not shared or rows == 1:
-        return aten.add.Tensor(scores, mask)
-    scores = aten.reshape.default(scores, [shape[0] * shared * group, rows, columns])
-    mask = aten.reshape.default(mask, [-1, rows, columns])
-    whole = [shape[0], shared, group * rows, columns]
-    return aten.reshape.default(aten.add.Tensor(scores, mask), whole)

@@ -1,6 +1,6 @@
 """Find remedies in a graph, apply them, and offer those that compute the same."""
 
-import contextlib
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -12,10 +12,14 @@ from torch.export import ExportedProgram, default_decompositions
 from torch.fx import Node
 
 from workbench.export.purity import drop_unused, find_root, is_overwritten, overwrites
-from workbench.export.rewriter import OF_EXPORT, Rewriter
-from workbench.options import COMMON_REWRITES, REWRITES
+from workbench.export.rewriter import Rewriter
 from workbench.plugins.remedies.assignments import find_assignments
-from workbench.plugins.remedies.equivalence import Equivalent, Finder, count_operators
+from workbench.plugins.remedies.equivalence import (
+    Equivalent,
+    Finder,
+    Refused,
+    count_operators,
+)
 from workbench.plugins.remedies.formulas import find_function, find_lookup, find_order
 from workbench.plugins.remedies.graph import (
     find_equal,
@@ -31,17 +35,19 @@ from workbench.plugins.remedies.loops import find_loops
 from workbench.plugins.remedies.operators import (
     RULES,
     XNNPACK_RULES,
-    Rule,
+    find_operator,
     find_product,
     find_undone,
 )
 from workbench.plugins.remedies.repeats import find_broadcasts, find_groups, find_masks
+from workbench.plugins.remedies.table import REMEDIES
 from workbench.plugins.remedies.windows import find_convolution, find_pooling
 from workbench.records.exports import Rewrite
-from workbench.remedies import REMEDIES
 from workbench.upstream import fold_constants
 
 aten: Any = torch.ops.aten
+#: Tests fail by what is written to it.
+_LOG = logging.getLogger(__name__)
 #: What `slices` does to recurrences.
 _UNROLLED = "a recurrence step by step, with slices for its gates"
 _RECURRENT = {aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input}
@@ -85,7 +91,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
     """How each remedy is found in a graph, the best one first."""
     tables = RULES | (XNNPACK_RULES if backend == "xnnpack" else {})
     finders: dict[str, Find] = {
-        name: partial(_find_by_operator, name, rules) for name, rules in tables.items()
+        name: partial(find_operator, name, rules) for name, rules in tables.items()
     }
     slices = {"slices": finders.pop("slices")}
     return finders | {
@@ -106,17 +112,6 @@ def _list_finders(backend: str) -> dict[str, Find]:
     } | slices  # fmt: skip
 
 
-def _find_by_operator(
-    name: str, rules: dict[Any, Rule], finder: Finder, node: Node
-) -> Equivalent | None:
-    rule = rules.get(node.target)
-    build = rule(node) if rule and finder.is_outside(node) else None
-    if build is None:
-        return None
-    sources = tuple(argument for argument in node.args if isinstance(argument, Node))
-    return Equivalent(name, REMEDIES[name].text, (node,), node, sources, build)
-
-
 @torch.no_grad()
 def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Iterator[Equivalent]:
     """The parts of a graph that have one of some remedies, from its end; none overlaps another."""
@@ -132,13 +127,22 @@ def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Itera
             asked = finder.outside is None and (name in RULES or name in XNNPACK_RULES)
             if node in finder.constants and not asked:
                 continue
-            part = None
-            with contextlib.suppress(Exception):  # operators may refuse these values
-                part = find(finder, node)
+            part = _attempt(name, node, partial(find, finder, node))
             if part and taken.isdisjoint(part.nodes):
                 taken.update(part.nodes)
                 yield part
                 break
+
+
+def _attempt(name: str, node: Node, find: Callable[[], Equivalent | None]) -> Equivalent | None:
+    """What is found; None where operators refuse values. A fault of ours is logged, by name."""
+    try:
+        return find()
+    except Refused:
+        return None
+    except Exception:
+        _LOG.debug("remedy %s fails at %s", name, node, exc_info=True)
+        return None
 
 
 def _writes_view(node: Node) -> bool:
@@ -166,9 +170,7 @@ def _prove(finder: Finder, part: Equivalent) -> Equivalent | None:
     """A part that was shown to be equal, or says how it differs; None otherwise."""
     if not math.isnan(part.sqnr_db) or REMEDIES[part.name].differs:
         return part
-    with contextlib.suppress(Exception):  # operators may refuse these values
-        return finder.prove(part)
-    return None
+    return _attempt(part.name, part.result, partial(finder.prove, part))
 
 
 def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
@@ -185,9 +187,9 @@ def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
 
 
 class Remedies(Rewriter):
-    """The remedies of `workbench.remedies.REMEDIES` that change a graph."""
+    """The remedies of the table, which change a graph."""
 
-    names = REWRITES.keys() - OF_EXPORT
+    names = REMEDIES.keys()
 
     def prepare(self, exported: ExportedProgram, names: Collection[str]) -> ExportedProgram:
         """With ``slices``: the steps of PyTorch's recurrent operators, which it then sees."""
@@ -314,7 +316,8 @@ class Remedies(Rewriter):
 
         With the name of an ``operator``, only those that would replace it.
         """
-        parts = find_remedies(Finder(exported), (*COMMON_REWRITES, *_AVOIDING), backend)
+        common = [name for name, remedy in REMEDIES.items() if remedy.common]
+        parts = find_remedies(Finder(exported), (*common, *_AVOIDING), backend)
         names = (
             part.name
             for part in parts

@@ -1,0 +1,26 @@
+"""Remedies of graphs with dynamic sizes: what is built takes any size, too."""
+
+import pytest
+import torch
+from function_net import Net
+from torch.nn import functional as fn
+
+from workbench.plugins.remedies.rewrite import REWRITER
+
+
+@pytest.mark.parametrize(("name", "function"), [
+    ("powers", lambda net, x: (x.abs() + 1) ** 0.5),
+    ("gelu_tanh", lambda net, x: fn.gelu(x)),
+    ("hardsigmoid", lambda net, x: fn.hardsigmoid(x)),
+    ("attention", lambda net, x: fn.scaled_dot_product_attention(x, x, x)),
+    ("transposes", lambda net, x: x.transpose(1, 2).transpose(1, 2).sin()),
+])  # fmt: skip
+def test_a_remedy_takes_any_batch(name, function):
+    module, x = Net(function).eval(), torch.randn(3, 6, 8)
+    sizes = ({0: torch.export.Dim("batch", min=2, max=64)},)
+    exported = torch.export.export(module, (x,), dynamic_shapes=(sizes,))
+    assert REWRITER.apply(exported, [name], "xnnpack") == {name: 1}
+    for batch in (2, 5):
+        x = torch.randn(batch, 6, 8)
+        torch.testing.assert_close(exported.module()(x), module(x), atol=5e-4, rtol=1e-4)
+    exported.run_decompositions({})
