@@ -1,6 +1,5 @@
 """Remedies of single operators: from a node to what replaces it."""
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -287,126 +286,6 @@ def find_product(finder: Finder, node: Any) -> Equivalent | None:
     return Equivalent("products", text, (node,), node, sources, replacement)
 
 
-def _select(node: Any) -> Callable[..., Any] | None:
-    """One part of a tensor along an axis, or all of them, without that axis."""
-    shape, axis = _static_shape(node), node.args[1] if len(node.args) > 1 else 0
-    if shape is None:
-        return None
-    axis %= len(shape)
-    count, rest = shape[axis], shape[:axis] + shape[axis + 1 :]
-
-    def part(x: Any, index: int) -> Any:
-        return aten.reshape.default(aten.slice.Tensor(x, axis, index, index + 1), rest)
-
-    if node.target is aten.select.int:
-        return lambda x: part(x, node.args[2] % count)
-    return lambda x: [part(x, index) for index in range(count)]
-
-
-def _reshape(node: Any) -> Callable[..., Any] | None:
-    """The same elements in another shape."""
-    shape = list(node.meta["val"].shape)
-    if _static_shape(node) is None or not _tensor(node).is_floating_point():
-        return None
-    return lambda x: aten.reshape.default(x, shape)
-
-
-def _slice(node: Any) -> Callable[..., Any] | None:
-    """Nothing, if it is the whole; every nth element as a slice of groups of n."""
-    shape, result = _static_shape(node), list(node.meta["val"].shape)
-    if shape is None or shape == result:
-        return None if shape is None else lambda x: x
-    axis = node.args[1] if len(node.args) > 1 else 0
-    start = node.args[2] if len(node.args) > 2 and node.args[2] is not None else 0
-    step = node.args[4] if len(node.args) > 4 else 1
-    axis, count = axis % len(shape), result[axis]
-    start += shape[axis] if start < 0 else 0
-    # A group may begin earlier, if the last one would reach beyond the end.
-    before = max(0, start + count * step - shape[axis])
-    if step == 1 or before > min(start, step - 1):
-        return None
-    first = start - before
-    groups = [*shape[:axis], count, step, *shape[axis + 1 :]]
-
-    def replacement(x: Any) -> Any:
-        x = aten.slice.Tensor(x, axis, first, first + count * step)
-        x = aten.slice.Tensor(aten.reshape.default(x, groups), axis + 1, before, before + 1)
-        return aten.reshape.default(x, result)
-
-    return replacement
-
-
-#: Slices of which windows are put together, at most: XNNPACK concatenates so many at once.
-_MOST_PARTS = 5
-
-
-def _windows(node: Any) -> Callable[..., Any] | None:
-    """Windows along an axis, as slices of blocks that are put together."""
-    shape, (axis, width, step) = _static_shape(node), node.args[1:4]
-    if shape is None or not shape:
-        return None
-    axis %= len(shape)
-    block = math.gcd(width, step)
-    count, parts, apart = node.meta["val"].shape[axis], width // block, step // block
-    span = count * apart * block
-    if parts > _MOST_PARTS or span + width - step > shape[axis]:
-        return None
-    order = [*(other for other in range(len(shape)) if other != axis), axis]
-    rest = [shape[other] for other in order[:-1]]
-    back = [*range(axis), len(shape) - 1, *range(axis, len(shape) - 1), len(shape)]
-
-    def replacement(x: Any) -> Any:
-        x = aten.permute.default(x, order) if order != sorted(order) else x
-        slices = []
-        for part in range(parts):
-            # Beyond the end, a block is read from earlier ones.
-            first = min(part * block, shape[axis] - span)
-            inside = part * block - first
-            piece = aten.slice.Tensor(x, -1, first, first + span)
-            piece = aten.reshape.default(piece, [*rest, count, apart * block])
-            slices.append(aten.slice.Tensor(piece, -1, inside, inside + block))
-        x = slices[0] if parts == 1 else aten.cat.default(slices, -1)
-        return aten.permute.default(x, back) if back != sorted(back) else x
-
-    return replacement
-
-
-def _split(node: Any) -> Callable[..., Any] | None:
-    if _static_shape(node) is None:
-        return None
-    axis = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
-    parts = node.meta["val"]
-    axis %= parts[0].ndim
-    ends = itertools.accumulate((part.shape[axis] for part in parts), initial=0)
-    places = list(itertools.pairwise(ends))
-    return lambda x: [aten.slice.Tensor(x, axis, start, end) for start, end in places]
-
-
-def find_undone(finder: Finder, node: Node) -> Equivalent | None:
-    """Two transposes, of which the second gives back what the first one started from."""
-    before: Any = node.args[0] if node.args else None
-    once, again = (
-        (_order(each) for each in (before, node)) if isinstance(before, Node) else ([], [])
-    )
-    if not once or not again or [once[axis] for axis in again] != sorted(once):
-        return None
-    sources = (before.args[0],)
-    text = REMEDIES["transposes"].text
-    return Equivalent("transposes", text, (before, node), node, sources, lambda x: x, kept=0.0)
-
-
-def _order(node: Any) -> list[int]:
-    """The axes of its input in the order that a transpose gives them; empty for other nodes."""
-    if node.target not in (aten.transpose.int, aten.permute.default):
-        return []
-    axes = list(range(node.meta["val"].ndim))
-    if node.target == aten.permute.default:
-        return [axes[axis] for axis in node.args[1]]
-    one, other = node.args[1:]
-    axes[one], axes[other] = axes[other], axes[one]
-    return axes
-
-
 def _mean(node: Node) -> Callable[..., Any] | None:
     rank, axes = len(_tensor(node.args[0]).shape), node.args[1] if len(node.args) > 1 else ()
     of_images = rank == 4 and sorted(int(axis) % 4 for axis in axes or ()) == [2, 3]
@@ -435,19 +314,6 @@ def _static_shape(node: Node) -> list[int] | None:
 #: By name of the remedy and by operator.
 RULES: dict[str, dict[Any, Rule]] = {
     "layer_norm": {aten.layer_norm.default: _layer_norm},
-    "slices": {
-        aten.unbind.int: _select,
-        aten.split.Tensor: _split,
-        aten.split_with_sizes.default: _split,
-        aten.chunk.default: _split,
-        aten.select.int: _select,
-        aten.slice.Tensor: _slice,
-        aten.unfold.default: _windows,
-        **dict.fromkeys(
-            (aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default),
-            _reshape,
-        ),
-    },
     "mean": {aten.mean.dim: _mean},
     "powers": {aten.pow.Tensor_Scalar: _power},
     "gelu_tanh": {aten.gelu.default: lambda node: _gelu},

@@ -28,12 +28,12 @@ from workbench.plugins.remedies.graph import (
 from workbench.plugins.remedies.layers import find_affine
 from workbench.plugins.remedies.linear_maps import find_matrices
 from workbench.plugins.remedies.loops import find_loops
+from workbench.plugins.remedies.moves import find_slices, find_undone
 from workbench.plugins.remedies.operators import (
     RULES,
     XNNPACK_RULES,
     Rule,
     find_product,
-    find_undone,
 )
 from workbench.plugins.remedies.repeats import find_broadcasts, find_groups, find_masks
 from workbench.plugins.remedies.windows import find_convolution, find_pooling
@@ -87,7 +87,6 @@ def _list_finders(backend: str) -> dict[str, Find]:
     finders: dict[str, Find] = {
         name: partial(_find_by_operator, name, rules) for name, rules in tables.items()
     }
-    slices = {"slices": finders.pop("slices")}
     return finders | {
         "transposes": find_undone,
         "pooling": find_pooling,
@@ -103,7 +102,12 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "lookups": find_lookup,
         "assignments": find_assignments,
         "products": find_product,
-    } | slices  # fmt: skip
+        "slices": find_slices,
+    }
+
+
+#: Remedies that are asked for by their operator, whatever it reads.
+_BY_OPERATOR = {*RULES, *XNNPACK_RULES, "slices"}
 
 
 def _find_by_operator(
@@ -129,7 +133,7 @@ def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Itera
             if _writes_view(node) and name != "assignments":
                 continue
             # What depends on no input is the export's to compute, unless asked for by its operator.
-            asked = finder.outside is None and (name in RULES or name in XNNPACK_RULES)
+            asked = finder.outside is None and name in _BY_OPERATOR
             if node in finder.constants and not asked:
                 continue
             part = None
