@@ -145,8 +145,9 @@ _TABLE = (
     ),
     Remedy(
         "affine",
-        "factors and offsets of a layer's results as a part of its weights",
-        "weight * factor[:, None], bias * factor + offset  # of layer(x) * factor + offset",
+        "factors, offsets and linear maps around a layer as a part of its weights",
+        "weight * factor[:, None], bias * factor + offset  # of layer(x) * factor + offset\n"
+        "weight[table], bias[table]  # of layer(x)[..., table]",
     ),
     Remedy(
         "order",

@@ -201,7 +201,9 @@ class _Canvas:
         return plain and self._assign(here, _Source(source, tuple(value(source).shape)))
 
     def _assign(self, here: torch.Tensor, source: _Source) -> bool:
-        """Note that the elements at some places get those of a source."""
+        """Note that the elements at some places get those of a source; True."""
+        if not here.numel():
+            return True
         axes = torch.unravel_index(here, self.places.shape)
         block = tuple(int(axis.max() - axis.min()) + 1 for axis in axes)
         numbers = number([*(each.shape for each in self.sources), source.shape])[-1]

@@ -56,8 +56,8 @@ def _join_slices(finder: Finder, last: Node) -> Equivalent | None:
     if source is None or elements(source) != elements(last) or not is_float(source):
         return None
     ids = map_elements(finder, [*nodes, last], [source])
-    move = arrange(ids, [value(source).shape], 1) if ids is not None else None
-    if move is None or move.expands:
+    move = arrange(ids, [value(source).shape], 1, False) if ids is not None else None
+    if move is None:
         return None
     text = f"a tensor instead of its {len(parts)} slices put together"
     build = lambda x: move.build({0: x})  # noqa: E731

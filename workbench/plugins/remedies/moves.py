@@ -36,7 +36,6 @@ class Move(NamedTuple):
     sources: frozenset[int]
     pieces: int
     build: Callable[[Mapping[int, Any]], Any]
-    expands: bool = False
 
 
 class _Loop(NamedTuple):
@@ -59,6 +58,9 @@ def map_elements(
     """Which element of its sources each element of a part is; None if it computes others."""
     if sum(map(elements, (*sources, nodes[-1]))) > MOST_PROVEN:
         return None
+    read = (finder.constants.get(each) for node in nodes for each in node.all_input_nodes)
+    if any(tensor is not None and tensor.is_floating_point() for tensor in read):
+        return None  # numbers that it computes with
     samples = [finder.sample(source) for source in sources]
     exact = torch.float64 if samples[0].is_floating_point() else torch.int64
     numbers = [each.to(exact) for each in number([sample.shape for sample in samples])]
@@ -70,7 +72,9 @@ def map_elements(
     return ids.long() if torch.equal(whole[ids.long()], result) else None
 
 
-def arrange(ids: torch.Tensor, shapes: Sequence[Shape], most: int = MOST_PIECES) -> Move | None:
+def arrange(
+    ids: torch.Tensor, shapes: Sequence[Shape], most: int = MOST_PIECES, expands: bool = True
+) -> Move | None:
     """What moves elements to where an index map has them; None if that takes too many pieces."""
     firsts = torch.tensor([0, *map(math.prod, shapes)]).cumsum(0)
     owners = torch.bucketize(ids.contiguous(), firsts, right=True) - 1
@@ -78,13 +82,13 @@ def arrange(ids: torch.Tensor, shapes: Sequence[Shape], most: int = MOST_PIECES)
     inside, shape = ids - firsts[source], shapes[source]
     if bool((owners == source).all()):
         loops = _read_loops(inside)
-        move = _view(inside, loops, shape, source) if loops else None
-        move = move or _arrange_axes(inside, shape, source, most)
+        move = _view(inside, loops, shape, source, expands) if loops else None
+        move = move or _arrange_axes(inside, shape, source, most, expands)
         windows = _find_windows(loops or [])
         if move or most == 1:
             return move
         if windows:
-            return _join(ids.split(*windows), windows[1], shapes, most)
+            return _join(ids.split(*windows), windows[1], shapes, most, expands)
     strides = [torch.tensor(_strides_of(each), dtype=torch.long) for each in shapes]
     cuts = [_list_cuts(ids, owners, strides, axis) for axis in range(ids.ndim)]
     axes = [axis for axis, places in enumerate(cuts) if places]
@@ -93,20 +97,20 @@ def arrange(ids: torch.Tensor, shapes: Sequence[Shape], most: int = MOST_PIECES)
     axis = min(axes, key=lambda a: len(cuts[a]))
     if len(cuts[axis]) == ids.shape[axis] - 1 > max(_TURNS):
         for turns in (turns for turns in _TURNS if ids.shape[axis] % turns == 0):
-            move = _take_turns(ids, axis, turns, shapes, most)
+            move = _take_turns(ids, axis, turns, shapes, most, expands)
             if move:
                 return move
-    return _join(ids.tensor_split(cuts[axis], axis), axis, shapes, most)
+    return _join(ids.tensor_split(cuts[axis], axis), axis, shapes, most, expands)
 
 
 def _join(
-    parts: Sequence[torch.Tensor], axis: int, shapes: Sequence[Shape], most: int
+    parts: Sequence[torch.Tensor], axis: int, shapes: Sequence[Shape], most: int, expands: bool
 ) -> Move | None:
     """Parts of an index map, one after the other."""
     moves: list[Move] = []
     for after, part in zip(reversed(range(len(parts))), parts, strict=True):
         spare = most - after - sum(move.pieces for move in moves)
-        move = arrange(part, shapes, spare) if spare > 0 else None
+        move = arrange(part, shapes, spare, expands) if spare > 0 else None
         if move is None:
             return None
         moves.append(move)
@@ -114,23 +118,24 @@ def _join(
         frozenset[int]().union(*(move.sources for move in moves)),
         sum(move.pieces for move in moves),
         lambda given: aten.cat.default([move.build(given) for move in moves], axis),
-        any(move.expands for move in moves),
     )
 
 
 def _take_turns(
-    ids: torch.Tensor, axis: int, turns: int, shapes: Sequence[Shape], most: int
+    ids: torch.Tensor, axis: int, turns: int, shapes: Sequence[Shape], most: int, expands: bool
 ) -> Move | None:
     """Pieces whose elements take turns along an axis."""
     parts = ids.unflatten(axis, (-1, turns)).split(1, axis + 1)
-    move, shape = _join(parts, axis + 1, shapes, min(most, turns)), list(ids.shape)
+    move, shape = _join(parts, axis + 1, shapes, min(most, turns), expands), list(ids.shape)
     if move is None:
         return None
     join = move.build
     return move._replace(build=lambda given: aten.reshape.default(join(given), shape))
 
 
-def _arrange_axes(ids: torch.Tensor, shape: Shape, source: int, most: int) -> Move | None:
+def _arrange_axes(
+    ids: torch.Tensor, shape: Shape, source: int, most: int, expands: bool
+) -> Move | None:
     """One axis after the other, if more than one is changed, and each by itself."""
     if ids.ndim != len(shape):
         return None
@@ -142,7 +147,8 @@ def _arrange_axes(ids: torch.Tensor, shape: Shape, source: int, most: int) -> Mo
         return None
     moves, sizes = list[Move](), list(shape)
     for axis in sorted(changed, key=lambda a: len(lines[a]) / shape[a]):  # the narrowest first
-        move = arrange(number([sizes])[0].index_select(axis, lines[axis]), [sizes], most)
+        line = number([sizes])[0].index_select(axis, lines[axis])
+        move = arrange(line, [sizes], most, expands)
         if move is None:
             return None
         moves.append(move)
@@ -154,8 +160,7 @@ def _arrange_axes(ids: torch.Tensor, shape: Shape, source: int, most: int) -> Mo
             x = move.build({0: x})
         return x
 
-    pieces, expands = max(move.pieces for move in moves), any(move.expands for move in moves)
-    return Move(frozenset([source]), pieces, build, expands)
+    return Move(frozenset([source]), max(move.pieces for move in moves), build)
 
 
 def _line(ids: torch.Tensor, axis: int) -> torch.Tensor:
@@ -225,10 +230,12 @@ def _find_windows(axes: Sequence[Sequence[_Loop]]) -> tuple[int, int] | None:
 
 
 def _view(
-    ids: torch.Tensor, axes: Sequence[Sequence[_Loop]], shape: Shape, source: int
+    ids: torch.Tensor, axes: Sequence[Sequence[_Loop]], shape: Shape, source: int, expands: bool
 ) -> Move | None:
     """Slices, reshapes and a permutation of a source: the fewest that read it in some loops."""
     loops, offset = [loop for axis in axes for loop in axis], int(ids.flatten()[0])
+    if not expands and any(loop.stride == 0 for loop in loops):
+        return None
     boxes = _list_boxes(shape, loops, offset)
     ways = [_view_box(*box, shape, loops, offset, [*ids.shape]) for box in boxes]
     steps = min((way for way in ways if way is not None), key=len, default=None)
@@ -241,7 +248,7 @@ def _view(
             x = operator(x, *arguments)
         return x
 
-    return Move(frozenset([source]), 1, build, any(loop.stride == 0 for loop in loops))
+    return Move(frozenset([source]), 1, build)
 
 
 def _list_boxes(
@@ -361,7 +368,8 @@ def find_slices(finder: Finder, last: Node) -> Equivalent | None:
     key = ("slices", finder.identify([last], [source]))
     if key not in finder.memory:
         parts = evaluate(last, {source: number([shape])[0]})
-        finder.memory[key] = [arrange(part, [shape]) for part in ([parts] if single else parts)]
+        parts = [parts] if single else parts
+        finder.memory[key] = [part.numel() and arrange(part, [shape]) for part in parts]
     moves = finder.memory[key]
     if not all(moves):
         return None

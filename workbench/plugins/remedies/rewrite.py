@@ -16,6 +16,7 @@ from workbench.export.rewriter import OF_EXPORT, Rewriter
 from workbench.options import COMMON_REWRITES, REWRITES
 from workbench.plugins.remedies.assignments import find_assignments
 from workbench.plugins.remedies.equivalence import Equivalent, Finder, count_operators
+from workbench.plugins.remedies.folds import find_fold, find_merged, find_resized
 from workbench.plugins.remedies.formulas import find_function, find_lookup, find_order
 from workbench.plugins.remedies.graph import (
     find_equal,
@@ -26,7 +27,7 @@ from workbench.plugins.remedies.graph import (
     use_single_precision,
 )
 from workbench.plugins.remedies.layers import find_affine
-from workbench.plugins.remedies.linear_maps import find_matrices
+from workbench.plugins.remedies.linear import find_matrices
 from workbench.plugins.remedies.loops import find_loops
 from workbench.plugins.remedies.moves import find_slices, find_undone
 from workbench.plugins.remedies.operators import (
@@ -96,14 +97,19 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "broadcasts": find_broadcasts,
         "loops": find_loops,
         "functions": find_function,
-        "matrices": find_matrices,
-        "affine": find_affine,
-        "order": find_order,
+        "matrices": _first(find_matrices, find_merged),
+        "affine": _first(find_affine, find_fold),
+        "order": _first(find_order, find_resized),
         "lookups": find_lookup,
         "assignments": find_assignments,
         "products": find_product,
         "slices": find_slices,
     }
+
+
+def _first(*finders: Find) -> Find:
+    """The first part that one of several finders has."""
+    return lambda finder, node: next((p for find in finders if (p := find(finder, node))), None)
 
 
 #: Remedies that are asked for by their operator, whatever it reads.

@@ -30,7 +30,7 @@ from workbench.plugins.remedies.equivalence import (
     sqnr,
     value,
 )
-from workbench.plugins.remedies.linear_maps import Map, is_linear, remove_offset
+from workbench.plugins.remedies.linear import Map, is_linear, remove_offset
 
 aten: Any = torch.ops.aten
 #: Positions of a filter, from its middle to its ends, and channels that are tried at most.

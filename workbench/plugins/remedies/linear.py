@@ -6,7 +6,6 @@ matrix of one is what it makes of the identity; that it has one is shown on rand
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -27,10 +26,11 @@ from workbench.plugins.remedies.equivalence import (
     sqnr,
     value,
 )
+from workbench.plugins.remedies.moves import arrange, number
 
 aten: Any = torch.ops.aten
 #: What XNNPACK computes as it is, or what is no map of a single tensor.
-_DELEGATED = PRODUCTS | VIEWS | {
+DELEGATED = PRODUCTS | VIEWS | {
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default,
     aten.cat.default, aten.stack.default, aten.permute.default, aten.transpose.int,
     aten.constant_pad_nd.default, aten.upsample_bilinear2d.vec, aten.batch_norm.default,
@@ -39,8 +39,6 @@ _DELEGATED = PRODUCTS | VIEWS | {
     aten.chunk.default, aten.unbind.int, aten.select.int, aten.einsum.default,
     aten.rsub.Scalar, aten.add.Scalar, aten.sub.Scalar, aten.mul.Scalar, aten.div.Scalar,
 }  # fmt: skip
-#: More slices in a row than XNNPACK concatenates at once.
-_MOST_SLICES = 5
 #: Runs of an operator that show its matrix, at most.
 _MOST_RUNS = 64
 Map = Callable[[torch.Tensor], torch.Tensor]
@@ -52,7 +50,7 @@ def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
         return None
     if last.target in _VIEWS_OF_REPEATS:
         return _find_repetition(finder, last)
-    if last.target in _DELEGATED or not finder.is_outside(last):
+    if last.target in DELEGATED or not finder.is_outside(last):
         return None
     sources = finder.varying(last)
     if len(sources) == 1 and value(sources[0]).is_complex():
@@ -165,16 +163,19 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
     linear = remove_offset(run, offset)
     if not is_linear(linear, x):
         return None
-    axes = _list_axes(linear, x)
+    axes = list_axes(linear, x)
     bias = [offset] if offset.count_nonzero() else []
     if all(x.shape[axis] == 1 for axis in axes):
         return _find_factors(linear, x, axes, bias, nodes, last, source)
     matrices = _list_matrices(linear, x, axes)
     if matrices is None:
         return None
-    steps = [_Step(axis, matrix, x.ndim) for axis, matrix in zip(axes, matrices, strict=True)]
-    steps.sort(key=lambda step: step.matrix.shape[1] / step.matrix.shape[0])
-    constants = [step.matrix.t().contiguous() for step in steps if not step.slices]
+    steps, sizes = list[_Step](), list(x.shape)
+    pairs = zip(axes, matrices, strict=True)
+    for axis, matrix in sorted(pairs, key=lambda pair: pair[1].shape[1] / pair[1].shape[0]):
+        steps.append(_Step(axis, matrix, sizes))
+        sizes[axis] = matrix.shape[1]
+    constants = [step.matrix.t().contiguous() for step in steps if step.move is None]
 
     def build(x: Any, *given: Any) -> Any:
         matrices = iter(given)
@@ -182,7 +183,7 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
             x = step.build(x, matrices)
         return aten.add.Tensor(x, next(matrices)) if bias else x
 
-    words = ["slices in a row" if step.slices else "a product with a matrix" for step in steps]
+    words = ["slices in a row" if step.move else "a product with a matrix" for step in steps]
     text = f"{_names_of(nodes)} as {' and '.join(dict.fromkeys(words))}"
     return Equivalent(
         "matrices", text, tuple(nodes), last, (source,), build, constants=(*constants, *bias)
@@ -225,7 +226,7 @@ def is_linear(linear: Map, x: torch.Tensor) -> bool:
     return sqnr(linear(x) + 2 * linear(other), both) >= LEAST_DB[x.element_size()] - REORDERED_DB
 
 
-def _list_axes(linear: Map, x: torch.Tensor) -> list[int]:
+def list_axes(linear: Map, x: torch.Tensor) -> list[int]:
     """The axes along which elements meet others; along those left, each stays by itself."""
     result, axes = linear(x), []
     generator = torch.Generator().manual_seed(1)
@@ -244,7 +245,7 @@ def _list_matrices(linear: Map, x: torch.Tensor, axes: list[int]) -> list[torch.
     """The matrix of each axis (inputs by outputs), if their product is the operator."""
     if len(axes) > 3:
         return None
-    matrices = [_show_matrix(linear, x, axis, axes) for axis in axes]
+    matrices = [show_matrix(linear, x, axis, axes) for axis in axes]
     if any(matrix is None for matrix in matrices):
         return None
     bases = [matrix for matrix in matrices if matrix is not None]
@@ -264,7 +265,7 @@ def _list_matrices(linear: Map, x: torch.Tensor, axes: list[int]) -> list[torch.
     return bases if sqnr(result * factor, expected) >= least else None
 
 
-def _show_matrix(linear: Map, x: torch.Tensor, axis: int, axes: list[int]) -> torch.Tensor | None:
+def show_matrix(linear: Map, x: torch.Tensor, axis: int, axes: list[int]) -> torch.Tensor | None:
     """What an operator makes of the identity along one axis; along the other, of one vector."""
     size = x.shape[axis]
     moved = x.movedim(axis, -1)
@@ -304,34 +305,21 @@ def _round(matrix: torch.Tensor) -> torch.Tensor:
 class _Step:
     """A product with a matrix along one axis; or slices in a row, if it only selects."""
 
-    def __init__(self, axis: int, matrix: torch.Tensor, rank: int):
-        self.axis, self.matrix, self.is_last = axis, matrix, axis == rank - 1
-        self.slices = list(_list_slices(matrix))
+    def __init__(self, axis: int, matrix: torch.Tensor, sizes: Sequence[int]):
+        self.axis, self.matrix, self.is_last = axis, matrix, axis == len(sizes) - 1
+        ones = matrix == 1
+        selects = bool((ones.sum(0) == 1).all()) and bool((matrix[~ones] == 0).all())
+        ids = number([sizes])[0].index_select(axis, ones.int().argmax(0))
+        self.move = arrange(ids, [[*sizes]], expands=False) if selects else None
 
     def build(self, x: Any, matrices: Iterator[Any]) -> Any:
         """The result, with the next of some matrices."""
-        if self.slices:
-            parts = [aten.slice.Tensor(x, self.axis, start, end) for start, end in self.slices]
-            return parts[0] if len(parts) == 1 else aten.cat.default(parts, self.axis)
+        if self.move:
+            return self.move.build({0: x})
         if self.is_last:
             return aten.linear.default(x, next(matrices))
         x = aten.linear.default(aten.transpose.int(x, self.axis, -1), next(matrices))
         return aten.transpose.int(x, self.axis, -1)
-
-
-def _list_slices(matrix: torch.Tensor) -> Iterator[tuple[int, int]]:
-    """The slices that a matrix takes, one after the other; none if it does more, or too many."""
-    ones = matrix == 1
-    selects = bool((ones.sum(0) == 1).all()) and bool((matrix[~ones] == 0).all())
-    if not selects:
-        return
-    indices = ones.int().argmax(0).tolist()
-    runs = [
-        [index for _, index in run]
-        for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0])
-    ]
-    if len(runs) <= _MOST_SLICES:
-        yield from ((run[0], run[-1] + 1) for run in runs)
 
 
 def _reduce(last: Node, source: Node) -> Equivalent | None:
