@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from workbench.export.purity import PRODUCTS, VIEWS, readers
+from workbench.export.purity import VIEWS, readers
 from workbench.plugins.remedies.equivalence import (
-    MOST_ELEMENTS,
     MOST_PROVEN,
     Equivalent,
     Finder,
@@ -24,13 +23,7 @@ from workbench.plugins.remedies.equivalence import (
     name_of,
     value,
 )
-from workbench.plugins.remedies.linear import (
-    DELEGATED,
-    is_linear,
-    list_axes,
-    remove_offset,
-    show_matrix,
-)
+from workbench.plugins.remedies.linear import MOVED, ChannelMap, count_work, read_map
 from workbench.plugins.remedies.moves import Move, arrange, map_elements, number
 
 aten: Any = torch.ops.aten
@@ -41,44 +34,8 @@ _CHANNELS = {
 }  # fmt: skip
 #: Operators between a tensor and a layer, at most.
 _MOST_BETWEEN = 8
-#: What an operator costs, in multiplications: a delegate that it divides, a call in a delegate, and
-#: an element that it moves. A core multiplies some 10^10 times a second, and a call of a delegate
-#: takes some 10 microseconds.
-_DIVIDED, _CALLED, _MOVED = 1 << 17, 1 << 12, 8
-
-
 #: Weights may become so many times as many.
 _MOST_WIDENED = 2
-
-
-class _Map(NamedTuple):
-    """A linear map of channels: its matrix (inputs by outputs), or the input of each output."""
-
-    matrix: torch.Tensor
-    offset: torch.Tensor
-
-    def changes(self) -> bool:
-        """Whether the channels are others: a factor of all belongs to the function before it."""
-        if self.matrix.ndim == 1:
-            return not torch.equal(self.matrix, torch.arange(len(self.matrix)))
-        diagonal = self.matrix.diagonal()
-        alike = bool((diagonal == diagonal[0]).all()) and bool(
-            (self.offset == self.offset[0]).all()
-        )
-        return not alike or not torch.equal(diagonal.diag(), self.matrix)
-
-    def before(self, weights: torch.Tensor, count: int) -> torch.Tensor:
-        """Weights of so many inputs for those that read the outputs of the map."""
-        if self.matrix.ndim == 1:
-            shape = (len(weights), count, *weights.shape[2:])
-            return weights.new_zeros(shape).index_add_(1, self.matrix, weights)
-        return torch.einsum("ok...,ik->oi...", weights, self.matrix.to(weights.dtype))
-
-    def after(self, weights: torch.Tensor) -> torch.Tensor:
-        """Weights, or a bias, that compute the outputs of the map instead of its inputs."""
-        if self.matrix.ndim == 1:
-            return weights[self.matrix]
-        return torch.einsum("o...,ok->k...", weights, self.matrix.to(weights.dtype))
 
 
 def find_fold(finder: Finder, last: Node) -> Equivalent | None:
@@ -112,40 +69,6 @@ def _weights_of(finder: Finder, layer: Node) -> tuple[torch.Tensor, torch.Tensor
     weights = finder.constants[given[0]]
     bias = finder.constants[given[1]] if given[1] is not None else weights.new_zeros(len(weights))
     return weights, bias
-
-
-def _read_map(
-    finder: Finder, nodes: Sequence[Node], source: Node, rows: int, columns: int
-) -> _Map | None:
-    """What a part does to channels between some rows and columns, which it leaves as they are."""
-    sizes = [elements(source), elements(nodes[-1])]
-    if any(size % (rows * columns) for size in sizes):
-        return None
-    before, behind = ([rows, size // (rows * columns), columns] for size in sizes)
-    ids = map_elements(finder, nodes, [source])
-    if ids is not None:
-        ids = ids.reshape(behind)
-        index = ids[0, :, 0] // columns
-        alike = bool((index < before[1]).all()) and torch.equal(
-            ids, number([before])[0].index_select(1, index)
-        )
-        return _Map(index, torch.zeros(len(index))) if alike else None
-    if max(sizes) > MOST_ELEMENTS or finder.tries < 0:
-        return None
-    shape = value(source).shape
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        finder.tries -= x.numel()
-        return finder.run(nodes, {source: x.reshape(shape)}).reshape(behind)
-
-    x = finder.sample(source).reshape(before)
-    offset = run(torch.zeros_like(x))
-    linear = remove_offset(run, offset)
-    even = torch.equal(offset, offset[:1, :, :1].expand(offset.shape))
-    if not even or not offset.isfinite().all() or not is_linear(linear, x):
-        return None
-    matrix = show_matrix(linear, x, 1, [1]) if {*list_axes(linear, x)} <= {1} else None
-    return None if matrix is None else _Map(matrix, offset[0, :, 0])
 
 
 def _fold_before(finder: Finder, layer: Node) -> Equivalent | None:
@@ -182,7 +105,7 @@ def _fold_parts(
     whole = torch.cat(pieces, 1)
     more = (whole[0].numel() - weights[0].numel()) * elements(layer)
     is_wide = whole.numel() > _MOST_WIDENED * weights.numel()
-    if not inside or is_wide or more > sum(map(_count_work, inside)):
+    if not inside or is_wide or more > sum(map(count_work, inside)):
         return None
     shapes = [[*shape[:axis], piece.shape[1], *shape[axis + 1 :]] for piece in pieces]
     order: tuple[Node, ...] = tuple(dict.fromkeys(sources))
@@ -207,15 +130,15 @@ def _name(nodes: Sequence[Node]) -> str:
 
 def _find_before(
     finder: Finder, part: Node, rows: int, columns: int
-) -> tuple[Node, list[Node], _Map | None]:
+) -> tuple[Node, list[Node], ChannelMap | None]:
     """What a part of a layer's input is a linear map of: the tensor that is the least work."""
-    best: tuple[Node, list[Node], _Map | None] = (part, [], None)
+    best: tuple[Node, list[Node], ChannelMap | None] = (part, [], None)
     if part.op != "call_function" or len(readers(part)) > 1 or not is_float(part, MOST_PROVEN):
         return best
     for source, nodes in finder.parts(part, borders=(), most=_MOST_BETWEEN):
         if not is_float(source, MOST_PROVEN) or not is_static(source):
             break
-        each = _read_map(finder, nodes, source, rows, columns)
+        each = read_map(finder, nodes, source, rows, columns)
         if each is None and not VIEWS.issuperset(node.target for node in nodes):
             break
         if each is not None and each.changes():
@@ -223,29 +146,18 @@ def _find_before(
     return best
 
 
-def _count_work(node: Node) -> int:
-    """What an operator costs, in multiplications."""
-    if node.target in VIEWS:
-        return _MOVED * elements(node)
-    if node.target in PRODUCTS:
-        first, second = (value(each).shape for each in node.all_input_nodes[:2])
-        inner = math.prod(second[1:]) if "conv" in name_of(node) else first[-1]
-        return elements(node) * inner + _CALLED
-    return _MOVED * elements(node) + (_CALLED if node.target in DELEGATED else _DIVIDED)
-
-
 def _fold_after(finder: Finder, layer: Node, nodes: list[Node], last: Node) -> Equivalent | None:
     """A layer whose results are those of a linear map of its channels."""
     shape = list(value(layer).shape)
     axis = len(shape) + _CHANNELS[layer.target]
     rows, columns = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    each = _read_map(finder, nodes, layer, rows, columns)
+    each = read_map(finder, nodes, layer, rows, columns)
     if each is None or not each.changes():
         return None
     weights, bias = (each.after(tensor) for tensor in _weights_of(finder, layer))
     bias = bias + each.offset.to(bias.dtype)
     more = (len(weights) - shape[axis]) * rows * columns * weights[0].numel()
-    if more > sum(map(_count_work, nodes)):
+    if more > sum(map(count_work, nodes)):
         return None
     result, shape[axis] = list(value(last).shape), len(weights)
 
@@ -268,32 +180,6 @@ def _prove(
     return finder.prove(Equivalent(
         "affine", text, order, last, sources, build, 0.0, constants=given, about=tuple(about),
     ))  # fmt: skip
-
-
-def find_merged(finder: Finder, last: Node) -> Equivalent | None:
-    """Elements that an operator outside of delegates chooses of several axes, as a product."""
-    sources = finder.varying(last)
-    if last.target in DELEGATED or not finder.is_outside(last) or not is_float(last):
-        return None
-    if len(sources) != 1 or not is_float(sources[0]) or not is_static(sources[0]):
-        return None
-    shape, result = list(value(sources[0]).shape), list(value(last).shape)
-    alike = [a == b for a, b in zip(shape, result, strict=False)]
-    rows = math.prod(shape[: (*alike, False).index(False)])
-    each = _read_map(finder, [last], sources[0], rows, 1) if len(shape) != len(result) else None
-    if each is None or each.matrix.ndim != 1:
-        return None
-    inner = math.prod(shape) // rows
-    matrix = torch.nn.functional.one_hot(each.matrix, inner)
-    if rows * matrix.numel() > _count_work(last):
-        return None
-
-    def build(x: Any, matrix: Any) -> Any:
-        x = aten.linear.default(aten.reshape.default(x, [rows, inner]), matrix)
-        return x if result == [rows, len(each.matrix)] else aten.reshape.default(x, result)
-
-    text, given = f"{name_of(last)} as a product with a matrix", (matrix.to(value(last).dtype),)
-    return Equivalent("matrices", text, (last,), last, (sources[0],), build, constants=given)
 
 
 #: How an image goes on before its first row, in numbers of rows; -1 stands for zeros.
@@ -408,7 +294,7 @@ def _shrink(
         blocks.firsts, result[2:], sizes, strict=True))  # fmt: skip
     before = elements(last) * weights[0].numel()
     after = math.prod(sizes) * shape[0] * len(weights) * side**2 * small[0, 0, 0].numel()
-    if not all(reached) or after + 2 * _MOVED * elements(last) > before:
+    if not all(reached) or after + 2 * MOVED * elements(last) > before:
         return None
     move: Move | None = None
     padding = [blocks.margin] * 2

@@ -6,12 +6,12 @@ matrix of one is what it makes of the identity; that it has one is shown on rand
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
 
-from workbench.export.purity import PRODUCTS, VIEWS, is_pure, readers
+from workbench.export.purity import PRODUCTS, VIEWS, is_pure
 from workbench.plugins.remedies.equivalence import (
     LEAST_DB,
     MOST_ELEMENTS,
@@ -26,11 +26,11 @@ from workbench.plugins.remedies.equivalence import (
     sqnr,
     value,
 )
-from workbench.plugins.remedies.moves import arrange, number
+from workbench.plugins.remedies.moves import arrange, map_elements, number
 
 aten: Any = torch.ops.aten
 #: What XNNPACK computes as it is, or what is no map of a single tensor.
-DELEGATED = PRODUCTS | VIEWS | {
+_DELEGATED = PRODUCTS | VIEWS | {
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default,
     aten.cat.default, aten.stack.default, aten.permute.default, aten.transpose.int,
     aten.constant_pad_nd.default, aten.upsample_bilinear2d.vec, aten.batch_norm.default,
@@ -39,6 +39,12 @@ DELEGATED = PRODUCTS | VIEWS | {
     aten.chunk.default, aten.unbind.int, aten.select.int, aten.einsum.default,
     aten.rsub.Scalar, aten.add.Scalar, aten.sub.Scalar, aten.mul.Scalar, aten.div.Scalar,
 }  # fmt: skip
+#: What an operator costs, in multiplications: a delegate that it divides, a call in a delegate, and
+#: an element that it moves. A core multiplies some 10^10 times a second, and a call of a delegate
+#: takes some 10 microseconds.
+_DIVIDED, _CALLED, MOVED = 1 << 17, 1 << 12, 8
+
+
 #: Runs of an operator that show its matrix, at most.
 _MOST_RUNS = 64
 Map = Callable[[torch.Tensor], torch.Tensor]
@@ -50,7 +56,7 @@ def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
         return None
     if last.target in _VIEWS_OF_REPEATS:
         return _find_repetition(finder, last)
-    if last.target in DELEGATED or not finder.is_outside(last):
+    if last.target in _DELEGATED or not finder.is_outside(last):
         return None
     sources = finder.varying(last)
     if len(sources) == 1 and value(sources[0]).is_complex():
@@ -61,7 +67,7 @@ def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
     reduced = _reduce(last, source)
     if reduced is not None:
         return reduced
-    return _find_map(finder, [last], last, source)
+    return _find_map(finder, [last], last, source) or _find_merged(finder, last)
 
 
 def _is_padding(node: Node) -> bool:
@@ -76,20 +82,14 @@ _VIEWS_OF_REPEATS = {aten.reshape.default, aten.view.default, aten.flatten.using
 
 def _find_repetition(finder: Finder, last: Node) -> Equivalent | None:
     """A tensor that is expanded along new axes, which are then merged with its own."""
-    nodes = [last]
-    while len(nodes) < _MOST_VIEWS:
-        sources = finder.varying(nodes[-1])
-        if len(sources) != 1 or not is_float(sources[0]) or not is_pure(nodes[-1]):
+    for source, nodes in finder.parts(last, most=_MOST_VIEWS):
+        if not is_float(source) or not VIEWS.issuperset(node.target for node in nodes):
             return None
-        source = sources[0]
         repeats = [node for node in nodes if node.target is aten.expand.default]
-        if repeats and len(value(source).shape) == len(value(last).shape):
+        if repeats and value(source).ndim == value(last).ndim:
             outside = any(map(finder.is_outside, repeats))
             grows = elements(source) < elements(last)
-            return _find_map(finder, nodes[::-1], last, source) if outside and grows else None
-        if source.target not in VIEWS or len(readers(source)) > 1:
-            return None
-        nodes.append(source)
+            return _find_map(finder, nodes, last, source) if outside and grows else None
     return None
 
 
@@ -163,7 +163,7 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
     linear = remove_offset(run, offset)
     if not is_linear(linear, x):
         return None
-    axes = list_axes(linear, x)
+    axes = _list_axes(linear, x)
     bias = [offset] if offset.count_nonzero() else []
     if all(x.shape[axis] == 1 for axis in axes):
         return _find_factors(linear, x, axes, bias, nodes, last, source)
@@ -219,6 +219,86 @@ def remove_offset(run: Map, offset: torch.Tensor) -> Map:
     return lambda x: run(x) - offset
 
 
+class ChannelMap(NamedTuple):
+    """A linear map of channels: its matrix (inputs by outputs), or the input of each output."""
+
+    matrix: torch.Tensor
+    offset: torch.Tensor
+
+    def changes(self) -> bool:
+        """Whether the channels are others: a factor of all belongs to the function before it."""
+        if self.matrix.ndim == 1:
+            return not torch.equal(self.matrix, torch.arange(len(self.matrix)))
+        diagonal = self.matrix.diagonal()
+        alike = bool((diagonal == diagonal[0]).all()) and bool(
+            (self.offset == self.offset[0]).all()
+        )
+        return not alike or not torch.equal(diagonal.diag(), self.matrix)
+
+    def before(self, weights: torch.Tensor, count: int) -> torch.Tensor:
+        """Weights of so many inputs for those that read the outputs of the map."""
+        if self.matrix.ndim == 1:
+            shape = (len(weights), count, *weights.shape[2:])
+            return weights.new_zeros(shape).index_add_(1, self.matrix, weights)
+        return torch.einsum("ok...,ik->oi...", weights, self.matrix.to(weights.dtype))
+
+    def after(self, weights: torch.Tensor) -> torch.Tensor:
+        """Weights, or a bias, that compute the outputs of the map instead of its inputs."""
+        if self.matrix.ndim == 1:
+            return weights[self.matrix]
+        return torch.einsum("o...,ok->k...", weights, self.matrix.to(weights.dtype))
+
+
+def read_map(
+    finder: Finder, nodes: Sequence[Node], source: Node, rows: int, columns: int
+) -> ChannelMap | None:
+    """What a part does to channels between some rows and columns, which it leaves as they are.
+
+    The channels of a complex tensor are its real and imaginary parts in turns.
+    """
+    is_complex = value(nodes[-1]).is_complex()
+    sizes = [elements(source), elements(nodes[-1]) * (1 + is_complex)]
+    if any(size % (rows * columns) for size in sizes):
+        return None
+    before, behind = ([rows, size // (rows * columns), columns] for size in sizes)
+    ids = None if is_complex else map_elements(finder, nodes, [source])
+    if ids is not None:
+        ids = ids.reshape(behind)
+        index = ids[0, :, 0] // columns
+        alike = bool((index < before[1]).all()) and torch.equal(
+            ids, number([before])[0].index_select(1, index)
+        )
+        return ChannelMap(index, torch.zeros(len(index))) if alike else None
+    if max(sizes) > MOST_ELEMENTS or finder.tries < 0:
+        return None
+    shape = value(source).shape
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        finder.tries -= x.numel()
+        result = finder.run(nodes, {source: x.reshape(shape)})
+        return (torch.view_as_real(result) if is_complex else result).reshape(behind)
+
+    x = finder.sample(source).reshape(before)
+    offset = run(torch.zeros_like(x))
+    linear = remove_offset(run, offset)
+    even = torch.equal(offset, offset[:1, :, :1].expand(offset.shape))
+    if not even or not offset.isfinite().all() or not is_linear(linear, x):
+        return None
+    matrix = _show_matrix(linear, x, 1, [1]) if {*_list_axes(linear, x)} <= {1} else None
+    return None if matrix is None else ChannelMap(matrix, offset[0, :, 0])
+
+
+def count_work(node: Node) -> int:
+    """What an operator costs, in multiplications."""
+    if node.target in VIEWS:
+        return MOVED * elements(node)
+    if node.target in PRODUCTS:
+        first, second = (value(each).shape for each in node.all_input_nodes[:2])
+        inner = math.prod(second[1:]) if "conv" in name_of(node) else first[-1]
+        return elements(node) * inner + _CALLED
+    return MOVED * elements(node) + (_CALLED if node.target in _DELEGATED else _DIVIDED)
+
+
 def is_linear(linear: Map, x: torch.Tensor) -> bool:
     """Whether a map keeps sums, on a random tensor."""
     other = x.flip(-1) * 0.7 + 0.3
@@ -226,7 +306,7 @@ def is_linear(linear: Map, x: torch.Tensor) -> bool:
     return sqnr(linear(x) + 2 * linear(other), both) >= LEAST_DB[x.element_size()] - REORDERED_DB
 
 
-def list_axes(linear: Map, x: torch.Tensor) -> list[int]:
+def _list_axes(linear: Map, x: torch.Tensor) -> list[int]:
     """The axes along which elements meet others; along those left, each stays by itself."""
     result, axes = linear(x), []
     generator = torch.Generator().manual_seed(1)
@@ -245,7 +325,7 @@ def _list_matrices(linear: Map, x: torch.Tensor, axes: list[int]) -> list[torch.
     """The matrix of each axis (inputs by outputs), if their product is the operator."""
     if len(axes) > 3:
         return None
-    matrices = [show_matrix(linear, x, axis, axes) for axis in axes]
+    matrices = [_show_matrix(linear, x, axis, axes) for axis in axes]
     if any(matrix is None for matrix in matrices):
         return None
     bases = [matrix for matrix in matrices if matrix is not None]
@@ -265,7 +345,7 @@ def _list_matrices(linear: Map, x: torch.Tensor, axes: list[int]) -> list[torch.
     return bases if sqnr(result * factor, expected) >= least else None
 
 
-def show_matrix(linear: Map, x: torch.Tensor, axis: int, axes: list[int]) -> torch.Tensor | None:
+def _show_matrix(linear: Map, x: torch.Tensor, axis: int, axes: list[int]) -> torch.Tensor | None:
     """What an operator makes of the identity along one axis; along the other, of one vector."""
     size = x.shape[axis]
     moved = x.movedim(axis, -1)
@@ -322,6 +402,32 @@ class _Step:
         return aten.transpose.int(x, self.axis, -1)
 
 
+def _find_merged(finder: Finder, last: Node) -> Equivalent | None:
+    """Elements that an operator outside of delegates chooses of several axes, as a product."""
+    sources = finder.varying(last)
+    if last.target in _DELEGATED or not finder.is_outside(last) or not is_float(last):
+        return None
+    if len(sources) != 1 or not is_float(sources[0]) or not is_static(sources[0]):
+        return None
+    shape, result = list(value(sources[0]).shape), list(value(last).shape)
+    alike = [a == b for a, b in zip(shape, result, strict=False)]
+    rows = math.prod(shape[: (*alike, False).index(False)])
+    each = read_map(finder, [last], sources[0], rows, 1) if len(shape) != len(result) else None
+    if each is None or each.matrix.ndim != 1:
+        return None
+    inner = math.prod(shape) // rows
+    matrix = torch.nn.functional.one_hot(each.matrix, inner)
+    if rows * matrix.numel() > count_work(last):
+        return None
+
+    def build(x: Any, matrix: Any) -> Any:
+        x = aten.linear.default(aten.reshape.default(x, [rows, inner]), matrix)
+        return x if result == [rows, len(each.matrix)] else aten.reshape.default(x, result)
+
+    text, given = f"{name_of(last)} as a product with a matrix", (matrix.to(value(last).dtype),)
+    return Equivalent("matrices", text, (last,), last, (sources[0],), build, constants=given)
+
+
 def _reduce(last: Node, source: Node) -> Equivalent | None:
     """A sum or a mean over some axes as a product with a row of constants."""
     totals = (aten.sum.default, aten.mean.default)
@@ -347,42 +453,18 @@ def _find_transform(finder: Finder, last: Node) -> Equivalent | None:
     sources = finder.varying(transform)
     if last.target not in _PARTS or len(sources) != 1 or not is_pure(transform):
         return None
-    source, matrix = sources[0], None
-    if is_float(source) and value(transform).shape[:-1] == value(source).shape[:-1]:
-        matrix = _show_complex_matrix(finder, transform, source)
-    if matrix is None:
+    shape = value(sources[0]).shape
+    if not is_float(sources[0]) or value(transform).shape[:-1] != shape[:-1]:
         return None
-    real, imaginary = (part.t().contiguous() for part in (matrix.real, matrix.imag))
+    each = read_map(finder, [transform], sources[0], math.prod(shape[:-1]), 1)
+    if each is None or each.offset.count_nonzero():
+        return None
+    matrices = each.matrix.t().unflatten(0, (-1, 2)).unbind(1)  # of the real and imaginary parts
     text = f"{name_of(transform)} as products with matrices of cosines and sines"
     return Equivalent(
-        "matrices", text, (transform, last), last, (source,), _PARTS[last.target],
-        constants=(real, imaginary),
+        "matrices", text, (transform, last), last, (sources[0],), _PARTS[last.target],
+        constants=tuple(matrix.contiguous() for matrix in matrices),
     )  # fmt: skip
-
-
-def _show_complex_matrix(finder: Finder, transform: Node, source: Node) -> torch.Tensor | None:
-    """What a transform of rows makes of the identity; None if it is no product with it."""
-    shape = value(source).shape
-    size, count = shape[-1], value(transform).shape[-1]
-    x = finder.sample(source)
-    rows = math.prod(shape[:-1])
-    if size * count > MOST_ELEMENTS or math.ceil(size / rows) > _MOST_RUNS:
-        return None
-    # The operator takes its own shape: one part of the identity at a time.
-    identity = torch.eye(size, dtype=x.dtype)
-    identity = torch.cat([identity, identity.new_zeros(-size % rows, size)])
-    results = [
-        finder.run([transform], {source: part.view(shape)}).reshape(rows, count)
-        for part in identity.split(rows)
-    ]
-    matrix = torch.cat(results)[:size]
-    expected = finder.run([transform], {source: x})
-    ratio = sqnr(torch.view_as_real(x.to(matrix.dtype) @ matrix), torch.view_as_real(expected))
-    return matrix if ratio >= _LEAST_TRANSFORM_DB else None
-
-
-#: The least agreement of a transform with its matrix, in dB.
-_LEAST_TRANSFORM_DB = 80.0
 
 
 def _magnitude(x: Any, real: Any, imaginary: Any) -> Any:

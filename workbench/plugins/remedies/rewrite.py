@@ -16,7 +16,7 @@ from workbench.export.rewriter import OF_EXPORT, Rewriter
 from workbench.options import COMMON_REWRITES, REWRITES
 from workbench.plugins.remedies.assignments import find_assignments
 from workbench.plugins.remedies.equivalence import Equivalent, Finder, count_operators
-from workbench.plugins.remedies.folds import find_fold, find_merged, find_resized
+from workbench.plugins.remedies.folds import find_fold, find_resized
 from workbench.plugins.remedies.formulas import find_function, find_lookup, find_order
 from workbench.plugins.remedies.graph import (
     find_equal,
@@ -97,7 +97,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "broadcasts": find_broadcasts,
         "loops": find_loops,
         "functions": find_function,
-        "matrices": _first(find_matrices, find_merged),
+        "matrices": find_matrices,
         "affine": _first(find_affine, find_fold),
         "order": _first(find_order, find_resized),
         "lookups": find_lookup,
