@@ -6,6 +6,8 @@ from function_net import Net
 from torch import nn
 from torch.nn import functional as fn
 
+from workbench.plugins.remedies.equivalence import Finder
+from workbench.plugins.remedies.linear import find_matrices
 from workbench.plugins.remedies.moves import arrange, number
 from workbench.plugins.remedies.rewrite import REWRITER
 
@@ -183,3 +185,11 @@ def test_an_empty_part_stays():
     exported = torch.export.export(Net(lambda net, x: torch.cat((x[:, :0], x), 1)).eval(), (x,))
     REWRITER.apply(exported, ["slices"], "xnnpack")
     assert torch.equal(exported.module()(x), x)
+
+
+def test_windows_of_an_image_are_no_matrix_that_fits_into_no_memory():
+    module, x = Net(lambda net, x: fn.unfold(x, 3, padding=1)).eval(), torch.randn(1, 32, 64, 64)
+    finder = Finder(torch.export.export(module, (x,)))
+    (node,) = (node for node in finder.nodes if "im2col" in str(node.target))
+    with torch.no_grad():
+        assert find_matrices(finder, node) is None

@@ -89,10 +89,11 @@ def _fold_parts(
     weights, bias = _weights_of(finder, layer)
     shape = value(layer.args[0]).shape
     rows, columns = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    most = min(MOST_PROVEN, _MOST_WIDENED * rows * columns * weights.shape[1])
     pieces, sources, inside = list[torch.Tensor](), list[Node](), list[Node]()
     places = weights.split([value(part).shape[axis] for part in parts], 1)
     for part, piece in zip(parts, places, strict=True):
-        source, nodes, each = _find_before(finder, part, rows, columns)
+        source, nodes, each = _find_before(finder, part, rows, columns, most)
         if each is not None:
             offset = each.offset.to(piece.dtype)
             bias = (
@@ -129,14 +130,14 @@ def _name(nodes: Sequence[Node]) -> str:
 
 
 def _find_before(
-    finder: Finder, part: Node, rows: int, columns: int
+    finder: Finder, part: Node, rows: int, columns: int, most: int
 ) -> tuple[Node, list[Node], ChannelMap | None]:
     """What a part of a layer's input is a linear map of: the tensor that is the least work."""
     best: tuple[Node, list[Node], ChannelMap | None] = (part, [], None)
     if part.op != "call_function" or len(readers(part)) > 1 or not is_float(part, MOST_PROVEN):
         return best
     for source, nodes in finder.parts(part, borders=(), most=_MOST_BETWEEN):
-        if not is_float(source, MOST_PROVEN) or not is_static(source):
+        if not is_float(source, most) or not is_static(source):
             break
         each = read_map(finder, nodes, source, rows, columns)
         if each is None and not VIEWS.issuperset(node.target for node in nodes):

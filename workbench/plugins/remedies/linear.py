@@ -416,9 +416,9 @@ def _find_merged(finder: Finder, last: Node) -> Equivalent | None:
     if each is None or each.matrix.ndim != 1:
         return None
     inner = math.prod(shape) // rows
-    matrix = torch.nn.functional.one_hot(each.matrix, inner)
-    if rows * matrix.numel() > count_work(last):
+    if rows * inner * len(each.matrix) > count_work(last):
         return None
+    matrix = torch.nn.functional.one_hot(each.matrix, inner)
 
     def build(x: Any, matrix: Any) -> Any:
         x = aten.linear.default(aten.reshape.default(x, [rows, inner]), matrix)

@@ -181,6 +181,8 @@ class _Loop:
         nodes, source = _trace_slices(self.finder, group)
         if source is None or elements(source) != self.count * elements(group[0]):
             return False
+        if not isinstance(value(source), torch.Tensor):
+            return False  # several results of an operator
         if self.leaf is not None or not value(group[0]).shape:
             return False  # of several tensors
         values = {**self.finder.constants, source: number([value(source).shape])[0]}
