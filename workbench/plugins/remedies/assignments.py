@@ -1,7 +1,7 @@
 """Tensors that are assigned to part by part, as these parts put together."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from workbench.plugins.remedies.equivalence import (
     sqnr,
     value,
 )
+from workbench.plugins.remedies.moves import Move, arrange, number
 
 aten: Any = torch.ops.aten
 #: What makes a tensor without values, or of one number.
@@ -42,42 +43,19 @@ _MADE = _EMPTY | _FULL
 _ASSIGN = {aten.copy_.default, aten.fill_.Tensor, aten.fill_.Scalar}
 #: Blocks at most: more take longer than the assignments.
 _MOST_BLOCKS = 32
-#: How many parts there are whose elements take turns.
-_TURNS = (2, 3, 4)
-
-
-class _Block(NamedTuple):
-    """A block of a source: where it starts, and its shape."""
-
-    source: int
-    start: tuple[int, ...]
-    shape: tuple[int, ...]
-
-
-class _Joined(NamedTuple):
-    """Parts along an axis, one after the other, or with their elements in turns."""
-
-    axis: int
-    parts: tuple[Any, ...]
-    shape: tuple[int, ...]
-    in_turns: bool
-
-
-_Layout = _Block | _Joined
-_NONE: Mapping[Node, _Layout] = MappingProxyType({})
 
 
 class _Source(NamedTuple):
-    """What is assigned, in which shape, and in that with all axes of the tensor.
+    """What is assigned: the shape of a tensor, and what it is if that is constant.
 
-    An operator that overwrites a view is evaluated on what the views that it reads are made of.
+    An operator that overwrites a view is evaluated on what the views that it reads are: the
+    elements ``operands`` of sources before.
     """
 
-    node: Node
-    constant: torch.Tensor | None
-    view: tuple[int, ...]
+    node: Any
     shape: tuple[int, ...]
-    operands: Mapping[Node, _Layout] = _NONE
+    constant: torch.Tensor | None = None
+    operands: Mapping[Node, torch.Tensor] = MappingProxyType({})
 
 
 def find_assignments(finder: Finder, last: Node) -> Equivalent | None:
@@ -93,20 +71,29 @@ def find_assignments(finder: Finder, last: Node) -> Equivalent | None:
     if nodes is None or _ASSIGN.isdisjoint(node.target for node in nodes):
         return None
     canvas = _Canvas(root, finder.constants)
-    for node in nodes:
-        if node not in canvas.aliases and not canvas.follow(node):
-            return None
-    layout = canvas.arrange(canvas.ids)
-    blocks = canvas.list_blocks(layout)
-    is_undefined = root.target in _EMPTY and any(block.source == 0 for block in blocks)
-    if len(blocks) > _MOST_BLOCKS or is_undefined:
+    followed = all(node in canvas.aliases or canvas.follow(node) for node in nodes)
+    moves = canvas.plan() if followed else None
+    return None if moves is None else _replace(finder, canvas, moves, nodes, last)
+
+
+def _replace(
+    finder: Finder, canvas: "_Canvas", moves: dict[Any, Move], nodes: list[Node], last: Node
+) -> Equivalent | None:
+    """What computes a tensor from the parts that were assigned; None if it has other values."""
+    root, numbers = canvas.root, canvas.list_used(moves)
+    if root.target in _EMPTY and 0 in numbers:
         return None
-    constants = canvas.cut_constants(blocks)
+    used = {place: canvas.sources[place].constant for place in numbers}
+    constants = {
+        place: each.reshape(canvas.sources[place].shape).contiguous()
+        for place, each in used.items()
+        if each is not None
+    }
     members = [node for node in nodes if node in canvas.aliases or overwrites(node)]
-    sources = canvas.list_sources(blocks)
+    sources = canvas.list_inputs(numbers)
 
     def build(*given: Any) -> Any:
-        return canvas.build(layout, dict(zip((*sources, *constants), given, strict=True)))
+        return canvas.build(moves, dict(zip((*sources, *constants), given, strict=True)))
 
     samples = {
         node: finder.constants[node] if node in finder.constants else finder.sample(node)
@@ -118,16 +105,11 @@ def find_assignments(finder: Finder, last: Node) -> Equivalent | None:
         return None
     count = sum(map(overwrites, members))
     made = (root,) if root.target in _MADE else ()
+    text = f"a concatenation instead of {count} assignment{'s' if count > 1 else ''} into a tensor"
     return Equivalent(
-        "assignments",
-        f"a concatenation instead of {count} assignment{'s' if count > 1 else ''} into a tensor",
-        (*made, *members),
-        last,
-        tuple(sources),
-        build,
-        sqnr_db=ratio,
+        "assignments", text, (*made, *members), last, tuple(sources), build, sqnr_db=ratio,
         constants=tuple(constants.values()),
-    )
+    )  # fmt: skip
 
 
 def _is_assignment(node: Node) -> bool:
@@ -187,11 +169,9 @@ class _Canvas:
     def __init__(self, root: Node, constants: Mapping[Node, Any]) -> None:
         self.root, self.constants, self.aliases = root, constants, {*list_aliases(root)}
         shape = tuple(value(root).shape)
-        self.places = torch.arange(math.prod(shape)).reshape(shape)
+        (self.places,) = number([shape])
         self.ids = self.places.clone()
-        constant = _make(root) if root.target in _FULL else None
-        self.sources = [_Source(root, constant, shape, shape)]
-        self.firsts = [0]
+        self.sources = [_Source(root, shape, _make(root) if root.target in _FULL else None)]
 
     def follow(self, node: Node) -> bool:
         """Note what a reader of the tensor or of a view of it does; whether that is known."""
@@ -203,30 +183,36 @@ class _Canvas:
             return False
         here = self._locate(node.args[0])
         if node.target not in _ASSIGN:
-            return self._assign(here, node, {view: self._arrange_view(view) for view in read})
+            operands = {view: self.ids.view(-1)[self._locate(view)] for view in read}
+            return self._assign(here, _Source(node, tuple(here.shape), None, operands))
         source: Any = node.args[1]
         if isinstance(source, Node) and overwrites(source):
             source = source.args[0]  # which it returns
         if source in self.aliases:
             self.ids.view(-1)[here] = self.ids.view(-1)[self._locate(source)].expand(here.shape)
             return True
-        return not node.users and self._assign(here, source)
-
-    def _assign(
-        self, here: torch.Tensor, source: Any, operands: Mapping[Node, _Layout] = _NONE
-    ) -> bool:
-        """Note that the elements at some places get those of a source; whether it is known."""
-        view, shape, constant = tuple(here.shape), self._block_shape(here), None
         if not isinstance(source, Node) or source in self.constants:
-            dtype = value(self.root).dtype
-            constant = torch.as_tensor(self.constants.get(source, source), dtype=dtype)
-            constant = constant.expand(view).reshape(shape)
-        elif not is_static(source) or (not operands and is_overwritten(source)):
-            return False
-        first = self.firsts[-1] + math.prod(self.sources[-1].shape)
-        self.ids.view(-1)[here] = torch.arange(first, first + here.numel()).reshape(view)
-        self.sources.append(_Source(source, constant, view, shape, operands))
-        self.firsts.append(first)
+            constant = self.constants.get(source, source)
+            constant = torch.as_tensor(constant, dtype=value(self.root).dtype)
+            return not node.users and self._assign(
+                here, _Source(source, tuple(constant.shape), constant)
+            )
+        plain = not node.users and is_static(source) and not is_overwritten(source)
+        return plain and self._assign(here, _Source(source, tuple(value(source).shape)))
+
+    def _assign(self, here: torch.Tensor, source: _Source) -> bool:
+        """Note that the elements at some places get those of a source; True."""
+        if not here.numel():
+            return True
+        axes = torch.unravel_index(here, self.places.shape)
+        block = tuple(int(axis.max() - axis.min()) + 1 for axis in axes)
+        numbers = number([*(each.shape for each in self.sources), source.shape])[-1]
+        if numbers.numel() == here.numel():
+            numbers = numbers.view(here.shape)
+            if math.prod(block) == here.numel():  # one reshape of all that is assigned
+                source = source._replace(shape=block)
+        self.sources.append(source)
+        self.ids.view(-1)[here] = numbers.expand(here.shape)
         return True
 
     def _locate(self, view: Any) -> torch.Tensor:
@@ -235,67 +221,34 @@ class _Canvas:
             return self.places
         return evaluate(view, {view.args[0]: self._locate(view.args[0])})  # type: ignore[no-any-return]
 
-    def _arrange_view(self, view: Node) -> _Layout:
-        """How blocks of the sources make what a view has now."""
-        here = self._locate(view)
-        return self.arrange(self.ids.view(-1)[here].reshape(self._block_shape(here)))
+    def plan(self) -> dict[Any, Move] | None:
+        """How the tensor is made of the sources, and so are the operands of those that need some.
 
-    def _block_shape(self, here: torch.Tensor) -> tuple[int, ...]:
-        """The shape of some places, with all axes; ValueError if they are no block in order."""
-        axes = torch.unravel_index(here.flatten(), self.places.shape)
-        shape = tuple(len(axis.unique()) for axis in axes)
-        if math.prod(shape) != here.numel() or (here.flatten().diff() <= 0).any():
-            raise ValueError("a view of other than rows and columns in order")
-        return shape
+        None if that takes too many blocks.
+        """
+        shapes = [source.shape for source in self.sources]
+        wanted: list[tuple[Any, torch.Tensor]] = [(self.root, self.ids)]
+        moves: dict[Any, Move] = {}
+        for key, ids in wanted:  # which grows
+            if key in moves:
+                continue
+            move = arrange(ids, shapes, _MOST_BLOCKS)
+            if move is None:
+                return None
+            moves[key] = move
+            for place in sorted(move.sources):
+                operands = self.sources[place].operands
+                wanted += [((place, view), each) for view, each in operands.items()]
+        return moves if sum(move.pieces for move in moves.values()) <= _MOST_BLOCKS else None
 
-    def arrange(self, ids: torch.Tensor) -> _Layout:
-        """How blocks of the sources make a part of the tensor; ValueError if they are too many."""
-        cuts = [self._list_cuts(ids, axis) for axis in range(ids.ndim)]
-        if not any(cuts):
-            return self._describe_block(ids)
-        axis = min((axis for axis, places in enumerate(cuts) if places), key=lambda a: len(cuts[a]))
-        shape, size = tuple(ids.shape), ids.shape[axis]
-        for turns in _TURNS if len(cuts[axis]) == size - 1 > max(_TURNS) else ():
-            parts = [ids.index_select(axis, torch.arange(n, size, turns)) for n in range(turns)]
-            if size % turns == 0 and not any(self._list_cuts(part, axis) for part in parts):
-                return _Joined(axis, tuple(map(self.arrange, parts)), shape, in_turns=True)
-        if len(cuts[axis]) >= _MOST_BLOCKS:
-            raise ValueError(f"{len(cuts[axis]) + 1} blocks are too many")
-        parts = [*ids.tensor_split(cuts[axis], axis)]
-        return _Joined(axis, tuple(map(self.arrange, parts)), shape, in_turns=False)
+    def list_used(self, moves: Mapping[Any, Move]) -> list[int]:
+        """The numbers of the sources that some moves read."""
+        return sorted({place for move in moves.values() for place in move.sources})
 
-    def _list_cuts(self, ids: torch.Tensor, axis: int) -> list[int]:
-        """Where along an axis elements do not follow those before in their source."""
-        sources = self._find_sources(ids)
-        steps = torch.tensor([math.prod(source.shape[axis + 1 :]) for source in self.sources])
-        steps = steps[sources].narrow(axis, 0, ids.shape[axis] - 1)
-        follows = (ids.diff(dim=axis) == steps) & (sources.diff(dim=axis) == 0)
-        rows = follows.movedim(axis, 0).flatten(1).all(1)
-        return [place for place, joined in enumerate(rows.tolist(), 1) if not joined]
-
-    def _find_sources(self, ids: torch.Tensor) -> torch.Tensor:
-        return torch.bucketize(ids.contiguous(), torch.tensor(self.firsts), right=True) - 1
-
-    def _describe_block(self, ids: torch.Tensor) -> _Block:
-        first = ids.flatten()[:1]
-        number = int(self._find_sources(first))
-        start = torch.unravel_index(first - self.firsts[number], self.sources[number].shape)
-        return _Block(number, tuple(map(int, start)), tuple(ids.shape))
-
-    def list_blocks(self, layout: _Layout) -> list[_Block]:
-        """The blocks of a layout, and those of what operators overwrite."""
-        blocks, done = [*_list_blocks(layout)], set[int]()
-        for block in blocks:  # which grows
-            operands = self.sources[block.source].operands.values()
-            if block.source not in done:
-                done.add(block.source)
-                blocks += [each for layout in operands for each in _list_blocks(layout)]
-        return blocks
-
-    def list_sources(self, blocks: Sequence[_Block]) -> list[Node]:
-        """The nodes of which some blocks are made."""
+    def list_inputs(self, numbers: Sequence[int]) -> list[Node]:
+        """The nodes outside of which some sources are made."""
         nodes: dict[Node, None] = {}
-        for source in (self.sources[number] for number in sorted({b.source for b in blocks})):
+        for source in (self.sources[place] for place in numbers):
             if source.operands:
                 inputs = source.node.all_input_nodes
                 nodes |= dict.fromkeys(node for node in inputs if node not in source.operands)
@@ -303,62 +256,19 @@ class _Canvas:
                 nodes[source.node] = None
         return [*nodes]
 
-    def cut_constants(self, blocks: Sequence[_Block]) -> dict[_Block, torch.Tensor]:
-        """The constants of those blocks that have some."""
-        constants: dict[_Block, torch.Tensor] = {}
-        for block in blocks:
-            constant = self.sources[block.source].constant
-            if constant is not None:
-                constants[block] = self._cut(block, constant).contiguous()
-        return constants
+    def build(self, moves: Mapping[Any, Move], given: dict[Any, Any]) -> Any:
+        """What computes the tensor from those of nodes, and from constants by their number."""
+        for place in self.list_used(moves):
+            source = self.sources[place]
+            if source.operands:
+                views = {view: moves[place, view].build(given) for view in source.operands}
+                given[place] = self._prepare(evaluate(source.node, given | views), source)
+            elif source.constant is None:
+                given[place] = self._prepare(given[source.node], source)
+        return moves[self.root].build(given)
 
-    def build(self, layout: _Layout, tensors: dict[Any, Any]) -> Any:
-        """What computes a layout from the tensors of nodes, and from constants by their blocks."""
-        if isinstance(layout, _Block):
-            number = layout.source
-            if layout in tensors:
-                return tensors[layout]
-            if number not in tensors:
-                tensors[number] = self._prepare(self.sources[number], tensors)
-            return self._cut(layout, tensors[number])
-        parts = [self.build(part, tensors) for part in layout.parts]
-        if not layout.in_turns:
-            return aten.cat.default(parts, layout.axis)
-        parts = [aten.unsqueeze.default(part, layout.axis + 1) for part in parts]
-        return aten.reshape.default(aten.cat.default(parts, layout.axis + 1), [*layout.shape])
-
-    def _prepare(self, source: _Source, tensors: dict[Any, Any]) -> Any:
-        """A source in the dtype of the tensor, and with all of its axes."""
-        node: Any = source.node
-        if source.operands:
-            operands = {
-                view: _reshape(self.build(layout, tensors), layout.shape, value(view).shape)
-                for view, layout in source.operands.items()
-            }
-            return _reshape(evaluate(node, tensors | operands), source.view, source.shape)
-        x, shape = tensors[node], tuple(value(node).shape)
-        if value(node).dtype != value(self.root).dtype:
-            x = aten.to.dtype(x, value(self.root).dtype)
-        if math.prod(shape) != math.prod(source.view):
-            x, shape = aten.expand.default(x, [*source.view]), source.view
-        return _reshape(x, shape, source.shape)
-
-    def _cut(self, block: _Block, x: Any) -> Any:
-        """A block of a tensor."""
-        for axis, size in enumerate(self.sources[block.source].shape):
-            start, length = block.start[axis], block.shape[axis]
-            if length < size:
-                x = aten.slice.Tensor(x, axis, start, start + length)
-        return x
-
-
-def _list_blocks(layout: _Layout) -> Iterator[_Block]:
-    if isinstance(layout, _Block):
-        yield layout
-        return
-    for part in layout.parts:
-        yield from _list_blocks(part)
-
-
-def _reshape(x: Any, shape: Sequence[int], other: Sequence[int]) -> Any:
-    return x if tuple(shape) == tuple(other) else aten.reshape.default(x, [*other])
+    def _prepare(self, x: Any, source: _Source) -> Any:
+        """What is assigned, in the dtype and with all axes of the tensor."""
+        made, dtype = value(source.node), value(self.root).dtype
+        x = x if made.dtype == dtype else aten.to.dtype(x, dtype)
+        return x if made.shape == source.shape else aten.reshape.default(x, [*source.shape])

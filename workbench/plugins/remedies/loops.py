@@ -21,6 +21,7 @@ from workbench.plugins.remedies.equivalence import (
     value,
 )
 from workbench.plugins.remedies.layers import group_channels
+from workbench.plugins.remedies.moves import arrange, map_elements, number
 
 aten: Any = torch.ops.aten
 #: Layers of one input, or of one weight, from which on a single one is worth its slices.
@@ -38,7 +39,7 @@ def find_loops(finder: Finder, last: Node) -> Equivalent | None:
         return None
     if last.target in (aten.cat.default, aten.stack.default):
         whole = _join_slices(finder, last) or _group(finder, last) or _batch(finder, last)
-        return whole or _flatten(last) or _sink(finder, last)
+        return whole or _flatten(finder, last) or _sink(finder, last)
     return _share_input(finder, last) or _share_weights(finder, last)
 
 
@@ -49,17 +50,17 @@ def _parts_of(last: Node) -> tuple[list[Node], int]:
 
 
 def _join_slices(finder: Finder, last: Node) -> Equivalent | None:
-    """Slices of one tensor that are put together as it was."""
+    """Slices of one tensor that are put together as it was, or with one axis in front."""
     parts, _ = _parts_of(last)
     nodes, source = _trace_slices(finder, parts)
     if source is None or elements(source) != elements(last) or not is_float(source):
         return None
-    x = torch.arange(elements(source)).reshape(value(source).shape).to(value(source).dtype)
-    result = finder.run([*nodes, last], {source: x})
-    build = _find_arrangement(x, result, len(parts))
-    if build is None:
+    ids = map_elements(finder, [*nodes, last], [source])
+    move = arrange(ids, [value(source).shape], 1, False) if ids is not None else None
+    if move is None:
         return None
     text = f"a tensor instead of its {len(parts)} slices put together"
+    build = lambda x: move.build({0: x})  # noqa: E731
     return Equivalent("loops", text, (*nodes, last), last, (source,), build, kept=0.0)
 
 
@@ -86,24 +87,6 @@ def _group(finder: Finder, last: Node) -> Equivalent | None:
     return group_channels(finder, parts, slices, source, last) if source else None
 
 
-def _find_arrangement(x: torch.Tensor, result: torch.Tensor, count: int) -> Any:
-    """What arranges a tensor as its slices are: nothing, or one axis in front."""
-    whole = list(result.shape)
-    if torch.equal(x.reshape(whole), result):
-        return lambda x: aten.reshape.default(x, whole)
-    for axis, size in enumerate(x.shape):
-        if size % count:
-            continue
-        split = [*x.shape[:axis], count, size // count, *x.shape[axis + 1 :]]
-        order = [axis, *(a for a in range(len(split)) if a != axis)]
-        if torch.equal(x.reshape(split).permute(order).reshape(whole), result):
-            moved = aten.permute.default
-            return lambda x: aten.reshape.default(
-                moved(aten.reshape.default(x, split), order), whole
-            )
-    return None
-
-
 _SLICING = {
     aten.slice.Tensor, aten.select.int, aten.unsqueeze.default, aten.split.Tensor,
     aten.chunk.default, aten.unbind.int, aten.split_with_sizes.default, operator.getitem,
@@ -111,35 +94,26 @@ _SLICING = {
 }  # fmt: skip
 
 
-def _flatten(last: Node) -> Equivalent | None:
+def _flatten(finder: Finder, last: Node) -> Equivalent | None:
     """Concatenations of concatenations along one axis as one: each copies what is there."""
-    if last.target is not aten.cat.default:
-        return None
-    inside: list[Node] = []
-    _, axis = _parts_of(last)
-
-    def flatten(node: Node) -> list[Node]:
-        parts, along = _parts_of(node)
-        whole = []
-        for part in parts:
+    nodes, order = [last], list[Node]()
+    for node in nodes:  # which grows
+        for part in _parts_of(node)[0] if node.target is aten.cat.default else ():
             alone = part.target is aten.cat.default and len(readers(part)) == 1
-            if alone and _parts_of(part)[1] == along == axis:
-                inside.append(part)
-                whole += flatten(part)
-            else:
-                whole.append(part)
-        return whole
-
-    parts = flatten(last)
-    if not inside:
+            is_inside = alone and _parts_of(part)[1] == _parts_of(last)[1]
+            (nodes if is_inside else order).append(part)
+    if len(nodes) == 1:
         return None
-    order = list(dict.fromkeys(parts))
-    places = [order.index(part) for part in parts]
-    kept = elements(last) / (elements(last) + sum(map(elements, inside)))
-    text = f"one concatenation of {len(parts)} tensors instead of {len(inside) + 1} that grow"
-    nodes = (*reversed(inside), last)
-    build = lambda *tensors: aten.cat.default([tensors[place] for place in places], axis)  # noqa: E731
-    return Equivalent("loops", text, nodes, last, tuple(order), build, kept=kept)
+    sources = tuple(dict.fromkeys(order))
+    nodes.sort(key=finder.place.__getitem__)
+    ids = map_elements(finder, nodes, sources)
+    move = arrange(ids, [value(x).shape for x in sources], len(order)) if ids is not None else None
+    if move is None:
+        return None
+    kept = elements(last) / sum(map(elements, nodes))
+    text = f"one concatenation of {len(order)} tensors instead of {len(nodes)} that grow"
+    build = lambda *tensors: move.build(dict(enumerate(tensors)))  # noqa: E731
+    return Equivalent("loops", text, tuple(nodes), last, sources, build, kept=kept)
 
 
 def _batch(finder: Finder, last: Node) -> Equivalent | None:
@@ -207,13 +181,15 @@ class _Loop:
         nodes, source = _trace_slices(self.finder, group)
         if source is None or elements(source) != self.count * elements(group[0]):
             return False
+        if not isinstance(value(source), torch.Tensor):
+            return False  # several results of an operator
         if self.leaf is not None or not value(group[0]).shape:
             return False  # of several tensors
-        x = torch.arange(elements(source)).view(value(source).shape).to(value(source).dtype)
-        values = {**self.finder.constants, source: x}
+        values = {**self.finder.constants, source: number([value(source).shape])[0]}
         for node in nodes:
             values[node] = evaluate(node, values)
-        if not torch.equal(torch.cat([values[n].flatten() for n in group]), x.flatten()):
+        order = torch.cat([values[node].flatten() for node in group])
+        if not torch.equal(order, values[source].flatten()):
             return False
         self.source, self.leaf = source, group[0]
         self.nodes += nodes

@@ -4,7 +4,6 @@ The function of a remedy takes the result of an operator, whose shape counts, an
 the order of its schema. It returns what replaces the result, or None where it does not apply.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from workbench.plugins.remedies.equivalence import (
     Equivalent,
     Finder,
     arguments_of,
-    cut,
     is_static,
     multiply_batches,
     rows_along,
@@ -102,76 +100,6 @@ def find_operator(
 def _layer_norm(result: Any, x: Any, shape: Any, *arguments: Any) -> Any:
     weight, bias = (each if each is None else each.float() for each in arguments[:2])
     return fn.layer_norm(x.float(), shape, weight, bias, arguments[2]).to(x.dtype)
-
-
-@_remedy("slices", aten.select.int)
-def _select(result: Any, x: Any, axis: int, index: int) -> Any:
-    axis, index = axis % x.ndim, index % x.shape[axis]
-    return cut(x, axis, index, index + 1).reshape(result.shape)
-
-
-@_remedy("slices", aten.unbind.int)
-def _unbind(result: Any, x: Any, axis: int) -> Any:
-    return [_select(part, x, axis, index) for index, part in enumerate(result)]
-
-
-@_remedy("slices", aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
-def _split(result: Any, x: Any, sizes: Any, axis: int) -> Any:
-    ends = itertools.accumulate((part.shape[axis] for part in result), initial=0)
-    return [cut(x, axis % x.ndim, start, end) for start, end in itertools.pairwise(ends)]
-
-
-@_remedy(
-    "slices",
-    *(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default),
-)
-def _reshape(result: Any, x: Any, *axes: Any) -> Any:
-    return x.reshape(result.shape) if x.is_floating_point() else None
-
-
-@_remedy("slices", aten.slice.Tensor)
-def _slice(result: Any, x: Any, axis: int, start: int | None, end: int | None, step: int) -> Any:
-    """Nothing, if it is the whole; every nth element as a slice of groups of n."""
-    if result.shape == x.shape:
-        return x
-    axis, count, start = axis % x.ndim, result.shape[axis], start or 0
-    start += x.shape[axis] if start < 0 else 0
-    # A group may begin earlier, if the last one would reach beyond the end.
-    before = max(0, start + count * step - x.shape[axis])
-    if step == 1 or before > min(start, step - 1):
-        return None
-    x = cut(x, axis, start - before, start - before + count * step)
-    groups = x.reshape(*x.shape[:axis], count, step, *x.shape[axis + 1 :])
-    return cut(groups, axis + 1, before, before + 1).reshape(result.shape)
-
-
-#: Slices of which windows are put together, at most: XNNPACK concatenates so many at once.
-_MOST_PARTS = 5
-
-
-@_remedy("slices", aten.unfold.default)
-def _windows(result: Any, x: Any, axis: int, width: int, step: int) -> Any:
-    """Windows along an axis, as slices of blocks that are put together."""
-    if not x.ndim:
-        return None
-    axis %= x.ndim
-    block, length = math.gcd(width, step), x.shape[axis]
-    count, parts, apart = result.shape[axis], width // block, step // block
-    span = count * apart * block
-    if parts > _MOST_PARTS or span + width - step > length:
-        return None
-    order = [*(other for other in range(x.ndim) if other != axis), axis]
-    back = [*range(axis), x.ndim - 1, *range(axis, x.ndim - 1), x.ndim]
-    x = x.permute(order) if order != sorted(order) else x
-    slices = []
-    for part in range(parts):
-        # Beyond the end, a block is read from earlier ones.
-        first = min(part * block, length - span)
-        inside = part * block - first
-        piece = cut(x, -1, first, first + span).reshape(*x.shape[:-1], count, apart * block)
-        slices.append(cut(piece, -1, inside, inside + block))
-    x = slices[0] if parts == 1 else torch.cat(slices, -1)
-    return x.permute(back) if back != sorted(back) else x
 
 
 @_remedy("mean", aten.mean.dim)
@@ -412,20 +340,3 @@ def _shares_batch(left: list[int], right: list[int]) -> bool:
     while whole and right[whole - 1] == 1:
         whole -= 1
     return not right or (len(left) == len(right) and left[:whole] == right[:whole])
-
-
-_TRANSPOSES = (aten.transpose.int, aten.permute.default)
-
-
-def find_undone(finder: Finder, node: Node) -> Equivalent | None:
-    """Two transposes, of which the second gives back what the first one started from."""
-    before: Any = node.args[0] if node.args else None
-    if node.target not in _TRANSPOSES or before.target not in _TRANSPOSES:
-        return None
-    source = before.args[0]
-    sizes = range(2, 2 + value(source).ndim)  # all different: they tell the axes
-    x = torch.empty(*sizes, device="meta")
-    if finder.run([before, node], {source: x}).shape != x.shape:
-        return None
-    text = REMEDIES["transposes"].text
-    return Equivalent("transposes", text, (before, node), node, (source,), lambda x: x, kept=0.0)

@@ -20,6 +20,7 @@ from workbench.plugins.remedies.equivalence import (
     Refused,
     count_operators,
 )
+from workbench.plugins.remedies.folds import find_fold, find_resized
 from workbench.plugins.remedies.formulas import find_function, find_lookup, find_order
 from workbench.plugins.remedies.graph import (
     find_equal,
@@ -30,14 +31,14 @@ from workbench.plugins.remedies.graph import (
     use_single_precision,
 )
 from workbench.plugins.remedies.layers import find_affine
-from workbench.plugins.remedies.linear_maps import find_matrices
+from workbench.plugins.remedies.linear import find_matrices
 from workbench.plugins.remedies.loops import find_loops
+from workbench.plugins.remedies.moves import find_slices, find_undone
 from workbench.plugins.remedies.operators import (
     RULES,
     XNNPACK_RULES,
     find_operator,
     find_product,
-    find_undone,
 )
 from workbench.plugins.remedies.repeats import find_broadcasts, find_groups, find_masks
 from workbench.plugins.remedies.table import REMEDIES
@@ -93,7 +94,6 @@ def _list_finders(backend: str) -> dict[str, Find]:
     finders: dict[str, Find] = {
         name: partial(find_operator, name, rules) for name, rules in tables.items()
     }
-    slices = {"slices": finders.pop("slices")}
     return finders | {
         "transposes": find_undone,
         "pooling": find_pooling,
@@ -104,12 +104,22 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "loops": find_loops,
         "functions": find_function,
         "matrices": find_matrices,
-        "affine": find_affine,
-        "order": find_order,
+        "affine": _first(find_affine, find_fold),
+        "order": _first(find_order, find_resized),
         "lookups": find_lookup,
         "assignments": find_assignments,
         "products": find_product,
-    } | slices  # fmt: skip
+        "slices": find_slices,
+    }
+
+
+def _first(*finders: Find) -> Find:
+    """The first part that one of several finders has."""
+    return lambda finder, node: next((p for find in finders if (p := find(finder, node))), None)
+
+
+#: Remedies that are asked for by their operator, whatever it reads.
+_BY_OPERATOR = {*RULES, *XNNPACK_RULES, "slices"}
 
 
 @torch.no_grad()
@@ -124,7 +134,7 @@ def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Itera
             if _writes_view(node) and name != "assignments":
                 continue
             # What depends on no input is the export's to compute, unless asked for by its operator.
-            asked = finder.outside is None and (name in RULES or name in XNNPACK_RULES)
+            asked = finder.outside is None and name in _BY_OPERATOR
             if node in finder.constants and not asked:
                 continue
             part = _attempt(name, node, partial(find, finder, node))

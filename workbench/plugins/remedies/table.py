@@ -104,13 +104,14 @@ _TABLE = (
     ),
     Remedy(
         "affine",
-        "factors and offsets of a layer's results as a part of its weights",
+        "factors, offsets and linear maps around a layer as a part of its weights",
         "layer.weight.data *= factor[:, None]  # in __init__, for layer(x) * factor + offset\n"
-        "layer.bias.data = layer.bias.data * factor + offset",
+        "layer.bias.data = layer.bias.data * factor + offset\n"
+        "layer.weight.data = layer.weight.data[table]  # for layer(x)[..., table]",
     ),
     Remedy(
         "order",
-        "convolutions and linear layers where there are fewer positions: before upsampling",
+        "convolutions and linear layers where there are fewer positions: before resizing",
         "F.interpolate(conv1x1(x), scale_factor=2)  # for conv1x1(F.interpolate(x, ...))",
     ),
     Remedy(

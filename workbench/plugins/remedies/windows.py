@@ -30,7 +30,7 @@ from workbench.plugins.remedies.equivalence import (
     sqnr,
     value,
 )
-from workbench.plugins.remedies.linear_maps import Map, is_linear, remove_offset
+from workbench.plugins.remedies.linear import Map, is_linear, remove_offset
 
 aten: Any = torch.ops.aten
 #: Positions of a filter, from its middle to its ends, and channels that are tried at most.
@@ -58,7 +58,8 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
             before = f"{len(nodes)} operators" if len(nodes) > 1 else name_of(last)
             text = f"a convolution of {height} x {width} instead of {before}"
             constants = (filters.weights, *filters.bias)
-            build = partial(_convolve, list(value(last).shape), filters)
+            shape, result = (list(value(node).shape) for node in (source, last))
+            build = partial(_convolve, shape, result, filters)
             return Equivalent(
                 "convolutions", text, tuple(nodes), last, (source,), build, 0.3,
                 constants=constants,
@@ -97,9 +98,13 @@ class _Filters:
         return aten.conv2d.default(x, weights, None, self.strides, padding, [1, 1], self.groups)
 
 
-def _convolve(result: list[int], filters: _Filters, x: Any, weights: Any, *bias: Any) -> Any:
-    x = filters.apply(aten.reshape.default(x, filters.image), weights)
-    x = aten.reshape.default(x, result)
+def _convolve(
+    shape: list[int], result: list[int], filters: _Filters, x: Any, weights: Any, *bias: Any
+) -> Any:
+    """The result of a convolution of a tensor of a shape, which may have fewer axes."""
+    x = aten.reshape.default(x, filters.image) if shape != filters.image else x
+    x = filters.apply(x, weights)
+    x = aten.reshape.default(x, result) if len(result) != 4 or shape != filters.image else x
     return aten.add.Tensor(x, bias[0]) if bias else x
 
 
@@ -240,49 +245,39 @@ def find_pooling(finder: Finder, last: Node) -> Equivalent | None:
 
 
 def _average(finder: Finder, last: Node, source: Node) -> Equivalent | None:
-    flat = last.target is aten.avg_pool1d.default
-    sizes, strides, pads, _ = _pool_arguments(last, 1 if flat else 2)
-    shape = list(value(source).shape)
-    unbatched = len(shape) == (2 if flat else 3)
-    if flat:
+    """Means of windows as a convolution of each channel, and a factor where these are fewer."""
+    rank = 1 if last.target is aten.avg_pool1d.default else 2
+    shape, result = list(value(source).shape), list(value(last).shape)
+    batched = shape if len(shape) == rank + 2 else [1, *shape]
+    sizes, strides, pads, _ = _pool_arguments(last, rank)
+    image, counts = batched, result[-2:]
+    if rank == 1:  # an image of one row
+        image, counts = [*batched[:2], 1, batched[2]], [1, result[-1]]
         sizes, strides, pads = [1, *sizes], [1, *strides], [0, *pads]
-    channels = shape[0] if unbatched else shape[1]
-    image = [
-        *([1] if unbatched else shape[:1]),
-        channels,
-        *([1] if flat else []),
-        *shape[-1 if flat else -2 :],
-    ]
-    dtype = value(source).dtype
-    weights = torch.full((channels, 1, *sizes), 1 / math.prod(sizes), dtype=dtype)
-    result = list(value(last).shape)
-    settings = (None, strides, pads, [1, 1], channels)
     # With `ceil_mode`, the last windows reach beyond the padding.
-    counts = [1, result[-1]] if flat else result[-2:]
-    spans = [
-        stride * (count - 1) + size - 2 * pad
-        for stride, count, size, pad in zip(strides, counts, sizes, pads, strict=True)
+    after = [
+        max(pad, stride * (count - 1) + size - pad - length)
+        for stride, count, size, pad, length in zip(
+            strides, counts, sizes, pads, image[2:], strict=True
+        )
     ]
-    beyond = [max(0, span - size) for span, size in zip(spans, image[-2:], strict=True)]
-    margins = [0, beyond[1], 0, beyond[0]]
-
-    def convolve(x: Any, weights: Any) -> Any:
-        x = aten.constant_pad_nd.default(x, margins) if any(beyond) else x
-        return aten.conv2d.default(x, weights, *settings)
-
-    means = finder.run([last], {source: torch.ones(shape, dtype=dtype)})
-    sums = convolve(torch.ones(image, dtype=dtype), weights).view(result)
-    border = (means / sums).view(1, *result)[:, :1] if unbatched else (means / sums)[:1, :1]
-    needed = not torch.allclose(border, torch.ones_like(border), atol=1e-6)
+    dtype, channels = value(source).dtype, image[1]
+    weights = torch.full((channels, 1, *sizes), 1 / math.prod(sizes), dtype=dtype)
+    margins = [pads[1], after[1], pads[0], after[0]]
+    convolve = partial(
+        _convolve, shape, result, _Filters(image, weights, strides, margins, channels)
+    )
+    ones = torch.ones(shape, dtype=dtype)
+    border = finder.run([last], {source: ones}) / convolve(ones, weights)
+    border = border.reshape(-1, *result[-rank:])[:1].contiguous()
+    even = torch.allclose(border, torch.ones_like(border), atol=1e-6)
 
     def build(x: Any, weights: Any, *border: Any) -> Any:
-        x = aten.reshape.default(x, image) if image != shape else x
         x = convolve(x, weights)
-        x = aten.reshape.default(x, result) if image != shape else x
         return aten.mul.Tensor(x, border[0]) if border else x
 
     text = f"{name_of(last)} as a convolution with constant weights"
-    constants = (weights, border.contiguous()) if needed else (weights,)
+    constants = (weights,) if even else (weights, border)
     return Equivalent("pooling", text, (last,), last, (source,), build, constants=constants)
 
 

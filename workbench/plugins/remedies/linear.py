@@ -6,13 +6,12 @@ matrix of one is what it makes of the identity; that it has one is shown on rand
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
 
-from workbench.export.purity import PRODUCTS, VIEWS, is_pure, readers
+from workbench.export.purity import PRODUCTS, VIEWS, is_pure
 from workbench.plugins.remedies.equivalence import (
     LEAST_DB,
     MOST_ELEMENTS,
@@ -27,6 +26,7 @@ from workbench.plugins.remedies.equivalence import (
     sqnr,
     value,
 )
+from workbench.plugins.remedies.moves import arrange, map_elements, number
 
 aten: Any = torch.ops.aten
 #: What XNNPACK computes as it is, or what is no map of a single tensor.
@@ -39,8 +39,12 @@ _DELEGATED = PRODUCTS | VIEWS | {
     aten.chunk.default, aten.unbind.int, aten.select.int, aten.einsum.default,
     aten.rsub.Scalar, aten.add.Scalar, aten.sub.Scalar, aten.mul.Scalar, aten.div.Scalar,
 }  # fmt: skip
-#: More slices in a row than XNNPACK concatenates at once.
-_MOST_SLICES = 5
+#: What an operator costs, in multiplications: a delegate that it divides, a call in a delegate, and
+#: an element that it moves. A core multiplies some 10^10 times a second, and a call of a delegate
+#: takes some 10 microseconds.
+_DIVIDED, _CALLED, MOVED = 1 << 17, 1 << 12, 8
+
+
 #: Runs of an operator that show its matrix, at most.
 _MOST_RUNS = 64
 Map = Callable[[torch.Tensor], torch.Tensor]
@@ -63,7 +67,7 @@ def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
     reduced = _reduce(last, source)
     if reduced is not None:
         return reduced
-    return _find_map(finder, [last], last, source)
+    return _find_map(finder, [last], last, source) or _find_merged(finder, last)
 
 
 def _is_padding(node: Node) -> bool:
@@ -78,20 +82,14 @@ _VIEWS_OF_REPEATS = {aten.reshape.default, aten.view.default, aten.flatten.using
 
 def _find_repetition(finder: Finder, last: Node) -> Equivalent | None:
     """A tensor that is expanded along new axes, which are then merged with its own."""
-    nodes = [last]
-    while len(nodes) < _MOST_VIEWS:
-        sources = finder.varying(nodes[-1])
-        if len(sources) != 1 or not is_float(sources[0]) or not is_pure(nodes[-1]):
+    for source, nodes in finder.parts(last, most=_MOST_VIEWS):
+        if not is_float(source) or not VIEWS.issuperset(node.target for node in nodes):
             return None
-        source = sources[0]
         repeats = [node for node in nodes if node.target is aten.expand.default]
-        if repeats and len(value(source).shape) == len(value(last).shape):
+        if repeats and value(source).ndim == value(last).ndim:
             outside = any(map(finder.is_outside, repeats))
             grows = elements(source) < elements(last)
-            return _find_map(finder, nodes[::-1], last, source) if outside and grows else None
-        if source.target not in VIEWS or len(readers(source)) > 1:
-            return None
-        nodes.append(source)
+            return _find_map(finder, nodes, last, source) if outside and grows else None
     return None
 
 
@@ -172,9 +170,12 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
     matrices = _list_matrices(linear, x, axes)
     if matrices is None:
         return None
-    steps = [_Step(axis, matrix, x.ndim) for axis, matrix in zip(axes, matrices, strict=True)]
-    steps.sort(key=lambda step: step.matrix.shape[1] / step.matrix.shape[0])
-    constants = [step.matrix.t().contiguous() for step in steps if not step.slices]
+    steps, sizes = list[_Step](), list(x.shape)
+    pairs = zip(axes, matrices, strict=True)
+    for axis, matrix in sorted(pairs, key=lambda pair: pair[1].shape[1] / pair[1].shape[0]):
+        steps.append(_Step(axis, matrix, sizes))
+        sizes[axis] = matrix.shape[1]
+    constants = [step.matrix.t().contiguous() for step in steps if step.move is None]
 
     def build(x: Any, *given: Any) -> Any:
         matrices = iter(given)
@@ -182,7 +183,7 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
             x = step.build(x, matrices)
         return aten.add.Tensor(x, next(matrices)) if bias else x
 
-    words = ["slices in a row" if step.slices else "a product with a matrix" for step in steps]
+    words = ["slices in a row" if step.move else "a product with a matrix" for step in steps]
     text = f"{_names_of(nodes)} as {' and '.join(dict.fromkeys(words))}"
     return Equivalent(
         "matrices", text, tuple(nodes), last, (source,), build, constants=(*constants, *bias)
@@ -216,6 +217,86 @@ def _find_bias(run: Map, x: torch.Tensor, last: Node, source: Node) -> Equivalen
 def remove_offset(run: Map, offset: torch.Tensor) -> Map:
     """A map without what it makes of zeros."""
     return lambda x: run(x) - offset
+
+
+class ChannelMap(NamedTuple):
+    """A linear map of channels: its matrix (inputs by outputs), or the input of each output."""
+
+    matrix: torch.Tensor
+    offset: torch.Tensor
+
+    def changes(self) -> bool:
+        """Whether the channels are others: a factor of all belongs to the function before it."""
+        if self.matrix.ndim == 1:
+            return not torch.equal(self.matrix, torch.arange(len(self.matrix)))
+        diagonal = self.matrix.diagonal()
+        alike = bool((diagonal == diagonal[0]).all()) and bool(
+            (self.offset == self.offset[0]).all()
+        )
+        return not alike or not torch.equal(diagonal.diag(), self.matrix)
+
+    def before(self, weights: torch.Tensor, count: int) -> torch.Tensor:
+        """Weights of so many inputs for those that read the outputs of the map."""
+        if self.matrix.ndim == 1:
+            shape = (len(weights), count, *weights.shape[2:])
+            return weights.new_zeros(shape).index_add_(1, self.matrix, weights)
+        return torch.einsum("ok...,ik->oi...", weights, self.matrix.to(weights.dtype))
+
+    def after(self, weights: torch.Tensor) -> torch.Tensor:
+        """Weights, or a bias, that compute the outputs of the map instead of its inputs."""
+        if self.matrix.ndim == 1:
+            return weights[self.matrix]
+        return torch.einsum("o...,ok->k...", weights, self.matrix.to(weights.dtype))
+
+
+def read_map(
+    finder: Finder, nodes: Sequence[Node], source: Node, rows: int, columns: int
+) -> ChannelMap | None:
+    """What a part does to channels between some rows and columns, which it leaves as they are.
+
+    The channels of a complex tensor are its real and imaginary parts in turns.
+    """
+    is_complex = value(nodes[-1]).is_complex()
+    sizes = [elements(source), elements(nodes[-1]) * (1 + is_complex)]
+    if any(size % (rows * columns) for size in sizes):
+        return None
+    before, behind = ([rows, size // (rows * columns), columns] for size in sizes)
+    ids = None if is_complex else map_elements(finder, nodes, [source])
+    if ids is not None:
+        ids = ids.reshape(behind)
+        index = ids[0, :, 0] // columns
+        alike = bool((index < before[1]).all()) and torch.equal(
+            ids, number([before])[0].index_select(1, index)
+        )
+        return ChannelMap(index, torch.zeros(len(index))) if alike else None
+    if max(sizes) > MOST_ELEMENTS or finder.tries < 0:
+        return None
+    shape = value(source).shape
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        finder.tries -= x.numel()
+        result = finder.run(nodes, {source: x.reshape(shape)})
+        return (torch.view_as_real(result) if is_complex else result).reshape(behind)
+
+    x = finder.sample(source).reshape(before)
+    offset = run(torch.zeros_like(x))
+    linear = remove_offset(run, offset)
+    even = torch.equal(offset, offset[:1, :, :1].expand(offset.shape))
+    if not even or not offset.isfinite().all() or not is_linear(linear, x):
+        return None
+    matrix = _show_matrix(linear, x, 1, [1]) if {*_list_axes(linear, x)} <= {1} else None
+    return None if matrix is None else ChannelMap(matrix, offset[0, :, 0])
+
+
+def count_work(node: Node) -> int:
+    """What an operator costs, in multiplications."""
+    if node.target in VIEWS:
+        return MOVED * elements(node)
+    if node.target in PRODUCTS:
+        first, second = (value(each).shape for each in node.all_input_nodes[:2])
+        inner = math.prod(second[1:]) if "conv" in name_of(node) else first[-1]
+        return elements(node) * inner + _CALLED
+    return MOVED * elements(node) + (_CALLED if node.target in _DELEGATED else _DIVIDED)
 
 
 def is_linear(linear: Map, x: torch.Tensor) -> bool:
@@ -304,34 +385,47 @@ def _round(matrix: torch.Tensor) -> torch.Tensor:
 class _Step:
     """A product with a matrix along one axis; or slices in a row, if it only selects."""
 
-    def __init__(self, axis: int, matrix: torch.Tensor, rank: int):
-        self.axis, self.matrix, self.is_last = axis, matrix, axis == rank - 1
-        self.slices = list(_list_slices(matrix))
+    def __init__(self, axis: int, matrix: torch.Tensor, sizes: Sequence[int]):
+        self.axis, self.matrix, self.is_last = axis, matrix, axis == len(sizes) - 1
+        ones = matrix == 1
+        selects = bool((ones.sum(0) == 1).all()) and bool((matrix[~ones] == 0).all())
+        ids = number([sizes])[0].index_select(axis, ones.int().argmax(0))
+        self.move = arrange(ids, [[*sizes]], expands=False) if selects else None
 
     def build(self, x: Any, matrices: Iterator[Any]) -> Any:
         """The result, with the next of some matrices."""
-        if self.slices:
-            parts = [aten.slice.Tensor(x, self.axis, start, end) for start, end in self.slices]
-            return parts[0] if len(parts) == 1 else aten.cat.default(parts, self.axis)
+        if self.move:
+            return self.move.build({0: x})
         if self.is_last:
             return aten.linear.default(x, next(matrices))
         x = aten.linear.default(aten.transpose.int(x, self.axis, -1), next(matrices))
         return aten.transpose.int(x, self.axis, -1)
 
 
-def _list_slices(matrix: torch.Tensor) -> Iterator[tuple[int, int]]:
-    """The slices that a matrix takes, one after the other; none if it does more, or too many."""
-    ones = matrix == 1
-    selects = bool((ones.sum(0) == 1).all()) and bool((matrix[~ones] == 0).all())
-    if not selects:
-        return
-    indices = ones.int().argmax(0).tolist()
-    runs = [
-        [index for _, index in run]
-        for _, run in groupby(enumerate(indices), lambda pair: pair[1] - pair[0])
-    ]
-    if len(runs) <= _MOST_SLICES:
-        yield from ((run[0], run[-1] + 1) for run in runs)
+def _find_merged(finder: Finder, last: Node) -> Equivalent | None:
+    """Elements that an operator outside of delegates chooses of several axes, as a product."""
+    sources = finder.varying(last)
+    if last.target in _DELEGATED or not finder.is_outside(last) or not is_float(last):
+        return None
+    if len(sources) != 1 or not is_float(sources[0]) or not is_static(sources[0]):
+        return None
+    shape, result = list(value(sources[0]).shape), list(value(last).shape)
+    alike = [a == b for a, b in zip(shape, result, strict=False)]
+    rows = math.prod(shape[: (*alike, False).index(False)])
+    each = read_map(finder, [last], sources[0], rows, 1) if len(shape) != len(result) else None
+    if each is None or each.matrix.ndim != 1:
+        return None
+    inner = math.prod(shape) // rows
+    if rows * inner * len(each.matrix) > count_work(last):
+        return None
+    matrix = torch.nn.functional.one_hot(each.matrix, inner)
+
+    def build(x: Any, matrix: Any) -> Any:
+        x = aten.linear.default(aten.reshape.default(x, [rows, inner]), matrix)
+        return x if result == [rows, len(each.matrix)] else aten.reshape.default(x, result)
+
+    text, given = f"{name_of(last)} as a product with a matrix", (matrix.to(value(last).dtype),)
+    return Equivalent("matrices", text, (last,), last, (sources[0],), build, constants=given)
 
 
 def _reduce(last: Node, source: Node) -> Equivalent | None:
@@ -359,42 +453,18 @@ def _find_transform(finder: Finder, last: Node) -> Equivalent | None:
     sources = finder.varying(transform)
     if last.target not in _PARTS or len(sources) != 1 or not is_pure(transform):
         return None
-    source, matrix = sources[0], None
-    if is_float(source) and value(transform).shape[:-1] == value(source).shape[:-1]:
-        matrix = _show_complex_matrix(finder, transform, source)
-    if matrix is None:
+    shape = value(sources[0]).shape
+    if not is_float(sources[0]) or value(transform).shape[:-1] != shape[:-1]:
         return None
-    real, imaginary = (part.t().contiguous() for part in (matrix.real, matrix.imag))
+    each = read_map(finder, [transform], sources[0], math.prod(shape[:-1]), 1)
+    if each is None or each.offset.count_nonzero():
+        return None
+    matrices = each.matrix.t().unflatten(0, (-1, 2)).unbind(1)  # of the real and imaginary parts
     text = f"{name_of(transform)} as products with matrices of cosines and sines"
     return Equivalent(
-        "matrices", text, (transform, last), last, (source,), _PARTS[last.target],
-        constants=(real, imaginary),
+        "matrices", text, (transform, last), last, (sources[0],), _PARTS[last.target],
+        constants=tuple(matrix.contiguous() for matrix in matrices),
     )  # fmt: skip
-
-
-def _show_complex_matrix(finder: Finder, transform: Node, source: Node) -> torch.Tensor | None:
-    """What a transform of rows makes of the identity; None if it is no product with it."""
-    shape = value(source).shape
-    size, count = shape[-1], value(transform).shape[-1]
-    x = finder.sample(source)
-    rows = math.prod(shape[:-1])
-    if size * count > MOST_ELEMENTS or math.ceil(size / rows) > _MOST_RUNS:
-        return None
-    # The operator takes its own shape: one part of the identity at a time.
-    identity = torch.eye(size, dtype=x.dtype)
-    identity = torch.cat([identity, identity.new_zeros(-size % rows, size)])
-    results = [
-        finder.run([transform], {source: part.view(shape)}).reshape(rows, count)
-        for part in identity.split(rows)
-    ]
-    matrix = torch.cat(results)[:size]
-    expected = finder.run([transform], {source: x})
-    ratio = sqnr(torch.view_as_real(x.to(matrix.dtype) @ matrix), torch.view_as_real(expected))
-    return matrix if ratio >= _LEAST_TRANSFORM_DB else None
-
-
-#: The least agreement of a transform with its matrix, in dB.
-_LEAST_TRANSFORM_DB = 80.0
 
 
 def _magnitude(x: Any, real: Any, imaginary: Any) -> Any:

@@ -1,0 +1,195 @@
+"""Linear maps around layers become a part of their weights, if that is no more work."""
+
+import pytest
+import torch
+from function_net import Net
+from torch import nn
+from torch.nn import functional as fn
+
+from workbench.plugins.remedies.equivalence import Finder
+from workbench.plugins.remedies.linear import find_matrices
+from workbench.plugins.remedies.moves import arrange, number
+from workbench.plugins.remedies.rewrite import REWRITER
+
+IMAGE, ROWS = (1, 16, 6, 9), (1, 9, 32)
+TABLE = torch.randperm(16, generator=torch.Generator().manual_seed(0))
+
+
+def shuffle(x):
+    """Channels of four groups, in turns."""
+    return x.view(1, 4, 4, 6, 9).transpose(1, 2).reshape(1, 16, 6, 9)
+
+
+def pairs(net, x, z):
+    """Products of all pairs of rows, of which each is read once, beside other features."""
+    products = (z @ z.transpose(1, 2))[:, net.i, net.j]
+    return net.layers[0](torch.cat([x, products], 1))
+
+
+PAIRS = dict(zip("ij", torch.tril_indices(9, 9, -1), strict=True))
+#: A network, its inputs, layers and buffers; operators that are left.
+FOLDED = {
+    "a selection before": (
+        lambda net, x: net.layers[0](x.relu()[:, TABLE]), [IMAGE], [nn.Conv2d(16, 8, 1)], {},
+        ["relu", "conv2d"],
+    ),
+    "a selection after": (
+        lambda net, x: net.layers[0](x)[:, TABLE].relu(), [IMAGE],
+        [nn.Conv2d(16, 16, 3, padding=1)], {}, ["conv2d", "relu"],
+    ),
+    "a shuffle": (
+        lambda net, x: net.layers[0](shuffle(x)), [IMAGE], [nn.Conv2d(16, 8, 3, padding=1)], {},
+        ["conv2d"],
+    ),
+    "rows in turns": (
+        lambda net, x: net.layers[0](torch.cat((x[..., 1::2], x[..., ::2]), -1)), [ROWS],
+        [nn.Linear(32, 8)], {}, ["linear"],
+    ),
+    "a mean that is taken off": (
+        lambda net, x: net.layers[0](x - x.mean(-1, keepdim=True)), [ROWS], [nn.Linear(32, 8)], {},
+        ["linear"],
+    ),
+    "a sum with an offset": (
+        lambda net, x: net.layers[0](x.cumsum(-1) + net.bias), [ROWS], [nn.Linear(32, 8)],
+        {"bias": torch.randn(32)}, ["linear"],
+    ),
+    "two products": (
+        lambda net, x: net.layers[1](net.layers[0](x)), [ROWS],
+        [nn.Linear(32, 64), nn.Linear(64, 8)], {}, ["linear"],
+    ),
+    "an image that is turned": (
+        lambda net, x: net.layers[0](x.flip(2).flatten(1)), [IMAGE], [nn.Linear(864, 4)], {},
+        ["reshape", "linear"],
+    ),
+    "constant indices": (
+        pairs, [(8, 16), (8, 9, 16)], [nn.Linear(52, 256)], PAIRS,
+        ["transpose", "matmul", "reshape", "cat", "linear"],
+    ),
+}  # fmt: skip
+#: What would be more work, read something else, or not be the same.
+KEPT = {
+    "a narrow product": (
+        lambda net, x: net.layers[1](net.layers[0](x)), [ROWS],
+        [nn.Linear(32, 4), nn.Linear(4, 64)], {},
+    ),
+    "groups": (
+        lambda net, x: net.layers[0](x[:, TABLE]), [IMAGE], [nn.Conv2d(16, 8, 1, groups=2)], {},
+    ),
+    "copies of channels": (
+        lambda net, x: net.layers[0](x)[:, torch.arange(512) % 8], [(1, 16, 26, 28)],
+        [nn.Conv2d(16, 8, 3)], {},
+    ),
+    "positions": (lambda net, x: net.layers[0](x.flip(1)), [ROWS], [nn.Linear(32, 8)], {}),
+    "another reader": (
+        lambda net, x: (lambda y: net.layers[0](y) + y.sum())(x.flip(-1)), [ROWS],
+        [nn.Linear(32, 8)], {},
+    ),
+    "a bias at the border": (
+        lambda net, x: net.layers[1](net.layers[0](x)), [IMAGE],
+        [nn.Conv2d(16, 24, 1), nn.Conv2d(24, 8, 3, padding=1)], {},
+    ),
+    "a function": (lambda net, x: net.layers[0](x.abs()), [ROWS], [nn.Linear(32, 8)], {}),
+    "a factor of a function": (
+        lambda net, x: net.layers[0](x * torch.clamp(x + 3, 0, 6) / 6), [IMAGE],
+        [nn.Conv2d(16, 8, 1)], {},
+    ),
+}  # fmt: skip
+
+
+def rewrite(case, name):
+    """The operators of a network after a rewrite, how often it applied, and how far it is off."""
+    function, shapes, layers, buffers, *_ = case
+    torch.manual_seed(0)
+    module, inputs = Net(function, *layers, **buffers).eval(), [torch.randn(s) for s in shapes]
+    exported = torch.export.export(module, tuple(inputs))
+    count = REWRITER.apply(exported, [name], "xnnpack")[name]
+    torch.testing.assert_close(exported.module()(*inputs), module(*inputs), rtol=1e-4, atol=1e-5)
+    calls = [node for node in exported.graph.nodes if node.op == "call_function"]
+    return [str(node.target).split(".")[1] for node in calls], count
+
+
+@pytest.mark.parametrize("case", FOLDED)
+def test_a_linear_map_goes_into_a_layer(case):
+    assert rewrite(FOLDED[case], "affine") == (FOLDED[case][4], 1)
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_a_map_stays_that_would_be_more_work_or_something_else(case):
+    assert rewrite(KEPT[case], "affine")[1] == 0
+
+
+def test_constant_indices_before_a_function_are_one_product():
+    case = (lambda net, z: z[:, net.i, net.j].relu(), [(8, 9, 9)], [], PAIRS)
+    assert rewrite(case, "matrices") == (["reshape", "linear", "relu"], 1)
+
+
+def resize(x, mode="nearest", factor=2):
+    return fn.interpolate(x, scale_factor=factor, mode=mode)
+
+
+#: What is done to an image before a convolution, the convolution, and how much is left to do.
+RESIZED = {
+    "zeros": (lambda x: resize(x), nn.Conv2d(16, 16, 3, padding=1), True),
+    "no border": (lambda x: resize(x), nn.Conv2d(16, 16, 3), True),
+    "reflection": (
+        lambda x: fn.pad(resize(x), (1, 1, 1, 1), mode="reflect"), nn.Conv2d(16, 16, 3), True),
+    "five": (lambda x: resize(x), nn.Conv2d(16, 8, 5, padding=2), True),
+    "thrice": (lambda x: resize(x, factor=3), nn.Conv2d(16, 8, 3, padding=1), True),
+    "repeats": (
+        lambda x: x.repeat_interleave(2, 2).repeat_interleave(2, 3),
+        nn.Conv2d(16, 16, 3, padding=1, groups=2), True),
+    "one channel of each group": (lambda x: resize(x), nn.Conv2d(16, 16, 3, 1, 1, 1, 16), False),
+    "a stride": (lambda x: resize(x), nn.Conv2d(16, 16, 3, 2, 1), False),
+    "a wide reflection": (
+        lambda x: fn.pad(resize(x), (4, 4, 4, 4), mode="reflect"), nn.Conv2d(16, 16, 9), False),
+    "between elements": (lambda x: resize(x, "bilinear"), nn.Conv2d(16, 16, 3, 1, 1), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RESIZED)
+def test_a_filter_of_repeated_elements_is_a_smaller_one_before(case):
+    before, layer, shrinks = RESIZED[case]
+    network = (lambda net, x: net.layers[0](before(x)), [IMAGE], [layer], {})
+    names, count = rewrite(network, "order")
+    assert count == shrinks
+    assert ("pixel_shuffle" in names) == shrinks
+    assert not shrinks or not any("upsample" in name or "repeat" in name for name in names)
+
+
+#: An index map as a function of numbers, and how many tensors are read to make it.
+MOVED = {
+    "nothing": (lambda x: x, 1),
+    "a step": (lambda x: x[:, 2::3], 1),
+    "a row": (lambda x: x[:, 3], 1),
+    "windows": (lambda x: x.unfold(1, 10, 4), 3),
+    "parts in front": (lambda x: torch.cat(x.split(8, -1), 1), 1),
+    "turned": (lambda x: x.roll((3, 1), (1, 2)), 2),
+    "repeated": (lambda x: x.repeat_interleave(2, 1), 1),
+    "in turns": (lambda x: torch.stack((x[..., 1::2], x[..., ::2]), -1).flatten(-2), 2),
+    "mirrored": (lambda x: x.flip(1), 0),
+    "scattered": (lambda x: x[:, torch.randperm(24, generator=torch.Generator())], 0),
+}
+
+
+@pytest.mark.parametrize("case", MOVED)
+def test_an_index_map_is_made_of_few_pieces(case):
+    function, pieces = MOVED[case]
+    (numbers,) = number([(1, 24, 32)])
+    move = arrange(function(numbers), [numbers.shape])
+    assert (move.pieces if move else 0) == pieces
+    assert not move or torch.equal(move.build({0: numbers}), function(numbers))
+
+
+def test_an_empty_part_stays():
+    x = torch.randn(4, 8)
+    exported = torch.export.export(Net(lambda net, x: torch.cat((x[:, :0], x), 1)).eval(), (x,))
+    REWRITER.apply(exported, ["slices"], "xnnpack")
+    assert torch.equal(exported.module()(x), x)
+
+
+def test_windows_of_an_image_are_no_matrix_that_fits_into_no_memory():
+    module, x = Net(lambda net, x: fn.unfold(x, 3, padding=1)).eval(), torch.randn(1, 32, 64, 64)
+    finder = Finder(torch.export.export(module, (x,)))
+    (node,) = (node for node in finder.nodes if "im2col" in str(node.target))
+    with torch.no_grad():
+        assert find_matrices(finder, node) is None

@@ -1,0 +1,322 @@
+"""Linear maps around layers of constant weights, which take them up.
+
+A selection, a shuffle, a product or a sum of channels before or after a layer is a part of its
+weights. A resizing to the nearest element before a filter is a smaller filter before the resizing.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+
+from workbench.export.purity import VIEWS, readers
+from workbench.plugins.remedies.equivalence import (
+    MOST_PROVEN,
+    Equivalent,
+    Finder,
+    elements,
+    is_float,
+    is_static,
+    name_of,
+    value,
+)
+from workbench.plugins.remedies.linear import MOVED, ChannelMap, count_work, read_map
+from workbench.plugins.remedies.moves import Move, arrange, map_elements, number
+
+aten: Any = torch.ops.aten
+#: The axis of the channels that a layer reads and computes.
+_CHANNELS = {
+    aten.linear.default: -1, aten.conv1d.default: -2, aten.conv2d.default: -3,
+    aten.conv1d.padding: -2, aten.conv2d.padding: -3,
+}  # fmt: skip
+#: Operators between a tensor and a layer, at most.
+_MOST_BETWEEN = 8
+#: Weights may become so many times as many.
+_MOST_WIDENED = 2
+
+
+def find_fold(finder: Finder, last: Node) -> Equivalent | None:
+    """A layer with the linear maps of its channels, before or after it, in its weights."""
+    if not is_float(last, MOST_PROVEN) or not is_static(last):
+        return None
+    if _is_layer(finder, last):
+        return _fold_before(finder, last)
+    for layer, nodes in finder.parts(last, most=_MOST_BETWEEN):
+        if (
+            _is_layer(finder, layer)
+            and len(readers(layer)) == 1
+            and not VIEWS.issuperset(node.target for node in nodes)
+        ):
+            return _fold_after(finder, layer, nodes, last)
+    return None
+
+
+def _is_layer(finder: Finder, node: Node) -> bool:
+    """Whether a node is a layer of constant weights, whose channels all meet each other."""
+    if node.target not in _CHANNELS or finder.varying(node) != [node.args[0]]:
+        return False
+    groups = node.args[6] if len(node.args) > 6 else 1
+    batched = value(node).ndim > 1 - _CHANNELS[node.target] - 1
+    return groups == 1 and batched and is_static(node) and not node.kwargs
+
+
+def _weights_of(finder: Finder, layer: Node) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weights and the bias of a layer, which may be zeros."""
+    given: list[Any] = [*layer.args[1:3], None]
+    weights = finder.constants[given[0]]
+    bias = finder.constants[given[1]] if given[1] is not None else weights.new_zeros(len(weights))
+    return weights, bias
+
+
+def _fold_before(finder: Finder, layer: Node) -> Equivalent | None:
+    """A layer that reads what its input, or some parts of it, are linear maps of."""
+    given: Any = layer.args[0]
+    axis = value(given).ndim + _CHANNELS[layer.target]
+    folded = _fold_parts(finder, layer, [given], axis)
+    joins = given.target is aten.cat.default and len(readers(given)) == 1
+    if folded or not joins or (*given.args[1:], 0)[0] % value(given).ndim != axis:
+        return folded
+    return _fold_parts(finder, layer, given.args[0], axis, (given,))
+
+
+def _fold_parts(
+    finder: Finder, layer: Node, parts: Sequence[Node], axis: int, joins: tuple[Node, ...] = ()
+) -> Equivalent | None:
+    """A layer that reads some parts one after the other, with what is before each of them."""
+    weights, bias = _weights_of(finder, layer)
+    shape = value(layer.args[0]).shape
+    rows, columns = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    most = min(MOST_PROVEN, _MOST_WIDENED * rows * columns * weights.shape[1])
+    pieces, sources, inside = list[torch.Tensor](), list[Node](), list[Node]()
+    places = weights.split([value(part).shape[axis] for part in parts], 1)
+    for part, piece in zip(parts, places, strict=True):
+        source, nodes, each = _find_before(finder, part, rows, columns, most)
+        if each is not None:
+            offset = each.offset.to(piece.dtype)
+            bias = (
+                bias + piece.flatten(2).sum(2) @ offset if piece.ndim > 2 else bias + piece @ offset
+            )
+            piece = each.before(piece, elements(source) // (rows * columns))
+        inside += nodes
+        pieces.append(piece)
+        sources.append(source)
+    whole = torch.cat(pieces, 1)
+    more = (whole[0].numel() - weights[0].numel()) * elements(layer)
+    is_wide = whole.numel() > _MOST_WIDENED * weights.numel()
+    if not inside or is_wide or more > sum(map(count_work, inside)):
+        return None
+    shapes = [[*shape[:axis], piece.shape[1], *shape[axis + 1 :]] for piece in pieces]
+    order: tuple[Node, ...] = tuple(dict.fromkeys(sources))
+
+    def build(*tensors: Any) -> Any:
+        given = dict(zip(order, tensors, strict=False))
+        views = [
+            aten.reshape.default(given[x], size) if [*value(x).shape] != size else given[x]
+            for x, size in zip(sources, shapes, strict=True)
+        ]
+        x = aten.cat.default(views, axis) if len(views) > 1 else views[0]
+        return layer.target(x, *tensors[len(order) :], *layer.args[3:])  # type: ignore[operator]
+
+    text = f"{name_of(layer)} with the {_name(inside)} before it in its weights"
+    part = (*inside, *joins, layer)
+    return _prove(finder, text, part, layer, order, build, (whole, bias), inside)
+
+
+def _name(nodes: Sequence[Node]) -> str:
+    return ", ".join(dict.fromkeys(name_of(node) for node in nodes if node.target not in VIEWS))
+
+
+def _find_before(
+    finder: Finder, part: Node, rows: int, columns: int, most: int
+) -> tuple[Node, list[Node], ChannelMap | None]:
+    """What a part of a layer's input is a linear map of: the tensor that is the least work."""
+    best: tuple[Node, list[Node], ChannelMap | None] = (part, [], None)
+    if part.op != "call_function" or len(readers(part)) > 1 or not is_float(part, MOST_PROVEN):
+        return best
+    for source, nodes in finder.parts(part, borders=(), most=_MOST_BETWEEN):
+        if not is_float(source, most) or not is_static(source):
+            break
+        each = read_map(finder, nodes, source, rows, columns)
+        if each is None and not VIEWS.issuperset(node.target for node in nodes):
+            break
+        if each is not None and each.changes():
+            best = source, nodes, each
+    return best
+
+
+def _fold_after(finder: Finder, layer: Node, nodes: list[Node], last: Node) -> Equivalent | None:
+    """A layer whose results are those of a linear map of its channels."""
+    shape = list(value(layer).shape)
+    axis = len(shape) + _CHANNELS[layer.target]
+    rows, columns = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    each = read_map(finder, nodes, layer, rows, columns)
+    if each is None or not each.changes():
+        return None
+    weights, bias = (each.after(tensor) for tensor in _weights_of(finder, layer))
+    bias = bias + each.offset.to(bias.dtype)
+    more = (len(weights) - shape[axis]) * rows * columns * weights[0].numel()
+    if more > sum(map(count_work, nodes)):
+        return None
+    result, shape[axis] = list(value(last).shape), len(weights)
+
+    def build(x: Any, *given: Any) -> Any:
+        x = layer.target(x, *given, *layer.args[3:])  # type: ignore[operator]
+        return aten.reshape.default(x, result) if result != shape else x
+
+    text = f"{name_of(layer)} with the {_name(nodes)} after it in its weights"
+    sources: Any = (layer.args[0],)
+    return _prove(finder, text, (layer, *nodes), last, sources, build, (weights, bias), nodes)
+
+
+def _prove(
+    finder: Finder, text: str, nodes: Sequence[Node], last: Node, sources: tuple[Node, ...],
+    build: Any, constants: tuple[torch.Tensor, ...], about: Sequence[Node],
+) -> Equivalent | None:  # fmt: skip
+    """A layer with other weights, which was shown to compute the same."""
+    order = tuple(sorted(dict.fromkeys(nodes), key=finder.place.__getitem__))
+    given = tuple(tensor.contiguous() for tensor in constants)
+    return finder.prove(Equivalent(
+        "affine", text, order, last, sources, build, 0.0, constants=given, about=tuple(about),
+    ))  # fmt: skip
+
+
+#: How an image goes on before its first row, in numbers of rows; -1 stands for zeros.
+_BORDERS: dict[str, Callable[[int], list[int]]] = {
+    "zeros": lambda margin: [-1] * margin,
+    "replication": lambda margin: [0] * margin,
+    "reflection": lambda margin: list(range(margin, 0, -1)),
+}
+#: Rows that are added to an image, and elements that are repeated to a block's side, at most.
+_MOST_MARGIN, _MOST_REPEATS = 3, 4
+
+
+class _Blocks(NamedTuple):
+    """An image as blocks of repeated elements: their side, the first row and column that is read.
+
+    The elements are those of a smaller image with a border of some width.
+    """
+
+    side: int
+    firsts: tuple[int, int]
+    margin: int
+    border: str
+
+    def widen(self, size: int) -> list[int]:
+        """The rows of the smaller image with its border."""
+        before = _BORDERS[self.border](self.margin)
+        behind = [place if place < 0 else size - 1 - place for place in reversed(before)]
+        return [*before, *range(size), *behind]
+
+
+def find_resized(finder: Finder, last: Node) -> Equivalent | None:
+    """A filter of an image of repeated elements, as a smaller filter before these are repeated.
+
+    It computes all elements of a block at once, as channels.
+    """
+    if last.target is not aten.conv2d.default or finder.varying(last) != [last.args[0]]:
+        return None
+    _, _, strides, padding, dilation, groups = _settings_of(last)
+    image: Any = last.args[0]
+    if not is_float(last, MOST_PROVEN) or not is_static(last) or image.op != "call_function":
+        return None
+    if [*strides, *dilation] != [1] * 4 or len(readers(image)) > 1 or value(image).ndim != 4:
+        return None
+    for source, nodes in finder.parts(image, most=_MOST_BETWEEN):
+        if not is_float(source) or not is_static(source) or elements(source) >= elements(image):
+            continue
+        ids = map_elements(finder, nodes, [source])
+        if ids is None:
+            return None
+        blocks = _read_blocks(ids, value(source).shape, padding)
+        if blocks is not None:
+            return _shrink(finder, nodes, source, last, blocks, groups)
+    return None
+
+
+def _settings_of(layer: Node) -> list[Any]:
+    """Weights, bias, strides, padding, dilation and groups of a convolution of images."""
+    defaults = [None, None, [1, 1], [0, 0], [1, 1], 1]
+    return [*layer.args[1:], *defaults[len(layer.args) - 1 :]]
+
+
+def _read_blocks(ids: torch.Tensor, shape: Sequence[int], padding: Sequence[int]) -> _Blocks | None:
+    """What blocks of repeated elements a map of an image, with zeros around it, consists of."""
+    if len(shape) != 4 or ids.ndim != 4:
+        return None
+    places = torch.unravel_index(ids, tuple(shape))
+    lines = [places[2][0, 0, :, 0], places[3][0, 0, 0]]
+    (numbers,) = number([shape])
+    if not torch.equal(ids, numbers.index_select(2, lines[0]).index_select(3, lines[1])):
+        return None
+    sides = {int((line == size // 2).sum()) for line, size in zip(lines, shape[2:], strict=True)}
+    side = max(sides)
+    if len(sides) > 1 or not 1 < side <= _MOST_REPEATS:
+        return None
+    wanted = [
+        [-1] * margin + line.tolist() + [-1] * margin
+        for line, margin in zip(lines, padding, strict=True)
+    ]
+    for border, margin in product(_BORDERS, range(1, _MOST_MARGIN + 1)):
+        blocks = _Blocks(side, (0, 0), margin, border)
+        firsts = [
+            _find_line(line, [row for row in blocks.widen(size) for _ in range(side)])
+            for line, size in zip(wanted, shape[2:], strict=True)
+        ]
+        if min(firsts) >= 0:
+            return blocks._replace(firsts=(firsts[0], firsts[1]))
+    return None
+
+
+def _find_line(line: list[int], whole: list[int]) -> int:
+    """Where some numbers are among others in a row; -1 if they are not."""
+    starts = range(len(whole) - len(line) + 1)
+    return next((start for start in starts if whole[start : start + len(line)] == line), -1)
+
+
+def _shrink(
+    finder: Finder, nodes: list[Node], source: Node, last: Node, blocks: _Blocks, groups: int
+) -> Equivalent | None:
+    """A smaller filter of a smaller image, whose channels are the elements of blocks."""
+    weights, bias = _weights_of(finder, last)
+    side, shape, result = blocks.side, list(value(source).shape), value(last).shape
+    tall, wide = ((side + size - 2) // side + 1 for size in weights.shape[2:])
+    small = weights.new_zeros(len(weights), side, side, weights.shape[1], tall, wide)
+    for down, right, row, column in product(
+        range(side), range(side), *map(range, weights.shape[2:])
+    ):
+        taps = small[:, down, right, :, (down + row) // side, (right + column) // side]
+        taps += weights[:, :, row, column]
+    lines = [torch.tensor(blocks.widen(size)) for size in shape[2:]]
+    sizes = [len(lines[0]) - tall + 1, len(lines[1]) - wide + 1]
+    reached = (first + size <= side * count for first, size, count in zip(
+        blocks.firsts, result[2:], sizes, strict=True))  # fmt: skip
+    before = elements(last) * weights[0].numel()
+    after = math.prod(sizes) * shape[0] * len(weights) * side**2 * small[0, 0, 0].numel()
+    if not all(reached) or after + 2 * MOVED * elements(last) > before:
+        return None
+    move: Move | None = None
+    padding = [blocks.margin] * 2
+    if blocks.border != "zeros":
+        (numbers,) = number([shape])
+        ids = numbers.index_select(2, lines[0]).index_select(3, lines[1])
+        move, padding = arrange(ids, [shape]), [0, 0]
+        if move is None:
+            return None
+
+    def build(x: Any, weights: Any, bias: Any) -> Any:
+        x = move.build({0: x}) if move else x
+        x = aten.conv2d.default(x, weights, bias, [1, 1], padding, [1, 1], groups)
+        x = aten.pixel_shuffle.default(x, side)
+        for axis, first, size in zip((2, 3), blocks.firsts, result[2:], strict=True):
+            x = aten.slice.Tensor(x, axis, first, first + size)
+        return x
+
+    text = f"a convolution of {tall} x {wide} before the {_name(nodes)} instead of one after it"
+    constants = (small.flatten(0, 2), bias.repeat_interleave(side**2))
+    return finder.prove(Equivalent(
+        "order", text, (*nodes, last), last, (source,), build, after / before,
+        constants=constants, about=(last,),
+    ))  # fmt: skip
