@@ -89,7 +89,7 @@ class Plugin:
         Attributes of a run that have sentences, which ``workbench run`` prints.
     rules
         Functions of a measurement and of the keys of its operators that no rule explained before,
-        which yield `workbench.analysis.findings.gains.Finding`; or one in a `Rule` of
+        which yield `workbench.analysis.findings.finding.Finding`; or one in a `Rule` of
         `workbench.analysis.findings.rules`, which names the section that has the evidence.
     gains
         Functions of a measurement and of its findings, which return these with what the plug-in

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from operator import attrgetter
 from pathlib import Path
@@ -130,8 +131,11 @@ def count_busy_threads(run: Callable[[], object]) -> int:
     """
 
     def read_times() -> dict[Path, int]:
-        tasks = Path("/proc/self/task").glob("*/schedstat")
-        return {task: int(task.read_text().split()[0]) for task in tasks}
+        times: dict[Path, int] = {}
+        for task in Path("/proc/self/task").glob("*/schedstat"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+                times[task] = int(task.read_text().split()[0])
+        return times
 
     before, end = read_times(), time.process_time() + BUSY_S
     while time.process_time() < end:
