@@ -26,6 +26,7 @@ import workbench as wb
 from workbench.plots.tables import typeset
 from workbench.plugin import list_sections
 from workbench.report.kernel import open_kernel
+from workbench.report.report import identify_report
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -579,3 +580,17 @@ def test_what_differs_must_be_declared(sample, run_dir, axis, change):
     with pytest.raises(wb.WorkbenchError, match=f"differ in {axis}: .* against .*--across {axis}"):
         wb.compare(*sides)
     wb.compare(*sides, across=[axis])
+
+
+def test_a_report_is_made_again_once_something_that_it_shows_has_changed(tmp_path):
+    """Its notebook, what was measured or tried, the machine's peaks, or the code."""
+    folder, notebook = tmp_path / "run", tmp_path / "my.ipynb"
+    shutil.copytree(wb.sample_run("vit_tiny"), folder)
+    notebook.write_text("{}")
+    before = identify_report(folder, notebook)
+    assert identify_report(folder, notebook) == before
+    for path in (notebook, folder / "checks.json", next(folder.glob("ceilings_*.json"))):
+        path.write_text(path.read_text() + "\n")
+        after = identify_report(folder, notebook)
+        assert after != before, path.name
+        before = after

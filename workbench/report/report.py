@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench import store
+from workbench import plugin, store
 from workbench.errors import WorkbenchError
 from workbench.options import Progress, silent
 from workbench.plots.tables import Table
@@ -40,9 +41,21 @@ def prepare_kernel() -> Iterator[Kernel | None]:
         yield kernel
 
 
+def identify_report(folder: Path, notebook: Path) -> str:
+    """A hash of all that a report of a run depends on: notebook, code, and what is in the folder.
+
+    That is what was measured, the trials of remedies, and the machine's peaks.
+    """
+    parts = [store.sha256_of(notebook), plugin.identify_plugins()]
+    names = (store.MANIFEST, store.CHECKS, "ceilings_*.json")
+    files = [file for name in names for file in sorted(folder.glob(name))]
+    parts += [store.sha256_of(file) for file in files]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
 def is_reported(folder: Path, notebook: str | Path = "") -> bool:
-    """Whether a run's folder has a report, made by this notebook as it is now."""
-    template = store.sha256_of(Path(notebook or notebooks_dir() / DEFAULT))
+    """Whether a run's folder has a report that would be made alike now."""
+    template = identify_report(folder, Path(notebook or notebooks_dir() / DEFAULT))
     with contextlib.suppress(WorkbenchError):
         executed = parse_json(store.read_file(folder / store.REPORT_IPYNB), folder)
         metadata = executed.get("metadata") or {}
@@ -117,7 +130,7 @@ def make_report(
         template, values, closing=CLOSING, failed=failed, kernel=kernel, progress=progress
     )
     failed.unlink(missing_ok=True)
-    executed.metadata.papermill[TEMPLATE] = store.sha256_of(template)
+    executed.metadata.papermill[TEMPLATE] = identify_report(run, template)
     # The title takes the place of that of the package's notebook.
     first, *others = read_sections(executed) or [Section("")]
     href, code = f'href="{store.EXPLORER_HTML}"', f"<code>{store.EXPLORER_HTML}</code>"
