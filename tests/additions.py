@@ -64,9 +64,9 @@ wb.plot_categories(run)
     "rule": Addition(
         {
             "analysis/findings/rules.py": (
-                ('    (NO_REMEDY, graph',
-                 '    ("width", bounds.find_width, _OPERATORS, False, True),\n'
-                 '    (NO_REMEDY, graph'),
+                ('    "far from the roof": Rule(',
+                 '    "width": Rule(bounds.find_width),\n'
+                 '    "far from the roof": Rule('),
             ),
             "analysis/findings/bounds.py": (
                 ("def find_compute_bound(", '''\

@@ -98,8 +98,8 @@ def test_the_answer_comes_before_starts_and_each_trial_at_once(
 
     def check(run, *, tried, **_):
         for trial in (
-            Trial("", "mean", "a mean", 2, 1, gain_ms=0.5, low_ms=0.4, high_ms=0.6),
-            Trial("", "mean", "a mean", 2, 2, gain_ms=0.5, low_ms=-0.4, high_ms=0.6),
+            Trial("", "mean", "a mean", 2, 1, 5, 2.0, 1.5, 0.5, 0.4, 0.6),
+            Trial("", "mean", "a mean", 2, 2, 5, 2.0, 1.5, 0.5, -0.4, 0.6),
             Trial("", "mean", "a mean", 2, problem="they do not run alone"),
         ):
             tried(trial)
@@ -119,10 +119,9 @@ def test_the_answer_comes_before_starts_and_each_trial_at_once(
     verdict, *_ = first.splitlines()
     assert re.search("faster|slower|unchanged|inconclusive", verdict)
     assert between.splitlines() == [
-        "tried mean (a mean) on 1 of 2 parts: it saves 0.5 ms, between 0.4 and 0.6",
-        "tried mean (a mean) on 2 of 2 parts: it saves 0.5 ms, between -0.4 and 0.6; "
-        "that it helps was not shown",
-        "tried mean (a mean): not possible, they do not run alone",
+        "tried mean: on 1 of 2 parts, 2 -> 1.5 ms; it saves 0.5 ms [0.4, 0.6]",
+        "tried mean: on this part, 2 -> 1.5 ms; not shown to help: it saves 0.5 ms [-0.4, 0.6]",
+        "tried mean: not tried: they do not run alone",
     ]
     assert last.splitlines()[-1].startswith("report: ")
 
@@ -149,7 +148,7 @@ def test_the_answer_is_the_verdict_of_the_run(conv_pte, tmp_path):
 
 @pytest.mark.whole
 def test_findings_that_fail_leave_the_report(cli, conv_pte, tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.analysis.findings.text.list_findings", lambda *_: 1 / 0)
+    monkeypatch.setattr("workbench.analysis.findings.text.write_finding", lambda *_: 1 / 0)
     short = ("--runs", "4", "--processes", "2", "--no-evidence", "--no-roof", "--no-cold-start")
     code, out, err = cli("profile", shutil.copy(conv_pte, tmp_path), *short)
     assert code == 1 and "error: warning: findings not made: ZeroDivisionError" in err

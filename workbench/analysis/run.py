@@ -357,7 +357,7 @@ class Run(Noun):
         ]
 
         def order(finding: Finding) -> tuple[bool, bool, float]:
-            unknown = math.isnan(finding.share) or finding.is_hopeless
+            unknown = math.isnan(finding.share)
             return finding.gain.of != "latency", unknown, -np.nan_to_num(finding.share)
 
         return tuple(sorted(findings, key=order))

@@ -38,7 +38,7 @@ def copy_filters(exported: ExportedProgram) -> int:
 def fake_mode_of(graphed: ExportedProgram | Node) -> Any:
     """The mode of the example values in a graph, that of a program or of a node."""
     values = (node.meta.get("val") for node in graphed.graph.nodes)
-    return next(v.fake_mode for v in values if isinstance(v, torch.Tensor))  # type: ignore[attr-defined]
+    return next(mode for v in values if (mode := getattr(v, "fake_mode", None)) is not None)
 
 
 def add_constant(exported: ExportedProgram, tensor: torch.Tensor) -> Node:

@@ -270,7 +270,7 @@ def test_the_command_lists_draws_and_gates(cli, archive, tmp_path):
     assert (code, found["passed"], len(found["changes"])) == (1, False, 2)
     assert cli("history", archive, "--fail-above", "50%")[0] == 0
     code, _, err = cli("history", "nowhere")
-    assert code == 2 and "nowhere: no such folder" in err
+    assert code == 2 and "nowhere: no such file or folder" in err
     code, _, err = cli("history", "--fail-above", "5%")
     assert code == 2 and "no runs found" in err
 

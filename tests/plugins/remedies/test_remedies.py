@@ -319,9 +319,12 @@ KINDS = {
         (lambda net, x: x % 1.0, [ROWS]),
         (lambda net, x: torch.sinh(x), [ROWS]),
         (lambda net, x: torch.sign(x), [ROWS]),
-        (lambda net, x: x.softmax(1), [IMAGE]),
         (lambda net, x: x.log_softmax(-1), [ROWS]),
         (lambda net, x: x.logsumexp((2, 3)), [IMAGE]),
+    ],
+    "softmax_axis": [
+        (lambda net, x: x.softmax(1), [IMAGE]),
+        (lambda net, x: x.softmax(-2), [ROWS]),
     ],
     "products": [
         (lambda net, a, b: torch.mm(a[0], b[0].t()), [ROWS, ROWS]),

@@ -130,13 +130,10 @@ def describe_outcome(trial: Trial, latency_ms: float = math.nan) -> str:
 
 
 def list_commands(finding: Finding) -> list[str]:
-    """What to run: the remedy as an option, or another trial of one that was not shown to help."""
-    trial = finding.trial
-    if trial and trial.answer == "not shown":
-        return [f"workbench findings RUN_DIR --check {finding.id} --budget 1m"]
-    if finding.by_hand or finding.is_hopeless:
+    """What to run; nothing of a remedy that does not help, or only by hand."""
+    if finding.by_hand or finding.is_hopeless or not finding.command:
         return []
-    return [finding.command] if finding.command else []
+    return [finding.command]
 
 
 def list_code(finding: Finding) -> list[str]:

@@ -185,6 +185,9 @@ def trace(each: Equivalent) -> GraphModule:
     """The operators that compute the result, on the example values of its sources."""
     fake_mode = fake_mode_of(each.result)
     constants = [fake_mode.from_tensor(each, static_shapes=True) for each in each.constants]
+    if fake_mode.shape_env is not None:
+        # Sizes that earlier runs of parts left open, which are none of this one's.
+        fake_mode.shape_env.pending_fresh_unbacked_symbols.clear()
     with fake_mode:
         build = make_fx(lambda *tensors: each.build(*tensors), pre_dispatch=True)
         return build(*map(value, each.sources), *constants)  # type: ignore[no-any-return]

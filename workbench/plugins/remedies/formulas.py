@@ -102,8 +102,6 @@ def find_function(finder: Finder, last: Node) -> Equivalent | None:
 
 def _is_lacking(node: Node) -> bool:
     """Whether XNNPACK has no operator for a node, but others to compute it."""
-    if node.target is aten.softmax.int:
-        return (int(str(node.args[1])) + 1) % len(value(node).shape) != 0
     return node.target in _SPELLED
 
 

@@ -110,6 +110,14 @@ def _mean(result: Any, x: Any, axes: Any, keeps: bool, dtype: Any) -> Any:
     return x.mean(axes, True).reshape(result.shape)
 
 
+@_remedy("softmax_axis", aten.softmax.int)
+def _softmax_of_axis(result: Any, x: Any, axis: int, dtype: Any) -> Any:
+    if dtype is not None or axis % x.ndim == x.ndim - 1:
+        return None
+    turned = x.transpose(axis, -1)
+    return turned.flatten(0, -2).softmax(-1).reshape(turned.shape).transpose(axis, -1)
+
+
 @_remedy("powers", aten.pow.Tensor_Scalar, static=False)
 def _power(result: Any, x: Any, exponent: float) -> Any:
     forms = {2: lambda: x * x, 3: lambda: x * x * x, 0.5: x.sqrt, -0.5: x.rsqrt}

@@ -76,6 +76,11 @@ _TABLE = (
         "x.mean((2, 3), keepdim=True).flatten(1)",
     ),
     Remedy(
+        "softmax_axis",
+        "softmax over another dimension as one over the last, which XNNPACK has",
+        "x.transpose(1, -1).softmax(-1).transpose(1, -1)  # for x.softmax(1)",
+    ),
+    Remedy(
         "products",
         "products of two activations as one batch of matrices, without expanded copies",
         "torch.bmm(a[None], b[None])[0]  # for torch.mm(a, b)\n"

@@ -45,8 +45,8 @@ def time_sides(
     """The time of an inference in ms of both programs, a row for each restart.
 
     They run at the ISA level and thread count of a measurement, by the clock of its latency. If
-    the first restarts leave open which side is faster, as many follow as seem necessary, within
-    the budget; ``margins`` are those of `conclude`.
+    the first restarts leave open which side is faster, as many follow as seem necessary, unless
+    these are more than fit into the budget; ``margins`` are those of `conclude`.
     """
     experiment = measurement.experiment
     flags = ["--cpu_threads", str(measurement.threads), "--isa", experiment.isa]
@@ -69,7 +69,7 @@ def time_sides(
             return np.array(blocks)
 
         first = restart(RESTARTS, min(FIRST_S, budget_s), LEAST_RESTARTS)
-        needed = count_needed(first, margins)
+        needed = count_needed(first, margins, round(MOST_RESTARTS * max(1.0, budget_s / LIMIT_S)))
         return restart(needed, budget_s, len(first)) if needed > len(first) else first
 
 
@@ -84,17 +84,21 @@ def conclude(blocks: np.ndarray, margins: tuple[float, float]) -> Interval:
     return gain, gain - half - margins[0] * before, gain + half + margins[1] * before
 
 
-def count_needed(blocks: np.ndarray, margins: tuple[float, float]) -> int:
-    """How many restarts show a gain or loss like that of these, as far as they tell."""
+def count_needed(
+    blocks: np.ndarray, margins: tuple[float, float], most: int = MOST_RESTARTS
+) -> int:
+    """How many restarts show a gain or loss like that of these, as far as they tell.
+
+    As many as these if nothing is open, or if more than the ``most`` would be needed.
+    """
     gain, low, high = conclude(blocks, margins)
     before, gains = float(blocks[:, 0].mean()), blocks[:, 0] - blocks[:, 1]
-    margin = margins[0] if gain > 0 else margins[1]
-    room = abs(gain) - margin * before
-    if low > 0 or high < 0 or room <= 0:  # shown, or no number of restarts would show it
+    room = abs(gain) - margins[0 if gain > 0 else 1] * before
+    if low > 0 or high < 0 or room <= 0:
         return len(blocks)
     quantile = float(student_quantile(np.array(2 * RESTARTS), _QUANTILE))
-    needed = (quantile * float(gains.std(ddof=1)) / room) ** 2
-    return int(min(MOST_RESTARTS, max(2 * len(blocks), math.ceil(needed))))
+    needed = math.ceil((quantile * float(gains.std(ddof=1)) / room) ** 2)
+    return max(2 * len(blocks), needed) if needed <= most else len(blocks)
 
 
 def _write(lowered: Lowered, folder: Path, how: Sequence[str]) -> list[str]:
