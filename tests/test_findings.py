@@ -16,6 +16,7 @@ import pytest
 from changed_runs import with_record
 from command_line import COMMANDS
 from findings_table import tabulate
+from needed import needs
 from program_builder import (
     Delegate,
     Kernel,
@@ -171,7 +172,7 @@ FOUND = {
         Kernel("index", "TABLE", "t", 4.0, module="pos", source="net.py:3"),
         Delegate([Node("Add", "t BIAS", "u", 1.0)]),
         Delegate([Node("Add", "x u", "a", 0.5), conv("a", "b", 4.0)]),
-    ), {"gain_ms": 5.001, "place": "net.py:3", "hint": "register_buffer",
+    ), {"gain_ms": 5.001, "place": "net.py:3",
         "operators": "0/native_call_index.out/0\n1/Add/0\n0/OPERATOR_CALL/0"}),
     "computed weights": ("fixed work", lambda: measured(
         TABLE, Delegate([conv("x", "a", 2.0)]), Kernel("mm", "a t", "b", 5.0),
@@ -407,6 +408,7 @@ def broken_by_gelu(**others):
     )
 
 
+@needs("remedies")
 def test_an_undelegated_operator_is_found_with_what_it_breaks_and_why():
     reason = left("gelu", "fp16 is not taken")
     facts = measured(*broken_by_gelu(), export=exported("fp16", [reason], rewrites=[GELU]))
@@ -576,6 +578,7 @@ def test_a_faster_dtype_is_measured_or_only_bounded():
     assert found(slower, "dtype").empty
 
 
+@needs("remedies")
 def test_findings_are_ranked_and_well_formed():
     program = (*broken_by_gelu(), Kernel("sort", "e", "f", 1.0), Delegate([conv("f", "g", 1.0)]))
     table = tabulate(measured(*program, export=exported()))
@@ -583,7 +586,7 @@ def test_findings_are_ranked_and_well_formed():
     assert len(first) == len(set(first)), "the first three share no operator"
     assert table["rank"].tolist() == list(range(1, len(table) + 1))
     ranked = measured(*program, export=exported()).opportunities
-    open_ones = [each for each in ranked if each.action and each.rule != "dtype"]
+    open_ones = [each for each in ranked if each.exact or each.rule == "fragments"]
     assert ranked[0].expected_ms == max(each.expected_ms for each in open_ones)
     latency = measured(*program).traced_ms
     shown = table["gain_ms"].fillna(table["high_ms"])
@@ -605,7 +608,7 @@ def test_a_cause_that_another_explains_is_told_with_it_and_latency_comes_first()
         made("compute-bound", 9.0, "a"), made("fragments", 2.0, "b c"), made("layout", 1.0, "b"),
         made("pointwise chain", 0.9, "c d"), made("head", 0.5, "d"), made("threads", 0.4),
         made("other runtimes", 2.5, "c e"), made("other runtimes", 0.1, "f"),
-        made("no way", 50.0, "g", code=""),
+        made("no way", 50.0, "g", code="", exact=False),
     ]  # fmt: skip
     ranked = rank_findings(findings)
     first = ["fragments", "threads", "other runtimes"]
@@ -625,6 +628,7 @@ def test_a_vague_finding_neither_outranks_nor_swallows_exact_ones():
     assert [each.rule for each in host.also] == ["mine"]
 
 
+@needs("remedies")
 def test_an_interval_that_says_nothing_is_unknown_and_sinks():
     """A promise of everything between nothing and the whole inference comes after what is known."""
     swap = Rewrite("gelu_tanh", "GELU by its tanh approximation", ("gelu",), 1.0, 130.0, 9)
@@ -639,6 +643,7 @@ def test_an_interval_that_says_nothing_is_unknown_and_sinks():
     assert "Gain: unknown, at most" in str(wb.show(m, "findings"))
 
 
+@needs("remedies")
 def test_what_a_small_remedy_claims_has_no_other_finding():
     """`no known remedy` never stands beside a remedy that the export has shown."""
     swap = Rewrite("mean", "means that keep their dimensions", ("mean",), 1.0, 200.0, 1, (("m",),))
@@ -721,6 +726,7 @@ def test_of_a_program_of_others_it_is_not_said_that_no_remedy_is_known():
     assert only(ours, "undelegated")["action"] == "no known remedy"
 
 
+@needs("remedies")
 def test_of_a_program_of_others_unknown_operators_are_one_finding():
     """A recurrence has many, of which each takes little; those with advice stay apart."""
     steps = [
@@ -746,6 +752,7 @@ def untraced(traced, latency_ms):
     return made
 
 
+@needs("remedies")
 def test_gains_are_those_of_untraced_latency():
     slow = measured(*broken_by_gelu(), export=exported(rewrites=[GELU]))
     fast = untraced(slow, slow.traced_ms / 2)
@@ -767,6 +774,7 @@ def test_gains_are_those_of_untraced_latency():
     assert half["high_ms"] == pytest.approx(whole["high_ms"] / 2, rel=0.01), "there is no other"
 
 
+@needs("remedies")
 def test_where_tracing_disturbs_what_takes_nothing_in_the_trace_gains_nothing():
     """Shares may be far off, but without tracing no operator takes longer than with it."""
     program = (Kernel("sort", "x", "y", 0.005, call_ms=0.0), Delegate([conv("y", "z", 3.0)]))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from needed import needs
 from torch import nn
 
 import workbench as wb
@@ -90,6 +91,7 @@ def packages(tmp_path):
     return folder
 
 
+@needs("remedies")
 def test_whatever_changes_a_program_changes_its_identity(tmp_path, packages):
     ignored = shutil.ignore_patterns("__pycache__", "data", "notebooks")
     shutil.copytree(ROOT / "workbench", tmp_path / "workbench", ignore=ignored)

@@ -3,6 +3,7 @@
 import importlib.util
 
 import pytest
+from needed import needs
 from recorded import recorded
 
 import workbench as wb
@@ -28,6 +29,7 @@ def test_ready_takes_raw_images_and_gives_the_same_mask(models):
     torch.testing.assert_close(ready, trained, atol=1e-5, rtol=1e-5)
 
 
+@needs("remedies")
 def test_the_recorded_pair_shows_what_the_repairs_bring():
     """What notebook 11 says of the two: half of the time, and what takes most of the rest."""
     before, after = (recorded(name) for name in ("AsTrained", "Ready"))

@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from needed import needs
 
 import workbench as wb
 from workbench.plugin import Plugin
@@ -194,6 +195,7 @@ program = wb.export_model(Doubled(), torch.randn(4, 64), options, root=ROOT)
 """
 
 
+@needs("remedies")
 def test_a_rewriter_of_a_stranger_is_as_ours(python, command, guest):
     code = f"NAMES, ROOT = ('doublings', 'powers'), {str(guest)!r}\n{DOUBLED}"
     code += "print(program.export.options['rewritten'], program.export.rewrite)"
@@ -217,6 +219,7 @@ def test_a_runtime_and_an_offer_of_a_stranger_are_as_ours(python, guest):
     assert lines == ["doublings", "bindings True"]
 
 
+@needs("remedies", "memory")
 def test_plug_ins_are_switched_off(python, guest, monkeypatch):
     code = (
         "from workbench import plugin, options, remedies\n"
@@ -229,6 +232,7 @@ def test_plug_ins_are_switched_off(python, guest, monkeypatch):
     assert python(code, guest).stdout == "True False True True 2\n"
 
 
+@needs("remedies", "memory")
 def test_equal_names_are_said(python, tmp_path):
     code = "from workbench.plugin import Plugin\nPLUGIN = Plugin(views={'memory': 'json:dumps'})\n"
     write_package(tmp_path, "views", "views:PLUGIN", code)

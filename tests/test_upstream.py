@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from needed import needs
 from torch import nn
 
 import workbench as wb
@@ -138,6 +139,7 @@ def test_another_version_is_a_note_of_one_line():
     assert note == "executorch 1.9.2 is not among the tested versions, 1.5.0, 1.5.1"
 
 
+@needs("remedies")
 def test_a_workaround_is_tried_again_with_the_version_that_it_names():
     from workbench.remedies import REMEDIES
 

@@ -1,0 +1,11 @@
+"""Marks of tests that need a plug-in, which may have been deleted."""
+
+import pytest
+
+from workbench.plugin import list_plugins
+
+
+def needs(*plugins):
+    """A mark that skips a test where one of these plug-ins is absent."""
+    absent = [name for name in plugins if name not in list_plugins()]
+    return pytest.mark.skipif(bool(absent), reason=f"without {', '.join(absent)}")
