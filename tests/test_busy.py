@@ -9,6 +9,7 @@ import pytest
 from changed_runs import edit_json
 from command_line import COMMANDS
 from explored import read_data
+from needed import needs
 from run_folder import write_run
 
 import workbench as wb
@@ -16,8 +17,6 @@ from workbench.analysis.quality import CRITERIA, REMEDIES, summarize_quality
 from workbench.analysis.use import Use, decide_use, describe_use
 from workbench.frames import QUALITY, check
 from workbench.plots.tables import COLORS, lighten
-from workbench.plugins.batch.matrix import Cell
-from workbench.plugins.batch.page import Portfolio, render_index, tabulate_run
 from workbench.report.artifacts import summarize_analysis
 
 SENTENCE = re.compile(
@@ -136,6 +135,14 @@ def test_bars_of_a_busy_machine_are_pale(busy, tmp_path):
     assert lighten(color) in drawn and color.lower() not in drawn
     assert "pale: the machine was busy" in figure.alt_text
     assert all(side["pale"] for side in read_data(busy)["measurements"])
+
+
+@needs("batch")
+def test_bars_of_a_batch_on_a_busy_machine_are_pale(busy):
+    from workbench.plugins.batch.matrix import Cell
+    from workbench.plugins.batch.page import Portfolio, render_index, tabulate_run
+
+    color = COLORS["Convolution"]
     cell = Cell("net.py", "net", "fp32", "host", "avx512", "net", "done", rows=tabulate_run(busy))
     page = render_index(Portfolio({}, (cell,), "now"))
     assert f"{color}66" in page and page.count("the machine was busy, measure again") == 1
