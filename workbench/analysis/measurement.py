@@ -584,8 +584,9 @@ class Measurement(Noun):
         """A finding with commands and code that name its run and program."""
         command, code = map(self.complete_command, (finding.command, finding.code))
         if finding.trial and finding.trial.answer == "not shown":
-            how = f"--experiment {self.name} --threads {self.threads}"
-            again = f"workbench findings RUN_DIR {how} --check {finding.id} --budget 1m"
+            where = ("--experiment", self.name, "--threads", str(self.threads))
+            how = ("--check", finding.id, "--budget", "1m")
+            again = " ".join(("workbench", "findings", "RUN_DIR", *where, *how))
             command = self.complete_command(again)
         return replace(finding, command=command, code=code)
 
