@@ -5,6 +5,7 @@ from pathlib import Path
 import mutants
 import pytest
 import yaml
+from needed import needs
 from schemas import Described, check_reader
 
 from workbench.plugins.batch.matrix import Cell, read_matrix
@@ -20,6 +21,7 @@ DESCRIBED = Described(
 )
 
 
+@needs("remedies")
 def test_the_published_schema_is_the_one_of_the_command(cli):
     DESCRIBED.check_schema(cli)
 

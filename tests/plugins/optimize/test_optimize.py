@@ -24,6 +24,7 @@ from exporting import export_quietly
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_models import net, put
+from needed import needs
 from program_builder import exported
 from torch import nn
 
@@ -195,6 +196,7 @@ def finding(rule, title, ms, low, high, basis="removal", remedy=""):
     return Finding(title, Gain(ms, low, high, basis), ("a",), rule=rule, remedy=remedy)
 
 
+@needs("remedies")
 def test_rewrites_are_proposed_for_what_findings_name_with_their_promise():
     findings = [
         finding("remedy", "outside the delegate: mean", 1.0, 0.5, 2.0, remedy="mean"),
@@ -480,6 +482,7 @@ def run_search(**options):
     return wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=1e6, **options))
 
 
+@needs("remedies")
 def test_the_search_finds_the_best_with_a_third_of_the_measurements_of_an_enumeration(landscape):
     study = run_search()
     rewrites = [names for size in range(4) for names in itertools.combinations(CAUSES, size)]
@@ -499,6 +502,7 @@ def test_the_search_finds_the_best_with_a_third_of_the_measurements_of_an_enumer
     assert len(recipe.changes) >= 2 and "speed of the baseline" not in recipe.changes[0]
 
 
+@needs("remedies")
 def test_failures_and_wrong_outputs_are_rows_that_are_never_recommended(landscape):
     study = run_search()
     failed = [v for v in study.variants if v.state == "failed"]
@@ -526,6 +530,7 @@ def test_a_program_that_crashes_the_runner_is_a_row_and_the_others_are_measured(
         run_search(min_sqnr_db=10.0)
 
 
+@needs("remedies")
 @pytest.mark.parametrize(
     "stop_at", [3, 15, *(pytest.param(n, marks=pytest.mark.whole) for n in (1, 5, 7, 9, 11, 13))]
 )
@@ -587,6 +592,7 @@ def test_only_what_the_last_round_measured_again_is_recommended(landscape):
     assert study[study.best].latency_ms == true_ms(study[study.best].options)
 
 
+@needs("remedies")
 def test_a_longer_budget_goes_on_after_the_last_round(landscape):
     first = wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=10.0))
     assert first.rounds[-1].last and len(first.rounds) < 5
@@ -597,6 +603,7 @@ def test_a_longer_budget_goes_on_after_the_last_round(landscape):
     assert {*longer[longer.best].options.rewrite} - {*QUANTISER_REWRITES} == {"mean", "slices"}
 
 
+@needs("remedies")
 def test_the_budget_is_the_time_that_passes_and_what_was_not_tried_is_named(landscape):
     """The most promising first: what findings suggest, before dtypes that nothing is known of."""
     landscape.export_s = 20.0
@@ -641,6 +648,7 @@ def test_on_an_emulated_target_kernels_decide_and_no_time_is_given(landscape):
     assert "no times" in study.conclusion and "90 %" in study.conclusion
 
 
+@needs("remedies")
 def test_a_study_is_shown_and_a_foreign_file_is_not(landscape, tmp_path):
     study = run_search()
     text = str(wb.show(study))
