@@ -155,10 +155,9 @@ class Finding:
 
     def is_worth_it(self) -> bool:
         """Whether it may gain as much as is reported; one that can be tried, at its best."""
-        if self.gain.of != "latency" or self.gain.basis == "planned":
-            return self.share >= LEAST_SHARE
-        if self.rewrite is not None:
-            return self.gain.high >= LEAST_SHARE * self.latency_ms
+        gain = self.gain
+        if self.rewrite is not None and gain.of == "latency" and gain.basis != "planned":
+            return gain.high >= LEAST_SHARE * self.latency_ms
         return self.share >= LEAST_SHARE
 
 

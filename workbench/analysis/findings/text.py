@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import pandas as pd
-
 from workbench.analysis.findings.finding import LEAST_SHARE, Finding
 from workbench.records.trials import Trial
 from workbench.wording import begin_sentence, format_range, format_share, plural
@@ -174,7 +172,7 @@ def write_finding(finding: Finding, rank: int) -> Iterator[str]:
 
 def to_record(finding: Finding, rank: int = 0) -> dict[str, Any]:
     """A finding as what JSON files have: facts by name, and the texts that are made of them."""
-    gain, numbers = finding.gain, finding.spent
+    gain, spent = finding.gain, finding.spent
     return {
         "rank": rank,
         "id": finding.id,
@@ -182,7 +180,7 @@ def to_record(finding: Finding, rank: int = 0) -> dict[str, Any]:
         "cause": finding.cause,
         "phase": finding.phase,
         "place": finding.place,
-        "spent": None if pd.isna(numbers) else numbers,
+        "spent": None if math.isnan(spent) else spent,
         "gain_ms": gain.ms,
         "low_ms": gain.low,
         "high_ms": gain.high,
