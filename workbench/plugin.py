@@ -359,10 +359,10 @@ def examine_plugins() -> dict[str, str]:
     return problems
 
 
-def identify_plugins() -> str:
-    """A hash of all on which it depends whether plug-ins can be used. Imports nothing they add.
+def identify_sources() -> str:
+    """A hash of the state of the workbench's files and of those of its plug-ins.
 
-    That is the state of their files and of the workbench's, and what is installed.
+    It is the same in all processes, whatever their paths are.
     """
     files = {*OURS.parent.rglob("*.py")}
     for entry in _list_entries():
@@ -371,9 +371,17 @@ def identify_plugins() -> str:
         with suppress(ImportError):  # one that is gone, which the names beside it say
             files.update(_list_sources(entry, references))
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(repr(sorted(states)).encode()).hexdigest()
+
+
+def identify_plugins() -> str:
+    """A hash of all on which it depends whether plug-ins can be used. Imports nothing they add.
+
+    That is the state of their files and of the workbench's, and what is installed.
+    """
     folders = [folder for folder in map(Path, sys.path) if folder.is_dir()]
     installed = [sorted(filter(_is_importable, folder.iterdir())) for folder in folders]
-    state = [sys.version, sorted(states), folders, installed]
+    state = [sys.version, identify_sources(), folders, installed]
     return hashlib.sha256(repr(state).encode()).hexdigest()
 
 

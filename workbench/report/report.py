@@ -46,7 +46,7 @@ def identify_report(folder: Path, notebook: Path) -> str:
 
     That is what was measured, the trials of remedies, and the machine's peaks.
     """
-    parts = [store.sha256_of(notebook), plugin.identify_plugins()]
+    parts = [store.sha256_of(notebook), plugin.identify_sources()]
     names = (store.MANIFEST, store.CHECKS, "ceilings_*.json")
     files = [file for name in names for file in sorted(folder.glob(name))]
     parts += [store.sha256_of(file) for file in files]
