@@ -150,17 +150,22 @@ def profile(
     with (
         show_progress(progress) as show,
         open_target(measure.target, power=measure.power) as target,
-        prepare_tools(target, measure, report) as warm,
+        prepare_tools(target, measure) as warm,
         keep_models(),
     ):
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
-        runner, kernel = warm.finish(tell)
+        runner = warm.finish(tell)
         place = Path(root or programs[0].root)
         say = answer or partial(_tell_answer, progress=tell)
+
+        def tell_answer(run: Run) -> None:
+            say(replace(run, scheme=scheme))
+            if report:
+                warm.start_kernel()
+
         run = measure_programs(
-            programs, measure, runner, place, progress=tell,
-            answer=lambda run: say(replace(run, scheme=scheme)),
-        )  # fmt: skip
+            programs, measure, runner, place, progress=tell, answer=tell_answer
+        )
         if measure.roof and not run.emulated and not measure.power:
             with optional("the machine's peaks", tell):
                 measure_roof(run.path, runner=runner, progress=tell)
@@ -173,7 +178,7 @@ def profile(
             warm.beside.submit(_write_files, run, tell)
             tell("reporting", 1.0)
             with optional("report", tell):
-                make_report(run, kernel=kernel)
+                make_report(run, kernel=warm.kernel)
     return run
 
 
@@ -191,28 +196,31 @@ def _write_files(run: Run, progress: Progress) -> None:
 
 @dataclass
 class Warmup:
-    """What a profile needs later and starts beside the export: the runner, a report's kernel."""
+    """What a profile needs later: the runner, found beside the export, and a report's kernel."""
 
     beside: ThreadPoolExecutor
     compiling: Future[Runner]
-    starting: Future[Kernel | None] | None
+    kernels: contextlib.ExitStack
+    kernel: Kernel | None = None
 
-    def finish(self, progress: Progress) -> tuple[Runner, Kernel | None]:
-        """The runner and the kernel, both ready: nothing else runs while programs are timed."""
+    def finish(self, progress: Progress) -> Runner:
+        """The runner, when it is ready."""
         if not self.compiling.done():
             progress(describe_build(), 0.0)
-        runner = self.compiling.result()
-        kernel = self.starting.result() if self.starting else None
-        if kernel:
-            kernel.wait()
-        return runner, kernel
+        return self.compiling.result()
+
+    def start_kernel(self) -> None:
+        """Start a kernel and wait for it: nothing else runs while programs are timed."""
+        self.kernel = self.kernels.enter_context(prepare_kernel())
+        if self.kernel:
+            self.kernel.wait()
 
 
 @contextlib.contextmanager
-def prepare_tools(target: Host, measure: MeasureOptions, report: bool) -> Iterator[Warmup]:
-    """Start finding the runner, whose first use compiles it, and then a report's kernel."""
-    with contextlib.ExitStack() as stack:
-        beside = stack.enter_context(work_beside())
+def prepare_tools(target: Host, measure: MeasureOptions) -> Iterator[Warmup]:
+    """Start finding the runner, whose first use compiles it."""
+    with contextlib.ExitStack() as kernels:
+        beside = kernels.enter_context(work_beside())
 
         def find() -> Runner:
             runner = find_runner(target, measure.ops)
@@ -220,11 +228,9 @@ def prepare_tools(target: Host, measure: MeasureOptions, report: bool) -> Iterat
             return runner
 
         compiling = beside.submit(find)
-        # Only then the kernel: three at once would slow down the imports on two cores.
-        starting = beside.submit(stack.enter_context, prepare_kernel()) if report else None
         with contextlib.suppress(TimeoutError):  # an export takes longer
             compiling.result(COMPILED_S)
-        yield Warmup(beside, compiling, starting)
+        yield Warmup(beside, compiling, kernels)
 
 
 def apply_effort(

@@ -21,7 +21,7 @@ from workbench import plugin
 from workbench.cli import analysis, skills, work
 from workbench.cli.options import JSON, describe_error, say
 from workbench.errors import WorkbenchError
-from workbench.process import write_bytecode
+from workbench.process import with_stack, write_bytecode
 from workbench.records.codec import to_document
 
 INTERRUPTED = 130
@@ -45,6 +45,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         raise
 
 
+@with_stack
 def _run(arguments: list[str]) -> NoReturn:
     """Run a command line and exit."""
     gc.set_threshold(300_000)  # collecting garbage took a seventh of a command's time

@@ -33,7 +33,7 @@ from workbench.options import (
     Progress,
     expand_rewrites,
 )
-from workbench.process import release_memory, silence
+from workbench.process import release_memory, silence, with_stack
 from workbench.progress import show_progress
 from workbench.records.exports import Export, Tensor, Undelegated
 from workbench.wording import format_size, plural
@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # these import PyTorch
 LOW_SQNR_DB = 20
 
 
+@with_stack
 def export_model(
     model: LoadedModel | nn.Module | str,
     inputs: Any = None,
