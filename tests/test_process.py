@@ -4,7 +4,7 @@ import resource
 
 from workbench.process import with_stack
 
-#: Page faults of a loop of calls that needs no memory: far fewer; at the end of a chunk, one a call.
+#: A loop of calls has few page faults; at the end of a chunk, one a call.
 CALLS, FEW = 2000, 400
 
 

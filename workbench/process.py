@@ -55,19 +55,19 @@ def silence() -> Iterator[None]:
 _STACK_ENTRIES = 2**17
 
 
-_P, _R = ParamSpec("_P"), TypeVar("_R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def with_stack(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """A function below which no call needs another chunk of Python's stack."""
 
-    @functools.wraps(function)
     def call(*arguments: _P.args, **options: _P.kwargs) -> _R:
         return function(*arguments, **options)
 
     # A frame that may need so much gets a chunk of twice the size, whose rest is for its calls.
     call.__code__ = call.__code__.replace(co_stacksize=_STACK_ENTRIES)
-    return call
+    return functools.wraps(function)(call)
 
 
 #: From this size on, garbage is collected after an export, which takes half a second.

@@ -163,9 +163,7 @@ def profile(
             if report:
                 warm.start_kernel()
 
-        run = measure_programs(
-            programs, measure, runner, place, progress=tell, answer=tell_answer
-        )
+        run = measure_programs(programs, measure, runner, place, progress=tell, answer=tell_answer)
         if measure.roof and not run.emulated and not measure.power:
             with optional("the machine's peaks", tell):
                 measure_roof(run.path, runner=runner, progress=tell)

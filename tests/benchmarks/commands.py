@@ -37,22 +37,24 @@ def spend(*arguments, cwd):
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def measure():
-    """CPU seconds of `import torch` and of each command, once."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = shutil.copytree(SAMPLES, Path(folder, SAMPLES.name)) / "runs" / "linux"
-        times = {"import torch": spend("-c", "import torch", cwd=folder)}
-        times |= {name: spend("-m", "workbench", name, cwd=folder) for name in OTHERS}
-        times |= {name: spend("-m", "workbench", name, str(run), cwd=folder) for name in READERS}
-    return times
+def measure(folder):
+    """CPU seconds of `import torch` and of each command, once, in a folder with a run."""
+    run = folder / SAMPLES.name / "runs" / "linux"
+    times = {"import torch": spend("-c", "import torch", cwd=folder)}
+    times |= {name: spend("-m", "workbench", name, cwd=folder) for name in OTHERS}
+    return times | {name: spend("-m", "workbench", name, str(run), cwd=folder) for name in READERS}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    measure()  # compiles modules
-    rounds = [measure() for _ in range(options.rounds)]
+    # In one folder: what Python finds in it is a part of what doctor remembers.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(SAMPLES, folder / SAMPLES.name)
+        measure(folder)  # compiles modules
+        rounds = [measure(folder) for _ in range(options.rounds)]
     torch_s = [times["import torch"] for times in rounds]
     load = os.getloadavg()[0]
     print(f"import torch: {statistics.median(torch_s):.2f} s of CPU time; load {load:.1f}")

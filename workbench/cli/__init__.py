@@ -45,7 +45,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         raise
 
 
-@with_stack
 def _run(arguments: list[str]) -> NoReturn:
     """Run a command line and exit."""
     gc.set_threshold(300_000)  # collecting garbage took a seventh of a command's time
@@ -60,7 +59,8 @@ def _run(arguments: list[str]) -> NoReturn:
                 warnings.showwarning = _show_warning
                 warnings.simplefilter("default", plugin.PluginWarning)
                 os.environ.setdefault("PYTHONWARNINGS", "ignore")  # of child processes
-            sys.exit(workbench.main(arguments, "workbench", standalone_mode=False) or 0)
+            run = with_stack(workbench.main)
+            sys.exit(run(arguments, "workbench", standalone_mode=False) or 0)
     except click.ClickException as error:
         error.show(sys.stderr)
         fail(error, error.exit_code, arguments)
