@@ -138,7 +138,6 @@ ELSEWHERE = {
     "configs/mac.json": "needs the kit; see test_config.py",
     "speaks.pte": "needs three models; see test_language_models.py",
     "--dask": "takes minutes; see test_batch_real.py",
-    "m4-like": "needs a run of one thread on a CPU that it covers; see test_project.py",
 }
 if importlib.util.find_spec("workbench.plugins.llm") is None:
     ELSEWHERE["llama.pte"] = "needs the plug-in of language models"

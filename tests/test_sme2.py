@@ -1,4 +1,4 @@
-"""What Arm SME2 would change, predicted from a program; and projections from an atlas."""
+"""What Arm SME2 would change, predicted from a program."""
 
 import json
 import warnings

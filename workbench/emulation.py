@@ -1,4 +1,4 @@
-"""Marks of frames whose times say nothing: emulated, projected, or of wrong outputs."""
+"""Marks of frames whose times say nothing: emulated, or of wrong outputs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ F = TypeVar("F", "pd.DataFrame", "pd.DataFrame | None")
 
 #: What every figure, table and sentence about emulated times says.
 EMULATED = "emulated: which code runs, not how fast"
-
-#: The same of projections.
-PROJECTED = "projected, not measured"
 
 
 def mark_emulated(frame: pd.DataFrame) -> pd.DataFrame:

@@ -15,8 +15,7 @@ from pathlib import Path
 import workbench as wb
 from workbench.analysis.sme2 import ONE_ROW, predict_program
 from workbench.errors import WorkbenchError
-from workbench.plugins.project.published import estimate
-from workbench.wording import format_number, format_share
+from workbench.wording import format_share
 
 PAGE = Path(__file__).parents[2] / "data" / "docs" / "sme2_adviser.md"
 MODELS = (
@@ -28,18 +27,10 @@ DTYPES = "8da4w,8da4c,int8"
 #: The page's table stands between these lines.
 BEGIN, END = "<!-- table -->", "<!-- end -->"
 HEAD = (
-    "| network | dtype and SQNR | several rows | one row | none | portable | M4-like | "
+    "| network | dtype and SQNR | several rows | one row | none | portable | "
     "why none: 1 % or more |",
-    "|---|---|---:|---:|---:|---:|---:|---|",
+    "|---|---|---:|---:|---:|---:|---|",
 )
-BITS = {"fp32": "fp32", "fp16": "fp16"}
-
-
-def project_products(products, level):
-    """The time of products on an M4, from published figures, in ms."""
-    dtypes = [BITS.get(text.partition(" ")[0], "int8") for text in products["dtype"]]
-    rows = products.assign(dtype=dtypes, bytes=products["n"] * products["k"], ms=float("nan"))
-    return estimate(rows, "m4-like", level, {})[0]["projected_ms"]
 
 
 def describe(name, table):
@@ -48,12 +39,10 @@ def describe(name, table):
     on, one = products["kernel_on"].str.startswith("sme2"), products["reason"] == ONE_ROW
     work = products["flops"] / products["flops"].sum()
     reasons = products[~on & ~one].assign(work=work).groupby("reason")["work"].sum()
-    dense = products[products["n"] > 1]
-    gain = project_products(dense, "nosme").sum() / project_products(dense, "sme2").sum()
     cells = [
         *name.split(", ", 1), format_share(work[on & ~one].sum()), format_share(work[one].sum()),
         format_share(work[~on].sum()), str((table["kernel_on"] == "portable").sum()),
-        f"{format_number(gain, 1)}x", ", ".join(reasons[reasons > 0.01].index) or "-",
+        ", ".join(reasons[reasons > 0.01].index) or "-",
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,6 @@ from workbench.analysis.operators import describe_spans, label_operators, total_
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import student_quantile
-from workbench.errors import UsageError
 from workbench.plots.tables import typeset
 from workbench.records.codec import SCHEMA_VERSION
 
@@ -43,22 +42,8 @@ Json = dict[str, Any]
 Numbers = tuple[float | None, ...]  #: A column of numbers; null where there is none.
 
 
-class Projection(Protocol):
-    """Times of a measurement that were not measured, which a plug-in projects."""
-
-    @property
-    def measurement(self) -> Measurement:
-        """Whose times they project."""
-
-    def draw(self, operators: pd.DataFrame) -> tuple[Json, Json]:
-        """A side of the explorer and its comparison, without a verdict, given all operators."""
-
-
-def explorer_data(source: Run | Comparison, projections: Sequence[Projection] = ()) -> Json:
+def explorer_data(source: Run | Comparison) -> Json:
     """All that the explorer shows of a run, or of one comparison.
-
-    ``projections`` are those of its measurements: each is a measurement
-    with ``projected``, which says so, compared with the one that it follows from without a verdict.
 
     Operators are listed once per program and method, in the order in which they first ran; columns
     of measurements and comparisons follow this order, with null where an operator did not run. A
@@ -93,14 +78,6 @@ def explorer_data(source: Run | Comparison, projections: Sequence[Projection] = 
         for m, label in zip(measurements, labels, strict=True)
     ]  # fmt: skip
     compared = [_comparison(ab, measurements, tables) for ab in comparisons]
-    labels = [m.label for m in measurements]
-    for projection in projections:
-        place = _find_side(projection, labels, run)
-        m = measurements[place]
-        side, ab = projection.draw(tables[_program_of(m)])
-        side["program"] = numbers[_program_of(m)]
-        compared.append({**ab, "baseline": place, "candidate": len(described)})
-        described.append(side)
     return {
         "head": _describe(run),
         "programs": tuple(
@@ -110,14 +87,6 @@ def explorer_data(source: Run | Comparison, projections: Sequence[Projection] = 
         "comparisons": tuple(compared),
         "schema_version": SCHEMA_VERSION,
     }
-
-
-def _find_side(projection: Projection, labels: list[str], run: Run) -> int:
-    """The position of the measurement that a projection is of."""
-    if projection.measurement.label not in labels:
-        hint = "project a side of this run"
-        raise UsageError("is no projection of a side of this run", where=run.path, hint=hint)
-    return labels.index(projection.measurement.label)
 
 
 def _program_of(measurement: Measurement) -> tuple[Path, str, str]:

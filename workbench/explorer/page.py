@@ -6,7 +6,7 @@ import html
 import json
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from jinja2 import Environment, StrictUndefined
 from workbench.analysis.describe import describe_latency
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.errors import WorkbenchError, printable, unknown_name
-from workbench.explorer.data import Projection, explorer_data
+from workbench.explorer.data import explorer_data
 from workbench.plots.overview import show_overview, subject_of
 from workbench.plots.style import Chart, convert_source
 from workbench.plots.tables import Table, VStack, join_tables
@@ -175,14 +175,12 @@ class Explorer(Selector, anywidget.AnyWidget):
         to_json=lambda operators, explorer: explorer.find_keys(operators),
     )
 
-    def __init__(
-        self, source: Run | Comparison, view: str = "", projections: Sequence[Projection] = ()
-    ):
+    def __init__(self, source: Run | Comparison, view: str = ""):
         comparisons = source.comparisons if isinstance(source, Run) else ()
         first = comparisons[0] if len(comparisons) > 1 else source
-        self._source, self._projections = source, projections
+        self._source = source
         options = {
-            "data": _to_json(first, projections),
+            "data": _to_json(first),
             "view": view,
             "rest": max(0, len(comparisons) - 1),
             "still": name_still(),
@@ -214,7 +212,7 @@ class Explorer(Selector, anywidget.AnyWidget):
     def _complete(self, *_: object) -> None:
         if self.rest:
             with self.hold_sync():
-                self.data, self.rest = _to_json(self._source, self._projections), 0
+                self.data, self.rest = _to_json(self._source), 0
 
 
 class Picture:
@@ -262,10 +260,7 @@ def _operators_of(source: Run | Comparison) -> pd.DataFrame:
 VIEWS = ("categories", "levels", "what-if", "model", "timeline", "operators", "memory")
 
 
-def explore(
-    source: Run | Comparison | Measurement | str | Path, view: str = "", *,
-    projections: Sequence[Projection] = (),
-) -> Explorer | Page:  # fmt: skip
+def explore(source: Run | Comparison | Measurement | str | Path, view: str = "") -> Explorer | Page:
     """Explore a run, by itself or its path, or one comparison, interactively.
 
     Categories, model, timeline, operators and findings are connected: what is selected in one is
@@ -274,13 +269,11 @@ def explore(
     draws a view of them in another cell; without a live front end it is a page. ``view`` shows one
     view alone: ``categories``, all ``levels`` of the run (of the ISA, or thread counts),
     ``what-if`` for categories, ``model``, ``timeline``, ``operators`` or ``memory``.
-    ``projections`` of the run's measurements, which a plug-in makes, can be selected, too, and are
-    marked as projected.
 
     Raises
     ------
     UsageError
-        There is no such view, or a projection is of another run.
+        There is no such view.
     StoreError
         A side has no trace.
 
@@ -294,16 +287,14 @@ def explore(
         raise unknown_name("view", view, VIEWS)
     noun: Run | Comparison = convert_source(source, (Run, Comparison), "wb.explore")
     if is_interactive():
-        return Explorer(noun, view, projections)
-    return Page(explorer_page(noun, view, projections), 600 if view else 900, noun)
+        return Explorer(noun, view)
+    return Page(explorer_page(noun, view), 600 if view else 900, noun)
 
 
-def explorer_page(
-    source: Run | Comparison, view: str = "", projections: Sequence[Projection] = ()
-) -> str:
+def explorer_page(source: Run | Comparison, view: str = "") -> str:
     """``explore.html``: a page without any request, whose only script is the explorer's."""
     run = source if isinstance(source, Run) else source.run
-    return fill_page(f"{run.model}: explorer", _to_json(source, projections), view)
+    return fill_page(f"{run.model}: explorer", _to_json(source), view)
 
 
 def fill_page(title: str, data: str, view: str = "") -> str:
@@ -316,7 +307,7 @@ def fill_page(title: str, data: str, view: str = "") -> str:
     return page.render(title=printable(title), data=data, script=script, digest=digest, view=view)
 
 
-def _to_json(source: Run | Comparison, projections: Sequence[Projection]) -> str:
-    plain = to_plain(explorer_data(source, projections))
+def _to_json(source: Run | Comparison) -> str:
+    plain = to_plain(explorer_data(source))
     text = json.dumps(plain, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     return printable(text)

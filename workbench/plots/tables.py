@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from workbench.emulation import EMULATED, PROJECTED, is_emulated
+from workbench.emulation import EMULATED, is_emulated
 from workbench.errors import printable, unknown_name
 from workbench.frames import FRAMES
 from workbench.wording import (
@@ -209,10 +209,8 @@ def show_table(
         if name not in frame:
             raise unknown_name("column", name, map(str, frame.columns))
     shown = (frame if columns is None else frame[list(columns)]).iloc[:top]
-    projected = any(str(name).startswith("projected_") for name in frame)
-    marks = {EMULATED: is_emulated(frame), str(frame.columns.name or PROJECTED): projected}
-    for mark in (text for text, applies in marks.items() if applies):
-        caption = f"{caption} ({mark})" if caption else mark
+    if is_emulated(frame):
+        caption = f"{caption} ({EMULATED})" if caption else EMULATED
     # Units are those of the largest of the known frames that this one contains.
     contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
     largest = max(contained, key=lambda schema: len(schema.columns), default=None)

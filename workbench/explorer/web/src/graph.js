@@ -140,7 +140,7 @@ export class Graph {
   #describe(node) {
     if (node.operators.length === 1) return this.view.describe(node.operators[0]);
     const { b } = this.view.sides, { mean } = this.view.model.sum(b, node.operators);
-    return [node.lines[0], node.outside ? "outside of delegates" : "", `${node.operators.length} operators, ${b.projected ? "projected" : "mean"} ${ms(mean)}, ${share(mean / b.total)} of the latency`];
+    return [node.lines[0], node.outside ? "outside of delegates" : "", `${node.operators.length} operators, mean ${ms(mean)}, ${share(mean / b.total)} of the latency`];
   }
 
   #choose(node, more) {
@@ -175,11 +175,10 @@ export class Graph {
       `.frame-name{fill:${theme.soft}}.cut{marker-end:none}.outside rect{stroke:${theme.ink};stroke-dasharray:3 2}.chosen rect{stroke:${theme.ink};stroke-width:2}`;
     copy.prepend(svg("style", null, style));
     copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-    const { projected } = this.view.sides.b, { width, height } = this.layout, all = height + (projected ? 18 : 0);
-    if (projected) copy.append(svg("text", { x: 4, y: all - 5, fill: theme.accent }, projected));
+    const { width, height } = this.layout;
     copy.setAttribute("width", width);
-    copy.setAttribute("height", all);
-    copy.setAttribute("viewBox", `0 0 ${width} ${all}`);
+    copy.setAttribute("height", height);
+    copy.setAttribute("viewBox", `0 0 ${width} ${height}`);
     return `${copy.outerHTML}\n`;
   }
 }

@@ -83,7 +83,7 @@ export class Head {
     const lines = [];
     if (latency) {
       const [text, interval95] = verdictTexts(outcome, latency);
-      const ends = sides.projected ? "measured, and projected with its 90 % interval" : `${measured(b)}${known(b.latency.low) ? ", 95 % intervals" : ""}`;
+      const ends = `${measured(b)}${known(b.latency.low) ? ", 95 % intervals" : ""}`;
       lines.push(h("p", { class: "big" }, h("strong", { class: `v-${outcome}` }, text),
         outcome === "emulated" ? null : h("span", null, interval95)));
       const time = m => outcome === "emulated" ? [] : [h("b", null, this.view.time(m.latency.latency)), h("span", { class: "soft" }, interval(m.latency, this.view.timeScale))];
@@ -123,7 +123,7 @@ export class Categories {
     this.note = h("span", { class: "soft", title: SCALED });
     const { measurements, programs } = view.model;
     // Bars of all measurements are of use where there are more than two, of one program.
-    const several = measurements.filter(m => !m.projected).length > 2 && programs.length === 1;
+    const several = measurements.length > 2 && programs.length === 1;
     const usable = { "": true, ms: several, share: several, "what-if": !view.model.head.emulated };
     this.choices = Object.entries(OVER).filter(([value]) => usable[value]).map(([value, text]) =>
       [value, h("button", { type: "button", onclick: () => view.store.set({ over: value }) }, value || view.model.data.comparisons.length ? text : "Measured")]);
@@ -147,8 +147,8 @@ export class Categories {
     const rows = guess ? [["B", sides.b], ["→", guess]] : chosen ? model.measurements.map(m => [side(m), m]) : [sides.a && ["A", sides.a], [sides.a ? "B" : "", sides.b]].filter(Boolean);
     const ends = rows.flatMap(([, m]) => m.categories.reduce(([at, all], row) => [at + row.mean_ms, [...all, at + (row.high_ms ?? 0), at + row.mean_ms]], [0, []])[1]);
     const longest = Math.max(...ends, 1e-9);
-    const lines = chosen === "share" ? "" : sides.projected ? "; lines: 95 % intervals of what was measured, 90 % of what is projected" : sides.b.restarts_ms.length ? "; lines, where long enough to be seen: 95 % intervals over the restarts" : "";
-    this.note.textContent = `mean time in the latency${sides.projected && ", or projected"}${lines}`;
+    const lines = chosen === "share" ? "" : sides.b.restarts_ms.length ? "; lines, where long enough to be seen: 95 % intervals over the restarts" : "";
+    this.note.textContent = `mean time in the latency${lines}`;
     this.body.replaceChildren(...rows.map(([name, m]) => this.#bar(name, m, chosen === "share" ? null : longest)));
     const judged = new Map((sides.categories ?? []).map(row => [row.name, row]));
     this.chips.replaceChildren(...sides.b.categories.filter(row => row.mean_ms > 0 || judged.get(row.category)?.baseline_ms > 0).map(row => {
@@ -210,14 +210,14 @@ export class Categories {
       const text = m.blank ? row.category : `${row.category} ${share(row.share)}, ${this.view.time(row.mean_ms)}`;
       const labels = m.blank ? [row.category] : [`${row.category} ${share(row.share)}`, share(row.share)];
       return h("button", { type: "button", class: "seg",
-        title: m.blank ? `${text}: its share is unknown` : `${text}, ${m.projected ? "projected, 90" : "95"} % interval ${this.view.time(row.low_ms)} to ${this.view.time(row.high_ms)}`, "aria-label": `${text}${m.projected ? ", projected" : ""}${name && `, ${name}`}`,
+        title: m.blank ? `${text}: its share is unknown` : `${text}, 95 % interval ${this.view.time(row.low_ms)} to ${this.view.time(row.high_ms)}`, "aria-label": `${text}${name && `, ${name}`}`,
         "aria-pressed": String(state.category === row.category),
         style: `width:${part}%;background:${fill};color:${inkOn(fill)}`, onclick: () => this.#toggle(row.category) },
         h("span", null, labels.find(name => widthOf(name) * 1.15 + 12 < room * part / 100) ?? ""));
     });
     return h("div", { class: "cat-row" }, name ? h("b", { class: name === " " ? "side none" : "side" }, name) : null,
       name === " " ? h("button", { type: "button", class: "link cat-name", title: this.#adds(m) || "Compare", onclick: () => this.#choose(m) }, m.label) : h("span", { class: "cat-name", title: this.#adds(m) }, m.label),
-      h("div", { class: "cat-track" }, h("div", { class: m.projected ? "cat-bar projected" : "cat-bar" }, ...parts), h("div", { class: "whiskers" }, ...whiskers)),
+      h("div", { class: "cat-track" }, h("div", { class: "cat-bar" }, ...parts), h("div", { class: "whiskers" }, ...whiskers)),
       h("span", { class: "num" }, this.view.time(total)));
   }
 }

@@ -41,7 +41,7 @@ export class Icicle extends Chart {
       return w;
     };
     place(focus, 0, above.length);
-    return ROW * (1 + Math.max(...this.cells.map(cell => cell.row))) + (sides.b.projected ? ROW : 0);
+    return ROW * (1 + Math.max(...this.cells.map(cell => cell.row)));
   }
 
   datum(node) {
@@ -67,7 +67,6 @@ export class Icicle extends Chart {
       }
       if (leaf && chosen.has(node.operator)) pen.outline(x + 1, y + 1, Math.max(w - 3, 2), ROW - 3, theme.ink, 2);
     }
-    if (sides.b.projected) pen.text(sides.b.projected, 4, this.height - 7, theme.accent);
     const cursor = this.cells.find(cell => cell.node === this.cursor);
     if (cursor && document.activeElement === this.canvas) {
       pen.outline(cursor.x + 1, cursor.row * ROW + 1, Math.max(cursor.w - 3, 3), ROW - 3, theme.accent, 2);
@@ -96,7 +95,7 @@ export class Icicle extends Chart {
     const { b } = sides.tree.get(node);
     const total = sides.tree.get(sides.program.tree.root).b;
     const count = node.operators.length;
-    return [node.path || node.name, node.class, `${sides.b.projected ? "projected" : "mean"} ${ms(b)}, ${share(b / total)} of the latency`,
+    return [node.path || node.name, node.class, `mean ${ms(b)}, ${share(b / total)} of the latency`,
       `${count} operator${count === 1 ? "" : "s"}`];
   }
 

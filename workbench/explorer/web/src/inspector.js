@@ -48,7 +48,7 @@ export class Inspector {
   #whatIf() {
     const { view } = this, { state, sides } = view;
     const subject = view.subject();
-    this.what.hidden = !subject.length || view.model.head.emulated || Boolean(sides.b.projected);
+    this.what.hidden = !subject.length || view.model.head.emulated;
     this.factor.show(state.factor);
     const guess = state.factor > 1 ? view.prediction() : null;
     this.effect.textContent = guess
@@ -60,7 +60,7 @@ export class Inspector {
     const { view } = this, { sides } = view, { program, a, b } = sides, { texts, costs } = program;
     const same = sides.paired;
     const cost = name => costs[name]?.[i];
-    const mean = m => known(m?.mean_ms[i]) ? `${ms(m.mean_ms[i])}, ${share(m.mean_ms[i] / m.total)} of E2E${m.projected ? ", projected" : ""}` : "";
+    const mean = m => known(m?.mean_ms[i]) ? `${ms(m.mean_ms[i])}, ${share(m.mean_ms[i] / m.total)} of E2E` : "";
     const source = texts.source[i];
     return [
       h("h2", null, program.labels[i]),
@@ -154,7 +154,7 @@ export class Inspector {
         : state.category && only === 1 ? state.category : view.filtered ? operatorsOf(own.length) : model.head.model;
     const row = (name, m) => {
       const { mean, low, high } = model.sum(m, operators);
-      return [m.projected ? `${name}, projected` : name, `${ms(mean)}, ${share(mean / m.total)}`, known(low) ? h("span", { class: "soft" }, ` [${ms(low)}, ${ms(high)}]`) : ""];
+      return [name, `${ms(mean)}, ${share(mean / m.total)}`, known(low) ? h("span", { class: "soft" }, ` [${ms(low)}, ${ms(high)}]`) : ""];
     };
     const category = only === 1 && state.category && !state.ops.length ? sides.categories?.find(each => each.name === state.category) : null;
     const times = a ? [row("A", a), row("B", b)] : [row("mean", b)];
@@ -168,7 +168,7 @@ export class Inspector {
       finding ? h("section", null, h("h3", null, "What to do"), h("p", null, `${finding.action}.`), command(finding.hint),
         h("p", { class: "soft" }, `Gain: ${finding.gain}`)) : null,
       category && category.outcome !== "emulated" ? h("p", null, h("strong", { class: `v-${category.outcome}` }, ratio(category.speedup, category.low, category.high)), ` ${category.outcome}`) : null,
-      h("section", null, h("h3", null, sides.projected ? "Mean time, measured and projected" : "Mean time per inference"), facts(times),
+      h("section", null, h("h3", null, "Mean time per inference"), facts(times),
         h("p", { class: "soft" }, `${own.length} of ${program.operators} operators${verdicts ? `: ${verdicts}` : ""}`)),
       view.filtered || state.ops.length ? null : this.#run(b), this.#roofs(operators),
     ];
@@ -181,7 +181,7 @@ export class Inspector {
       .map(row => h("span", { class: "line", title: `${row.limit} for an A` }, h("b", null, row.grade), ` ${row.criterion}: ${row.value}`));
     return h("section", null, h("h3", null, "Measurement"), facts([
       ["quality", ...(lines.length ? lines : ["A"])], ["shown", b.label], ["ISA level", b.isa], ["hidden features", b.hidden.join(", ")],
-      ["traced inferences", b.projected ? "none: projected" : `${b.inferences} in ${b.latency.restarts} process restart${b.latency.restarts === 1 ? "" : "s"}`],
+      ["traced inferences", `${b.inferences} in ${b.latency.restarts} process restart${b.latency.restarts === 1 ? "" : "s"}`],
       ["wall time", ...b.paced.map(text => h("span", { class: "line" }, text))],
       ["versions", ...Object.entries(head.versions).map(([name, version]) => h("span", { class: "line" }, `${name} ${version}`))],
     ]));

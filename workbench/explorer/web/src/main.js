@@ -141,7 +141,6 @@ class View {
     this.drawn = state;
     if (all) this.size++;
     if (filters) this.derive();
-    this.root.dataset.projected = this.sides.guessed;
     if (sides || factors || selected && state.factor > 1) this.headView.redraw();
     if (sides || changed("over", "what", "category")) this.categories.redraw();
     if (sides || changed("finding")) this.findings.redraw();
@@ -208,7 +207,7 @@ class View {
     if (this.state.over === "what-if") this.sides.program.texts.category.forEach((category, i) => {
       if (this.state.what[category] > 1) factors.set(i, this.state.what[category]);
     });
-    return factors.size && !this.model.head.emulated && !this.sides.b.projected ? this.model.whatIf(this.sides.b, factors) : null;
+    return factors.size && !this.model.head.emulated ? this.model.whatIf(this.sides.b, factors) : null;
   }
 
   turnInference(step) {
@@ -282,7 +281,7 @@ class View {
       ...["automatic", "1 level of modules", ...[2, 3, 4, 5].map(n => `${n} levels`)].map((text, value) => h("option", { value }, text)),
       h("option", { value: 99 }, "all operators"));
     const note = h("p", { class: "soft note" }, "Rows continue one another. Dashed boxes run outside of delegates. A module opens on a click; its strip shows the time of its operators.");
-    const detail = h("label", { class: "inline" }, "Detail ", depth), mark = h("span", { class: "mark" });
+    const detail = h("label", { class: "inline" }, "Detail ", depth);
     const zoom = h("span", { class: "zoom" }, h("button", { type: "button", "aria-label": "Zoom out", onclick: () => this.graph.zoom(0.8) }, "−"),
       h("button", { type: "button", "aria-label": "Zoom in", onclick: () => this.graph.zoom(1.25) }, "+"));
     this.controls = [() => {
@@ -292,17 +291,15 @@ class View {
       zoom.hidden = detail.hidden = note.hidden = !graph;
       depth.value = [...depth.options].some(option => Number(option.value) === this.state.depth) ? this.state.depth : 0;
       for (const option of list.options) {
-        option.hidden = option.value === "speedup" && (!this.sides.paired || this.model.head.emulated || this.sides.projected) ||
+        option.hidden = option.value === "speedup" && (!this.sides.paired || this.model.head.emulated) ||
           option.value === "roof" && !this.sides.b.roofline || option.value === "confidence" && !this.sides.program.modules.length;
       }
-      mark.hidden = !this.sides.b.projected;
-      mark.textContent = this.sides.b.projected ?? "";
       list.value = this.state.color;
       legend.replaceChildren(...legendOf(this.state.color, this.theme).map(([text, color]) =>
         h("span", null, h("span", { class: "swatch", style: `background:${color}` }), text)));
     }];
     return h("section", { class: "panel model", "aria-label": "Model" },
-      h("header", { class: "bar" }, h("h2", null, "Model"), mark, h("span", { class: "segmented", role: "group", "aria-label": "View" }, ...views), zoom, detail,
+      h("header", { class: "bar" }, h("h2", null, "Model"), h("span", { class: "segmented", role: "group", "aria-label": "View" }, ...views), zoom, detail,
         h("label", { class: "inline" }, "Colour by ", list), legend),
       h("div", { class: "plot" }, this.icicle.canvas, this.graph.root), note);
   }
@@ -312,7 +309,7 @@ class View {
     this.controls.push(() => {
       const count = this.model.inferences(this.state);
       const shown = this.state.inference >= 0 && this.state.inference < count ? this.state.inference : this.model.typical(this.state);
-      number.textContent = `${this.model.traced(this.state).length > 1 ? "pair" : "inference"} ${shown + 1} of ${count}${this.sides.projected ? "; what is projected has none" : ""}`;
+      number.textContent = `${this.model.traced(this.state).length > 1 ? "pair" : "inference"} ${shown + 1} of ${count}`;
       number.title = "Undisturbed traced inferences of the first process, evenly spread over it";
     });
     return h("section", { class: "panel timeline", "aria-label": "Timeline" },

@@ -4,9 +4,6 @@
 const decode = coded => coded ? coded.codes.map(code => code < 0 ? "" : coded.values[code]) : null;
 const OPERATORS = ["delegated", "portable"];
 const FLIPPED = { faster: "slower", slower: "faster" };
-// What is not known of a projection.
-const UNKNOWN = { isa: "", hidden: [], std_ms: [], restarts_ms: [], quantile: null, roofline: null, functions: null, samples: null, findings: [],
-  trace: { shapes: [], inferences: [] }, memory: [], start: [], paced: [], loops: {} };
 const invert = values => values.map(value => value ? 1 / value : null);
 
 export class Model {
@@ -22,14 +19,11 @@ export class Model {
       return { ...program, texts: new Proxy(texts, { get: (known, name) => known[name] ?? blank }), tree, own, count: program.keys.length, operators: own.filter(Boolean).length };
     });
     this.measurements = data.measurements.map(m => ({
-      ...UNKNOWN, ...m, bound: decode(m.bound), total: m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0),
+      ...m, bound: decode(m.bound), total: m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0),
       functions: m.functions && { function: decode(m.functions.function), code: decode(m.functions.code) },
     }));
-    // Projections are compared with what they follow from, after all that was measured.
-    const projections = data.comparisons.filter(({ candidate }) => data.measurements[candidate].projected);
-    const measured = data.comparisons.slice(0, data.comparisons.length - projections.length);
-    const alone = data.measurements.filter(m => !m.projected).map((m, number) => ({ baseline: null, candidate: number, label: m.label }));
-    this.pairs = [...(measured.length ? measured : alone), ...projections];
+    const alone = data.measurements.map((m, number) => ({ baseline: null, candidate: number, label: m.label }));
+    this.pairs = data.comparisons.length ? data.comparisons : alone;
     this.cached = new Map();
   }
 
@@ -55,8 +49,6 @@ export class Model {
     const timed = judged && !this.head.emulated;  // an emulator's times do not show speed
     return {
       a, b, program, pair, latency, paired: Boolean(judged), outcomes, twins,
-      // What both sides say if one of them is projected, and which one.
-      projected: b.projected ?? a?.projected ?? "", guessed: b.projected ? "b" : a?.projected ? "a" : "",
       // Why an interval without 1 shows nothing.
       reasons: judged ? turned(decode(pair.reasons)) : none,
       rows: twins && invertRows(twins, this.programs[other.program].count),
@@ -108,10 +100,10 @@ export class Model {
     return found;
   }
 
-  /** The sides that have a trace: a projection has none. */
+  /** The sides that are shown. */
   traced(state) {
     const { a, b } = this.sides(state);
-    return [a, b].filter(m => m && !m.projected);
+    return [a, b].filter(Boolean);
   }
 
   /** How many pairs of inferences there are. */
@@ -134,13 +126,13 @@ export class Model {
   inference(state) {
     const number = state.inference >= 0 && state.inference < this.inferences(state) ? state.inference : this.typical(state);
     const { a, b } = this.sides(state);
-    return [a, b].map((m, side) => m && !m.projected ? this.#spans(state, m, side, number) : null);
+    return [a, b].map((m, side) => m ? this.#spans(state, m, side, number) : null);
   }
 
   /** The spans of every inference of a side, none where it has no trace. */
   listSpans(state, side, count) {
     const { a, b } = this.sides(state), m = side ? b : a;
-    return m && !m.projected ? Array.from({ length: count }, (_, number) => this.#spans(state, m, side, number)) : [];
+    return m ? Array.from({ length: count }, (_, number) => this.#spans(state, m, side, number)) : [];
   }
 
   /** Spans of an inference; `rows` are the operators of B that they belong to, -1 for none. */

@@ -34,7 +34,7 @@ export class Table {
 
   columns() {
     const { sides } = this.view;
-    const index = i => i, of = side => `${side.toUpperCase()}${sides.guessed === side ? ", projected" : ""}, ms`;
+    const index = i => i, of = side => `${side.toUpperCase()}, ms`;
     if (!sides.paired) return [
       ["label", "Operator", i => sides.program.labels[i]], ["category", "Category", i => sides.program.texts.category[i]],
       ["b", "Mean, ms", i => sides.msB[i]], ["bars", "", i => sides.msB[i]], ["share", "Share", i => sides.msB[i]], ["run", "Order", index],
@@ -43,7 +43,7 @@ export class Table {
       ["label", "Operator", i => sides.program.labels[i]], ["a", of("a"), i => sides.msA[i]], ["b", of("b"), i => sides.msB[i]],
       ["bars", "A above B", i => Math.max(sides.msA[i] ?? 0, sides.msB[i] ?? 0)],
       ["delta", "B − A, ms", i => known(sides.msA[i]) && known(sides.msB[i]) ? sides.msB[i] - sides.msA[i] : null],
-      ["speedup", sides.projected ? "Projected speed-up, 90 % interval" : "Speed-up, 95 % interval", i => sides.speedup[i]], ["outcome", "Verdict", i => sides.outcomes[i]],
+      ["speedup", "Speed-up, 95 % interval", i => sides.speedup[i]], ["outcome", "Verdict", i => sides.outcomes[i]],
     ];
   }
 
@@ -220,7 +220,7 @@ export class Table {
     const { sides, state } = this.view;
     const columns = this.columns().filter(([name]) => !["bars", "share", "run"].includes(name));
     const chosen = state.ops.length ? this.order.filter(i => state.ops.includes(i)) : this.order;
-    const heads = columns.map(([name, text]) => name === "speedup" ? (sides.projected ? "projected speed-up" : "speed-up") : text.toLowerCase().replace(/^([ab]),/, (_, side) => `${side.toUpperCase()},`));
+    const heads = columns.map(([name, text]) => name === "speedup" ? "speed-up" : text.toLowerCase().replace(/^([ab]),/, (_, side) => `${side.toUpperCase()},`));
     const more = sides.paired ? ["low", "high", "category", "source"] : ["category", "source"];
     const { category, source } = sides.program.texts;
     const lists = { low: sides.low, high: sides.high, category, source };
