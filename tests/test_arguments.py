@@ -59,7 +59,6 @@ WRONG = {
     "history nothing": "nothing: no such file or folder",
     "optimize nosuch": "unknown model 'nosuch'",
     "optimize toy_cnn --target nosuch": "--target: unknown target 'nosuch'",
-    "replay nothing --layer x": "nothing: no such file or folder",
 }
 #: Runs each line in one process; prints the exit code, what is said, and what is imported.
 PROGRAM = """

@@ -17,8 +17,6 @@ VALUES = {
     "--dtype": "fp16", "--rewrite": "norms", "--threads": "2", "--group-size": "64",
     "--sweep": "batch=1,2", "--module-dtype": "head=fp32", "--phase": "near=1@16",
 }  # fmt: skip
-#: Commands of plug-ins, which texts of the core name where they are installed; and their options.
-OF_PLUGINS, THEIR_OPTIONS = {"replay"}, {"--layer"}
 #: Options of other programs, and a property of JupyterLab's pages.
 FOREIGN = {"--install", "--jp-layout-color", "--nthreads", "--print", "--resources"}
 
@@ -91,8 +89,6 @@ def test_there_are_commands_in_texts_of_many_parts():
 @pytest.mark.parametrize("call", COMMANDS_NAMED, ids=" ".join)
 def test_a_command_that_a_text_names_exists_and_takes_these_arguments(call):
     _, name, *words = call
-    if name not in COMMANDS and name in OF_PLUGINS:
-        pytest.skip("its plug-in is not installed")
     assert name in COMMANDS
     with suppress(click.MissingParameter):  # in a text, a command may go without its subject
         COMMANDS[name].make_context(name, words)
@@ -101,7 +97,6 @@ def test_a_command_that_a_text_names_exists_and_takes_these_arguments(call):
 def test_the_options_that_texts_name_exist():
     params = [param for command in COMMANDS.values() for param in command.params]
     known = {option for param in params for option in (*param.opts, *param.secondary_opts)}
-    known |= THEIR_OPTIONS
     unknown = {}
     for place, text in TEXTS:
         if " " in text:

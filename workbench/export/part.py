@@ -89,10 +89,8 @@ class Parts:
     exported
         Its trace, with its example inputs, in the dtype that it has there.
     names
-        The operators of each part.
-    alone
-        Only these operators. Otherwise one before and after each is taken along, which may be
-        delegated with them, and what they read that depends on no input.
+        The operators of each part. One before and after each is taken along, which may be delegated
+        with them, and what they read that depends on no input.
     products
         Those around them are taken along up to a convolution or matrix product, which is quantised.
     calls
@@ -102,14 +100,13 @@ class Parts:
 
     def __init__(
         self, model: LoadedModel, exported: ExportedProgram, names: Iterable[Collection[str]],
-        *, alone: bool = False, products: bool = False, calls: Sequence[Sequence[Any]] = (),
+        *, products: bool = False, calls: Sequence[Sequence[Any]] = (),
     ) -> None:  # fmt: skip
-        self.model, self.module = model, exported.module()
-        self.alone, self.products = alone, products
+        self.model, self.module, self.products = model, exported.module(), products
         *self.before, self.inputs = calls or [tree_leaves(exported.example_inputs)]
         nodes = self.module.graph.nodes
         self.nodes = {node.name: node for node in nodes if node.op == "call_function"}
-        self.fixed = set() if alone else _list_fixed(list(nodes))
+        self.fixed = _list_fixed(list(nodes))
         self.sources = {source for each in names for source in list_sources(self._surround(each))}
 
     @cached_property
@@ -147,7 +144,7 @@ class Parts:
     def _surround(self, names: Collection[str]) -> dict[Node, None]:
         """Operators with those around them, in order."""
         chosen = {self.nodes[name] for name in names if name in self.nodes}
-        for taken in range(0 if self.alone else _MOST_AROUND):
+        for taken in range(_MOST_AROUND):
             if taken and (not self.products or any(node.target in PRODUCTS for node in chosen)):
                 break
             around = {other for node in chosen for other in (*node.all_input_nodes, *node.users)}

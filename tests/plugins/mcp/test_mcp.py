@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_tools_are_commands_with_their_options():
-    assert set(TOOLS) - {"optimize", "replay"} <= {*commands.list_commands(CONTEXT)}  # of others
+    assert set(TOOLS) - {"optimize"} <= {*commands.list_commands(CONTEXT)}  # of others
     schema = describe_arguments(commands.commands["export"])
     assert schema["required"] == ["model"]
     assert schema["properties"]["sizes"]["type"] == "array"

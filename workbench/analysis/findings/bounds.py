@@ -154,11 +154,11 @@ def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             worst, typical, best = (row.least_ms / q for q in np.percentile(twins, (10, 50, 90)))
             gain = Gain(spent.ms - typical, max(0.0, spent.low - worst), spent.high - best, "twin")
         width = m.flow.tensors[steps[row.key].writes[0]].shape[-1]
-        action = "if it is faster there, its data leaves the caches: use less data or fewer bytes"
+        action = "use less data or fewer bytes, as its data may leave the caches"
         roof = "memory bandwidth at this footprint"
         if row.arithmetic:
             roof = f"{row.dtype} peak"
-            action = "if it is as slow there, its shape does not suit the kernel"
+            action = "change its shape, which may not suit the kernel"
             if width % _TILE:
                 action += f": try {width + -width % _TILE} output channels instead of {width}"
         label = label_operator(row.name, m.costs.at[row.key, "module"])
@@ -167,8 +167,7 @@ def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             f"{label} reaches {share:.0f} % of this core's {roof}: {row.shapes}",
             gain,
             [row.key],
-            f"measure the layer alone; {action}",
-            command="workbench roofline RUN_DIR",
+            action,
         )
 
 

@@ -19,7 +19,7 @@ from workbench.errors import WorkbenchError
 
 TOOLS = (
     *("doctor", "skills", "models", "export", "run", "profile", "analyze", "findings"),
-    *("roofline", "replay", "optimize", "compare", "trace", "report", "validate"),
+    *("roofline", "optimize", "compare", "trace", "report", "validate"),
 )
 _TYPES = {"integer": "integer", "integer range": "integer", "float": "number"}
 _LONGEST_END_S = 60
