@@ -60,7 +60,7 @@ RECORDINGS = {
     "unet_small": of_model("unet_small", threads=(1, 2)),
     "AsTrained": of_model(f"{SEGMENTER}:AsTrained"),
     "Ready": of_model(f"{SEGMENTER}:Ready"),
-    "Sentences": of_model(f"{SENTENCES}:Sentences", against=("eager", "onnx"), every_s=0.02),
+    "Sentences": of_model(f"{SENTENCES}:Sentences", against=("eager", "onnx")),
     "toy_cnn": of_model("toy_cnn", target="qemu", toggle="sme2"),
     "smollm2": of_model(
         "llm:smollm2_135m,layers=2", "8da4w", phases=("prefill=128", "decode=1@128"), budget_s=90.0

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,8 +192,8 @@ def _session(name, threads, process, batches, traced, masked, etdump=""):
     }  # fmt: skip
 
 
-def _batch(number, place, wall_ns, cpu_ns, preempted, late_ns=()):
-    times = {"wall_ns": wall_ns, "cpu_ns": cpu_ns, "preempted": preempted, "late_ns": late_ns}
+def _batch(number, place, wall_ns, cpu_ns, preempted):
+    times = {"wall_ns": wall_ns, "cpu_ns": cpu_ns, "preempted": preempted}
     return {"round": int(number), "batch": int(place), **times}
 
 
@@ -245,32 +244,3 @@ def _block(operators, rng: np.random.Generator, noise: float, clock_ns: int) -> 
         events.append(Profile("OPERATOR_CALL", 0, number, start=begin, end=now))
     events.append(Profile("Method::execute", -1, -1, start=start, end=now + rest))
     return Block("Execute", events)
-
-
-def open_paced_run(folder, every_ms, times_ms, late_ms):
-    """A run in which each of three restarts of one experiment has these times at a rate."""
-    made = open_made_run(folder / "made", {"off": 2.0, "on": 1.0}, processes=3)
-    wall, late = (tuple(int(1e6 * ms) for ms in each) for each in (times_ms, late_ms))
-    zero = (0,) * len(wall)
-    batch = _batch(0, 0, wall, wall, zero, late_ns=late)
-    paced = [_session("on", 1, n, [batch], False, ()) for n in range(3)]
-    plan = replace(made.record.plan, every_s=every_ms / 1e3)
-    changes = {"paced": paced, "plan": plan}
-    return open_made_run(folder / "run", {"off": 2.0, "on": 1.0}, processes=3, changes=changes)
-
-
-#: Options of a short measurement at a rate.
-EVERY_2_MS = ("--every", "2ms", "--budget", "0.2s", "--no-evidence", "--no-cold-start", "--json")
-
-
-def check_rates(run):
-    """Assert that a run with these options has its inferences at the rate and without pauses."""
-    assert not {m.name for m in run.measurements if m.paced is not None} & {"control"}
-    for name in run.experiments:
-        paced, tight = run[name].paced.to_dict("records")
-        sessions = [s for s in run.record.paced if s.experiment == name]
-        assert len(sessions) == 3, "restarts of a short budget"
-        late = [ns for s in sessions for batch in s.batches for ns in batch.late_ns]
-        assert min(late) >= 0 and paced["inferences"] == len(late) >= len(sessions)
-        assert 0 < paced["p50"] <= paced["p90"] <= paced["p99"]
-        assert tight["inferences"] == (~run[name].latencies["traced"]).sum()

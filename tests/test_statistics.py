@@ -34,7 +34,6 @@ from workbench.analysis.statistics import (
     half_width,
     midmean,
     moderate_variances,
-    percentile_of,
     student_quantile,
     student_tail,
     undisturbed_times,
@@ -259,26 +258,6 @@ def test_intervals_cover_the_truth_as_often_as_they_say(restarts, restart):
     assert 0.93 <= np.mean((found.low <= 1) & (found.high >= 1)) <= 0.97
     latency, half = sides[0].mean(axis=0), half_width(sides[0])
     assert 0.93 <= np.mean(np.abs(latency - latency.mean()) <= half) <= 0.97
-
-
-@pytest.mark.parametrize("restart", [0, 0.02])
-@pytest.mark.parametrize("rank", [50, 90, 99])
-def test_intervals_of_percentiles_cover_the_truth(rank, restart):
-    rng = np.random.default_rng(3)
-    draw = lambda n: rng.exponential(0.1, n)  # noqa: E731
-    truth = np.percentile(draw(400_000) + rng.normal(0, restart, 400_000), rank)
-    found = [
-        percentile_of([draw(100) + rng.normal(0, restart) for _ in range(5)], rank)
-        for _ in range(300)
-    ]
-    missed = sum(low > truth or high < truth for _, low, high in found)  # NaN: no such end
-    assert missed <= 0.08 * len(found)
-    assert all(np.isfinite(low) for _, low, _ in found)
-
-
-def test_a_percentile_of_one_restart_or_beyond_the_values_has_no_interval():
-    assert np.isnan(percentile_of([np.arange(1000.0)], 50)[1:]).all()
-    assert np.isnan(percentile_of([np.arange(50.0)] * 2, 99)[2])
 
 
 @pytest.mark.parametrize("controlled", [True, False])

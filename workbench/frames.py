@@ -395,25 +395,6 @@ SHIFT = make_frame(
     ("rank_after", "int", "", "1 is the largest category of the candidate"),
 )
 
-#: Percentiles of inferences at a rate, and of those without a pause.
-PACED_RANKS = (50, 90, 99)
-
-PACED = make_frame(
-    "paced",
-    "experiment threads",
-    ("loop", "text", "", "every ... | without pauses"),
-    ("inferences", "int", "", "number of values"),
-    *(
-        column
-        for rank in PACED_RANKS
-        for column in [
-            (f"p{rank}", "float", "ms", f"{rank}th percentile of the wall times"),
-            *interval("its", "ms", prefix=f"p{rank}_"),
-        ]
-    ),
-    ("missed", "float", "", "inferences that ended after the next one was due"),
-)
-
 PHASES = make_frame(
     "phases",
     ("phase", "text", "", "name of the inputs"),

@@ -193,13 +193,6 @@ class MeasureOptions(Options):
     budget_s: float = option(
         0.0, "Time to measure for, such as 30s, instead of --runs.", name="budget", type="duration"
     )
-    every_s: float = option(
-        0.0,
-        "Also time inferences at a rate, as an application runs them: the time from one to the "
-        "next, such as 33ms.",
-        name="every",
-        type="duration",
-    )
     precision: float = option(
         0.01,
         "With --budget: half the width of the intervals for which the run may stop earlier.",

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from workbench.analysis.quality import is_foreign
-from workbench.frames import PACED_RANKS
 from workbench.options import RUNTIMES
 from workbench.records.exports import Export
 from workbench.records.runs import Experiment, Phase, PlannedProgram, RunRecord
@@ -102,17 +101,6 @@ def describe_resources(resources: pd.DataFrame) -> str:
         for row in resources[resources["outcome"].isin(["less", "more"])].itertuples()
     ]
     return ", ".join(texts) or "no difference of starts or memory was shown"
-
-
-def describe_paced(paced: pd.DataFrame) -> list[str]:
-    """The wall times of a measurement at a rate and without pauses; rows of ``frames.PACED``."""
-    texts = []
-    for row in paced.to_dict("records"):
-        ranges = format_range(*(row[f"p{rank}"] for rank in PACED_RANKS))
-        times = ", ".join(f"p{r} {text}" for r, text in zip(PACED_RANKS, ranges, strict=True))
-        missed = f"{row['missed']:.0f} of {row['inferences']} ended after the next was due"
-        texts.append(f"{row['loop']}: {times}{'' if pd.isna(row['missed']) else f', {missed}'}")
-    return texts
 
 
 def describe_rate(phase: Phase, latency_ms: float) -> str:

@@ -439,12 +439,6 @@ class Measurement(Noun):
         key = (self.name, self.threads)
         return tuple(s for s in self.run.record.starts if (s.experiment, s.threads) == key)
 
-    @property
-    def paced(self) -> pd.DataFrame | None:
-        """Wall times at the rate of an application, and without pauses: ``frames.PACED``."""
-        rows = None if self.run.paced is None else self._select(self.run.paced)
-        return None if rows is None or rows.empty else rows
-
     @cached_property
     def undisturbed(self) -> pd.DataFrame:
         """Its time in ms by restart and operator without interference; adds up to the latency.

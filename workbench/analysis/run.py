@@ -282,11 +282,6 @@ class Run(Noun):
         return pd.concat([m.resources for m in self.measurements], ignore_index=True)
 
     @frame_property
-    def paced(self) -> pd.DataFrame | None:
-        """Wall times at the rate of an application, and without pauses: ``frames.PACED``."""
-        return statistics.sum_up_paced(self.latencies, self.record)
-
-    @frame_property
     def phases(self) -> pd.DataFrame | None:
         """Latency, tokens per second and bottleneck in every phase: ``frames.PHASES``."""
         if not self.record.plan.phases or not self.traced:

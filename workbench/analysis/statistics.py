@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from workbench.errors import StoreError, WorkbenchError
-from workbench.frames import LATENCIES, PACED, PACED_RANKS, SOURCE, STATISTICS, check
+from workbench.frames import LATENCIES, SOURCE, STATISTICS, check
 from workbench.records.runs import RunRecord
 
 #: The quantile of the normal distribution for a 95 % interval.
@@ -221,43 +221,6 @@ def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.
         figures = describe(part[column].to_numpy() / 1e6, part["process"].to_numpy())
         rows.append({"experiment": experiment, "threads": threads, "clock": column, **figures})
     return pd.DataFrame(rows, columns=["experiment", "threads", "clock", *STATISTICS.names])
-
-
-def percentile_of(restarts: Sequence[np.ndarray], rank: float) -> tuple[float, float, float]:
-    """A percentile of the values of all restarts, and its 95 % interval by Woodruff's method.
-
-    R. S. Woodruff, Confidence intervals for medians and other position measures, JASA 47 (1952):
-    the interval of the share of values below the percentile, read off the ordered values. That of
-    the share is Student's over the restarts, but no narrower than if all values were independent.
-    An end beyond the values, and both ends of a single restart, are NaN.
-    """
-    values, share = np.sort(np.concatenate(restarts)), rank / 100
-    value = np.quantile(values, share)
-    below = half_width(np.array([np.mean(each <= value) for each in restarts]))
-    half = max(NORMAL_95 * math.sqrt(share * (1 - share) / values.size), float(below))
-    ends = (share - half, share + half) if np.isfinite(below) else (-1.0, -1.0)
-    low, high = (np.quantile(values, end) if 0 < end < 1 else math.nan for end in ends)
-    return float(value), float(low), float(high)
-
-
-def sum_up_paced(latencies: pd.DataFrame, record: RunRecord) -> pd.DataFrame | None:
-    """Percentiles of wall times in ms at a rate, and without pauses: ``frames.PACED``."""
-    due_ns, rows = 1e9 * record.plan.every_s, []
-    for key in dict.fromkeys((s.experiment, s.threads) for s in record.paced):
-        sides = [s for s in record.paced if (s.experiment, s.threads) == key]
-        batches = [s.batches for s in sides if s.process >= record.pilot]
-        paced = [np.concatenate([b.wall_ns for b in each]) for each in batches]
-        late = np.concatenate([b.late_ns for each in batches for b in each])
-        timed = pick_timed(latencies)
-        timed = timed[(timed["experiment"] == key[0]) & (timed["threads"] == key[1])]
-        tight = [part["wall_ns"].to_numpy() for _, part in timed.groupby("process")]
-        missed = float(np.count_nonzero(np.concatenate(paced) + late > due_ns))
-        loops = (f"every {due_ns / 1e6:g} ms", paced, missed), ("without pauses", tight, math.nan)
-        for loop, restarts, count in loops:
-            triples = (percentile_of([r / 1e6 for r in restarts], rank) for rank in PACED_RANKS)
-            figures = [figure for triple in triples for figure in triple]
-            rows.append((*key, loop, sum(map(len, restarts)), *figures, count))
-    return check(pd.DataFrame(rows, columns=PACED.names), PACED) if rows else None
 
 
 #: Largest share of its wall time that an undisturbed run spends off the CPU.

@@ -168,7 +168,6 @@ def _summarize(run: Run) -> list[str]:
     from workbench.analysis.describe import (
         describe_latency,
         describe_methods,
-        describe_paced,
         describe_rate,
         describe_resources,
     )
@@ -181,11 +180,6 @@ def _summarize(run: Run) -> list[str]:
         for m in run.measurements
         if not (m.control or run.emulated)
     ]
-    paced = [
-        f"{m.label}, wall time, {'; '.join(describe_paced(m.paced))}"
-        for m in run.measurements
-        if m.paced is not None
-    ]
     starts = {e.weights for e in run.record.plan.experiments}
     needs = [
         f"{ab.candidate.label}: {describe_resources(ab.resources)}"
@@ -196,7 +190,7 @@ def _summarize(run: Run) -> list[str]:
     texts = [ab.text for ab in run.comparisons]
     texts += describe_methods(run.record, run.methods)
     quality = [*describe_use([m.use for m in run.measurements if not m.control]), run.grade]
-    return [*texts, *needs, *latencies, *paced, *list_texts(run), *dtypes, *quality]
+    return [*texts, *needs, *latencies, *list_texts(run), *dtypes, *quality]
 
 
 def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:

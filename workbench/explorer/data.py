@@ -17,7 +17,6 @@ from workbench.analysis.attribution import find_method
 from workbench.analysis.compare import explain_outcomes
 from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
-from workbench.analysis.describe import describe_paced
 from workbench.analysis.findings import text as words
 from workbench.analysis.ledger import Key
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
@@ -274,7 +273,6 @@ def _measurement(
         "samples": None if kernels is None else {n: list_numbers(kernels[n], 4) for n in _SAMPLES},
         "findings": tuple(_findings(m, index)) if with_findings else (),
         "trace": _sample_trace(m, index, inferences),
-        "paced": () if m.paced is None else tuple(describe_paced(m.paced)),
         "loops": {
             name: {"lines": list(samples.index), "samples": samples.tolist()}
             for name, samples in m.loops.items()

@@ -161,10 +161,6 @@ def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
         yield from show_phases(source)
     statistics = source.statistics.assign(clock=source.statistics["clock"].map(CLOCKS))
     yield show_table(statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
-    if isinstance(source, Run) and source.paced is not None:
-        caption = "wall time at a rate and without pauses; low, high: 95 % intervals, which cover "
-        caption += "further restarts in this run; missed: ended after the next was due"
-        yield show_table(source.paced, caption=caption)
 
 
 def show_phases(run: Run) -> Iterator[Part]:

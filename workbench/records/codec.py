@@ -148,13 +148,13 @@ def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
 
 
 def _check_keys(kind: Any, data: Any, where: object) -> None:
-    """Refuse keys that no record of a type has, which msgspec skips."""
+    """Refuse keys that no record of a type has, nor had: ``GONE``; msgspec skips them."""
     if _is_record(kind):
         kinds = _field_types(kind)
         for key, value in data.items() if isinstance(data, dict) else ():
-            if key not in kinds:
+            if key not in kinds and key not in getattr(kind, "GONE", ()):
                 raise unknown_name("key", str(key), kinds, where)
-            if kinds[key]:
+            if kinds.get(key):
                 _check_keys(kinds[key], value, where)
     elif isinstance(data, list) and get_origin(kind) is tuple:
         inner = get_args(kind)[0]

@@ -113,10 +113,11 @@ class Plan:
     share. Of a given number without a budget, at most ``retries`` disturbed steps are measured
     again, after a pause of ``cool_down_s``. ``direction`` says which experiments are baselines and
     why, where no toggle does. ``sweep`` is the dimension whose size every phase changes. ``starts``
-    is how often every experiment is started to time its first output. With ``every_s``, inferences
-    are also timed at that period, in seconds. ``thread_rules`` has the reason for each of
-    ``threads``, if they were chosen by rules.
+    is how often every experiment is started to time its first output. ``thread_rules`` has
+    the reason for each of ``threads``, if they were chosen by rules.
     """
+
+    GONE = ("every_s",)
 
     pte: str
     sha256: str
@@ -145,7 +146,6 @@ class Plan:
     phases: tuple[Phase, ...] = ()
     sweep: str = ""
     starts: int = 0
-    every_s: float = 0.0
     thread_rules: tuple[str, ...] = ()
     data: str = ""
     data_sha256: str = ""
@@ -184,9 +184,10 @@ class Plan:
 class Batch:
     """Consecutive timed inferences, in the order of measurement.
 
-    At a rate, ``late_ns`` says how long after it was due each one started. Old runs may have the
-    energy that the CPU's packages used meanwhile, in microjoules.
+    Old runs may have the energy that the CPU's packages used meanwhile, in microjoules.
     """
+
+    GONE = ("late_ns",)
 
     round: int
     batch: int
@@ -194,7 +195,6 @@ class Batch:
     cpu_ns: tuple[int, ...]
     preempted: tuple[int, ...]
     energy_uj: int | None = None
-    late_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -380,12 +380,13 @@ class RunRecord:
 
     ``state`` is ``incomplete`` until everything is measured, then ``complete``; or ``failed``.
     ``export`` is that of the first program, None if its origin is unknown; ``exports`` has those of
-    further programs by name. ``paced`` has inferences at the plan's rate. ``missing`` is what the
-    runner's ExecuTorch lacks, by name, and what follows from it. The first ``pilot`` restarts
-    decided when the run was over, and count for nothing else. ``model``, ``executorch`` and
-    ``results`` are for the scripts of Arm's profiling kit: the first program, the build of
-    ExecuTorch, and the experiments.
+    further programs by name. ``missing`` is what the runner's ExecuTorch lacks, by name, and what
+    follows from it. The first ``pilot`` restarts decided when the run was over, and count for
+    nothing else. ``model``, ``executorch`` and ``results`` are for the scripts of Arm's profiling
+    kit: the first program, the build of ExecuTorch, and the experiments.
     """
+
+    GONE = ("paced",)
 
     plan: Plan
     platform: str
@@ -402,7 +403,6 @@ class RunRecord:
     spent_s: float = 0.0
     samplings: tuple[Sampling, ...] = ()
     starts: tuple[Start, ...] = ()
-    paced: tuple[Session, ...] = ()
     missing: dict[str, str] = field(default_factory=dict)
     export: Export | None = None
     exports: dict[str, Export] = field(default_factory=dict)

@@ -187,7 +187,6 @@ def summarize_analysis(run: Run) -> Document:
         "per_etdump": traces,
         "findings": findings,
         "comparisons": list(map(_comparison, run.comparisons)),
-        "paced": run.paced,
         "phases": run.phases,
         "kernel_changes": run.kernel_changes,
         "measurements": list(measurements.values()),

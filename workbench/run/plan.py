@@ -28,10 +28,6 @@ EMULATED_RUNS = 2
 SAMPLED_MS = 2000.0
 #: Processes of every experiment that are timed from their start, at most.
 MAX_STARTS = 5
-#: The time from one inference to the next at a rate, in seconds.
-LEAST_PERIOD_S, MAX_PERIOD_S = 1e-3, 60.0
-#: Restarts of a run that is also timed at a rate, which takes most of its time.
-PACED_RESTARTS = 5
 #: The longest wait for one answer, in seconds: a week.
 MAX_TIMEOUT_S = 7 * 24 * 3600
 
@@ -41,7 +37,7 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
 
     Loads every program once, so that a broken one fails before anything is measured.
     """
-    _check_numbers(options, runner)
+    _check_numbers(options)
     names = name_uniquely(programs)
     compared = names[:1] if options.sweep else names
     runtimes = {name: p.runtime for name, p in zip(names, programs, strict=True) if p.runtime}
@@ -66,18 +62,17 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         thread_rules=tuple(threads.values()) if any(threads.values()) else (),
         runs=options.runs,
         warmup=options.warmup,
-        processes=options.processes or (PACED_RESTARTS if options.every_s else 0),
+        processes=options.processes,
         sampled_ms=SAMPLED_MS if options.evidence else 0.0,
         starts=min(options.processes or MAX_STARTS, MAX_STARTS) if options.cold_start else 0,
         timeout_s=options.timeout_s,
         budget_s=options.budget_s,
         precision=options.precision,
-        every_s=options.every_s,
     )
     return shorten_plan(plan) if runner.target.emulated else plan
 
 
-def _check_numbers(options: MeasureOptions, runner: Runner) -> None:
+def _check_numbers(options: MeasureOptions) -> None:
     """Refuse numbers that nothing can be measured with."""
     for name, least, value in (
         ("threads", 1, min((n or 1 for n in options.threads), default=0)),
@@ -88,11 +83,6 @@ def _check_numbers(options: MeasureOptions, runner: Runner) -> None:
     ):
         if value < least:
             raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
-    if options.every_s and not LEAST_PERIOD_S <= options.every_s <= MAX_PERIOD_S:
-        what = f"must be from {1e3 * LEAST_PERIOD_S:g} ms to {MAX_PERIOD_S:g} s"
-        raise UsageError(what, where="--every")
-    if options.every_s and runner.target.emulated:
-        raise UsageError("an emulated CPU has no times", where="--every")
     if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
         raise UsageError(f"timeout must be above 0 and at most {MAX_TIMEOUT_S}", where="--timeout")
 

@@ -126,8 +126,8 @@ class RunRecorder:
         others = tuple(s for s in self.run.sessions if _place(s) not in places)
         self.update(sessions=others + new)
 
-    def add(self, name: str, *records: Reading | Sampling | Session | Start) -> None:
-        """Add records to ``readings``, ``samplings``, ``starts`` or ``paced``."""
+    def add(self, name: str, *records: Reading | Sampling | Start) -> None:
+        """Add records to ``readings``, ``samplings`` or ``starts``."""
         self.update(**{name: (*getattr(self.run, name), *records)})
 
 

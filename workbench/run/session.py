@@ -139,16 +139,7 @@ class RunnerSession:
 
     def run(self, count: int, *, traced: bool = True) -> Batch:
         """Execute the method ``count`` times in a row; a tracer may be left out."""
-        return self._time(f"{'run' if traced else 'untraced'} {count}", count)
-
-    def pace(self, count: int, period_s: float) -> Batch:
-        """Execute the method ``count`` times, one in each period."""
-        timed = self._time(f"paced {count} {round(1e6 * period_s)}", count)
-        if len(timed.late_ns) != count:
-            raise self._invalid("not paced")
-        return timed
-
-    def _time(self, command: str, count: int) -> Batch:
+        command = f"{'run' if traced else 'untraced'} {count}"
         timed = self._convert({**self._ask(command, "run"), "round": 0, "batch": 0}, Batch)
         if {len(timed.wall_ns), len(timed.cpu_ns), len(timed.preempted)} != {count}:
             raise self._invalid(f"not {count} iterations")

@@ -54,8 +54,6 @@ CHEAP_TRACING = 0.02
 #: program takes half of it; interleaving and CPU time cope with that (see
 #: ``tests/benchmarks/null.py`` and ``ab_spread.py``).
 DISTURBED = 0.5
-#: At a rate, every experiment is run for so long, at most so often, and so long at a time.
-PACED_S, MAX_PACED, PACED_BATCH_S = 30.0, 1000, 2.0
 
 #: By experiment, and whether they are traced.
 Batches: TypeAlias = dict[tuple[str, bool], list[Batch]]
@@ -115,7 +113,6 @@ class Attempt:
     batches: Batches
     began: float = field(default_factory=lambda: time.monotonic())
     sessions: dict[str, RunnerSession] = field(default_factory=dict)
-    paced: dict[str, list[Batch]] = field(default_factory=dict)
     complete: bool = False
 
     @classmethod
@@ -175,7 +172,7 @@ def attempt_step(recorder: RunRecorder, step: Step, again: bool = False) -> None
             before = recorder.sessions_of(step, traced=False)
             if again and disturbance(untraced) >= disturbance(before):
                 return
-            _collect(recorder, attempt, again)
+            _collect(recorder, attempt)
         attempt.complete = True
     finally:
         if attempt.complete or not again:
@@ -195,12 +192,9 @@ def _start(recorder: RunRecorder, attempt: Attempt, stack: contextlib.ExitStack)
     recorder.add_missing(attempt.sessions.values())
 
 
-def _collect(recorder: RunRecorder, attempt: Attempt, again: bool) -> None:
-    """What follows the timed inferences: those at a rate, traces, and outputs."""
+def _collect(recorder: RunRecorder, attempt: Attempt) -> None:
+    """What follows the timed inferences: traces, and outputs."""
     run, step, sessions = recorder.run, attempt.step, attempt.sessions
-    if run.plan.every_s and False in step.kinds and not again:
-        compared = {e.name: sessions[e.name] for e in attempt.experiments if not e.control}
-        attempt.paced = pace_in_turn(compared, run.plan, step.restart)
     for name, path in attempt.traces.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         sessions[name].etdump(path)
@@ -214,12 +208,7 @@ def _collect(recorder: RunRecorder, attempt: Attempt, again: bool) -> None:
 
 def _record(recorder: RunRecorder, attempt: Attempt) -> None:
     """Add what was measured to the manifest."""
-    described = attempt.describe(recorder.run_dir)
-    recorder.add_sessions(described)
-    at_rate = [s for s in described if s.experiment in attempt.paced and not s.traced]
-    if attempt.complete and at_rate:
-        paced = attempt.paced
-        recorder.add("paced", *(replace(s, batches=tuple(paced[s.experiment])) for s in at_rate))
+    recorder.add_sessions(attempt.describe(recorder.run_dir))
 
 
 def _explain_crash(error: RunnerError, recorder: RunRecorder, attempt: Attempt) -> RunnerError:
@@ -363,23 +352,3 @@ def warm_up(session: RunnerSession, plan: Plan) -> tuple[int, float]:
         session.run(min(size, WARM_UP))
     session.reset()
     return size, min(timed.wall_ns) / 1e9
-
-
-def pace_in_turn(
-    sessions: Mapping[str, RunnerSession], plan: Plan, restart: int
-) -> dict[str, list[Batch]]:
-    """Run sessions at the plan's rate, one after the other for some seconds: A B B A."""
-    batches: dict[str, list[Batch]] = {name: [] for name in sessions}
-    shortest_ns = [min(session.run(2, traced=False).wall_ns) for session in sessions.values()]
-    taken_s = max(plan.every_s, *(ns / 1e9 for ns in shortest_ns))
-    least, most_s = (1, min(plan.budget_s, PACED_S)) if plan.budget_s else (plan.runs, PACED_S)
-    total = max(least, min(MAX_PACED, round(most_s / taken_s)))
-    count, largest = (
-        math.ceil(total / (plan.processes or LEAST_RESTARTS)),
-        max(1, round(PACED_BATCH_S / taken_s)),
-    )
-    for order in interleave(list(sessions), math.ceil(count / (2 * largest)), restart):
-        for name in order:
-            if size := min(largest, count - sum(len(batch.wall_ns) for batch in batches[name])):
-                batches[name].append(sessions[name].pace(size, plan.every_s))
-    return batches

@@ -14,7 +14,6 @@ from html import escape
 import pytest
 import torch
 from recorded import recorded
-from run_folder import EVERY_2_MS, check_rates
 
 import workbench as wb
 from workbench.plugins.runtimes.process import count_busy_threads
@@ -325,11 +324,3 @@ def test_the_threads_that_another_runtime_uses_are_counted(count):
 
     with ThreadPoolExecutor(count) as pool:
         assert count_busy_threads(lambda: [*pool.map(work, range(count))]) == count
-
-
-@pytest.mark.cases
-def test_a_rate_is_measured_of_another_runtime_too(cli, tmp_path):
-    pte = cli("export", "toy_cnn", "--out", tmp_path / "out")[1].strip()
-    code, _, err = cli("run", pte, *EVERY_2_MS, "--against", "eager", "--out", tmp_path / "out")
-    assert code == 0, err
-    check_rates(wb.open_run(next((tmp_path / "out/runs").iterdir())))

@@ -102,10 +102,9 @@ def serve(settings: Settings, answer: Callable[..., None]) -> None:
     )  # fmt: skip
     for line in sys.stdin:
         command, _, argument = line.rstrip("\n").partition(" ")
-        if command in ("run", "untraced", "paced"):
-            count, period_us = map(int, f"{argument} 0".split()[:2])
+        if command in ("run", "untraced"):
             run = timed.run if command == "run" else model.run
-            spans, times, outputs = time_runs(run, count, 1000 * period_us)
+            spans, times, outputs = time_runs(run, int(argument))
             traced += spans if command == "run" else ()
             answer(event="run", **times)
         elif command == "output":
@@ -170,17 +169,12 @@ def write_outputs(outputs: Sequence[Any], base: str) -> list[dict[str, Any]]:
 
 
 def time_runs(
-    run: Callable[[], Sequence[Any]], count: int, period_ns: int
+    run: Callable[[], Sequence[Any]], count: int
 ) -> tuple[list[Span], dict[str, list[int]], Sequence[Any]]:
     """Inferences, their wall and CPU times as the native runner takes them, the last outputs."""
-    spans, cpu, preempted, late = list[Span](), [], [], []
+    spans, cpu, preempted = list[Span](), [], []
     outputs: Sequence[Any] = ()
-    began = time.perf_counter_ns()
-    for number in range(count):
-        if period_ns:
-            due = began + (number + 1) * period_ns
-            time.sleep(max(0, due - time.perf_counter_ns()) / 1e9)
-            late.append(time.perf_counter_ns() - due)
+    for _ in range(count):
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         cpu_start, start = time.process_time_ns(), time.perf_counter_ns()
         outputs = run()
@@ -189,8 +183,7 @@ def time_runs(
         cpu.append(cpu_end - cpu_start)
         preempted.append(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches)
     wall = [span.end - span.start for span in spans]
-    times = {"wall_ns": wall, "cpu_ns": cpu, "preempted": preempted, "late_ns": late}
-    return spans, times, outputs
+    return spans, {"wall_ns": wall, "cpu_ns": cpu, "preempted": preempted}, outputs
 
 
 def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:

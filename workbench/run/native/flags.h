@@ -26,7 +26,6 @@ struct Flags {
 };
 
 inline constexpr int kMaxExecutions = 1'000'000, kMaxThreads = 1024, kMaxCpu = 1023;
-inline constexpr int kMaxPeriodUs = 60'000'000;
 inline constexpr int kMaxSampleHz = 10'000, kMaxSize = 1 << 30;
 
 inline constexpr char kHelp[] =
@@ -65,7 +64,7 @@ inline constexpr char kHelp[] =
   --ops FILE            a library of operators, loaded if the program needs operators that the
                         others lack; may be repeated
   --server_mode         load, answer "ready", then execute commands from standard input:
-                          run N | untraced N | paced N PERIOD_US | output BASE | etdump [FILE] | samples [FILE] |
+                          run N | untraced N | output BASE | etdump [FILE] | samples [FILE] |
                           reset | quit
 
 Answers are JSON, one line each, on standard output. Exit codes: 2 usage, 3 model file, 4 program,

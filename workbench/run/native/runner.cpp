@@ -3,7 +3,6 @@
 // Links the runtime of the installed wheel; kernels and the XNNPACK delegate are loaded at run
 // time, after CPU features have been hidden (isa.h).
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -11,7 +10,6 @@
 #include <new>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <dlfcn.h>
@@ -186,28 +184,16 @@ void write_samples(Sampler* sampler, const std::string& path) {
   atomic_write(path, samples.data(), samples.size());
 }
 
-// Waits until a time; how much later it is then.
-int64_t wait_until(int64_t due_ns) {
-  const int64_t left_ns = due_ns - now_ns(CLOCK_MONOTONIC);
-  if (left_ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(left_ns));
-  return now_ns(CLOCK_MONOTONIC) - due_ns;
-}
-
-// With a period, every inference is due so long after the one before, and starts then or, if that
-// one has not ended, right after it.
-json::Object time_runs(Model& model, const Observers& observers, int count, bool traced = true,
-                       int64_t period_ns = 0) {
+json::Object time_runs(Model& model, const Observers& observers, int count, bool traced) {
   Sampler* sampler = observers.sampler.get();
   if (observers.tracer) {
     observers.tracer->enable(traced);
     if (traced) observers.tracer->reserve(static_cast<size_t>(count));
   }
-  std::vector<int64_t> wall, cpu, preempted, late;
-  for (auto* times : {&wall, &cpu, &preempted, &late}) times->reserve(static_cast<size_t>(count));
+  std::vector<int64_t> wall, cpu, preempted;
+  for (auto* times : {&wall, &cpu, &preempted}) times->reserve(static_cast<size_t>(count));
   if (sampler) sampler->start();
-  const int64_t start = now_ns(CLOCK_MONOTONIC);
   for (int i = 0; i < count; i++) {
-    if (period_ns) late.push_back(wait_until(start + (i + 1) * period_ns));
     const Iteration iteration = model.run();
     wall.push_back(iteration.wall_ns);
     cpu.push_back(iteration.cpu_ns);
@@ -218,8 +204,7 @@ json::Object time_runs(Model& model, const Observers& observers, int count, bool
       .add("event", "run")
       .add("wall_ns", wall)
       .add("cpu_ns", cpu)
-      .add("preempted", preempted)
-      .add("late_ns", late);
+      .add("preempted", preempted);
 }
 
 json::Object execute(const std::string& line, Model& model, Observers& observers,
@@ -233,13 +218,6 @@ json::Object execute(const std::string& line, Model& model, Observers& observers
   if (command == "run" || command == "untraced") {
     const int count = parse_number(command, rest, 1, kMaxExecutions);
     return time_runs(model, observers, count, command == "run");
-  }
-  if (command == "paced") {
-    const size_t end = std::min(rest.find(' '), rest.size());
-    const int count = parse_number(command, rest.substr(0, end), 1, kMaxExecutions);
-    const int period_us = parse_number(command, rest.substr(std::min(end + 1, rest.size())), 1,
-                                       kMaxPeriodUs);
-    return time_runs(model, observers, count, false, int64_t{1000} * period_us);
   }
   if (command == "output" && !rest.empty()) {
     return json::Object().add("event", "output").add("files", model.write_outputs(rest));

@@ -182,7 +182,6 @@ export class Inspector {
     return h("section", null, h("h3", null, "Measurement"), facts([
       ["quality", ...(lines.length ? lines : ["A"])], ["shown", b.label], ["ISA level", b.isa], ["hidden features", b.hidden.join(", ")],
       ["traced inferences", `${b.inferences} in ${b.latency.restarts} process restart${b.latency.restarts === 1 ? "" : "s"}`],
-      ["wall time", ...b.paced.map(text => h("span", { class: "line" }, text))],
       ["versions", ...Object.entries(head.versions).map(([name, version]) => h("span", { class: "line" }, `${name} ${version}`))],
     ]));
   }
