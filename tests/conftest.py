@@ -280,18 +280,6 @@ def conv_pte(small_program):
 
 
 @pytest.fixture(scope="session")
-def weights_run(conv_pte, tmp_path_factory):
-    """A program whose weights are packed at every start, or cached."""
-    import workbench as wb
-
-    options = wb.MeasureOptions(
-        toggle="none", runs=2, warmup=1, processes=2, evidence=False, roof=False,
-        weights=("packed", "cached"),
-    )  # fmt: skip
-    return wb.measure(conv_pte, options=options, root=tmp_path_factory.mktemp("weights"))
-
-
-@pytest.fixture(scope="session")
 def pair_pte(small_program):
     """float32 (2, 3) and int64 (4) to float16 and int64, portable kernels only."""
     return small_program("pair")

@@ -26,7 +26,6 @@ WRONG = {
     "profile toy_cnn --target nosuch": "--target: unknown target 'nosuch'",
     "profile toy_cnn --against none.pte": "none.pte: no such file",
     "profile toy_cnn --toggle nosuch": "unknown toggle 'nosuch'",
-    "profile toy_cnn --weights nosuch": "--weights: unknown weights 'nosuch'",
     "profile toy_cnn --sweep x": "--sweep: 'x' is not NAME=SIZES",
     "profile toy_cnn --phase x": "--phase: 'x' is not NAME=INPUTS",
     "profile toy_cnn --ops none.so": "none.so: no such library of operators",

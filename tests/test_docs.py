@@ -132,7 +132,6 @@ ELSEWHERE = {
     "torchvision:": "needs torchvision",
     "--against onnx": "needs an extra",
     "openvino": "needs an extra",
-    "--runtime": "needs a package index; see test_versions.py",
     "workbench lab": "does not end",
     "workbench mcp": "does not end",
     "configs/mac.json": "needs the kit; see test_config.py",

@@ -1,14 +1,11 @@
 """Memory and starts: every byte and every millisecond in one row, and what limits the peak."""
 
 import json
-import re
 import shutil
 import subprocess
 import time
-import zipfile
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +16,7 @@ from program_builder import Delegate, Node, measured
 from run_folder import open_made_run
 
 import workbench as wb
-from workbench.run import start
 
-PROGRAMS = Path(__file__).parents[1] / "data" / "programs.zip"
 BRIEF = wb.MeasureOptions(toggle="none", runs=2, warmup=1, processes=2, evidence=False, roof=False)
 
 
@@ -104,104 +99,6 @@ def test_without_starts_nothing_is_claimed(conv_pte, tmp_path):
     on = run.subject
     for resources in (on.resources, run.comparisons[0].resources):
         assert resources["resource"].tolist() == ["latency"]
-
-
-# --- packed weights in a file ---------------------------------------------------------------------
-
-
-@pytest.mark.whole
-def test_cached_weights_are_mapped_and_compute_the_same(weights_run):
-    names = [e.name for e in weights_run.record.plan.experiments]
-    assert names == ["packed", "cached", "control"]
-    agreements = {a.candidate: a for a in weights_run.record.agreements}
-    assert {a.max_abs for a in agreements.values()} == {0}
-    assert agreements["cached"].tolerance == 0
-    packed, cached = weights_run["packed"], weights_run["cached"]
-    used = Counter((s.mode, s.weights) for s in cached.starts)
-    assert used == {("time", "mapped"): 2, ("cold", "mapped"): 2, ("memory", "mapped"): 1}
-    assert {start.weights for start in packed.starts} == {""}
-    assert not (weights_run.path / ".packed").exists()
-
-
-@pytest.mark.whole
-def test_the_terminal_says_what_starts_and_memory_gain(cli, tmp_path):
-    with zipfile.ZipFile(PROGRAMS) as archive:
-        pte = archive.extract("gemm_fp32_0.pte", tmp_path)  # 4 MB of weights
-    flags = ["--runs", "2", "--processes", "2", "--no-evidence", "--no-roof"]
-    code, out, err = cli("run", pte, "--weights", "packed,cached", *flags)
-    assert code == 0, err
-    assert re.search(r"^cached: .*anonymous memory [\d.]+ -> [\d.]+ MB \(0\.", out, re.MULTILINE)
-
-
-def run_cached(pte, cache, *flags):
-    """The outputs of a runner with a weight cache, and what it did with the file."""
-    out = cache.with_suffix(".out")
-    flags = ["--model_path", pte, "--weight_cache", cache, "--output_file", out, *flags]
-    done = subprocess.run([*wb.find_runner().command, *flags], capture_output=True, timeout=60)
-    ready = json.loads(done.stdout.splitlines()[0])
-    files = sorted(out.parent.glob(f"{out.name}-*"))
-    outputs = [path.read_bytes() for path in files]
-    for path in files:
-        path.unlink()
-    return ready.get("weights") or ready["message"], outputs
-
-
-def test_packed_weights_are_written_once_and_then_mapped(conv_pte, tmp_path):
-    cache = tmp_path / "weights"
-    state, expected = run_cached(conv_pte, cache)
-    assert (state, run_cached(conv_pte, cache)) == ("packed", ("mapped", expected))
-
-
-def test_a_process_beside_the_one_that_has_the_weight_cache_packs(conv_pte, tmp_path):
-    cache = tmp_path / "weights"
-    expected = run_cached(conv_pte, cache)[1]
-    command = [*wb.find_runner().command, "--server_mode", "--model_path", conv_pte]
-    with subprocess.Popen([*command, "--weight_cache", cache], stdin=-1, stdout=-1) as process:
-        assert json.loads(process.stdout.readline())["weights"] == "mapped"
-        assert run_cached(conv_pte, cache) == ("packed", expected)
-        process.communicate(b"quit\n", timeout=60)
-    assert run_cached(conv_pte, cache) == ("mapped", expected)
-
-
-def test_packed_weights_of_an_interrupted_run_are_replaced(conv_pte, tmp_path, monkeypatch):
-    """What it left may be damaged, or of another CPU."""
-    write = start.write_weights
-
-    def write_over(recorder, experiment, *arguments):
-        left = recorder.run_dir / start.PACKED / experiment.name
-        left.parent.mkdir(exist_ok=True)
-        left.write_bytes(bytes(1000))
-        place = Path(write(recorder, experiment, *arguments))
-        assert place.samefile(left) and any(place.read_bytes()[:1000])
-        return str(place)
-
-    monkeypatch.setattr(start, "write_weights", write_over)
-    run = wb.measure(conv_pte, options=replace(BRIEF, weights=("cached",)), root=tmp_path)
-    assert {each.weights for each in run.subject.starts} == {"mapped"}
-
-
-def test_a_full_disk_is_said(conv_pte, tmp_path):
-    if subprocess.run(["unshare", "-rm", "true"]).returncode:
-        pytest.skip("this system mounts nothing for its users")
-    flags = ["--model_path", conv_pte, "--weight_cache", tmp_path / "weights"]
-    words = " ".join(map(str, [*wb.find_runner().command, *flags]))
-    shell = f"unshare -rm sh -c 'mount -t tmpfs -o size=64k none {tmp_path} && {words}'"
-    done = subprocess.run(shell, shell=True, capture_output=True)
-    assert done.returncode == 9
-    assert "no space for packed" in json.loads(done.stdout)["message"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--weights", "packd"], "unknown weights 'packd'"),
-        (["--weights", "packed,cached", "--isa-ladder"], "one program at one ISA level"),
-        (["--weights", "packed,cached", "--toggle", "avx2"], "one program at one ISA level"),
-    ],
-)
-def test_sides_of_starts_that_cannot_be_measured_are_refused(conv_pte, cli, flags, says):
-    code, _, err = cli("run", conv_pte, *flags)
-    assert (code, says in err) == (2, True), err
 
 
 # --- accounting on made-up starts ----------------------------------------------------------------

@@ -34,7 +34,6 @@ def expand_rewrites(names: Iterable[str]) -> tuple[str, ...]:
 
 
 #: Where a start gets XNNPACK's packed weights from.
-WEIGHTS = {"packed": "packed at every start", "cached": "mapped from a file that a start wrote"}
 #: Titles of runtimes in runs that were recorded, also by a plug-in that is not here.
 _TITLES = {
     "eager": "eager PyTorch",
@@ -161,12 +160,6 @@ class MeasureOptions(Options):
         type="several",
         metavar="FILE|RUNTIME",
     )
-    runtime: tuple[str, ...] = option(
-        (),
-        "Another version of ExecuTorch to measure beside the installed one, such as 1.5.0.",
-        type="several",
-        metavar="VERSION",
-    )
     phases: tuple[str, ...] = option(
         (),
         "Inputs to measure with, by name. Of a language model: tokens at once, and the position "
@@ -217,13 +210,6 @@ class MeasureOptions(Options):
     )
     cold_start: bool = option(
         True, "Also measure memory, and the time from the start of a process to its first output."
-    )
-    weights: tuple[str, ...] = option(
-        (),
-        "XNNPACK's packed weights: packed at every start, or cached in a file that later starts "
-        "map. packed,cached measures both, and --toggle is off.",
-        type="words",
-        metavar="NAMES",
     )
     ops: tuple[str, ...] = option(
         (), "A shared library that registers operators which the program needs.", metavar="FILE"

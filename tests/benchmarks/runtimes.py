@@ -7,9 +7,8 @@
 3. ``zoo``: ten models in eager PyTorch and in ExecuTorch (a table; it claims nothing).
 4. ``users``: why users found ExecuTorch slower, rebuilt in small: the ratio, the layer with the
    largest loss and what differs in it, and the same with the cause fixed, all of one run.
-5. ``versions``: the installed ExecuTorch against another: no difference, or the same one in all.
 
-    python3 dev.py bench runtimes [clocks|pairs|zoo|users|versions...] [--copies N] [--only NAME...]
+    python3 dev.py bench runtimes [clocks|pairs|zoo|users...] [--copies N] [--only NAME...]
 """
 
 import argparse
@@ -24,7 +23,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import pandas as pd
 import torch
 
 import workbench as wb
@@ -191,33 +189,16 @@ def answer_user(name, root):
     return bool(re.search(pattern, cause)) and bool(fix.low > 1)
 
 
-def count_version_changes(program, version, runs, root):
-    """How often each resource was called different, and the median of its ratios."""
-    options = replace(BRIEF, runtime=(version,), cold_start=True)
-    tables = []
-    for number in range(runs):
-        run = wb.measure(program, options=options, root=root / f"{number}")
-        tables.append(run.compare().resources)
-    for resource, rows in pd.concat(tables).groupby("resource", sort=False):
-        less, more = ((rows["outcome"] == outcome).sum() for outcome in ("less", "more"))
-        ratio, (low, high) = rows["ratio"].median(), rows["ratio"].quantile([0.05, 0.95])
-        ends = f"{ratio:.3f} | {low:.3f} to {high:.3f}"
-        print(f"| {resource} | {ends} | {less} | {more} | {len(rows)} |", flush=True)
-        yield bool(0 < max(less, more) < 0.9 * len(rows))
-
-
 def main() -> int:
     """Run it; 1 if a claim does not hold."""
     parser = argparse.ArgumentParser()
-    kinds = ["clocks", "pairs", "zoo", "users", "versions"]
+    kinds = ["clocks", "pairs", "zoo", "users"]
     parser.add_argument("kinds", nargs="*", metavar="KIND", choices=[*kinds, []])
     parser.add_argument("--copies", type=int, default=8)
     parser.add_argument("--only", nargs="*", default=["eager", "onnx", "openvino"])
     parser.add_argument("--cases", nargs="*", default=USERS, help="of users")
     parser.add_argument("--models", nargs="*", default=ZOO, help="of the zoo")
-    parser.add_argument("--model", default=MODEL, help="of the pairs and versions")
-    parser.add_argument("--version", default="1.5.0", help="the other one")
-    parser.add_argument("--runs", type=int, default=20, help="of versions")
+    parser.add_argument("--model", default=MODEL, help="of the pairs")
     options = parser.parse_args()
     failed, kinds = False, options.kinds or kinds[:2]
     print(f"load {os.getloadavg()[0]:.1f}")
@@ -239,9 +220,6 @@ def main() -> int:
             print(f"{runtime} against itself: {text}", flush=True)
         for case in options.cases if "users" in kinds else ():
             failed |= not answer_user(case, root / case)
-        if "versions" in kinds:
-            model = wb.export_model(options.model, root=root)
-            failed |= any([*count_version_changes(model, options.version, options.runs, root)])
         for model in options.models if "zoo" in kinds else ():
             try:
                 run = wb.profile(model, measure=BRIEF, against=["eager"], root=root / "zoo")

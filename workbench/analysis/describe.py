@@ -13,7 +13,6 @@ from workbench.wording import (
     format_figure,
     format_ms,
     format_range,
-    format_ratio,
     format_size,
     format_time,
     plural,
@@ -90,17 +89,6 @@ def describe_latency(statistics: pd.DataFrame) -> str:
     if restarts == 1:
         return f"{text} (1 restart: no interval)"
     return f"{text} (95 % interval, n = {restarts} restarts)"
-
-
-def describe_resources(resources: pd.DataFrame) -> str:
-    """What a comparison showed of starts and memory, in one line: ``frames.RESOURCE_CHANGES``."""
-    texts = [
-        f"{row.resource} {format_figure(row.baseline)} -> {format_figure(row.candidate)} "
-        f"{row.unit} ({format_ratio(row.ratio)}x, "
-        f"95 % interval {format_ratio(row.low)}-{format_ratio(row.high)})"
-        for row in resources[resources["outcome"].isin(["less", "more"])].itertuples()
-    ]
-    return ", ".join(texts) or "no difference of starts or memory was shown"
 
 
 def describe_rate(phase: Phase, latency_ms: float) -> str:

@@ -57,16 +57,8 @@ def in_mode(starts: Iterable[Start], mode: str) -> list[Start]:
 
 
 def check_starts(starts: Sequence[Start], subject: str) -> Iterator[tuple[str, str, str]]:
-    """Starts without packed weights, and those whose times have no interval: rows of checks."""
+    """Starts whose times have no interval: rows of checks."""
     warm, cold = (list_start_times(in_mode(starts, mode)) for mode in ("time", "cold"))
-    used = [s.weights for s in starts if s.weights and s.mode in ("time", "cold")]
-    if lacking := len(used) - used.count("mapped"):
-        text = f"{lacking} of {len(used)} starts packed their weights: XNNPACK has none in this "
-        yield (
-            f"packed weights of {subject}",
-            "note",
-            f"{text}program, or another process had their file",
-        )
     loose = {"first output": warm, "cold first output": cold}
     loose = {name: times for name, times in loose.items() if _is_loose(times)}
     if loose:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from workbench.errors import StoreError, UsageError, unknown_name
-from workbench.options import WEIGHTS, ExportOptions, MeasureOptions, expand_rewrites
+from workbench.options import ExportOptions, MeasureOptions, expand_rewrites
 from workbench.store import is_ours, load_run
 
 #: Kinds of targets that are asked themselves whether they are there.
@@ -97,9 +97,6 @@ def check_measure(options: MeasureOptions) -> None:
     check_name(options.toggle)
     for text in options.against:
         check_side(text)
-    for word in options.weights:
-        if word not in WEIGHTS:
-            raise unknown_name("weights", word, WEIGHTS, where="--weights")
     for path in options.ops:
         if not Path(path).is_file():
             raise StoreError("no such library of operators", where=path)

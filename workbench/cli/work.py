@@ -169,7 +169,6 @@ def _summarize(run: Run) -> list[str]:
         describe_latency,
         describe_methods,
         describe_rate,
-        describe_resources,
     )
     from workbench.analysis.dtypes import describe_dtypes
     from workbench.analysis.use import describe_use
@@ -180,17 +179,11 @@ def _summarize(run: Run) -> list[str]:
         for m in run.measurements
         if not (m.control or run.emulated)
     ]
-    starts = {e.weights for e in run.record.plan.experiments}
-    needs = [
-        f"{ab.candidate.label}: {describe_resources(ab.resources)}"
-        for ab in run.comparisons
-        if len(starts) > 1 and ab.resources is not None
-    ]
     dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
     texts = [ab.text for ab in run.comparisons]
     texts += describe_methods(run.record, run.methods)
     quality = [*describe_use([m.use for m in run.measurements if not m.control]), run.grade]
-    return [*texts, *needs, *latencies, *list_texts(run), *dtypes, *quality]
+    return [*texts, *latencies, *list_texts(run), *dtypes, *quality]
 
 
 def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:

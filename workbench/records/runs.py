@@ -59,13 +59,14 @@ class Phase:
 class Experiment:
     """One way to run a program, of the plan's the one named ``program``, in the one ``phase``.
 
-    ``isa`` is an ISA level, ``isa_off`` further features to hide; ``weights`` says where starts get
-    packed weights from; ``runner`` is ``wheel`` (the native runner; old runs also have ``python``),
-    another version of ExecuTorch, or the path of an ``executor_runner``. The fields after
+    ``isa`` is an ISA level, ``isa_off`` further features to hide; ``runner`` is ``wheel`` (the
+    native runner; old runs also have ``python`` or another version of ExecuTorch), another runtime,
+    or the path of an ``executor_runner``. The fields after
     ``control`` are for the latter: ``mode`` is ``timing`` or ``xnntrace`` (a build whose XNNPACK
     logs its kernels); ``threads``, ``runs`` and ``warmup`` replace the plan's.
     """
 
+    GONE = ("weights",)
     name: str
     isa: str = "native"
     isa_off: tuple[str, ...] = ()
@@ -79,7 +80,6 @@ class Experiment:
     cpu_affinity: tuple[int, ...] = ()
     program: str = ""
     phase: str = ""
-    weights: str = "packed"
 
     @property
     def has_roof(self) -> bool:
@@ -266,16 +266,15 @@ class Sampling:
 class ProcessMemory:
     """Resident memory of a process in bytes, as Linux counts it; all 0 where it is unknown.
 
-    ``anonymous`` (heap, stacks, changed data of libraries), ``files`` (other mapped files),
-    ``program`` (pages of the ``.pte``) and ``weights`` (those of packed weights in a file) add up
-    to the resident set; ``pss`` divides shared pages among processes; ``peak`` is the largest
-    resident set so far.
+    ``anonymous`` (heap, stacks, changed data of libraries), ``files`` (other mapped files) and
+    ``program`` (pages of the ``.pte``) add up to the resident set; ``pss`` divides shared pages
+    among processes; ``peak`` is the largest resident set so far.
     """
 
+    GONE = ("weights",)
     anonymous: int = 0
     files: int = 0
     program: int = 0
-    weights: int = 0
     pss: int = 0
     peak: int = 0
 
@@ -285,7 +284,7 @@ class Stage(ProcessMemory):
     """A part of a start, in order, and the memory at its end if that was read.
 
     ``name`` is ``process``, ``libraries``, ``threads``, ``file``, ``program``, ``arenas``,
-    ``method``, ``delegate``, ``operators``, ``weight cache``, ``inputs``, ``first inference`` or
+    ``method``, ``delegate``, ``operators``, ``inputs``, ``first inference`` or
     ``later inference``; ``cpu_ns`` is the CPU time in it, of all threads (-1 where unknown),
     ``bytes`` what it allocated, where the runner counts it, ``heap`` what malloc has given out,
     ``unwritten`` the pages of it that were never written, and ``kept`` what malloc holds back for
@@ -310,10 +309,10 @@ class Start:
     ``mode`` is ``time``; ``cold``, with the files that it maps dropped from the page cache before;
     or ``memory``, with its memory read after every stage; old runs also have starts that read the
     program instead of mapping it. ``cached`` is how much of the program's file was in the page
-    cache. ``weights`` says whether the file of packed weights was ``mapped``, or its weights
-    ``packed``.
+    cache.
     """
 
+    GONE = ("weights",)
     experiment: str
     threads: int
     number: int
@@ -321,7 +320,6 @@ class Start:
     stages: tuple[Stage, ...]
     memory: ProcessMemory = field(default_factory=ProcessMemory)
     cached: float | None = None
-    weights: str = ""
 
 
 @dataclass(frozen=True)

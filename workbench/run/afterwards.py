@@ -37,22 +37,19 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
     chosen = [
         e for e in plan.experiments_at(threads) if e.phase in phases and e.runner not in RUNTIMES
     ]
-    # Where starts are what is compared, none is saved.
-    compared = any(experiment.weights == "cached" for experiment in chosen)
-    cold = plan.starts if compared else min(plan.starts, COLD_STARTS)
-    counts = {"memory": 1, "time": plan.starts, "cold": cold}
+    counts = {"memory": 1, "time": plan.starts, "cold": min(plan.starts, COLD_STARTS)}
     modes = [mode for mode, count in counts.items() for _ in range(count)]
     for number, mode in enumerate(modes):
         spent_s = (time.monotonic() - began) / max(1, len(chosen))
         enough = spent_s > STARTS_S and modes[:number].count(mode) >= LEAST_STARTS
-        if (enough and not compared) or (threads, number) in timed:
+        if enough or (threads, number) in timed:
             continue
         core = recorder.runner.target.core(threads, number)
         first, starts = number % len(chosen), []
         for experiment in [*chosen[first:], *chosen[:first]]:
             with start_runner(recorder, experiment, threads, core, "--stages", mode) as session:
                 ready = session.ready
-            measured = (ready.stages, ready.memory, ready.cached, ready.weights)
+            measured = (ready.stages, ready.memory, ready.cached)
             starts.append(Start(experiment.name, threads, number, mode, *measured))
         recorder.add("starts", *starts)
         recorder.save()

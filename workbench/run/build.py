@@ -228,17 +228,12 @@ def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
     ]
 
 
-def find_version(version: str) -> Path:
-    """The executorch package of another version, downloaded on first use; as `find_sdk`."""
-    return fetch_wheel("executorch", version) / "executorch"
-
-
 #: Held while one thread compiles a runner, which others then find.
 _BUILDING = threading.Lock()
 
 
-def build_runner(version: str = "", progress: Progress = silent) -> Path:
-    """The native runner's binary in the cache, for a version; compiled on first use."""
+def build_runner(progress: Progress = silent) -> Path:
+    """The native runner's binary in the cache; compiled on first use."""
 
     def make(binary: Path) -> None:
         progress(describe_build(), 0.0)
@@ -246,7 +241,7 @@ def build_runner(version: str = "", progress: Progress = silent) -> Path:
 
     with _BUILDING:
         _check_executable(cache_folder())
-        sdk, compiler = find_version(version) if version else find_sdk(), find_compiler()
+        sdk, compiler = find_sdk(), find_compiler()
         return cached(f"runner-{fingerprint(sdk, compiler)}", make)
 
 

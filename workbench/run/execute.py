@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import math
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from workbench.run.allocation import (
 )
 from workbench.run.recorder import RunRecorder, Step, open_record
 from workbench.run.runner import Runner
-from workbench.run.start import PACKED
 from workbench.run.steps import time_step
 from workbench.run.tensor_files import locate_inputs
 from workbench.wording import plural
@@ -73,7 +71,6 @@ def execute(
             progress(f"{plural(threads, 'thread')}, sampled", 1.0)
             with optional("PC samples", progress, fatal=TargetError):
                 sample_experiments(recorder, threads)
-        shutil.rmtree(recorder.run_dir / PACKED, ignore_errors=True)
     progress("analysing", 1.0)
     return recorder.run_dir
 

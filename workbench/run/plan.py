@@ -1,23 +1,20 @@
 """Plan what to measure: a program, options and a CPU make experiments and pairs."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from importlib import metadata
 from itertools import chain, count, pairwise
 from pathlib import Path
 
 from workbench import store
-from workbench.errors import UsageError, unknown_name
+from workbench.errors import UsageError
 from workbench.export.program import Program
-from workbench.options import RUNTIMES, WEIGHTS, MeasureOptions
+from workbench.options import RUNTIMES, MeasureOptions
 from workbench.records.exports import Tensor
 from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan, PlannedProgram
-from workbench.run.build import WHEELS
 from workbench.run.isa import MAX_CORES, Isa, Toggle, find_levels, resolve_toggle
 from workbench.run.phases import add_phases, split_phase
-from workbench.run.runner import Runner, open_runner, version_runner
+from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Ready
 from workbench.run.targets.host import HOST
 from workbench.run.tensor_files import RANDOM_SOURCE
@@ -41,15 +38,11 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
     names = name_uniquely(programs)
     compared = names[:1] if options.sweep else names
     runtimes = {name: p.runtime for name, p in zip(names, programs, strict=True) if p.runtime}
-    if (runtimes or options.runtime) and runner.target is not HOST:
+    if runtimes and runner.target is not HOST:
         what = "other runtimes are measured on this machine only"
         raise UsageError(what, where=f"--target {runner.target.name}")
     threads = choose_threads(options.threads, runner)
     toggle, experiments, pairs = choose_experiments(options, runner.isa, compared, runtimes)
-    if options.weights and runner.target.platform == "mac":
-        raise UsageError("needs Linux or Android", where="--weights")
-    for version in options.runtime:
-        version_runner(version)
     load = program_loader(runner, options.timeout_s)
     plan = begin_plan(
         programs, experiments, pairs, load=load, phases=options.phases, sweep=options.sweep
@@ -265,36 +258,6 @@ def choose_experiments(
     ``programs`` are the names of several that are compared, the baseline first; ``runtimes`` are
     those of the ones that ExecuTorch does not run.
     """
-    for word in options.weights:
-        if word not in WEIGHTS:
-            raise unknown_name("weights", word, WEIGHTS, where="--weights")
-    if len(options.weights) > 1:
-        if options.isa_ladder or len(programs) > 1 or options.toggle not in ("auto", "none"):
-            what = "several are the sides of a run: one program at one ISA level"
-            raise UsageError(what, where="--weights")
-        return "none", *plan_weights(options.weights)
-    name, experiments, pairs = _choose_code(options, isa, programs, runtimes)
-    for weights in options.weights:
-        experiments = tuple(replace(e, weights=weights) for e in experiments)
-    return name, experiments, pairs
-
-
-def plan_weights(kinds: Sequence[str]) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
-    """Each kind of weights, a control like the first; pairs of it with the others."""
-    first, *others = dict.fromkeys(kinds)
-    sides = [Experiment(kind, weights=kind) for kind in (first, *others)]
-    control = Experiment(CONTROL, weights=first, control=True)
-    return (*sides, control), tuple(Pair(first, other, f"with {other}") for other in others)
-
-
-def _choose_code(
-    options: MeasureOptions, isa: Isa, programs: Sequence[str], runtimes: Mapping[str, str]
-) -> tuple[str, tuple[Experiment, ...], tuple[Pair, ...]]:
-    if options.runtime:
-        if len(programs) > 1 or options.isa_ladder or options.toggle not in ("auto", "none"):
-            hint = "without --against, --isa-ladder and --toggle"
-            raise UsageError("compares one program", where="--runtime", hint=hint)
-        return "none", *plan_versions(options.runtime)
     if len(programs) > 1:
         if options.isa_ladder:
             raise UsageError("--isa-ladder measures one program", where="--against")
@@ -316,25 +279,6 @@ def plan_levels(levels: Sequence[str]) -> tuple[tuple[Experiment, ...], tuple[Pa
     steps = dict.fromkeys([(levels[0], levels[-1]), *pairwise(levels)])
     pairs = tuple(Pair(below, above, f"from {below} to {above}") for below, above in steps)
     return (*experiments, control), pairs
-
-
-def plan_versions(
-    versions: Sequence[str],
-) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
-    """The installed version of ExecuTorch, compared with each of the others."""
-    installed = metadata.version("executorch")
-    others = dict.fromkeys(versions)
-    hashed = re.findall(r"^executorch==(\S+)", WHEELS.read_text(), re.MULTILINE)
-    allowed = [version for version in hashed if version != installed]
-    for version in others:
-        if version not in allowed:
-            raise unknown_name("other version of ExecuTorch", version, allowed, where="--runtime")
-    names = {v: f"executorch_{v}".replace(".", "_") for v in (installed, *others)}
-    experiments = [Experiment(names[v], runner=v) for v in others]
-    experiments += [Experiment(names[installed]), Experiment(CONTROL, control=True)]
-    label = f"with ExecuTorch {installed} instead of"
-    pairs = [Pair(names[v], names[installed], f"{label} {v}") for v in others]
-    return tuple(experiments), tuple(pairs)
 
 
 def plan_programs(

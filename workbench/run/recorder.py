@@ -67,8 +67,6 @@ class RunRecorder:
     programs: Sequence[Program]
     runner: Runner
     inputs: Inputs = field(default_factory=dict)
-    #: By experiment, the file there with its packed weights.
-    weights: dict[str, str] = field(default_factory=dict)
     #: Whether the machine was read since the run began or went on.
     is_read: bool = False
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from workbench.run.build import (
     describe_runner,
     find_operator_libraries,
     find_sdk,
-    find_version,
     installed_compiler,
 )
 from workbench.run.bundle import bundle_command, make_bundle
@@ -94,13 +93,6 @@ def find_runner(
         hashes = (f"{Path(path).name} {sha256_of(Path(path))[:12]}" for path in operators)
         description["operators"] = ", ".join(hashes)
     return Runner(tuple(command), description, target, libraries, tuple(given))
-
-
-@cache
-def version_runner(version: str) -> Runner:
-    """The native runner for another version of ExecuTorch, on this machine."""
-    binary, libraries = build_runner(version), find_version(version) / "lib"
-    return Runner((str(binary),), {"executorch": version}, libraries=libraries)
 
 
 def identify_runner(target: str) -> str:

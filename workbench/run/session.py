@@ -74,8 +74,8 @@ class Ready:
 
     ``masked`` CPU features are hidden from XNNPACK, ``features`` visible; ``clock`` is what an
     iteration's time includes; ``startup_ms`` counts from the start of the process;
-    ``missing`` is what its ExecuTorch lacks, by name, and what follows from it; ``weights`` is that
-    of `workbench.records.runs.Start`; with ``--stages``, so are the three before it.
+    ``missing`` is what its ExecuTorch lacks, by name, and what follows from it; the last
+    three are there with ``--stages``.
     """
 
     runner: str
@@ -96,7 +96,6 @@ class Ready:
     stages: tuple[Stage, ...] = ()
     memory: ProcessMemory = field(default_factory=ProcessMemory)
     cached: float | None = None
-    weights: str = ""
 
 
 class RunnerSession:

@@ -1,20 +1,15 @@
 """Start the runner of an experiment."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from workbench.options import RUNTIMES
-from workbench.records.runs import (
-    Experiment,
-)
+from workbench.records.runs import Experiment
 from workbench.run.recorder import RunRecorder
-from workbench.run.runner import Runner, open_runner, version_runner
+from workbench.run.runner import open_runner
 from workbench.run.session import RunnerSession
 from workbench.run.sides import Settings, command_of
-
-#: The folder of packed weights in that of a run that goes on.
-PACKED = ".packed"
 
 
 def start_runner(
@@ -24,8 +19,6 @@ def start_runner(
     plan, runner, target = recorder.run.plan, recorder.runner, recorder.runner.target
     if experiment.runner in RUNTIMES:
         return start_runtime(recorder, experiment, threads, core, traced=bool(more))
-    if experiment.runner != Experiment.runner:
-        runner = version_runner(experiment.runner)
     program, phase = plan.program_of(experiment), plan.phase_of(experiment)
     flags = ["--model_path", target.push(Path(program.pte)), "--cpu_threads", str(threads)]
     flags += ["--data_path", target.push(Path(program.data))] if program.data else []
@@ -38,10 +31,6 @@ def start_runner(
     if cores := experiment.cpu_affinity or (() if core is None else (core,)):
         flags += ["--cpus", ",".join(map(str, cores))]
     flags += experiment.extra_args
-    if experiment.weights == "cached":
-        if experiment.name not in recorder.weights:
-            recorder.weights[experiment.name] = write_weights(recorder, experiment, runner, flags)
-        flags += ["--weight_cache", recorder.weights[experiment.name]]
     return open_runner(runner, [*flags, *more], timeout_s=plan.timeout_s)
 
 
@@ -57,23 +46,6 @@ def _list_inputs(recorder: RunRecorder, experiment: Experiment) -> Iterator[str]
         if phase.name or any(tensor.dynamic for tensor in tensors):
             for tensor in tensors:
                 yield from ("--input_shape", "x".join(map(str, tensor.shape)))
-
-
-def write_weights(
-    recorder: RunRecorder, experiment: Experiment, runner: Runner, flags: Sequence[str]
-) -> str:
-    """Write an experiment's packed weights to a file on the target, which later starts map.
-
-    XNNPACK lets only one process at a time map a file, so each experiment has its own.
-    """
-    path = recorder.run_dir.resolve() / PACKED / experiment.name
-    path.parent.mkdir(exist_ok=True)
-    path.unlink(missing_ok=True)  # an interrupted run may continue on another CPU
-    place = runner.target.place(path)
-    with open_runner(
-        runner, [*flags, "--weight_cache", place], timeout_s=recorder.run.plan.timeout_s
-    ):
-        return place
 
 
 def start_runtime(

@@ -210,17 +210,12 @@ def _compare_pair(
         return
     programs = run.plan.program_of(one), run.plan.program_of(other)
     least = least_sqnr(run, *programs)
-    code = {(e.program, e.phase, e.isa, e.isa_off, e.runner) for e in sides}
-    # The same code, with its weights elsewhere.
-    exact = len({e.weights for e in sides}) > len(code)
     tensors = zip(outputs[one.name], values[one.name], values[other.name], strict=True)
     for number, (tensor, a, b) in enumerate(tensors):
         agreement = compare_output_bytes(
             a, b, names=names, threads=threads, output=number, dtype=tensor.dtype,
             least_sqnr_db=least,
         )  # fmt: skip
-        if exact:
-            agreement = replace(agreement, tolerance=0.0, agree=a.tobytes() == b.tobytes())
         if programs[0] != programs[1] and not agreement.agree and a.dtype.kind not in "fV":
             agreement = replace(agreement, note="integer outputs of two programs differ")
         yield agreement

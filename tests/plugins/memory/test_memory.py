@@ -63,22 +63,6 @@ def test_memory_of_libraries_of_operators_is_accounted_for(tmp_path):
     assert abs(memory.at["not accounted for", "share"]) < 0.02
 
 
-@pytest.mark.whole
-def test_memory_that_cached_weights_save_has_rows(weights_run):
-    packed, cached = (
-        weights_run[side].memory.set_index("part")["size_bytes"] for side in ("packed", "cached")
-    )
-    weights = 4 * (3 * 32 + 32 * 64) * 9
-    assert cached["packed weights"] >= weights
-    assert packed["delegate 1"] - cached["delegate 1"] > weights / 2
-    assert "packed weights" not in packed
-    for side in (packed, cached):
-        assert abs(side["not accounted for"]) < 0.03 * side.sum()
-    changes = weights_run.compare("packed", "cached").resources
-    # 80 kB of weights are as much as other pages differ by.
-    assert changes.set_index("resource").at["anonymous memory", "outcome"] != "more"
-
-
 def needs_of(folder, *starts):
     """The measurement of a made run with these starts."""
     changes = {"starts": starts}

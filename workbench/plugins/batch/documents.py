@@ -8,10 +8,7 @@ from workbench.records.documents import WORDS, key, object_of
 from workbench.run.targets import TARGETS
 
 #: Keys of a matrix whose value may be written without brackets if it is a single one.
-LISTS = (
-    *("models", "dtypes", "targets", "isa", "threads", "rewrite", "against", "weights"),
-    *("runtime", "programs"),
-)
+LISTS = ("models", "dtypes", "targets", "isa", "threads", "rewrite", "against", "programs")
 
 
 def _options(record: type, *excluded: str) -> dict[str, Any]:

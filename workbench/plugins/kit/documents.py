@@ -21,7 +21,6 @@ CONFIG_EXPERIMENT = open_dict(
     mode=key(str, "timing, or xnntrace: a runner whose XNNPACK logs its kernels"),
     isa=key(str, "the ISA level, such as avx2; native by default"),
     isa_off=key(WORDS, "CPU extensions to hide"),
-    weights=key(str, "packed at every start (default), or cached in a file"),
     threads=key(COUNTS, "thread counts; 1 by default"),
     num_threads=key(int, "the same, as the kit has it"),
     runs=key(int, "minimum timed inferences; 5, with a runner_path 100"),

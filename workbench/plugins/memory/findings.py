@@ -55,9 +55,8 @@ _LEAST_PEAK = 0.1
 _LEAST_START, _LEAST_MS = 0.2, 5.0
 #: What mapped weights save of the set-up of delegates, at least: pages of a file are read as well,
 #: and the graph is compiled anyway. Measured: 0.77 in fp32, 0.34 in int8, whose weights are fewer
-#: bytes of the same graph (`tests/benchmarks/starts.py`).
+#: bytes of the same graph.
 _LEAST_SAVED = 0.25
-_MEASURE_WEIGHTS = "`workbench run FILE.pte --weights packed,cached` measures it"
 _MAP_WEIGHTS = """\
 executorch::runtime::BackendOptions<2> options;  // C++
 options.set_option("weight_cache_enabled", true);
@@ -68,14 +67,9 @@ module.load(map);
 // Swift: BackendOption("packed_cache_path", path); Kotlin's BackendOptionsMap has setInt only"""
 
 
-def _packs(m: Measurement) -> bool:
-    """Whether XNNPACK's weights are packed at every start."""
-    return m.experiment.weights == "packed" and not m.runtime
-
-
 def find_slow_start(m: Any, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Delegates whose set-up, which packs weights, dominates the time to the first output."""
-    if m.cold_start is None or not _packs(m):
+    if m.cold_start is None or m.runtime:
         return
     warm = m.cold_start[m.cold_start["cache"] == "warm"]
     setup = warm[warm["stage"].str.startswith("delegate")]
@@ -89,14 +83,14 @@ def find_slow_start(m: Any, unclaimed: Collection[str]) -> Iterator[Finding]:
         Gain(math.nan, _LEAST_SAVED * low, high, "bound", share, "time to the first output"),
         (),
         "keep packed weights in a file: the first start writes it, under a temporary name, and "
-        f"later starts map it; {_MEASURE_WEIGHTS}",
+        "later starts map it",
         _MAP_WEIGHTS,
     )
 
 
 def find_weights_twice(m: Any, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Packed weights beside the pages of the program that they were packed from."""
-    if m.memory is None or not _packs(m):
+    if m.memory is None or m.runtime:
         return
     sizes = m.memory.set_index("part")["size_bytes"]
     packed = int(sizes[sizes.index.str.startswith("delegate")].sum())
@@ -110,8 +104,7 @@ def find_weights_twice(m: Any, unclaimed: Collection[str]) -> Iterator[Finding]:
         Gain(basis="bound", share=both / sizes.sum(), of="peak memory"),
         (),
         "keep packed weights in a file: the originals are then not read, and no copy is anonymous "
-        f"memory; {_MEASURE_WEIGHTS}; or map the program without locking it, so that the "
-        "system can drop its pages",
+        "memory; or map the program without locking it, so that the system can drop its pages",
         _MAP_WEIGHTS,
     )
 

@@ -58,14 +58,12 @@ def account_memory(m: Measurement) -> pd.DataFrame | None:
         return None
     names = name_stages(stages)
     loaded, last = stages[names.index("threads")], stages[-1]
-    resident = last.anonymous + last.files + last.program + last.weights
+    resident = last.anonymous + last.files + last.program
     parts: dict[str, tuple[str, int]] = {
         "libraries": ("code and constants of the runner and its libraries", last.files),
         "runner": ("heap, stacks and data before the program is loaded", loaded.anonymous),
         "program file": ("pages of the program's file that were read", last.program),
-        "packed weights": ("pages of the file of packed weights that were read", last.weights),
     }
-    parts = {name: part for name, part in parts.items() if name != "packed weights" or part[1]}
     texts = {
         "arenas": "memory that the exporter planned for activations",
         "method": "the runtime's tables of values and kernels",

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import math
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,6 @@ from workbench.plugins.optimize.judging import (
     is_better,
     is_open,
     judge_variants,
-    start_of,
 )
 from workbench.plugins.optimize.options import OBJECTIVES, OptimizeOptions
 from workbench.plugins.optimize.records import NOT_TRIED, STUDY, Round, Study, Variant
@@ -44,7 +42,7 @@ from workbench.run.locks import lock_folder, share_machine
 from workbench.run.runner import identify_runner
 from workbench.run.targets import open_target
 from workbench.store import atomic_write, default_root, save_recipe
-from workbench.wording import format_ratio, format_size
+from workbench.wording import format_size
 from workbench.workflow import list_subjects, measure
 
 if TYPE_CHECKING:  # these import PyTorch
@@ -444,7 +442,6 @@ class Search:
             facts = (self.study.model, best.options, best.threads, tuple(changes))
             save_recipe(Recipe(*facts, best.sha256, versions()), self.place / RECIPE)
         text += f"; {NOT_TRIED}: {', '.join(untried)}" if untried else ""
-        text += self.compare_weights(better[0] if better else base)
         self.save(best=better[0].name if better else "", whole=self.whole, conclusion=text)
 
     def estimate_budget(self) -> int:
@@ -457,29 +454,6 @@ class Search:
         known_s = max(0.0, self.study.spent_s - measured_s) + self._export_s * len(untried)
         needed_s = max(known_s / (1 - 1.5 * FIRST - LATER), 1.5 * self.options.budget_s)
         return 10 * math.ceil(needed_s / 10)
-
-    def compare_weights(self, variant: Variant) -> str:
-        """What mapped weights bring to starts and memory, if these are the objective."""
-        mac = self.options.target == "host" and sys.platform == "darwin"
-        if self.options.objective not in ("memory", "start") or self.emulated or mac:
-            return ""
-        how = MeasureOptions(
-            weights=("packed", "cached"), threads=(variant.threads,), evidence=False, roof=False,
-            ops=self.options.ops, target=self.options.target, timeout_s=self.options.timeout_s,
-        )  # fmt: skip
-        self.report(f"measuring packed weights of {variant.name} in a file")
-        run = measure(
-            variant.pte, None, how, root=self.place, again=False, artifacts=False,
-            progress=self.report,
-        )  # fmt: skip
-        rows = run.compare().resources.set_index("resource")
-        names = [start_of(variant.threads), "peak memory", "anonymous memory"]
-        texts = [
-            f"{name} {format_ratio(ratio)}x [{format_ratio(low)}, {format_ratio(high)}]"
-            for name, ratio, low, high in rows[["ratio", "low", "high"]].itertuples()
-            if name in names
-        ]
-        return f"; with its weights mapped from a file: {', '.join(texts)}" if texts else ""
 
 
 def export_variant(

@@ -12,7 +12,7 @@
 
 struct Flags {
   std::string model_path, method_name, output_file, etdump_path, samples_path, lib_dir;
-  std::string data_path, isa = "native", print_output = "none", stages, weight_cache;
+  std::string data_path, isa = "native", print_output = "none", stages;
   std::vector<std::string> isa_off, operators;
   // The sets of inputs: all but the last one are executed once, before anything is timed.
   struct Inputs {
@@ -52,9 +52,6 @@ inline constexpr char kHelp[] =
   --isa LEVEL           hide instruction set extensions from XNNPACK (default native: none)
   --isa_off a,b         hide these features too
   --print_isa           print the extensions of this CPU and the levels, and exit
-  --weight_cache FILE   map XNNPACK's packed weights from FILE, which is written if it is missing
-                        (Linux); "ready" says whether they were mapped, or packed because FILE is
-                        new, or another process has it open
   --stages MODE         execute once or twice before "ready", which then lists the stages since the
                         process was started: time, cold (the same, with the files that it maps
                         dropped from the page cache first) or memory (also the memory after every
@@ -149,8 +146,6 @@ inline Flags parse_flags(int argc, char** argv) {
       flags.print_output = one_of(flag, value(), {"none", "summary", "all"});
     } else if (flag == "--stages") {
       flags.stages = one_of(flag, value(), {"time", "cold", "memory"});
-    } else if (flag == "--weight_cache") {
-      flags.weight_cache = value();
     } else if (flag == "--output_file") {
       flags.output_file = value();
     } else if (flag == "--num_executions") {

@@ -25,7 +25,6 @@
 #include "program_file.h"
 #include "stages.h"
 #include "tensors.h"
-#include "weight_cache.h"
 
 namespace et = executorch::runtime;
 using et::Error;
@@ -46,12 +45,10 @@ inline int64_t preemptions() {
 class Model {
  public:
   Model(const std::string& path, const std::string& data_path, std::string method,
-        et::EventTracer* tracer, const std::function<bool()>& load_operators,
-        const std::string& weight_cache)
+        et::EventTracer* tracer, const std::function<bool()>& load_operators)
       : file_(open_program(path)),
         loader_(std::make_unique<executorch::extension::BufferDataLoader>(file_.data(),
-                                                                          file_.size())),
-        weights_(weight_cache, file_.size()) {
+                                                                          file_.size())) {
     if (!data_path.empty()) data_.emplace(data_path);
     stages.program = file_.data();
     stages.end("file");
@@ -211,8 +208,7 @@ class Model {
         .add("backends", backends)
         .add("inputs", inputs)
         .add("outputs", outputs)
-        .add("load_ms", load_ms_)
-        .add("weights", weights_.state());
+        .add("load_ms", load_ms_);
   }
 
  private:
@@ -359,10 +355,9 @@ class Model {
     const auto load = [&] {
       start = now_ns(CLOCK_MONOTONIC);
       return program_->load_method(method_name_.c_str(), &*memory_, tracer,
-                                   data_ ? &*data_->map : nullptr, &weights_.options());
+                                   data_ ? &*data_->map : nullptr);
     };
     auto first = load();
-    if (first.error() == Error::OperatorMissing) weights_.discard();
     const bool again = first.error() == Error::OperatorMissing && load_operators();
     if (again) {
       error_log.take();
@@ -424,7 +419,6 @@ class Model {
   MappedFile file_;
   std::optional<Data> data_;
   StageLoader loader_;
-  WeightCache weights_;
   std::optional<et::Program> program_;
   std::string method_name_;
   std::vector<Memory> planned_;

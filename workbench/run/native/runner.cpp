@@ -292,7 +292,7 @@ void run(int argc, char** argv) {
   // Nothing may disturb the next measurement once the process that reads the answers has ended.
   if (flags.server_mode) prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
-  stages.start(flags.stages, flags.model_path, flags.weight_cache);
+  stages.start(flags.stages, flags.model_path);
   set_up_platform();
   upstream::initialize_cpuinfo();
   if (flags.print_isa) {
@@ -310,8 +310,7 @@ void run(int argc, char** argv) {
 
   Observers observers(flags);
   Model model(flags.model_path, flags.data_path, flags.method_name, observers.tracer.get(),
-              [&] { return load_operators(flags.operators, true); },
-              flags.weight_cache);
+              [&] { return load_operators(flags.operators, true); });
   for (size_t i = 0; i < flags.inputs.size(); i++) {
     if (i > 0 && !stages.on()) model.run();
     model.set_inputs(flags.inputs[i].files, flags.inputs[i].shapes);

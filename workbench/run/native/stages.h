@@ -30,18 +30,11 @@ inline int64_t now_ns(clockid_t clock) {
   return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
 }
 
-// Whether a line of /proc/self/maps or smaps is of a mapping of this file.
-inline bool is_file_of(const std::string& line, const std::string& path) {
-  const size_t at = path.empty() ? std::string::npos : line.rfind(' ' + path);
-  return at != std::string::npos && at + 1 + path.size() == line.size();
-}
-
 // The resident memory of this process in bytes, by /proc/self/smaps; empty where there is none.
-// `program` is the mapping that starts at this address, `weights` those of this file. With `heap`, also what malloc has given out
+// `program` is the mapping that starts at this address. With `heap`, also what malloc has given out
 // (`heap`), the pages of it that were never written (`unwritten`), and the resident bytes that it
 // keeps for later (`kept`); malloc counts in glibc 2.33 and newer.
-inline json::Object read_memory(const void* program, const std::string& weights,
-                                bool heap = false) {
+inline json::Object read_memory(const void* program, bool heap = false) {
   struct Info {
     size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks, fordblks, keepcost;
   };
@@ -51,14 +44,14 @@ inline json::Object read_memory(const void* program, const std::string& weights,
   std::ifstream smaps("/proc/self/smaps"), status("/proc/self/status");
   int64_t rss = 0, pss = 0, anonymous = 0, mapped = 0, peak = -1, size = 0;
   int64_t unwritten = 0, unwritten_heap = 0, elsewhere = 0;
-  int64_t packed = 0, *place = &elsewhere, *resident = &rss;
+  int64_t *place = &elsewhere, *resident = &rss;
   for (std::string line; std::getline(smaps, line);) {
     const size_t colon = line.find(':');
     const std::string key = line.substr(0, colon);
     if (colon == std::string::npos || key.find(' ') != std::string::npos) {
       const bool first = std::strtoull(line.c_str(), nullptr, 16) ==
                          reinterpret_cast<uintptr_t>(program);
-      resident = first ? &mapped : is_file_of(line, weights) ? &packed : &rss;
+      resident = first ? &mapped : &rss;
       const bool writable = line.find(" rw-p 00000000 00:00 0") != std::string::npos;
       const bool named = line.find('[') != std::string::npos;
       place = writable && !named ? &unwritten : &elsewhere;
@@ -85,7 +78,6 @@ inline json::Object read_memory(const void* program, const std::string& weights,
   if (peak < 0 || pss == 0) return found;
   return found.add("anonymous", anonymous)
       .add("program", mapped)
-      .add("weights", packed)
       .add("files", rss - anonymous)
       .add("pss", pss)
       .add("peak", peak);
@@ -108,14 +100,13 @@ class Stages {
  public:
   static constexpr const char* kStart = "WORKBENCH_RUNNER_START";
   const void* program = nullptr;  // where its file is mapped
-  std::string weights;            // the file of packed weights
 
   bool on() const { return on_; }
   bool reads_memory() const { return memory_; }
 
   // Starts this process again, which gives the time of its exec; drops the files that it maps from
   // the page cache first if asked to. `mode` is empty (no stages), "time", "cold" or "memory".
-  void start(const std::string& mode, const std::string& path, const std::string& weight_cache) {
+  void start(const std::string& mode, const std::string& path) {
     if (mode.empty()) return;
     on_ = true;
     memory_ = mode == "memory";
@@ -127,7 +118,6 @@ class Stages {
       return this->end("process");
     }
     cached_ = share_cached(path, mode == "cold");
-    if (mode == "cold") share_cached(weight_cache, true);
     last_ = now_ns(CLOCK_MONOTONIC);
     last_cpu_ = now_ns(CLOCK_PROCESS_CPUTIME_ID);
     std::string said = std::to_string(last_) + ' ' + std::to_string(cached_);
@@ -141,7 +131,7 @@ class Stages {
     const int64_t now = now_ns(CLOCK_MONOTONIC), cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
     json::Object stage;
     stage.add("ns", now - last_).add("cpu_ns", cpu - last_cpu_).add("bytes", bytes);
-    if (memory_) stage.add("unused", unused).extend(read_memory(program, weights, true));
+    if (memory_) stage.add("unused", unused).extend(read_memory(program, true));
     stages_.emplace_back(std::exchange(in_delegate_, false) ? "delegate" : name, stage);
     last_cpu_ = now_ns(CLOCK_PROCESS_CPUTIME_ID);
     last_ = now_ns(CLOCK_MONOTONIC);
@@ -168,7 +158,7 @@ class Stages {
     return json::Object()
         .add("stages", listed)
         .add("cached", json::Number{cached_})
-        .add("memory", read_memory(program, weights));
+        .add("memory", read_memory(program));
   }
 
  private:
