@@ -33,7 +33,6 @@ def expand_rewrites(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(expanded)
 
 
-#: Where a start gets XNNPACK's packed weights from.
 #: Titles of runtimes in runs that were recorded, also by a plug-in that is not here.
 _TITLES = {
     "eager": "eager PyTorch",
