@@ -184,7 +184,8 @@ void write_samples(Sampler* sampler, const std::string& path) {
   atomic_write(path, samples.data(), samples.size());
 }
 
-json::Object time_runs(Model& model, const Observers& observers, int count, bool traced) {
+json::Object time_runs(Model& model, const Observers& observers, int count,
+                       bool traced = true) {
   Sampler* sampler = observers.sampler.get();
   if (observers.tracer) {
     observers.tracer->enable(traced);
