@@ -55,6 +55,25 @@ def test_weights_elsewhere_are_named_and_those_of_another_program_refused(cli, e
 
 
 @pytest.mark.whole
+def test_weights_that_change_during_a_run_are_noticed(external, tmp_path):
+    import workbench as wb
+
+    pte = Path(shutil.copy(external / "net/net.pte", tmp_path))
+    weights = tmp_path / "net.ptd"
+    shutil.copy(external / "net/_default_external_constant.ptd", weights)
+
+    def change(text, fraction):
+        if "process 2" in text:
+            content = weights.read_bytes()
+            weights.unlink()  # another file, of another time
+            weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    brief = wb.MeasureOptions(runs=1, processes=2, toggle="none", evidence=False, cold_start=False)
+    with pytest.raises(wb.WorkbenchError, match=r"net.ptd.*changed since the run was planned"):
+        wb.measure(pte, options=brief, root=tmp_path, progress=change)
+
+
+@pytest.mark.whole
 def test_other_weights_are_another_run(cli, external):
     """The plan has the hash of the weights: an equal program with others is measured again."""
     import workbench as wb

@@ -118,11 +118,15 @@ class Program:
         elif self.layers:
             store.save_layers(self.layers, path)
 
-    def check_unchanged(self) -> None:
-        """StoreError if its file has other bytes than the one that was opened."""
-        if not self.path.is_file() or store.sha256_of(self.path) != self.sha256:
-            hint = "was it exported again? give each export a folder of its own: --out"
-            raise StoreError("changed since the run was planned", where=self.path, hint=hint)
+    def check_unchanged(self, data_sha256: str = "") -> None:
+        """StoreError if its file, or that of its weights, is another one than was planned."""
+        planned = {self.path: self.sha256}
+        if self.data and data_sha256:
+            planned[self.data] = data_sha256
+        for path, sha256 in planned.items():
+            if not path.is_file() or store.sha256_of(path) != sha256:
+                hint = "was it exported again? give each export a folder of its own: --out"
+                raise StoreError("changed since the run was planned", where=path, hint=hint)
 
     def __fspath__(self) -> str:
         return str(self.path)

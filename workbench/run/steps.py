@@ -156,8 +156,9 @@ def attempt_step(recorder: RunRecorder, step: Step, again: bool = False) -> None
     What an interrupted attempt measured is recorded as incomplete. ``again``: what was recorded
     stays if it is complete and less disturbed.
     """
-    for program in recorder.programs:
-        program.check_unchanged()
+    planned = recorder.run.plan.all_programs
+    for program, each in zip(recorder.programs, planned, strict=True):
+        program.check_unchanged(each.data_sha256)
     attempt = Attempt.begin(recorder, step)
     try:
         with contextlib.ExitStack() as stack:

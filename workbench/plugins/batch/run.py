@@ -27,6 +27,7 @@ from workbench.options import Progress, silent
 from workbench.plugins.batch.matrix import HOST, Cell, Matrix, plan_cells, read_matrix, select_cells
 from workbench.plugins.batch.page import Portfolio, publish, recall_cells, tabulate_run
 from workbench.plugins.batch.storage import Storage, open_storage
+from workbench.process import NO_BYTECODE
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
 from workbench.report.report import is_reported, make_report
@@ -50,7 +51,7 @@ TIMEOUT = "Timeout ("  #: What `faulthandler` writes before the tracebacks.
 SETTINGS: dict[str, Any] = {
     "distributed.scheduler.allowed-failures": 10**6,
     "distributed.scheduler.worker-ttl": None,
-    "distributed.nanny.pre-spawn-environ": {},
+    "distributed.nanny.pre-spawn-environ": {NO_BYTECODE: ""},  # workers keep what they compile
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
 }
