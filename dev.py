@@ -179,7 +179,7 @@ def plugins(arguments: list[str]) -> int:
 
 
 def use_version(version: str) -> None:
-    """Use the environment ``build/upstream-VERSION`` from now on: the pins but for ExecuTorch's."""
+    """Use the environment ``build/upstream-VERSION`` from now on, with another ExecuTorch."""
     global VENV, PYTHON, STAMP, CONSTRAINTS, HASHES
     hashes = r"^executorch==%s\b.*(?:\n +--hash.*)*"
     (wheels,) = re.findall(hashes % re.escape(version), WHEELS.read_text(), re.MULTILINE)

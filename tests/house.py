@@ -82,7 +82,7 @@ def parse(path: Path) -> ast.Module:
 
 
 def imported_modules(tree: ast.Module) -> Iterator[str]:
-    """The modules that a file names in imports, but for those for types alone."""
+    """The modules that a file imports, not only for types."""
     skipped = {
         child
         for node in ast.walk(tree)

@@ -64,8 +64,8 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> ob
     """Run a command line, in which names of the notebook stand for models, inputs and runs.
 
     Values of options are text. `export`, `profile`, `run` and some commands of plug-ins return what
-    they make, of which a report is not part; the others print. Above a cell, the module that the
-    cell defines is the first argument.
+    they make, without a report; the others print. Above a cell, the module that the cell defines is
+    the first argument.
     """
     name, *words = shlex.split(line) or ["--help"]
     try:

@@ -19,7 +19,7 @@ class Remedy:
     """A change of a program.
 
     ``text`` is what it does, ``code`` what a person would write instead; ``differs`` says how the
-    function differs, and is empty if the outputs are the same but for rounding. A ``common`` remedy
+    function differs, and is empty if the outputs are the same within rounding. A ``common`` remedy
     makes no program slower. A fault of ExecuTorch that it works around has to be tried again
     without it in version ``until``.
     """

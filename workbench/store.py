@@ -363,7 +363,7 @@ def save_run(run: RunRecord, run_dir: Path) -> Path:
 
 
 def is_ours(run_dir: Path) -> bool:
-    """Whether a folder has a manifest of the workbench, be it broken, and none of another tool."""
+    """Whether a folder has a manifest of the workbench, even a broken one, and of no other tool."""
     try:
         text = read_file(run_dir / MANIFEST)
     except StoreError:

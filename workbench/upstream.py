@@ -189,7 +189,7 @@ def forget_graphs() -> None:
 def edge_config(*, checked: bool) -> Any:
     """The configuration of the edge program: upstream's own, or without its check of operators.
 
-    The check rejects operators outside Core ATen, some of which the runtime has kernels for.
+    The check rejects operators outside Core ATen; the runtime has kernels for some of them.
     """
     from executorch.exir import EdgeCompileConfig
 

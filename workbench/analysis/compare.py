@@ -138,7 +138,7 @@ def compare_restarts(
     """Compare the `restart_latencies` of pairs of measurements, which are judged as one family.
 
     The two of a pair are of ``separate`` runs, which may differ by more than their restarts show
-    (see `BETWEEN_RUNS`); otherwise they are series by restart, each of which measured both.
+    (see `BETWEEN_RUNS`); otherwise they are series by restart, and each restart measured both.
     ``control`` is something and its repetition, which gives the noise floor.
     """
     sides = list(zip(baseline, candidate, strict=True))

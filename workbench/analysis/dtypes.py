@@ -91,7 +91,7 @@ def explain_float(row: Mapping[str, Any], export: Export) -> str:
     if not cause and row["family"] == "deconvolution":
         return "a transposed convolution in groups: XNNPACK's quantiser has a pattern for one group"
     if not cause and row["family"] == "gemm" and row.get("module_class") != "Linear":
-        return "a product that is no linear layer, of which XNNPACK's quantiser has a pattern"
+        return "a product outside of a linear layer: XNNPACK's quantiser has no pattern for it"
     return cause or "no pattern of XNNPACK's quantiser has it"
 
 

@@ -381,7 +381,7 @@ class Measurement(Noun):
     def ledger(self) -> pd.DataFrame:
         """Every nanosecond of its undisturbed traced inferences: ``frames.LEDGER``.
 
-        But for what tracing added to them, ``tracing_ms``; scaled, so that the mean of the
+        Without what tracing added to them (``tracing_ms``), and scaled so that the mean of the
         inferences is the latency. `build_ledger` of ``events`` has the times as traced.
         Where layers are known, ``layer`` names that of every row.
         """
@@ -419,7 +419,7 @@ class Measurement(Noun):
         sampled = self.run._samples.get((self.name, self.threads))
         if sampled is None:
             return None
-        if "key" not in sampled:  # an interrupted run, of which the trace is still there
+        if "key" not in sampled:  # an interrupted run, whose trace is still there
             key = (self.name, self.threads)
             samplings = {(s.experiment, s.threads): s for s in self.run.record.samplings}
             events = read_etdump(self.run.locate(samplings[key].etdump))
@@ -459,7 +459,7 @@ class Measurement(Noun):
 
     @cached_property
     def traced_ms(self) -> float:
-        """How long a traced inference took, but for the calibrated cost of tracing.
+        """How long a traced inference took, without the calibrated cost of tracing.
 
         By the clock of the latency; NaN where no traced inference has that.
         """

@@ -254,8 +254,8 @@ def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
     """The five categories of one measurement, in their usual order; 0 ms if one is absent.
 
     ``frames.CATEGORIES``, plus ``std_ms`` over the runs, ``low_ms`` and ``high_ms`` of Student's
-    95 % interval over the restarts, of which one has none; ``mean_ms`` sums to the
-    mean E2E time, ``share`` to 1.
+    95 % interval over the restarts (none for a single restart); ``mean_ms`` sums to the mean E2E
+    time, ``share`` to 1.
     """
     ledger = add_categories(ledger)
     runs = total_runs(ledger, "category").reindex(columns=list(CATEGORIES), fill_value=0.0)

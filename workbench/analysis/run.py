@@ -154,7 +154,7 @@ class Run(Noun):
     def measurements(self) -> tuple[Measurement, ...]:
         """Every experiment at every thread count that was measured, controls included.
 
-        One of which only traces are left is none beside others that were timed without them.
+        An experiment that has only traces does not count if others were timed without traces.
         """
         experiments = {e.name: e for e in self.record.plan.experiments}
         timed = [s for s in self.record.sessions if s.complete and (s.etdump or s.batches)]

@@ -150,7 +150,7 @@ def blocks_of(runs: pd.DataFrame) -> pd.DataFrame:
 def half_width(blocks: np.ndarray, p: float = 0.975) -> np.ndarray:
     """Half of Student's interval of the mean over the first axis; NaN for a single block.
 
-    Of 95 %, or to both sides of which is 1 - ``p``.
+    By default of 95 %: ``1 - p`` is the probability on each side of it.
     """
     count = len(blocks)
     if count < 2:

@@ -126,7 +126,7 @@ def check_categories(_: click.Context, __: click.Parameter, categories: str) -> 
 
 
 def one_of(kind: str, valid: Iterable[str], where: str) -> Any:
-    """A callback that refuses other values of an option, of which there may be several."""
+    """A callback that refuses other values of an option, which may be given several times."""
 
     def check(_: click.Context, __: click.Parameter, value: Any) -> Any:
         for each in value if isinstance(value, tuple) else filter(None, [value]):

@@ -176,7 +176,7 @@ TARGET = click.option(
 )
 
 
-#: By option, the resource that it holds to a limit, and what exits with 1.
+#: The resource that each option limits, and why the command exits with 1.
 _LIMITS = {
     "fail_start_above": ("first output", "the first output came later"),
     "fail_memory_above": ("peak memory", "memory grew"),

@@ -47,7 +47,7 @@ def explorer_data(source: Run | Comparison) -> Json:
     Operators are listed once per program and method, in the order in which they first ran; columns
     of measurements and comparisons follow this order, with null where an operator did not run. A
     column of texts has its distinct ``values`` and the ``codes`` of its rows, -1 for none;
-    ``edges`` are pairs of operators, the second of which reads what the first made. A ``shape`` of
+    ``edges`` are pairs of operators: the second reads what the first made. A ``shape`` of
     a trace has the operators of its spans, -1 for none, and their depths, parents first; its
     inferences have times from start to start (``gaps``) and durations, in 0.1 us; all other times
     are in ms. ``partners`` of another program are the positions of the baseline's operators.

@@ -86,7 +86,7 @@ def pick(things: Mapping[str, Any], view: Callable[[Any], Any]) -> Picker:
     """A list of things to pick one from by its name, above a view of it.
 
     ``selected`` is the thing, and `draw` draws another view of it in another cell. Without a live
-    front end, it is the first one; None if there are none, of which there is no view.
+    front end, it is the first one. Without things it is None, and there is no view.
 
     Examples
     --------

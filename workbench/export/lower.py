@@ -417,7 +417,7 @@ def _list_remedies_of(
 
 
 def _list_origins(made: _Made) -> tuple[dict[str, list[str]], set[str]]:
-    """The traced operators that the edge program still has, and of which some is outside."""
+    """The traced operators that the edge program still has, and those not delegated as a whole."""
     marks = [(read_mark(node), delegated) for node, delegated in made.operators]
     operators = {mark: [mark] for mark, _ in marks if mark}
     return operators, {mark for mark, delegated in marks if mark and not delegated}

@@ -94,7 +94,7 @@ class Parts:
     products
         Those around them are taken along up to a convolution or matrix product, which is quantised.
     calls
-        The inputs of each call of the model, of which the last one is looked at; by default one, on
+        The inputs of each call of the model; the last call is looked at. By default, one call on
         its example.
     """
 

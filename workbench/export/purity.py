@@ -26,7 +26,7 @@ VIEWS = {
 
 
 def drop_unused(graph: Graph) -> None:
-    """Remove operators whose results are unused, but for those that begin and end a ``vmap``."""
+    """Remove operators whose results are unused; keep those that begin and end a ``vmap``."""
     graph.eliminate_dead_code(
         lambda node: node.is_impure() or "functorch" in str(getattr(node.target, "__module__", ""))
     )

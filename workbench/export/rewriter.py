@@ -54,8 +54,8 @@ class Rewriter:
         """The remedies of a graph that were shown to compute the same.
 
         ``operators`` has, by its name in the graph, each operator that the edge program still has,
-        and ``outside`` the names of those of which some part is not delegated; ``used`` remedies
-        are applied already.
+        and ``outside`` the names of those that are not delegated as a whole; ``used`` remedies are
+        applied already.
         """
         return ()
 

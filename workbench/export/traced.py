@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class TracedModel:
     """A model as `torch.export` traced it, and hashes that identify it.
 
-    ``graph`` is of what it computes, with which weights and constants, on inputs of which shapes
-    and dtypes; ``inputs`` of the values of these, ``lines`` of where its source has what.
+    ``graph`` covers operators, weights, constants, and the shapes and dtypes of inputs; ``inputs``
+    the values of the inputs; ``lines`` the places of operators in its source.
     ``module`` is the copy that was traced.
     """
 

@@ -21,7 +21,7 @@ from workbench.wording import decimals_of, format_number, format_share
 def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
     """One dot per compared part with its 95 % interval, on a logarithmic axis.
 
-    ``source`` is a comparison, of which E2E and the categories are shown, or a frame of
+    ``source`` is a comparison (E2E and the categories are shown), or a frame of
     ``frames.COMPARISON`` or ``frames.RESOURCE_CHANGES``, such as its ``resources``. Ratios of
     baseline to candidate: blue is faster or less, orange slower or more, hollow unchanged or
     inconclusive. A grey band is the noise ``floor``, where the frame has one.

@@ -72,7 +72,7 @@ def _draw_row(axis: Axes, row: int, values: np.ndarray, entry: Any) -> None:
 def plot_iterations(source: Run | pd.DataFrame) -> Chart:
     """The median of every batch in the order of measurement, to see drift and interference.
 
-    ``source`` is a run, of which the subject's thread count is shown; a measurement; or a frame of
+    ``source`` is a run (the subject's thread count is shown), a measurement, or a frame of
     ``frames.LATENCIES`` with one thread count. Dots are medians in ms, dotted lines separate
     process restarts.
 

@@ -146,7 +146,7 @@ def _choose_view(source: Any) -> View:
 
 
 def _of_latency(m: Measurement) -> str:
-    """The whole of which a table has the parts: ``, of 1.75 ms``."""
+    """The whole, whose parts a table has: ``, of 1.75 ms``."""
     return "" if m.emulated else f", of {wording.format_ms(m.latency_ms)}"
 
 

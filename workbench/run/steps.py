@@ -117,7 +117,7 @@ class Attempt:
 
     @classmethod
     def begin(cls, recorder: RunRecorder, step: Step) -> Attempt:
-        """An attempt of which nothing was started yet."""
+        """An attempt that has started nothing yet."""
         plan, target = recorder.run.plan, recorder.runner.target
         experiments = plan.experiments_at(step.threads)
         traces = {

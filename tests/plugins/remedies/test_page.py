@@ -14,7 +14,7 @@ What makes a program faster or right, and is not what ExecuTorch's documented li
 `workbench profile` names a remedy in a finding and tries the best of them on the part of a program
 that they change, `workbench findings RUN --check` tries more, and `--rewrite NAME[,NAME]` applies
 them. A part is recognised by what it computes: it is run on random tensors beside its replacement.
-*same* means but for rounding.
+*same* means within rounding.
 """
 
 

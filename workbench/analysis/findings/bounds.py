@@ -85,7 +85,7 @@ def _read_speed(m: Measurement, keys: list[str]) -> tuple[str, str]:
 
 
 def find_weight_groups(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Products with int4 weights in small groups, each of which is scaled apart."""
+    """Products with int4 weights in small groups: each group is scaled apart."""
     size = dtypes.group_size(m.export) if m.export else _LARGE_GROUP
     rows = m.costs[m.costs["operator"].str.contains("QB4W")]
     memory = list_memory_bound(m)

@@ -36,7 +36,7 @@ def find_batch_norm(m: Measurement, unclaimed: Collection[str]) -> Iterator[Find
 
 
 def find_chains(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Pointwise operators in a row, each of which reads and writes a whole tensor."""
+    """Pointwise operators in a row: each reads and writes a whole tensor."""
     chains_of: dict[Advice, list[tuple[list[FlowStep], list[str]]]] = {}
     for chain in _chains(m.flow):
         keys, advice = keys_of(m, chain, unclaimed), _fusion(m, chain)

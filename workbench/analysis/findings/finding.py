@@ -30,8 +30,8 @@ class Gain:
     ``basis`` is ``measured`` (both sides were), ``checked`` (a trial with the remedy), ``removal``
     (the measured time of what goes away), ``twin`` (what comes instead runs like similar operators
     of this program), ``roofline`` (or at the usual share of the machine's peaks), ``bound`` (only
-    the limits ``low`` and ``high`` are known; ``ms`` is NaN), ``unknown`` (nothing is, but for
-    ``high``), ``refused`` (a trial showed none) or ``unmeasurable``. Where a finding gains no
+    the limits ``low`` and ``high`` are known; ``ms`` is NaN), ``unknown`` (only ``high`` is
+    known), ``refused`` (a trial showed none) or ``unmeasurable``. Where a finding gains no
     latency, ``of`` says of what it gains the ``share``, which is a ``bound``, or ``planned`` by the
     exporter.
     """
@@ -72,7 +72,7 @@ class Finding:
     rewrite
         What the export has shown to be equal; a trial applies it.
     nearest
-        The kernel of which ``code`` is only another way to write it, which nobody tried.
+        The kernel that ``code`` writes in another way; nobody tried it.
     rule, heading
         Which rule found it, and the section of the report that has the evidence.
     exact
@@ -203,9 +203,9 @@ def rank_findings(findings: Sequence[Finding], by_gain: bool = True) -> tuple[Fi
     """Findings, largest gain of latency first, each cause once.
 
     First come gains that were shown or estimated; then those that only another dtype helps against,
-    which are the floor of this one; those of which nothing is known; what nothing is known to help
-    against; those about the start and memory; and remedies that do not help. A finding all of whose
-    operators belong to an exact one before it is told with that one. The first three share no
+    which are the floor of this one; those with an unknown gain; those without a known remedy; those
+    about the start and memory; and remedies that do not help. A finding is told with an exact one
+    before it that claims all of its operators. The first three share no
     operator. A finding that is not exact comes after the exact ones that claim the same operators.
     Without times, those with the most operators come first in each rule.
     """

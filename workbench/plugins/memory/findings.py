@@ -110,7 +110,7 @@ def find_weights_twice(m: Any, unclaimed: Collection[str]) -> Iterator[Finding]:
 
 
 def find_wide_arenas(m: Any, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Arenas that the exporter planned for the largest size, most of which this size leaves."""
+    """Arenas planned for the largest size; this size leaves most of them unused."""
     unused = max((s.stages[-1].unused for s in m.starts if s.stages), default=-1)
     dims = {
         dim: f"{size} of {most}"

@@ -246,7 +246,7 @@ class _Canvas:
         return sorted({place for move in moves.values() for place in move.sources})
 
     def list_inputs(self, numbers: Sequence[int]) -> list[Node]:
-        """The nodes outside of which some sources are made."""
+        """The nodes outside that make some sources."""
         nodes: dict[Node, None] = {}
         for source in (self.sources[place] for place in numbers):
             if source.operands:

@@ -332,7 +332,7 @@ def _list_matrices(linear: Map, x: torch.Tensor, axes: list[int]) -> list[torch.
     expected, result = linear(x), x
     for axis, matrix in zip(axes, bases, strict=True):
         result = torch.tensordot(result, matrix, ([axis], [0])).movedim(-1, axis)
-    # Each matrix of several is known but for a factor.
+    # Each matrix of several is known up to a factor.
     power = float(result.double().square().sum())
     if not power:
         return None

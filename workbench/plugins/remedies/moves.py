@@ -383,7 +383,7 @@ def find_slices(finder: Finder, last: Node) -> Equivalent | None:
 
 
 def find_undone(finder: Finder, last: Node) -> Equivalent | None:
-    """Two transposes, of which the second gives back what the first one started from."""
+    """Two transposes: the second one undoes the first."""
     before: Any = last.args[0] if last.target in _TRANSPOSES else None
     if before is None or before.target not in _TRANSPOSES:
         return None

@@ -210,7 +210,7 @@ def _length(
     keeps: bool = False,
     dtype: Any = None,
 ) -> Any:
-    """A norm along some axes, of which the squares or absolute values are summed by a product."""
+    """A norm along some axes: a product sums the squares or absolute values."""
     if order not in (None, 1, 2) or dtype is not None or not result.is_floating_point():
         return None
     width, gather_rows = rows_along(x.shape, axes or range(x.ndim))
