@@ -167,6 +167,8 @@ def _make(command: click.Command, arguments: Sequence[Any], flags: Sequence[str]
     options = collect_options(MeasureOptions, context.params)
     subjects = subject if isinstance(subject, tuple) else [subject]  # names: one run for each
     runs = [profile(each, inputs, export=export, measure=options, root=root) for each in subjects]
+    if wanted := context.params["apply"]:
+        runs = [run.apply(wanted) for run in runs]
     return runs if runs[1:] else runs[0]
 
 

@@ -13,8 +13,7 @@ import pandas as pd
 from workbench.analysis.quality import describe_noise
 from workbench.errors import UsageError
 from workbench.export.artifact import recall_loaded, recall_model
-from workbench.export.program import open_program
-from workbench.export.reload import read_options, reload_model
+from workbench.export.reload import read_options
 from workbench.models.registry import list_models, parse_name, restore_name
 from workbench.process import silence
 from workbench.records.exports import Export
@@ -26,6 +25,9 @@ if TYPE_CHECKING:  # these import PyTorch
     from workbench.analysis.run import Measurement
     from workbench.export.traced import TracedModel
     from workbench.models.loader import LoadedModel
+
+
+_PROFILE = "workbench profile MODEL"
 
 
 def read_exports(folder: str | Path) -> list[Export]:
@@ -81,30 +83,40 @@ def find_run_model(
     from workbench.models.inputs import choose_inputs
     from workbench.models.loader import load_model
 
-    run, export = measurement.run, measurement.export
+    export = measurement.export
     assert export is not None
-    kept, recalled = recall_loaded(export.graph), recall_model(export.graph)
-    if kept and model is None:
+    if model is None and (kept := recall_loaded(export.graph)):
         with silence():  # lowering has changed the trace of the export
             return kept, trace_model(kept)
-    if model is None and not recalled:
-        trusted_spec(export, run.path)
-        if not export.spec:
-            raise UsageError("the run's model was a module", where=run.path, hint="pass it")
+    given, inputs = find_subject(measurement, model, inputs)
+    options = read_options(export)
     with silence():
-        if model is not None:
-            options = read_options(export)
-            inputs = recalled[1] if inputs is None and recalled else inputs
-            loaded = load_model(model, inputs, state_dict=options.state_dict or None)
-            loaded = choose_inputs(loaded, options)
-        elif recalled:
-            loaded = choose_inputs(load_model(*recalled), read_options(export))
-        else:
-            loaded = reload_model(open_program(measurement.program.pte))
+        loaded = load_model(given, inputs, state_dict=options.state_dict or None)
+        loaded = choose_inputs(loaded, options)
         trace = trace_model(loaded)
     if trace.graph != export.graph:
-        raise UsageError("the model has changed since it was exported", where=run.path)
+        what = "the model has changed since it was exported"
+        raise UsageError(what, where=measurement.run.path, hint="profile it again")
     return loaded, trace
+
+
+def find_subject(measurement: Measurement, model: Any = None, inputs: Any = None) -> Any:
+    """What `load_model` takes for the model of a measured program, and its inputs.
+
+    By default the module that this process exported, else the run's, if it is not code in a file.
+    """
+    export, where = measurement.export, measurement.run.path
+    if export is None or not export.graph:
+        raise UsageError("its PyTorch model is not known", where=where, hint=_PROFILE)
+    recalled = recall_model(export.graph)
+    if model is not None:
+        return model, recalled[1] if inputs is None and recalled else inputs
+    if recalled:
+        return recalled
+    trusted_spec(export, where)
+    if not export.spec:
+        raise UsageError("the run's model was a module", where=where, hint="pass it")
+    return export.spec, None
 
 
 def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:

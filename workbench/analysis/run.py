@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ from workbench.records.runs import (
     RunRecord,
     Session,
 )
+from workbench.records.trials import Applied
 from workbench.store import (
+    APPLIED,
     ETRECORD,
     FUNCTIONS,
     RUNS,
@@ -50,6 +53,7 @@ from workbench.store import (
     inside,
     kept_layers,
     load_layers,
+    load_record,
     load_run,
     output_folder,
     save_layers,
@@ -60,6 +64,8 @@ from workbench.trace.xnn_log import read_xnn_log
 
 #: Events of a trace that takes less memory, about 1 MB, than reading it again is worth.
 _SHORT_TRACE = 10_000
+#: What applies findings: a reference, because it is in a layer above.
+_APPLY = "workbench.apply:apply_findings"
 #: Columns that identify a measurement.
 MEASUREMENT = ["experiment", "threads"]
 
@@ -71,7 +77,8 @@ class Run(Noun):
     Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
     record is None. ``rules`` finds what can be made faster; ``scheme`` has the rules of the
     categories; ``recording`` is set if another tool recorded it; ``opened_with`` has the options of
-    `open_run` that were given.
+    `open_run` that were given; ``given`` the modules that were profiled, which live as long as it,
+    so that remedies can be tried and applied.
 
     Examples
     --------
@@ -88,6 +95,7 @@ class Run(Noun):
     scheme: Scheme = field(default_factory=operators.load_scheme)
     recording: Recording | None = None
     opened_with: dict[str, str] = field(default_factory=dict)
+    given: tuple[Any, ...] = field(default=(), repr=False)
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
     _sidecars: dict[str, Layers | None] = field(default_factory=dict, init=False)
 
@@ -361,6 +369,47 @@ class Run(Noun):
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, the most promising first: ``frames.FINDINGS``."""
         return mark_frame(self, trials.tabulate_findings(self.opportunities, self))
+
+    def apply(
+        self, finding: Finding | str | None = None, model: Any = None, inputs: Any = None,
+        **settings: Any,
+    ) -> Run:  # fmt: skip
+        """Export the model with the remedy of a finding, and measure it beside the original.
+
+        Both are measured interleaved, and their outputs compared; ``applied`` of the new run says
+        what was changed, and has the lines to write.
+
+        Parameters
+        ----------
+        finding
+            The finding or its id; by default, all that were shown to help, but for other dtypes.
+            A remedy is applied by its name, to all parts of the model that have it.
+        model, inputs
+            The run's model, as `load_model` takes it. By default the module that this process
+            exported, else the run's model, if it is not code in a file.
+        settings
+            ``measure``: what to measure, latency and operators by default; ``root``: the output
+            folder, that of this run by default; ``progress``.
+
+        Raises
+        ------
+        UsageError
+            The finding is unknown or has no remedy, or the model is unknown or another one by now.
+
+        Examples
+        --------
+        >>> after = run.apply("constants-1f2e3d")  # doctest: +SKIP
+        >>> after.compare().text  # doctest: +SKIP
+        'Net: 1.31x faster ...'
+        >>> print(after.applied.diff)  # doctest: +SKIP
+        """
+        return resolve_name(_APPLY)(self, finding, model, inputs, **settings)
+
+    @cached_property
+    def applied(self) -> Applied | None:
+        """The remedies whose effect it measures; None of any other run."""
+        path = self.path / APPLIED
+        return load_record(Applied, path) if path.is_file() else None
 
     @frame_property
     def quality(self) -> pd.DataFrame:

@@ -138,12 +138,23 @@ def report(
 )
 @click.option("--top", default=3, show_default=True, help="With --check: findings to try.")
 @click.option("--budget", type=DURATION, help="With --check: the longest that one may take.")
-@click.option("--model", default="", help="With --check: the run's model, if it is code in a file.")
+@click.option(
+    "--apply",
+    is_flag=False,
+    flag_value="all",
+    default="",
+    metavar="[ID]",
+    help="Measure the model with the remedy of one finding, or of all that were shown to help, "
+    "beside the original.",
+)
+@click.option("--model", default="", help="The run's model to try or apply, if it is in a file.")
 def findings(
     run_dir: Path, experiment: str, threads: int | None, baseline: str, check: str, top: int,
-    budget: float | None, model: str,
+    budget: float | None, apply: str, model: str,
 ) -> Output:  # fmt: skip
     """List optimisation opportunities, the most promising first."""
+    if check and apply:
+        raise UsageError("--check tries remedies on parts, --apply on the whole: choose one")
     check_experiment(run_dir, experiment)
     check_experiment(run_dir, baseline, "--baseline")
     from workbench.analysis.describe import NO_PROGRAM, describe_latency
@@ -151,8 +162,15 @@ def findings(
     from workbench.analysis.findings.text import NONE, list_findings, to_record
     from workbench.analysis.open import open_run
     from workbench.emulation import EMULATED
+    from workbench.plots.views import show
+    from workbench.report.artifacts import outline_run
 
     run = open_run(run_dir, baseline=baseline)
+    if apply:
+        with show_progress() as progress:
+            applied = run.apply(apply, model or None, progress=progress)
+        record = outline_run(applied) | {"applied": applied.applied}
+        return Output([show(applied)], record, step=call("report", applied.path))
     name = experiment or run.subject.name
     measurement = run[name, threads] if threads else run[name]
     if check:

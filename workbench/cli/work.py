@@ -217,12 +217,20 @@ Examples:
     show_default=True,
     help="quick: latency and operators in about three seconds, unless options say otherwise.",
 )
+@click.option(
+    "--apply",
+    default="",
+    metavar="ID|all",
+    help="Then measure the model with the remedy of a finding, or of all that were shown to help, "
+    "beside the original.",
+)
 @CATEGORIES
 @QUIET
 @OUT
 def profile(
     models: tuple[str, ...],
     effort: str,
+    apply: str,
     categories: str,
     quiet: bool,
     out: Path | None,
@@ -244,6 +252,7 @@ def profile(
     from workbench.analysis.findings.commands import combine_remedies
     from workbench.analysis.findings.text import to_record
     from workbench.export.artifact import list_faults
+    from workbench.plots.views import show
     from workbench.report.artifacts import outline_run
     from workbench.run.execute import optional
 
@@ -278,6 +287,11 @@ def profile(
                     yield f"all rewrites: {together}"
             if page.is_file():
                 yield f"report: {page}"
+            if apply:
+                with show_progress() as progress:
+                    applied = profiled.apply(apply, model, progress=progress)
+                profiles.append(outline_run(applied) | {"applied": applied.applied})
+                yield show(applied)
 
     step = "open the report in a browser; `workbench findings RUN` lists every finding"
     return Output(profile_each(), {"profiles": profiles}, step=step, failures=failures)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench import plugin
@@ -14,6 +14,8 @@ from workbench.remedies import OF_EXPORT
 if TYPE_CHECKING:  # which takes a second
     from torch.export import ExportedProgram
     from torch.fx import Node
+
+    from workbench.export.edit import Replacement
 
 
 class Rewriter:
@@ -58,6 +60,10 @@ class Rewriter:
         applied already.
         """
         return ()
+
+    def replace(self, exported: ExportedProgram, name: str, backend: str) -> Iterator[Replacement]:
+        """What takes the place of each part of a graph that has a remedy; a graph of its own."""
+        return iter(())
 
     def match(self, exported: ExportedProgram, backend: str, operator: str = "") -> list[str]:
         """The remedies that would change a graph, of those that may avoid a fault.
@@ -124,6 +130,10 @@ class _Together(Rewriter):
             each.offer(exported, backend, operators, outside, used) for each in self.rewriters
         )
         return tuple(rewrite for rewrites in offers for rewrite in rewrites)
+
+    def replace(self, exported: ExportedProgram, name: str, backend: str) -> Iterator[Replacement]:
+        for each in self.rewriters:
+            yield from each.replace(exported, name, backend) if name in each.names else ()
 
     def match(self, exported: ExportedProgram, backend: str, operator: str = "") -> list[str]:
         return [n for each in self.rewriters for n in each.match(exported, backend, operator)]

@@ -91,6 +91,17 @@ def user_line_of_node(node: Node) -> str:
     return next(filter(None, lines), "")
 
 
+def list_user_frames(stack: str | None) -> list[tuple[str, int, str]]:
+    """File, line and function of each frame of the user's code in the text of a stack trace."""
+    frames = _FRAME.findall(stack or "")
+    return [(file, int(line), name) for file, line, name in frames if _is_in_users_code(file)]
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed package."""
+    return not _INSTALLED.isdisjoint(Path(file).parts)
+
+
 def forward_line(module: nn.Module) -> str:
     """``file:line`` of a model's ``forward``; empty if it is not in the user's code."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)

@@ -12,6 +12,7 @@ from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.use import describe_use
 from workbench.plots.bars import show_bars
 from workbench.plots.tables import Table, fold_table, show_note, to_html, to_markdown
+from workbench.records.trials import Applied
 from workbench.wording import plural
 
 #: Verdicts before a fold, findings of an overview, and letters of the line above folded caveats.
@@ -45,6 +46,8 @@ def _show_answer(source: Run | Comparison, *, with_findings: bool = False) -> It
     page = f'<p class="facts" style="opacity:.8">{to_html(facts)}</p>'
     yield Table(page, to_markdown(facts))
     yield from _compare_sides(source)
+    if isinstance(source, Run) and source.applied:
+        yield from show_applied(source.applied)
     if with_findings:
         noun = source if isinstance(source, Run) else source.candidate
         findings = noun.opportunities
@@ -55,6 +58,27 @@ def _show_answer(source: Run | Comparison, *, with_findings: bool = False) -> It
     if disturbed:
         yield show_note(*(f"{text}." for text in disturbed))
     yield from _fold_caveats([text for text in source.caveats if text not in disturbed])
+
+
+def show_applied(applied: Applied) -> Iterator[Table]:
+    """What remedies changed in the program, and the lines that do the same in the source."""
+    lines = [f"Applied: {', '.join(applied.remedies)} (`{'`, `'.join(applied.findings)}`)."]
+    if applied.other:
+        others = plural(applied.other, "other part")
+        lines.append(f"A remedy is applied by its name: {others} of the model changed, too.")
+    if applied.unmapped:
+        lines.append(f"No lines to write: {applied.unmapped}.")
+    yield show_note(*lines)
+    if applied.diff:
+        marked = "\n".join(map(_color_line, applied.diff.splitlines()))
+        page = f"<p>Write these lines:</p><pre><code>{marked}</code></pre>"
+        yield Table(page, f"```diff\n{applied.diff}```", (applied.diff.rstrip(),))
+
+
+def _color_line(line: str) -> str:
+    """A line of a diff as HTML."""
+    color = {"+": "#00946533", "-": "#c0392b33"}.get(line[:1], "none")
+    return f'<span style="background:{color}">{html.escape(line)}</span>'
 
 
 def _compare_sides(source: Run | Comparison) -> Iterator[Table]:

@@ -70,6 +70,25 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Applied:
+    """``applied.json`` of a run: the remedies that its second program has, and its first has not.
+
+    ``findings`` are the ids of what they are about, ``run`` the folder of the run that has these.
+    A remedy is applied by its name: so many ``other`` parts of the model have it, too. ``diff`` has
+    the lines to write in the user's source, as a unified diff whose edited program was run, or
+    ``unmapped`` says why there are none.
+    """
+
+    findings: tuple[str, ...]
+    remedies: tuple[str, ...]
+    run: str
+    other: int = 0
+    diff: str = ""
+    unmapped: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
 class Trials:
     """``checks.json`` of a run."""
 

@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram, default_decompositions
 from torch.fx import Node
 
+from workbench.export.edit import Replacement
 from workbench.export.purity import drop_unused, find_root, is_overwritten, overwrites
 from workbench.export.rewriter import Rewriter
 from workbench.plugins.remedies.assignments import find_assignments
@@ -19,6 +20,7 @@ from workbench.plugins.remedies.equivalence import (
     Finder,
     Refused,
     count_operators,
+    trace,
 )
 from workbench.plugins.remedies.folds import find_fold, find_resized
 from workbench.plugins.remedies.formulas import find_function, find_lookup, find_order
@@ -320,6 +322,12 @@ class Remedies(Rewriter):
             _describe_whole("constants", fixed, fixed, operators),
         ]
         return (*(each for each in wholes if each.nodes and each.name not in used), *rewrites)
+
+    def replace(self, exported: ExportedProgram, name: str, backend: str) -> Iterator[Replacement]:
+        """What takes the place of each part of a graph that has a remedy, as PyTorch traced it."""
+        for part in find_remedies(Finder(exported), [name], backend):
+            names, sources = (tuple(n.name for n in nodes) for nodes in (part.nodes, part.sources))
+            yield Replacement(names, sources, part.result.name, trace(part), part.constants)
 
     def match(self, exported: ExportedProgram, backend: str, operator: str = "") -> list[str]:
         """The remedies that would change a graph, of those that may avoid a fault.

@@ -1,0 +1,178 @@
+"""Remedies that are applied: both programs side by side, and the lines to write."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+import torch
+from exported_runs import measure_briefly
+from needed import needs
+
+import workbench as wb
+from workbench.export.edit import write_edit
+from workbench.export.rewriter import find_rewriter
+from workbench.export.traced import trace_model
+from workbench.export.write import Unwritable
+
+#: A network with parts that have remedies: of lines that map to them, and of others.
+SOURCE = """\
+from torch import nn, ones
+from torch.nn import functional as F
+
+
+class Gate(nn.Module):
+    def forward(self, x):
+        half = x * 0.5
+        return half * (1 + (x * 0.7071067811865476).erf())
+
+
+class Padded(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3)
+
+    def forward(self, x):
+        return self.conv(F.pad(x, (1, 1, 1, 1), "reflect"))
+
+
+class Shared(Padded):
+    def forward(self, x):
+        return self.conv(F.pad(x, (1, 1, 1, 1), mode="reflect"))
+
+
+class Planted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.gate = nn.Conv2d(3, 8, 3, stride=2, padding=1), Gate()
+        self.twice, self.inside = Shared(8), nn.Sequential(nn.Conv2d(8, 8, 1), nn.ELU())
+        self.pool, self.larger, self.smaller = nn.MaxPool2d(2), Padded(8), Padded(8)
+
+    def forward(self, x):
+        x = self.gate(self.stem(x))
+        x = self.larger(self.inside(self.twice(self.twice(x))))
+        x = F.pad(x, (3, 2, 0, 0), mode="reflect")
+        return self.smaller(
+            self.pool(F.pad(x,
+                            (1, 0, 0, 0), mode="reflect") + 1.0)
+        )
+
+
+def get_example_inputs():
+    return (ones(1, 3, 32, 32).cumsum(3) / 20,)
+"""
+BRIEF = wb.MeasureOptions(
+    toggle="none", runs=2, processes=2, evidence=False, cold_start=False, roof=False
+)
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """The file of the network, and its run."""
+    folder = tmp_path_factory.mktemp("planted")
+    file = folder / "planted.py"
+    file.write_text(SOURCE)
+    return file, wb.open_run(measure_briefly(f"{file}:Planted", folder))
+
+
+def find(run, remedy, node=""):
+    """The finding with a remedy, of a part with an operator."""
+    return next(
+        each
+        for each in run.opportunities
+        if each.remedy == remedy and (not node or node in str(each.rewrite))
+    )
+
+
+def run_file(file):
+    model = wb.load_model(f"{file}:Planted")
+    with torch.no_grad():
+        return model.module(*model.example_inputs)
+
+
+@pytest.mark.whole
+@needs("remedies")
+def test_a_remedy_is_measured_beside_the_original_and_its_diff_applies(planted, tmp_path, cli):
+    file, run = planted
+    finding = find(run, "functions", "erf")
+    after = run.apply(finding, f"{file}:Planted", measure=BRIEF)
+    ab = after.compare()
+    before, edited = ab.baseline.export, ab.candidate.export
+    assert before.sha256 == run.subject.export.sha256
+    assert edited.rewrite == ("functions",) and "functions" in ab.candidate.name
+    assert edited.graph == before.graph and not ab.wrong
+    assert [a.agree for a in ab.agreements] == [True]
+    kept = wb.open_run(after.path).applied
+    assert kept.findings == (finding.id,) and kept.remedies == ("functions",)
+    assert kept.other, "another part has a function, too"
+    assert "applied by its name" in str(wb.show(after))
+
+    copy = shutil.copy(file, tmp_path / file.name)
+    patch = tmp_path / "edit.patch"
+    patch.write_text(kept.diff)
+    subprocess.run(["patch", copy, patch], check=True, capture_output=True)
+    assert "erf" not in copy.read_text() and "import torch\n" in copy.read_text()
+    torch.testing.assert_close(run_file(copy), run_file(file), rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def write(tmp_path_factory):
+    """Writes the lines for the part of a remedy that ends in an operator, or says why not."""
+    file = tmp_path_factory.mktemp("written") / "planted.py"
+    file.write_text(SOURCE)
+    model = wb.load_model(f"{file}:Planted")
+
+    def write(remedy, *results):
+        trace = trace_model(model)
+        parts = [*find_rewriter().replace(trace.exported, remedy, "xnnpack")]
+        chosen = [part for part in parts if part.result in results]
+        assert len(chosen) == len(results), [part.result for part in parts]
+        try:
+            return write_edit(model, trace, chosen, remedy, "another way")
+        except Unwritable as error:
+            return str(error)
+
+    return write
+
+
+#: By the remedy and the results of its parts, what is written.
+EDITS = {
+    ("functions", "mul_2"): r"(?s)-        return half.*\n\+        return use_functions\(x\)\n",
+    ("functions", "elu"): "^no expression of yours computes it",
+    ("matrices", "pad", "pad_1"): r"\n\+        return self.conv\(use_matrices\(x\)\)\n",
+    (
+        "matrices",
+        "pad_2",
+        "pad_5",
+    ): "^the line computes it several times, each time in ",
+    ("matrices", "pad_3"): "^the export computes a constant for it, of 21x16$",
+    ("matrices", "pad_4"): r"\n\+            self.pool\(use_matrices\(x\) \+ 1.0\)\n",
+}
+
+
+@pytest.mark.whole
+@needs("remedies")
+@pytest.mark.parametrize("part", EDITS, ids=" ".join)
+def test_lines_are_those_that_were_run_or_there_are_none(write, part):
+    assert re.search(EDITS[part], write(*part))
+
+
+@needs("remedies")
+def test_what_cannot_be_applied_is_one_line_with_the_next_step(cli):
+    run = wb.open_run(wb.sample_run("AsTrained"))
+    able = [each.id for each in run.opportunities if each.remedy]
+    near = f"unknown finding .* did you mean '{able[0]}'"
+    with pytest.raises(wb.WorkbenchError, match=near):
+        run.apply(able[0][:-1])
+    code, _, err = cli("findings", run.path, "--apply", able[0][:-1])
+    assert code and re.fullmatch(f"error: .*{near}.*\n", err)
+    other = wb.open_run(wb.sample_run())
+    lacking = next(each for each in other.opportunities if not each.remedy)
+    with pytest.raises(wb.WorkbenchError, match=r"has no remedy .* -> these have one: "):
+        other.apply(lacking)
+    with pytest.raises(wb.WorkbenchError, match="no remedy was shown to help -> "):
+        wb.open_run(wb.sample_run("toy_cnn")).apply()
+    given = wb.open_run(wb.sample_run("Net"))
+    with pytest.raises(wb.WorkbenchError, match=r"the run's model was a module -> pass it"):
+        given.apply()

@@ -1,0 +1,176 @@
+"""Apply remedies of a run's findings: the program with them, side by side with the one without."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench.analysis.exports import find_run_model, find_subject
+from workbench.analysis.findings.finding import Finding
+from workbench.analysis.measurement import Measurement
+from workbench.analysis.run import Run
+from workbench.datasets import SAMPLES
+from workbench.errors import UsageError, unknown_name
+from workbench.export.artifact import export_model
+from workbench.export.precision import PRECISIONS
+from workbench.export.program import Program
+from workbench.export.reload import read_options
+from workbench.export.rewriter import find_rewriter
+from workbench.models.sources import reason
+from workbench.options import ExportOptions, MeasureOptions, Progress
+from workbench.process import silence
+from workbench.progress import show_progress
+from workbench.records.codec import to_json
+from workbench.records.trials import Applied
+from workbench.remedies import REMEDIES
+from workbench.store import APPLIED, RUNS, atomic_write
+from workbench.workflow import profile
+
+#: In place of an id: all findings whose remedies were shown to help.
+ALL = "all"
+#: What is measured: latency and operators.
+_MEASURED = MeasureOptions(toggle="none", evidence=False, cold_start=False, roof=False)
+
+
+def apply_findings(
+    run: Run,
+    finding: Finding | str | None = None,
+    model: Any = None,
+    inputs: Any = None,
+    *,
+    measure: MeasureOptions | None = None,
+    root: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Export a run's model without and with remedies, and measure both; see `Run.apply`."""
+    m, chosen = _choose(run, finding)
+    subject, inputs = find_subject(m, model, inputs)
+    with show_progress(progress) as show:
+        programs = _export(m, chosen, subject, inputs, _find_root(run, root), show)
+        measure = measure or replace(_MEASURED, threads=(m.threads,))
+        applied = profile(programs, measure=measure, root=programs[0].root, progress=show)
+        show("writing the lines for your source", 1.0)
+        diff, unmapped = _write_lines(m, chosen, subject, inputs)
+    record = Applied(
+        tuple(each.id for each in chosen), _list_remedies(chosen), str(run.path.resolve()),
+        _count_others(m, chosen), diff, unmapped,
+    )  # fmt: skip
+    atomic_write(applied.path / APPLIED, to_json(record))
+    return applied
+
+
+def _choose(run: Run, finding: Finding | str | None) -> tuple[Measurement, tuple[Finding, ...]]:
+    """The measurement that has the wanted findings, and these."""
+    name = finding.id if isinstance(finding, Finding) else str(finding or ALL)
+    if run.record.plan.phases and not run.record.plan.sweep:
+        hint = "`workbench findings RUN --check ID` tries a remedy in its phase"
+        raise UsageError("programs with phases are not measured again", where=run.path, hint=hint)
+    able = {each.id: (m, each) for m in run.subjects for each in m.opportunities if each.remedy}
+    if name == ALL:
+        helping = [each for each in run.subject.opportunities if _helps(each)]
+        if not helping:
+            hint = "profile another model: no finding has a remedy"
+            if able:
+                hint = f"`run.findings.check()` tries them; or name one: {', '.join(able)}"
+            raise UsageError("no remedy was shown to help", where=run.path, hint=hint)
+        return run.subject, tuple(helping)
+    if name in able:
+        return able[name][0], (able[name][1],)
+    if any(name == each.id for m in run.subjects for each in m.opportunities):
+        hint = f"these have one: {', '.join(able)}" if able else "no finding of this run has one"
+        raise UsageError("has no remedy that can be applied", where=name, hint=hint)
+    raise unknown_name("finding", name, [*able, ALL], where=run.path)
+
+
+def _helps(finding: Finding) -> bool:
+    """Whether a remedy was shown to help, as an option, without another dtype."""
+    shown = finding.gain.basis == "checked" and not finding.by_hand
+    return shown and bool(finding.remedy) and finding.remedy not in PRECISIONS
+
+
+def _list_remedies(findings: Sequence[Finding]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.remedy for each in findings))
+
+
+def _count_others(m: Measurement, findings: Sequence[Finding]) -> int:
+    """The parts that remedies change by their names, beside those of the findings."""
+    rewrites = m.export.rewrites if m.export else ()
+    own = [each.rewrite for each in findings]
+    names = {each.remedy for each in findings}
+    return sum(len(each.parts) for each in rewrites if each.name in names and each not in own)
+
+
+def _export(
+    m: Measurement, findings: Sequence[Finding], subject: Any, inputs: Any, root: Path | None,
+    progress: Progress,
+) -> list[Program]:  # fmt: skip
+    """The program as it was, made again if it is gone, and the one with the remedies."""
+    assert m.export is not None
+    name = "" if isinstance(subject, str) else m.export.model
+    before = replace(read_options(m.export), rewrite=m.export.rewrite)
+    programs = []
+    for options in (before, _change(before, findings)):
+        program = export_model(subject, inputs, options, name=name, root=root, progress=progress)
+        assert program.export is not None
+        if program.export.graph != m.export.graph:
+            what = "the model has changed since it was exported"
+            raise UsageError(what, where=m.run.path, hint="profile it again")
+        programs.append(program)
+    if programs[0].sha256 == programs[1].sha256:
+        names = ", ".join(_list_remedies(findings))
+        what = f"{names} changes nothing in the program that this version exports"
+        raise UsageError(what, where=m.run.path, hint="profile the model again")
+    return programs
+
+
+def _write_lines(
+    m: Measurement, findings: Sequence[Finding], subject: Any, inputs: Any
+) -> tuple[str, str]:
+    """A diff of the source that does the same, or why there is none, as the end of a sentence."""
+    rewrites = [each.rewrite for each in findings if each.rewrite and each.rewrite.parts]
+    if len(findings) > 1:
+        return "", "apply one finding alone, `run.apply(ID)`, for its lines"
+    if not rewrites:
+        return "", "it is an option of the export"
+    from workbench.export.edit import write_edit
+    from workbench.export.write import Unwritable
+
+    (rewrite,) = rewrites
+    try:
+        with silence():
+            model, trace = find_run_model(m, subject, inputs)
+            parts = [
+                part
+                for part in find_rewriter().replace(trace.exported, rewrite.name, m.export.backend)  # type: ignore[union-attr]
+                if part.nodes in rewrite.parts
+            ]
+            return write_edit(model, trace, parts, rewrite.name, rewrite.text), ""
+    except Unwritable as error:
+        return "", str(error)
+    except Exception as error:  # the user's code runs in here, and may raise anything
+        return "", f"the model does not run here: {reason(error)}"
+
+
+def _change(options: ExportOptions, findings: Sequence[Finding]) -> ExportOptions:
+    """The options of an export with remedies, each by its name, or what else it is."""
+    for remedy in _list_remedies(findings):
+        if remedy in REMEDIES:
+            options = replace(options, rewrite=(*options.rewrite, remedy))
+        elif remedy in PRECISIONS:
+            options = replace(options, dtype=remedy)
+        elif remedy == "channels_last":
+            options = replace(options, channels_last=True)
+        else:
+            raise UsageError("no plug-in has this remedy", where=remedy)
+    return options
+
+
+def _find_root(run: Run, root: str | os.PathLike[str] | None) -> Path | None:
+    """Where programs and runs are written: beside the run, if it is not a recorded sample."""
+    if root:
+        return Path(root)
+    is_ours = run.path.parent.name == RUNS and not run.path.resolve().is_relative_to(SAMPLES)
+    return run.path.parents[1] if is_ours else None
