@@ -147,7 +147,9 @@ def report(
     help="Measure the model with the remedy of one finding, or of all that were shown to help, "
     "beside the original.",
 )
-@click.option("--model", default="", help="The run's model to try or apply, if it is in a file.")
+@click.option(
+    "--model", default="", help="With --check, --apply: the run's model, if it is code in a file."
+)
 def findings(
     run_dir: Path, experiment: str, threads: int | None, baseline: str, check: str, top: int,
     budget: float | None, apply: str, model: str,
@@ -162,15 +164,10 @@ def findings(
     from workbench.analysis.findings.text import NONE, list_findings, to_record
     from workbench.analysis.open import open_run
     from workbench.emulation import EMULATED
-    from workbench.plots.views import show
-    from workbench.report.artifacts import outline_run
 
     run = open_run(run_dir, baseline=baseline)
     if apply:
-        with show_progress() as progress:
-            applied = run.apply(apply, model or None, progress=progress)
-        record = outline_run(applied) | {"applied": applied.applied}
-        return Output([show(applied)], record, step=call("report", applied.path))
+        return _apply_findings(run, apply, model)
     name = experiment or run.subject.name
     measurement = run[name, threads] if threads else run[name]
     if check:
@@ -189,6 +186,16 @@ def findings(
         lines.append(f"all rewrites: {together}")
     step = "change the model, export it, and run `workbench run OLD.pte --against NEW.pte`"
     return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record, step=step)
+
+
+def _apply_findings(run: Run, name: str, model: str) -> Output:
+    from workbench.plots.views import show
+    from workbench.report.artifacts import outline_run
+
+    with show_progress() as progress:
+        applied = run.apply(name, model or None, progress=progress)
+    record = outline_run(applied) | {"applied": applied.applied}
+    return Output([show(applied)], record, step=call("report", applied.path))
 
 
 @command()
