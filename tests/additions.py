@@ -64,9 +64,9 @@ wb.plot_categories(run)
     "rule": Addition(
         {
             "analysis/findings/rules.py": (
-                ('    "far from the roof": Rule(',
+                ('    "layout": Rule(',
                  '    "width": Rule(bounds.find_width),\n'
-                 '    "far from the roof": Rule('),
+                 '    "layout": Rule('),
             ),
             "analysis/findings/bounds.py": (
                 ("def find_compute_bound(", '''\

@@ -304,6 +304,16 @@ ROOFLINE = make_frame(
     ("bound", "text", "", "compute | memory | overhead | neither | unknown: the nearest roof"),
 )
 
+NEEDED = make_frame(
+    "needed",
+    "key name family module mean_ms share",
+    ("needed", "float", "", "arithmetic that is no padding of the tile; NaN: tile unknown"),
+    ("gflops", "float", "GFLOP/s", "operations per time; NaN: too short to tell"),
+    ("roof_share", "float", "", "least time / mean time; NaN: unknown"),
+    ("twins", "float", "", "its rate by the median of its family; NaN: fewer than three"),
+    ("reason", "text", "", "compute | memory | twins: why it needs its time; empty: unknown"),
+)
+
 WHAT_IF = make_frame(
     "what if",
     ("level", "text", "", "e2e, or what a part is: category | family | operator | key | layer"),

@@ -335,8 +335,8 @@ CASES = (
         "grouped convolutions are slow",
         "#8763",
         lambda: image(lambda m, x: m[0](x), nn.Conv2d(32, 32, 3, padding=1, groups=8)),
-        "grouped convolution",
-        "groups of",
+        "sizes",
+        "groups, which",
         lambda: image(lambda m, x: m[0](x[:, :4]), nn.Conv2d(4, 32, 3, padding=1)),
     ),
     Case(
@@ -344,8 +344,8 @@ CASES = (
         "depthwise 7x7 filters are slow",
         "#8763",
         lambda: image(lambda m, x: m[0](x), nn.Conv2d(32, 32, 7, padding=3, groups=32)),
-        "grouped convolution",
-        "taps",
+        "sizes",
+        "filters of",
         lambda: image(lambda m, x: m[0](x), nn.Conv2d(32, 32, 5, padding=2, groups=32)),
     ),
     Case(

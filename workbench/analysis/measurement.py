@@ -21,6 +21,7 @@ from workbench.analysis import (
     layers,
     ledger,
     machine_code,
+    needed,
     operators,
     quality,
     roofline,
@@ -33,7 +34,7 @@ from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
 from workbench.analysis.describe import describe_latency
 from workbench.analysis.exports import model_spec
-from workbench.analysis.findings.finding import Finding, apply_trials, rank_findings
+from workbench.analysis.findings.finding import Change, Finding, apply_trials, rank_findings
 from workbench.analysis.ledger import join_traces
 from workbench.analysis.noun import Noun
 from workbench.analysis.quality import Row
@@ -531,6 +532,21 @@ class Measurement(Noun):
             self.operators, self.roof, roofline.computed_dtype(self.export)
         )
 
+    @cached_property
+    def judged(self) -> pd.DataFrame:
+        """What each operator of a delegate needs of its time: ``frames.NEEDED``."""
+        parts = self.flow, self.nodes, self.roofline, self.kernels
+        return needed.judge_operators(self.costs, *parts)
+
+    @frame_property
+    def needed(self) -> pd.DataFrame:
+        """Operators of delegates that take a tenth of the time, and why: ``frames.NEEDED``.
+
+        The reason is empty where none is known: then a finding is about the operator.
+        """
+        rows = self.judged[self.judged["mean_ms"] >= needed.LEAST_PART * self.latency_ms]
+        return rows.sort_values("mean_ms", ascending=False, ignore_index=True)
+
     @frame_property
     def dtypes(self) -> pd.DataFrame | None:
         """In which dtype convolutions and matrix products ran: ``frames.DTYPES``.
@@ -577,9 +593,10 @@ class Measurement(Noun):
     def _complete(self, finding: Finding) -> Finding:
         """A finding with commands and code that name its run and program."""
         command, code = map(self.complete_command, (finding.command, finding.code))
-        if finding.trial and finding.trial.answer == "not shown":
+        untried = isinstance(finding.rewrite, Change) and finding.trial is None
+        if untried or (finding.trial and finding.trial.answer == "not shown"):
             where = ("--experiment", self.name, "--threads", str(self.threads))
-            how = ("--check", finding.id, "--budget", "1m")
+            how = ("--check", finding.id, *(() if untried else ("--budget", "1m")))
             again = " ".join(("workbench", "findings", "RUN_DIR", *where, *how))
             command = self.complete_command(again)
         return replace(finding, command=command, code=code)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.nn import Module
 
 from workbench.errors import UsageError
 from workbench.export.purity import PRODUCTS, is_overwritten, is_pure, mark_overwritten
@@ -127,11 +128,14 @@ class Parts:
             if isinstance(node.meta.get("val"), torch.Tensor) and node not in self.fixed
             and any(user not in part for user in node.users)
         ]  # fmt: skip
-        graph, inputs = cut_out(self.module, [*part], self.values, results)
+        return self.wrap(*cut_out(self.module, [*part], self.values, results))
+
+    def wrap(self, module: Module, inputs: Sequence[Any]) -> LoadedModel:
+        """A module that stands for a part, with inputs of its own, as a model."""
         return replace(
             self.model,
             name=f"a part of {self.model.name}",
-            module=graph,
+            module=module,
             example_inputs=tuple(inputs),
             kwargs={},
             dynamic_shapes=None,

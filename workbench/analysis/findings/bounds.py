@@ -3,23 +3,16 @@
 import math
 from collections.abc import Collection, Iterator
 
-import numpy as np
 import pandas as pd
 
-from workbench.analysis import dtypes
 from workbench.analysis.dataflow import SEALED, WEIGHTED, FlowStep
 from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.finding import Finding, Gain
 from workbench.analysis.findings.gains import keys_of, time_spent
-from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Measurement
 from workbench.records.layers import Value
 from workbench.wording import format_size, plural
-
-#: Groups of int4 weights from which on larger ones save little, and the most that those of 32 lost
-#: against one group: 1.49x on an AMD EPYC, products of 64 x 1024 x 2048, one thread.
-_LARGE_GROUP, _GROUPING = 128, 1 / 3
 
 #: Channels of a vector of any CPU, and the most channels of an image.
 _TILE, _IMAGE_CHANNELS = 16, 4
@@ -84,23 +77,6 @@ def _read_speed(m: Measurement, keys: list[str]) -> tuple[str, str]:
     return format_size(size * 1e6), f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s)"
 
 
-def find_weight_groups(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Products with int4 weights in small groups: each group is scaled apart."""
-    size = dtypes.group_size(m.export) if m.export else _LARGE_GROUP
-    rows = m.costs[m.costs["operator"].str.contains("QB4W")]
-    memory = list_memory_bound(m)
-    keys = [key for key in rows.index if key in unclaimed and key not in memory]
-    if not keys or size >= _LARGE_GROUP:
-        return
-    yield Finding(
-        f"{plural(len(keys), 'matmul')} with int4 weights in groups of {size}, one scale per group",
-        Gain.at_most(_GROUPING * time_spent(m, keys).ms),
-        keys,
-        "use larger groups, and check the accuracy; KleidiAI's kernels for groups do not use SME2",
-        command=commands.command(m, "profile", dtype="8da4w", group_size=_LARGE_GROUP),
-    )
-
-
 def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators near the peak of the CPU in this dtype."""
     if m.roofline is None or m.roof is None:
@@ -133,42 +109,6 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         command=commands.command(m, "profile", dtype=dtype),
         remedy=dtype,
     )
-
-
-def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Matrix products with the largest potential below their roof."""
-    if m.roofline is None:
-        return
-    table = tabulate_roofline(m)
-    steps = list_products(m)
-    table = table[table["key"].isin(steps) & table["bound"].isin(["compute", "memory", "neither"])]
-    arithmetic = table["gflops"] / table["roof_gflops"] >= table["gbps"] / table["roof_gbps"]
-    table = table.assign(lost=table["mean_ms"] - table["least_ms"], arithmetic=arithmetic)
-    far = table[(table["roof_share"] < gains.EFFICIENCY[1]) & table["key"].isin(unclaimed)]
-    for row in far.nlargest(3, "lost").itertuples():
-        twins = table[(table["arithmetic"] == row.arithmetic) & (table["key"] != row.key)][
-            "roof_share"
-        ]
-        spent, gain = time_spent(m, [row.key]), Gain.at_most(row.lost)
-        if len(twins := twins.dropna()) >= gains.LEAST_TWINS:
-            worst, typical, best = (row.least_ms / q for q in np.percentile(twins, (10, 50, 90)))
-            gain = Gain(spent.ms - typical, max(0.0, spent.low - worst), spent.high - best, "twin")
-        width = m.flow.tensors[steps[row.key].writes[0]].shape[-1]
-        action = "use less data or fewer bytes, as its data may leave the caches"
-        roof = "memory bandwidth at this footprint"
-        if row.arithmetic:
-            roof = f"{row.dtype} peak"
-            action = "change its shape, which may not suit the kernel"
-            if width % _TILE:
-                action += f": try {width + -width % _TILE} output channels instead of {width}"
-        label = label_operator(row.name, m.costs.at[row.key, "module"])
-        share = 100 * row.roof_share
-        yield Finding(
-            f"{label} reaches {share:.0f} % of this core's {roof}: {row.shapes}",
-            gain,
-            [row.key],
-            action,
-        )
 
 
 def list_memory_bound(m: Measurement) -> list[str]:

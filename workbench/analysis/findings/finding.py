@@ -50,6 +50,19 @@ class Gain:
 
 
 @dataclass(frozen=True)
+class Change(Rewrite):
+    """A change that a trial makes of layers alone, which is another network: it is trained again.
+
+    ``of`` is the size that is ``new`` instead of ``now``: ``channels``, ``groups`` of convolutions,
+    ``taps`` of their filters, or ``group_size`` of int4 weights.
+    """
+
+    of: str = ""
+    now: int = 0
+    new: int = 0
+
+
+@dataclass(frozen=True)
 class Finding:
     """An optimisation opportunity: observation, affected operators, action and gain.
 
@@ -270,6 +283,8 @@ def _find_host(
 ) -> Finding | None:
     """The cause that a finding is told with, if any."""
     if finding.gain.of != "latency" or not finding.operators:
+        return None
+    if isinstance(finding.rewrite, Change):  # hidden in another one, it would not be tried
         return None
     if finding.rule == _SYMPTOM:
         return next((each for each in findings if _is_cause(each, finding)), None)

@@ -126,22 +126,18 @@ def least_ms(m: Measurement, keys: Iterable[str]) -> pd.Series:
     return np.maximum(flops / per_flop, size / per_byte)
 
 
-def find_pace(
-    m: Measurement,
-    twins: Iterable[str],
-    usual: tuple[float, float, float] = EFFICIENCY,
-) -> Pace:
+def find_pace(m: Measurement, twins: Iterable[str]) -> Pace:
     """The share of the best rates that similar operators reach, and the basis of an estimate.
 
     Tenth, median and ninetieth percentile of the ``twins`` that are timed well; with fewer than
-    three, the ``usual`` shares.
+    three, the usual shares.
     """
     rated = find_rated(m)["mean_ms"]
     rated_twins = [key for key in twins if key in rated.index]
     shares = least_ms(m, rated_twins) / rated[rated_twins]
     shares = shares[shares > 0]
     if len(shares) < LEAST_TWINS:
-        return usual, "roofline"
+        return EFFICIENCY, "roofline"
     worst, typical, best = np.percentile(shares, (10, 50, 90))
     return (float(worst), float(typical), float(best)), "twin"
 

@@ -11,6 +11,7 @@ from workbench.analysis.dataflow import POINTWISE, FlowStep
 from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.finding import LEAST_SHARE, Finding, Gain
 from workbench.analysis.findings.gains import joined_calls_ms, keys_of, time_spent
+from workbench.analysis.needed import LEAST_PART
 from workbench.analysis.run import Measurement
 from workbench.records.exports import Rewrite
 from workbench.remedies import REMEDIES, find_nearest
@@ -135,8 +136,8 @@ _NOT_DELEGATED = {
     "fp64": "float64",
     "float64": "float64",
 }
-#: A part of the time from which on something needs a finding.
-_LEAST_PART = 0.1
+#: The part of an operator's time of which a reason is known, if it is told.
+_NEARLY_ALL = 0.9
 
 
 def find_dtype_outside(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -311,14 +312,33 @@ def find_rest(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     names = rows["operator"].where(rows["kind"] == "delegated", rows["operator"].map(_kernel_name))
     for name, part in rows.groupby(names.mask(~rows["kind"].isin(_OPERATOR_KINDS))):
         spent = time_spent(m, part.index)
-        if gains.share_of(m, spent.ms) < _LEAST_PART:
+        if gains.share_of(m, spent.ms) < LEAST_PART:
             continue
         reason = "" if m.export is None else _reason_of_row(m, part.index[0])
         share = f"{100 * gains.share_of(m, spent.ms):.0f} % of the time"
-        where = "in the delegate" if (part["kind"] == "delegated").all() else "outside of it"
+        is_inside = (part["kind"] == "delegated").all()
+        if is_inside and (needs := _say_needed(m, part.index)):
+            yield Finding(f"{name} needs {share}: {needs}", Gain.at_most(spent.ms), [*part.index])
+            continue
+        where = "in the delegate" if is_inside else "outside of it"
         because = f"; ExecuTorch says: {reason}" if reason else ""
         title = f"{name} takes {share} {where}, and no remedy is known{because}"
         yield Finding(title, Gain.at_most(spent.ms), [*part.index])
+
+
+def _say_needed(m: Measurement, keys: Collection[str]) -> str:
+    """Why operators need their time, if that is known of nearly all of it."""
+    rows = m.judged.set_index("key").loc[list(keys)]
+    times = rows["mean_ms"].groupby(rows["reason"]).sum()
+    if times.empty or times.idxmax() == "" or times.max() < _NEARLY_ALL * rows["mean_ms"].sum():
+        return ""
+    part = rows[rows["reason"] == times.idxmax()]
+    share = (part["roof_share"] * part["mean_ms"]).sum() / part["mean_ms"].sum()
+    return {
+        "compute": f"{100 * share:.0f} % of the arithmetic that this core can do in that time",
+        "memory": f"{100 * share:.0f} % of the bytes that this core can move in that time",
+        "twins": "as fast as similar operators of the program",
+    }[str(times.idxmax())]
 
 
 #: Rows that execute an operator of the model.
@@ -334,7 +354,7 @@ def find_overhead(m: Measurement, unclaimed: Collection[str]) -> Iterator[Findin
         return
     spent = time_spent(m, rows.index)
     operators = m.costs[m.costs["kind"].isin(_OPERATOR_KINDS)]
-    if gains.share_of(m, spent.ms) < _LEAST_PART or operators.empty:
+    if gains.share_of(m, spent.ms) < LEAST_PART or operators.empty:
         return
     layers = operators.groupby(operators["module"].fillna(""))["calls"].sum()
     busiest = layers.sort_values(ascending=False).index[0] or "the model"

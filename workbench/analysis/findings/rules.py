@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from workbench import plugin
-from workbench.analysis.findings import bounds, chains, graph, layouts, times
+from workbench.analysis.findings import bounds, chains, graph, layouts, sizes, times
 from workbench.analysis.findings.finding import Finding, Gain, call_unknown
 from workbench.analysis.findings.gains import joined_calls_ms, layers_of, scale_error, time_spent
 from workbench.analysis.run import Measurement
@@ -52,10 +52,9 @@ RULES: dict[str, Rule] = {
     "undelegated": _exact(graph.find_undelegated, _UNDELEGATED),
     "needless transposes": _exact(layouts.find_needless_transposes),
     "batch norm": _exact(chains.find_batch_norm, _LAYERS),
-    "grouped convolution": _exact(times.find_grouped, timed=True),
+    "sizes": Rule(sizes.find_sizes),
     "memory-bound": _exact(bounds.find_memory_bound, timed=True),
     "weight bandwidth": _exact(bounds.find_weight_bandwidth, timed=True),
-    "weight groups": Rule(bounds.find_weight_groups),
     "compute-bound": _exact(bounds.find_compute_bound, timed=True),
     "head": Rule(graph.find_head, timed=False),
     "layout": Rule(layouts.find_layout_changes, _CATEGORIES, timed=False),
@@ -70,7 +69,6 @@ RULES: dict[str, Rule] = {
     "other runtimes": Rule(times.find_slower_layers, _LAYERS),
     "dtype": Rule(times.find_dtype, _LATENCY),
     "float layers": Rule(times.find_float_layers, _DTYPES, timed=False),
-    "far from the roof": Rule(bounds.find_far_from_roof),
 }
 
 

@@ -1,6 +1,5 @@
 """Rules that look at times: against another ISA level, thread count or dtype, and the roofline."""
 
-import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -38,11 +37,6 @@ _ARM = ("aarch64", "arm64")
 _LEAST_QUANTIZED_MS = 0.1
 #: Operators shorter than the least time of one runtime call are overhead.
 _TINY_MS = 0.005
-#: XNNPACK's depthwise kernels read at most 5x5 values; it runs larger filters as one matrix product
-#: of a single column for each channel.
-_MOST_TAPS = 25
-#: Share of the best rate of matrix products that depthwise kernels reach: worst, typical, best.
-_DEPTHWISE, _DENSE = (0.08, 0.16, 0.45), (0.7, 0.9, 1.0)
 
 #: By the start of the reason why a layer was not quantised: what to do, in code, or the dtype.
 _QUANTIZE = {
@@ -72,42 +66,6 @@ _QUANTIZE = {
         "int8dyn",
     ),
 }
-
-
-def find_grouped(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Convolutions in groups, which run as one narrow matrix product for each group."""
-    sizes: dict[str, list[FlowStep]] = {"dense": [], "grouped": [], "large": [], "depthwise": []}
-    for step in m.flow.steps:
-        if step.xnode and step.type in ("Conv2d", "DepthwiseConv2d"):
-            sizes[_grouping(step)].append(step)
-    rows = {kind: keys_of(m, steps) for kind, steps in sizes.items()}
-    runs_in_groups = m.costs["operator"].str.contains("IGEMM")
-    for kind, twins, usual in (("large", "depthwise", _DEPTHWISE), ("grouped", "dense", _DENSE)):
-        keys = [key for key in rows[kind] if key in unclaimed and runs_in_groups[key]]
-        if not keys:
-            continue
-        (worst, typical, best), basis = gains.find_pace(m, rows[twins], usual)
-        if kind == "large":  # smaller filters, the other advice, also do less
-            best *= max(math.prod(_taps(step)) for step in sizes[kind]) / _MOST_TAPS
-        gain = gains.gain_of_replacing(m, keys, 1, pace=((worst, typical, best), basis))
-        part = m.costs.loc[keys]
-        now = (part["flops"] * part["calls"]).sum() / part["mean_ms"].sum() / 1e6
-        if kind == "large":
-            title = f"{plural(len(keys), 'depthwise convolution')} with more than {_MOST_TAPS} "
-            title += "filter taps run without a depthwise kernel"
-            action = f"use filters of at most {_MOST_TAPS} taps, such as 5x5, or split the filter "
-            action += "into parts of rows and add their results, which computes the same"
-            hint = "conv(x, w[:, :, :3])[:, :, :h] + conv(x, w[:, :, 3:4]) + ...  # 7x7"
-        else:
-            widths = {s.xnode.attributes["group_output_channels"] for s in sizes[kind] if s.xnode}
-            channels = " to ".join(str(width) for width in sorted({min(widths), max(widths)}))
-            title = f"{plural(len(keys), 'grouped convolution')} with groups of {channels} channels"
-            title += ": XNNPACK multiplies one group at a time, each padded to its tile"
-            action = "use fewer and wider groups, or a dense convolution with as much arithmetic "
-            action += "(another network: retrain it)"
-            hint = "nn.Conv2d(64, 64, 3, groups=2)  # at least 32 channels a group"
-        title += f"; {now:.0f} GFLOP/s"
-        yield Finding(title, gain, keys, action, hint)
 
 
 def find_slower(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -193,7 +151,7 @@ def _speed_up(m: Measurement, keys: Iterable[str], toggle: str) -> tuple[str, st
     if weights and not any(tensor.constant for tensor in weights):
         action = f"make the weights constant: kernels of {toggle} need packed ones"
         return action, "F.linear(x, self.weight)  # weight: a parameter, not computed in forward()"
-    if any(_grouping(step) == "grouped" for step in products):
+    if any(step.type == "Conv2d" and _count_groups(step) > 1 for step in products):
         action = f"use a dense convolution: groups have no kernel of {toggle} (retrain it)"
         return action, "nn.Conv2d(64, 64, 3, groups=1)"
     return "", ""
@@ -420,16 +378,5 @@ def _quantizable(m: Measurement, keys: Iterable[str]) -> list[str]:
     return [key for key in keys if not dtypes.cannot_quantize(m.costs.loc[key].to_dict(), "int8")]
 
 
-def _grouping(step: FlowStep) -> str:
-    """Whether a convolution is dense, in groups, depthwise, or depthwise with a large filter."""
-    shape = step.xnode.attributes if step.xnode else {}
-    if shape.get("groups", 1) == 1:
-        return "dense"
-    if step.type == "Conv2d":
-        return "grouped"
-    return "large" if math.prod(_taps(step)) > _MOST_TAPS else "depthwise"
-
-
-def _taps(step: FlowStep) -> tuple[int, int]:
-    shape = step.xnode.attributes if step.xnode else {}
-    return shape["kernel_height"], shape["kernel_width"]
+def _count_groups(step: FlowStep) -> int:
+    return int(step.xnode.attributes.get("groups", 1)) if step.xnode else 1

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from workbench.analysis.exports import find_run_model
-from workbench.analysis.findings.finding import Finding
+from workbench.analysis.findings.finding import Change, Finding
 from workbench.analysis.findings.text import describe_cause
 from workbench.analysis.trials import BEST, keep_trial
 from workbench.errors import UsageError, WorkbenchError, unknown_name
@@ -148,7 +148,9 @@ def choose_findings(m: Measurement, name: str = "", top: int = BEST) -> list[Fin
             raise UsageError("has no remedy that can be tried", where=name)
         return named
     able = [each for each in findings if each.rewrite is not None]
-    first = sorted(able, key=_promise, reverse=True)[:top]
+    # What is trained again comes after what computes the same.
+    able.sort(key=lambda each: (isinstance(each.rewrite, Change), -_promise(each)))
+    first = able[:top]
     return [each for each in first if each.trial is None]
 
 
@@ -180,6 +182,8 @@ class _Bench:
         """The parts that are tried; none if the remedy is tried on the whole program."""
         if not rewrite.parts:
             return []
+        if isinstance(rewrite, Change):
+            return self.chooser.choose(rewrite)
         calls = [node for node in self.chooser.nodes.values() if node.op == "call_function"]
         m = self.measurement
         is_small = len(calls) <= SMALL_OPERATORS and m.latency_ms <= SMALL_MS
@@ -193,12 +197,16 @@ class _Bench:
     @cached_property
     def parts(self) -> Parts:
         """The parts of the model that all of the remedies change, on the inputs of the phase."""
+        quantised = PRECISIONS[self.export.dtype].quantizes == "graph"
+        tried = (each for rewrite, each in self.tried.items() if not isinstance(rewrite, Change))
+        names = [list(chain(*parts)) for parts in tried]
+        return self._make_parts(names, products=quantised)
+
+    def _make_parts(self, names: list[list[str]], **how: bool) -> Parts:
         from workbench.export.part import Parts
 
-        quantised = PRECISIONS[self.export.dtype].quantizes == "graph"
-        names = [list(chain(*parts)) for parts in self.tried.values()]
         calls = self._read_calls() if self.measurement.phase.name else ()
-        return Parts(self.model, self.trace.exported, names, products=quantised, calls=calls)
+        return Parts(self.model, self.trace.exported, names, calls=calls, **how)
 
     def _read_calls(self) -> list[list[Any]]:
         """What the phase runs the model on: first the calls that fill its state."""
@@ -250,9 +258,12 @@ class _Bench:
         """A trial with the times of both programs, if their outputs agree."""
         from workbench.export import accuracy
 
-        outputs = _compare(before, after, self.export.dtype)
-        if rewrite.parts and rewrite.name not in after.rewrite:
-            return replace(trial, problem="it does not apply to the part alone")
+        if isinstance(rewrite, Change):  # has outputs of other shapes
+            outputs = ()
+        else:
+            outputs = _compare(before, after, self.export.dtype)
+            if rewrite.parts and rewrite.name not in after.rewrite:
+                return replace(trial, problem="it does not apply to the part alone")
         if wrong := accuracy.describe_problem(outputs):
             return replace(trial, problem=wrong, differs=True)
         delegates, kernels = (
@@ -310,11 +321,28 @@ class _Bench:
             yield self._reopen(changed.inputs)
             yield changed
             return
-        part = self.parts.extract(list(chain(*self.tried[rewrite])))
+        names = list(chain(*self.tried[rewrite]))
+        if isinstance(rewrite, Change):
+            yield from self._lower_layers(rewrite, names)
+            return
+        part = self.parts.extract(names)
         trace = trace_model(part)
         for rewrites in ((), (rewrite.name,)):
             options = replace(self.options, rewrite=(*self.options.rewrite, *rewrites))
             yield lower_model(part, options, trace, whole=False)
+
+    def _lower_layers(self, change: Change, names: list[str]) -> Iterator[Lowered]:
+        """Layers alone without and with a change of their size."""
+        from workbench.export.lower import lower_model
+        from workbench.export.traced import trace_model
+        from workbench.plugins.remedies.changes import build_layers
+
+        parts, options = self._make_parts([names], alone=True), self.options
+        for each in (None, change):
+            layers = build_layers(parts, names, each)
+            if each and each.of == "group_size":
+                options = replace(options, group_size=each.new)
+            yield lower_model(layers, options, trace_model(layers), whole=False)
 
     def _reopen(self, inputs: list[Any]) -> Lowered:
         """The program that was measured, with its inputs, as it was lowered."""
