@@ -28,8 +28,12 @@ def conv(reads, writes, channels, ms=2.0, groups=1, size=3, kind="Conv2d", flops
 
 def network(width, **facts):
     """A layer of so many channels between two others, of 3 and 16 channels at the ends."""
-    nodes = [conv("x", "a", (3, width)), conv("a", "b", (width, width)), conv("b", "y", (width, 16))]
-    sizes = {name: (1, 32, 32, width) for name in "ab"} | {"y": (1, 32, 32, 16)}
+    nodes = [
+        conv("x", "a", (3, width)),
+        conv("a", "b", (width, width)),
+        conv("b", "y", (width, 16)),
+    ]
+    sizes = dict.fromkeys("ab", (1, 32, 32, width)) | {"y": (1, 32, 32, 16)}
     return measured(Delegate(nodes), shapes=sizes, **facts)
 
 
@@ -91,7 +95,7 @@ def test_layers_at_the_peak_or_the_bandwidth_of_the_machine_need_their_time():
     assert plain.needed["reason"].tolist() == [""], "too short to tell"
     pool = measured(
         Delegate([Node("Sigmoid", "x", "y", 7.0, flops=1)]), roof=make_roof(),
-        shapes={name: (1, 2**23) for name in "xy"},
+        shapes=dict.fromkeys("xy", (1, 2 ** 23)),
     )  # fmt: skip
     assert pool.needed["reason"].tolist() == ["memory"]
     cause = tabulate(pool).iloc[0]["cause"]
@@ -112,7 +116,7 @@ def test_without_peaks_an_operator_needs_what_similar_ones_take():
 def test_the_needed_part_of_the_arithmetic_follows_from_the_tile_of_the_microkernel():
     nodes = [conv("x", "a", (3, 44)), conv("a", "b", (44, 44), groups=11),
              conv("b", "c", (44, 44), groups=44, kind="DepthwiseConv2d")]  # fmt: skip
-    m = measured(Delegate(nodes), shapes={name: (1, 32, 32, 44) for name in "abc"})
+    m = measured(Delegate(nodes), shapes=dict.fromkeys("abc", (1, 32, 32, 44)))
     keys = list(m.costs.index[:3])
     table = changed(m, kernels=dict(zip(keys, (PRODUCT, PRODUCT, DEPTHWISE), strict=True)))
     needed = table.judged.set_index("key").loc[keys, "needed"].tolist()

@@ -597,6 +597,8 @@ class Measurement(Noun):
         if untried or (finding.trial and finding.trial.answer == "not shown"):
             where = ("--experiment", self.name, "--threads", str(self.threads))
             how = ("--check", finding.id, *(() if untried else ("--budget", "1m")))
+            if self.export and self.export.input_source != GIVEN:
+                how += ("--model", "MODEL")
             again = " ".join(("workbench", "findings", "RUN_DIR", *where, *how))
             command = self.complete_command(again)
         return replace(finding, command=command, code=code)

@@ -349,7 +349,7 @@ class Run(Noun):
         """What to optimise, the most promising first.
 
         With several phases, those of each, the largest part of the phase's latency first, then
-        those about the start and memory.
+        those of which nothing is known or nothing helps, and those about the start and memory.
         """
         if len(self.subjects) < 2:
             return self.subject.opportunities
@@ -360,7 +360,8 @@ class Run(Noun):
         ]
 
         def order(finding: Finding) -> tuple[bool, bool, float]:
-            unknown = math.isnan(finding.share)
+            unknown = math.isnan(finding.share) or finding.gain.basis == "unknown"
+            unknown |= finding.is_hopeless
             return finding.gain.of != "latency", unknown, -np.nan_to_num(finding.share)
 
         return tuple(sorted(findings, key=order))

@@ -73,6 +73,8 @@ def execute(words, options, out, cli):
         for option in ("inputs", "sizes", "mean", "std"):
             assert not options.get(option) or params[option] == options[option], words
         verb, rest = "export", [*rest, "--out", out]
+    elif verb == "findings":
+        rest += ["--budget", "1"]
     code, _, err = cli(verb, *rest)
     assert code == 0, f"{' '.join(map(str, words))}: {err}"
     new = [each for each in params.get("rewrite", ()) if each not in options.get("rewrite", ())]

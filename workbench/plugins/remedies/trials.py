@@ -258,9 +258,8 @@ class _Bench:
         """A trial with the times of both programs, if their outputs agree."""
         from workbench.export import accuracy
 
-        if isinstance(rewrite, Change):  # has outputs of other shapes
-            outputs = ()
-        else:
+        outputs: tuple[Fidelity, ...] = ()
+        if not isinstance(rewrite, Change):  # which has outputs of other shapes
             outputs = _compare(before, after, self.export.dtype)
             if rewrite.parts and rewrite.name not in after.rewrite:
                 return replace(trial, problem="it does not apply to the part alone")
@@ -337,7 +336,7 @@ class _Bench:
         from workbench.export.traced import trace_model
         from workbench.plugins.remedies.changes import build_layers
 
-        parts, options = self._make_parts([names], alone=True), self.options
+        parts, options = self._make_parts([[name] for name in names], alone=True), self.options
         for each in (None, change):
             layers = build_layers(parts, names, each)
             if each and each.of == "group_size":
