@@ -595,10 +595,11 @@ class Measurement(Noun):
         command, code = map(self.complete_command, (finding.command, finding.code))
         untried = isinstance(finding.rewrite, Change) and finding.trial is None
         if untried or (finding.trial and finding.trial.answer == "not shown"):
+            where: tuple[str, ...]
             where = ("--experiment", self.name, "--threads", str(self.threads))
-            how = ("--check", finding.id, *(() if untried else ("--budget", "1m")))
             if self.export and self.export.input_source != GIVEN:
-                how += ("--model", "MODEL")
+                where += ("--model", "MODEL")
+            how = ("--check", finding.id, *(() if untried else ("--budget", "1m")))
             again = " ".join(("workbench", "findings", "RUN_DIR", *where, *how))
             command = self.complete_command(again)
         return replace(finding, command=command, code=code)
