@@ -28,7 +28,7 @@ WRONG = {
     "profile toy_cnn --toggle nosuch": "unknown toggle 'nosuch'",
     "profile toy_cnn --sweep x": "--sweep: 'x' is not NAME=SIZES",
     "profile toy_cnn --phase x": "--phase: 'x' is not NAME=INPUTS",
-    "profile toy_cnn --ops none.so": "none.so: no such library of operators",
+    "profile toy_cnn --measure ops=none.so": "none.so: no such library of operators",
     "profile toy_cnn --categories nosuch": "unknown categories 'nosuch'",
     "profile toy_cnn --categories none.yaml": "none.yaml: no such file",
     "trace nothing.etdump": "nothing.etdump: no such file or folder",
@@ -49,9 +49,6 @@ WRONG = {
     "analyze nothing": "nothing: no such file or folder",
     f"analyze {RUN} --categories nosuch": "unknown categories 'nosuch'",
     f"analyze {RUN} --etrecord none.bin": "none.bin: no such file or folder",
-    "roofline nothing": "nothing: no such file or folder",
-    "skills nosuch": "unknown skill 'nosuch'",
-    "schema nosuch": "unknown document 'nosuch'",
     # Of plug-ins, which may be gone.
     "run nope.json": "nope.json: no such file",
     "batch nothing.yaml": "nothing.yaml: no such file or folder",

@@ -139,7 +139,7 @@ def test_bytecode_that_is_missing_or_not_kept_is_a_note(tmp_path, variable, comp
 
 def test_a_command_keeps_what_it_compiles_whatever_the_variable_says(tmp_path):
     settings = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")}
-    command = [sys.executable, "-m", "workbench", "models", "--json"]
+    command = [sys.executable, "-m", "workbench", "export", "--help"]
     subprocess.run(command, env={**os.environ, **settings}, check=True, capture_output=True)
     assert [*(tmp_path / "compiled").rglob("*.pyc")]
 

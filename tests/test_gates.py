@@ -224,11 +224,10 @@ def test_one_run_compares_its_own_pair(cli, gate):
     assert f"{own['speedup']:.2f}x faster" in found["verdicts"][0]
 
 
-@pytest.mark.parametrize("command", ["compare", "roofline"])
-def test_a_folder_of_other_traces_says_what_there_is(cli, tmp_path, command):
+def test_a_folder_of_other_traces_says_what_there_is(cli, tmp_path):
     (tmp_path / "mine").mkdir()
     shutil.copy(next(SAMPLE.rglob("*.etdump")), tmp_path / "mine" / "fast.etdump")
     shutil.copytree(SAMPLE, tmp_path / "several" / "out_net" / "runs" / "linux")
     for folder, words in (("mine", "fast"), ("several", "runs: several/out_net/runs/linux")):
-        code, out, err = cli(command, folder)
+        code, out, err = cli("compare", folder)
         assert (code > 0, out) == (True, "") and words in err and err.count("\n") == 1

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "workbench"
 PROSE = {"and", "as", "functions", "has", "import", "reads", "record", "version"}
 #: What an option takes in the place of a name that is known at run time only.
 VALUES = {
-    "--dtype": "fp16", "--rewrite": "norms", "--threads": "2", "--group-size": "64",
+    "--dtype": "fp16", "--rewrite": "norms", "--threads": "2", "--measure": "group_size=64",
     "--sweep": "batch=1,2", "--module-dtype": "head=fp32", "--phase": "near=1@16",
 }  # fmt: skip
 #: Options of other programs, and a property of JupyterLab's pages.

@@ -87,7 +87,7 @@ def test_a_traced_process_without_a_trace_is_one_line(change):
         wb.open_run(change(edit))
 
 
-def test_a_host_is_contacted_only_if_the_user_names_it(change, tmp_path, monkeypatch, cli):
+def test_a_host_is_contacted_only_if_the_user_names_it(change, tmp_path, monkeypatch):
     tools = Tools(tmp_path / "bin")
     tools.write("ssh", "exit 1")
     monkeypatch.setenv("PATH", f"{tools.folder}{os.pathsep}{os.environ['PATH']}")
@@ -97,12 +97,12 @@ def test_a_host_is_contacted_only_if_the_user_names_it(change, tmp_path, monkeyp
         content["emulated"] = False
 
     folder = change(edit)
-    for words in (["roofline"], ["roofline", "--again"]):
-        code, _, err = cli(words[0], folder, *words[1:])
-        assert code == 2
-        assert re.search(r"made on ssh:evil\.invalid -> .*--target ssh:evil\.invalid", err)
+    for again in (False, True):
+        with pytest.raises(wb.WorkbenchError, match=r"made on ssh:evil\.invalid -> .*target='ssh:"):
+            wb.measure_roof(folder, again=again)
     assert tools.calls("ssh") == []
-    cli("roofline", folder, "--target", "ssh:evil.invalid")
+    with pytest.raises(wb.WorkbenchError):
+        wb.measure_roof(folder, target="ssh:evil.invalid")
     assert tools.calls("ssh")
 
 

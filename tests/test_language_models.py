@@ -67,7 +67,7 @@ def test_other_programs_load_none(runner, conv_pte):
 
 
 def test_a_missing_operator_is_named_with_the_option_that_brings_it(runner):
-    with pytest.raises(RunnerError, match=r"llama::custom_sdpa.*--ops FILE"):
+    with pytest.raises(RunnerError, match=r"llama::custom_sdpa.*ops=FILE"):
         open_runner(replace(runner, operators=()), ["--model_path", str(TINY)], timeout_s=60)
 
 
@@ -187,7 +187,9 @@ def test_arrays_are_measured_as_phases_from_the_files_to_the_report(cli, tmp_pat
         for name in ("prompt", "next")
     ]
     brief = ["--runs=4", "--processes=2", "--toggle=none", "--no-evidence", "--no-cold-start"]
-    code, _, err = cli("run", str(TINY), *phases, *brief, "--no-roof", "--out", str(tmp_path))
+    code, _, err = cli(
+        "run", str(TINY), *phases, *brief, "--measure", "roof=no", "--out", str(tmp_path)
+    )
     assert code == 0, err
     run = wb.open_run(next((tmp_path / "runs").iterdir()))
     assert [phase.name for phase in run.record.plan.phases] == ["prompt", "next"]

@@ -60,23 +60,16 @@ def test_every_command_has_the_option():
 @pytest.mark.parametrize(
     ("arguments", "keys"),
     [
-        (["models"], {"models"}),
-        (["schema"], {"documents"}),
-        (["schema", "metrics"], {"schema"}),
-        (["skills"], {"skills"}),
-        (["skills", "01_set_up_workspace"], {"commands"}),
         pytest.param(["analyze", "RUN"], {"run_dir", "files"}, marks=pytest.mark.whole),
         pytest.param(["validate", "RUN"], {"run_dir", "ok", "checks"}, marks=pytest.mark.whole),
         (["findings", "RUN"], {"run_dir", "emulated", "findings"}),
         (["compare", "RUN:avx512_off", "RUN:avx512_on"], {"passed", "rows", "verdicts", "aligned"}),
         (["trace", "ETDUMP", "--to", "perfetto"], {"files"}),
-        (["kernels", "LOG"], {"kernels"}),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_an_answer_is_one_document(cli, run_dir, arguments, keys):
-    log = Path(__file__).parent / "data" / "xnn_log" / "sme2_on.log"
-    places = {"RUN": run_dir, "LOG": log, "ETDUMP": next(run_dir.glob("avx512_on/*.etdump"))}
+    places = {"RUN": run_dir, "ETDUMP": next(run_dir.glob("avx512_on/*.etdump"))}
     for word, place in places.items():
         arguments = [argument.replace(word, str(place)) for argument in arguments]
     code, plain, err = cli(*arguments)

@@ -266,7 +266,7 @@ def test_what_a_run_lacks_is_a_sentence(ab):
     assert "Layers unknown" in str(wb.plot_categories(lone, by="layer type"))
     unsampled = with_record(recorded("unet_small"), samplings=())
     assert "not sampled" in str(wb.show(unsampled.compare(), "code"))
-    assert "workbench roofline" in str(wb.plot_roofline(recorded("toy_cnn")))
+    assert "wb.measure_roof" in str(wb.plot_roofline(recorded("toy_cnn")))
 
 
 def test_nothing_measured_draws_nothing(published):

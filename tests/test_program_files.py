@@ -7,7 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-SHORT = ["--processes", "3", "--runs", "5", "--no-evidence", "--no-cold-start", "--no-roof"]
+SHORT = [
+    "--processes",
+    "3",
+    "--runs",
+    "5",
+    "--no-evidence",
+    "--no-cold-start",
+    "--measure",
+    "roof=no",
+]
 
 
 @pytest.fixture(scope="module")

@@ -270,7 +270,7 @@ def test_a_run_foresees_what_it_will_find(tmp_path):
     [
         (["--budget", "soon"], "not a duration"),
         (["--budget", "0s"], "not a duration"),
-        (["--precision", "x"], "not a percentage"),
+        (["--measure", "precision=x"], "not a percentage"),
     ],
 )
 def test_bad_budgets_are_usage_errors(options, words, capsys):

@@ -157,7 +157,7 @@ def test_the_figure_shows_each_operator_where_it_is(sample):
 def test_without_ceilings_the_report_says_how_to_get_them(sample, tmp_path):
     bare = replace(sample, path=tmp_path)
     assert bare.subject.roofline is None
-    assert "workbench roofline" in str(wb.plot_roofline(bare))
+    assert "wb.measure_roof" in str(wb.plot_roofline(bare))
     assert "No roofline" in str(wb.show(bare, "roofline"))
 
 

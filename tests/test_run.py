@@ -107,7 +107,7 @@ def test_the_answer_comes_before_starts_and_each_trial_at_once(
 
     monkeypatch.setattr("workbench.run.execute.time_starts", mark)
     monkeypatch.setattr("workbench.workflow.find_trials", lambda: check)
-    short = ("--runs", "4", "--processes", "2", "--no-roof", *filter(None, [form]))
+    short = ("--runs", "4", "--processes", "2", "--measure", "roof=no", *filter(None, [form]))
     code, out, err = cli("profile", shutil.copy(conv_pte, tmp_path), *short)
     assert code == 0, err
     first, between, last = re.split(r"\(starts\)\n|\(tried\)\n", out)
@@ -149,7 +149,16 @@ def test_the_answer_is_the_verdict_of_the_run(conv_pte, tmp_path):
 @pytest.mark.whole
 def test_findings_that_fail_leave_the_report(cli, conv_pte, tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.analysis.findings.text.write_finding", lambda *_: 1 / 0)
-    short = ("--runs", "4", "--processes", "2", "--no-evidence", "--no-roof", "--no-cold-start")
+    short = (
+        "--runs",
+        "4",
+        "--processes",
+        "2",
+        "--no-evidence",
+        "--measure",
+        "roof=no",
+        "--no-cold-start",
+    )
     code, out, err = cli("profile", shutil.copy(conv_pte, tmp_path), *short)
     assert code == 1 and "error: warning: findings not made: ZeroDivisionError" in err
     (report,) = re.findall("report: (.*)", out)
@@ -171,7 +180,16 @@ def test_files_that_were_not_written_are_said_last(
         raise wb.WorkbenchError("cannot be written: No space left on device", where=run.path / name)
 
     monkeypatch.setattr(f"workbench.workflow.{function}", fail)
-    short = ("--runs", "4", "--processes", "2", "--no-evidence", "--no-roof", "--no-cold-start")
+    short = (
+        "--runs",
+        "4",
+        "--processes",
+        "2",
+        "--no-evidence",
+        "--measure",
+        "roof=no",
+        "--no-cold-start",
+    )
     code, _, err = cli("profile", shutil.copy(conv_pte, tmp_path), *short)
     *_, last = err.splitlines()
     assert code == 1 and "next: " not in err and "No space left on device" in err

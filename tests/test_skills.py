@@ -30,7 +30,7 @@ def test_those_of_the_core_are_numbered_and_shipped():
 @pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
 def test_a_playbook_is_short_and_has_all_its_parts(skill):
     assert re.findall(r"^## (.+)$", skill.text, re.MULTILINE) == SECTIONS
-    assert f"name: {skill.name[3:]}" in skill.text
+    assert re.search(r"^name: \w+$", skill.text, re.MULTILINE)
     assert len(skill.text.splitlines()) < 70
     assert len(skill.commands) >= 2 and skill.outputs
     _, _, failure = skill.text.partition("## On failure\n")
@@ -99,11 +99,3 @@ def test_a_check_that_fails_fails_the_playbook(workspace):
     (broken,) = (skill for skill in SKILLS if skill.name.endswith("generate_report"))
     with pytest.raises(AssertionError, match=r"07_generate_report: .*run_dir\.txt"):
         execute(broken, workspace, Path(sys.executable).parent)
-
-
-def test_the_command_lists_and_prints_them(cli):
-    assert [line.split()[0] for line in cli("skills")[1].splitlines()] == [s.name for s in SKILLS]
-    assert cli("skills", "export_a_model")[1] == SKILLS[2].text
-    assert cli("skills", "03_export_a_model")[1] == SKILLS[2].text
-    code, _, err = cli("skills", "export_model")
-    assert code == 2 and "did you mean 'export_a_model'?" in err

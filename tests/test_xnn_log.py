@@ -1,13 +1,12 @@
 """XNNPACK logs: names taken apart, odd bytes passed over, off against on."""
 
-import io
 import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 import workbench as wb
+from workbench.analysis.machine_code import compare_kernels
 
 DATA = Path(__file__).parent / "data" / "xnn_log"
 OFF = (DATA / "sme2_off.log").read_text()
@@ -111,15 +110,13 @@ def test_no_name_takes_long(log, name):
 
 
 @pytest.fixture
-def compared(cli, tmp_path):
-    """What the command prints of two logs."""
+def compared(tmp_path):
+    """The kernels of two logs."""
 
     def compare(on, off):
         for name, text in (("on", on), ("off", off)):
             (tmp_path / f"{name}.log").write_text(text)
-        code, out, err = cli("kernels", "on.log", "--baseline", "off.log")
-        assert (code, err.count("\n"), err[:6]) == (0, 1, "next: ")
-        return pd.read_csv(io.StringIO(out), keep_default_na=False)
+        return compare_kernels(*(wb.read_xnn_log(tmp_path / f"{n}.log") for n in ("on", "off")))
 
     return compare
 
@@ -164,10 +161,3 @@ def test_logs_that_are_the_same_have_no_change(compared):
     table = compared(ON, ON)
     assert table["change"].eq("same").all()
     assert table["on"].equals(table["off"])
-
-
-def test_the_command_lists_the_kernels_of_one_log(cli):
-    code, out, _ = cli("kernels", DATA / "sme2_on.log")
-    assert code == 0
-    frame = wb.read_xnn_log(DATA / "sme2_on.log")
-    assert out == frame.to_csv(index=False, lineterminator="\n")

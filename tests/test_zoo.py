@@ -1,6 +1,5 @@
 """The built-in networks are the published ones, and stay alive; data/zoo.md is complete."""
 
-import json
 import random
 import sys
 from pathlib import Path
@@ -58,14 +57,6 @@ def test_a_model_is_the_published_one_and_alive(name):
     if name in FAST:
         (half,) = outputs_of(model.module.half(), *[x.half() for x in model.example_inputs])
         assert (half - outputs[0]).abs().max() < 2e-2 * outputs[0].abs().max()
-
-
-def test_the_listed_models_and_parameters_are_the_checked_ones(cli):
-    _, out, _ = cli("models", "--json")
-    described = {each["name"]: each for each in json.loads(out)["described"]}
-    checked = {name: count for name, (count, _) in PUBLISHED.items()}
-    assert {name: described[name]["parameters"] for name in checked} == checked
-    assert all(len(described[name]["description"]) > 20 for name in checked)
 
 
 def test_state_dicts_have_the_published_names():

@@ -48,12 +48,15 @@ def silent(text: str, fraction: float) -> None:
     """Report nothing."""
 
 
-def option(default: Any, text: str | Callable[[], str], /, **cli: Any) -> Any:
+def option(
+    default: Any, text: str | Callable[[], str], /, *, expert: bool = False, **cli: Any
+) -> Any:
     """A field with the help of its command-line option; ``cli`` overrides the option's settings.
 
-    A text that names what plug-ins add is made when it is read, by `help_of`.
+    A text that names what plug-ins add is made when it is read, by `help_of`. What only an
+    ``expert`` sets has no option of its own: ``--measure NAME=VALUE``.
     """
-    return field(default=default, metadata={"help": text, "cli": cli})
+    return field(default=default, metadata={"help": text, "cli": cli, "expert": expert})
 
 
 def help_of(declared: Field[Any]) -> str:
@@ -96,8 +99,8 @@ class ExportOptions(Options):
         "size of the images.",
         name="size",
     )
-    mean: tuple[float, ...] = option((), "Mean of image channels, from 0 to 1.")
-    std: tuple[float, ...] = option((), "Standard deviation of image channels.")
+    mean: tuple[float, ...] = option((), "Mean of image channels, from 0 to 1.", expert=True)
+    std: tuple[float, ...] = option((), "Standard deviation of image channels.", expert=True)
     module_dtypes: tuple[tuple[str, str], ...] = option(
         (),
         "Another dtype for modules whose path matches, such as head=fp32: fp32, int8, int8dyn, "
@@ -109,6 +112,7 @@ class ExportOptions(Options):
     group_size: int = option(
         GROUP_SIZE,
         "int4 weights that share a scale in 8da4w: a multiple of 32.",
+        expert=True,
     )
     rewrite: tuple[str, ...] = option(
         (),
@@ -121,12 +125,14 @@ class ExportOptions(Options):
     )
     channels_last: bool = option(False, "Take images channels last, as XNNPACK computes.")
     etrecord: bool = option(
-        False, "Also write an ETRecord, for ExecuTorch's own tools: twice the size of the weights."
+        False,
+        "Also write an ETRecord, for ExecuTorch's own tools: twice the size of the weights.",
+        expert=True,
     )
     recipe: str = option(
         "", "Options from the recipe of a program; others replace its own.", metavar="FILE"
     )
-    fresh: bool = option(False, "Export again even if nothing has changed.")
+    fresh: bool = option(False, "Export again even if nothing has changed.", expert=True)
 
 
 @dataclass(frozen=True)
@@ -189,15 +195,16 @@ class MeasureOptions(Options):
         0.01,
         "With --budget: half the width of the intervals for which the run may stop earlier.",
         type="percent",
-        default="1%",
+        expert=True,
     )
     find: float = option(
         0.0,
         "Difference between two sides to find, such as 2%: after three restarts the run "
         "says what that takes; with --budget, it may stop when that many have followed five.",
         type="percent",
+        expert=True,
     )
-    warmup: int = option(1, "Inferences before timing; of short ones, some more.")
+    warmup: int = option(1, "Inferences before timing; of short ones, some more.", expert=True)
     processes: int = option(
         0,
         "Restarts of every runner process [default: as many as fit into two seconds for each "
@@ -205,13 +212,15 @@ class MeasureOptions(Options):
     )
     evidence: bool = option(True, "Also sample which machine code runs.")
     roof: bool = option(
-        True, "Compare operators with the machine's peaks, which `profile` measures once."
+        True,
+        "Compare operators with the machine's peaks, which `profile` measures once.",
+        expert=True,
     )
     cold_start: bool = option(
         True, "Also measure memory, and the time from the start of a process to its first output."
     )
     ops: tuple[str, ...] = option(
-        (), "A shared library that registers operators which the program needs.", metavar="FILE"
+        (), "A shared library that registers operators which the program needs.", expert=True
     )
     data: str = option(
         "",
@@ -220,8 +229,10 @@ class MeasureOptions(Options):
         metavar="FILE",
     )
     target: str = option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
-    power: str = option("", "Set an Android power mode for the run: boost or developer.")
-    timeout_s: float = option(120.0, "Seconds for one answer of a runner.", name="timeout")
+    power: str = option(
+        "", "Set an Android power mode for the run: boost or developer.", expert=True
+    )
+    timeout_s: float = option(120.0, "Seconds for one answer of a runner.", expert=True)
 
 
 def dtype_of_module(path: str, default: str, module_dtypes: ModuleDtypes) -> str:

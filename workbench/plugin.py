@@ -100,7 +100,7 @@ class Plugin:
         By suffix of a file, what ``workbench run`` measures by it: a function of the file and of
         ``root``, ``only``, ``baseline``, ``target``, ``power``, ``ops`` and ``progress``.
     documents
-        Types of documents, of which ``workbench schema`` has the JSON Schema.
+        Types of documents, of which ``python -m workbench.records.documents`` has the JSON Schema.
     models
         By the word before the colon of a model's name, what defines it: a function of the rest,
         which may be a file and settings after commas; it returns an `EagerModelBase`.
@@ -115,8 +115,6 @@ class Plugin:
         Other runtimes for ``--against``: `workbench.run.sides.Side`.
     formats
         Formats of ``export_trace``: `workbench.convert.Format`.
-    playbooks
-        Texts of playbooks for ``workbench skills``.
     sections
         Sections of the report.
     notebooks
@@ -141,7 +139,6 @@ class Plugin:
     rewriters: References = field(default_factory=dict)
     sides: References = field(default_factory=dict)
     formats: References = field(default_factory=dict)
-    playbooks: References = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
     notebooks: tuple[str, ...] = ()
 

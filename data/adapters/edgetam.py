@@ -6,7 +6,7 @@
 
 If your clone is elsewhere, change the two paths in a copy of this file; relative paths start at the
 working directory. Building the model makes timm download RepViT-M1's weights once; the checkpoint
-then replaces them. After a change in the clone, export with ``--fresh``.
+then replaces them. After a change in the clone, export with ``--measure fresh=yes``.
 """
 
 import sys

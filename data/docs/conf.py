@@ -118,7 +118,7 @@ def write_reference() -> None:
     write(
         *("playbooks", "Playbooks"),
         "A playbook has commands that run as they are, the files that they write, a check, and",
-        "what to do on failure. ``workbench skills`` prints them.\n",
+        "what to do on failure.\n",
         *(*tree, *paths),
     )
     documents = []

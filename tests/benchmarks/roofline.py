@@ -1,6 +1,6 @@
 """Does this machine reach the measured matmul peak, and does any operator exceed its roof?
 
-The probe of ``workbench roofline`` and a large PyTorch matmul are interleaved at the same thread
+The probe of `measure_roof` and a large PyTorch matmul are interleaved at the same thread
 counts; CPU time with one thread, wall time with several. PyTorch's best rate counts, over several
 sizes, ``torch.mm``, and a linear layer whose operand layout oneDNN chooses
 (``torch.utils.mkldnn``): ``mm`` uses another library, which is not the fastest on every CPU. Exits

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from workbench import plugin
-from workbench.cli import analysis, skills, work
+from workbench.cli import analysis, work
 from workbench.cli.options import JSON, describe_error, say
 from workbench.errors import WorkbenchError
 from workbench.process import with_stack, write_bytecode
@@ -173,5 +173,5 @@ def workbench(debug: bool) -> None:
     """Find performance bottlenecks in ExecuTorch models, with evidence."""
 
 
-for added in (*work.COMMANDS, *analysis.COMMANDS, skills.skills):
+for added in (*work.COMMANDS, *analysis.COMMANDS):
     workbench.add_command(added)

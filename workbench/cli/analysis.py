@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from workbench.cli.options import (
     MEASURED,
     PATH,
     QUIET,
-    TARGET,
     Output,
     call,
     command,
@@ -199,29 +197,6 @@ def _apply_findings(run: Run, name: str, model: str) -> Output:
 
 
 @command()
-@click.argument("run_dir", type=EXISTING)
-@click.option("--again", is_flag=True, help="Measure again, even if the peaks are cached.")
-@click.option("--top", default=12, show_default=True, help="Operators to list.")
-@TARGET
-def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
-    """Measure the peaks of this machine, and compare a run's operators with them."""
-    from workbench.analysis.open import open_run
-    from workbench.plots.views import show
-    from workbench.report.artifacts import write_artifacts
-    from workbench.run.ceilings import measure_roof
-
-    if (run := open_run(run_dir)).recording:
-        hint = f"it has {', '.join(m.label for m in run.measurements)}: {call('findings', run_dir)}"
-        raise UsageError("the peaks of its machine are unknown", where=run_dir, hint=hint)
-    with show_progress() as progress:
-        measure_roof(run_dir, again=again, target=target, progress=progress)
-    write_artifacts(run := open_run(run_dir))
-    record = {"run_dir": run_dir, "ceilings": run.ceilings, "operators": run.subject.roofline}
-    step = call("findings", run_dir)
-    return Output([show(run, "roofline", top=top)], record, step=step)
-
-
-@command()
 @click.argument("etdump", type=EXISTING)
 @click.option("--to", required=True, help="csv, perfetto, or a format of a plug-in.")
 @click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
@@ -236,28 +211,6 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Out
     files = export_trace(etdump, to, out=out, baseline=baseline)
     step = f"open the file in {find_format(to).viewer}"
     return Output(files, {"files": files}, step=step)
-
-
-@command()
-@click.argument("log", type=EXISTING)
-@click.option("--baseline", type=EXISTING, help="The log with the extension off.")
-def kernels(log: Path, baseline: Path | None) -> Output:
-    """List the microkernels in an XNNPACK log, as CSV.
-
-    With --baseline, list those that an extension replaced. LOG is the output of a runner whose
-    XNNPACK was built with XNN_LOG_LEVEL=4; it names the registered microkernels, which need not
-    have run.
-    """
-    from workbench.analysis.machine_code import compare_kernels
-    from workbench.trace.writers import to_csv
-    from workbench.trace.xnn_log import read_xnn_log
-
-    table = read_xnn_log(log)
-    if baseline:
-        table = compare_kernels(table, read_xnn_log(baseline))
-    text = to_csv(table).rstrip()
-    step = "profile the model: samples show which of them ran, and for how long"
-    return Output([text], {"kernels": table}, step=step)
 
 
 @command()
@@ -334,20 +287,6 @@ def validate(run_dir: Path) -> Output:
     return Output(lines, record, exit_code=failed, step=step)
 
 
-@command()
-@click.argument("name", required=False)
-def schema(name: str | None) -> Output:
-    """Print the JSON Schema of a config, a matrix or metrics.json; without NAME, list them."""
-    from workbench.records.documents import describe_document, list_documents
-
-    if name is None:
-        names = sorted(list_documents())
-        return Output(names, {"documents": names}, step="workbench schema NAME")
-    described = describe_document(name)
-    step = "`workbench validate RUN` checks metrics.json"
-    return Output([json.dumps(described, indent=1)], {"schema": described}, step=step)
-
-
 @command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def lab(arguments: tuple[str, ...]) -> Output:
@@ -357,7 +296,4 @@ def lab(arguments: tuple[str, ...]) -> Output:
     return Output([], {"opens": "lab", "arguments": arguments}, 0, lambda: open_lab(arguments))
 
 
-COMMANDS = (
-    *(analyze, report, findings, roofline, trace, kernels),
-    *(compare, validate, schema, lab),
-)
+COMMANDS = (analyze, report, findings, trace, compare, validate, lab)

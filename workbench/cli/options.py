@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
@@ -17,7 +17,7 @@ import click
 
 from workbench.cli.checks import Existing, Measured, check_categories
 from workbench.cli.terminal import write
-from workbench.errors import UsageError, WorkbenchError
+from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.options import ExportOptions, MeasureOptions, help_of
 from workbench.process import claim_stdout, output
 from workbench.progress import above_bar
@@ -71,10 +71,9 @@ _NUMBERS = Parsed(
     "x,x...", "a list of numbers", r" *-?\d*\.?\d{1,15} *(, *-?\d*\.?\d{1,15} *)*",
     lambda match: tuple(map(float, match[0].split(","))),
 )  # fmt: skip
-_NAMES = Parsed(
-    "name,name...", "a list of names", r"\w{1,20}(,\w{1,20}){,9}",
-    lambda match: tuple(match[0].split(",")),
-)  # fmt: skip
+_SETTING = Parsed(
+    "key=value", "a setting such as warmup=3", r"(\w+)=(.+)", lambda match: match.groups()
+)
 
 
 def read_value(text: str) -> str | int | float | bool:
@@ -99,7 +98,6 @@ _SETTINGS: dict[Any, dict[str, Any]] = {
     tuple[str, ...]: {"multiple": True},
     tuple[tuple[str, int], ...]: {"type": _SIZE, "multiple": True},
     "several": {"multiple": True, "callback": _split},
-    "words": {"type": _NAMES},
     "assignment": {"type": ASSIGNMENT, "multiple": True},
     "duration": {"type": DURATION},
     "percent": {"type": PERCENT},
@@ -110,33 +108,77 @@ class _Option(click.Option):
     """An option whose help may name what plug-ins add: it is made when it is read."""
 
     def __init__(self, *names: Any, declared: Field[Any], **settings: Any) -> None:
-        self._declared = declared
+        self.declared = declared
         super().__init__(*names, **settings)
 
     @property
     def help(self) -> str:  # type: ignore[override]
         """The text of the option."""
-        return help_of(self._declared)
+        return help_of(self.declared)
 
     @help.setter
     def help(self, text: str | None) -> None:
         """Click's own text is not used."""
 
 
-def _make_option(declared: Field[Any], annotation: Any) -> Callable[[F], F]:
+class _Settings(click.Option):
+    """Fields of records that have no option of their own, as ``--measure NAME=VALUE``.
+
+    They become parameters of the command like those that have one.
+    """
+
+    def __init__(self, *names: Any, **settings: Any) -> None:
+        settings |= {"type": _SETTING, "multiple": True, "metavar": "NAME=VALUE"}
+        super().__init__(*names, expose_value=False, callback=self._set, **settings)
+        self.known: dict[str, _Option] = {}
+
+    def add(self, option: _Option) -> None:
+        """Add a setting before the others."""
+        self.known = {str(option.name): option} | self.known
+        self.help = f"Set one of {', '.join(self.known)}; may be repeated."
+
+    def _set(self, ctx: click.Context, _: click.Parameter, pairs: Sequence[Any]) -> None:
+        given: dict[str, list[str]] = {}
+        for name, text in pairs:
+            if name not in self.known:
+                raise unknown_name("setting", name, self.known, where="--measure")
+            given.setdefault(name, []).append(text)
+        for name, option in self.known.items():
+            ctx.params[name] = option.declared.default
+            if texts := given.get(name):
+                ctx.params[name] = self._read(ctx, option, texts)
+                ctx.set_parameter_source(name, click.core.ParameterSource.COMMANDLINE)
+
+    def _read(self, ctx: click.Context, option: click.Option, texts: list[str]) -> Any:
+        try:
+            return option.type_cast_value(ctx, texts if option.multiple else texts[-1])
+        except click.BadParameter as error:
+            raise click.BadParameter(f"{option.name}: {error.message}", ctx, self) from None
+
+    def describe(self, context: click.Context) -> list[tuple[str, str]]:
+        """The name and the help of each setting, in the order of the records."""
+        known = [(n, each.get_help_record(context)) for n, each in self.known.items()]
+        return [(name, record[1]) for name, record in known if record]
+
+    def find(self, flag: str) -> str:
+        """The setting that somebody takes for an option; empty if there is none."""
+        name = flag.lstrip("-").replace("-", "_").removeprefix("no_")
+        return next((each for each in (name, f"{name}_s") if each in self.known), "")
+
+
+def _make_option(declared: Field[Any], annotation: Any) -> tuple[list[str], dict[str, Any]]:
     """The click option of a field: its type by the annotation, the rest by the metadata."""
     cli, default = dict(declared.metadata["cli"]), declared.default
     flag = f"--{cli.pop('name', declared.name).replace('_', '-')}"
     settings = {
         "default": default,
-        "cls": _Option,
         "declared": declared,
         "show_default": bool(default) and default is not True,
         **_SETTINGS.get(cli.pop("type", annotation), {"type": annotation}),
         **cli,
     }
     switch = f"{flag}/--no-{flag[2:]}" if default is True else flag
-    return click.option(switch, declared.name, **settings)
+    return [switch, declared.name], settings
 
 
 #: The title above an option in the help of a command that has many, in this order.
@@ -156,8 +198,18 @@ def options_of(
             chosen = {each.name: values.pop(each.name) for each in fields(record)}
             return command(**values, **{name: record(**chosen)})
 
+        params = getattr(command, "__click_params__", [])
+        settings = next((each for each in params if isinstance(each, _Settings)), None)
         for each in reversed(fields(record)):
-            call = _make_option(each, annotations[each.name])(call)
+            names, kind = _make_option(each, annotations[each.name])
+            if not each.metadata["expert"]:
+                call = click.option(*names, cls=_Option, **kind)(call)
+            elif settings is None:
+                call = click.option("--measure", "settings", cls=_Settings)(call)
+                settings = call.__click_params__[-1]  # type: ignore[attr-defined]
+                settings.add(_Option(names, **kind))
+            else:
+                settings.add(_Option(names, **kind))
         return call
 
     return decorate
@@ -170,9 +222,6 @@ def collect_options(record: type[Record], params: Mapping[str, Any]) -> Record:
 
 BASELINE = click.option(
     "--baseline", default="", help="Experiment to compare the others with [default: chosen]."
-)
-TARGET = click.option(
-    "--target", default="", help="Where to run [default: where the run was made, if here]."
 )
 
 
@@ -269,8 +318,11 @@ class Command(click.Command):
             names = {near.lstrip("-"): near for near in error.possibilities or ()}
             near = difflib.get_close_matches(error.option_name.lstrip("-"), names)
             near_names = [names[each] for each in near]
+            settings = (each for each in self.params if isinstance(each, _Settings))
+            name = next((each.find(error.option_name) for each in settings), "")
+            text = f"{error.option_name} is a setting: --measure {name}=VALUE." if name else None
             raise click.NoSuchOption(
-                error.option_name, possibilities=near_names, ctx=error.ctx
+                error.option_name, text, possibilities=[] if text else near_names, ctx=error.ctx
             ) from None
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -281,6 +333,8 @@ class Command(click.Command):
             record = option.get_help_record(context)
             if record and isinstance(option, click.Option):
                 groups.setdefault(f"{group} options" if group else "Options", []).append(record)
+            if isinstance(option, _Settings):
+                groups["Settings of --measure"] = option.describe(context)
         for title, records in sorted(groups.items(), key=lambda group: group[0] == "Options"):
             with formatter.section(title):
                 formatter.write_dl(records)

@@ -41,7 +41,7 @@ def write(shown: object, *, err: bool = False) -> None:
             continue
         lines = printable(part).splitlines() or [""]
         for line in lines:
-            # One line is a sentence; several are JSON or a playbook, which stay as they are.
+            # One line is a sentence; several stay as they are.
             is_sentence = len(parts) == len(lines) == 1
             styled = _style(_wrap(line, console.width) if is_sentence else line)
             console.print(styled, soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -61,21 +60,6 @@ def doctor() -> Output:
 
 
 @command()
-def models() -> Output:
-    """List the registered models, with their parameters and the size of these in fp32."""
-    from workbench.models.registry import describe_models
-
-    described = describe_models()
-    lines = []
-    for model in described:
-        count = model["parameters"] or math.nan
-        size = f"{count / 1e6:5.2f} M parameters {4 * count / 1e6:6.1f} MB"
-        lines.append(f"{model['name']:27}{size}  {model['description']}")
-    record = {"models": [m["name"] for m in described], "described": described}
-    return Output(lines, record, step=call("profile", "mobilenet_v3_small"))
-
-
-@command()
 @click.argument("model")
 @EXPORT_OPTIONS
 @OUT
@@ -123,8 +107,8 @@ def run(
 
     Prints the run's folder.
 
-    A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target, --power
-    and --ops replace its own.
+    A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target and the
+    settings power and ops replace its own.
     """
     is_config = subject.suffix in plugin.names_of("configs")
     if is_config and not subject.is_file():
@@ -395,4 +379,4 @@ def sme2(model: str, out: Path | None, export: ExportOptions, target: str) -> Ou
     return Output(lines, {"programs": programs, "kernels": tables}, step=step)
 
 
-COMMANDS = (doctor, models, export, run, profile, sme2)
+COMMANDS = (doctor, export, run, profile, sme2)

@@ -373,7 +373,7 @@ def check_options(options: ExportOptions) -> None:
     """Refuse options that no export accepts; UsageError."""
     if options.group_size < GROUP_SIZE or options.group_size % GROUP_SIZE:
         text = f"{options.group_size} is no multiple of {GROUP_SIZE}, which XNNPACK requires"
-        raise UsageError(text, where="--group-size")
+        raise UsageError(text, where="group_size")
     for dtype in (options.dtype, *dict(options.module_dtypes).values()):
         if dtype not in DTYPES:
             raise unknown_name("dtype", dtype, DTYPES)

@@ -47,7 +47,7 @@ def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
     """
     sizes = dict(options.sizes)
     if (options.mean or options.std) and not options.inputs:
-        raise UsageError("are for images, and there are none", where="--mean, --std")
+        raise UsageError("are for images, and there are none", where="mean, std")
     if sizes:
         model = _resize(model, sizes)
     if options.inputs:
@@ -285,9 +285,9 @@ def read_images(
         raise UsageError(text, where=source, hint="use an array file")
     for values in (mean, std):
         if len(values) not in (0, shape[1]):
-            raise UsageError(f"{len(values)} values for {shape[1]} channels", where="--mean, --std")
+            raise UsageError(f"{len(values)} values for {shape[1]} channels", where="mean, std")
     if 0 in std:
-        raise UsageError("a deviation of 0", where="--std")
+        raise UsageError("a deviation of 0", where="std")
     images = np.stack([_read_image(path, shape) for path in paths])
     means = np.array(mean or (0,), np.float32).reshape(-1, 1, 1)
     return torch.from_numpy((images - means) / np.array(std or (1,), np.float32).reshape(-1, 1, 1))

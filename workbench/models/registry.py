@@ -18,11 +18,11 @@ from workbench.errors import UsageError, unknown_name
 if TYPE_CHECKING:
     from torch import nn
 
-#: Names of built-in models, which are modules of ``zoo``, and the parameters of each export.
-BUILTIN = {
-    "edgetam_image_encoder": 4_882_736, "mobilenet_v3_small": 2_542_856,
-    "squeezesam": 2_742_942, "toy_cnn": 65_930, "unet_small": 486_562, "vit_tiny": 5_717_416,
-}  # fmt: skip
+#: Names of built-in models, which are modules of ``zoo``.
+BUILTIN = (
+    *("edgetam_image_encoder", "mobilenet_v3_small", "squeezesam", "toy_cnn", "unet_small"),
+    "vit_tiny",
+)
 
 
 class EagerModelBase(ABC):
@@ -118,22 +118,6 @@ def list_models() -> list[str]:
     return sorted({*BUILTIN, *_registered})
 
 
-def describe_models() -> list[dict[str, Any]]:
-    """Name, description and parameters (None: unknown) of each registered model, by name.
-
-    Imports no built-in model.
-    """
-    descriptions = []
-    for name in list_models():
-        doc = _registered[name].__doc__ if name in _registered else None
-        if name in BUILTIN:
-            doc = ast.get_docstring(ast.parse(_builtin_file(name).read_bytes()))
-        text = (doc or "").partition("\n")[0]
-        record = {"name": name, "description": text, "parameters": BUILTIN.get(name)}
-        descriptions.append(record)
-    return descriptions
-
-
 def find_model(name: str) -> Any:
     """What defines one of `list_models`: the class that was registered, or a module of ``zoo``."""
     return _registered.get(name) or importlib.import_module(f"{__package__}.zoo.{name}")
@@ -143,10 +127,6 @@ def is_eager_model(thing: object) -> bool:
     """Whether a class, an instance or a module has the methods of `EagerModelBase`."""
     methods = ("get_eager_model", "get_example_inputs")
     return all(callable(getattr(thing, method, None)) for method in methods)
-
-
-def _builtin_file(name: str) -> Path:
-    return Path(__file__).parent / "zoo" / f"{name}.py"
 
 
 FILE_FORM = "path/to/file.py:NAME"

@@ -22,7 +22,7 @@ from workbench.wording import format_share, plural
 
 NO_LAYERS = "Layers unknown: the program has no layer sidecar, or one without layers."
 NO_ROOFLINE = (
-    "No roofline: machine peaks or operator costs are missing. `workbench roofline RUN_DIR` "
+    "No roofline: machine peaks or operator costs are missing. `wb.measure_roof(RUN_DIR)` "
     "measures the peaks; exports by the workbench record the costs."
 )
 _LINES = 4  #: Bandwidths drawn at most: the fastest, the slowest, and some between.

@@ -1,5 +1,10 @@
-"""The files that people write, or read with scripts: their types, and JSON Schemas of these."""
+"""The files that people write, or read with scripts: their types, and JSON Schemas of these.
 
+``python -m workbench.records.documents NAME`` prints a schema.
+"""
+
+import json
+import sys
 from types import GenericAlias
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -105,3 +110,7 @@ def describe_document(name: str) -> dict[str, Any]:
         "title": name.replace("_", " "),
     }
     return head | schema
+
+
+if __name__ == "__main__":
+    print(json.dumps(describe_document(sys.argv[1]), indent=1))

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import shlex
 import time
 import zipfile
 from collections.abc import Sequence
@@ -157,7 +156,7 @@ def save_peaks(peaks: Ceilings, run_dir: Path) -> None:
 def trusted_target(run: RunRecord, run_dir: Path) -> str:
     """The target of a run; UsageError if it is not this machine: a file must not choose a host."""
     if device_behind(target := run.plan.target) != THIS_MACHINE:
-        hint = f"name it to go there: --target {shlex.quote(target)}"
+        hint = f"name it to go there: target={target!r}"
         raise UsageError(f"was made on {target}", where=run_dir, hint=hint)
     return target
 

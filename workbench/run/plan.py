@@ -77,7 +77,7 @@ def _check_numbers(options: MeasureOptions) -> None:
         if value < least:
             raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
     if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
-        raise UsageError(f"timeout must be above 0 and at most {MAX_TIMEOUT_S}", where="--timeout")
+        raise UsageError(f"timeout must be above 0 and at most {MAX_TIMEOUT_S}", where="timeout_s")
 
 
 def choose_threads(counts: Sequence[int], runner: Runner) -> dict[int, str]:

@@ -49,8 +49,8 @@ HINTS = {
     "version": "export it again with the installed ExecuTorch",
     "program": "export it again with the installed ExecuTorch",
     "data": "put the .ptd file that was exported with it beside it, or name it: --data FILE",
-    "operator": "name a library that has them: --ops FILE; on other machines than this one, also "
-    "those of language models",
+    "operator": "name a library that has them: --measure ops=FILE; on other machines than this "
+    "one, also those of language models",
     "method": "measure one: workbench run FILE --phase NAME=METHOD",
     "backend": "export it for XNNPACK, or use a runner that has this backend",
     "library": "reinstall executorch",
@@ -240,7 +240,7 @@ class RunnerSession:
                 raise self._invalid("a line without end")
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
                 what = f"no answer to {command.split()[0]!r} within {self.timeout_s:g} s"
-                hint = "raise --timeout, or stop other programs"
+                hint = "--measure timeout_s=600, or stop other programs"
                 raise RunnerError(what, where=self._name, hint=hint, kind="timeout")
             chunks.append(os.read(self._stdout.fileno(), 2**18))
             size += len(chunks[-1])

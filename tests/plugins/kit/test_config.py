@@ -288,7 +288,7 @@ ENTRY = {"name": "a", "runner_path": "/bin/true"}
         ({"experiments": [{**ENTRY, "runner_path": "none/such"}]}, "no such runner"),
         ({"experiments": [{**ENTRY, "runner_path": "config.json"}]}, "not executable"),
         ({"model": "none.pte"}, "none.pte: no such file"),
-        ({"power": "boost"}, "--power boost: only Android devices"),
+        ({"power": "boost"}, "power boost: only Android devices"),
         (
             {"analysis": {"compare_pairs": [
                 {"baseline": {"experiment": "aa"}, "candidate": {"experiment": "a"}}]}},

@@ -11,8 +11,8 @@ DESCRIBED = Described(
 )
 
 
-def test_the_published_schema_is_the_one_of_the_command(cli):
-    DESCRIBED.check_schema(cli)
+def test_the_published_schema_is_the_one_of_the_code():
+    DESCRIBED.check_schema()
 
 
 def test_the_page_has_its_keys():

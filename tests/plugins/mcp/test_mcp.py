@@ -44,8 +44,8 @@ def test_the_tools_are_commands_with_their_options():
         ("export", {"model": "a.py:N", "dtype": "int8"}, ["--dtype=int8", "--", "a.py:N"]),
         ("export", {"model": "--out=/x"}, ["--", "--out=/x"]),
         ("run", {"subject": "m", "evidence": False}, ["--no-evidence", "--", "m"]),
-        ("export", {"model": "m", "fresh": True, "sizes": ["a=1", "b=2"]},
-         ["--size=a=1", "--size=b=2", "--fresh", "--", "m"]),
+        ("export", {"model": "m", "settings": ["fresh=yes"], "sizes": ["a=1", "b=2"]},
+         ["--size=a=1", "--size=b=2", "--measure=fresh=yes", "--", "m"]),
         ("compare", {"names": ["a"], "nonsense": False}, ["--nonsense", "--", "a"]),
         ("compare", {"names": ["a", "b"], "nonsense": 1}, ["--nonsense=1", "--", "a", "b"]),
     ],
@@ -96,7 +96,7 @@ def test_a_client_runs_the_steps_of_the_playbooks(tmp_path):
             called = [
                 await session.call_tool(name, arguments, progress_callback=note)
                 for name, arguments in (
-                    ("models", {}),
+                    ("findings", {"run_dir": "nowhere"}),
                     ("findings", {"run_dir": "out_toy_cnn/runs/linux"}),
                     ("export", {"model": "toy_cn"}),
                     ("findings", {"run_dir": "stranger"}),
@@ -106,8 +106,8 @@ def test_a_client_runs_the_steps_of_the_playbooks(tmp_path):
             ]
         return called
 
-    models, findings, typo, hostile, unknown, crashed = anyio.run(talk)
-    assert "toy_cnn" in models.structured_content["models"]
+    missing, findings, typo, hostile, unknown, crashed = anyio.run(talk)
+    assert missing.is_error and "no such file" in missing.structured_content["error"]["what"]
     assert findings.structured_content["findings"] and not findings.is_error
     assert typo.is_error and "did you mean 'toy_cnn'" in typo.structured_content["error"]["hint"]
     assert hostile.is_error and "is no valid name" in hostile.structured_content["error"]["what"]

@@ -11,10 +11,10 @@ from workbench.options import ExportOptions
 from workbench.remedies import REMEDIES
 
 #: Options of an export that a command takes as they are: those with a value, and flags.
-_VALUES = ("dtype", "backend", "state_dict", "group_size")
+_VALUES = ("dtype", "backend", "state_dict")
 _PAIRS = {"sizes": "size", "module_dtypes": "module-dtype"}
-#: Those with numbers, separated by commas.
-_NUMBERS = ("mean", "std")
+#: Those of ``--measure``.
+_SETTINGS = ("group_size", "mean", "std")
 
 
 def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
@@ -35,7 +35,8 @@ def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
         for key, value in pairs:
             words += [f"--{option}", shlex.quote(f"{key}={value}")]
     lists = [("inputs", str(value)) for value in settings["inputs"]]
-    lists += [(name, ",".join(map(str, settings[name]))) for name in _NUMBERS if settings[name]]
+    changed = [n for n in _SETTINGS if n in changes or settings[n] not in (default[n], [])]
+    lists += [("measure", f"{name}={_join(settings[name])}") for name in changed]
     for option, value in lists:
         words += [f"--{option}", shlex.quote(value)]
     if settings["rewrite"]:
@@ -43,6 +44,11 @@ def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
     if settings["channels_last"]:
         words.append("--channels-last")
     return " ".join(words)
+
+
+def _join(value: Any) -> str:
+    """A setting as text."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def apply_remedy(m: Measurement, remedy: str) -> str:

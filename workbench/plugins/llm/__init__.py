@@ -6,6 +6,5 @@ _HERE = "workbench.plugins.llm"
 PLUGIN = Plugin(
     models={"llm": f"{_HERE}.model:LanguageModel"},
     gains={"llm": f"{_HERE}.findings:name_settings"},
-    playbooks={"09_language_models": f"{_HERE}.playbook:TEXT"},
     notebooks=("13_language_models.ipynb",),
 )

@@ -18,8 +18,8 @@ from workbench.cli.options import PATH, Output, command
 from workbench.errors import WorkbenchError
 
 TOOLS = (
-    *("doctor", "skills", "models", "export", "run", "profile", "analyze", "findings"),
-    *("roofline", "optimize", "compare", "trace", "report", "validate"),
+    *("doctor", "export", "run", "profile", "analyze", "findings"),
+    *("optimize", "compare", "trace", "report", "validate"),
 )
 _TYPES = {"integer": "integer", "integer range": "integer", "float": "number"}
 _LONGEST_END_S = 60

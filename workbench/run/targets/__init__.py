@@ -14,7 +14,7 @@ def open_target(name: str, *, power: str = "") -> Host:
 
     kind, _, rest = name.partition(":")
     if power and kind != "android":
-        raise UsageError("only Android devices have power modes", where=f"--power {power}")
+        raise UsageError("only Android devices have power modes", where=f"power {power}")
     if name == "host":
         return HOST
     if kind == "qemu":

@@ -38,7 +38,7 @@ class Android(Remote):
 
     def __init__(self, serial: str = "", *, power: str = ""):
         if power and power not in MODES:
-            raise unknown_name("power mode", power, MODES, where="--power")
+            raise unknown_name("power mode", power, MODES, where="power")
         self.power = power
         self.serial = find_device(serial)
         super().__init__(f"android:{self.serial}", BASE)
@@ -92,7 +92,7 @@ class Android(Remote):
         for name, value in self._read_settings(wanted).items():
             if value != wanted[name]:
                 what = f"setting {name} is {value:.60}, not {wanted[name]}"
-                hint = "set it on the device, or run without --power"
+                hint = "set it on the device, or run without a power mode"
                 raise TargetError(what, where=self.name, hint=hint)
 
 
