@@ -189,6 +189,6 @@ def test_doctor_finds_the_main_job_possible_here(cli):
 
 def test_completion_names_commands(cli, monkeypatch):
     monkeypatch.setenv("_WORKBENCH_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "workbench s")
+    monkeypatch.setenv("COMP_WORDS", "workbench re")
     monkeypatch.setenv("COMP_CWORD", "1")
-    assert cli()[1] == "plain,schema\nplain,skills\nplain,sme2\n"
+    assert cli()[1] == "plain,report\n"
