@@ -61,7 +61,10 @@ def main() -> int:
     """Run the command named on the command line; returns its exit code."""
     commands = {
         "setup": (setup, "create .venv and install everything into it"),
-        "demo": (demo, "profile toy_cnn and mobilenet_v3_small, print the paths of the reports"),
+        "demo": (
+            demo,
+            "profile two models, print the paths of the reports",
+        ),
         "test": (test, "lint, then run the fast tests (arguments go to pytest)"),
         "whole": (whole, "test exports, runs and commands, and properties with more examples"),
         "campaign": (campaign, "test batches, sanitizers, all notebooks on all kinds of run"),
@@ -133,7 +136,8 @@ def install(*extras: str) -> None:
 
 def demo(arguments: list[str]) -> int:
     """Profile two models with the CPU's strongest extension off and on."""
-    models = ["toy_cnn", "mobilenet_v3_small"]
+    segmenter = ROOT / "data" / "onboarding" / "my_segmenter.py"
+    models = [f"{segmenter}:AsTrained", "mobilenet_v3_small"]
     return _run("-m", "workbench", "profile", *models, "--dtype", "fp32", *arguments)
 
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from workbench.errors import WorkbenchError, install_command
 from workbench.plugin import examine_plugins, identify_plugins
-from workbench.process import NO_BYTECODE
+from workbench.process import NO_BYTECODE, silent_stderr
 from workbench.run.build import ZIG, find_sdk, installed_compiler
 from workbench.run.ceilings import unpack_program
 from workbench.run.isa import Isa, resolve_toggle
@@ -251,7 +251,8 @@ def _examine_plugins() -> dict[str, str]:
         answer = json.loads(path.read_text())
         if answer["identity"] == identity:
             return dict.fromkeys(answer["names"], "")
-    problems = examine_plugins()
+    with silent_stderr():
+        problems = examine_plugins()
     if not any(problems.values()):
         with contextlib.suppress(WorkbenchError):
             atomic_write(path, json.dumps({"identity": identity, "names": [*problems]}))
