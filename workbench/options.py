@@ -228,6 +228,7 @@ class MeasureOptions(Options):
         "it].",
         metavar="FILE",
     )
+    label: str = option("", "What lists and pages call this run.", metavar="TEXT")
     target: str = option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
     power: str = option(
         "", "Set an Android power mode for the run: boost or developer.", expert=True

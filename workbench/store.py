@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench.errors import StoreError, UsageError, WorkbenchError
+from workbench.names import LONGEST_NOTE, check_label
 from workbench.options import ExportOptions
 from workbench.records.codec import from_json, parse_json, structure, to_json, to_plain, upgrade
 from workbench.records.exports import Export
 from workbench.records.layers import Layers
 from workbench.records.recipe import Recipe
-from workbench.records.runs import RunRecord
+from workbench.records.runs import Note, Notes, RunRecord
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ METRICS = "metrics.json"
 SUMMARY = "analysis_summary.json"
 CHECKS = "checks.json"
 APPLIED = "applied.json"
+NOTES = "notes.json"
 REPORT_HTML = "report.html"
 REPORT_MD = "report.md"
 REPORT_IPYNB = "report.ipynb"
@@ -394,6 +396,29 @@ def load_run(run_dir: Path) -> RunRecord:
     return run
 
 
+#: Notes of a run.
+_MOST_NOTES = 100
+
+
+def load_notes(folder: Path) -> tuple[Note, ...]:
+    """The notes in a run's folder, the oldest first."""
+    path = folder / NOTES
+    return load_record(Notes, path).notes if path.is_file() else ()
+
+
+def add_note(folder: Path, text: str) -> None:
+    """Add a note to a run's folder; UsageError if it is empty, or there are too many."""
+    text, where = text.strip(), folder / NOTES
+    if not 0 < len(text) <= LONGEST_NOTE:
+        raise UsageError(f"a note has 1 to {LONGEST_NOTE} letters, not {len(text)}", where=where)
+    with lock_writers(folder):
+        notes = load_notes(folder)
+        if len(notes) >= _MOST_NOTES:
+            raise UsageError(f"has {len(notes)} notes", where=where, hint="edit the file")
+        written = Note(datetime.now(UTC).isoformat(timespec="seconds"), text)
+        atomic_write(where, to_json(Notes((*notes, written))))
+
+
 #: What becomes part of a file's name.
 _NAME = re.compile(r"\w[\w.+-]{0,199}", re.ASCII)
 
@@ -405,6 +430,10 @@ def _check_names(run: RunRecord, path: Path) -> None:
     names += [plan.stem, *experiments, *(e.isa for e in plan.experiments)]
     if unsafe := [name for name in names if not _NAME.fullmatch(name)]:
         raise StoreError(f"{unsafe[0]!r:.60} is no valid name", where=path)
+    try:
+        check_label(plan.label)
+    except UsageError as error:
+        raise StoreError(f"its label {error.what}", where=path) from None
     used = [side for pair in plan.pairs for side in (pair.baseline, pair.candidate)]
     used += [session.experiment for session in run.sessions]
     used += [sampling.experiment for sampling in run.samplings]

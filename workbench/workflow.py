@@ -23,6 +23,7 @@ from workbench.export.artifact import apply_recipe, export_model, keep_models
 from workbench.export.program import SUFFIXES, Program, open_program
 from workbench.export.reload import reload_model
 from workbench.models.registry import check_name
+from workbench.names import check_label, find_variables
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.progress import ANSWER, show_progress
 from workbench.records.runs import PlannedProgram, RunRecord
@@ -42,7 +43,7 @@ from workbench.run.ceilings import (
 )
 from workbench.run.execute import execute, optional
 from workbench.run.phases import read_sweep
-from workbench.run.plan import check_toggle, make_plan
+from workbench.run.plan import CONTROL, check_toggle, make_plan
 from workbench.run.recorder import find_run
 from workbench.run.runner import Runner, find_runner
 from workbench.run.sides import check_side, open_side
@@ -50,12 +51,16 @@ from workbench.run.targets import open_target
 from workbench.run.targets.host import HOST, Host
 
 if TYPE_CHECKING:  # these import PyTorch
+    from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
     from torch import nn
+    from torch.export import ExportedProgram
 
     from workbench.models.loader import LoadedModel
     from workbench.report.kernel import Kernel
 
-    Subject: TypeAlias = str | Path | nn.Module | LoadedModel | Program | Run
+    Lowered: TypeAlias = EdgeProgramManager | ExecutorchProgramManager
+    Model: TypeAlias = str | nn.Module | LoadedModel | ExportedProgram
+    Subject: TypeAlias = Model | Path | Lowered | Program | Run
 #: Seconds in which a runner is found that was compiled before; a new one takes longer.
 COMPILED_S = 0.5
 #: Seconds after which `profile` tries no further remedy.
@@ -76,6 +81,7 @@ def profile(
     dtype: str = "",
     against: Sequence[str] = (),
     name: str = "",
+    label: str = "",
     effort: str = "full",
     report: bool = False,
     categories: str | Path = "",
@@ -92,8 +98,11 @@ def profile(
     ----------
     model
         An ``nn.Module``, for example of a cell; what `load_model` takes or returns; a program: a
-        ``.pte``, or what `export_model` returned; or a run, whose program is measured again.
-        Several are measured interleaved, and compared with the first one.
+        ``.pte``, or what `export_model` returned; what your own script exported or lowered, an
+        ``ExportedProgram`` (or its ``.pt2``), ``EdgeProgramManager`` or
+        ``ExecutorchProgramManager``; or a run, whose program is measured again.
+        Several are measured interleaved, compared with the first one, and called as your variables
+        that hold them.
     inputs
         What a module is run on, as for `load_model`.
     export, measure
@@ -104,6 +113,8 @@ def profile(
         Short for ``measure=MeasureOptions(against=...)``: other runtimes, ``.pte`` or ``.onnx``.
     name
         What a module is called; its class by default.
+    label
+        Short for ``measure=MeasureOptions(label=...)``: what lists, pages and files call the run.
     effort
         ``quick`` measures latency and operators for about three seconds: wider intervals, and
         neither memory, machine code nor peaks. It sets only options that have their defaults, and
@@ -140,12 +151,14 @@ def profile(
         raise unknown_name("effort", effort, EFFORTS)
     measure = apply_effort(measure, effort)
     measure = replace(measure, against=tuple(against)) if against else measure
+    measure = replace(measure, label=check_label(label or measure.label))
     export = replace(export, dtype=dtype) if dtype else export
-    subjects, scheme = list_subjects(model), load_scheme(categories or "workbench")
-    label = ", ".join(map(label_subject, subjects))
+    subjects, scheme = list_subjects(model, inputs, root), load_scheme(categories or "workbench")
+    titles = name_subjects(model)
+    named = ", ".join(title or label_subject(s) for title, s in zip(titles, subjects, strict=True))
 
     def tell(text: str, fraction: float = 0.0) -> None:
-        show(f"{label}: {text}", fraction)
+        show(f"{named}: {text}", fraction)
 
     with (
         show_progress(progress) as show,
@@ -153,7 +166,7 @@ def profile(
         prepare_tools(target, measure) as warm,
         keep_models(),
     ):
-        programs = _make_programs(subjects, inputs, export, measure, root, tell, name)
+        programs = _make_programs(subjects, inputs, export, measure, root, tell, name, titles)
         runner = warm.finish(tell)
         place = Path(root or programs[0].root)
         say = answer or partial(_tell_answer, progress=tell)
@@ -259,9 +272,12 @@ def label_subject(subject: Any) -> str:
 
 
 def list_subjects(
-    model: Subject | Sequence[Subject],
-) -> list[Program | str | nn.Module | LoadedModel]:
-    """One or several, each opened if it is a program or a run, else a model."""
+    model: Subject | Sequence[Subject], inputs: Any = None, root: str | Path | None = None
+) -> list[Program | Model]:
+    """One or several, each opened if it is a program or a run, else a model.
+
+    What a script lowered is written below ``root`` with its ``inputs``.
+    """
 
     def resolve(subject: Any) -> Any:
         if isinstance(subject, Run):
@@ -270,9 +286,24 @@ def list_subjects(
             if Path(subject).suffix in SUFFIXES:
                 return open_program(subject)
             check_name(subject := str(subject))  # before torch is imported
+        if type(subject).__module__.startswith("executorch."):  # which is imported, then
+            from workbench.export.given import is_lowered, write_program
+
+            subject = write_program(subject, inputs, root) if is_lowered(subject) else subject
         return subject
 
     return list(map(resolve, model if isinstance(model, list | tuple) else [model]))
+
+
+def name_subjects(model: Subject | Sequence[Subject]) -> list[str]:
+    """What each of several is called: the variable of the caller; empty where none is known."""
+    subjects = model if isinstance(model, list | tuple) else [model]
+    names = find_variables(subjects) if len(subjects) > 1 else [""]
+    # Names of models and files are names already; the control of every run has one, too.
+    return [
+        "" if isinstance(subject, str | Path) or name == CONTROL else name
+        for name, subject in zip(names, subjects, strict=True)
+    ]
 
 
 def open_planned(planned: PlannedProgram) -> Program:
@@ -282,14 +313,16 @@ def open_planned(planned: PlannedProgram) -> Program:
         what = "is no longer the program of the run: it was exported again"
         hint = "give each export a folder of its own: --out"
         raise StoreError(what, where=program.path, hint=hint)
+    if not program.inputs and any(tensor.file for tensor in planned.inputs):
+        program = replace(program, bundled=planned.inputs)
     return _add_data(program, planned.data)
 
 
 def _make_programs(
     subjects: Sequence[Any], inputs: Any, export: ExportOptions, measure: MeasureOptions,
-    root: str | Path | None, progress: Progress, name: str = "",
+    root: str | Path | None, progress: Progress, name: str = "", titles: Sequence[str] = (),
 ) -> list[Program]:  # fmt: skip
-    """The programs to measure: those given, and of each model, one.
+    """The programs to measure: those given, and of each model, one; called as ``titles``.
 
     Or one for each size of a sweep that the model's shapes do not allow.
     """
@@ -299,19 +332,20 @@ def _make_programs(
         hint = "put the file of each program beside it"
         raise UsageError("needs exactly one .pte", where="--data", hint=hint)
     programs: list[Program] = []
-    for subject in subjects:
+    for title, subject in zip(titles or [""] * len(subjects), subjects, strict=True):
         if isinstance(subject, Program):
             subject = _add_data(subject, measure.data)
-            if export != ExportOptions() or inputs is not None:
+            # What a script lowered has a name already, and was written with its inputs.
+            if export != ExportOptions() or (inputs is not None and not subject.name):
                 hint = "name a model instead"
                 raise UsageError("is exported already", where=subject.path, hint=hint)
-            programs.append(subject)
+            programs.append(replace(subject, name=title or subject.name))
             continue
         make = partial(export_model, subject, inputs, name=name, progress=progress)
         program = make(export, root=root)
         is_dynamic = any(tensor.dynamic for tensor in program.inputs)
         if not measure.sweep or measure.against or is_dynamic:
-            programs.append(program)
+            programs.append(replace(program, name=title))
             continue
         dimension, sizes = read_sweep(measure.sweep)
         for size in sizes:
@@ -385,14 +419,17 @@ def measure(
     >>> wb.measure(program, options=options).compare().text  # doctest: +SKIP
     >>> wb.measure([program, "smaller.pte"]).compare().text  # doctest: +SKIP
     """
-    subjects = list_subjects(model)
+    subjects = list_subjects(model, inputs, root)
     with (
         show_progress(progress) as show,
         open_target(options.target, power=options.power) as target,
     ):
         runner = find_runner(target, options.ops, show)
         check_toggle(options, runner)
-        programs = _make_programs(subjects, inputs, ExportOptions(), options, root, show)
+        titles = name_subjects(model)
+        programs = _make_programs(
+            subjects, inputs, ExportOptions(), options, root, show, titles=titles
+        )
         place = Path(root or programs[0].root)
         run = measure_programs(
             programs, options, runner, place, again=again, progress=show, watch=watch

@@ -19,6 +19,7 @@ from workbench.analysis.use import describe_use
 from workbench.emulation import EMULATED, WRONG
 from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.frames import ALIGNED, GATE_ROWS, check
+from workbench.names import number_equal
 from workbench.options import MeasureOptions
 from workbench.records.pairing import AXES, PARTS
 from workbench.store import MANIFEST, name_programs
@@ -145,7 +146,13 @@ def compare(
 
 
 def name_sides(candidate: Measurement, baseline: Measurement) -> list[str]:
-    """What both sides are called: their programs, or their experiments if they ran one program."""
+    """What both sides are called: as their runs are, if these have two labels.
+
+    Else as their programs, or their experiments if they ran one program.
+    """
+    labels = [candidate.run.label, baseline.run.label]
+    if all(labels) and labels[0] != labels[1]:
+        return labels
     sides = [candidate.program, baseline.program]
     if sides[0].sha256 == sides[1].sha256:
         return [candidate.label, baseline.label]
@@ -313,7 +320,7 @@ def compare_many(
     One run is its own first comparison. Two give a verdict, more give a row each, of latencies; a
     table of their parts is added if ``by`` asks for it, which needs their traces.
     """
-    subject = " against ".join(reversed(names))
+    subject = ""
     if len(names) == 1 and not any(split_name(names[0])[1:]):
         own = open_run(names[0]).compare()
         sides = own.baseline, own.candidate
@@ -323,6 +330,7 @@ def compare_many(
     measurements = find_measurements(names, categories)
     if len(names) == 2 and not any(any(split_name(name)[1:]) for name in names):
         across = {*across, "program"}  # two runs, such as before and after an edit
+    subject = subject or " against ".join(reversed(name_runs([*measurements.values()])))
     pairs = _compare_all(measurements, across, subject if len(names) == 2 else "")
     aligned = _align(pairs, by)
     rows = list_others(aligned)
@@ -484,11 +492,17 @@ def tabulate_runs(
 
 
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:
-    """A short name for each, made of what they differ in; device and time if need be."""
+    """A short name for each: the labels of their runs, or what they differ in; numbers if need be.
+
+    Without a label, a run is called as its program is.
+    """
+    labels = [m.run.label for m in measurements]
+    if all(labels) and len(set(labels)) == len(labels):
+        return labels
     programs = name_programs([(m.program.model, m.program.stem) for m in measurements])
     columns = [
         [m.run.record.platform for m in measurements],
-        programs,
+        [label or name for label, name in zip(labels, programs, strict=True)],
         [
             "" if m.name in (name, m.program.stem) else m.name
             for m, name in zip(measurements, programs, strict=True)
@@ -499,10 +513,7 @@ def name_runs(measurements: Sequence[Measurement]) -> list[str]:
     for column in columns:
         if len(set(column)) > 1:
             names = [_join(name, fact) for name, fact in zip(names, column, strict=True)]
-    further = [
-        [m.run.device for m in measurements],
-        [m.run.facts[-1] for m in measurements],
-    ]
+    further = [programs, [m.run.device for m in measurements]]
     for column in further:
         facts: dict[str, set[str]] = {}
         for name, fact in zip(names, column, strict=True):
@@ -511,10 +522,7 @@ def name_runs(measurements: Sequence[Measurement]) -> list[str]:
             _join(name, fact) if len(facts[name]) > 1 else name
             for name, fact in zip(names, column, strict=True)
         ]
-    return [
-        name if names.count(name) == 1 else f"{name} ({number})".strip()
-        for number, name in enumerate(names, 1)
-    ]
+    return number_equal([name or own for name, own in zip(names, programs, strict=True)])
 
 
 def _join(name: str, fact: str) -> str:

@@ -462,7 +462,10 @@ class Comparison(Noun):
         sides = self.candidate, self.baseline
         if self.candidate.label != self.baseline.label:
             return self.candidate.use, self.baseline.use
-        names = [side.run.path.name if self.same_program else side.program.stem for side in sides]
+        names = [
+            side.run.label or (side.run.path.name if self.same_program else side.program.stem)
+            for side in sides
+        ]
         after, before = (m.use._replace(label=n) for m, n in zip(sides, names, strict=True))
         return after, before
 

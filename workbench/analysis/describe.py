@@ -2,13 +2,15 @@
 
 import pkgutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from workbench.analysis.quality import is_foreign
-from workbench.options import RUNTIMES
+from workbench.options import RUNTIMES, ExportOptions
 from workbench.records.exports import Export
 from workbench.records.runs import Experiment, Phase, PlannedProgram, RunRecord
+from workbench.store import name_programs
 from workbench.wording import (
     format_figure,
     format_ms,
@@ -19,6 +21,17 @@ from workbench.wording import (
 )
 
 NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside the traces."
+
+
+def name_record(record: RunRecord) -> str:
+    """What lists call a run: its label, or its models, their dtype and the platform."""
+    if record.plan.label:
+        return record.plan.label
+    programs = [(each.model, each.stem) for each in record.plan.all_programs]
+    dtype = record.export.dtype if record.export and len(programs) == 1 else ""
+    names = " and ".join(dict.fromkeys(name_programs(programs)))
+    names += f" {dtype}" if dtype and dtype != ExportOptions.dtype else ""
+    return f"{names}, {record.platform}"
 
 
 def describe_methods(record: RunRecord, methods: Mapping[str, Sequence[str]]) -> list[str]:
@@ -52,7 +65,7 @@ def describe_run(record: RunRecord, categories: str, recorder: str = "") -> pd.D
     for program in plan.all_programs:
         ending = f" {program.name}" if program.name else ""
         shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in program.inputs)
-        file = f"{program.stem}.pte, SHA-256 {program.sha256[:16]}"
+        file = f"{Path(program.pte).name}, SHA-256 {program.sha256[:16]}"
         facts[f"program{ending}"] = file if program.pte else program.stem
         facts[f"inputs{ending}"] = f"{shapes} ({program.input_source})" if shapes else ""
         facts |= _describe_export(record.export_of(program), ending)

@@ -39,6 +39,7 @@ from workbench.options import RUNTIMES
 from workbench.records.layers import Layers
 from workbench.records.pairing import pair_experiments
 from workbench.records.runs import (
+    Note,
     PlannedProgram,
     RunRecord,
     Session,
@@ -49,10 +50,12 @@ from workbench.store import (
     ETRECORD,
     FUNCTIONS,
     RUNS,
+    add_note,
     find_runs,
     inside,
     kept_layers,
     load_layers,
+    load_notes,
     load_record,
     load_run,
     output_folder,
@@ -111,13 +114,38 @@ class Run(Noun):
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Model, dtype, program, device, and when it was started, as far as they are known."""
+        """Label, model, dtype, program, device, and when it was started, as far as known."""
         exports = [*filter(None, map(self.record.export_of, self.record.plan.all_programs))]
         exports = [export for export in exports if export.backend not in RUNTIMES]
         dtypes = " and ".join(dict.fromkeys(export.dtype for export in exports))
         program = " and ".join(dict.fromkeys(export.changes for export in exports))
         started = self.record.started[:16].replace("T", " ")
-        return tuple(filter(None, (self.model, dtypes, program, self.device, started)))
+        facts = (self.label, self.model, dtypes, program, self.device, started)
+        return tuple(filter(None, facts))
+
+    @property
+    def label(self) -> str:
+        """What a person calls it; empty without a ``label=``."""
+        return self.record.plan.label
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What people wrote about it with `note`, the oldest first."""
+        return load_notes(self.output)
+
+    def note(self, text: str) -> None:
+        """Keep a note in its folder, which lists, the explorer and the report show.
+
+        Raises
+        ------
+        UsageError
+            It is empty or longer than 2 000 letters, or the run has 100 notes.
+
+        Examples
+        --------
+        >>> run.note("no reflected padding; measured after a reboot")  # doctest: +SKIP
+        """
+        add_note(self.output, text)
 
     @property
     def device(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.names import check_label
 from workbench.options import ExportOptions, MeasureOptions, expand_rewrites
 from workbench.store import is_ours, load_run
 
@@ -95,6 +96,7 @@ def check_measure(options: MeasureOptions) -> None:
     if options.target.partition(":")[0] not in _REACHED:
         open_target(options.target, power=options.power)
     check_name(options.toggle)
+    check_label(options.label)
     for text in options.against:
         check_side(text)
     for path in options.ops:

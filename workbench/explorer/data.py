@@ -97,6 +97,8 @@ def _describe(run: Run) -> Json:
     record, quality, export = run.record, run.quality, run.subject.export
     files = [path.name for path in run.output.glob("*.perfetto.json")]
     return {
+        "label": run.label,
+        "notes": tuple(note.text for note in run.notes),
         "model": run.model,
         "dtype": export.dtype if export else "",
         "program": export.changes if export else "",

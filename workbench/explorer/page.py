@@ -294,7 +294,7 @@ def explore(source: Run | Comparison | Measurement | str | Path, view: str = "")
 def explorer_page(source: Run | Comparison, view: str = "") -> str:
     """``explore.html``: a page without any request, whose only script is the explorer's."""
     run = source if isinstance(source, Run) else source.run
-    return fill_page(f"{run.model}: explorer", _to_json(source), view)
+    return fill_page(f"{run.label or run.model}: explorer", _to_json(source), view)
 
 
 def fill_page(title: str, data: str, view: str = "") -> str:

@@ -11,16 +11,18 @@ import ipywidgets as widgets
 from IPython.display import display
 
 from workbench.analysis import compare_runs
+from workbench.analysis.describe import name_record
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import WorkbenchError
 from workbench.explorer.page import Selector, explore, show_widget
-from workbench.plots.style import distinguish
+from workbench.names import number_equal
+from workbench.plots.style import distinguish, shorten
 from workbench.plots.tables import Table, VStack, show_aligned, show_note
 from workbench.progress import is_interactive
 from workbench.records.pairing import AXES
-from workbench.store import find_nearby, find_runs
+from workbench.store import find_nearby, find_runs, load_notes, load_run
 from workbench.wording import plural
 
 NOTHING = show_note("There is nothing to pick from.")
@@ -100,16 +102,16 @@ def pick(things: Mapping[str, Any], view: Callable[[Any], Any]) -> Picker:
 
 
 def list_runs(folder: str | Path = "") -> dict[str, Path]:
-    """The runs below a folder, or nearby, by name, the newest first; then the recorded samples."""
-    mine = [*reversed(find_runs(Path(folder).resolve()) if folder else find_nearby())]
-    names = [_name(path) for path in mine]
-    names = [
-        name if names.count(name) == 1 else f"{name}, in {path.parents[2]}"
-        for name, path in zip(names, mine, strict=True)
-    ]
+    """The runs below a folder, or nearby, by name, the newest first; then the recorded samples.
+
+    A run has its label and its last note, or its models and its platform; of equal names, the later
+    ones have numbers.
+    """
+    mine = find_runs(Path(folder).resolve()) if folder else find_nearby()
+    named = dict(zip(number_equal([*map(_name_own, mine)]), mine, strict=True))
     samples = sorted(find_runs(SAMPLES), key=lambda path: (path != sample_run(), path))
     recorded = {f"{_name(path)} (recorded)": path for path in samples}
-    return dict(zip(names, mine, strict=True)) | recorded
+    return dict(reversed(named.items())) | recorded
 
 
 def list_measurements(folder: str | Path = "") -> dict[str, str]:
@@ -123,6 +125,14 @@ def list_measurements(folder: str | Path = "") -> dict[str, str]:
                     key = f"{label}: {m.name}, {plural(m.threads, 'thread')}"
                     measurements[key] = f"{path}:{m.name}:{m.threads}"
     return measurements
+
+
+def _name_own(run_dir: Path) -> str:
+    try:
+        name, notes = name_record(load_run(run_dir)), load_notes(run_dir)
+    except WorkbenchError:  # which is said where it is opened
+        return run_dir.name
+    return f"{name}: {shorten(' '.join(notes[-1].text.split()), 60)}" if notes else name
 
 
 def _name(run_dir: Path) -> str:

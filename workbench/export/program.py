@@ -36,7 +36,8 @@ class Program:
 
     ``export`` is the record of its export, None for a program of unknown origin; ``sha256`` is
     computed once for each state of the file. A bundled program has inputs, and outputs that are
-    ``expected``. ``data`` is the ``.ptd`` file with its weights, if these are not in the program.
+    ``expected``. ``data`` is the ``.ptd`` file with its weights, if these are not in the program;
+    ``name`` is what it is called in a run, if not by its model and file.
 
     Examples
     --------
@@ -52,11 +53,13 @@ class Program:
     bundled: tuple[Tensor, ...] = ()
     expected: tuple[Tensor, ...] = ()
     data: Path | None = None
+    name: str = ""
 
     @property
     def model(self) -> str:
-        """The name of its model, or of its file."""
-        return self.export.model if self.export else store.safe_name(self.path.stem)
+        """Its name, or that of its model, or of its file."""
+        model = self.export.model if self.export else store.safe_name(self.path.stem)
+        return self.name or model
 
     @property
     def runtime(self) -> str:
@@ -70,7 +73,7 @@ class Program:
     def stem(self) -> str:
         """The beginning of the names of files that are made of it."""
         own = self.path.stem.rpartition(".")[2]
-        return store.safe_name(own if self.runtime == own else self.path.stem)
+        return store.safe_name(self.name or (own if self.runtime == own else self.path.stem))
 
     @property
     def root(self) -> Path:
@@ -79,7 +82,7 @@ class Program:
         return (
             folder.parent
             if folder == store.artifacts_dir(folder.parent)
-            else store.default_root(self.stem)
+            else store.default_root(self.path.stem)
         )
 
     @property

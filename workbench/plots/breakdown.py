@@ -169,6 +169,8 @@ def name_sides(ab: Comparison) -> tuple[str, str]:
         return f"{before.name}, {counts[0]}", f"{after.name}, {counts[1]}"
     if before.name != after.name:
         return before.name, after.name
+    if before.run.label and after.run.label and before.run.label != after.run.label:
+        return before.run.label, after.run.label
     return f"{before.name}, before", f"{after.name}, after"
 
 

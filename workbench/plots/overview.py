@@ -45,6 +45,9 @@ def _show_answer(source: Run | Comparison, *, with_findings: bool = False) -> It
     facts = " · ".join([*run.facts, grade])
     page = f'<p class="facts" style="opacity:.8">{to_html(facts)}</p>'
     yield Table(page, to_markdown(facts))
+    notes = [f"Note: {note.text}" for each in runs for note in each.notes]
+    if notes:
+        yield show_note(*notes)
     yield from _compare_sides(source)
     if isinstance(source, Run) and source.applied:
         yield from show_applied(source.applied)

@@ -114,7 +114,8 @@ class Plan:
     again, after a pause of ``cool_down_s``. ``direction`` says which experiments are baselines and
     why, where no toggle does. ``sweep`` is the dimension whose size every phase changes. ``starts``
     is how often every experiment is started to time its first output. ``thread_rules`` has
-    the reason for each of ``threads``, if they were chosen by rules.
+    the reason for each of ``threads``, if they were chosen by rules. ``label`` is what a person
+    calls the run.
     """
 
     GONE = ("every_s",)
@@ -149,6 +150,7 @@ class Plan:
     thread_rules: tuple[str, ...] = ()
     data: str = ""
     data_sha256: str = ""
+    label: str = ""
 
     @property
     def all_programs(self) -> tuple[PlannedProgram, ...]:
@@ -423,6 +425,22 @@ class RunRecord:
         """What tells one of the plan's programs and its model from others."""
         export = self.export_of(program)
         return Identity(export.graph if export else "", program.sha256)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a person wrote about a run, and when."""
+
+    time: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Notes:
+    """``notes.json`` of a run."""
+
+    notes: tuple[Note, ...] = ()
+    schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True)

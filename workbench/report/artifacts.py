@@ -47,6 +47,7 @@ def write_explorer(names: dict[str, Any]) -> None:
     atomic_write(run.output / EXPLORER_HTML, explorer_page(run))
     programs = ", ".join(program.stem for program in run.record.plan.all_programs)
     title = " and ".join(dict.fromkeys(p.model for p in run.record.plan.all_programs))
+    title = run.record.plan.label or title
     names = {"programs": programs, "title": title, "stem": run.record.plan.stem}
     display({"application/json": names}, raw=True)
 
@@ -106,7 +107,9 @@ def _summarize_briefly(run: Run) -> str:
     latencies = [] if run.emulated else run.measurements
     facts = [" · ".join(run.facts), *(ab.text for ab in run.comparisons)]
     facts += [f"{m.label}: {describe_latency(m.statistics)}" for m in latencies]
-    lines = [f"# {run.record.plan.stem}", *facts, *(f"Caveat: {text}" for text in run.caveats)]
+    facts += [f"Note: {note.text}" for note in run.notes]
+    lines = [f"# {run.label or run.record.plan.stem}", *facts]
+    lines += [f"Caveat: {text}" for text in run.caveats]
     return "\n\n".join(map(to_markdown, lines)) + "\n"
 
 

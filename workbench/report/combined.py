@@ -200,7 +200,9 @@ def _write_explorers(combined: Combined) -> tuple[dict[str, str], dict[str, str]
     """The explorer of each run that was traced, by its file; and these files by measurement."""
     pages, links, files = dict[str, str](), dict[str, str](), dict[Path, str]()
     for name, m in combined.measurements.items():
-        file = files.setdefault(m.run.path, EXPLORER.format(safe_name(name)))
+        stem = safe_name(name)
+        stem = f"{stem}-{len(files)}" if EXPLORER.format(stem) in files.values() else stem
+        file = files.setdefault(m.run.path, EXPLORER.format(stem))
         if file not in pages:
             with suppress(StoreError):  # a side has no trace
                 pages[file] = explorer_page(m.run)

@@ -44,10 +44,10 @@ def prepare_kernel() -> Iterator[Kernel | None]:
 def identify_report(folder: Path, notebook: Path) -> str:
     """A hash of all that a report of a run depends on: notebook, code, and what is in the folder.
 
-    That is what was measured, remedies that were tried or applied, and the machine's peaks.
+    That is what was measured, remedies that were tried or applied, notes, and the machine's peaks.
     """
     parts = [store.sha256_of(notebook), plugin.identify_sources()]
-    names = (store.MANIFEST, store.CHECKS, store.APPLIED, "ceilings_*.json")
+    names = (store.MANIFEST, store.CHECKS, store.APPLIED, store.NOTES, "ceilings_*.json")
     files = [file for name in names for file in sorted(folder.glob(name))]
     parts += [store.sha256_of(file) for file in files]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()

@@ -9,6 +9,7 @@ from pathlib import Path
 from workbench import store
 from workbench.errors import UsageError
 from workbench.export.program import Program
+from workbench.names import check_label
 from workbench.options import RUNTIMES, MeasureOptions
 from workbench.records.exports import Tensor
 from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan, PlannedProgram
@@ -61,6 +62,7 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         timeout_s=options.timeout_s,
         budget_s=options.budget_s,
         precision=options.precision,
+        label=check_label(options.label),
     )
     return shorten_plan(plan) if runner.target.emulated else plan
 
@@ -183,7 +185,8 @@ def plan_program(
     if program.export:
         source = program.export.input_source
     elif inputs:
-        source = "the first case of the bundled program"
+        bundled = bool(program.expected)
+        source = "the first case of the bundled program" if bundled else "example inputs"
     else:
         inputs = tuple(Tensor(tensor.dtype, tensor.shape) for tensor in taken)
     if program.runtime:

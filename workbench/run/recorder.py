@@ -195,7 +195,9 @@ def begin_run(plan: Plan, programs: Sequence[Program], runner: Runner) -> RunRec
 
 
 def name_run(run: RunRecord) -> str:
-    """Model, dtype, platform and UTC time, such as ``toy_cnn-fp32-linux-20261122-1433``."""
+    """The label, or model, dtype, platform, UTC time, as ``toy_cnn-fp32-linux-20261122-1433``."""
+    if run.plan.label:
+        return safe_name(run.plan.label)
     program = [run.export.model, run.export.dtype] if run.export else [run.plan.stem]
     time = f"{datetime.fromisoformat(run.started):%Y%m%d-%H%M}"
     return "-".join([*(safe_name(part)[:60] for part in program), run.platform, time])

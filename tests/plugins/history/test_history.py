@@ -290,6 +290,7 @@ def test_a_regression_of_five_per_cent_is_found():
     place = np.indices(times.shape).reshape(2, -1)
     history = pd.DataFrame({"line": place[0], "run_dir": place[1], "started": place[1]}).astype(str)
     history["started"] = history["started"].str.zfill(2)
+    history["run"] = history["run_dir"]
     history = history.assign(emulated=False, problem="", restarts=5, latency_ms=times.ravel())
     history = history.assign(high_ms=1.01 * history["latency_ms"])
     changes = find_changes(history.reindex(columns=HISTORY.names))

@@ -99,7 +99,7 @@ def _changes_of(line: pd.DataFrame, resource: str) -> Iterator[dict[str, object]
     noise = estimate_noise(logs, within)
     bounds = [0, *split_pieces(logs, noise)]
     pieces = [logs[start:end] for start, end in pairwise(bounds)]
-    named = line[["line", "run_dir", "started"]].to_dict("records")
+    named = line[["line", "run_dir", "run", "started"]].to_dict("records")
     for start, (before, after) in zip(bounds[1:], pairwise(pieces), strict=False):
         levels = float(np.median(before)), float(np.median(after))
         yield {

@@ -69,7 +69,7 @@ def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
     for change in changes.itertuples():
         (at,) = _dates(pd.Series([change.started]))
         axis.axvline(at, color=style.HIGHLIGHT, linewidth=1.2)
-        text = f" {change.outcome}: {style.write_ms(change.candidate)}"
+        text = f" {change.run}, {change.outcome}: {style.write_ms(change.candidate)}"
         axis.annotate(text, (at, 1), xycoords=("data", "axes fraction"), fontsize=8,
                       color=style.HIGHLIGHT, va="top", annotation_clip=False)  # fmt: skip
     axis.set_ylabel("ms")

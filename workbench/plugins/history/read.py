@@ -56,7 +56,7 @@ class History:
         lines = last.assign(
             line=range(1, len(last) + 1),
             runs=self.rows["line"].value_counts().reindex(last.index),
-            latest=last["started"].str[:16].str.replace("T", " "),
+            latest=last["run"],
             change=outcome.fillna("none").mask(last["problem"] != "", WRONG),
         )
         columns = ["line", "program", "experiment", "threads", "device", "runs", "latest"]
@@ -64,7 +64,9 @@ class History:
         numbered = self.changes.assign(line=self.changes["line"].map(lines["line"]))
         return (
             show_table(lines, [*columns, "latency_ms", *resources, "change"]),
-            show_table(numbered, caption="What changed") if len(numbered) else Table("", ""),
+            show_table(numbered.drop(columns="run_dir"), caption="What changed")
+            if len(numbered)
+            else Table("", ""),
         )
 
     @property
@@ -173,6 +175,7 @@ def _rows_of(
             **identity,
             "line": "; ".join([*parts, runner, clock]),
             "run_dir": str(run_dir),
+            "run": run.plan.label or run_dir.name,
             "started": started,
             "model": ran.model,
             "experiment": experiment,

@@ -33,16 +33,17 @@ export class Head {
     this.verdict = h("div", { class: "verdict" });
     this.caveats = h("div", { class: "caveats" });
     this.selectors = h("div", { class: "selectors" });
+    const notes = (head.notes ?? []).map(text => h("p", { class: "note" }, `Note: ${text}`));
     this.root = h("header", { class: "head" },
       h("div", { class: "facts" },
-        h("h1", null, head.model),
-        ...[head.dtype, head.program, head.device, day].filter(Boolean).map(text => h("span", { class: "fact" }, text)),
+        h("h1", null, head.label || head.model),
+        ...[head.label && head.model, head.dtype, head.program, head.device, day].filter(Boolean).map(text => h("span", { class: "fact" }, text)),
         h("span", { class: `grade grade-${head.grade}`, title: head.summary }, `quality ${head.grade}`),
         h("span", { class: "spring" },
           // The report is written beside explore.html.
           location.pathname.endsWith("/explore.html") && !view.embedded ? h("a", { href: "report.html" }, "Report") : null, view.menu.root,
           h("button", { type: "button", title: "Terms and keys ( ? )", "aria-label": "Terms and keys", onclick: () => view.help() }, "?"))),
-      h("div", { class: "answer" }, this.verdict, this.selectors), this.caveats);
+      h("div", { class: "answer" }, this.verdict, this.selectors), ...notes, this.caveats);
     this.#select();
   }
 
