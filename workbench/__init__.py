@@ -5,7 +5,7 @@ Open and compare recorded runs
     combine_runs, validate_run
 
 Export, measure, report
-    profile, export_model, ExportOptions, Program, open_program, measure, MeasureOptions,
+    profile, export_model, ExportOptions, Program, open_program, rewrite, measure, MeasureOptions,
     make_report, measure_roof,
     load_ipython_extension, LiveRun
 

@@ -12,6 +12,7 @@ from .errors import WorkbenchError
 from .explorer.page import explore
 from .explorer.widgets import pick, pick_measurements, pick_run
 from .export.artifact import export_model
+from .export.given import rewrite
 from .export.program import Program, open_program
 from .live import LiveRun
 from .magics import load_ipython_extension
@@ -44,7 +45,7 @@ __all__ = [
     "plot_latencies", "plot_operators", "plot_partition", "plot_roofline", "plot_shift",
     "plot_speedups",
     "predict_what_if", "profile", "read_etdump", "read_exports", "read_isa", "read_xnn_log",
-    "register_model", "sample_file", "sample_run", "show",
+    "register_model", "rewrite", "sample_file", "sample_run", "show",
     "validate_run",
 ]  # fmt: skip
 

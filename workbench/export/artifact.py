@@ -185,7 +185,7 @@ def _write(
     model, options, pte = subject.model, subject.options, subject.pte
     report(f"writing {pte.name}", 0.95)
     store.export_record_path(pte).unlink(missing_ok=True)
-    saved = _write_inputs(lowered.inputs, lowered.arguments, name_dimensions(model), pte)
+    saved = write_inputs(lowered.inputs, lowered.arguments, name_dimensions(model), pte)
     layers = store.save_layers(lowered.layers, store.layers_path(pte))
     files = [*_write_etrecord(subject, lowered, report), layers]
     store.write_changed(pte, lowered.pte)
@@ -383,7 +383,7 @@ def check_options(options: ExportOptions) -> None:
             hint = "such as --dtype int8 --module-dtype head=fp32"
             text = f"{dtype} cannot be mixed with {options.dtype}"
             raise UsageError(text, where=f"module dtype {pattern}", hint=hint)
-    _check_rewrites(options.rewrite)
+    check_rewrites(options.rewrite)
     if options.backend not in BACKENDS:
         raise unknown_name("backend", options.backend, BACKENDS)
     if options.backend == "portable" and quantized:
@@ -392,7 +392,8 @@ def check_options(options: ExportOptions) -> None:
         raise UsageError(text, where=f"dtype {options.dtype}", hint=hint)
 
 
-def _check_rewrites(names: Sequence[str]) -> None:
+def check_rewrites(names: Sequence[str]) -> None:
+    """Refuse remedies that there are not; UsageError."""
     for name in names:
         if name not in REWRITES:
             raise unknown_name("rewrite", name, [ALL, *REWRITES])
@@ -469,12 +470,13 @@ def _report_problems(program: Program, report: Progress) -> None:
         report(f"warning: {pte.name}: {problem}", 0.0)
 
 
-def _write_inputs(
+def write_inputs(
     tensors: list[torch.Tensor],
     arguments: tuple[Tensor, ...],
     names: list[tuple[str, ...]],
     pte: Path,
 ) -> tuple[Tensor, ...]:
+    """Write the inputs of a program as it takes them, beside it; their dimensions have names."""
     written = []
     for number, (tensor, argument, dims) in enumerate(zip(tensors, arguments, names, strict=True)):
         path = pte.with_name(f"{pte.name}.input{number}.bin")

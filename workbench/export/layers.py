@@ -66,11 +66,16 @@ def describe_program(program: ExecutorchProgramManager) -> Layers:
     from workbench.export.origins import add_origins
 
     layers = describe_pte(program.buffer)
-    handles, computed = program.debug_handle_map, program.methods
+    handles, computed, logged = program.debug_handle_map, program.methods, program.delegate_map
     # Others return constants.
     kept = {n: m for n, m in enumerate(layers.methods) if m.name in computed}
     methods = tuple(
-        add_origins(method, program.exported_program(method.name), handles.get(method.name, {}))
+        add_origins(
+            method,
+            program.exported_program(method.name),
+            handles.get(method.name, {}),
+            logged.get(method.name, {}),
+        )
         for method in kept.values()
     )
     places: dict[int | None, int | None] = {number: place for place, number in enumerate(kept)}

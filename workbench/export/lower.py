@@ -22,8 +22,8 @@ from workbench.export.constants import copy_filters
 from workbench.export.layers import count_calls, count_quantized, describe_program, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
-from workbench.export.rewriter import find_rewriter, mark_operators, read_mark
-from workbench.export.traced import TracedModel, trace_model, trace_program
+from workbench.export.rewriter import Changes, find_rewriter, mark_operators, read_mark
+from workbench.export.traced import TracedModel, copy_program, trace_model, trace_program
 from workbench.models.sources import user_line_of_node
 from workbench.options import QUANTISER_REWRITES, ExportOptions, Progress, silent
 from workbench.process import silence
@@ -93,7 +93,7 @@ def lower_model(
     backend, precision = options.backend, PRECISIONS[options.dtype]
     progress(f"exporting in {options.dtype}", 0.2)
     module, graph, run, traced = _cast(model, options, trace)
-    counts: Counter[str] = Counter()
+    counts = Changes()
     exported, searched, notes, noise = _quantize(module, graph, run, traced, model, options, counts)
     if whole and precision.quantizes and not quantize.has_quantized(exported):
         raise failure.nothing_quantised(options.dtype, model.origin)
@@ -167,8 +167,10 @@ def _cast(
         if _needs_cast(model, dtype):
             module = copy.deepcopy(module).to(dtype)
             run, traced = cast_floats((run, traced), dtype)
-        elif not options.rewrite:  # which would change it for others
+        elif not options.rewrite:
             graph = trace.exported
+        elif model.exported is not None:  # which rewrites would change for others
+            graph = copy_program(trace.exported)
     return module, graph, run, traced
 
 
@@ -191,8 +193,7 @@ def _describe_changes(
     if made.needs:
         notes["needs"] = made.needs
     if options.rewrite:
-        done = sorted(f"{count} {name}" for name, count in counts.items() if count)
-        notes["rewritten"] = ", ".join(done) or "nothing"
+        notes["rewritten"] = str(counts)
     return notes
 
 

@@ -210,11 +210,17 @@ _WRAPPERS = ("_non_strict_export", "GraphModule", "_empty_nn_module_stack_from_m
 _REPOSITORY = f"{Path(__file__).parents[2]}/"
 
 
-def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, Any]) -> Method:
+def add_origins(
+    method: Method,
+    program: ExportedProgram,
+    handles: Mapping[int, Any],
+    delegates: Mapping[int, Mapping[str, Any]] = {},
+) -> Method:
     """The method with the layer of every instruction, and of every operator of its delegates.
 
     ``program`` is the graph that it was emitted from; ``handles`` are the debug handles that the
-    nodes had before, by the number of the instruction.
+    nodes had before, by the number of the instruction; ``delegates`` say which of them each backend
+    logs under which name.
     """
     graph = program.graph_module
     placed = place_calls(graph, method.instructions)
@@ -238,12 +244,30 @@ def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, 
         else replace(call, xnodes=link_xnodes(call.xnodes, own, origins))
         for call, own in zip(method.instructions, edges, strict=True)
     )
+    instructions = tuple(
+        replace(call, events=_name_events(delegates[number]["delegate_map"], edges[number]))
+        if number in delegates and not call.xnodes
+        else call
+        for number, call in enumerate(instructions)
+    )
     modules = {}
     for node, owner in list_calls(graph):
         inner = _delegate_calls(node, owner) if runtime_name(node) == "delegate" else ()
         for call in (node, *inner):
             modules |= module_classes(module_stack(call))
     return replace(method, instructions=instructions, origins=tuple(origins), modules=modules)
+
+
+def _name_events(
+    logged: Mapping[Any, Any], edges: Sequence[EdgeNode]
+) -> dict[str, tuple[int, ...]]:
+    """The nodes of a delegate by the name under which its backend logs them."""
+    events = {}
+    for name, given in logged.items():
+        handles = {*given} if isinstance(given, tuple | list) else {given}
+        if own := tuple(edge.number for edge in edges if edge.handle in handles):
+            events[str(name)] = own
+    return events
 
 
 def _find_reader(node: Node) -> Node:

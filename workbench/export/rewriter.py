@@ -18,6 +18,14 @@ if TYPE_CHECKING:  # which takes a second
     from workbench.export.edit import Replacement
 
 
+class Changes(Counter[str]):
+    """How often each remedy changed a program, by its name."""
+
+    def __str__(self) -> str:
+        counts = sorted(f"{count} {name}" for name, count in self.items() if count)
+        return ", ".join(counts) or "nothing"
+
+
 class Rewriter:
     """Finds and applies remedies by name; this one has none. A plug-in's is a subclass."""
 

@@ -99,9 +99,11 @@ def _resize(model: LoadedModel, sizes: dict[str, int]) -> LoadedModel:
 def name_dimensions(model: LoadedModel) -> list[tuple[str, ...]]:
     """The names of the dimensions of each input tensor, empty for fixed ones."""
     dimensions = _find_dimensions(model)
+    leaves = _tensors((model.example_inputs, model.kwargs))
+    named = [(leaf.ndim, dimensions.get(id(leaf), {})) for leaf in leaves]
     return [
-        tuple(getattr(dimensions[id(leaf)].get(axis), "__name__", "") for axis in range(leaf.ndim))
-        for leaf in _tensors((model.example_inputs, model.kwargs))
+        tuple(getattr(axes.get(axis), "__name__", "") for axis in range(count))
+        for count, axes in named
     ]
 
 

@@ -22,10 +22,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 
 from workbench import plugin
 from workbench.errors import UsageError, WorkbenchError, install_command, unknown_name
 from workbench.models import registry
+from workbench.models.pt2 import PT2, read_exported
 from workbench.models.sources import (
     BROKEN,
     forward_line,
@@ -60,7 +62,7 @@ class LoadedModel:
     ``source`` is the file or module that defines it; ``weights`` is None if the model made its own.
     Ranges of activations are observed on further calls, ``calibration``. ``traced_inputs`` are
     those to export with, where the model is run at another size. ``metadata`` are the constant
-    methods of a language model's program.
+    methods of a language model's program. ``exported`` is set of what the user exported.
     """
 
     name: str
@@ -74,6 +76,7 @@ class LoadedModel:
     calibration: tuple[Call, ...] = ()
     traced_inputs: Call | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    exported: ExportedProgram | None = None
 
     @property
     def origin(self) -> str:
@@ -82,7 +85,7 @@ class LoadedModel:
 
 
 def load_model(
-    spec: str | nn.Module | LoadedModel,
+    spec: str | nn.Module | ExportedProgram | LoadedModel,
     inputs: Any = None,
     *,
     name: str = "",
@@ -103,7 +106,8 @@ def load_model(
         instance of either, or a function that returns one. An ``nn.Module`` finds its inputs in
         ``example_inputs``, ``EXAMPLE_INPUTS`` or ``get_example_inputs()``, its own or the file's.
         The file may import its neighbours. Or an ``nn.Module`` of yours, which stays as it is: a
-        copy is exported. A loaded model is returned.
+        copy is exported. Or what ``torch.export.export`` returned, or the ``.pt2`` file that
+        ``torch.export.save`` wrote of it. A loaded model is returned.
     inputs
         The arguments of ``forward``, instead of the model's own: a tensor, a tuple, or a dict of
         keyword arguments.
@@ -135,6 +139,12 @@ def load_model(
             raise UsageError("has its name and inputs already", where=spec.name, hint=hint)
         return spec
     load: Callable[[Callable[..., LoadedModel]], LoadedModel]
+    if isinstance(spec, str) and spec.endswith(PT2):
+        name, spec = name or Path(spec).stem, read_exported(Path(spec))
+    if isinstance(spec, ExportedProgram):
+        if state_dict is not None:
+            raise UsageError("has its weights already", where="--state-dict")
+        return _load_exported(spec, inputs, name or name_exported(spec))
     if isinstance(spec, nn.Module):
         load, label = partial(_load_module, spec), type(spec).__name__
     else:
@@ -161,6 +171,32 @@ def _load_module(module: nn.Module, prepare: Callable[..., LoadedModel]) -> Load
     with _explain_errors("cannot be copied", source):
         copied = copy.deepcopy(module)
     return prepare(copied, source=source)
+
+
+def _load_exported(exported: ExportedProgram, inputs: Any, name: str) -> LoadedModel:
+    """What the user exported, on its own example inputs or others of the same shapes."""
+    example = exported.example_inputs if inputs is None else _as_arguments(inputs, None)
+    if not example:
+        what, hint = "has no example inputs", "give them: wb.profile(program, inputs)"
+        raise WorkbenchError(what, where=name, hint=hint)
+    args, kwargs = example
+    source = "example inputs of the exported program" if inputs is None else GIVEN
+    model = LoadedModel(
+        name, exported.module(check_guards=False), args, kwargs, dynamic_shapes={},
+        source="the exported program", input_source=source, exported=exported,
+    )  # fmt: skip
+    _check_device(model)
+    try_forward(model)
+    return model
+
+
+def name_exported(exported: ExportedProgram) -> str:
+    """The class of the module that was exported."""
+    stacks = (node.meta.get("nn_module_stack") or {} for node in exported.graph.nodes)
+    kinds = (kind for stack in stacks for path, kind in stack.values() if not path)
+    kind = next(kinds, "")
+    name = kind if isinstance(kind, str) else kind.__qualname__
+    return name.rpartition(".")[2] or "program"
 
 
 def _load_named(model: registry.ModelName, prepare: Callable[..., LoadedModel]) -> LoadedModel:

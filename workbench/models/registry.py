@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import plugin
 from workbench.errors import UsageError, unknown_name
+from workbench.models.pt2 import PT2
 
 if TYPE_CHECKING:
     from torch import nn
@@ -175,9 +176,16 @@ def parse_name(spec: str) -> ModelName:
     if ":" not in spec:
         upstream = spec not in list_models() and spec in list_upstream()
         is_folder = spec not in list_models() and any(Path(spec).glob("*.py"))
-        if upstream or not (is_folder or spec.endswith(".py")):
+        if upstream or not (is_folder or spec.endswith((".py", PT2))):
             return ModelName(spec, spec, library="executorch" if upstream else "")
         path, name = _find_only_model(Path(spec))
+    return _locate(path, name, spec)
+
+
+def _locate(path: str, name: str, spec: str) -> ModelName:
+    """The model of that name in a file; `UsageError` if a part is missing."""
+    if spec.endswith(PT2) and Path(spec).is_file():
+        return ModelName(Path(spec).stem, Path(spec).stem, Path(spec).resolve())
     if not path or not name:
         if path and not Path(path).exists():
             raise UsageError("no such file", where=path)

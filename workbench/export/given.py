@@ -1,0 +1,161 @@
+"""Programs of the user's own export script: exported ones to rewrite, lowered ones to measure."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from torch.export import ExportedProgram
+
+from workbench import store
+from workbench.errors import UsageError
+from workbench.export.artifact import check_rewrites, write_inputs
+from workbench.export.layers import describe_program, read_interface
+from workbench.export.program import Program, find_data
+from workbench.export.rewriter import Changes, find_rewriter
+from workbench.export.traced import copy_program
+from workbench.options import expand_rewrites
+from workbench.process import silence
+from workbench.records.exports import Tensor
+from workbench.remedies import OF_EXPORT
+from workbench.upstream import tree_leaves
+
+if TYPE_CHECKING:
+    from workbench.records.layers import Method
+
+
+class RewrittenProgram(ExportedProgram):
+    """An exported program that remedies changed, to lower as usual.
+
+    ``passes`` are for ``to_edge_transform_and_lower(..., transform_passes=...)``: some remedies
+    change the program there. None if none of these was asked for. ``changes`` has counts by remedy;
+    those of ``passes`` are there once it was lowered.
+    """
+
+    changes: Changes
+    passes: Any
+
+
+def rewrite(
+    program: ExportedProgram, names: str | Sequence[str] = "all", *, backend: str = "xnnpack"
+) -> RewrittenProgram:
+    """Apply remedies to a copy of an exported program, and print what they changed in one line.
+
+    With its ``passes``, the program is lowered to the bytes of `--rewrite` with these names.
+
+    Parameters
+    ----------
+    program
+        What ``torch.export.export`` or a quantiser's script returned; it stays as it is.
+    names
+        Names of remedies, or ``all``: those that make no program slower.
+    backend
+        The one that the program is lowered to: ``xnnpack`` or ``portable``.
+
+    Raises
+    ------
+    UsageError
+        There is no such remedy, or it changes how a program is quantised or lowered.
+
+    Examples
+    --------
+    >>> program = wb.rewrite(torch.export.export(net, (x,)))  # doctest: +SKIP
+    rewritten: 2 pad, 1 silu
+    >>> edge = to_edge_transform_and_lower(  # doctest: +SKIP
+    ...     program, partitioner=[XnnpackPartitioner()], transform_passes=program.passes
+    ... )
+    >>> edge.to_executorch().save("net.pte")  # doctest: +SKIP
+    """
+    if not isinstance(program, ExportedProgram):
+        hint = "give what torch.export.export(...) returned"
+        raise UsageError(f"a {type(program).__name__} is no ExportedProgram", hint=hint)
+    asked = names.split(",") if isinstance(names, str) else list(names)
+    if others := [name for name in asked if name in OF_EXPORT]:
+        what, hint = "changes how a program is quantised or lowered", "workbench export --rewrite"
+        raise UsageError(what, where=others[0], hint=f"{hint} {others[0]} does it")
+    chosen = expand_rewrites(asked)
+    check_rewrites(chosen)
+    rewriter = find_rewriter(chosen)
+    changes = Changes()
+    with silence():
+        changed = rewriter.prepare(copy_program(program), chosen)
+        changes.update(rewriter.apply(changed, chosen, backend))
+        passes = rewriter.make_passes(chosen, changes)
+    made = RewrittenProgram.__new__(RewrittenProgram)
+    made.__dict__.update(changed.__dict__, changes=changes, passes=passes)
+    print(f"rewritten: {changes}")
+    return made
+
+
+def is_lowered(subject: object) -> bool:
+    """Whether something is a lowered program of ExecuTorch's, before or after its emission."""
+    return isinstance(subject, EdgeProgramManager | ExecutorchProgramManager)
+
+
+def write_program(
+    made: EdgeProgramManager | ExecutorchProgramManager,
+    inputs: Any = None,
+    root: str | Path | None = None,
+) -> Program:
+    """Write a program that a script lowered, with its layers and inputs; it stays as it is.
+
+    It is ``<root>/artifacts/<class of the model>-<hash>.pte``, with its weights beside it if they
+    are in a file of their own. Lowering drops example inputs: without ``inputs``, they are those in
+    its ETRecord, if it has one, or random.
+    """
+    if isinstance(made, EdgeProgramManager):
+        with silence():
+            made = copy.deepcopy(made).to_executorch()
+    data, layers = made.buffer, describe_program(made)
+    if not layers.methods:
+        raise UsageError("computes nothing", where="the program", hint="lower a method of a model")
+    method = layers.methods[0]
+    name, sha256 = store.safe_name(name_model(method)), hashlib.sha256(data).hexdigest()
+    folder = store.artifacts_dir(Path(root) if root else store.default_root(name))
+    pte = folder / f"{name}-{sha256[:8]}.pte"
+    store.check_writable(pte)
+    with store.lock_writers(folder):
+        store.save_layers(layers, store.layers_path(pte))
+        made.write_tensor_data_to_file(str(folder))
+        store.write_changed(pte, data)
+        arguments, _ = read_interface(data)
+        example = _find_example(made, method.name) if inputs is None else inputs
+        tensors = [leaf for leaf in tree_leaves(example) if isinstance(leaf, torch.Tensor)]
+        if tensors or inputs is not None:
+            check_inputs(tensors, arguments, name)
+        dims = [("",) * tensor.ndim for tensor in tensors]
+        saved = write_inputs(tensors, arguments, dims, pte) if tensors else ()
+    return Program(pte, sha256, None, len(data), saved, data=find_data(pte), name=name)
+
+
+def _find_example(made: ExecutorchProgramManager, method: str) -> Any:
+    """The example inputs of a program, or those in its ETRecord; none if both lack them."""
+    example = made.exported_program(method).example_inputs
+    with contextlib.suppress(RuntimeError):  # it has no ETRecord
+        exported = made.get_etrecord().exported_program
+        example = example or (exported.example_inputs if exported else None)
+    return example or ((), {})
+
+
+def check_inputs(tensors: Sequence[torch.Tensor], arguments: Sequence[Tensor], where: str) -> None:
+    """Refuse inputs of other shapes or dtypes than those that a program takes; UsageError."""
+    given = [(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in tensors]
+    taken = [(t.dtype, t.shape) for t in arguments]
+    dynamic = [t.dynamic for t in arguments]
+    fits = len(given) == len(taken) and all(
+        a == b or (may_differ and a[0] == b[0] and len(a[1]) == len(b[1]))
+        for a, b, may_differ in zip(given, taken, dynamic, strict=True)
+    )
+    if not fits:
+        raise UsageError(f"takes {taken}, not {given}", where=where)
+
+
+def name_model(method: Method) -> str:
+    """The class of the model that a method was lowered from."""
+    return method.modules.get("", "") or "program"
