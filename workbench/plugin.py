@@ -205,10 +205,10 @@ def _load(entry: EntryPoint) -> Plugin:
     return plugin
 
 
-def warn(name: str, error: BaseException) -> None:
-    """Warn, once, that a plug-in failed."""
+def warn(name: str, error: BaseException, kind: str = "plug-in") -> None:
+    """Warn, once, that a plug-in, or what one may add, failed."""
     reason = f"{type(error).__name__}: {error}"
-    warnings.warn(f"plug-in {name}: {reason}", PluginWarning, stacklevel=2)
+    warnings.warn(f"{kind} {name}: {reason}", PluginWarning, stacklevel=2)
 
 
 def names_of(kind: str) -> list[str]:
@@ -325,7 +325,7 @@ def _values(noun: Any, name: str) -> list[Any]:
     try:
         return [getattr(noun, name)]
     except Exception as error:  # of a plug-in, which costs itself only
-        warn(f"attribute {name}", error)
+        warn(name, error, "attribute")
         return []
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from workbench import plugin
 from workbench.analysis.describe import draw_page
 from workbench.analysis.findings.finding import Finding
-from workbench.analysis.findings.text import describe_cause, list_findings
+from workbench.analysis.findings.text import describe_cause, write_findings
 from workbench.errors import UsageError
 from workbench.frames import FINDINGS, check
 from workbench.progress import show_progress
@@ -55,7 +55,7 @@ class Findings(pd.DataFrame):
         """Each finding with its gain and what to do, as `workbench findings` prints them."""
         if self.chosen is None:
             return super().__repr__()
-        return "\n".join(list_findings(self.chosen)) or "no findings"
+        return "\n".join(write_findings(self.chosen)) or "no findings"
 
     def _repr_html_(self) -> str | None:
         return super()._repr_html_() if self.chosen is None else draw_page(self)

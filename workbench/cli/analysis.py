@@ -159,7 +159,7 @@ def findings(
     check_experiment(run_dir, baseline, "--baseline")
     from workbench.analysis.describe import NO_PROGRAM, describe_latency
     from workbench.analysis.findings.commands import combine_remedies
-    from workbench.analysis.findings.text import NONE, list_findings, to_record
+    from workbench.analysis.findings.text import NONE, to_record, write_findings
     from workbench.analysis.open import open_run
     from workbench.emulation import EMULATED
 
@@ -179,7 +179,7 @@ def findings(
     records = [to_record(each, rank) for rank, each in enumerate(found, 1)]
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": records}
     time = EMULATED if measurement.emulated else describe_latency(measurement.statistics)
-    lines = [f"{measurement.label}: {time}", *(list_findings(found) if found else [NONE])]
+    lines = [f"{measurement.label}: {time}", *(write_findings(found) if found else [NONE])]
     if together := combine_remedies(measurement, found):
         lines.append(f"all rewrites: {together}")
     step = "change the model, export it, and run `workbench run OLD.pte --against NEW.pte`"

@@ -106,17 +106,12 @@ class _Together(Rewriter):
         return exported
 
     def apply(
-        self,
-        exported: ExportedProgram,
-        names: Collection[str],
-        backend: str,
-        *,
-        quantised: bool = False,
+        self, exported: ExportedProgram, names: Collection[str], *how: Any, **more: Any
     ) -> Counter[str]:
         counts: Counter[str] = Counter()
         for each in self.rewriters:
             asked = [name for name in names if name in each.names]
-            counts += each.apply(exported, asked, backend, quantised=quantised)
+            counts += each.apply(exported, asked, *how, **more)
         return counts
 
     def make_passes(self, names: Collection[str], counts: Counter[str]) -> Any:
@@ -126,25 +121,15 @@ class _Together(Rewriter):
             return next(iter(managers), None)
         return type(managers[0])([one for each in managers for one in each.passes])
 
-    def offer(
-        self,
-        exported: ExportedProgram,
-        backend: str,
-        operators: Mapping[str, Collection[str]],
-        outside: Collection[str],
-        used: Collection[str] = (),
-    ) -> tuple[Rewrite, ...]:
-        offers = (
-            each.offer(exported, backend, operators, outside, used) for each in self.rewriters
-        )
-        return tuple(rewrite for rewrites in offers for rewrite in rewrites)
+    def offer(self, *graph: Any, **more: Any) -> tuple[Rewrite, ...]:
+        return tuple(one for each in self.rewriters for one in each.offer(*graph, **more))
 
     def replace(self, exported: ExportedProgram, name: str, backend: str) -> Iterator[Replacement]:
         for each in self.rewriters:
             yield from each.replace(exported, name, backend) if name in each.names else ()
 
-    def match(self, exported: ExportedProgram, backend: str, operator: str = "") -> list[str]:
-        return [n for each in self.rewriters for n in each.match(exported, backend, operator)]
+    def match(self, *graph: Any, **more: Any) -> list[str]:
+        return [name for each in self.rewriters for name in each.match(*graph, **more)]
 
 
 def find_rewriter(names: Collection[str] = ()) -> Rewriter:

@@ -18,7 +18,7 @@ from workbench.analysis.findings.text import (
     describe_trial,
     list_code,
     list_commands,
-    list_findings,
+    write_findings,
 )
 from workbench.analysis.trials import keep_trial, read_trials
 from workbench.errors import ExportError, UsageError
@@ -727,7 +727,7 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path, in_parts
 
     untried = keep(problem="these operators do not run alone")
     assert untried.gain == promise.gain
-    assert "   tried: not tried: these operators do not run alone" in list_findings([untried])
+    assert "   tried: not tried: these operators do not run alone" in write_findings([untried])
     open_one = keep(gain_ms=0.1, low_ms=-0.1, high_ms=0.3, tried=2, parts=24)
     assert open_one.gain.basis == "unknown" and "2 of 24 parts" in describe_trial(open_one)
     assert describe_gain(open_one).startswith("not shown: between \N{MINUS SIGN}0.100")

@@ -224,27 +224,22 @@ def rank_findings(findings: Sequence[Finding], by_gain: bool = True) -> tuple[Fi
     """
     if not by_gain:
         return tuple(findings)
-    expected = {id(finding): _limit(finding, findings) for finding in findings}
-    ordered = sorted(findings, key=lambda each: (_group(each), -expected[id(each)]))
-    causes: list[Finding] = []
-    told: dict[int, list[Finding]] = {}
-    for finding in ordered:
+    ordered = sorted(findings, key=lambda each: (_group(each), -_limit(each, findings)))
+    causes: list[int] = []
+    told: list[list[int]] = [[] for _ in ordered]
+    for place, finding in enumerate(ordered):
         host = _find_host(finding, causes, ordered)
-        if host is None:
-            causes.append(finding)
-        else:
-            told.setdefault(id(host), []).append(finding)
-    first: list[Finding] = []
+        (causes if host is None else told[host]).append(place)
+    first: list[int] = []
     taken: set[str] = set()
-    for finding in causes:
-        if len(first) < _APART and taken.isdisjoint(finding.operators):
-            first.append(finding)
-            taken |= {*finding.operators}
-    chosen = {id(finding) for finding in first}
-    rest = [finding for finding in causes if id(finding) not in chosen]
+    for place in causes:
+        if len(first) < _APART and taken.isdisjoint(ordered[place].operators):
+            first.append(place)
+            taken |= {*ordered[place].operators}
+    rest = [place for place in causes if place not in first]
 
-    def tell(finding: Finding) -> Finding:
-        return replace(finding, also=tuple(map(tell, told.get(id(finding), ()))))
+    def tell(place: int) -> Finding:
+        return replace(ordered[place], also=tuple(map(tell, told[place])))
 
     return tuple(map(tell, [*first, *rest]))
 
@@ -278,25 +273,22 @@ def _limit(finding: Finding, findings: Sequence[Finding]) -> float:
     return math.nextafter(limit, -math.inf) if exact else limit
 
 
-def _find_host(
-    finding: Finding, causes: Sequence[Finding], findings: Sequence[Finding]
-) -> Finding | None:
-    """The cause that a finding is told with, if any."""
+def _find_host(finding: Finding, causes: Sequence[int], findings: Sequence[Finding]) -> int | None:
+    """The place of the finding that one is told with: of a cause, or of one of a symptom's."""
     if finding.gain.of != "latency" or not finding.operators:
         return None
     if isinstance(finding.rewrite, Change):  # hidden in another one, it would not be tried
         return None
-    if finding.rule == _SYMPTOM:
-        return next((each for each in findings if _is_cause(each, finding)), None)
-    operators = {*finding.operators}
-    return next(
-        (
-            each
-            for each in causes
-            if operators <= {*each.operators} and (each.exact or not finding.exact)
-        ),
-        None,
-    )
+    for place in range(len(findings)) if finding.rule == _SYMPTOM else causes:
+        host = findings[place]
+        if finding.rule == _SYMPTOM:
+            is_host = _is_cause(host, finding)
+        else:
+            contains = {*finding.operators} <= {*host.operators}
+            is_host = contains and (host.exact or not finding.exact)
+        if is_host:
+            return place
+    return None
 
 
 def _is_cause(finding: Finding, symptom: Finding) -> bool:

@@ -347,11 +347,11 @@ _OPERATOR_KINDS = ["delegated", "portable"]
 
 def find_overhead(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Delegates and calls that take more than their operators: these are many, and tiny."""
-    # Several delegates are a finding of their own, and so are tiny kernels.
-    kinds = ["delegate_overhead", "framework"]
-    rows = m.costs[m.costs["kind"].isin(kinds) & m.costs.index.isin(unclaimed)]
+    rows = m.costs[m.costs.index.isin(unclaimed)]
+    kinds = ["delegate_overhead", "framework", "call_overhead"]
     if (rows["kind"] == "delegate_overhead").sum() > 1:
-        return
+        kinds = kinds[1:]  # several delegates are a finding of their own
+    rows = rows[rows["kind"].isin(kinds)]
     spent = time_spent(m, rows.index)
     operators = m.costs[m.costs["kind"].isin(_OPERATOR_KINDS)]
     if gains.share_of(m, spent.ms) < LEAST_PART or operators.empty:

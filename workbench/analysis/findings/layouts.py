@@ -1,17 +1,31 @@
-"""Rules on layouts: transposes that cancel out, and conversions that a layer needs."""
+"""Rules on what a layer around could take up: transposes, conversions of layouts, batch norms."""
 
 import math
 from collections.abc import Callable, Collection, Iterator
 
-from workbench.analysis.dataflow import POINTWISE, Dataflow, FlowStep, NodeId, TensorId
-from workbench.analysis.findings import commands
-from workbench.analysis.findings.chains import HALF_GELU, Advice, is_half
+from workbench.analysis.dataflow import (
+    POINTWISE,
+    WEIGHTED,
+    Dataflow,
+    FlowStep,
+    NodeId,
+    TensorId,
+)
+from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.finding import Finding, Gain
 from workbench.analysis.findings.gains import keys_of, time_spent
 from workbench.analysis.run import Measurement
 from workbench.records.layers import Value
 from workbench.wording import plural
 
+#: What to do, and the same in code.
+Advice = tuple[str, str]
+
+_HALF_GELU = (
+    "use an activation that XNNPACK has in half precision: `--rewrite gelu` computes it with these "
+    "operators, which is still faster than outside the delegate",
+    "nn.Hardswish()  # or ReLU; another function: retrain or check",
+)
 #: Operators of a delegate that compute channels last: the exporter converts the layout around them.
 _CHANNELS_LAST = frozenset(
     """
@@ -147,8 +161,8 @@ def _undo(m: Measurement, ends: list[FlowStep], between: Collection[str]) -> Adv
     made_up = [step.made_up for step in ends]
     if not all(made_up):
         return _NO_PERMUTATION if any(made_up) else _REMOVE_BOTH
-    if is_half(m) and "Tanh" in between:
-        return HALF_GELU
+    if m.export and m.export.dtype.startswith("fp16") and "Tanh" in between:
+        return _HALF_GELU
     if len({step.id[0] for step in ends}) == 1:
         return _FOUR_DIMENSIONS
     return _ONE_DELEGATE
@@ -219,3 +233,39 @@ def _skip_casts(step: FlowStep, way: Callable[[FlowStep], list[FlowStep]]) -> li
             ids |= {other.id for other in beyond}
             steps += beyond
     return [each for each in steps if each.type != _CAST]
+
+
+def _folds(m: Measurement, key: str) -> bool:
+    """Whether a norm's results are read only by convolutions that pad nothing."""
+    steps = gains.steps_of(m, [key])
+    if any(step.xnode and step.xnode.clamp for step in steps):
+        return False
+    users = [user for step in steps for user in m.flow.after(step) if user not in steps]
+    return bool(users) and all(
+        user.type in WEIGHTED
+        and user.xnode is not None
+        and not any(v for k, v in user.xnode.attributes.items() if k.startswith("padding"))
+        for user in users
+    )
+
+
+_FOLD = (
+    "fold the norm into the weights of the convolution after it, by hand",
+    "w * scale[:, None, None], b + w.sum((2, 3)) @ shift  # scale and shift of each input",
+)
+_MOVE_NORM = (
+    "put the norm directly after a convolution whose result nothing else reads, where it costs "
+    "nothing (another network: retrain it)",
+    "nn.Sequential(conv, norm, nn.ReLU())",
+)
+
+
+def find_batch_norm(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Batch norms that were not folded into a convolution."""
+    kinds = m.costs["module_class"].fillna("").astype(str)
+    norms = m.costs[kinds.str.startswith("BatchNorm") & (m.costs["role"] == "compute")]
+    keys = [key for key in norms.index if key in unclaimed]
+    for foldable, advice in ((True, _FOLD), (False, _MOVE_NORM)):
+        if chosen := [key for key in keys if _folds(m, key) is foldable]:
+            title = f"{plural(len(chosen), 'batch-norm operator')} not folded into a convolution"
+            yield Finding(title, time_spent(m, chosen), chosen, *advice)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from workbench import plugin
-from workbench.analysis.findings import bounds, chains, graph, layouts, sizes, times
+from workbench.analysis.findings import bounds, graph, layouts, sizes, times
 from workbench.analysis.findings.finding import Finding, Gain, call_unknown
 from workbench.analysis.findings.gains import joined_calls_ms, layers_of, scale_error, time_spent
 from workbench.analysis.run import Measurement
@@ -51,7 +51,7 @@ RULES: dict[str, Rule] = {
     "KV cache": _exact(graph.find_caches, _UNDELEGATED),
     "undelegated": _exact(graph.find_undelegated, _UNDELEGATED),
     "needless transposes": _exact(layouts.find_needless_transposes),
-    "batch norm": _exact(chains.find_batch_norm, _LAYERS),
+    "batch norm": _exact(layouts.find_batch_norm, _LAYERS),
     "sizes": Rule(sizes.find_sizes),
     "memory-bound": _exact(bounds.find_memory_bound, timed=True),
     "weight bandwidth": _exact(bounds.find_weight_bandwidth, timed=True),
@@ -63,8 +63,6 @@ RULES: dict[str, Rule] = {
     "slower": Rule(times.find_slower, _SPEEDUPS),
     "no speed-up": Rule(times.find_slow_products, _SPEEDUPS),
     "wide weights": Rule(times.find_wide_weights, timed=False),
-    "pointwise chain": Rule(chains.find_chains, timed=False),
-    "tiny operators": Rule(times.find_tiny_operators, _CATEGORIES),
     "threads": Rule(times.find_threads, _LATENCY),
     "other runtimes": Rule(times.find_slower_layers, _LAYERS),
     "dtype": Rule(times.find_dtype, _LATENCY),
@@ -115,7 +113,7 @@ def _apply(name: str, rule: Rule, m: Measurement, rows: Collection[str]) -> Iter
     try:
         yield from rule.find(m, rows)
     except Exception as error:  # also the code of others, which may raise anything
-        plugin.warn(f"rule {name}", error)
+        plugin.warn(name, error, "rule")
 
 
 def complete(m: Measurement, name: str, rule: Rule, finding: Finding) -> Finding:

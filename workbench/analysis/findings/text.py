@@ -150,7 +150,7 @@ def count_also(finding: Finding) -> str:
     return f"{plural(len(finding.also), 'more finding')} about these operators" * bool(finding.also)
 
 
-def list_findings(findings: Iterable[Finding]) -> Iterator[str]:
+def write_findings(findings: Iterable[Finding]) -> Iterator[str]:
     """Findings as lines of text, in order."""
     for rank, finding in enumerate(findings, 1):
         yield from write_finding(finding, rank)

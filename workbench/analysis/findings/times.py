@@ -28,15 +28,13 @@ from workbench.analysis.speedup import (
 )
 from workbench.records.exports import list_differences, same_model
 from workbench.records.runs import LADDER_TOGGLE, Experiment, RunRecord
-from workbench.wording import format_ms, format_range, format_ratio, plural
+from workbench.wording import format_range, format_ratio, plural
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
 _ARM = ("aarch64", "arm64")
 #: Of a shorter model, calls and conversions take what int8 would save.
 _LEAST_QUANTIZED_MS = 0.1
-#: Operators shorter than the least time of one runtime call are overhead.
-_TINY_MS = 0.005
 
 #: By the start of the reason why a layer was not quantised: what to do, in code, or the dtype.
 _QUANTIZE = {
@@ -90,9 +88,6 @@ def find_slower(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
             f"{name} is {1 / ratio:.1f}x slower {how}, over {plural(len(keys), 'operator')}",
             gain,
             keys,
-            "check which kernel it runs with the extension; a build without that kernel, or "
-            "another dtype, avoids it",
-            "wb.show(wb.open_run('RUN_DIR'), 'kernels')",
         )
 
 
@@ -182,25 +177,6 @@ def find_wide_weights(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         "store these weights in half precision; this pays on an Arm CPU with SME2",
         command=commands.command(m, dtype="fp16w"),
         remedy="fp16w",
-    )
-
-
-def find_tiny_operators(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Operators so short that the calls around them dominate."""
-    rows = m.costs[m.costs.index.isin(unclaimed)]
-    tiny = rows[(rows["mean_ms"] < _TINY_MS * rows["calls"]) & (rows["kind"] == "portable")]
-    calls = rows[rows["kind"].isin(["call_overhead", "framework"])]
-    keys = [*calls.index, *tiny.index]
-    if len(tiny) < 2:
-        return
-    outside, applied = time_spent(m, calls.index), m.export.rewrite if m.export else ()
-    yield Finding(
-        f"{len(tiny)} kernels are shorter than {_TINY_MS * 1e3:g} µs, and the calls around all "
-        f"kernels take {format_ms(outside.ms / max(len(calls), 1))} each",
-        Gain.at_most(time_spent(m, keys).ms),
-        keys,
-        "do more per call: batch inputs, merge operators, remove those without effect",
-        command=commands.command(m, rewrite=(*applied, "all")) + "  # removes some",
     )
 
 

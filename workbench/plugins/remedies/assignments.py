@@ -26,6 +26,7 @@ from workbench.plugins.remedies.equivalence import (
     evaluate,
     is_float,
     is_static,
+    reshape,
     sqnr,
     value,
 )
@@ -270,5 +271,4 @@ class _Canvas:
     def _prepare(self, x: Any, source: _Source) -> Any:
         """What is assigned, in the dtype and with all axes of the tensor."""
         made, dtype = value(source.node), value(self.root).dtype
-        x = x if made.dtype == dtype else aten.to.dtype(x, dtype)
-        return x if made.shape == source.shape else aten.reshape.default(x, [*source.shape])
+        return reshape(x if made.dtype == dtype else aten.to.dtype(x, dtype), source.shape)

@@ -177,7 +177,8 @@ class Finder:
             result = each.build(*(given[source] for source in each.sources), *each.constants)
         if isinstance(expected, torch.Tensor):
             return sqnr(result, expected)
-        return min(sqnr(one, other) for one, other in zip(result, expected, strict=True))
+        pairs = zip(result, expected, strict=True)
+        return min(sqnr(one, other) for one, other in pairs if one is not None)
 
 
 @torch.no_grad()
@@ -222,9 +223,9 @@ def multiply_batches(x: Any, y: Any, turned: bool = False) -> Any:
     return product.reshape(*x.shape[:-1], product.shape[-1])
 
 
-def cut(x: Any, axis: int, start: int, end: int) -> Any:
-    """The elements of a tensor from a start to before an end along an axis."""
-    return aten.slice.Tensor(x, axis, start, end)
+def reshape(x: Any, shape: Sequence[int]) -> Any:
+    """A tensor in a shape, which it may have already."""
+    return x if [*x.shape] == [*shape] else aten.reshape.default(x, [*shape])
 
 
 def rows_along(shape: Sequence[int], axes: Iterable[int]) -> tuple[int, Build]:
@@ -271,10 +272,15 @@ def sqnr(result: torch.Tensor, expected: torch.Tensor) -> float:
 def evaluate(node: Node, values: Any) -> Any:
     """The result of a node, from those of others; `Refused` if it does not take them."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source])
+    return call(function_of(node), *args, **kwargs)
+
+
+def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function returns; `Refused` if its operators do not take the values."""
     try:
-        return function_of(node)(*args, **kwargs)
+        return function(*args, **kwargs)
     except (RuntimeError, ValueError, IndexError, NotImplementedError) as error:
-        raise Refused(f"{node}: {error}") from error
+        raise Refused(f"{function}: {error}") from error
 
 
 def value(node: Any) -> torch.Tensor:

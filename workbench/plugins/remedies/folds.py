@@ -21,6 +21,7 @@ from workbench.plugins.remedies.equivalence import (
     is_float,
     is_static,
     name_of,
+    reshape,
     value,
 )
 from workbench.plugins.remedies.linear import MOVED, ChannelMap, count_work, read_map
@@ -113,10 +114,7 @@ def _fold_parts(
 
     def build(*tensors: Any) -> Any:
         given = dict(zip(order, tensors, strict=False))
-        views = [
-            aten.reshape.default(given[x], size) if [*value(x).shape] != size else given[x]
-            for x, size in zip(sources, shapes, strict=True)
-        ]
+        views = [reshape(given[x], size) for x, size in zip(sources, shapes, strict=True)]
         x = aten.cat.default(views, axis) if len(views) > 1 else views[0]
         return layer.target(x, *tensors[len(order) :], *layer.args[3:])  # type: ignore[operator]
 
@@ -160,11 +158,10 @@ def _fold_after(finder: Finder, layer: Node, nodes: list[Node], last: Node) -> E
     more = (len(weights) - shape[axis]) * rows * columns * weights[0].numel()
     if more > sum(map(count_work, nodes)):
         return None
-    result, shape[axis] = list(value(last).shape), len(weights)
+    result = list(value(last).shape)
 
     def build(x: Any, *given: Any) -> Any:
-        x = layer.target(x, *given, *layer.args[3:])  # type: ignore[operator]
-        return aten.reshape.default(x, result) if result != shape else x
+        return reshape(layer.target(x, *given, *layer.args[3:]), result)  # type: ignore[operator]
 
     text = f"{name_of(layer)} with the {_name(nodes)} after it in its weights"
     sources: Any = (layer.args[0],)

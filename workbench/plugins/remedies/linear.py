@@ -115,10 +115,9 @@ def _find_mixture(finder: Finder, nodes: list[Node], last: Node, source: Node) -
     factors = tuple(finder.run(nodes, {source: row.expand(x.shape).clone()}) for row in chosen)
 
     def build(x: Any, first: Any, second: Any) -> Any:
-        one, other = (aten.slice.Tensor(x, axis, n, n + 1) for n in (0, 1))
-        return aten.add.Tensor(aten.mul.Tensor(one, first), aten.mul.Tensor(other, second))
+        one, other = (aten.slice.Tensor(x, x.ndim - 1, n, n + 1) for n in (0, 1))
+        return one * first + other * second
 
-    axis = x.ndim - 1
     if sqnr(build(x, *factors), finder.run(nodes, {source: x})) < LEAST_DB[x.element_size()]:
         return None
     text = "a product of complex numbers as one of their real and imaginary parts"
@@ -459,28 +458,26 @@ def _find_transform(finder: Finder, last: Node) -> Equivalent | None:
     each = read_map(finder, [transform], sources[0], math.prod(shape[:-1]), 1)
     if each is None or each.offset.count_nonzero():
         return None
-    matrices = each.matrix.t().unflatten(0, (-1, 2)).unbind(1)  # of the real and imaginary parts
+    needed, combine = _PARTS[last.target]
+    matrices = each.matrix.t().unflatten(0, (-1, 2)).unbind(1)[needed]
+
+    def build(x: Any, *matrices: Any) -> Any:
+        return combine(*(aten.linear.default(x, matrix) for matrix in matrices))
+
     text = f"{name_of(transform)} as products with matrices of cosines and sines"
     return Equivalent(
-        "matrices", text, (transform, last), last, (sources[0],), _PARTS[last.target],
+        "matrices", text, (transform, last), last, (sources[0],), build,
         constants=tuple(matrix.contiguous() for matrix in matrices),
     )  # fmt: skip
 
 
-def _magnitude(x: Any, real: Any, imaginary: Any) -> Any:
-    a, b = aten.linear.default(x, real), aten.linear.default(x, imaginary)
-    return aten.sqrt.default(aten.add.Tensor(aten.mul.Tensor(a, a), aten.mul.Tensor(b, b)))
-
-
-def _pair(x: Any, real: Any, imaginary: Any) -> Any:
-    parts = [aten.linear.default(x, real), aten.linear.default(x, imaginary)]
-    return aten.stack.default(parts, -1)
-
-
-#: Real functions of a complex tensor, from the matrices of its parts.
-_PARTS = {
-    aten.abs.default: _magnitude,
-    aten.view_as_real.default: _pair,
-    aten.real.default: lambda x, real, imaginary: aten.linear.default(x, real),
-    aten.imag.default: lambda x, real, imaginary: aten.linear.default(x, imaginary),
+#: Real functions of a complex tensor: the parts that they need, and what they make of these.
+_PARTS: dict[Any, tuple[slice, Callable[..., Any]]] = {
+    aten.abs.default: (
+        slice(2),
+        lambda a, b: torch.sqrt(a * a + b * b),
+    ),
+    aten.view_as_real.default: (slice(2), lambda a, b: torch.stack((a, b), -1)),
+    aten.real.default: (slice(1), lambda a: a),
+    aten.imag.default: (slice(1, 2), lambda b: b),
 }

@@ -3,6 +3,7 @@
 import contextlib
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from workbench.plugins.remedies.equivalence import (
     MOST_PROVEN,
     Equivalent,
     Finder,
+    Refused,
+    call,
     elements,
     evaluate,
     is_float,
@@ -96,23 +99,26 @@ _SLICING = {
 
 def _flatten(finder: Finder, last: Node) -> Equivalent | None:
     """Concatenations of concatenations along one axis as one: each copies what is there."""
-    nodes, order = [last], list[Node]()
-    for node in nodes:  # which grows
-        for part in _parts_of(node)[0] if node.target is aten.cat.default else ():
-            alone = part.target is aten.cat.default and len(readers(part)) == 1
-            is_inside = alone and _parts_of(part)[1] == _parts_of(last)[1]
-            (nodes if is_inside else order).append(part)
-    if len(nodes) == 1:
+    nodes, order, waiting, (_, axis) = list[Node](), list[Node](), [last], _parts_of(last)
+    while waiting:
+        node = waiting.pop()
+        is_inside = node.target is aten.cat.default and (node is last or len(readers(node)) == 1)
+        if is_inside and _parts_of(node)[1] == axis:
+            nodes.append(node)
+            waiting += reversed(_parts_of(node)[0])
+        else:
+            order.append(node)
+    if len(nodes) < 2:
         return None
-    sources = tuple(dict.fromkeys(order))
     nodes.sort(key=finder.place.__getitem__)
-    ids = map_elements(finder, nodes, sources)
-    move = arrange(ids, [value(x).shape for x in sources], len(order)) if ids is not None else None
-    if move is None:
-        return None
+    sources = tuple(dict.fromkeys(order))
+
+    def build(*tensors: Any) -> Any:
+        given = dict(zip(sources, tensors, strict=True))
+        return aten.cat.default([given[part] for part in order], axis)
+
     kept = elements(last) / sum(map(elements, nodes))
     text = f"one concatenation of {len(order)} tensors instead of {len(nodes)} that grow"
-    build = lambda *tensors: move.build(dict(enumerate(tensors)))  # noqa: E731
     return Equivalent("loops", text, tuple(nodes), last, sources, build, kept=kept)
 
 
@@ -255,9 +261,9 @@ def _sink(finder: Finder, last: Node) -> Equivalent | None:
         return _move_front(compute(tensors, aten.stack.default, 0), first, axis, last)
 
     text = f"{name_of(first)} once instead of {len(parts)} times"
-    for builder in (build, build_in_front):
+    for builder in (partial(call, build), partial(call, build_in_front)):
         each = Equivalent("loops", text, (*parts, last), last, order, builder, kept=1 / len(parts))
-        with contextlib.suppress(RuntimeError, IndexError, ValueError):  # it takes no such shapes
+        with contextlib.suppress(Refused):
             if finder.prove(each):
                 return each
     return None

@@ -22,6 +22,8 @@ from workbench.plugins.remedies.equivalence import (
     arguments_of,
     is_static,
     multiply_batches,
+    name_of,
+    reshape,
     rows_along,
     value,
 )
@@ -31,7 +33,9 @@ from workbench.plugins.remedies.functions import (
     normalise,
     root_mean_square,
 )
+from workbench.plugins.remedies.repeats import attend
 from workbench.plugins.remedies.table import REMEDIES
+from workbench.plugins.remedies.windows import convolve
 
 aten: Any = torch.ops.aten
 # Of GELU's approximation by tanh (Hendrycks and Gimpel 2016, section 2).
@@ -41,12 +45,16 @@ _HALF, _SINGLE = frozenset({torch.float16}), frozenset({torch.float32})
 
 @dataclass(frozen=True)
 class Rule:
-    """What replaces an operator of some dtypes, in fixed shapes or in any; ``when`` asks more."""
+    """What replaces an operator of some dtypes, in fixed shapes or in any; ``when`` asks more.
+
+    ``text`` is what follows its name in words, if that is not the text of the remedy.
+    """
 
     build: Build
     dtypes: Collection[torch.dtype] = ()
     static: bool = True
     when: Callable[[Node], bool] = lambda node: True
+    text: str = ""
 
     def may_replace(self, node: Node) -> bool:
         """Whether the operands of a node are those that the rule is for."""
@@ -93,7 +101,8 @@ def find_operator(
     with torch.no_grad(), value(sources[0]).fake_mode:  # type: ignore[attr-defined]
         if build(*map(value, sources)) is None:
             return None
-    return Equivalent(name, REMEDIES[name].text, (node,), node, sources, build)
+    text = f"{name_of(node)} {rule.text}" if rule.text else REMEDIES[name].text
+    return Equivalent(name, text, (node,), node, sources, build)
 
 
 @_remedy("layer_norm", aten.layer_norm.default, dtypes={torch.half, torch.bfloat16}, static=False)
@@ -282,39 +291,101 @@ def _softmax(result: Any, x: Any, axis: int, dtype: Any) -> Any:
     return x.reshape(math.prod(x.shape[:3]), x.shape[3]).softmax(1).reshape(x.shape)
 
 
-@_remedy(
-    "attention",
-    aten.scaled_dot_product_attention.default,
-    rules=XNNPACK_RULES,
-    static=False,
-)
-def _attention(
-    result: Any,
-    query: Any,
-    key: Any,
-    values: Any,
-    mask: Any,
-    dropout: float,
-    causal: bool,
-    scale: float | None,
-    grouped: bool,
-) -> Any:
-    shapes = [each.shape for each in (query, key, values)]
-    batches = {str(shape[:-2]) for shape in shapes}  # sizes of dynamic dimensions have no hash
+@_remedy("attention", aten.scaled_dot_product_attention.default, rules=XNNPACK_RULES, static=False)
+def _attention(result: Any, query: Any, key: Any, values: Any, mask: Any, *settings: Any) -> Any:
+    dropout, causal, scale, grouped = settings
+    # Sizes of dynamic dimensions have no hash.
+    batches = {str(each.shape[:-2]) for each in (query, key, values)}
     is_plain = mask is None and not (dropout or causal or grouped)
     if not is_plain or not isinstance(query.shape[-1], int) or len(batches) != 1:
         return None
-    scale, product = scale or 1 / math.sqrt(query.shape[-1]), torch.matmul
-    if all(isinstance(size, int) for shape in shapes for size in shape):
-        # A product of batches of three dimensions expands nothing.
-        product = torch.bmm
-        query, key, values = (
-            each.reshape(math.prod(each.shape[:-2]), *each.shape[-2:])
-            for each in (query, key, values)
+    return attend(scale or query.shape[-1] ** -0.5, query, key, values)
+
+
+def _reads_values(node: Node) -> bool:
+    """Whether nobody reads the second result of a node: the places of the largest elements."""
+    is_single = isinstance(node.meta["val"], torch.Tensor)
+    return is_single or not any(readers(part) for part in readers(node) if part.args[1] != 0)
+
+
+def _list_results(result: Any, values: Any) -> Any:
+    return values if isinstance(result, torch.Tensor) else [values, None]
+
+
+_LARGEST: dict[str, Any] = {"text": "as the largest element of a window", "when": _reads_values}
+
+
+@_remedy("pooling", aten.amax.default, aten.max.dim, **_LARGEST)
+def _largest(result: Any, x: Any, axes: Any, keeps: bool = False, least: bool = False) -> Any:
+    axes = [axes] if isinstance(axes, int) else axes
+    width, gather_rows = rows_along(x.shape, axes or range(x.ndim))
+    if width == 1 or not x.is_floating_point():
+        return None
+    rows = gather_rows(x).reshape(1, x.numel() // width, 1, width)
+    values = fn.max_pool2d(-rows if least else rows, [1, width], [1, width])
+    first = result if isinstance(result, torch.Tensor) else result[0]
+    return _list_results(result, (-values if least else values).reshape(first.shape))
+
+
+_remedy("pooling", aten.amin.default, aten.min.dim, **_LARGEST)(partial(_largest, least=True))
+
+
+@_remedy("pooling", aten.topk.default, **_LARGEST)
+def _top(result: Any, x: Any, count: int, axis: int, largest: bool, _: bool) -> Any:
+    return _largest(result, x, axis, least=not largest) if count == 1 else None
+
+
+@_remedy("pooling", aten.adaptive_max_pool2d.default, text="as a pooling", when=_reads_values)
+def _adapt(result: Any, x: Any, counts: Any) -> Any:
+    """The maximum of windows that divide an image."""
+    pairs = [*zip(x.shape[-2:], [*counts] * (2 // len(counts)), strict=True)]
+    if any(size % count for size, count in pairs):
+        return None
+    window = [size // count for size, count in pairs]
+    return _list_results(result, fn.max_pool2d(x, window, window))
+
+
+@_remedy("pooling", aten.max_pool1d.default, text="in two dimensions, one of size one")
+def _maximum(result: Any, x: Any, size: Any, stride: Any, pad: Any, step: Any, ceils: bool) -> Any:
+    if ceils or x.ndim != 3 or [*step] != [1]:
+        return None
+    x = x.reshape(*x.shape[:2], 1, x.shape[2])
+    return fn.max_pool2d(x, [1, *size], [1, *(stride or size)], [0, *pad]).reshape(result.shape)
+
+
+def _average(
+    rank: int, result: Any, x: Any, size: Any, stride: Any, pad: Any, ceils: bool, counts: bool,
+    divisor: int | None = None,
+) -> Any:  # fmt: skip
+    """Means of windows as a convolution of each channel, and a factor where these are fewer."""
+    rows = [1] * (2 - rank)
+    sizes, strides = ([*rows, *each, *each][:2] for each in (size, stride or size))
+    pads = [*[0] * len(rows), *pad, *pad][:2]
+    lead, shape = x.shape[:-rank], [*rows, *result.shape[-rank:]]
+    image = [*[1] * (2 - len(lead)), *lead, *rows, *x.shape[-rank:]]
+    # With `ceil_mode`, the last windows reach beyond the padding.
+    ends = [
+        max(pad, stride * (count - 1) + size - pad - length)
+        for stride, count, size, pad, length in zip(
+            strides, shape, sizes, pads, image[2:], strict=True
         )
-    scores = product(query * scale, key.transpose(-2, -1)).softmax(-1)
-    attended = product(scores, values)
-    return attended.reshape(result.shape) if product is torch.bmm else attended
+    ]
+    margins = [pads[1], ends[1], pads[0], ends[0]]
+    weights = torch.full((image[1], 1, *sizes), 1 / (divisor or math.prod(sizes)), dtype=x.dtype)
+    means = convolve(reshape(x, image), weights, strides, margins, image[1])
+    means = reshape(means, result.shape)
+    if divisor or (ends == pads and (counts or not any(pads))):
+        return means
+    ones = torch.ones(1, 1, *image[2:], dtype=x.dtype)
+    border = fn.avg_pool2d(ones, sizes, strides, pads, ceils, counts)
+    border = border / convolve(ones, weights[:1], strides, margins, 1)
+    return means * border.reshape(1, *result.shape[-rank:])
+
+
+for _rank, _pool in ((1, aten.avg_pool1d.default), (2, aten.avg_pool2d.default)):
+    _remedy("pooling", _pool, text="as a convolution with constant weights")(
+        partial(_average, _rank)
+    )
 
 
 #: Products with a matrix; of a linear layer, it is transposed.

@@ -5,7 +5,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,16 +15,17 @@ from workbench.plugins.remedies.equivalence import (
     LEAST_DB,
     MOST_PROVEN,
     REORDERED_DB,
-    Build,
     Equivalent,
     Finder,
+    Refused,
     arguments_of,
+    call,
     elements,
     evaluate,
     is_float,
     is_static,
-    multiply_batches,
     name_of,
+    reshape,
     sqnr,
     value,
 )
@@ -153,7 +153,7 @@ _SAME = {
 def find_groups(finder: Finder, last: Node) -> Equivalent | None:
     """A product or attention whose keys or values are repeated for groups of queries."""
     if last.target is aten.scaled_dot_product_attention.default:
-        return _find_grouped_attention(finder, last)
+        return _find_attention(finder, last, "groups")
     products = (aten.matmul.default, aten.bmm.default, aten.einsum.default)
     if last.target not in products or len(last.args) != 2:
         return None
@@ -188,8 +188,8 @@ def _is_product(finder: Finder, node: Node, turned: bool) -> bool:
     left, right = (finder.sample(operand) for operand in node.all_input_nodes)
     right = right * 0.7 + 0.3  # not what the left one is
     expected = finder.run([node], dict(zip(node.all_input_nodes, (left, right), strict=True)))
-    with contextlib.suppress(RuntimeError):  # the shapes do not fit
-        result = left @ (right.transpose(-2, -1) if turned else right)
+    with contextlib.suppress(Refused):  # the shapes do not fit
+        result = call(torch.matmul, left, right.transpose(-2, -1) if turned else right)
         return sqnr(result, expected) >= LEAST_DB[left.element_size()] - REORDERED_DB
     return False
 
@@ -210,6 +210,12 @@ class _Heads:
     @property
     def count(self) -> int:
         return value(self.source).shape[2 if self.swapped else 1]
+
+    @property
+    def outer(self) -> list[int]:
+        """Its axes before rows and columns, as they are after `arrange`."""
+        first, *rest = value(self.source).shape[:-2]
+        return [first, self.count] if self.swapped else [first, *rest]
 
     def arrange(self, x: Any) -> Any:
         """The tensor with its heads as the second axis."""
@@ -246,103 +252,68 @@ def _repeats_heads(finder: Finder, heads: _Heads, node: Node) -> bool:
     return torch.equal(expected, finder.run(heads.nodes, {heads.source: x}))
 
 
-def _find_grouped_attention(finder: Finder, last: Node) -> Equivalent | None:
-    query, key, given, mask = _read_attention(last)
-    if query is None or value(query).ndim != 4:
+def _find_attention(finder: Finder, last: Node, name: str) -> Equivalent | None:
+    """Attention with keys and values that groups of heads share, or with a mask; its rewriting."""
+    given = arguments_of(last)
+    query, key, content, mask = (given[n] for n in ("query", "key", "value", "attn_mask"))
+    if given["dropout_p"] or not is_static(last):
         return None
-    keys, values = (_find_heads(finder, node, (False,)) or _Heads(node) for node in (key, given))
-    heads, shared = value(query).shape[1], keys.count
-    alike = values.count == shared < heads and heads % shared == 0
-    if not alike or not is_static(last):
-        return None
-    if isinstance(mask, Node) and (value(mask).ndim != 4 or value(mask).shape[1] != 1):
-        return None
-
-    def build(query: Any, key: Any, given: Any, *mask: Any) -> Any:
-        return attend(scale_of(last), query, keys.arrange(key), values.arrange(given), *mask)
-
-    text = f"attention of {heads // shared} heads at once instead of repeated keys and values"
-    sources, nodes = (query, keys.source, values.source), (*keys.nodes, *values.nodes, last)
-    return _replace_attention("groups", text, nodes, sources, mask, build)
-
-
-def find_masks(finder: Finder, last: Node) -> Equivalent | None:
-    """Attention with a mask, which PyTorch's decomposition guards; scores that a mask hides."""
-    if last.target in _FILLS:
-        return _find_filled(finder, last)
-    if last.target is not aten.scaled_dot_product_attention.default or not is_static(last):
-        return None
-    query, key, values, mask = _read_attention(last)
-    if query is None or mask is None:
-        return None
-    left, right = value(query).shape, value(key).shape
-    if len(left) != len(right) or len(left) < 3 or left[:-2] != right[:-2]:
-        return None
-    build, text = partial(attend, scale_of(last)), "attention with a mask without its guard"
-    return _replace_attention("masks", text, (last,), (query, key, values), mask, build)
-
-
-def _replace_attention(
-    name: str, text: str, nodes: Sequence[Node], sources: Sequence[Node], mask: Any, build: Build
-) -> Equivalent:
-    """Attention by something else, with its mask: a node, a constant, or none."""
-    is_node, is_constant = isinstance(mask, Node), isinstance(mask, torch.Tensor)
-    return Equivalent(
-        name, text, tuple(nodes), nodes[-1], (*sources, *([mask] if is_node else [])), build,
-        constants=(mask,) if is_constant else (),
-    )  # fmt: skip
-
-
-def _read_attention(node: Node) -> tuple[Any, Any, Any, Any]:
-    """Queries, keys, values and mask, which may be a constant; None if scores are dropped.
-
-    The width of a head must be known.
-    """
-    given = arguments_of(node)
-    query, key, mask = given["query"], given["key"], given["attn_mask"]
-    if given["dropout_p"] or not isinstance(value(query).shape[-1], int):
-        return None, None, None, None
     if given["is_causal"]:
-        rows, columns = value(query).shape[-2], value(key).shape[-2]
-        hidden = torch.ones(rows, columns, dtype=torch.bool).triu(1)
-        mask = torch.zeros(rows, columns, dtype=value(query).dtype).masked_fill(hidden, _HIDDEN)
-    return query, key, given["value"], mask
+        shape = (value(query).shape[-2], value(key).shape[-2])
+        mask = torch.full(shape, _HIDDEN, dtype=value(query).dtype).triu(1)
+    keys, values, heads = _Heads(key), _Heads(content), [*value(query).shape[:-2]]
+    if name == "groups":
+        if len(heads) != 2:
+            return None
+        keys = _find_heads(finder, key, (False,)) or keys
+        values = _find_heads(finder, content, (False,)) or values
+        shared, count = keys.count, heads[1]
+        if shared >= count or count % shared:
+            return None
+        if isinstance(mask, Node) and (value(mask).ndim != 4 or value(mask).shape[1] != 1):
+            return None
+        heads[1] = shared
+        text = f"attention of {count // shared} heads at once instead of repeated keys and values"
+    elif mask is None or not heads:
+        return None
+    else:
+        text = "attention with a mask without its guard"
+    if not keys.outer == values.outer == heads:
+        return None
+    scale = given["scale"] or value(query).shape[-1] ** -0.5
 
+    def build(query: Any, key: Any, content: Any, *mask: Any) -> Any:
+        return attend(scale, query, keys.arrange(key), values.arrange(content), *mask)
 
-def scale_of(node: Node) -> float:
-    """The factor of the scores of attention."""
-    width: int = value(arguments_of(node)["query"]).shape[-1]
-    return arguments_of(node)["scale"] or 1 / math.sqrt(width)
+    masks = (mask,) if isinstance(mask, Node) else ()
+    return Equivalent(
+        name, text, (*keys.nodes, *values.nodes, last), last,
+        (query, keys.source, values.source, *masks), build,
+        constants=(mask,) if isinstance(mask, torch.Tensor) else (),
+    )  # fmt: skip
 
 
 def attend(scale: float, query: Any, key: Any, values: Any, mask: Any = None) -> Any:
     """Attention in two products and a softmax; heads that share a key are one of more rows."""
-    *outer, rows, width = query.shape
-    shared = key.shape[1] if query.ndim == 4 and key.shape[1] != outer[1] else 0
-    query, whole = query * scale, [*outer, rows]
-    if shared:
-        whole = [outer[0], shared, outer[1] // shared * rows]
-        query = query.reshape(*whole, width)
-    is_batch = [*key.shape[:-2]] == [*values.shape[:-2]] == whole[:-1]
-    multiply = multiply_batches if is_batch and _is_fixed(query, key, values) else _multiply
-    scores = multiply(query, key, True)
-    if mask is not None and mask.dtype == torch.bool:
-        mask = (mask.to(query.dtype) - 1.0) * -_HIDDEN
-    if mask is not None and shared and rows > 1:  # it is the same for all queries of a group
-        scores = scores.reshape(math.prod(outer), rows, key.shape[-2])
-        scores = (scores + mask.reshape(-1, rows, key.shape[-2])).reshape(*whole, key.shape[-2])
-    elif mask is not None:
-        scores = scores + mask
-    attended = multiply(scores.softmax(-1), values, False)
-    return attended.reshape(*outer, rows, values.shape[-1]) if shared else attended
-
-
-def _is_fixed(*tensors: Any) -> bool:
-    return all(isinstance(size, int) for tensor in tensors for size in tensor.shape)
-
-
-def _multiply(x: Any, y: Any, turned: bool) -> Any:
-    return x @ (y.transpose(-2, -1) if turned else y)
+    sizes = (size for tensor in (query, key, values) for size in tensor.shape)
+    if not all(isinstance(size, int) for size in sizes):
+        return (query * scale @ key.transpose(-2, -1)).softmax(-1) @ values
+    *outer, rows, _ = query.shape
+    # A product of batches of three dimensions expands nothing.
+    batch, length = math.prod(key.shape[:-2]), key.shape[-2]
+    query = query.reshape(batch, math.prod(outer) // batch * rows, query.shape[-1])
+    key, values = (each.reshape(batch, length, each.shape[-1]) for each in (key, values))
+    scores = torch.bmm(query * scale, key.transpose(-2, -1))
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            mask = (mask.to(query.dtype) - 1.0) * -_HIDDEN
+        is_one = math.prod(mask.shape[:-2]) == 1  # for all heads
+        mask = reshape(mask, mask.shape[-2:]) if is_one else mask
+        is_row = is_one and mask.shape[-2] == 1
+        whole = [math.prod(outer)] if is_one else outer
+        whole = scores.shape if is_row else [*whole, rows, length]
+        scores = reshape(reshape(scores, whole) + mask, scores.shape)
+    return torch.bmm(scores.softmax(-1), values).reshape(*outer, rows, values.shape[-1])
 
 
 #: What replaces elements where a mask says so.
@@ -351,30 +322,30 @@ _FILLS = {
 }  # fmt: skip
 
 
-def _find_filled(finder: Finder, last: Node) -> Equivalent | None:
-    """A number in place of what a mask that depends on inputs hides, by arithmetic."""
-    fills = "masked_fill" in str(last.target)
+def find_masks(finder: Finder, last: Node) -> Equivalent | None:
+    """Attention with a mask, which PyTorch's decomposition guards; scores that a mask hides."""
+    if last.target is aten.scaled_dot_product_attention.default:
+        return _find_attention(finder, last, "masks")
+    if last.target not in _FILLS or not finder.is_outside(last) or not is_pure(last):
+        return None
     operands: list[Any] = [*last.args]
+    fills = "masked_fill" in str(last.target)
     tensor, mask, filler = operands if fills else (operands[1], operands[0], operands[2])
-    number: Any = finder.constants.get(filler) if isinstance(filler, Node) else filler
-    if isinstance(number, torch.Tensor) and number.numel() == 1:
-        number = number.item()
-    typed = isinstance(tensor, Node) and isinstance(mask, Node) and isinstance(number, int | float)
-    if not typed or not finder.is_outside(last) or not is_pure(last):
+    hidden: Any = finder.constants.get(filler) if isinstance(filler, Node) else filler
+    if isinstance(hidden, torch.Tensor) and hidden.numel() == 1:
+        hidden = hidden.item()
+    nodes = [each for each in (tensor, mask) if isinstance(each, Node) and is_static(each)]
+    if len(finder.varying(last)) != 2 or len(nodes) != 2 or not isinstance(hidden, int | float):
         return None
-    if mask in finder.constants or tensor in finder.constants or not is_float(tensor, MOST_PROVEN):
-        return None
-    hidden, dtype = float(number), value(tensor).dtype
-    if dtype != torch.float32 or not is_static(last) or not is_static(mask):
-        return None
-    if value(tensor).shape != value(last).shape or value(mask).dtype != torch.bool:
+    kinds = (value(tensor).dtype, value(mask).dtype)
+    if kinds != (torch.float32, torch.bool) or value(tensor).shape != value(last).shape:
         return None
     scores = [_skip_copies(reader) for reader in readers(last)]
     if math.isinf(hidden) and not all(each.target is aten.softmax.int for each in scores):
         return None
 
     def build(x: Any, mask: Any) -> Any:
-        given = mask.to(dtype)
+        given = mask.to(torch.float32)
         if not fills:  # the mask says what stays
             given = (given - 1.0) * -1.0
         if hidden <= _HIDDEN / 1e5:

@@ -44,7 +44,7 @@ from workbench.plugins.remedies.operators import (
 )
 from workbench.plugins.remedies.repeats import find_broadcasts, find_groups, find_masks
 from workbench.plugins.remedies.table import REMEDIES
-from workbench.plugins.remedies.windows import find_convolution, find_pooling
+from workbench.plugins.remedies.windows import find_convolution
 from workbench.records.exports import Rewrite
 from workbench.upstream import fold_constants
 
@@ -98,7 +98,6 @@ def _list_finders(backend: str) -> dict[str, Find]:
     }
     return finders | {
         "transposes": find_undone,
-        "pooling": find_pooling,
         "convolutions": find_convolution,
         "groups": find_groups,
         "masks": find_masks,
@@ -121,7 +120,7 @@ def _first(*finders: Find) -> Find:
 
 
 #: Remedies that are asked for by their operator, whatever it reads.
-_BY_OPERATOR = {*RULES, *XNNPACK_RULES, "slices"}
+_BY_OPERATOR = {*RULES, *XNNPACK_RULES, "slices"} - {"pooling"}
 
 
 @torch.no_grad()
