@@ -177,8 +177,7 @@ class Finder:
             result = each.build(*(given[source] for source in each.sources), *each.constants)
         if isinstance(expected, torch.Tensor):
             return sqnr(result, expected)
-        pairs = zip(result, expected, strict=True)
-        return min(sqnr(one, other) for one, other in pairs if one is not None)
+        return min(sqnr(one, other) for one, other in zip(result, expected, strict=True))
 
 
 @torch.no_grad()

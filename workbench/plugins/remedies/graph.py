@@ -130,8 +130,7 @@ def replace_part(exported: ExportedProgram, each: Equivalent) -> list[Node]:
         node.replace_all_uses_with(result)
     else:  # its readers are calls of ``getitem``
         for reader in list(node.users):
-            if result[reader.args[1]] is not None:  # else nobody reads it
-                reader.replace_all_uses_with(result[reader.args[1]])
+            reader.replace_all_uses_with(result[reader.args[1]])
             graph.erase_node(reader)
     graph.erase_node(node)
     for other in reversed(each.nodes):  # what overwrites its operand counts as used

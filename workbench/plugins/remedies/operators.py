@@ -5,6 +5,7 @@ the order of its schema. It returns what replaces the result, or None where it d
 """
 
 import math
+import operator
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -47,13 +48,15 @@ _HALF, _SINGLE = frozenset({torch.float16}), frozenset({torch.float32})
 class Rule:
     """What replaces an operator of some dtypes, in fixed shapes or in any; ``when`` asks more.
 
-    ``text`` is what follows its name in words, if that is not the text of the remedy.
+    It may be about the ``first`` result alone. ``text`` is what follows the name of the operator in
+    words, if that is not the text of the remedy.
     """
 
     build: Build
     dtypes: Collection[torch.dtype] = ()
     static: bool = True
     when: Callable[[Node], bool] = lambda node: True
+    first: bool = False
     text: str = ""
 
     def may_replace(self, node: Node) -> bool:
@@ -85,13 +88,19 @@ def _remedy(
 
 
 def find_operator(
-    name: str, rules: dict[Any, Rule], finder: Finder, node: Node
+    name: str, rules: dict[Any, Rule], finder: Finder, last: Node
 ) -> Equivalent | None:
     """An operator that is not delegated, by what replaces it."""
+    is_first = last.target is operator.getitem and last.args[1] == 0
+    node: Any = last.args[0] if is_first else last
     rule = rules.get(node.target)
     if rule is None or not finder.is_outside(node) or not rule.may_replace(node):
         return None
-    sources, result = tuple(node.all_input_nodes), node.meta["val"]
+    if is_first or (rule.first and not isinstance(value(node), torch.Tensor)):
+        others = (part for part in readers(node) if part.args[1] != 0)
+        if not (rule.first and is_first) or any(map(readers, others)):
+            return None
+    sources, result = tuple(node.all_input_nodes), last.meta["val"]
 
     def build(*tensors: Any) -> Any:
         values = dict(zip(sources, tensors, strict=True))
@@ -102,7 +111,8 @@ def find_operator(
         if build(*map(value, sources)) is None:
             return None
     text = f"{name_of(node)} {rule.text}" if rule.text else REMEDIES[name].text
-    return Equivalent(name, text, (node,), node, sources, build)
+    nodes = (node, last) if is_first else (last,)
+    return Equivalent(name, text, nodes, last, sources, build)
 
 
 @_remedy("layer_norm", aten.layer_norm.default, dtypes={torch.half, torch.bfloat16}, static=False)
@@ -302,17 +312,8 @@ def _attention(result: Any, query: Any, key: Any, values: Any, mask: Any, *setti
     return attend(scale or query.shape[-1] ** -0.5, query, key, values)
 
 
-def _reads_values(node: Node) -> bool:
-    """Whether nobody reads the second result of a node: the places of the largest elements."""
-    is_single = isinstance(node.meta["val"], torch.Tensor)
-    return is_single or not any(readers(part) for part in readers(node) if part.args[1] != 0)
-
-
-def _list_results(result: Any, values: Any) -> Any:
-    return values if isinstance(result, torch.Tensor) else [values, None]
-
-
-_LARGEST: dict[str, Any] = {"text": "as the largest element of a window", "when": _reads_values}
+#: Nobody may read the places of the largest elements.
+_LARGEST: dict[str, Any] = {"text": "as the largest element of a window", "first": True}
 
 
 @_remedy("pooling", aten.amax.default, aten.max.dim, **_LARGEST)
@@ -323,8 +324,7 @@ def _largest(result: Any, x: Any, axes: Any, keeps: bool = False, least: bool = 
         return None
     rows = gather_rows(x).reshape(1, x.numel() // width, 1, width)
     values = fn.max_pool2d(-rows if least else rows, [1, width], [1, width])
-    first = result if isinstance(result, torch.Tensor) else result[0]
-    return _list_results(result, (-values if least else values).reshape(first.shape))
+    return (-values if least else values).reshape(result.shape)
 
 
 _remedy("pooling", aten.amin.default, aten.min.dim, **_LARGEST)(partial(_largest, least=True))
@@ -335,14 +335,14 @@ def _top(result: Any, x: Any, count: int, axis: int, largest: bool, _: bool) -> 
     return _largest(result, x, axis, least=not largest) if count == 1 else None
 
 
-@_remedy("pooling", aten.adaptive_max_pool2d.default, text="as a pooling", when=_reads_values)
+@_remedy("pooling", aten.adaptive_max_pool2d.default, text="as a pooling", first=True)
 def _adapt(result: Any, x: Any, counts: Any) -> Any:
     """The maximum of windows that divide an image."""
     pairs = [*zip(x.shape[-2:], [*counts] * (2 // len(counts)), strict=True)]
     if any(size % count for size, count in pairs):
         return None
     window = [size // count for size, count in pairs]
-    return _list_results(result, fn.max_pool2d(x, window, window))
+    return fn.max_pool2d(x, window, window)
 
 
 @_remedy("pooling", aten.max_pool1d.default, text="in two dimensions, one of size one")
