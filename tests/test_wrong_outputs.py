@@ -109,17 +109,17 @@ def test_an_export_that_overflows_fails_with_the_operator(cli, nets):
 
 
 @pytest.mark.whole
-def test_a_wrong_export_fails_with_the_rewrite_that_was_tried(cli, nets):
+def test_a_wrong_export_fails_with_the_rewrite_that_avoids_it(cli, nets):
     """ExecuTorch 1.5.1's delegate normalises the channels of an image, not its last dimension."""
     code, out, err = cli("export", "nets.py:Shares", "--json")
     record = json.loads(out)
     (failure,) = record["failures"]
-    assert code == 1 and "-> --rewrite softmax avoids it (tried: " in failure
+    assert code == 1 and "-> --rewrite softmax may avoid it" in failure
     export = record["export"]
     assert (export["cause"]["operator"], export["cause"]["source"]) == ("softmax", "nets.py:38")
-    assert export["cure"]["rewrites"] == ["softmax"] and export["cure"]["sqnr_db"] > 60
+    assert export["cure"] == {"rewrites": ["softmax"]}
     code, _, err = cli("export", "nets.py:Shares")
-    assert code == 1 and "avoids it (tried" in err, "an export that is up to date fails, too"
+    assert code == 1 and "may avoid it" in err, "an export that is up to date fails, too"
     code, _, err = cli("export", "nets.py:Shares", "--rewrite", "softmax")
     assert code == 0 and "next: workbench run" in err
 

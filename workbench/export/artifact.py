@@ -439,10 +439,9 @@ def _describe_cause(export: Export) -> str:
 
 
 def advise(export: Export) -> str:
-    """What may make a wrong program right: the rewrite that does, or what could."""
+    """What may make a wrong program right."""
     if cure := export.cure:
-        ratio = "" if cure.sqnr_db is None else f": {cure.sqnr_db:.1f} dB"
-        return f"--rewrite {','.join(cure.rewrites)} avoids it (tried{ratio})"
+        return f"--rewrite {','.join(cure.rewrites)} may avoid it"
     if export.noise:
         layer = export.noise[0].module
         return f"--module-dtype {layer}=fp32 keeps the noisiest layer in floating point"

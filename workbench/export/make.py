@@ -1,21 +1,19 @@
-"""Make the program of a traced model, and judge it; what may avoid a wrong one is tried."""
+"""Make the program of a traced model, and judge it."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.errors import WorkbenchError
 from workbench.export.layers import count_calls
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.models.sources import reason
 from workbench.options import ExportOptions, Progress
 from workbench.process import release_memory
-from workbench.records.exports import Cure, Fidelity, find_worst
+from workbench.records.exports import Cure, Fidelity
 
 if TYPE_CHECKING:  # these import PyTorch
     from workbench.export.lower import Lowered
@@ -56,38 +54,16 @@ def make_program(subject: Subject, report: Progress) -> tuple[Lowered, dict[str,
     return lowered, _check(lowered, expected, subject, report)
 
 
-def _find_cure(
-    subject: Subject, operator: str, offers: Sequence[str], expected: list[Any], progress: Progress
-) -> Cure | None:
-    """The rewrites that make a wrong program right, as tried: the likeliest alone, then all.
+def _find_cure(subject: Subject, operator: str = "", offers: Sequence[str] = ()) -> Cure | None:
+    """The rewrites that may make a wrong program right: the likeliest for an ``operator``, or all.
 
-    They are the ones that replace an ``operator``, by its name, else all that could avoid a fault,
-    and the ``offers``.
+    All are those that could avoid a fault, and the ``offers``.
     """
     from workbench.export.lower import suggest_rewrites
 
-    suggested = suggest_rewrites(subject.model, subject.options, subject.trace, operator)
-    names = tuple(dict.fromkeys([*suggested, *offers]))
-    for tried in dict.fromkeys([names[:1], names]) if names else ():
-        progress(f"trying --rewrite {','.join(tried)}", 0.9)
-        if cure := _try_rewrites(subject, tried, expected):
-            return cure
-    return None
-
-
-def _try_rewrites(subject: Subject, names: Sequence[str], expected: list[Any]) -> Cure | None:
-    """What an export with further rewrites gives; None if it fails, or is wrong, too."""
-    from workbench.export.lower import lower_model
-
-    options = subject.options
-    changed = replace(options, rewrite=(*options.rewrite, *names))
-    try:
-        lowered = lower_model(subject.model, changed, subject.trace)
-        fidelity, problem, _ = _judge(lowered, expected, PRECISIONS[options.dtype].least_sqnr_db)
-    except (WorkbenchError, RuntimeError, ValueError):  # what fails, or has other outputs
-        return None
-    rewrites = tuple(name for name in lowered.rewrite if name not in options.rewrite)
-    return None if problem or not rewrites else Cure(rewrites, find_worst(fidelity))
+    names = suggest_rewrites(subject.model, subject.options, subject.trace, operator)
+    names = names[:1] if operator else list(dict.fromkeys([*names, *offers]))
+    return Cure(tuple(names)) if names else None
 
 
 def _check(
@@ -97,15 +73,14 @@ def _check(
     from workbench.export import accuracy
 
     dtype = subject.options.dtype
-    find_cure = partial(_find_cure, subject, expected=expected, progress=progress)
     try:
         fidelity, problem, wrong_output = _judge(lowered, expected, PRECISIONS[dtype].least_sqnr_db)
     except RuntimeError as error:
         offers = [rewrite.name for rewrite in lowered.rewrites]
-        cure = find_cure("", offers)
+        cure = _find_cure(subject, offers=offers)
         return {"problem": f"it does not run here: {error}", "runs": False, "cure": cure}
     except ValueError as error:
-        return {"problem": str(error), "cure": find_cure("", ())}
+        return {"problem": str(error), "cure": _find_cure(subject)}
     facts: dict[str, Any] = {"fidelity": fidelity}
     # Noise of layers does not explain what its quantised graph has not.
     if lowered.measure_noise and wrong_output is None:
@@ -123,7 +98,7 @@ def _check(
     if not problem:
         return facts
     problem = f"{problem}; likely cause: {kernels}" if kernels else problem
-    return facts | {"problem": problem, "cure": find_cure(operator, ())}
+    return facts | {"problem": problem, "cure": _find_cure(subject, operator)}
 
 
 def _find_wrong(fidelity: Sequence[Fidelity], *, is_noisy: bool) -> int | None:

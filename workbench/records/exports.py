@@ -106,10 +106,10 @@ class Cause:
 
 @dataclass(frozen=True)
 class Cure:
-    """Rewrites with which a wrong program was exported again and is right, and its worst SQNR."""
+    """Rewrites that may make a wrong program right."""
 
+    GONE = ("sqnr_db",)
     rewrites: tuple[str, ...]
-    sqnr_db: float | None = None
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Export:
 
     ``problem`` is a one-line description of what is wrong with it, or empty; ``runs`` whether the
     runtime could execute it here; ``cause`` is where its outputs go wrong, or stop being numbers,
-    ``cure`` what avoids that; ``noise`` has the noisiest layers of a quantised program.
+    ``cure`` what may avoid that; ``noise`` has the noisiest layers of a quantised program.
     ``options`` are the options beyond dtype and backend, and what was done to the graph;
     ``made_from`` identifies the sources of the export, and ``files`` has the SHA-256 of every file
     beside the program. ``spec`` is the model as ``load_model`` takes it, empty for a module;

@@ -514,7 +514,7 @@ def test_an_operator_without_a_kernel_has_its_remedy_in_the_error(tmp_path):
     with pytest.raises(ExportError, match=r"no kernel for aten::avg_pool3d.*--rewrite matrices"):
         wb.export_model(module, torch.randn(1, 2, 4, 4, 4), root=tmp_path, progress=quiet)
     module = Net(lambda net, x: torch.fft.irfft(torch.fft.rfft(x) * 0.5)).eval()
-    said = r"aten::mul.out fails in .*ComplexFloat.*--rewrite \S*matrices\S* avoids it \(tried: 1"
+    said = r"aten::mul.out fails in .*ComplexFloat.*--rewrite \S*matrices\S* may avoid it"
     with pytest.raises(ExportError, match=said):
         wb.export_model(module, torch.randn(4, 64), root=tmp_path, progress=quiet)
     module = Net(lambda net, x: x.sort(-1)[0]).eval()
