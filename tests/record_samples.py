@@ -25,7 +25,7 @@ def of_the_notebook(subject: str) -> Callable[[], wb.Run]:
     """What notebook 01 measures of its own cells, whose lines the recording names."""
 
     def record() -> wb.Run:
-        shell = InteractiveShell()
+        shell = InteractiveShell.instance()  # whose cells have numbers
         cells = [
             cell
             for cell in json.loads(NOTEBOOK.read_text())["cells"]

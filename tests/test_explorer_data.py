@@ -3,10 +3,8 @@
 import base64
 import hashlib
 import json
-import os
 import re
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,32 +178,13 @@ def test_the_bundle_has_the_licences_of_what_it_contains_and_no_address_of_a_reg
     assert not [name for name, entry in lock["packages"].items() if "resolved" in entry]
 
 
-def excerpts(run, name, text="x\n" * 200, changed=0.0):
-    Path(name).write_text(text)
-    os.utime(name, (changed, changed))
-    return read_data(run)["programs"][0]["excerpts"]
-
-
-@pytest.mark.whole
-def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(
-    tmp_path, monkeypatch
-):
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    run = Path(shutil.copytree(wb.sample_run("toy_cnn"), "run"))
-    layers = run / "layers.json"
-    known = layers.read_text()
-    for name in ("model.py", "../model.py", "id_rsa", "x" * 5000 + ".py"):
-        layers.write_text(re.sub(r'"[^"]*\.py:(\d+)"', rf'"{name}:\1"', known))
-        file = name if len(name) < 99 else "model.py"
-        shown = excerpts(wb.open_run(run), file)
-        assert bool(shown) == (name == "model.py"), name
-        if shown:
-            place, found = next(iter(shown.items()))
-            line = int(place.rpartition(":")[2])
-            assert found["start"] == line - 4 and found["lines"] == ["x"] * 10
-            assert not excerpts(wb.open_run(run), file, changed=time.time())
-            assert not excerpts(wb.open_run(run), file, text="x\n")
+def test_a_program_has_the_source_of_its_operators():
+    program = read_data(recorded())["programs"][0]
+    sources = program["texts"]["source"]["values"]
+    assert {place.rpartition(":")[0] for place in sources} == {*program["sources"]}
+    for place in sources:
+        file, _, line = place.rpartition(":")
+        assert "self." in program["sources"][file]["1"].split("\n")[int(line) - 1]
 
 
 def test_one_comparison_is_explored_alone():

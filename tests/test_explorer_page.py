@@ -64,9 +64,7 @@ def click_in_icicle(page, test):
 
 
 def test_from_a_category_down_to_the_roof(open_page):
-    source = "workbench/models/zoo/mobilenet_v3_small.py:77"
-    lines = {"start": 76, "lines": ["def forward(self, x):", "    return self.classifier(x)"]}
-    page = open_page(edit=lambda d: d["programs"][0]["excerpts"].update({source: lines}))
+    page = open_page()
     shown = page.locator(".big").inner_text()
     value, low, high = re.search(r"([\d.]+x faster)\s+\[([\d.]+), ([\d.]+)\]", shown).groups()
     text = recorded().compare().text
@@ -91,7 +89,7 @@ def test_from_a_category_down_to_the_roof(open_page):
     assert GEMM in shown and "1x1024 -> 1x1000" in shown
     assert "2.05 MFLOP" in shown and "4.11 MB" in shown
     assert "Linear" in section(page, "Layer").inner_text()
-    assert section(page, "Source").locator(".here").inner_text().endswith("self.classifier(x)\n")
+    assert section(page, "Source").locator(".here").inner_text().endswith(".flatten(1))\n")
     assert "of the roof" in section(page, "Roofline").inner_text()
     assert section(page, "Roofline").locator("svg circle").count() == 2
     section(page, "Layer").get_by_role("button", name="classifier.3").click()
@@ -320,10 +318,49 @@ def test_several_categories_can_become_faster_at_once(open_page):
     assert restored.locator(".guess").inner_text() == page.locator(".guess").inner_text()
 
 
+def test_a_line_selects_its_operators_and_they_their_line(open_page):
+    page = open_page()
+    lines = page.locator(".source-lines button.s-row")
+    line = lines.filter(has_text="self.classifier(")
+    line.click()
+    count = int(re.search(r"(\d+) selected operators", page.locator(".inspector").inner_text())[1])
+    rows = recorded().subject.operators
+    rows = rows[rows["source"] == "workbench/models/zoo/mobilenet_v3_small.py:77"]
+    assert count == len(rows) == page.locator(".t-row[aria-selected=true]").count() or count > 20
+    assert line.get_attribute("aria-pressed") == "true"
+    assert float(line.locator(".s-ms").inner_text()) == pytest.approx(rows["mean_ms"].sum(), 0.01)
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    assert lines.filter(has_text="self.block(x)").get_attribute("aria-pressed") == "true"
+    page.keyboard.press("Escape")
+    page.locator(".t-row", has_text="features.1.block.1").first.click()
+    pressed = page.locator(".s-row[aria-pressed=true]")
+    assert "gate" in pressed.inner_text(), "of another file"
+    page.locator(".source-lines").get_by_role("button", name="By time").click()
+    times = [float(text) for text in page.locator(".s-row .s-ms").all_inner_texts()]
+    latency = page.evaluate("document.getElementById('explorer').explorer.sides.b.total")
+    assert sum(times) == pytest.approx(latency, rel=0.01)
+    assert times[:-1] == sorted(times[:-1], reverse=True), "the last is of no line"
+    note = page.locator(".s-note button").first
+    note.click()
+    assert "finding" in crumbs(page)[-1]
+
+
+def test_5000_lines_are_drawn_fast(open_page):
+    def edit(document):
+        source = document["programs"][0]["sources"]["workbench/models/zoo/mobilenet_v3_small.py"]
+        source["1"] += "\n".join(f"def helper_{n}(x): return x + {n}" for n in range(5000))
+
+    page = open_page(edit=edit)
+    assert page.locator(".source-lines summary", has_text="lines").count() >= 2
+    page.locator(".source-lines button.s-row").first.click()
+    page.wait_for_function("document.getElementById('explorer').dataset.drawnMs < 500")
+
+
 @pytest.mark.parametrize(
     ("view", "shown"),
     [("categories", "categories"), ("levels", "categories"), ("model", "model"),
-     ("timeline", "timeline"), ("operators", "operators")],
+     ("source", "source-lines"), ("timeline", "timeline"), ("operators", "operators")],
 )  # fmt: skip
 def test_one_view_is_shown_alone(open_page, view, shown):
     page = open_page("squeezesam", view=view)

@@ -268,6 +268,24 @@ LAYERS = make_frame(
     ("flops", "float", "FLOP/run", "floating-point operations of those that are known"),
 )
 
+SOURCE_LINES = make_frame(
+    "source lines",
+    ("file", "text", "", "cell or file of the line; empty: the time of no line"),
+    ("line", "int", "", "its number, from 1; 0: the time of no line"),
+    "mean_ms",
+    *interval("its", "ms/run", suffix="_ms"),
+    "share",
+    ("baseline_ms", "float", "ms/run", "its time at the baseline, such as with the extension off"),
+    ("speedup", "float", "", "baseline / mean time, of typical times"),
+    "low high",
+    ("outcome", "text", "", f"{OUTCOMES} | below the clock; empty: not compared"),
+    ("delegated", "float", "", "part of its operators' time in a delegate; NaN: no operators"),
+    ("dtype", "text", "", "in which its operators compute, the one with the most time first"),
+    ("operators", "int", "", "distinct operators"),
+    ("layers", "text", "", "paths of the layers that ran it, the one with the most time first"),
+    ("findings", "text", "", "ids of the findings about its operators"),
+)
+
 DTYPES = make_frame(
     "dtypes",
     "key name operator module",

@@ -26,6 +26,7 @@ from workbench.analysis import (
     quality,
     roofline,
     sme2,
+    source,
     statistics,
     trials,
 )
@@ -413,6 +414,11 @@ class Measurement(Noun):
         if self.layers is None:
             return None
         return layers.summarize_layer_types(self.operators, self._runs)
+
+    @frame_property
+    def source(self) -> pd.DataFrame | None:
+        """Time by line of the model's source: ``frames.SOURCE_LINES``; None if none is known."""
+        return source.summarize_lines(self) if self.has_layers else None
 
     @frame_property
     def machine_code(self) -> pd.DataFrame | None:

@@ -1,16 +1,12 @@
 """What the explorer shows of a run, as one compact document; all figures come from its frames."""
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-import workbench
 from workbench import plugin
 from workbench.analysis.activations import track_live
 from workbench.analysis.attribution import find_method
@@ -22,6 +18,7 @@ from workbench.analysis.ledger import Key
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.analysis.source import split_place
 from workbench.analysis.statistics import student_quantile
 from workbench.plots.tables import typeset
 from workbench.records.codec import SCHEMA_VERSION
@@ -32,7 +29,6 @@ _TENSORS = 12  #: Activations listed of a program.
 _TEXTS = ("name", "category", "family", "kind", "dtype", "module", "module_class", "source", "also",
           "shapes", "role", "confidence", "metadata")  # fmt: skip
 _COSTS = ("calls", "flops", "bytes")
-_ABOVE, _BELOW = 4, 6  #: Lines of a source excerpt around the layer's own.
 _ROOFLINE = ("intensity", "gflops", "gbps", "roof_gflops", "roof_gbps", "roof_share")
 _FUNCTIONS, _SAMPLES = ("function", "code"), ("share", "samples")
 _JUDGED = ("baseline_ms", "candidate_ms", "speedup", "low", "high", "detectable")
@@ -133,7 +129,8 @@ def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> Json:
     sidecar = measurements[0].sidecar
     first = table[[Key.parse(key).method == 0 for key in table["key"]]]
     method = find_method(first, sidecar) if sidecar else None
-    sources = table["source"].dropna().unique() if "source" in table else ()
+    files = {split_place(place)[0] for place in table.get("source", ())}
+    texts = sidecar.sources if sidecar else {}
     return {
         "keys": tuple(table["key"]),
         "labels": tuple(table["label"]),
@@ -143,7 +140,7 @@ def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> Json:
         "modules": tuple(tree["module"]),
         "classes": tuple(tree["module_class"].fillna("")),
         "edges": tuple(sorted(link_operators(Dataflow(method), table))) if method else (),
-        "excerpts": dict(_excerpts(sources, measurements[0])),
+        "sources": {file: text for file, text in texts.items() if file in files},
         "activations": _track_activations(measurements[0], table),
     }
 
@@ -207,34 +204,6 @@ def link_operators(flow: Dataflow, table: pd.DataFrame) -> set[tuple[int, int]]:
             sources = {row}
         made |= dict.fromkeys(step.writes, sources)
     return edges
-
-
-def _excerpts(sources: Sequence[str], m: Measurement) -> Iterator[tuple[str, Json]]:
-    """A few lines around every source line whose file was not changed since the export."""
-    created = m.export.created if m.export else ""
-    roots = [Path.cwd(), Path(workbench.__file__).resolve().parents[1], Path(sys.prefix).resolve()]
-    files: dict[str, list[str]] = {}
-    for place in sources:
-        name, _, line = place.rpartition(":")
-        if name not in files:
-            # A sidecar may come from a stranger: only Python files of these folders are shown.
-            files_there = [(r, r / name) for r in roots if os.path.isfile(r / name)]  # noqa: PTH113
-            paths = [p for r, p in files_there if p.resolve().is_relative_to(r)]
-            fits = bool(paths and created and name.endswith(".py")) and _unchanged(
-                paths[0], created
-            )
-            files[name] = paths[0].read_text(errors="replace").splitlines() if fits else []
-        if line.isdecimal() and len(line) < 9 and 0 < int(line) <= len(files[name]):
-            start = max(0, int(line) - 1 - _ABOVE)
-            lines = files[name][start : start + _ABOVE + _BELOW]
-            yield place, {"start": start + 1, "lines": lines}
-
-
-def _unchanged(path: Path, since: str) -> bool:
-    try:
-        return path.stat().st_mtime <= datetime.fromisoformat(since).timestamp()
-    except ValueError:
-        return False
 
 
 def _measurement(

@@ -257,18 +257,20 @@ def _operators_of(source: Run | Comparison) -> pd.DataFrame:
 
 
 #: The views that can be shown alone.
-VIEWS = ("categories", "levels", "what-if", "model", "timeline", "operators", "memory")
+VIEWS = (
+    *("categories", "levels", "what-if", "model", "source", "timeline", "operators", "memory"),
+)
 
 
 def explore(source: Run | Comparison | Measurement | str | Path, view: str = "") -> Explorer | Page:
     """Explore a run, by itself or its path, or one comparison, interactively.
 
-    Categories, model, timeline, operators and findings are connected: what is selected in one is
-    shown in all, with its layer, source line, machine code and place on the roofline. In a notebook
-    this is a widget, whose ``selected`` is a frame of the selected operators and whose ``draw``
-    draws a view of them in another cell; without a live front end it is a page. ``view`` shows one
-    view alone: ``categories``, all ``levels`` of the run (of the ISA, or thread counts),
-    ``what-if`` for categories, ``model``, ``timeline``, ``operators`` or ``memory``.
+    Categories, model, source, timeline, operators and findings are connected: what is selected in
+    one is shown in all, with its layer, source line, machine code and place on the roofline. In a
+    notebook this is a widget, whose ``selected`` is a frame of the selected operators and whose
+    ``draw`` draws a view of them in another cell; without a live front end it is a page. ``view``
+    shows one view alone: ``categories``, all ``levels`` of the run (of the ISA, or thread counts),
+    ``what-if`` for categories, ``model``, ``source``, ``timeline``, ``operators`` or ``memory``.
 
     Raises
     ------

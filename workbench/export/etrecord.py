@@ -16,6 +16,7 @@ from workbench.errors import StoreError
 from workbench.export import origins as links
 from workbench.export.origins import EdgeNode
 from workbench.export.pte import NO_HANDLE
+from workbench.export.sources import Sources
 from workbench.records.layers import Instruction, Layers, Method, Origin
 
 #: The last graph before partitioning, and the one before that.
@@ -34,14 +35,15 @@ def add_etrecord(layers: Layers, path: Path) -> Layers:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            methods = tuple(_add_to_method(method, archive) for method in layers.methods)
+            sources = Sources(elsewhere=True)
+            methods = tuple(_add_to_method(each, archive, sources) for each in layers.methods)
     except OSError as error:
         raise StoreError(error.strerror or str(error), where=path) from None
     except _OtherProgram as error:
         raise StoreError(f"an ETRecord of another program: {error}", where=path) from None
     except Exception as error:  # a malformed one can lead to any
         raise _not_etrecord(error, path) from None
-    return replace(layers, methods=methods)
+    return replace(layers, methods=methods, sources=sources.read())
 
 
 class _OtherProgram(Exception):
@@ -63,7 +65,9 @@ def read_etrecord(path: Path) -> dict[str, list[Origin]]:
                 if name.startswith(_GRAPHS) and not name.endswith(_TENSORS)
             ]
             methods = dict.fromkeys(name.rpartition("/")[2] for name in entries)
-            graphs = {method: _read_graph(archive, method)[1] for method in methods if method}
+            graphs = {
+                method: _read_graph(archive, method, Sources())[1] for method in methods if method
+            }
     except Exception as error:  # a malformed one can lead to any
         raise _not_etrecord(error, path) from None
     if not graphs:
@@ -71,8 +75,8 @@ def read_etrecord(path: Path) -> dict[str, list[Origin]]:
     return graphs
 
 
-def _add_to_method(method: Method, archive: zipfile.ZipFile) -> Method:
-    edges, origins, modules = _read_graph(archive, method.name)
+def _add_to_method(method: Method, archive: zipfile.ZipFile, sources: Sources) -> Method:
+    edges, origins, modules = _read_graph(archive, method.name, sources)
 
     def nodes(handles: Any) -> list[EdgeNode]:
         handles = handles if isinstance(handles, list) else [handles]
@@ -141,7 +145,7 @@ def _is_kernel_of(call: Instruction, edge: EdgeNode) -> bool:
 
 
 def _read_graph(
-    archive: zipfile.ZipFile, method: str
+    archive: zipfile.ZipFile, method: str, sources: Sources
 ) -> tuple[dict[int, list[EdgeNode]], list[Origin], dict[str, str]]:
     """The nodes of a method by their debug handles, the origins, and the classes of modules."""
     names = set(archive.namelist())
@@ -161,7 +165,8 @@ def _read_graph(
             tensors = (each["arg"].get("as_tensor") for each in node["inputs"])
             arguments = tuple(str(tensor["name"]) for tensor in tensors if tensor)
             edges[handle].append(EdgeNode(len(origins), name, operator, handle, arguments))
-        origins.append(links.make_origin(name, operator, around, metadata.get("stack_trace")))
+        line = sources.add(metadata.get("stack_trace"))
+        origins.append(links.make_origin(name, operator, around, line))
         modules |= around
     links.share_layers(origins, chain.from_iterable(edges.values()))
     return edges, origins, modules

@@ -64,8 +64,9 @@ def describe_pte(
 def describe_program(program: ExecutorchProgramManager) -> Layers:
     """The sidecar of an emitted program with its layers."""
     from workbench.export.origins import add_origins
+    from workbench.export.sources import Sources
 
-    layers = describe_pte(program.buffer)
+    layers, sources = describe_pte(program.buffer), Sources()
     handles, computed, logged = program.debug_handle_map, program.methods, program.delegate_map
     # Others return constants.
     kept = {n: m for n, m in enumerate(layers.methods) if m.name in computed}
@@ -75,12 +76,13 @@ def describe_program(program: ExecutorchProgramManager) -> Layers:
             program.exported_program(method.name),
             handles.get(method.name, {}),
             logged.get(method.name, {}),
+            sources,
         )
         for method in kept.values()
     )
     places: dict[int | None, int | None] = {number: place for place, number in enumerate(kept)}
     file = tuple(replace(part, method=places.get(part.method)) for part in layers.file)
-    return replace(layers, methods=methods, file=file)
+    return replace(layers, methods=methods, file=file, sources=sources.read())
 
 
 def read_interface(program: bytes | memoryview) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:

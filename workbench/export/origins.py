@@ -12,13 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.export.control_flow import list_calls, place_calls, runtime_name
 from workbench.export.pte import NO_HANDLE
 from workbench.export.rewriter import read_mark
-from workbench.models.sources import user_line_of_stack
+from workbench.export.sources import Sources
 from workbench.records.layers import Instruction, Method, Origin, XNode
 
 if TYPE_CHECKING:
@@ -207,20 +206,20 @@ _ROOT = re.compile(r"^(L\['self'\]|_export_root)\.?")
 #: Wrappers of a graph that is exported a second time, as for quantisation, and what PyTorch gives
 #: nodes that its passes add; they are no layers.
 _WRAPPERS = ("_non_strict_export", "GraphModule", "_empty_nn_module_stack_from_metadata_hook")
-_REPOSITORY = f"{Path(__file__).parents[2]}/"
 
 
 def add_origins(
     method: Method,
     program: ExportedProgram,
     handles: Mapping[int, Any],
-    delegates: Mapping[int, Mapping[str, Any]] = {},
+    delegates: Mapping[int, Mapping[str, Any]],
+    sources: Sources,
 ) -> Method:
     """The method with the layer of every instruction, and of every operator of its delegates.
 
     ``program`` is the graph that it was emitted from; ``handles`` are the debug handles that the
     nodes had before, by the number of the instruction; ``delegates`` say which of them each backend
-    logs under which name.
+    logs under which name; ``sources`` collects their lines.
     """
     graph = program.graph_module
     placed = place_calls(graph, method.instructions)
@@ -235,7 +234,7 @@ def add_origins(
             edges[-1].append(EdgeNode(len(origins), call.name, _name(call), handle, arguments))
             reader = _find_reader(call)
             modules, trace = module_classes(module_stack(reader)), reader.meta.get("stack_trace")
-            origin = make_origin(call.name, _name(call), modules, trace)
+            origin = make_origin(call.name, _name(call), modules, sources.add(trace))
             origins.append(replace(origin, traced=read_mark(call)))
     share_layers(origins, chain.from_iterable(edges))
     instructions = tuple(
@@ -305,10 +304,9 @@ def module_classes(stack: Iterable[tuple[str, str]]) -> dict[str, str]:
     }
 
 
-def make_origin(node: str, operator: str, modules: dict[str, str], trace: str | None) -> Origin:
-    """The origin of a node in ``modules``, with the user's line of its stack trace."""
+def make_origin(node: str, operator: str, modules: dict[str, str], line: str) -> Origin:
+    """The origin of a node in the innermost of ``modules``, and of a line."""
     path, kind = next(reversed(modules.items()), ("", ""))
-    line = user_line_of_stack(trace).removeprefix(_REPOSITORY)
     return Origin(node, operator, path, kind, line)
 
 

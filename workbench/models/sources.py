@@ -63,7 +63,7 @@ def sample_files(sources: Iterable[str]) -> list[Path]:
     return files
 
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?[^\n]*(?:\n[ \t]+([^\n]*))?')
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|\n\n|\nFor more information")
 _MODELS = Path(__file__).parent / "zoo"
 _WORKBENCH = Path(__file__).parents[1]
@@ -80,9 +80,22 @@ def user_line(error: BaseException) -> str:
 
 def user_line_of_stack(stack: str | None) -> str:
     """The same for the text of a graph node's stack trace, from the model's ``forward`` on."""
+    file, line, _ = users_frame(stack)
+    return f"{shown_path(Path(file))}:{line}" if file else ""
+
+
+def users_frame(stack: str | None) -> tuple[str, int, str]:
+    """The innermost frame in the user's code of a stack trace: file, line, and what stands there.
+
+    Of the frames from the model's ``forward`` on; empty if there is none. Code of packages is the
+    user's, too, but for PyTorch, ExecuTorch and Python itself: a model's lines may be in one.
+    """
     frames = _FRAME.findall(stack or "")
-    start = next((at for at, (*_, name) in enumerate(frames) if name == "forward"), 0)
-    return _innermost([(file, int(line)) for file, line, _ in frames[start:]])
+    start = next((at for at, (_, _, name, _) in enumerate(frames) if name == "forward"), 0)
+    for file, line, _, code in reversed(frames[start:]):
+        if _is_in_users_code(file):
+            return file, int(line), code.strip()
+    return "", 0, ""
 
 
 def user_line_of_node(node: Node) -> str:

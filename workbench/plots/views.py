@@ -29,6 +29,7 @@ from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
 from workbench.plots.changes import plot_speedups
 from workbench.plots.latencies import CLOCKS
 from workbench.plots.overview import show_overview, show_verdicts
+from workbench.plots.source import show_source
 from workbench.plots.style import Chart, convert_source
 from workbench.plots.tables import (
     Table,
@@ -476,6 +477,7 @@ VIEWS = {
     "findings": View((Run, Measurement), _findings),
     "operators": View((Measurement,), _operators),
     "layers": View((Measurement,), _layers),
+    "source": View((Measurement,), show_source),
     "dtypes": View((Measurement,), _dtypes),
     "roofline": View((Measurement,), _roofline),
     "speedups": View((Comparison,), _speedups),

@@ -138,12 +138,14 @@ class Layers:
     """``<program>.pte.layers.json``: the origin of each instruction of a program in the model.
 
     A sidecar that was read from the program alone has operators but no origins. The parts in
-    ``file`` add up to the program's size.
+    ``file`` add up to the program's size. ``sources`` has the text around the lines of the origins,
+    by file, as blocks of lines by the number of their first one: the cell or file may change.
     """
 
     sha256: str
     methods: tuple[Method, ...]
     file: tuple[FilePart, ...] = ()
+    sources: dict[str, dict[int, str]] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     @property

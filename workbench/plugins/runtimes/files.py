@@ -24,6 +24,7 @@ from workbench.export.layers import read_interface
 from workbench.export.origins import make_origin, module_classes, module_stack
 from workbench.export.precision import DTYPES
 from workbench.export.program import Program, open_program
+from workbench.export.sources import Sources
 from workbench.models.sources import reason
 from workbench.options import RUNTIMES, Progress
 from workbench.process import silence
@@ -136,7 +137,7 @@ def _describe_onnx(
     the layer.
     """
     origins: list[Origin] = []
-    numbers, modules = [], dict[str, str]()
+    numbers, modules, sources = [], dict[str, str](), Sources()
     for node in nodes:
         metadata = {entry.key: entry.value for entry in node.metadata_props}
         scopes, kinds = (
@@ -145,9 +146,8 @@ def _describe_onnx(
         )
         classes = module_classes(zip(scopes, kinds, strict=False))
         modules |= classes
-        origin = make_origin(
-            node.name, node.op_type, classes, metadata.get("pkg.torch.onnx.stack_trace")
-        )
+        line = sources.add(metadata.get("pkg.torch.onnx.stack_trace"))
+        origin = make_origin(node.name, node.op_type, classes, line)
         # Only of these: equal weights, such as those of two norms, are one and have one name.
         weighted = node.op_type in ("Conv", "ConvTranspose", "Gemm")
         owner = node.input[1].rpartition(".")[0] if weighted else ""

@@ -6,6 +6,9 @@ import { Factor } from "./factor.js";
 import { figure, fixed, known, mega, ms, operatorsOf, ratio, share } from "./format.js";
 import { findingsOf } from "./model.js";
 import { drawRoof } from "./roof.js";
+import { linesOf, splitPlace } from "./source.js";
+
+const ABOVE = 4, BELOW = 5;  // lines of a source excerpt
 
 const facts = rows => h("dl", null, ...rows.filter(([, value]) => value !== "" && value !== null && value !== undefined)
   .flatMap(([name, ...value]) => [h("dt", null, name), h("dd", null, ...value)]));
@@ -89,11 +92,11 @@ export class Inspector {
   }
 
   #source(place) {
-    const { excerpts } = this.view.sides.program;
-    const found = excerpts[place], line = Number(place.split(":").at(-1));
+    const [file, line] = splitPlace(place), text = linesOf(this.view.sides.program, file);
+    const found = [...text.keys()].filter(n => n >= line - ABOVE && n <= line + BELOW);
     return h("section", { class: "source" }, h("h3", null, "Source"), h("p", null, h("code", { title: place }, place.split(/[\\/]/).at(-1))),
-      found ? h("pre", { tabindex: 0, "aria-label": `Source excerpt of ${place}` }, ...found.lines.map((text, n) =>
-        h("span", { class: found.start + n === line ? "here" : null }, `${String(found.start + n).padStart(4)}  ${text}\n`))) : null);
+      found.length ? h("pre", { tabindex: 0, "aria-label": `Source excerpt of ${place}` }, ...found.map(n =>
+        h("span", { class: n === line ? "here" : null }, `${String(n).padStart(4)}  ${text.get(n)}\n`))) : null);
   }
 
   #kernels(i) {

@@ -11,6 +11,7 @@ import { Inspector } from "./inspector.js";
 import { Memory } from "./memory.js";
 import { Menu } from "./menu.js";
 import { Model } from "./model.js";
+import { Source } from "./source.js";
 import { fromHash, Store, toHash } from "./state.js";
 import css from "./style.css";
 import { Table } from "./table.js";
@@ -59,13 +60,14 @@ class View {
     this.graph = new Graph(this);
     this.timeline = new Timeline(this);
     this.strip = new Strip(this);
+    this.source = new Source(this);
     this.table = new Table(this);
     this.memory = new Memory(this);
     this.inspector = new Inspector(this);
     this.keys = this.#helpDialog();
     root.classList.add("wb-explorer");
     root.replaceChildren(h("style", null, css), this.headView.root, this.findings.root, this.categories.root, this.crumbs,
-      h("div", { class: "columns" }, h("div", { class: "charts" }, this.#modelPanel(), this.#timelinePanel(), this.table.root, this.memory.root), this.inspector.root),
+      h("div", { class: "columns" }, h("div", { class: "charts" }, this.#modelPanel(), this.source.root, this.#timelinePanel(), this.table.root, this.memory.root), this.inspector.root),
       this.status, this.keys, this.tip.box);
     this.store.listeners.push(() => this.update());
     (embedded ? root : document).addEventListener("keydown", event => this.#key(event));
@@ -151,6 +153,7 @@ class View {
     if (sides || changed("view", "color", "depth", "inference")) this.controls.forEach(update => update());
     if (selected || factors) this.inspector.redraw();
     if (selected || changed("color", "inference")) { this.timeline.redraw(); this.strip.redraw(); }
+    if (selected) this.source.redraw(filters);
     if (selected || changed("sort")) this.table.redraw(filters || changed("sort"), this.reveal);
     this.reveal = undefined;
     if (sides || changed("ops")) this.memory.redraw();

@@ -1,0 +1,354 @@
+"""The model's source with the time of each line, as HTML without a script, and as text."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+import pandas as pd
+
+from workbench.analysis.findings import text as words
+from workbench.analysis.findings.finding import Finding
+from workbench.analysis.layers import name_layer
+from workbench.analysis.run import Measurement
+from workbench.analysis.source import find_toggled, place_operators
+from workbench.emulation import EMULATED, is_emulated, mark_emulated
+from workbench.errors import printable
+from workbench.plots.breakdown import NO_LAYERS
+from workbench.plots.tables import COLORS, Table, lighten, show_table, to_html, typeset
+from workbench.wording import (
+    MISSING,
+    format_figure,
+    format_ms,
+    format_ratio,
+    format_share,
+    plural,
+    shorten_source,
+)
+
+#: Lines shown around one with time; the others are folded.
+CONTEXT = 3
+#: Lines of a file, letters of a line, layers of a line and folds in folds, of strangers' sources.
+_MOST_LINES, _MOST_LETTERS, _MOST_LAYERS, _DEEPEST = 20_000, 400, 50, 6
+_FOLD = re.compile(r"(\s*)(?:async\s+def|def|class)\b")
+NO_TEXT = "The text of {} was not kept: it was changed or is elsewhere; only its lines are known."
+
+_CSS = resources.files("workbench.plots") / "source.css"
+
+
+@dataclass
+class _Fold:
+    """A class or function: its first line, and what is in it."""
+
+    head: int
+    indent: int
+    parts: list[int | _Fold] = field(default_factory=list)
+
+    def lines(self) -> Iterator[int]:
+        """The numbers of all of its lines."""
+        yield self.head
+        for part in self.parts:
+            yield from part.lines() if isinstance(part, _Fold) else (part,)
+
+
+def fold_lines(lines: Mapping[int, str]) -> list[int | _Fold]:
+    """Lines by their numbers as a tree of classes and functions, told by their indentation."""
+    top: list[int | _Fold] = []
+    opened: list[_Fold] = []
+    for number, text in lines.items():
+        bare = text.strip()
+        indent = len(text) - len(text.lstrip())
+        while opened and bare and indent <= opened[-1].indent and bare[0] not in ")]}#":
+            opened.pop()
+        place = opened[-1].parts if opened else top
+        if _FOLD.match(text) and len(opened) < _DEEPEST:
+            fold = _Fold(number, indent)
+            place.append(fold)
+            opened.append(fold)
+        else:
+            place.append(number)
+    return top
+
+
+def show_source(m: Measurement, top: int) -> Iterator[str | Table]:
+    """The model's source with the time of each line, and the lines with the most time."""
+    if m.source is None:
+        yield NO_LAYERS
+        return
+    table = m.source
+    known = table[table["file"] != ""]
+    if known.empty:
+        yield "No line is known of any operator: the program was exported without stack traces."
+        return
+    yield _summarize(m, known)
+    page = _Page(m, table)
+    files = known.groupby("file")["mean_ms"].sum().sort_values(ascending=False, kind="stable")
+    parts = [page.draw_file(str(file)) for file in files.index]
+    kind = "wb-src" if page.compared else "wb-src one"
+    shown = printable(f'<div class="{kind}">{page.heads()}{"".join(parts)}</div>')
+    yield Table(f"<style>{_CSS.read_text()}</style>{shown}", page.write())
+    caption = "The lines with the most time; low, high: 95 % interval"
+    columns = ["source", "code", "mean_ms", "low_ms", "high_ms", "share"]
+    columns += ["baseline_ms", "speedup", "outcome"] if page.compared else []
+    places = known["file"] + ":" + known["line"].astype(str)
+    lines = known.assign(source=places, code=[page.code(place).strip() for place in places])
+    lines = mark_emulated(lines) if is_emulated(table) else lines
+    yield show_table(lines, [*columns, "dtype", "operators"], top=top, caption=caption)
+
+
+def _summarize(m: Measurement, known: pd.DataFrame) -> str:
+    """How much of the latency has a line."""
+    lines, files = plural(len(known), "line"), plural(known["file"].nunique(), "file")
+    if m.emulated:
+        return f"{lines} of {files}; {EMULATED}."
+    spent, share = known["mean_ms"].sum(), format_share(known["share"].sum())
+    rest = m.latency_ms - spent
+    text = f"{lines} of {files} take {format_ms(spent)} ({share}) of {format_ms(m.latency_ms)}"
+    return f"{text}; {format_ms(rest)} ({format_share(rest / m.latency_ms)}) has no line."
+
+
+class _Page:
+    """The annotated lines of one measurement."""
+
+    def __init__(self, m: Measurement, table: pd.DataFrame):
+        places = table["file"] + ":" + table["line"].astype(str)
+        self.rows: dict[str, dict[str, Any]] = dict(
+            zip(places, table.to_dict("records"), strict=True)
+        )
+        self.timed = not (m.emulated or m.use.blank)
+        self.toggled = find_toggled(m)
+        self.compared = self.toggled is not None and self.timed
+        self.most = max(float(table["mean_ms"].max()), 1e-12)
+        self.texts = m.sidecar.sources if m.sidecar else {}
+        self._files: dict[str, dict[int, str]] = {}
+        self.pale = m.use.pale
+        dtypes = set(table["dtype"]) - {""}
+        self.dtype = dtypes.pop() if len(dtypes) == 1 else ""
+        self.m = m
+        operators = m.operators.assign(place=place_operators(m).to_numpy())
+        self.operators = dict(iter(operators.groupby("place", sort=False)))
+        self.findings = self._place_findings(m.opportunities)
+
+    def _place_findings(
+        self, findings: Sequence[Finding]
+    ) -> dict[str, list[tuple[int, Finding, str]]]:
+        """The findings at each line: number, finding, and the line with most of its time."""
+        placed: dict[str, list[tuple[int, Finding, str]]] = {}
+        for number, finding in enumerate(findings, 1):
+            spent = {
+                place: rows.loc[rows["key"].isin(set(finding.operators)), "mean_ms"].sum()
+                for place, rows in self.operators.items()
+                if place and rows["key"].isin(set(finding.operators)).any()
+            }
+            for place in spent:
+                main = max(spent, key=spent.__getitem__)
+                placed.setdefault(place, []).append((number, finding, main))
+        return placed
+
+    def heads(self) -> str:
+        """The names of the columns."""
+        ab = self.toggled
+        sides = f"{ab.baseline.label} -> {ab.candidate.label}" if ab else ""
+        cells = {"": "", "n": "ms" * self.timed, "n p": "share" * self.timed}
+        heads = "".join(f'<span class="{kind}">{text}</span>' for kind, text in cells.items())
+        heads += f'<span class="w o">{html.escape(typeset(sides))}</span>'
+        dtype = f", {self.dtype}" if self.dtype else ""
+        return f'<div class="h">{heads}<span class="w">runs in{html.escape(dtype)}</span></div>'
+
+    def draw_file(self, file: str) -> str:
+        """A file: its name, its time, and its lines."""
+        rows = [row for row in self.rows.values() if row["file"] == file]
+        spent, share = (sum(row[name] for row in rows) for name in ("mean_ms", "share"))
+        time = f": {format_ms(spent)}, {format_share(share)}" if self.timed else ""
+        head = f"<h4>{html.escape(file)}{time}</h4>"
+        lines = {**self._lines_of(file)}
+        marked = {row["line"] for row in rows}
+        if not marked & lines.keys():
+            head += f"<p>{html.escape(NO_TEXT.format(file))}</p>"
+        for number in marked - lines.keys():
+            lines[number] = ""
+        numbers = sorted(lines)[:_MOST_LINES]
+        near = {n for line in marked for n in range(line - CONTEXT, line + CONTEXT + 1)}
+        folds = fold_lines({number: lines[number] for number in numbers})
+        body = self._draw_parts(file, lines, folds, near)
+        return f'{head}<div role="group" aria-label="{html.escape(file)}">{body}</div>'
+
+    def _lines_of(self, file: str) -> dict[int, str]:
+        if file not in self._files:
+            self._files[file] = {
+                start + n: _cut(text.expandtabs(4))
+                for start, block in self.texts.get(file, {}).items()
+                for n, text in enumerate(block.split("\n")[:_MOST_LINES])
+            }
+        return self._files[file]
+
+    def code(self, place: str) -> str:
+        """What stands at a line; empty if that is unknown."""
+        row = self.rows[place]
+        return self._lines_of(row["file"]).get(row["line"], "")
+
+    def _draw_parts(
+        self, file: str, lines: Mapping[int, str], parts: Iterable[int | _Fold], near: set[int]
+    ) -> str:
+        """Lines and folds in order; lines far from any with time are folded."""
+        drawn: list[str] = []
+        far: list[int] = []
+
+        def flush() -> None:
+            if any(lines[number].strip() for number in far):
+                drawn.append(_fold_far(lines, far))
+            far.clear()
+
+        for part in parts:
+            inner = [*part.lines()] if isinstance(part, _Fold) else []
+            spent = [n for n in inner if f"{file}:{n}" in self.rows]
+            if isinstance(part, _Fold) and spent:
+                flush()
+                drawn.append(self._draw_fold(file, lines, part, near))
+            elif isinstance(part, _Fold):
+                far += inner
+            elif part in near:
+                flush()
+                drawn.append(self._draw_line(file, part, lines[part]))
+            else:
+                far.append(part)
+        flush()
+        return "".join(drawn)
+
+    def _draw_fold(self, file: str, lines: Mapping[int, str], fold: _Fold, near: set[int]) -> str:
+        rows = [self.rows[p] for n in fold.lines() if (p := f"{file}:{n}") in self.rows]
+        spent, share = (sum(row[name] for row in rows) for name in ("mean_ms", "share"))
+        cells = [("n sum", f"Σ {format_figure(spent)}"), ("n p sum", format_share(share))]
+        cells = cells if self.timed else [("n", ""), ("n p", "")]
+        cells += [("w o", ""), ("w", ""), ("l", str(fold.head))]
+        head = _draw_row("", cells, lines[fold.head])
+        body = self._draw_parts(file, lines, fold.parts, near)
+        return f"<details open><summary>{head}</summary>{body}</details>"
+
+    def _draw_line(self, file: str, number: int, text: str) -> str:
+        place = f"{file}:{number}"
+        row = self.rows.get(place)
+        if row is None:
+            blank = [("n", ""), ("n p", ""), ("w o", ""), ("w", ""), ("l", str(number))]
+            return _draw_row("", blank, text)
+        cells = [("n", ""), ("n p", "")]
+        if self.timed:
+            cells = [("n", format_figure(row["mean_ms"])), ("n p", format_share(row["share"]))]
+        cells += [("w o", self._compare(row)), ("w", self._describe_where(row)), ("l", str(number))]
+        bar = self._draw_bar(place) if self.timed else ""
+        drawn = _draw_row(bar, cells, text, title=self._describe(row))
+        notes = "".join(self._draw_note(place, *each) for each in self.findings.get(place, ()))
+        return f"{drawn}{notes}{self._draw_layers(place)}"
+
+    def _draw_bar(self, place: str) -> str:
+        """The share of a line, in the colours of its operators' categories."""
+        rows = self.operators[place]
+        total = max(float(rows["mean_ms"].sum()), 1e-12)
+        at, stops = 0.0, []
+        for category, spent in rows.groupby("category", observed=True)["mean_ms"].sum().items():
+            color = lighten(COLORS[str(category)]) if self.pale else COLORS[str(category)]
+            stops.append(f"{color} {at:.0f}% {at + 100 * spent / total:.0f}%")
+            at += 100 * spent / total
+        width = 100 * total / self.most
+        colors = f"linear-gradient(90deg,{','.join(stops)})"
+        return f'<i style="width:{width:.1f}%;background:{colors}"></i>'
+
+    def _compare(self, row: Mapping[str, Any]) -> str:
+        if not self.compared or pd.isna(row["baseline_ms"]):
+            return ""
+        text = f"{format_figure(row['baseline_ms'])} -> {format_figure(row['mean_ms'])}"
+        shown = row["outcome"] in ("faster", "slower")
+        return text + f", {format_ratio(row['speedup'])}x" * shown
+
+    def _describe_where(self, row: Mapping[str, Any]) -> str:
+        """Where the operators of a line run, and in which dtype, if there are several."""
+        part = row["delegated"]
+        where = "" if pd.isna(part) else f"{format_share(part)} delegate"
+        if part in (0.0, 1.0):
+            where = "delegate" if part else "kernel"
+        return ", ".join(filter(None, (where, "" if self.dtype else row["dtype"])))
+
+    def _describe(self, row: Mapping[str, Any]) -> str:
+        """All about a line, as its title."""
+        facts = [
+            plural(row["operators"], "operator"),
+            f"in {_cut(row['layers'])}" * bool(row["layers"]),
+        ]
+        if self.timed and row["low_ms"] == row["low_ms"]:
+            low, high = format_ms(row["low_ms"]), format_ms(row["high_ms"])
+            facts.insert(0, f"95 % interval {low} to {high}")
+        if self.compared and row["outcome"]:
+            low, high = format_ratio(row["low"]), format_ratio(row["high"])
+            facts.append(f"{row['outcome']}, {low}x to {high}x")
+        return "; ".join(filter(None, facts))
+
+    def _draw_note(self, place: str, number: int, finding: Finding, main: str) -> str:
+        cause = words.describe_cause(finding)
+        if place != main:
+            text = f"{number}. {cause}: see {shorten_source(main)}"
+            return f'<div class="k s">{to_html(text)}</div>'
+        facts = f"Gain: {words.describe_gain(finding)}. To do: {words.describe_action(finding)}."
+        return f'<div class="k"><b>{to_html(f"{number}. {cause}.")}</b> {to_html(facts)}</div>'
+
+    def _draw_layers(self, place: str) -> str:
+        """The layers that ran a line, each with its time, if there are several."""
+        rows = self.operators[place]
+        names = rows["module"].map(name_layer)
+        spent = rows.groupby(names)[["mean_ms", "share"]].sum()
+        if len(spent) < 2:
+            return ""
+        spent = spent.sort_values("mean_ms", ascending=False, kind="stable")
+        lines = [
+            f'<tr><td>{html.escape(str(name))}</td><td class="n">'
+            f"{format_ms(ms) if self.timed else ''}</td>"
+            f'<td class="n">{format_share(share) if self.timed else ""}</td></tr>'
+            for name, ms, share in spent.head(_MOST_LAYERS).itertuples()
+        ]
+        if len(spent) > _MOST_LAYERS:
+            lines.append(f"<tr><td>and {len(spent) - _MOST_LAYERS} more</td></tr>")
+        table = f"<table>{''.join(lines)}</table>"
+        text = f"{plural(len(spent), 'layer')} ran this line"
+        return f'<details class="g"><summary>{text}</summary><div>{table}</div></details>'
+
+    def write(self) -> str:
+        """The lines with time as text, in the order of the files."""
+        lines = []
+        for place, row in sorted(self.rows.items(), key=lambda at: (at[1]["file"], at[1]["line"])):
+            if row["file"]:
+                time = f"{format_figure(row['mean_ms'])} ms" if self.timed else MISSING
+                share = format_share(row["share"]) if self.timed else ""
+                lines.append(f"{time:>10} {share:>6}  {place}  {self.code(place).strip()}")
+        text = printable("\n".join(lines))
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+        return f"{fence}\n{text}\n{fence}"
+
+
+def _cut(text: str) -> str:
+    """A line that a stranger may have made long."""
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
+
+
+def _draw_row(bar: str, cells: Iterable[tuple[str, str]], text: str, title: str = "") -> str:
+    """A line: its bar, its facts and its code."""
+    label = f' title="{html.escape(title)}"' if title else ""
+    shown = "".join(
+        f'<span class="{kind}">{html.escape(typeset(cell))}</span>' for kind, cell in cells
+    )
+    gutter = f'<span class="b">{bar}</span>' if bar else "<span></span>"
+    code = html.escape(text)
+    kind = "r t" if title else "r"
+    return f'<div class="{kind}"{label}>{gutter}{shown}<code>{code}</code></div>'
+
+
+def _fold_far(lines: Mapping[int, str], numbers: Sequence[int]) -> str:
+    """Lines far from any with time, below what they are."""
+    names = [match[1] for n in numbers if (match := re.match(r"(?:class|def)\s+(\w+)", lines[n]))]
+    what = f": {', '.join(names[:6])}" + ", ..." * (len(names) > 6) if names else ""
+    text = "\n".join(f"{n:>4}  {lines[n]}" for n in numbers)
+    count = plural(len(numbers), "line") + what
+    page = f"<summary>{html.escape(count)}</summary>"
+    return f'<details class="g">{page}<pre class="f">{html.escape(text)}</pre></details>'
