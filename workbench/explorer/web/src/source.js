@@ -137,7 +137,7 @@ export class Source {
     const parts = timed ? Object.keys(CATEGORIES).map(name => h("i", { style: `width:${100 * add(operators.filter(i => category[i] === name)) / whole}%;background:${CATEGORIES[name]};opacity:${state.category && state.category !== name ? 0.25 : 1}` })) : [];
     const title = [timed ? `${ms(spent.mean)}${known(spent.low) ? `, 95 % interval ${ms(spent.low)} to ${ms(spent.high)}` : ""}` : "", operatorsOf(work.length),
       layers.length > 4 ? `${layers.length} layers` : layers.join(", ")].filter(Boolean).join("; ");
-    const button = h("button", { type: "button", class: "s-row", title, tabindex: -1, "aria-label": `${file ? `line ${line}` : "no line"}${timed ? `, ${ms(spent.mean)}, ${share(spent.mean / b.total)}` : ""}: ${text.trim()}`, onclick: event => this.#select(operators, event.ctrlKey || event.metaKey) },
+    const button = h("button", { type: "button", class: "s-row", title, tabindex: -1, onclick: event => this.#select(operators, event.ctrlKey || event.metaKey) },
       h("span", { class: "s-bar" }, h("span", { style: `width:${timed ? 100 * add(operators) / this.most : 0}%` }, ...parts)),
       h("span", { class: "s-ms" }, timed ? figure(spent.mean) : ""), h("span", { class: "s-share" }, timed ? share(spent.mean / b.total) : ""),
       h("span", { class: "s-on" }, timed && a && before ? `${figure(before)} → ${figure(spent.mean)}` : ""), h("span", { class: "s-in" }, where),
