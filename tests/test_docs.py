@@ -121,6 +121,13 @@ def test_the_example_that_readme_leads_with_is_one_in_which_the_bottleneck_moves
     assert f"{alt}{shares['after Convolution']} at AVX-512" in text
 
 
+def test_the_line_that_readme_leads_with_takes_half_of_an_inference():
+    m = wb.open_run(wb.sample_run("AsTrained")).subject
+    first = m.source.iloc[0]
+    assert first["file"] == "data/onboarding/my_segmenter.py" and 0.45 < first["share"] < 0.55
+    assert m.opportunities[0].id in first["findings"] and m.opportunities[0].remedy == "constants"
+
+
 #: Pages whose commands run in a folder that has what they name.
 TASKS = [ROOT / "data" / "docs" / "how_do_i.md", *(ROOT / "data/docs/plugins").glob("[a-z]*.md")]
 #: What no test machine has, or what does not end by itself.

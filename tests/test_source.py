@@ -71,7 +71,7 @@ def test_the_view_has_the_code_its_time_its_findings_and_its_layers():
     assert "<script" not in shown.html
     assert "blocks.py:75  return x * self.scale_activation(gate)" in str(shown)
     spent = m.source.loc[m.source["file"] == "", "share"].iloc[0]
-    assert f"({100 * spent:.1f} %) of no line" in str(shown).replace("\N{NO-BREAK SPACE}", " ")
+    assert f"({100 * spent:.1f} %) has no line" in str(shown).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def copy_run(tmp_path, edit, name="AsTrained"):
@@ -84,6 +84,18 @@ def copy_run(tmp_path, edit, name="AsTrained"):
 
 
 FILE = "data/onboarding/my_segmenter.py"
+
+
+def test_a_function_on_one_line_has_its_time(tmp_path):
+    def edit(layers):
+        lines = layers["sources"][FILE]["1"].split("\n")
+        lines[25] = "    def place(self, x): return interpolate(x)"
+        layers["sources"][FILE]["1"] = "\n".join(lines)
+
+    run = copy_run(tmp_path, edit)
+    rows = re.findall(r'<div class="r t".*?</div>', wb.show(run, "source").html)
+    assert len(rows) == sum(run.subject.source["line"] > 0)
+    assert any("interpolate(x)" in row and "%" in row for row in rows)
 
 
 def test_without_the_text_only_the_lines_are_known(tmp_path):

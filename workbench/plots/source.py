@@ -103,8 +103,9 @@ def show_source(m: Measurement, top: int) -> Iterator[str | Table]:
 def _summarize(m: Measurement, known: pd.DataFrame) -> str:
     """How much of the latency has a line."""
     lines, files = plural(len(known), "line"), plural(known["file"].nunique(), "file")
-    if m.emulated:
-        return f"{lines} of {files}; {EMULATED}."
+    if m.emulated or m.use.blank:
+        why = EMULATED if m.emulated else "their times are unknown: see the caveats"
+        return f"{lines} of {files}; {why}."
     spent, share = known["mean_ms"].sum(), format_share(known["share"].sum())
     rest = m.latency_ms - spent
     text = f"{lines} of {files} take {format_ms(spent)} ({share}) of {format_ms(m.latency_ms)}"
@@ -128,7 +129,6 @@ class _Page:
         self.pale = m.use.pale
         dtypes = set(table["dtype"]) - {""}
         self.dtype = dtypes.pop() if len(dtypes) == 1 else ""
-        self.m = m
         operators = m.operators.assign(place=place_operators(m).to_numpy())
         self.operators = dict(iter(operators.groupby("place", sort=False)))
         self.findings = self._place_findings(m.opportunities)
@@ -220,6 +220,9 @@ class _Page:
         return "".join(drawn)
 
     def _draw_fold(self, file: str, lines: Mapping[int, str], fold: _Fold, near: set[int]) -> str:
+        if f"{file}:{fold.head}" in self.rows:  # a function on one line
+            head = self._draw_line(file, fold.head, lines[fold.head])
+            return head + self._draw_parts(file, lines, fold.parts, near)
         rows = [self.rows[p] for n in fold.lines() if (p := f"{file}:{n}") in self.rows]
         spent, share = (sum(row[name] for row in rows) for name in ("mean_ms", "share"))
         cells = [("n sum", f"Σ {format_figure(spent)}"), ("n p sum", format_share(share))]
@@ -321,7 +324,9 @@ class _Page:
             if row["file"]:
                 time = f"{format_figure(row['mean_ms'])} ms" if self.timed else MISSING
                 share = format_share(row["share"]) if self.timed else ""
-                lines.append(f"{time:>10} {share:>6}  {place}  {self.code(place).strip()}")
+                lines.append(
+                    f"{time:>10} {share:>6}  {shorten_source(place)}  {self.code(place).strip()}"
+                )
         text = printable("\n".join(lines))
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
         return f"{fence}\n{text}\n{fence}"
