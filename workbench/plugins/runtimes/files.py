@@ -288,14 +288,14 @@ def _describe_graph(
     """The operators of a graph, their numbers by what a trace calls them, and the modules."""
     origins: list[Origin] = []
     events: dict[str, tuple[int, ...]] = {}
-    modules: dict[str, str] = {}
+    modules, sources = dict[str, str](), Sources()
     for node in graph.module(check_guards=False).graph.nodes:  # type: ignore[operator]
         if node.op == "call_function":
             classes = module_classes(module_stack(node))
             modules |= classes
             events[label_node(node)] = (len(origins),)
-            trace = node.meta.get("stack_trace")
-            origins.append(make_origin(node.name, str(node.target), classes, trace))
+            line = sources.add(node.meta.get("stack_trace"))
+            origins.append(make_origin(node.name, str(node.target), classes, line))
     return origins, events, modules
 
 
