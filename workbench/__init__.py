@@ -10,7 +10,7 @@ Export, measure, report
     load_ipython_extension, LiveRun
 
 Models and machine
-    list_models, load_model, register_model, EagerModelBase, read_exports, sample_file,
+    list_models, load_model, register_model, EagerModelBase, split, read_exports, sample_file,
     examine_machine, find_runner, read_isa, WorkbenchError
 
 Traces

@@ -14,6 +14,7 @@ from .explorer.widgets import pick, pick_measurements, pick_run
 from .export.artifact import export_model
 from .export.given import rewrite
 from .export.program import Program, open_program
+from .export.split import split
 from .live import LiveRun
 from .magics import load_ipython_extension
 from .models.loader import load_model
@@ -45,7 +46,7 @@ __all__ = [
     "plot_latencies", "plot_operators", "plot_partition", "plot_roofline", "plot_shift",
     "plot_speedups",
     "predict_what_if", "profile", "read_etdump", "read_exports", "read_isa", "read_xnn_log",
-    "register_model", "rewrite", "sample_file", "sample_run", "show",
+    "register_model", "rewrite", "sample_file", "sample_run", "show", "split",
     "validate_run",
 ]  # fmt: skip
 

@@ -24,6 +24,7 @@ from workbench.options import ExportOptions, MeasureOptions, Progress
 from workbench.process import silence
 from workbench.progress import show_progress
 from workbench.records.codec import to_json
+from workbench.records.exports import SPLIT
 from workbench.records.trials import Applied
 from workbench.remedies import REMEDIES
 from workbench.store import APPLIED, RUNS, atomic_write
@@ -68,7 +69,7 @@ def _choose(run: Run, finding: Finding | str | None) -> tuple[Measurement, tuple
     if run.record.plan.phases and not run.record.plan.sweep:
         hint = "`workbench findings RUN --check ID` tries a remedy in its phase"
         raise UsageError("programs with phases are not measured again", where=run.path, hint=hint)
-    able = {each.id: (m, each) for m in run.subjects for each in m.opportunities if each.remedy}
+    able = {each.id: (m, each) for m in run.subjects for each in m.opportunities if _can_be(each)}
     if name == ALL:
         helping = [each for each in run.subject.opportunities if _helps(each)]
         if not helping:
@@ -85,10 +86,15 @@ def _choose(run: Run, finding: Finding | str | None) -> tuple[Measurement, tuple
     raise unknown_name("finding", name, [*able, ALL], where=run.path)
 
 
+def _can_be(finding: Finding) -> bool:
+    """Whether a remedy makes one program of one: `wb.split` makes two."""
+    return bool(finding.remedy) and finding.remedy != SPLIT
+
+
 def _helps(finding: Finding) -> bool:
     """Whether a remedy was shown to help, as an option, without another dtype."""
     shown = finding.gain.basis == "checked" and not finding.by_hand
-    return shown and bool(finding.remedy) and finding.remedy not in PRECISIONS
+    return shown and _can_be(finding) and finding.remedy not in PRECISIONS
 
 
 def _list_remedies(findings: Sequence[Finding]) -> tuple[str, ...]:

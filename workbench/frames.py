@@ -571,6 +571,17 @@ GATE_ROWS = make_frame(
     ("gate", "text", "", "passed | failed | undecided; open where there is no limit"),
 )
 
+DEPENDENCE = make_frame(
+    "dependence",
+    ("node", "text", "", "operator of the traced graph; or the buffer that is written"),
+    ("kind", "text", "", "operator | buffer"),
+    ("module", "text", "", "path of its layer in the model; none where it has no own operator"),
+    ("source", "text", "", "its line, where it is known"),
+    ("inputs", "text", "", "inputs that it depends on, by name; none: on constants alone"),
+    ("buffers", "text", "", "buffers that it depends on, of those that are written"),
+    ("random", "bool", "", "it depends on random numbers"),
+)
+
 RUNS = make_frame(
     "runs",
     ("run", "text", "", "what the run is called here"),

@@ -174,6 +174,13 @@ class MeasureOptions(Options):
         name="phase",
         metavar="NAME=INPUTS",
     )
+    constant: tuple[str, ...] = option(
+        (),
+        "Inputs that stay between calls, by their names in forward(), such as the states of an "
+        "encoder: findings say what depends on these only [default: guessed from the graph].",
+        type="several",
+        metavar="NAME",
+    )
     sweep: str = option(
         "",
         "Sizes of a dynamic dimension to measure at, such as tokens=16,32,64. With --against: that "

@@ -495,6 +495,16 @@ class Measurement(Noun):
         return nodes
 
     @cached_property
+    def traced_nodes(self) -> dict[str, frozenset[str]]:
+        """The operators of the model's trace that each row executes, by their names there."""
+        origins = {step.id: step.origin for step in self.flow.steps if step.origin}
+        names = {node: origin.traced for node, origin in origins.items()}
+        return {
+            key: frozenset(names.get(node, "") for node in nodes)
+            for key, nodes in self.nodes.items()
+        }
+
+    @cached_property
     def flow(self) -> Dataflow:
         """The program as a graph; empty if its operators are unknown."""
         method = self.sidecar and find_method(self.ledger.drop_duplicates("key"), self.sidecar)

@@ -1,6 +1,7 @@
 """What the explorer shows of a run, as one compact document; all figures come from its frames."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ _INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spa
 _DEEPEST = 4  #: Deeper spans are not drawn.
 _TENSORS = 12  #: Activations listed of a program.
 _TEXTS = ("name", "category", "family", "kind", "dtype", "module", "module_class", "source", "also",
-          "shapes", "role", "confidence", "metadata")  # fmt: skip
+          "shapes", "role", "confidence", "metadata", "depends")  # fmt: skip
 _COSTS = ("calls", "flops", "bytes")
 _ROOFLINE = ("intensity", "gflops", "gbps", "roof_gflops", "roof_gbps", "roof_share")
 _FUNCTIONS, _SAMPLES = ("function", "code"), ("share", "samples")
@@ -119,7 +120,23 @@ def _list_operators(measurements: Sequence[Measurement]) -> pd.DataFrame:
     dtype, labels = computed_dtype(measurements[0].export), label_operators(table)
     # Measurements may number operators differently.
     labels = labels.where(~labels.duplicated(keep=False), labels + " (" + table["key"] + ")")
-    return table.assign(label=labels, dtype=[dtype_of(name, dtype) for name in table["operator"]])
+    dtypes = [dtype_of(name, dtype) for name in table["operator"]]
+    return table.assign(label=labels, dtype=dtypes, depends=_name_sources(measurements[0], table))
+
+
+def _name_sources(m: Measurement, table: pd.DataFrame) -> list[str]:
+    """The inputs and buffers that each operator depends on; empty if that was not recorded."""
+    sources = {
+        node: (*cone.inputs, *cone.buffers, *["random numbers"] * cone.random)
+        for cone in (m.export.dependence if m.export else ())
+        for node in cone.nodes
+    }
+    texts = []
+    for key in table["key"]:
+        own = [sources[node] for node in m.traced_nodes.get(key, ()) if node in sources]
+        names = dict.fromkeys(chain.from_iterable(own))
+        texts.append(", ".join(names) or "constants alone" * bool(own))
+    return texts
 
 
 def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> Json:

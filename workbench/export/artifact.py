@@ -212,6 +212,8 @@ def _write(
         options={name: text for name, text in _describe_options(options, lowered) if text},
         partition=lowered.partition,
         rewrites=lowered.rewrites,
+        dependence=lowered.dependence,
+        staying=lowered.staying,
         rewrite=lowered.rewrite,
         graph=subject.trace.graph,
         missing=upstream.find_missing(),

@@ -19,15 +19,17 @@ from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 from workbench.export import accuracy, failure, quantize
 from workbench.export.constants import copy_filters
+from workbench.export.dependence import Dependence
 from workbench.export.layers import count_calls, count_quantized, describe_program, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewriter import Changes, find_rewriter, mark_operators, read_mark
+from workbench.export.staying import guess_staying
 from workbench.export.traced import TracedModel, copy_program, trace_model, trace_program
 from workbench.models.sources import user_line_of_node
 from workbench.options import QUANTISER_REWRITES, ExportOptions, Progress, silent
 from workbench.process import silence
-from workbench.records.exports import Cause, LayerNoise, Partition, Rewrite, Tensor
+from workbench.records.exports import Cause, Cone, LayerNoise, Partition, Rewrite, Tensor
 from workbench.upstream import (
     collect_reasons,
     edge_config,
@@ -70,6 +72,8 @@ class Lowered:
     #: The rewrites that changed it.
     rewrite: tuple[str, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
+    dependence: tuple[Cone, ...] = ()
+    staying: tuple[str, ...] = ()
     measure_noise: MeasureNoise = None
     #: From the number of an output to the operator after which it is wrong, as `find_cause`.
     find_cause: Callable[[int], tuple[str, Cause] | None] = lambda output: None
@@ -110,8 +114,13 @@ def lower_model(
         layers = describe_program(made.program)
     _check_kernels(layers, made, searched, model, options)
     rewrites: tuple[Rewrite, ...] = ()
+    cones: tuple[Cone, ...] = ()
+    staying: tuple[str, ...] = ()
     if whole:
         progress("looking for remedies", 0.7)
+        dependence = Dependence(searched)
+        cones = dependence.list_cones(searched.graph.nodes)
+        staying = guess_staying(searched, dependence)
         rewrites = rewriter.offer(searched, backend, *_list_origins(made), options.rewrite)
     _, args, kwargs = bind_constants(module, *run)
     inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
@@ -123,7 +132,7 @@ def lower_model(
     return Lowered(
         pte, etrecord, inputs, arguments, outputs, layers,
         notes | _describe_changes(made, layers, options, counts), made.partition,
-        tuple(name for name in options.rewrite if counts[name]), rewrites,
+        tuple(name for name in options.rewrite if counts[name]), rewrites, cones, staying,
         noise, partial(_find_cause, exported, inputs, options), run_graph,
     )  # fmt: skip
 

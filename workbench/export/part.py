@@ -107,7 +107,7 @@ class Parts:
         *self.before, self.inputs = calls or [tree_leaves(exported.example_inputs)]
         nodes = self.module.graph.nodes
         self.nodes = {node.name: node for node in nodes if node.op == "call_function"}
-        self.fixed = _list_fixed(list(nodes))
+        self.fixed = list_fixed(list(nodes))
         self.sources = {source for each in names for source in list_sources(self._surround(each))}
 
     @cached_property
@@ -163,12 +163,14 @@ class Parts:
         return dict.fromkeys(node for node in self.nodes.values() if node in chosen)
 
 
-def _list_fixed(nodes: Sequence[Node]) -> set[Node]:
-    """The operators that depend on no input."""
+def list_fixed(nodes: Sequence[Node], given: Collection[Node] = ()) -> set[Node]:
+    """The operators that depend on no input, or only on ``given`` ones."""
     mark_overwritten(nodes)
-    constants = {node for node in nodes if node.op == "get_attr" and not is_overwritten(node)}
-    fixed = {*constants}
+    known = {node for node in nodes if node.op == "get_attr" and not is_overwritten(node)}
+    known.update(node for node in given if not is_overwritten(node))
+    fixed: set[Node] = set()
     for node in nodes:
-        if node.op == "call_function" and is_pure(node) and fixed.issuperset(node.all_input_nodes):
+        if node.op == "call_function" and is_pure(node) and known.issuperset(node.all_input_nodes):
+            known.add(node)
             fixed.add(node)
-    return fixed - constants
+    return fixed

@@ -15,6 +15,7 @@ from workbench import store
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.bundled import unpack
 from workbench.export.layers import describe_pte, needs_data
+from workbench.frames import DEPENDENCE, check
 from workbench.options import RUNTIMES
 from workbench.records.exports import Export, Tensor
 from workbench.records.layers import Layers
@@ -22,6 +23,7 @@ from workbench.upstream import tree_flatten, tree_map_tensors, tree_unflatten
 from workbench.wording import format_size
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
     from torch import nn
 
@@ -112,6 +114,26 @@ class Program:
     def methods(self) -> tuple[str, ...]:
         """The names of its methods; empty if only the runtime can read it."""
         return tuple(method.name for method in self.layers.methods) if self.layers else ()
+
+    @cached_property
+    def dependence(self) -> pd.DataFrame:
+        """Which inputs and mutable buffers each operator of the model depends on.
+
+        As ``frames.DEPENDENCE``; empty for a program of which the export recorded nothing.
+        """
+        import pandas as pd
+
+        methods = self.layers.methods[:1] if self.layers else ()
+        origins = {origin.traced: origin for method in methods for origin in method.origins}
+        rows = []
+        for cone in self.export.dependence if self.export else ():
+            facts = ", ".join(cone.inputs), ", ".join(cone.buffers), cone.random
+            for node in cone.nodes:
+                origin = origins.get(node)
+                place = (origin.module, origin.source) if origin else (None, None)
+                rows.append((node, "operator", *place, *facts))
+            rows += [(state, "buffer", None, None, *facts) for state in cone.states]
+        return check(pd.DataFrame(rows, columns=DEPENDENCE.names), DEPENDENCE)
 
     def keep_layers(self, path: Path) -> None:
         """Copy its sidecar to a file, or make one there."""

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from workbench.records.codec import SCHEMA_VERSION
 
+#: The remedy that makes two programs of a model, which no export applies.
+SPLIT = "split"
 #: Options of an export that its record has among others.
 _SETTINGS = ("module_dtypes", "group_size", "channels_last")
 
@@ -148,6 +150,20 @@ class Rewrite:
 
 
 @dataclass(frozen=True)
+class Cone:
+    """Operators of the trace that depend on the same inputs and buffers, which are written.
+
+    None of either: on constants alone. ``states`` are the buffers whose new values depend on these.
+    """
+
+    inputs: tuple[str, ...]
+    buffers: tuple[str, ...] = ()
+    random: bool = False
+    nodes: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Export:
     """How a ``.pte`` was exported.
 
@@ -158,7 +174,8 @@ class Export:
     ``made_from`` identifies the sources of the export, and ``files`` has the SHA-256 of every file
     beside the program. ``spec`` is the model as ``load_model`` takes it, empty for a module;
     ``rewrites`` would make it cheaper; ``missing`` is what this ExecuTorch or PyTorch did not give,
-    and why.
+    and why. ``dependence`` is what its operators depend on (empty: not recorded); ``staying`` are
+    the inputs that stay between calls, guessed from what the graph computes.
     """
 
     model: str
@@ -199,6 +216,8 @@ class Export:
     differences: tuple[str, ...] = ()
     cause: Cause | None = None
     cure: Cure | None = None
+    dependence: tuple[Cone, ...] = ()
+    staying: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     @property

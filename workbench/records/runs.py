@@ -115,7 +115,7 @@ class Plan:
     why, where no toggle does. ``sweep`` is the dimension whose size every phase changes. ``starts``
     is how often every experiment is started to time its first output. ``thread_rules`` has
     the reason for each of ``threads``, if they were chosen by rules. ``label`` is what a person
-    calls the run.
+    calls the run. ``constant`` inputs stay between calls, as the user says.
     """
 
     GONE = ("every_s",)
@@ -151,6 +151,7 @@ class Plan:
     data: str = ""
     data_sha256: str = ""
     label: str = ""
+    constant: tuple[str, ...] = ()
 
     @property
     def all_programs(self) -> tuple[PlannedProgram, ...]:

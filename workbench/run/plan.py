@@ -7,7 +7,7 @@ from itertools import chain, count, pairwise
 from pathlib import Path
 
 from workbench import store
-from workbench.errors import UsageError
+from workbench.errors import UsageError, unknown_name
 from workbench.export.program import Program
 from workbench.names import check_label
 from workbench.options import RUNTIMES, MeasureOptions
@@ -36,6 +36,7 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
     Loads every program once, so that a broken one fails before anything is measured.
     """
     _check_numbers(options)
+    _check_constant(options.constant, programs)
     names = name_uniquely(programs)
     compared = names[:1] if options.sweep else names
     runtimes = {name: p.runtime for name, p in zip(names, programs, strict=True) if p.runtime}
@@ -63,6 +64,7 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         budget_s=options.budget_s,
         precision=options.precision,
         label=check_label(options.label),
+        constant=options.constant,
     )
     return shorten_plan(plan) if runner.target.emulated else plan
 
@@ -80,6 +82,17 @@ def _check_numbers(options: MeasureOptions) -> None:
             raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
     if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
         raise UsageError(f"timeout must be above 0 and at most {MAX_TIMEOUT_S}", where="timeout_s")
+
+
+def _check_constant(names: Sequence[str], programs: Sequence[Program]) -> None:
+    """Refuse inputs that no program has, as far as its export recorded their names."""
+    cones = [cone for p in programs if p.export for cone in p.export.dependence]
+    known = dict.fromkeys(chain.from_iterable(cone.inputs for cone in cones))
+    for name in names:
+        if name not in known:
+            raise unknown_name("input", name, known, where="--constant")
+    if names and known.keys() <= {*names}:
+        raise UsageError("no input is left that changes", where="--constant")
 
 
 def choose_threads(counts: Sequence[int], runner: Runner) -> dict[int, str]:

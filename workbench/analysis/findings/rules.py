@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from workbench import plugin
-from workbench.analysis.findings import bounds, graph, layouts, sizes, times
+from workbench.analysis.findings import bounds, graph, layouts, sizes, staying, times
 from workbench.analysis.findings.finding import Finding, Gain, call_unknown
 from workbench.analysis.findings.gains import joined_calls_ms, layers_of, scale_error, time_spent
 from workbench.analysis.run import Measurement
@@ -44,6 +44,7 @@ def _exact(find: Find, heading: str = _OPERATORS, timed: bool = False) -> Rule:
 
 #: The best explanation comes first.
 RULES: dict[str, Rule] = {
+    "constant inputs": _exact(staying.find_staying),
     "dtype outside": _exact(graph.find_dtype_outside, _UNDELEGATED),
     "remedy": _exact(graph.find_replaceable),
     "fixed work": _exact(graph.find_fixed),

@@ -23,7 +23,7 @@ from workbench.export.reload import read_options
 from workbench.options import Progress, silent
 from workbench.plugins.remedies.timing import LIMIT_S, conclude, time_sides
 from workbench.process import silence
-from workbench.records.exports import Fidelity, Rewrite, find_worst
+from workbench.records.exports import SPLIT, Fidelity, Rewrite, find_worst
 from workbench.records.trials import Trial
 from workbench.run.runner import Runner, find_runner
 from workbench.run.tensor_files import locate_inputs
@@ -180,7 +180,7 @@ class _Bench:
 
     def _choose(self, rewrite: Rewrite) -> list[tuple[str, ...]]:
         """The parts that are tried; none if the remedy is tried on the whole program."""
-        if not rewrite.parts:
+        if not rewrite.parts or rewrite.name == SPLIT:
             return []
         if isinstance(rewrite, Change):
             return self.chooser.choose(rewrite)
@@ -261,7 +261,7 @@ class _Bench:
         outputs: tuple[Fidelity, ...] = ()
         if not isinstance(rewrite, Change):  # which has outputs of other shapes
             outputs = _compare(before, after, self.export.dtype)
-            if rewrite.parts and rewrite.name not in after.rewrite:
+            if rewrite.parts and rewrite.name not in (SPLIT, *after.rewrite):
                 return replace(trial, problem="it does not apply to the part alone")
         if wrong := accuracy.describe_problem(outputs):
             return replace(trial, problem=wrong, differs=True)
@@ -311,6 +311,9 @@ class _Bench:
         from workbench.export.lower import lower_model
         from workbench.export.traced import trace_model
 
+        if rewrite.name == SPLIT:
+            yield from self._split(rewrite)
+            return
         if not self.tried[rewrite]:
             if rewrite.parts:
                 options = replace(self.options, rewrite=(*self.options.rewrite, rewrite.name))
@@ -342,6 +345,25 @@ class _Bench:
             if each and each.of == "group_size":
                 options = replace(options, group_size=each.new)
             yield lower_model(layers, options, trace_model(layers), whole=False)
+
+    def _split(self, rewrite: Rewrite) -> Iterator[Lowered]:
+        """All of the program, and what is left of it for each call."""
+        from workbench.export.lower import lower_model
+        from workbench.export.split import split_model
+        from workbench.export.traced import trace_model
+
+        model, exported = self.model, self.trace.exported
+        if self.measurement.phase.name:
+            *_, inputs = self._read_calls()
+            model = replace(model, example_inputs=tuple(inputs), kwargs={}, traced_inputs=None)
+            model = replace(model, dynamic_shapes=None)
+            exported = trace_model(model).exported
+        nodes = [node for node in exported.graph.nodes if node.name in rewrite.nodes]
+        read = {source.name for node in nodes for source in node.all_input_nodes}
+        constant = [name for name in exported.graph_signature.user_inputs if name in read]
+        _, each = split_model(model, exported, constant)
+        yield self._reopen(tree_leaves((model.example_inputs, model.kwargs)))
+        yield lower_model(each, self.options, trace_model(each), whole=False)
 
     def _reopen(self, inputs: list[Any]) -> Lowered:
         """The program that was measured, with its inputs, as it was lowered."""

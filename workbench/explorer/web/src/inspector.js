@@ -80,7 +80,7 @@ export class Inspector {
         ])),
       h("section", { class: "layer" }, h("h3", null, "Layer"), texts.module[i]
         ? facts([["path", h("button", { type: "button", class: "link", onclick: () => view.store.set({ module: texts.module[i], ops: [] }) }, texts.module[i])],
-          ["class", texts.module_class[i]], ["also does work of", texts.also[i]], ["attribution", texts.confidence[i]]])
+          ["class", texts.module_class[i]], ["also does work of", texts.also[i]], ["attribution", texts.confidence[i]], ["depends on", texts.depends?.[i]]])
         : h("p", { class: "soft" }, "No layer is known for this operator.")),
       h("section", null, h("h3", null, "Work"), facts([
         ["logged as", texts.name[i]], ["logged with", texts.metadata?.[i]], ["in A", sides.twins?.[i] >= 0 ? view.programOf(0).labels[sides.twins[i]] : ""], ["shapes", texts.shapes[i]], ["computes in", known(cost("flops")) ? texts.dtype[i] : ""],
@@ -167,6 +167,7 @@ export class Inspector {
     return [
       h("h2", null, title),
       layer >= 0 && only === 1 ? h("p", { class: "soft" }, program.classes[layer]) : null,
+      layer >= 0 && only === 1 ? facts([["depends on", sourcesOf(program, own)]]) : null,
       finding?.where ? h("p", { class: "soft" }, finding.where) : null,
       finding ? h("section", null, h("h3", null, "What to do"), h("p", null, `${finding.action}.`), command(finding.hint),
         h("p", { class: "soft" }, `Gain: ${finding.gain}`)) : null,
@@ -201,6 +202,13 @@ function listing(side, loop, open, emulated) {
     h("pre", { tabindex: 0, "aria-label": `Disassembly, ${title}` }, ...loop.lines.map((line, n) => h("div", {
       style: emulated ? null : `background: color-mix(in srgb, var(--mark) ${Math.round(100 * loop.samples[n] / most)}%, transparent)`,
     }, `${emulated ? "" : part(n).padStart(6)}  ${line.slice(line.indexOf(" ") + 1)}`))));
+}
+
+/** The inputs and buffers that some operators depend on. */
+function sourcesOf(program, operators) {
+  const all = new Set(operators.flatMap(i => program.texts.depends?.[i]?.split(", ") ?? []));
+  if (all.size > 1) all.delete("constants alone");
+  return [...all].join(", ");
 }
 
 function command(text) {
