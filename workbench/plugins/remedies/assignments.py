@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -49,14 +50,14 @@ _MOST_BLOCKS = 32
 class _Source(NamedTuple):
     """What is assigned: the shape of a tensor, and what it is if that is constant.
 
-    An operator that overwrites a view is evaluated on what the views that it reads are: the
-    elements ``operands`` of sources before.
+    An operator that overwrites a view is evaluated on what the views that it reads were then, which
+    ``operands`` makes of sources before.
     """
 
     node: Any
     shape: tuple[int, ...]
     constant: torch.Tensor | None = None
-    operands: Mapping[Node, torch.Tensor] = MappingProxyType({})
+    operands: Mapping[Node, Move] = MappingProxyType({})
 
 
 def find_assignments(finder: Finder, last: Node) -> Equivalent | None:
@@ -71,34 +72,43 @@ def find_assignments(finder: Finder, last: Node) -> Equivalent | None:
     nodes = _list_early(finder, root, last)
     if nodes is None or _ASSIGN.isdisjoint(node.target for node in nodes):
         return None
-    canvas = _Canvas(root, finder.constants)
-    followed = all(node in canvas.aliases or canvas.follow(node) for node in nodes)
-    moves = canvas.plan() if followed else None
-    return None if moves is None else _replace(finder, canvas, moves, nodes, last)
+    canvas, aliases = _Canvas(root, finder.constants), {*list_aliases(root)}
+    if not all(canvas.follow(node, node in aliases) for node in nodes):
+        return None
+    move = canvas.arrange(root)
+    return None if move is None else _replace(finder, canvas, move, nodes, last)
 
 
 def _replace(
-    finder: Finder, canvas: "_Canvas", moves: dict[Any, Move], nodes: list[Node], last: Node
+    finder: Finder, canvas: "_Canvas", move: Move, nodes: list[Node], last: Node
 ) -> Equivalent | None:
     """What computes a tensor from the parts that were assigned; None if it has other values."""
-    root, numbers = canvas.root, canvas.list_used(moves)
-    if root.target in _EMPTY and 0 in numbers:
+    root, sources = canvas.root, canvas.list_used(move)
+    pieces = [move, *(each for source in sources.values() for each in source.operands.values())]
+    is_read = root.target in _EMPTY and 0 in sources
+    if is_read or sum(each.pieces for each in pieces) > _MOST_BLOCKS:
         return None
-    used = {place: canvas.sources[place].constant for place in numbers}
     constants = {
-        place: each.reshape(canvas.sources[place].shape).contiguous()
-        for place, each in used.items()
-        if each is not None
+        place: source.constant.reshape(source.shape).contiguous()
+        for place, source in sources.items()
+        if source.constant is not None
     }
-    members = [node for node in nodes if node in canvas.aliases or overwrites(node)]
-    sources = canvas.list_inputs(numbers)
+    inputs = tuple(dict.fromkeys(chain(*map(_inputs_of, sources.values()))))
 
     def build(*given: Any) -> Any:
-        return canvas.build(moves, dict(zip((*sources, *constants), given, strict=True)))
+        values = dict(zip((*inputs, *constants), given, strict=True))
+        for place, source in sources.items():
+            if source.operands:
+                views = {view: each.build(values) for view, each in source.operands.items()}
+                values[place] = _prepare(evaluate(source.node, values | views), source, root)
+            elif source.constant is None:
+                values[place] = _prepare(values[source.node], source, root)
+        return move.build(values)
 
+    members = [node for node in nodes if node in canvas.ids or overwrites(node)]
     samples = {
         node: finder.constants[node] if node in finder.constants else finder.sample(node)
-        for node in sources
+        for node in inputs
     }
     result = build(*samples.values(), *constants.values())
     ratio = sqnr(result, _execute(finder, root, members, samples))
@@ -108,9 +118,22 @@ def _replace(
     made = (root,) if root.target in _MADE else ()
     text = f"a concatenation instead of {count} assignment{'s' if count > 1 else ''} into a tensor"
     return Equivalent(
-        "assignments", text, (*made, *members), last, tuple(sources), build, sqnr_db=ratio,
+        "assignments", text, (*made, *members), last, inputs, build, sqnr_db=ratio,
         constants=tuple(constants.values()),
     )  # fmt: skip
+
+
+def _inputs_of(source: _Source) -> list[Node]:
+    """The nodes outside of which a source is made."""
+    if source.operands:
+        return [node for node in source.node.all_input_nodes if node not in source.operands]
+    return [source.node] if source.constant is None else []
+
+
+def _prepare(x: Any, source: _Source, root: Node) -> Any:
+    """What is assigned, in the dtype of the tensor and with all of its axes."""
+    made, dtype = value(source.node), value(root).dtype
+    return reshape(x if made.dtype == dtype else aten.to.dtype(x, dtype), source.shape)
 
 
 def _is_assignment(node: Node) -> bool:
@@ -163,49 +186,56 @@ def _make(root: Node) -> torch.Tensor:
 class _Canvas:
     """Which element of which source each element of a tensor gets by assignments.
 
-    The elements of all sources are numbered, one source after the other. The first source is the
-    tensor as it was.
+    These run on the numbers of elements, one source after the other, of which views of the tensor
+    are views. The first source is the tensor as it was.
     """
 
     def __init__(self, root: Node, constants: Mapping[Node, Any]) -> None:
-        self.root, self.constants, self.aliases = root, constants, {*list_aliases(root)}
+        self.root, self.constants = root, constants
         shape = tuple(value(root).shape)
-        (self.places,) = number([shape])
-        self.ids = self.places.clone()
         self.sources = [_Source(root, shape, _make(root) if root.target in _FULL else None)]
+        #: The numbers in the tensor and in its views, and those that were there before.
+        self.ids, self.places = ({root: number([shape])[0]} for _ in range(2))
 
-    def follow(self, node: Node) -> bool:
-        """Note what a reader of the tensor or of a view of it does; whether that is known."""
-        read = self.aliases.intersection(node.all_input_nodes)
+    def follow(self, node: Node, is_view: bool) -> bool:
+        """Note what a view or a reader of the tensor does; whether that is known."""
+        if is_view:
+            for numbers in (self.ids, self.places):
+                numbers[node] = evaluate(node, numbers)
+            return True
+        read = [each for each in node.all_input_nodes if each in self.ids]
         if not overwrites(node):  # it may read what was not assigned yet
-            places = map(self._locate, read)
-            return all(torch.equal(self.ids.view(-1)[here], here) for here in places)
-        if node.args[0] not in self.aliases or not _is_assignment(node):
+            return all(torch.equal(self.ids[each], self.places[each]) for each in read)
+        view: Any = node.args[0]
+        if view not in self.ids or not _is_assignment(node):
             return False
-        here = self._locate(node.args[0])
         if node.target not in _ASSIGN:
-            operands = {view: self.ids.view(-1)[self._locate(view)] for view in read}
-            return self._assign(here, _Source(node, tuple(here.shape), None, operands))
+            moves = {each: self.arrange(each) for each in read}
+            operands = {each: move for each, move in moves.items() if move is not None}
+            self._assign(view, _Source(node, tuple(value(view).shape), None, operands))
+            return len(operands) == len(read)
         source: Any = node.args[1]
         if isinstance(source, Node) and overwrites(source):
             source = source.args[0]  # which it returns
-        if source in self.aliases:
-            self.ids.view(-1)[here] = self.ids.view(-1)[self._locate(source)].expand(here.shape)
+        if source in self.ids:
+            self.ids[view].copy_(self.ids[source].clone())
             return True
         if not isinstance(source, Node) or source in self.constants:
             constant = self.constants.get(source, source)
             constant = torch.as_tensor(constant, dtype=value(self.root).dtype)
-            return not node.users and self._assign(
-                here, _Source(source, tuple(constant.shape), constant)
-            )
-        plain = not node.users and is_static(source) and not is_overwritten(source)
-        return plain and self._assign(here, _Source(source, tuple(value(source).shape)))
+            self._assign(view, _Source(source, tuple(constant.shape), constant))
+        elif not is_static(source) or is_overwritten(source):
+            return False
+        else:
+            self._assign(view, _Source(source, tuple(value(source).shape)))
+        return not node.users
 
-    def _assign(self, here: torch.Tensor, source: _Source) -> bool:
-        """Note that the elements at some places get those of a source; True."""
+    def _assign(self, view: Node, source: _Source) -> None:
+        """Note that the elements of a view get those of a source."""
+        here = self.places[view]
         if not here.numel():
-            return True
-        axes = torch.unravel_index(here, self.places.shape)
+            return
+        axes = torch.unravel_index(here, self.places[self.root].shape)
         block = tuple(int(axis.max() - axis.min()) + 1 for axis in axes)
         numbers = number([*(each.shape for each in self.sources), source.shape])[-1]
         if numbers.numel() == here.numel():
@@ -213,62 +243,16 @@ class _Canvas:
             if math.prod(block) == here.numel():  # one reshape of all that is assigned
                 source = source._replace(shape=block)
         self.sources.append(source)
-        self.ids.view(-1)[here] = numbers.expand(here.shape)
-        return True
+        self.ids[view].copy_(numbers)
 
-    def _locate(self, view: Any) -> torch.Tensor:
-        """Where in the tensor the elements of a view of it are."""
-        if view is self.root:
-            return self.places
-        return evaluate(view, {view.args[0]: self._locate(view.args[0])})  # type: ignore[no-any-return]
+    def arrange(self, view: Node) -> Move | None:
+        """How a view, or the tensor, is made of the sources now; None if that takes too much."""
+        return arrange(self.ids[view], [source.shape for source in self.sources], _MOST_BLOCKS)
 
-    def plan(self) -> dict[Any, Move] | None:
-        """How the tensor is made of the sources, and so are the operands of those that need some.
-
-        None if that takes too many blocks.
-        """
-        shapes = [source.shape for source in self.sources]
-        wanted: list[tuple[Any, torch.Tensor]] = [(self.root, self.ids)]
-        moves: dict[Any, Move] = {}
-        for key, ids in wanted:  # which grows
-            if key in moves:
-                continue
-            move = arrange(ids, shapes, _MOST_BLOCKS)
-            if move is None:
-                return None
-            moves[key] = move
-            for place in sorted(move.sources):
-                operands = self.sources[place].operands
-                wanted += [((place, view), each) for view, each in operands.items()]
-        return moves if sum(move.pieces for move in moves.values()) <= _MOST_BLOCKS else None
-
-    def list_used(self, moves: Mapping[Any, Move]) -> list[int]:
-        """The numbers of the sources that some moves read."""
-        return sorted({place for move in moves.values() for place in move.sources})
-
-    def list_inputs(self, numbers: Sequence[int]) -> list[Node]:
-        """The nodes outside that make some sources."""
-        nodes: dict[Node, None] = {}
-        for source in (self.sources[place] for place in numbers):
-            if source.operands:
-                inputs = source.node.all_input_nodes
-                nodes |= dict.fromkeys(node for node in inputs if node not in source.operands)
-            elif source.constant is None:
-                nodes[source.node] = None
-        return [*nodes]
-
-    def build(self, moves: Mapping[Any, Move], given: dict[Any, Any]) -> Any:
-        """What computes the tensor from those of nodes, and from constants by their number."""
-        for place in self.list_used(moves):
-            source = self.sources[place]
-            if source.operands:
-                views = {view: moves[place, view].build(given) for view in source.operands}
-                given[place] = self._prepare(evaluate(source.node, given | views), source)
-            elif source.constant is None:
-                given[place] = self._prepare(given[source.node], source)
-        return moves[self.root].build(given)
-
-    def _prepare(self, x: Any, source: _Source) -> Any:
-        """What is assigned, in the dtype and with all axes of the tensor."""
-        made, dtype = value(source.node), value(self.root).dtype
-        return reshape(x if made.dtype == dtype else aten.to.dtype(x, dtype), source.shape)
+    def list_used(self, move: Move) -> dict[int, _Source]:
+        """The sources that are needed, by number, in order."""
+        used = {*move.sources}
+        for place in reversed(range(len(self.sources))):
+            operands = self.sources[place].operands if place in used else {}
+            used.update(*(each.sources for each in operands.values()))
+        return {place: self.sources[place] for place in sorted(used)}
