@@ -17,6 +17,7 @@ from workbench.plugins.remedies.equivalence import (
     MOST_PROVEN,
     Equivalent,
     Finder,
+    arguments_of,
     elements,
     is_float,
     is_static,
@@ -59,17 +60,16 @@ def _is_layer(finder: Finder, node: Node) -> bool:
     """Whether a node is a layer of constant weights, whose channels all meet each other."""
     if node.target not in _CHANNELS or finder.varying(node) != [node.args[0]]:
         return False
-    groups = node.args[6] if len(node.args) > 6 else 1
+    groups = arguments_of(node).get("groups", 1)
     batched = value(node).ndim > 1 - _CHANNELS[node.target] - 1
     return groups == 1 and batched and is_static(node) and not node.kwargs
 
 
 def _weights_of(finder: Finder, layer: Node) -> tuple[torch.Tensor, torch.Tensor]:
     """The weights and the bias of a layer, which may be zeros."""
-    given: list[Any] = [*layer.args[1:3], None]
-    weights = finder.constants[given[0]]
-    bias = finder.constants[given[1]] if given[1] is not None else weights.new_zeros(len(weights))
-    return weights, bias
+    given = arguments_of(layer)
+    weights, bias = finder.constants[given["weight"]], given["bias"]
+    return weights, weights.new_zeros(len(weights)) if bias is None else finder.constants[bias]
 
 
 def _fold_before(finder: Finder, layer: Node) -> Equivalent | None:
@@ -215,7 +215,7 @@ def find_resized(finder: Finder, last: Node) -> Equivalent | None:
     """
     if last.target is not aten.conv2d.default or finder.varying(last) != [last.args[0]]:
         return None
-    _, _, strides, padding, dilation, groups = _settings_of(last)
+    strides, padding, dilation, groups = [*arguments_of(last).values()][3:]
     image: Any = last.args[0]
     if not is_float(last, MOST_PROVEN) or not is_static(last) or image.op != "call_function":
         return None
@@ -231,12 +231,6 @@ def find_resized(finder: Finder, last: Node) -> Equivalent | None:
         if blocks is not None:
             return _shrink(finder, nodes, source, last, blocks, groups)
     return None
-
-
-def _settings_of(layer: Node) -> list[Any]:
-    """Weights, bias, strides, padding, dilation and groups of a convolution of images."""
-    defaults = [None, None, [1, 1], [0, 0], [1, 1], 1]
-    return [*layer.args[1:], *defaults[len(layer.args) - 1 :]]
 
 
 def _read_blocks(ids: torch.Tensor, shape: Sequence[int], padding: Sequence[int]) -> _Blocks | None:

@@ -15,6 +15,7 @@ from workbench.plugins.remedies.equivalence import (
     Equivalent,
     Finder,
     Refused,
+    arguments_of,
     call,
     elements,
     evaluate,
@@ -47,9 +48,8 @@ def find_loops(finder: Finder, last: Node) -> Equivalent | None:
 
 
 def _parts_of(last: Node) -> tuple[list[Node], int]:
-    parts: Any = last.args[0]
-    axis: Any = last.args[1] if len(last.args) > 1 else last.kwargs.get("dim", 0)
-    return list(parts), int(axis) % len(value(last).shape)
+    parts, axis = arguments_of(last).values()
+    return list(parts), axis % value(last).ndim
 
 
 def _join_slices(finder: Finder, last: Node) -> Equivalent | None:
@@ -314,9 +314,8 @@ def _share_weights(finder: Finder, last: Node) -> Equivalent | None:
     if finder.varying(last)[0] is not part or part.target not in _CUTS:
         return None
     source: Any = part.args[0]
-    axis = part.args[1] if len(part.args) > 1 else 0
-    rank = len(value(source).shape)
-    if axis % rank == rank - 1 or not is_float(source) or not is_static(source):
+    axis = arguments_of(part)["dim"] % value(source).ndim
+    if axis == value(source).ndim - 1 or not is_float(source) or not is_static(source):
         return None
     alike = [
         user

@@ -4,6 +4,7 @@ The filter of one is how an output depends on the image, its gradient; that the 
 is to it is shown on random tensors.
 """
 
+import operator
 from typing import Any, NamedTuple
 
 import torch
@@ -26,8 +27,8 @@ from workbench.plugins.remedies.equivalence import (
 from workbench.plugins.remedies.linear import Map, is_linear, remove_offset
 
 aten: Any = torch.ops.aten
-#: Positions of a filter, from its middle to its ends, and channels that are tried at most.
-_REACH, _MOST_CHANNELS = 5, 1024
+#: Positions of a filter, from its middle to its ends, at most.
+_REACH = 5
 #: What a convolution by hand looks at the neighbours with.
 _SHIFTS = {
     aten.im2col.default, aten.slice.Tensor, aten.roll.default, aten.unfold.default,
@@ -105,11 +106,9 @@ def _find_filters(finder: Finder, nodes: list[Node], source: Node) -> _Filters |
     if not is_image or any(a > b + _REACH for a, b in zip(sizes, image[2:], strict=True)):
         return None
     x = finder.sample(source).reshape(image)
-    finder.tries -= (4 + result[1]) * x.numel()
-    if result[1] > _MOST_CHANNELS or finder.tries < 0:
-        return None
 
     def run(x: torch.Tensor) -> torch.Tensor:
+        finder.tries -= x.numel()
         outputs = finder.run(nodes, {source: x.reshape(shape)})
         return outputs.reshape(image[0], result[1], *sizes)  # type: ignore[no-any-return]
 
@@ -117,17 +116,16 @@ def _find_filters(finder: Finder, nodes: list[Node], source: Node) -> _Filters |
     linear = remove_offset(run, offset)
     if not offset.isfinite().all() or not is_linear(linear, x):
         return None
-    taps = _read_taps(linear, x)
-    if taps is None:
-        return None
-    if sqnr(convolve(x, *taps), linear(x)) < LEAST_DB[x.element_size()] - REORDERED_DB:
+    taps = _read_taps(finder, linear, x)
+    least = LEAST_DB[x.element_size()] - REORDERED_DB
+    if taps is None or sqnr(convolve(x, *taps), linear(x)) < least:
         return None
     bias = (offset.reshape(result),) if offset.count_nonzero() else ()
     return _Filters(image, result, taps, bias)
 
 
 @torch.enable_grad()
-def _read_taps(linear: Map, x: torch.Tensor) -> _Taps | None:
+def _read_taps(finder: Finder, linear: Map, x: torch.Tensor) -> _Taps | None:
     """The convolution that a linear map of an image is, if it is one."""
     x = x.clone().requires_grad_()
     outputs = linear(x)[0]  # of one image
@@ -135,18 +133,20 @@ def _read_taps(linear: Map, x: torch.Tensor) -> _Taps | None:
         raise Refused("an operator without a gradient")
 
     def differentiate(output: torch.Tensor) -> torch.Tensor:
+        finder.tries -= x.numel()
         (gradient,) = torch.autograd.grad(output, x, retain_graph=True)
         return gradient[0]
 
-    middle = [size // 2 for size in outputs.shape[1:]]
-    weights = torch.stack([differentiate(each[tuple(middle)]) for each in outputs])
-    if int(weights.any(0).any(0).sum()) < 2:  # a slice, or a product
-        return None
     mixed = torch.linspace(1.0, 2.0, len(outputs), dtype=x.dtype) @ outputs.flatten(1)
     mixed = mixed.view(outputs.shape[1:])
-    strides, margins, whole = list[int](), list[int](), weights
+    middle = [size // 2 for size in mixed.shape]
+    whole = differentiate(mixed[tuple(middle)])
+    is_costly = len(outputs) * x.numel() > finder.tries
+    if is_costly or int(whole.any(0).sum()) < 2:  # a slice, or a product
+        return None
+    strides, starts, sizes, margins = list[int](), list[int](), list[int](), list[int]()
     for axis, (count, place) in enumerate(zip(mixed.shape, middle, strict=True)):
-        first, last = _find_ends(whole.abs().sum(0), axis)
+        first, last = _find_ends(whole, axis)
         stride = 1
         if count > 1:  # the output before sees what is a stride before
             before = differentiate(mixed.select(axis, place - 1)[middle[1 - axis]])
@@ -155,9 +155,11 @@ def _read_taps(linear: Map, x: torch.Tensor) -> _Taps | None:
         near, size = place * stride - start, last - start + 1
         if stride < 1 or near > _REACH or size > 2 * _REACH + 1:
             return None
-        weights = weights.narrow(axis + 2, start, size)
-        strides.append(stride)
+        strides, starts, sizes = [*strides, stride], [*starts, start], [*sizes, size]
         margins = [near, stride * (count - 1) + size - near - x.shape[axis + 2], *margins]
+    rows, columns = map(slice, starts, map(operator.add, starts, sizes))
+    answers = (differentiate(each[tuple(middle)]) for each in outputs)
+    weights = torch.stack([each[:, rows, columns].contiguous() for each in answers])
     across = weights * (1 - torch.eye(*weights.shape[:2], dtype=x.dtype))[..., None, None]
     if weights.shape[0] == weights.shape[1] and not across.count_nonzero():
         own = weights.diagonal().permute(2, 0, 1).unsqueeze(1)
