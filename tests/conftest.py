@@ -48,7 +48,7 @@ TOGETHER = {
         *("align", "categories", "docs", "dtypes", "explorer", "explorer_data", "findings"),
         *("gates", "golden_runs", "kernels_shown", "layers", "machine_code", "memory"),
         *("model_explorer", "notebooks", "output", "plots", "public_api", "quality", "report"),
-        *("report_page", "roofline", "run", "runtimes", "tables", "validate", "what_if"),
+        *("report_page", "roofline", "run", "runtimes", "tables", "validate"),
     },
 }
 

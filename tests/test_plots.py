@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from changed_runs import changed, with_record
-from drawn import assert_tidy, texts_of, words_of
+from drawn import assert_tidy, words_of
 from matplotlib.colors import to_hex
 from recorded import plain, recorded
 
@@ -100,9 +100,6 @@ def test_the_case_study_shows_every_published_figure(published):
     assert all(f"{share} %" in words for share in (76, 40, 56, 41))
     assert not figure.axes[0].lines and "interval" not in figure.alt_text
     assert_tidy(figure)
-    for dtype in ("FP16", "INT8"):
-        (axis,) = wb.plot_bottlenecks(published[f"{dtype}, SME2 on"]).axes
-        assert rows_of(axis)[0] == "Data Movement"
 
 
 def test_the_waterfall_goes_from_one_total_to_the_other(ab):
@@ -156,34 +153,6 @@ def test_the_order_of_measurement_has_every_batch(run):
     assert sum(len(line.get_xdata()) for line in axis.lines if line.get_marker() == "o") == batches
 
 
-def test_operators_are_bars_with_their_spread(run):
-    operators = run.subject.operators.query("kind == 'delegated'")
-    (axis,) = wb.plot_operators(run, top=5).axes
-    assert [bar.get_width() for bar in axis.patches] == list(operators["mean_ms"].head(5))
-    (whiskers,) = axis.containers[0].lines[2]
-    (start, _), (end, _) = whiskers.get_segments()[0]
-    assert end - start == pytest.approx(2 * operators.loc[0, "std_ms"])
-    labels = rows_of(axis)
-    assert labels[0].startswith(f"{operators.loc[0, 'module']} · ")
-    assert not any("DELEGATE_CALL" in label for label in labels), "an overhead"
-    boxes = texts_of(axis.figure)
-    texts = {text.xy[1]: boxes[text] for text in axis.texts}
-    for row, (ms, std) in enumerate(operators[["mean_ms", "std_ms"]].head(5).to_numpy()):
-        assert texts[row].x0 > axis.transData.transform((ms + std, row))[0]
-
-
-def test_operators_of_two_experiments_are_paired_by_key(ab):
-    (axis,) = wb.plot_operators(ab, top=8).axes
-    widths = [bar.get_width() for bar in axis.patches]
-    before = ab.baseline.operators.set_index("key")["mean_ms"]
-    after = ab.candidate.operators.set_index("key")["mean_ms"]
-    both = pd.DataFrame({"before": before, "after": after}).fillna(0.0)
-    pairs = set(both.round(9).itertuples(index=False, name=None))
-    drawn = list(zip(np.round(widths[:8], 9), np.round(widths[8:], 9), strict=True))
-    assert set(drawn) <= pairs
-    assert max(map(max, drawn)) == pytest.approx(both.max(axis=None))
-
-
 def test_speedups_have_intervals_and_only_shown_ones_are_solid(ab):
     parts = pd.concat([ab.speedups, ab.operators.head(20)])
     (axis,) = wb.plot_speedups(parts).axes
@@ -210,23 +179,10 @@ def test_speedups_of_any_size_have_a_few_round_ticks(ratios):
     assert 3 <= len(figure.axes[0].get_xticks()) <= 16
 
 
-def test_gains_are_drawn_from_what_is_left_to_what_was_measured(run):
-    times = run.subject.categories.sort_values("mean_ms", ascending=False).head(3)
-    (axis,) = wb.plot_bottlenecks(run, top=3).axes
-    e2e = run.subject.categories["mean_ms"].sum()
-    assert rows_of(axis) == list(times["category"])
-    for bar, ms in zip(axis.patches, times["mean_ms"], strict=False):
-        assert bar.get_x() == pytest.approx(e2e - ms)
-        assert bar.get_x() + bar.get_width() == pytest.approx(e2e)
-    assert dots_of(axis) == pytest.approx((e2e - times["mean_ms"] / 2).tolist())
-
-
 FIGURES = {
     "latencies": wb.plot_latencies, "iterations": wb.plot_iterations,
     "categories": wb.plot_categories, "shift": wb.plot_shift, "speedups": wb.plot_speedups,
-    "operators": wb.plot_operators, "bottlenecks": wb.plot_bottlenecks,
     "layer types": lambda run: wb.plot_categories(run, by="layer type"),
-    "layers": lambda run: wb.plot_bottlenecks(run, by="layer"),
 }  # fmt: skip
 
 
@@ -247,12 +203,11 @@ def test_long_names_of_bars_are_cut_where_they_agree(run):
 
 @pytest.mark.whole
 def test_a_figure_takes_what_leads_to_its_noun_and_refuses_all_else(run, ab):
-    wanted = wb.plot_operators(ab.candidate).alt_text
-    assert wb.plot_operators(run).alt_text == wanted
+    wanted = wb.plot_roofline(run.subject).alt_text
+    assert wb.plot_roofline(run).alt_text == wb.plot_roofline(ab).alt_text == wanted
     assert wb.plot_speedups(run).alt_text == wb.plot_speedups(ab).alt_text
-    assert wb.plot_bottlenecks(ab).alt_text == wb.plot_bottlenecks(run.subject).alt_text
     assert wb.plot_iterations(ab).alt_text == wb.plot_iterations(run).alt_text
-    assert wb.plot_operators(str(run.path)).alt_text == wanted
+    assert wb.plot_roofline(str(run.path)).alt_text == wanted
     assert wb.explore(run.path).text == wb.explore(run.subject).text == wb.explore(run).text
     with pytest.raises(wb.WorkbenchError, match="plot_latencies takes a Run, a Measurement or a p"):
         wb.plot_latencies(3)
@@ -318,20 +273,6 @@ def test_findings_are_cards_and_a_frame_to_compute_with(ab):
         assert "<table" in part._repr_html_() and "<ol" not in part._repr_html_()
     assert "<table" in wb.show(findings, columns=["rule", "cause"]).html
     assert len(repr(ab)) < 300
-
-
-def test_a_partition_has_the_steps_of_the_program_in_order():
-    on = recorded("squeezesam").subject
-    figure = wb.plot_partition(on)
-    steps = [step for step in on.sidecar.methods[0].instructions if step.kind == "delegate"]
-    (axis,) = figure.axes
-    said = [text.get_text() for text in axis.texts]
-    counts = [text for text in said if text.startswith("XNNPACK")]
-    assert counts == [f"XNNPACK\n{len(step.xnodes)} operators" for step in steps]
-    assert said[0] == counts[0] and "native_layer_norm" in said[1:3]
-    assert "unknown" in str(
-        wb.plot_partition(wb.open_run(next(on.run.path.rglob("*.etdump"))).subject)
-    )
 
 
 def test_bars_of_shares_are_equally_long(run):

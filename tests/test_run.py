@@ -207,9 +207,7 @@ def test_plots_of_the_learning_path_analyse_once(run_dir):
         wb.plot_categories(run)
         wb.plot_shift(ab)
         wb.plot_speedups(ab)
-        wb.plot_operators(ab)
         wb.plot_categories(on, by="layer type")
-        wb.plot_bottlenecks(on)
     assert {count for name, count in OPENED.items() if name.endswith(".etdump")} == {1}
 
 

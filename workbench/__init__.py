@@ -14,11 +14,11 @@ Models and machine
     examine_machine, find_runner, read_isa, WorkbenchError
 
 Traces
-    read_etdump, read_xnn_log, build_ledger, predict_what_if, export_trace
+    read_etdump, read_xnn_log, build_ledger, export_trace
 
 Figures, tables and widgets
-    show, explore, pick, pick_measurements, pick_run, plot_bottlenecks, plot_categories,
-    plot_iterations, plot_latencies, plot_operators, plot_partition, plot_roofline, plot_shift,
+    show, explore, pick, pick_measurements, pick_run, plot_categories,
+    plot_iterations, plot_latencies, plot_roofline, plot_shift,
     plot_speedups
 
 Names are imported when they are first used; ``help(workbench.NAME)`` describes one.

@@ -5,7 +5,6 @@ from .analysis.exports import read_exports
 from .analysis.ledger import build_ledger
 from .analysis.open import open_run
 from .analysis.run import Comparison, Measurement, Run
-from .analysis.what_if import predict_what_if
 from .convert import export_trace
 from .datasets import sample_file, sample_run
 from .errors import WorkbenchError
@@ -20,10 +19,9 @@ from .magics import load_ipython_extension
 from .models.loader import load_model
 from .models.registry import EagerModelBase, list_models, register_model
 from .options import ExportOptions, MeasureOptions
-from .plots.breakdown import plot_bottlenecks, plot_categories, plot_operators, plot_roofline
+from .plots.breakdown import plot_categories, plot_roofline
 from .plots.changes import plot_shift, plot_speedups
 from .plots.latencies import plot_iterations, plot_latencies
-from .plots.partition import plot_partition
 from .plots.views import show
 from .report.combined import combine_runs
 from .report.gate import validate_run
@@ -42,10 +40,10 @@ __all__ = [
     "combine_runs", "compare", "examine_machine", "explore", "export_model",
     "export_trace", "find_runner", "list_models", "load_ipython_extension", "load_model",
     "make_report", "measure", "measure_roof", "open_program", "open_run", "pick",
-    "pick_measurements", "pick_run", "plot_bottlenecks", "plot_categories", "plot_iterations",
-    "plot_latencies", "plot_operators", "plot_partition", "plot_roofline", "plot_shift",
+    "pick_measurements", "pick_run", "plot_categories", "plot_iterations",
+    "plot_latencies", "plot_roofline", "plot_shift",
     "plot_speedups",
-    "predict_what_if", "profile", "read_etdump", "read_exports", "read_isa", "read_xnn_log",
+    "profile", "read_etdump", "read_exports", "read_isa", "read_xnn_log",
     "register_model", "rewrite", "sample_file", "sample_run", "show", "split",
     "validate_run",
 ]  # fmt: skip

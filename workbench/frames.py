@@ -332,32 +332,6 @@ NEEDED = make_frame(
     ("reason", "text", "", "compute | memory | twins: why it needs its time; empty: unknown"),
 )
 
-WHAT_IF = make_frame(
-    "what if",
-    ("level", "text", "", "e2e, or what a part is: category | family | operator | key | layer"),
-    ("name", "text", "", "which part"),
-    ("measured_ms", "float", "ms/run", "mean time as measured"),
-    ("predicted_ms", "float", "ms/run", "mean time if the parts were faster; sums to E2E"),
-    *interval("the prediction's", "ms/run", suffix="_ms"),
-    ("speedup", "float", "", "of a part: assumed; of E2E: what follows"),
-    "low high",
-)
-
-BOTTLENECKS = make_frame(
-    "bottlenecks",
-    ("level", "text", "", "what a part is: category | family | operator | key | layer"),
-    ("name", "text", "", "which part"),
-    ("mean_ms", "float", "ms/run", "mean time of the part"),
-    "share",
-    ("free_ms", "float", "ms/run", "E2E if the part took no time: the ceiling of any gain there"),
-    ("free_speedup", "float", "", "speed-up of E2E then"),
-    *interval("its", prefix="free_"),
-    ("factor", "float", "", "a speed-up of the part"),
-    ("faster_ms", "float", "ms/run", "E2E if the part were so much faster"),
-    ("speedup", "float", "", "speed-up of E2E then"),
-    *interval("its"),
-)
-
 QUALITY = make_frame(
     "quality",
     ("criterion", "text", "", "what makes a measurement better or worse"),

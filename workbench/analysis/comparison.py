@@ -18,9 +18,9 @@ from workbench.analysis import (
     layers,
     machine_code,
     quality,
+    shift,
     sme2,
     statistics,
-    what_if,
 )
 from workbench.analysis.describe import draw_page
 from workbench.analysis.layers import Traced
@@ -336,7 +336,7 @@ class Comparison(Noun):
         """How the bottleneck moves: ``frames.SHIFT``."""
         before, after = self.baseline, self.candidate
         ledgers = None if self.apart else (before._rows, after._rows)
-        return what_if.bottleneck_shift(before.categories, after.categories, ledgers)
+        return shift.bottleneck_shift(before.categories, after.categories, ledgers)
 
     @frame_property
     def kernels(self) -> pd.DataFrame | None:

@@ -1,4 +1,4 @@
-// Made by `python3 dev.py web` from sources with SHA-256 97921c3b523b31c6b1a442518f321a8166fb4c70a4e18594d2d56f078da620b8
+// Made by `python3 dev.py web` from sources with SHA-256 ff640ca1425c1295d04d0d814b4220b3f8f19ca6be88d6b4b2caf4589430cfc8
 /* Contains these packages:
 
 @dagrejs/dagre 3.1.3 (MIT)

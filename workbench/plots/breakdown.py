@@ -1,19 +1,17 @@
-"""Where the time goes and what limits it: categories, operators, roofline, bottlenecks."""
+"""Where the time goes and what limits it: categories, and the roofline."""
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from workbench.analysis.operators import drop_overhead, label_operator, label_operators
+from workbench.analysis.operators import label_operator
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.use import Use
-from workbench.analysis.what_if import rank_bottlenecks
 from workbench.errors import unknown_name
 from workbench.plots import style
 from workbench.plots.style import Chart, draws
@@ -32,7 +30,6 @@ _NAMED = 8  #: Operators that are numbered, and named below the axis with their 
 _TOP_TYPES = 12  #: Types of layers that are drawn.
 #: Bars by label, each of a measurement or of a frame of categories.
 Bars: TypeAlias = Mapping[str, Measurement | pd.DataFrame]
-_WHISKERS = {"ecolor": style.INK, "elinewidth": 1, "capsize": 2}
 
 
 @draws(Run, Measurement, Comparison, Mapping)
@@ -184,64 +181,6 @@ def _intervals(frame: pd.DataFrame, whole: float) -> pd.DataFrame:
     return moved[moved["mean_ms"] > 0].dropna().reset_index(drop=True)
 
 
-@draws(Measurement, Comparison)
-def plot_operators(source: Measurement | Comparison, *, top: int = 15) -> Chart:
-    """Bars of mean time with the standard deviation over the iterations, by category.
-
-    The ``top`` rows are those with the most time on either side, in ms. Of a comparison, solid bars
-    are the candidate's, pale ones the baseline's, paired by ``key``.
-
-    Examples
-    --------
-    >>> "features." in wb.plot_operators(wb.open_run(wb.sample_run())["avx512_on"], top=5).alt_text
-    True
-    """
-    paired = isinstance(source, Comparison)
-    rows = _pair(source) if isinstance(source, Comparison) else drop_overhead(source.operators)
-    rows = rows.head(top)
-    labels = [style.shorten(label, 50) for label in label_operators(rows)]
-    figure, axis = style.new_rows(
-        "The most expensive operators", labels, 0.27, head=0.75, right=1.65
-    )
-    places, colors = range(len(rows)), [style.color_of(category) for category in rows["category"]]
-    unit = "mean time per inference (ms) ± standard deviation"
-    ends, times = rows["mean_ms"] + rows["std_ms"].fillna(0), map(style.write_ms, rows["mean_ms"])
-    if not paired:
-        axis.barh(places, rows["mean_ms"], 0.72, xerr=rows["std_ms"], color=colors,
-                  error_kw=_WHISKERS)  # fmt: skip
-        shares = map(format_share, rows["share"])
-        texts = [" · ".join(pair) for pair in zip(times, shares, strict=True)]
-    else:
-        axis.barh(places, rows["before_ms"].fillna(0), 0.72, alpha=0.35, color=colors)
-        axis.barh(places, rows["mean_ms"].fillna(0), 0.38, xerr=rows["std_ms"], color=colors,
-                  error_kw=_WHISKERS)  # fmt: skip
-        ends = ends.combine(rows["before_ms"], np.fmax)
-        before = map(style.write_ms, rows["before_ms"])
-        texts = [" → ".join(pair) for pair in zip(before, times, strict=True)]
-        unit += "; pale: baseline, solid: candidate"
-    for place, end, text in zip(places, ends, texts, strict=True):
-        style.write_after(axis, end, place, text, color=style.FAINT)
-    axis.set_xlim(0, 1.04 * max(ends, default=0.0) or 1.0)
-    axis.set_xlabel(unit)
-    present = set(rows["category"])
-    style.add_key(figure, {name: color for name, color in style.COLORS.items() if name in present})
-    return figure
-
-
-def _pair(ab: Comparison) -> pd.DataFrame:
-    """Operators of both sides by key; those of the candidate have the baseline's time, too."""
-    sides = ab.baseline.operators, ab.rekey(ab.candidate.operators)
-    baseline, candidate = map(drop_overhead, sides)
-    texts = [name for name in ("name", "category", "module") if name in baseline]
-    both = candidate.set_index("key").reindex(columns=[*texts, "mean_ms", "std_ms"])
-    before = baseline.set_index("key")
-    both = both.reindex(before.index.union(both.index, sort=False))
-    both[texts] = before[texts].reindex(both.index).fillna(both[texts])
-    both["before_ms"] = before["mean_ms"]
-    largest = both[["before_ms", "mean_ms"]].max(axis=1).sort_values(ascending=False, kind="stable")
-    return both.loc[largest.index].reset_index()
-
-
 @draws(Measurement)
 def plot_roofline(m: Measurement) -> Chart | Table:
     """Operations per second over operations per byte, logarithmic; a dot's area is its time.
@@ -337,48 +276,3 @@ def _draw_dots(figure: Chart, axis: Axes, shown: pd.DataFrame) -> None:
         figure.text(0.08 + 0.46 * column, (0.62 - 0.17 * line) / figure.get_figheight(),
                     f"{number + 1}  {label}, {100 * row.roof_share:.0f} %", fontsize=8,
                     color=style.FAINT)  # fmt: skip
-
-
-@draws(Measurement, pd.DataFrame)
-def plot_bottlenecks(
-    source: Measurement | pd.DataFrame, *, by: str = "category", top: int = 10,
-    title: str = "Where is time to gain?",
-) -> Chart:  # fmt: skip
-    """For each part the E2E time that would be left if it were free, and if it were faster.
-
-    ``source`` is a measurement, split ``by`` category, family, operator, key or layer; or a frame
-    with the columns ``category`` and ``mean_ms``. Bars reach from the E2E time without the part to
-    that with it, in ms; the dot is E2E with the part twice as fast. Lines are 95 % intervals.
-
-    Examples
-    --------
-    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
-    >>> "if free" in wb.plot_bottlenecks(on, by="layer").alt_text
-    True
-    """
-    times = source.ledger if isinstance(source, Measurement) else source
-    rows = rank_bottlenecks(times, by=by).head(top)
-    labels = [style.shorten(name, 40) for name in rows["name"]]
-    figure, axis = style.new_rows(title, labels, 0.42, right=2.35)
-    e2e = float((rows["mean_ms"] + rows["free_ms"]).iloc[0]) if len(rows) else 1.0
-    axis.axvline(e2e, color=style.LINE, linewidth=1)
-    for place, row in enumerate(rows.itertuples()):
-        _draw_row(axis, place, row, e2e)
-    axis.set_xlim(0, 1.02 * e2e)
-    factor = f"{rows['factor'].iloc[0]:g}x faster" if len(rows) else "faster"
-    axis.set_xlabel(f"E2E (ms) if the part were free (left end) or {factor} (dot); "
-                  f"line: measured E2E, {style.write_ms(e2e)}")  # fmt: skip
-    return figure
-
-
-def _draw_row(axis: Axes, place: int, row: Any, e2e: float) -> None:
-    color = style.color_of(row.name) if row.level == "category" else style.PLAIN
-    style.draw_bar(axis, place, e2e - row.free_ms, color, left=row.free_ms, height=0.6, alpha=0.6)
-    if math.isfinite(row.free_low):
-        # E2E of the mean: the speed-up's interval is of the ratio, without what both share.
-        style.draw_interval(axis, place, e2e / row.free_high, e2e / row.free_low)
-    axis.plot(row.faster_ms, place, "o", markersize=7, color=color, markeredgecolor="white")
-    style.write_beside(axis, place, f"{style.write_ratio(row.free_speedup)} if free")
-    style.write_beside(
-        axis, place, f"{style.write_ratio(row.speedup)} at {row.factor:g}x", 88, color=style.FAINT
-    )

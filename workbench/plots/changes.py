@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from workbench.analysis.run import Comparison
-from workbench.analysis.what_if import bottleneck_shift
+from workbench.analysis.shift import bottleneck_shift
 from workbench.plots import style
 from workbench.plots.breakdown import name_sides
 from workbench.plots.style import Chart, draws

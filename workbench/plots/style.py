@@ -279,12 +279,12 @@ def draw_interval(
 
 def draw_bar(
     axis: Axes, row: float, width: float, color: str, *, left: float = 0.0, height: float = 0.62,
-    alpha: float | None = None, edge: str = "none",
+    edge: str = "none",
 ) -> None:  # fmt: skip
     """A horizontal bar; hatched if its colour says that it is no single category."""
     mixed = color == UNSPLIT_COLOR
     axis.barh(row, width, height, left, color=color, edgecolor="white" if mixed else edge,
-              linewidth=0.8, alpha=alpha, hatch="///" if mixed else None)  # fmt: skip
+              linewidth=0.8, hatch="///" if mixed else None)  # fmt: skip
 
 
 def use_log_scales(axis: Axes) -> None:

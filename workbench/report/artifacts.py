@@ -16,7 +16,6 @@ from workbench.analysis.open import open_run
 from workbench.analysis.resources import measure_resources
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import describe, pick_timed
-from workbench.analysis.what_if import rank_bottlenecks
 from workbench.frames import ATTRIBUTION, STATISTICS
 from workbench.plots.tables import to_markdown
 from workbench.records.codec import to_document, to_plain
@@ -233,7 +232,6 @@ def _measurement(measurement: Measurement) -> Document:
         "experiment": measurement.name,
         "threads": measurement.threads,
         "latency": measurement.statistics[["clock", *STATISTICS.names]].to_dict("records")[0],
-        "bottlenecks": rank_bottlenecks(measurement.ledger),
         "category_totals_ms": categories.set_index("category")["mean_ms"].to_dict(),
         "operator_details": [
             {

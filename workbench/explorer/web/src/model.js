@@ -151,7 +151,7 @@ export class Model {
     return { mean: add(m.mean_ms), ...interval(m, m.restarts_ms.map(add)) };
   }
 
-  /** E2E if operators were as many times as fast as `factors` say, as `predict_what_if` has it. */
+  /** E2E if operators were as many times as fast as `factors` say. */
   whatIf(m, factors) {
     const add = column => column.reduce((total, value) => total + (value ?? 0), 0);
     const saved = column => [...factors].reduce((total, [i, factor]) => total + (column[i] ?? 0) * (1 - 1 / factor), 0);
