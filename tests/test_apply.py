@@ -10,6 +10,7 @@ from exported_runs import measure_briefly
 from needed import needs
 
 import workbench as wb
+from workbench.explorer.cards import FindingCards
 from workbench.export.edit import write_edit
 from workbench.export.rewriter import find_rewriter
 from workbench.export.traced import trace_model
@@ -161,14 +162,14 @@ def test_lines_are_those_that_were_run_or_there_are_none(write, part):
 @needs("remedies")
 def test_what_cannot_be_applied_is_one_line_with_the_next_step(cli):
     run = wb.open_run(wb.sample_run("AsTrained"))
-    able = [each.id for each in run.opportunities if each.remedy]
+    able = [each.id for each in run.opportunities if each.is_option]
     near = f"unknown finding .* did you mean '{able[0]}'"
     with pytest.raises(wb.WorkbenchError, match=near):
         run.apply(able[0][:-1])
     code, _, err = cli("findings", run.path, "--apply", able[0][:-1])
     assert code and re.fullmatch(f"error: .*{near}.*\n", err)
     other = wb.open_run(wb.sample_run())
-    lacking = next(each for each in other.opportunities if not each.remedy)
+    lacking = next(each for each in other.opportunities if not each.is_option)
     with pytest.raises(wb.WorkbenchError, match=r"has no remedy .* -> these have one: "):
         other.apply(lacking)
     with pytest.raises(wb.WorkbenchError, match="no remedy was shown to help -> "):
@@ -176,3 +177,63 @@ def test_what_cannot_be_applied_is_one_line_with_the_next_step(cli):
     given = wb.open_run(wb.sample_run("Net"))
     with pytest.raises(wb.WorkbenchError, match=r"the run's model was a module -> pass it"):
         given.apply()
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    """What a live notebook shows of the findings of a recorded run, and what it keeps of that."""
+    kept, run = [], wb.open_run(wb.sample_run("AsTrained"))
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
+    monkeypatch.setattr("workbench.explorer.cards.show_widget", lambda *shown: kept.append)
+    shown = wb.show(run, "findings")
+    widget = FindingCards(shown.findings, run, shown, shown.notes)
+    widget._ipython_display_()
+    return widget, kept
+
+
+def press(widget, name):
+    widget.buttons[name].click()
+    widget.wait(60)
+    return widget.results.children[-1].value
+
+
+@needs("remedies")
+def test_a_button_applies_a_finding_and_its_bars_stay(cards, monkeypatch):
+    widget, kept = cards
+    applied, asked = wb.open_run(wb.sample_run("Edited")), []
+
+    def apply(finding, progress):
+        progress("measuring", 0.5)
+        assert widget.buttons[finding].disabled and widget.bar.value == 0.5
+        asked.append(finding)
+        return applied
+
+    monkeypatch.setattr(widget.run, "apply", apply)
+    name = next(iter(widget.buttons))
+    page = press(widget, name)
+    assert asked == [name] and widget.applied == [applied]
+    assert page.count('role="img"') == 2 and "faster" in page
+    assert page in str(kept[-1].parts[-1].html) and not widget.buttons[name].disabled
+
+
+@needs("remedies")
+def test_a_button_that_fails_or_is_stopped_says_so_in_a_line(cards, monkeypatch):
+    widget, _ = cards
+    name = next(iter(widget.buttons))
+    assert re.fullmatch(r'<p role="alert">error: .* -&gt; .*</p>', press(widget, name))
+
+    def apply(finding, progress):
+        widget.stop_button.click()
+        progress("measuring", 0.5)
+
+    monkeypatch.setattr(widget.run, "apply", apply)
+    assert "stopped" in press(widget, name) and widget.row.layout.display == "none"
+
+
+@needs("remedies")
+def test_without_a_front_end_findings_are_the_cards_alone():
+    run = wb.open_run(wb.sample_run("AsTrained"))
+    for shown in (run.findings, wb.show(run, "findings")):
+        with pytest.raises(NotImplementedError):
+            shown._ipython_display_()
+        assert "<li" in shown._repr_html_() and "Apply" not in shown._repr_html_()

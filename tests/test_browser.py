@@ -300,13 +300,17 @@ CELLS = [
 ]
 
 
-def test_a_module_in_a_cell_is_profiled_edited_and_compared(lab, open_notebook):
+def write_notebook(lab, name, cells):
     address, token = lab
-    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, CELLS)])
+    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     body = json.dumps({"type": "notebook", "content": notebook}).encode()
-    place = f"{address}/api/contents/mine.ipynb?token={token}"
+    place = f"{address}/api/contents/{name}?token={token}"
     urllib.request.urlopen(urllib.request.Request(place, body, method="PUT"))
+
+
+def test_a_module_in_a_cell_is_profiled_edited_and_compared(lab, open_notebook):
+    write_notebook(lab, "mine.ipynb", CELLS)
     page = open_notebook("mine.ipynb")
     assert complaints_of(page) == []
     output = page.locator(".jp-CodeCell").nth(2).locator(".jp-OutputArea-output").last
@@ -324,6 +328,39 @@ def test_a_module_in_a_cell_is_profiled_edited_and_compared(lab, open_notebook):
     keep(page, "edited-module")
     assert complaints_of(page) == []
     assert re.search(r"Net \(after\) against Net \(before\): .* faster", output.inner_text())
+
+
+PADDED = [
+    "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n\n"
+    "import workbench as wb",
+    "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.last = nn.Conv2d(16, 8, 3)\n\n    def forward(self, x):\n"
+    '        return self.last(F.pad(x, (2, 2, 2, 2), mode="reflect"))',
+    "run = wb.profile(Net(), torch.randn(1, 16, 48, 48), effort='quick')\nrun.findings",
+]
+
+
+def test_a_click_applies_a_finding_and_the_saved_notebook_keeps_its_bar(
+    lab, lab_folder, open_notebook
+):
+    write_notebook(lab, "apply.ipynb", PADDED)
+    page = open_notebook("apply.ipynb")
+    assert complaints_of(page) == []
+    cell = page.locator(".jp-CodeCell").nth(2)
+    bars = cell.get_by_role("img").filter(visible=True)
+    before = bars.count()
+    cell.get_by_role("button", name="Apply").first.click()
+    cell.get_by_text(re.compile("^Applied: ")).filter(visible=True).wait_for(timeout=LONG)
+    rest(page)
+    assert bars.count() == before + 2 and complaints_of(page) == []
+    assert cell.get_by_text("+++ In [2]").filter(visible=True).count() == 1
+    assert cell.get_by_text("+import torch").count() == 0, "another cell has done so"
+    keep(page, "applied")
+    page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+    page.wait_for_timeout(2000)
+    saved = nbformat.read(lab_folder / "notebooks" / "apply.ipynb", 4).cells[2]
+    pages = "".join(output.data.get("text/html", "") for output in saved.outputs)
+    assert pages.count('role="img"') == 2 and "+++ In [2]" in pages and "Applied: " in pages
 
 
 def test_the_other_levels_follow_once_the_first_comparison_is_drawn(open_notebook):

@@ -11,7 +11,8 @@ from typing import Any
 from workbench.analysis.exports import find_run_model, find_subject
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.measurement import Measurement
-from workbench.analysis.run import Run
+from workbench.analysis.run import Comparison, Run
+from workbench.analysis.trials import keep_trial
 from workbench.datasets import SAMPLES
 from workbench.errors import UsageError, unknown_name
 from workbench.export.artifact import export_model
@@ -24,8 +25,7 @@ from workbench.options import ExportOptions, MeasureOptions, Progress
 from workbench.process import silence
 from workbench.progress import show_progress
 from workbench.records.codec import to_json
-from workbench.records.exports import SPLIT
-from workbench.records.trials import Applied
+from workbench.records.trials import TOGETHER, Applied, Trial
 from workbench.remedies import REMEDIES
 from workbench.store import APPLIED, RUNS, atomic_write
 from workbench.workflow import profile
@@ -60,7 +60,22 @@ def apply_findings(
         _count_others(m, chosen), diff, unmapped,
     )  # fmt: skip
     atomic_write(applied.path / APPLIED, to_json(record))
+    if len(record.remedies) > 1 and applied.subject.scope == m.scope and _find_root(run, None):
+        keep_trial(run.path, _sum_up(m, applied.compare(), record.remedies))
     return applied
+
+
+def _sum_up(m: Measurement, ab: Comparison, remedies: Sequence[str]) -> Trial:
+    """What several remedies gained together, as a trial of the run that they are of."""
+    (latency,) = ab.latency.to_dict("records")
+    before, after = latency["baseline_ms"], latency["candidate_ms"]
+    gain, low, high = (before - before / latency[name] for name in ("speedup", "low", "high"))
+    count = len(remedies)
+    return Trial(
+        ab.baseline.program.sha256, ",".join(remedies), "together", count, count,
+        int(latency["restarts"]), before, after, gain, low, high, whole=True,
+        problem=ab.wrong, differs=bool(ab.wrong), finding=TOGETHER, scope=m.scope,
+    )  # fmt: skip
 
 
 def _choose(run: Run, finding: Finding | str | None) -> tuple[Measurement, tuple[Finding, ...]]:
@@ -69,9 +84,9 @@ def _choose(run: Run, finding: Finding | str | None) -> tuple[Measurement, tuple
     if run.record.plan.phases and not run.record.plan.sweep:
         hint = "`workbench findings RUN --check ID` tries a remedy in its phase"
         raise UsageError("programs with phases are not measured again", where=run.path, hint=hint)
-    able = {each.id: (m, each) for m in run.subjects for each in m.opportunities if _can_be(each)}
+    able = {each.id: (m, each) for m in run.subjects for each in m.opportunities if each.is_option}
     if name == ALL:
-        helping = [each for each in run.subject.opportunities if _helps(each)]
+        helping = [each for each in run.subject.opportunities if each.helps]
         if not helping:
             hint = "profile another model: no finding has a remedy"
             if able:
@@ -84,17 +99,6 @@ def _choose(run: Run, finding: Finding | str | None) -> tuple[Measurement, tuple
         hint = f"these have one: {', '.join(able)}" if able else "no finding of this run has one"
         raise UsageError("has no remedy that can be applied", where=name, hint=hint)
     raise unknown_name("finding", name, [*able, ALL], where=run.path)
-
-
-def _can_be(finding: Finding) -> bool:
-    """Whether a remedy makes one program of one: `wb.split` makes two."""
-    return bool(finding.remedy) and finding.remedy != SPLIT
-
-
-def _helps(finding: Finding) -> bool:
-    """Whether a remedy was shown to help, as an option, without another dtype."""
-    shown = finding.gain.basis == "checked" and not finding.by_hand
-    return shown and _can_be(finding) and finding.remedy not in PRECISIONS
 
 
 def _list_remedies(findings: Sequence[Finding]) -> tuple[str, ...]:
@@ -167,10 +171,8 @@ def _change(options: ExportOptions, findings: Sequence[Finding]) -> ExportOption
             options = replace(options, rewrite=(*options.rewrite, remedy))
         elif remedy in PRECISIONS:
             options = replace(options, dtype=remedy)
-        elif remedy == "channels_last":
-            options = replace(options, channels_last=True)
         else:
-            raise UsageError("no plug-in has this remedy", where=remedy)
+            options = replace(options, channels_last=True)
     return options
 
 

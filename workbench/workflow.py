@@ -180,7 +180,7 @@ def profile(
         if measure.roof and not run.emulated and not measure.power:
             with optional("the machine's peaks", tell):
                 measure_roof(run.path, runner=runner, progress=tell)
-        given = tuple(each for each in subjects if not isinstance(each, str | Program))
+        given = tuple(each for each in subjects if not isinstance(each, Program))
         run = replace(run, scheme=scheme, given=given)
         tries = effort == "full" and measure.evidence and target is HOST
         if tries and "check_findings" in plugin.names_of("names"):

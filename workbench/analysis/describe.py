@@ -168,9 +168,9 @@ def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> di
 
 
 #: What draws a noun as a page: a reference, as those of plug-ins, because it is in a layer above.
-_SHOW = "workbench.plots.views:show"
+SHOW = "workbench.plots.views:show"
 
 
 def draw_page(noun: object) -> str:
     """The HTML of a noun that a notebook displays: what `show` makes of it."""
-    return str(pkgutil.resolve_name(_SHOW)(noun)._repr_html_())
+    return str(pkgutil.resolve_name(SHOW)(noun)._repr_html_())

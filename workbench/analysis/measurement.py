@@ -38,6 +38,7 @@ from workbench.analysis.exports import model_spec
 from workbench.analysis.findings.finding import Change, Finding, apply_trials, rank_findings
 from workbench.analysis.ledger import join_traces
 from workbench.analysis.noun import Noun
+from workbench.analysis.potential import Potential, find_potential
 from workbench.analysis.quality import Row
 from workbench.analysis.resources import check_starts, tabulate_resources
 from workbench.analysis.roofline import Roof
@@ -49,7 +50,7 @@ from workbench.options import RUNTIMES
 from workbench.records.exports import Export, Identity
 from workbench.records.layers import Layers, Method
 from workbench.records.runs import GIVEN, Experiment, Phase, PlannedProgram, Session, Start
-from workbench.records.trials import Scope
+from workbench.records.trials import Scope, Trial
 from workbench.store import (
     artifacts_dir,
 )
@@ -595,14 +596,24 @@ class Measurement(Noun):
         )
 
     @property
+    def trials(self) -> list[Trial]:
+        """The remedies that were tried on its program, in its scope."""
+        made = trials.read_trials(self.run.path) if self.export and not self.emulated else ()
+        sha256 = self.export.sha256 if self.export else ""
+        return [each for each in made if (each.program, each.scope) == (sha256, self.scope)]
+
+    @property
+    def potential(self) -> Potential:
+        """What it could gain: remedies as they were tried, and what the machine's peaks leave."""
+        return find_potential(self.latency_ms, self.opportunities, self.trials, self.roofline)
+
+    @property
     def opportunities(self) -> tuple[Finding, ...]:
         """What to optimise, the most promising first, with the trials that the run's folder has."""
         findings = list(self._causes)
         if self.export and not self.emulated:
             findings = plugin.apply_changes("gains", self, findings)
-            program = self.export.sha256
-            made = [each for each in trials.read_trials(self.run.path) if each.program == program]
-            findings = apply_trials(findings, made, self.scope)
+            findings = apply_trials(findings, self.trials, self.scope)
         ranked = rank_findings(findings, by_gain=not self.emulated)
         return tuple(map(self._complete, ranked))
 

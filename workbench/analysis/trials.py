@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 import pandas as pd
 
 from workbench import plugin
-from workbench.analysis.describe import draw_page
+from workbench.analysis.describe import SHOW, draw_page
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.findings.text import describe_cause, write_findings
 from workbench.errors import UsageError
@@ -59,6 +60,12 @@ class Findings(pd.DataFrame):
 
     def _repr_html_(self) -> str | None:
         return super()._repr_html_() if self.chosen is None else draw_page(self)
+
+    def _ipython_display_(self) -> None:
+        shown: Any = None if self.chosen is None else resolve_name(SHOW)(self)
+        if not hasattr(shown, "_ipython_display_"):
+            raise NotImplementedError  # it is shown as any other table
+        shown._ipython_display_()
 
     def check(
         self, model: Any = None, finding: Finding | str = "", top: int = BEST, **limits: Any

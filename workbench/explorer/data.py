@@ -21,6 +21,7 @@ from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.source import split_place
 from workbench.analysis.statistics import student_quantile
+from workbench.plots.gain import outline_gain
 from workbench.plots.tables import typeset
 from workbench.records.codec import SCHEMA_VERSION
 
@@ -260,6 +261,7 @@ def _measurement(
         "functions": None if kernels is None else {n: encode(kernels[n]) for n in _FUNCTIONS},
         "samples": None if kernels is None else {n: list_numbers(kernels[n], 4) for n in _SAMPLES},
         "findings": tuple(_findings(m, index)) if with_findings else (),
+        "potential": _outline_gain(m) if with_findings else None,
         "trace": _sample_trace(m, index, inferences),
         "loops": {
             name: {"lines": list(samples.index), "samples": samples.tolist()}
@@ -294,6 +296,14 @@ def _findings(m: Measurement, index: dict[str, int]) -> Iterator[Json]:
             "hint": words.write_hint(finding),
             "operators": tuple(index[key] for key in finding.operators if key in index),
         }
+
+
+def _outline_gain(m: Measurement) -> Json | None:
+    bar = outline_gain(m) if m.potential.alone else None
+    if bar is None:
+        return None
+    parts = [(name, share, bar.colors[name]) for name, share in bar.shares.items()]
+    return {"texts": tuple(map(typeset, bar.texts)), "parts": tuple(parts)}
 
 
 def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> Json:

@@ -94,7 +94,7 @@ def write_edit(
         found = _find_expressions(bench, places, replacements)
         for plain in (False, True):
             try:
-                edited, functions = _edit(source, found, (name, text), plain=plain)
+                edited, functions = _edit(bench, found, (name, text), plain=plain)
                 bench.verify(edited, functions, {place.qualname for place, *_ in found})
             except Unwritable as error:
                 problem = error
@@ -273,10 +273,10 @@ def _check_same(one: Replacement, other: Replacement) -> None:
 
 
 def _edit(
-    source: str, found: Sequence[_Found], named: tuple[str, str], *, plain: bool
+    bench: _Bench, found: Sequence[_Found], named: tuple[str, str], *, plain: bool
 ) -> tuple[str, dict[str, str]]:
     """The source with the replacements, and the functions that were added, by name."""
-    name, text = named
+    source, (name, text) = bench.source, named
     functions: dict[str, str] = {}
     edits: list[tuple[int, int, str]] = []
     for place, node, read, each in found:
@@ -292,7 +292,8 @@ def _edit(
     data = source.encode()
     for start, end, new in sorted(edits, reverse=True):
         data = data[:start] + new.encode() + data[end:]
-    return _import_torch(data.decode()), functions
+    edited = data.decode()
+    return edited if bench.has_torch(found[0][0].qualname) else _import_torch(edited), functions
 
 
 def _decorators(node: ast.stmt) -> list[int]:
@@ -307,16 +308,12 @@ def _choose_name(remedy: str, source: str, taken: Mapping[str, str]) -> str:
 
 
 def _import_torch(source: str) -> str:
-    """The source with ``import torch``, if it has none at its top."""
-    tree = ast.parse(source)
-    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {a.asname or a.name for node in imports for a in node.names}
-    if "torch" in names:
-        return source
+    """The source with ``import torch`` before its first import."""
+    body = ast.parse(source).body
+    imports = [n for n in body if isinstance(n, ast.Import | ast.ImportFrom)]
+    later = [n for n in imports if getattr(n, "module", "") != "__future__"]
+    at = (later or body)[0].lineno - 1
     lines = source.splitlines(keepends=True)
-    at = (imports[0].lineno if imports else tree.body[0].lineno) - 1
-    if any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in imports[:1]):
-        at = imports[0].end_lineno or at
     return "".join([*lines[:at], "import torch\n", *lines[at:]])
 
 
@@ -353,6 +350,11 @@ class _Bench:
         """The module's outputs."""
         args, kwargs = tree_map_tensors(torch.clone, example)
         return self.module(*args, **kwargs)
+
+    def has_torch(self, qualname: str) -> bool:
+        """Whether a function's module or notebook has imported PyTorch by its name."""
+        functions = _list_functions(self.module, self.file, qualname)
+        return any(each.__globals__.get("torch") is torch for each in functions)
 
     @contextlib.contextmanager
     def run_as(

@@ -55,6 +55,7 @@ def draw_shares(
     least: float = _LEAST,
     pale: bool = False,
     blank: bool = False,
+    colors: Mapping[str, str] = COLORS,
 ) -> str:
     """One bar of shares, ``scale`` of the width that there is, as HTML; its text lists them.
 
@@ -66,7 +67,7 @@ def draw_shares(
     text = ", ".join(f"{name} {share}".strip() for name, share in written.items())
     segments = ""
     for name, share in parts.items():
-        color, part = COLORS.get(name, COLORS["Other"]), written[name]
+        color, part = colors.get(name, COLORS["Other"]), written[name]
         # Translucent, with the ink of the page: pale in a light theme, and dim in a dark one.
         fill, ink = (f"{color}66", "inherit") if pale else (color, pick_ink(color))
         label = part if part and share * scale >= least else "&nbsp;"
@@ -79,14 +80,21 @@ def draw_shares(
 
 def _draw_legend(times: Mapping[str, pd.Series], note: str, *, blank: bool = False) -> str:
     """A chip of each category with its shares of the sides, if known, and a note after them."""
-    chips = ""
+    chips: dict[str, str] = {}
     for category, color in COLORS.items():
         shares = [part.get(category, 0.0) / (part.sum() or 1.0) for part in times.values()]
         if not any(shares):
             continue
         written = [format_share(share).removesuffix(" %") for share in shares]
-        text = category if blank else f"{category} {' → '.join(written)} %"
+        chips[category if blank else f"{category} {' → '.join(written)} %"] = color
+    return draw_chips(chips, note)
+
+
+def draw_chips(colors: Mapping[str, str], note: str = "") -> str:
+    """A legend: texts with their colours, and a note after them, as HTML."""
+    chips = ""
+    for text, color in colors.items():
         chips += f'<span style="display:inline-block;margin-right:1.1em"><span style="{_CHIP}'
-        chips += f'{color};{_PRINTED}"></span>{html.escape(text)}</span>'
+        chips += f'{color};{_PRINTED}"></span>{to_html(text)}</span>'
     note = f'<span style="white-space:nowrap">{to_html(note)}</span>' if note else ""
     return f'<div style="font-size:.9em;margin-bottom:.6em">{chips}{note}</div>'

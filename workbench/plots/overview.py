@@ -11,6 +11,7 @@ from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.use import describe_use
 from workbench.plots.bars import show_bars
+from workbench.plots.gain import show_gain
 from workbench.plots.tables import Table, fold_table, show_note, to_html, to_markdown
 from workbench.records.trials import Applied
 from workbench.wording import plural
@@ -53,6 +54,8 @@ def _show_answer(source: Run | Comparison, *, with_findings: bool = False) -> It
         yield from show_applied(source.applied)
     if with_findings:
         noun = source if isinstance(source, Run) else source.candidate
+        if subject_of(source).potential.alone:
+            yield from show_gain(subject_of(source))
         findings = noun.opportunities
         yield list_findings(findings, TOP_FINDINGS)
     ab = next(iter(source.comparisons), None) if isinstance(source, Run) else source

@@ -3,6 +3,8 @@
 import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -27,6 +29,7 @@ from workbench.errors import unknown_name
 from workbench.export.program import Program
 from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
 from workbench.plots.changes import plot_speedups
+from workbench.plots.gain import show_gain
 from workbench.plots.latencies import CLOCKS
 from workbench.plots.overview import show_overview, show_verdicts
 from workbench.plots.source import show_source
@@ -41,11 +44,14 @@ from workbench.plots.tables import (
     to_html,
     to_markdown,
 )
+from workbench.progress import is_interactive
 from workbench.records.exports import Export
 from workbench.upstream import installed_versions
 
 #: Rows of a table, findings of a list, and how many of these are cards.
 TOP, TOP_FINDINGS, TOP_CARDS = 12, 8, 3
+#: What shows findings in a live notebook: a reference, because it imports widgets.
+_LIVE = "workbench.explorer.cards:FindingCards"
 _CARDS = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:12px;padding:0"
 _CARD = "list-style:none;border:1px solid #8886;border-radius:8px;padding:12px 16px;min-width:0;"
 _CARD += "overflow-wrap:anywhere"
@@ -103,7 +109,7 @@ def show(
     if isinstance(source, Findings) and source.chosen is not None and columns is None:
         parts = [
             *([show_note(caption)] if caption else []),
-            show_cards(source.chosen, top or TOP_FINDINGS, emulated=emulation.is_emulated(source)),
+            show_cards(source.chosen, top or TOP_FINDINGS, source.run),
         ]
     elif isinstance(source, pd.DataFrame) or source is None:
         parts = [show_table(source, columns, top=top, caption=caption)]
@@ -119,7 +125,28 @@ def show(
     if not all(isinstance(part, Table) for part in parts):
         return VStack(*parts)
     table = join_tables(*parts)
-    return fold_table(fold, table) if fold else table
+    if fold:
+        return fold_table(fold, table)
+    for cards in (part for part in parts if isinstance(part, Cards)):
+        notes = join_tables(*(part for part in parts if part is not cards))
+        facts = (table.html, table.markdown, table.grids)
+        return Cards(*facts, cards.findings, cards.run, notes.html)
+    return table
+
+
+@dataclass(frozen=True, repr=False)
+class Cards(Table):
+    """Findings as cards below ``notes``; in a live notebook, their remedies can be applied."""
+
+    findings: tuple[Finding, ...] = ()
+    run: Run | None = None
+    notes: str = ""
+
+    def _ipython_display_(self) -> None:
+        if self.run is None or not (is_interactive() and any(f.is_option for f in self.findings)):
+            raise NotImplementedError  # it is shown as any other table
+        widget = resolve_name(_LIVE)(self.findings, self.run, self, self.notes)
+        widget._ipython_display_()
 
 
 def _view(source: Any, name: str, top: int | None) -> list[Table | Chart]:
@@ -413,7 +440,7 @@ def _findings(source: Run | Measurement, top: int) -> Iterator[Part]:
     if isinstance(source, Run) and len(compared) > 1 and findings:
         which = "first program after the baseline" if source.comparisons else "first program"
         yield f"About {subject.label}, the {which}."
-    yield show_cards(findings, TOP_FINDINGS if top == TOP else top, emulated=subject.emulated)
+    yield show_cards(findings, TOP_FINDINGS if top == TOP else top, source)
     if command := commands.combine_remedies(subject, findings):
         yield f"All rewrites at once: `{command}`"
     if not findings and subject.sidecar is None:
@@ -421,23 +448,26 @@ def _findings(source: Run | Measurement, top: int) -> Iterator[Part]:
 
 
 def show_cards(
-    findings: Sequence[Finding], top: int = TOP_FINDINGS, *, emulated: bool = False
+    findings: Sequence[Finding], top: int = TOP_FINDINGS, noun: Run | Measurement | None = None
 ) -> Table:
-    """The ``top`` of some findings as a numbered list, the first ones as cards."""
+    """The ``top`` of the findings of a noun as a numbered list, the first ones as cards."""
     if not findings:
         return show_note(words.NONE)
-    items = [_show_finding(finding) for finding in findings[:top]]
+    items = [show_card(finding) for finding in findings[:top]]
     cards = "".join(f'<li style="{_CARD}">{item.html}</li>' for item in items[:TOP_CARDS])
     page = f'<ol style="{_CARDS}">{cards}</ol>'
     if further := "".join(f"<li>{item.html}</li>" for item in items[TOP_CARDS:]):
         page += f"<details><summary>{len(items) - TOP_CARDS} more</summary>"
         page += f'<ol start="{TOP_CARDS + 1}">{further}</ol></details>'
-    table = Table(page, "\n".join(f"{n}. {item.markdown}" for n, item in enumerate(items, 1)))
-    mark = f"{emulation.EMULATED.capitalize()}. These are not sorted by gain."
-    return join_tables(show_note(mark), table) if emulated else table
+    lines = "\n".join(f"{n}. {item.markdown}" for n, item in enumerate(items, 1))
+    if noun is not None and noun.emulated:
+        mark = f"{emulation.EMULATED.capitalize()}. These are not sorted by gain."
+        return join_tables(show_note(mark), Table(page, lines))
+    run = noun.run if isinstance(noun, Measurement) else noun
+    return Cards(page, lines, (), tuple(findings[:top]), run)
 
 
-def _show_finding(finding: Finding) -> Table:
+def show_card(finding: Finding) -> Table:
     """Gain, advice, a command that a report's page offers to copy, and where the evidence is."""
     cause, hint = words.describe_cause(finding), words.write_hint(finding)
     place = words.describe_place(finding)
@@ -475,6 +505,7 @@ VIEWS = {
     ),
     "exports": View((list, tuple), _exports),
     "findings": View((Run, Measurement), _findings),
+    "gain": View((Measurement,), show_gain),
     "operators": View((Measurement,), _operators),
     "layers": View((Measurement,), _layers),
     "source": View((Measurement,), show_source),

@@ -9,6 +9,10 @@ from workbench.records.codec import SCHEMA_VERSION
 Answer = Literal["gains", "loses", "not shown", "wrong", "untried"]
 
 
+#: In place of a finding's id: a trial of all remedies that helped, on the whole program.
+TOGETHER = "together"
+
+
 @dataclass(frozen=True)
 class Scope:
     """What the times of a trial hold for, beside the program.
@@ -58,6 +62,11 @@ class Trial:
     whole: bool = False
     finding: str = ""
     scope: Scope = Scope()
+
+    @property
+    def remedies(self) -> set[str]:
+        """The names of what was tried: of several together, ``remedy`` has commas."""
+        return {*self.remedy.split(",")}
 
     @property
     def answer(self) -> Answer:

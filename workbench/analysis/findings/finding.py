@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from workbench.export.precision import PRECISIONS
 from workbench.records.exports import Rewrite
 from workbench.records.trials import Scope, Trial
+from workbench.remedies import REMEDIES
 
 #: Smaller gains, as a fraction of the latency, are not reported.
 LEAST_SHARE = 0.01
@@ -159,6 +161,17 @@ class Finding:
         return does_not_help or not (self.action or self.code or self.command)
 
     @property
+    def is_option(self) -> bool:
+        """Whether its remedy is an option of the export: a rewrite, a layout or a dtype."""
+        return self.remedy in REMEDIES or self.remedy in (*PRECISIONS, "channels_last")
+
+    @property
+    def helps(self) -> bool:
+        """Whether its remedy was shown to help as an option of the export, in the same dtype."""
+        shown = self.gain.basis == "checked" and self.gain.of == "latency" and not self.by_hand
+        return shown and self.is_option and self.remedy not in PRECISIONS
+
+    @property
     def expected_ms(self) -> float:
         """What it is ranked by: its gain; of a bound, half of it or of what its operators take."""
         if not math.isnan(self.gain.ms):
@@ -201,15 +214,20 @@ def _add_trial(finding: Finding, trial: Trial | None, losing: Collection[str]) -
     if trial.answer == "not shown":
         gain = Gain(math.nan, trial.low_ms, min(trial.high_ms, latency_ms), "unknown")
     if trial.answer == "gains":
-        # Measured in a slower moment, the parts may have taken longer than the whole program did.
-        every_ms = trial.before_ms * trial.gain_ms / (trial.before_ms - trial.after_ms)
-        scale = min(1.0, latency_ms / every_ms)
-        high = min(scale * trial.high_ms, latency_ms)
-        gain = Gain(scale * trial.gain_ms, scale * trial.low_ms, high, "checked")
+        gain = read_gain(trial, latency_ms)
         if gain.ms < LEAST_SHARE * latency_ms:
             gain = Gain(basis="refused")
     by_hand = gain.basis == "checked" and trial.remedy in losing
     return replace(finding, trial=trial, gain=gain, by_hand=by_hand)
+
+
+def read_gain(trial: Trial, latency_ms: float) -> Gain:
+    """What a trial has shown a program of that latency to gain."""
+    # Measured in a slower moment, the parts may have taken longer than the whole program did.
+    every_ms = trial.before_ms * trial.gain_ms / (trial.before_ms - trial.after_ms)
+    scale = min(1.0, latency_ms / every_ms)
+    high = min(scale * trial.high_ms, latency_ms)
+    return Gain(scale * trial.gain_ms, scale * trial.low_ms, high, "checked")
 
 
 def rank_findings(findings: Sequence[Finding], by_gain: bool = True) -> tuple[Finding, ...]:

@@ -24,7 +24,7 @@ from workbench.options import Progress, silent
 from workbench.plugins.remedies.timing import LIMIT_S, conclude, time_sides
 from workbench.process import silence
 from workbench.records.exports import SPLIT, Fidelity, Rewrite, find_worst
-from workbench.records.trials import Trial
+from workbench.records.trials import TOGETHER, Trial
 from workbench.run.runner import Runner, find_runner
 from workbench.run.tensor_files import locate_inputs
 from workbench.upstream import tree_leaves
@@ -126,14 +126,36 @@ def check_findings(
                 if time.monotonic() - started > within_s:
                     return trials
                 progress(f"trying {each.remedy}: {describe_cause(each)}", number / len(chosen))
+                assert each.rewrite is not None
                 with silence():
-                    trials.append(bench.check(each))
+                    trials.append(bench.check(each.rewrite, each.id))
                 keep_trial(m.run.path, trials[-1])
                 tried(trials[-1])
             if name:
                 break
             # Those that gained less than was estimated leave their places to others.
+        together = None if name else join_helping(m)
+        if together and time.monotonic() - started <= within_s:
+            progress(f"trying {together.name} together", 1.0)
+            loaded, trace = find_run_model(m, model, inputs)
+            bench = _Bench(loaded, trace, [], m, runner or find_runner(), budget_s)
+            with silence():
+                trials.append(bench.check(together, TOGETHER))
+            keep_trial(m.run.path, trials[-1])
+            tried(trials[-1])
     return trials
+
+
+def join_helping(m: Measurement) -> Rewrite | None:
+    """All remedies that help, as one that is tried on the whole program; None if it was tried."""
+    quantizes = m.export and PRECISIONS[m.export.dtype].quantizes
+    whole = not (quantizes or m.phase.name)  # as for single ones
+    alone = [each for each in m.opportunities if each.helps and whole]
+    names = dict.fromkeys(each.remedy for each in alone)
+    made = [each.remedies for each in m.trials if each.finding == TOGETHER]
+    if len(alone) < 2 or {*names} in made:
+        return None
+    return Rewrite(",".join(names), f"{len(names)} remedies together", (), 1.0, None, 0, ((),))
 
 
 def choose_findings(m: Measurement, name: str = "", top: int = BEST) -> list[Finding]:
@@ -176,6 +198,7 @@ class _Bench:
         self.options = replace(read_options(export), rewrite=export.rewrite, fresh=True)
         self.chooser = _Chooser(trace.exported.graph)
         rewrites = [each.rewrite for each in findings if each.rewrite]
+        #: What is tried on parts, and on which; all else is tried on the whole program.
         self.tried = {rewrite: self._choose(rewrite) for rewrite in rewrites}
 
     def _choose(self, rewrite: Rewrite) -> list[tuple[str, ...]]:
@@ -233,13 +256,12 @@ class _Bench:
             )
         return calls
 
-    def check(self, finding: Finding) -> Trial:
-        """What one remedy brings; a problem instead if it could not be tried."""
-        rewrite, m = finding.rewrite, self.measurement
-        assert rewrite is not None
-        parts = len(rewrite.parts) or 1
+    def check(self, rewrite: Rewrite, finding: str) -> Trial:
+        """What the remedy of a finding brings; a problem instead if it could not be tried."""
+        self.tried.setdefault(rewrite, [])
+        parts, scope = len(rewrite.parts) or 1, self.measurement.scope
         trial = Trial(
-            self.export.sha256, rewrite.name, rewrite.text, parts, finding=finding.id, scope=m.scope
+            self.export.sha256, rewrite.name, rewrite.text, parts, finding=finding, scope=scope
         )
         sides: list[Lowered] = []
         try:
@@ -261,7 +283,7 @@ class _Bench:
         outputs: tuple[Fidelity, ...] = ()
         if not isinstance(rewrite, Change):  # which has outputs of other shapes
             outputs = _compare(before, after, self.export.dtype)
-            if rewrite.parts and rewrite.name not in (SPLIT, *after.rewrite):
+            if rewrite.parts and trial.remedies.isdisjoint({SPLIT, *after.rewrite}):
                 return replace(trial, problem="it does not apply to the part alone")
         if wrong := accuracy.describe_problem(outputs):
             return replace(trial, problem=wrong, differs=True)
@@ -316,7 +338,8 @@ class _Bench:
             return
         if not self.tried[rewrite]:
             if rewrite.parts:
-                options = replace(self.options, rewrite=(*self.options.rewrite, rewrite.name))
+                names = rewrite.name.split(",")
+                options = replace(self.options, rewrite=(*self.options.rewrite, *names))
             else:
                 options = replace(self.options, dtype=rewrite.name)
             changed = lower_model(self.model, options, self.trace, whole=False)

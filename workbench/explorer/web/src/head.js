@@ -31,6 +31,7 @@ export class Head {
     const { head } = view.model;
     const day = head.started && `${head.started.slice(0, 16).replace("T", " ")} UTC`;
     this.verdict = h("div", { class: "verdict" });
+    this.gain = h("div", { class: "gain", role: "group", "aria-label": "What you could gain" });
     this.caveats = h("div", { class: "caveats" });
     this.selectors = h("div", { class: "selectors" });
     const notes = (head.notes ?? []).map(text => h("p", { class: "note" }, `Note: ${text}`));
@@ -43,7 +44,7 @@ export class Head {
           // The report is written beside explore.html.
           location.pathname.endsWith("/explore.html") && !view.embedded ? h("a", { href: "report.html" }, "Report") : null, view.menu.root,
           h("button", { type: "button", title: "Terms and keys ( ? )", "aria-label": "Terms and keys", onclick: () => view.help() }, "?"))),
-      h("div", { class: "answer" }, this.verdict, this.selectors), ...notes, this.caveats);
+      h("div", { class: "answer" }, this.verdict, this.selectors), ...notes, this.gain, this.caveats);
     this.#select();
   }
 
@@ -77,6 +78,18 @@ export class Head {
     if (rest) this.selectors.append(h("span", { class: "soft", role: "status" }, `Reading ${rest} more comparison${rest === 1 ? "" : "s"}`));
   }
 
+  /** One bar of today's latency: what was tried, what is left, and the machine's floor. */
+  #drawGain(potential) {
+    this.gain.hidden = !potential;
+    if (!potential) return;
+    const { texts: [first, ...others], parts } = potential;
+    this.gain.replaceChildren(h("p", null, h("b", null, "What you could gain: "), first),
+      h("div", { class: "cat-bar", role: "img", "aria-label": parts.map(([name]) => name).join(", ") },
+        ...parts.map(([name, part, color]) => h("span", { class: "seg", title: name, style: `width:${100 * part}%;background:${color};color:${inkOn(color)}` }, part > 0.06 ? share(part) : ""))),
+      h("p", { class: "soft" }, ...parts.flatMap(([name, , color]) => [h("span", { class: "swatch", style: `display:inline-block;background:${color}` }), `${name} `])),
+      ...others.map(text => h("p", { class: "soft" }, text)));
+  }
+
   redraw() {
     const { sides, state, model } = this.view;
     const { a, b, latency, outcome, pair } = sides;
@@ -103,6 +116,7 @@ export class Head {
         latency ? h("b", null, `${ratio(latency.speedup * guess.speedup)}`) : null));
     }
     this.verdict.replaceChildren(...lines);
+    this.#drawGain(b.potential);
     const notes = [...(pair.caveats ?? b.caveats ?? [])];
     if (sides.twins) notes.push(`A and B are different programs: operators are paired by layer, kind, shapes and cost; ${unpaired(sides)}`);
     if (state.swap && sides.a) notes.push("A and B are swapped");
