@@ -5,7 +5,7 @@ weights. A resizing to the nearest element before a filter is a smaller filter b
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from workbench.plugins.remedies.equivalence import (
     value,
 )
 from workbench.plugins.remedies.linear import MOVED, ChannelMap, count_work, read_map
-from workbench.plugins.remedies.moves import Move, arrange, map_elements, number
+from workbench.plugins.remedies.moves import arrange, map_elements, number
 
 aten: Any = torch.ops.aten
 #: The axis of the channels that a layer reads and computes.
@@ -180,32 +180,8 @@ def _prove(
     ))  # fmt: skip
 
 
-#: How an image goes on before its first row, in numbers of rows; -1 stands for zeros.
-_BORDERS: dict[str, Callable[[int], list[int]]] = {
-    "zeros": lambda margin: [-1] * margin,
-    "replication": lambda margin: [0] * margin,
-    "reflection": lambda margin: list(range(margin, 0, -1)),
-}
-#: Rows that are added to an image, and elements that are repeated to a block's side, at most.
-_MOST_MARGIN, _MOST_REPEATS = 3, 4
-
-
-class _Blocks(NamedTuple):
-    """An image as blocks of repeated elements: their side, the first row and column that is read.
-
-    The elements are those of a smaller image with a border of some width.
-    """
-
-    side: int
-    firsts: tuple[int, int]
-    margin: int
-    border: str
-
-    def widen(self, size: int) -> list[int]:
-        """The rows of the smaller image with its border."""
-        before = _BORDERS[self.border](self.margin)
-        behind = [place if place < 0 else size - 1 - place for place in reversed(before)]
-        return [*before, *range(size), *behind]
+#: Elements that are repeated to a block's side, at most.
+_MOST_REPEATS = 4
 
 
 def find_resized(finder: Finder, last: Node) -> Equivalent | None:
@@ -215,60 +191,57 @@ def find_resized(finder: Finder, last: Node) -> Equivalent | None:
     """
     if last.target is not aten.conv2d.default or finder.varying(last) != [last.args[0]]:
         return None
-    strides, padding, dilation, groups = [*arguments_of(last).values()][3:]
+    strides, _, dilation, _ = [*arguments_of(last).values()][3:]
     image: Any = last.args[0]
     if not is_float(last, MOST_PROVEN) or not is_static(last) or image.op != "call_function":
         return None
     if [*strides, *dilation] != [1] * 4 or len(readers(image)) > 1 or value(image).ndim != 4:
         return None
     for source, nodes in finder.parts(image, most=_MOST_BETWEEN):
-        if not is_float(source) or not is_static(source) or elements(source) >= elements(image):
+        is_smaller = is_static(source) and elements(source) < elements(image)
+        if not is_float(source) or not is_smaller or value(source).ndim != 4:
             continue
         ids = map_elements(finder, nodes, [source])
-        if ids is None:
-            return None
-        blocks = _read_blocks(ids, value(source).shape, padding)
-        if blocks is not None:
-            return _shrink(finder, nodes, source, last, blocks, groups)
+        blocks = None if ids is None else _read_blocks(ids, value(source).shape, last)
+        if ids is None or blocks is not None:
+            return None if blocks is None else _shrink(finder, nodes, source, last, blocks)
     return None
 
 
-def _read_blocks(ids: torch.Tensor, shape: Sequence[int], padding: Sequence[int]) -> _Blocks | None:
-    """What blocks of repeated elements a map of an image, with zeros around it, consists of."""
-    if len(shape) != 4 or ids.ndim != 4:
-        return None
-    places = torch.unravel_index(ids, tuple(shape))
-    lines = [places[2][0, 0, :, 0], places[3][0, 0, 0]]
+class _Blocks(NamedTuple):
+    """An image, with zeros around it, as blocks of repeated elements.
+
+    Of each axis: the first place that is read of the first block, and the rows of a smaller image
+    that the blocks are made of; -1 stands for zeros.
+    """
+
+    side: int
+    firsts: list[int]
+    lines: list[list[int]]
+
+
+def _read_blocks(ids: torch.Tensor, shape: Sequence[int], last: Node) -> _Blocks | None:
+    """The blocks of a map of an image that a convolution reads; None if it has none."""
+    rows, columns = ids[0, 0, :, 0] // shape[3] % shape[2], ids[0, 0, 0] % shape[3]
     (numbers,) = number([shape])
-    if not torch.equal(ids, numbers.index_select(2, lines[0]).index_select(3, lines[1])):
+    if not torch.equal(ids, numbers.index_select(2, rows).index_select(3, columns)):
         return None
-    sides = {int((line == size // 2).sum()) for line, size in zip(lines, shape[2:], strict=True)}
-    side = max(sides)
-    if len(sides) > 1 or not 1 < side <= _MOST_REPEATS:
-        return None
-    wanted = [
-        [-1] * margin + line.tolist() + [-1] * margin
-        for line, margin in zip(lines, padding, strict=True)
-    ]
-    for border, margin in product(_BORDERS, range(1, _MOST_MARGIN + 1)):
-        blocks = _Blocks(side, (0, 0), margin, border)
-        firsts = [
-            _find_line(line, [row for row in blocks.widen(size) for _ in range(side)])
-            for line, size in zip(wanted, shape[2:], strict=True)
-        ]
-        if min(firsts) >= 0:
-            return blocks._replace(firsts=(firsts[0], firsts[1]))
-    return None
-
-
-def _find_line(line: list[int], whole: list[int]) -> int:
-    """Where some numbers are among others in a row; -1 if they are not."""
-    starts = range(len(whole) - len(line) + 1)
-    return next((start for start in starts if whole[start : start + len(line)] == line), -1)
+    side = int((rows == shape[2] // 2).sum())
+    firsts, lines = list[int](), list[list[int]]()
+    for line, margin in zip((rows, columns), arguments_of(last)["padding"], strict=True):
+        whole = [-1] * margin + line.tolist() + [-1] * margin
+        for first in range(side if 1 < side <= _MOST_REPEATS else 0):
+            starts = range(-first, len(whole), side)
+            blocks = [whole[max(start, 0) : start + side] for start in starts]
+            if all(len({*block}) == 1 for block in blocks):
+                firsts.append(first)
+                lines.append([block[0] for block in blocks])
+                break
+    return _Blocks(side, firsts, lines) if len(lines) == 2 else None
 
 
 def _shrink(
-    finder: Finder, nodes: list[Node], source: Node, last: Node, blocks: _Blocks, groups: int
+    finder: Finder, nodes: list[Node], source: Node, last: Node, blocks: _Blocks
 ) -> Equivalent | None:
     """A smaller filter of a smaller image, whose channels are the elements of blocks."""
     weights, bias = _weights_of(finder, last)
@@ -280,26 +253,30 @@ def _shrink(
     ):
         taps = small[:, down, right, :, (down + row) // side, (right + column) // side]
         taps += weights[:, :, row, column]
-    lines = [torch.tensor(blocks.widen(size)) for size in shape[2:]]
-    sizes = [len(lines[0]) - tall + 1, len(lines[1]) - wide + 1]
-    reached = (first + size <= side * count for first, size, count in zip(
-        blocks.firsts, result[2:], sizes, strict=True))  # fmt: skip
+    lines = [[place for place in line if place >= 0] for line in blocks.lines]
+    padding = [next(n for n, place in enumerate(line) if place >= 0) for line in blocks.lines]
+    sizes = [
+        len(line) + 2 * margin - size + 1
+        for line, margin, size in zip(lines, padding, (tall, wide), strict=True)
+    ]
+    reached = (
+        first + size <= side * count
+        for first, size, count in zip(blocks.firsts, result[2:], sizes, strict=True)
+    )
     before = elements(last) * weights[0].numel()
     after = math.prod(sizes) * shape[0] * len(weights) * side**2 * small[0, 0, 0].numel()
     if not all(reached) or after + 2 * MOVED * elements(last) > before:
         return None
-    move: Move | None = None
-    padding = [blocks.margin] * 2
-    if blocks.border != "zeros":
-        (numbers,) = number([shape])
-        ids = numbers.index_select(2, lines[0]).index_select(3, lines[1])
-        move, padding = arrange(ids, [shape]), [0, 0]
-        if move is None:
-            return None
+    ids = number([shape])[0]
+    for axis, line in enumerate(lines, 2):
+        ids = ids.index_select(axis, torch.tensor(line))
+    move = arrange(ids, [shape])
+    if move is None:
+        return None
+    groups = arguments_of(last)["groups"]
 
     def build(x: Any, weights: Any, bias: Any) -> Any:
-        x = move.build({0: x}) if move else x
-        x = aten.conv2d.default(x, weights, bias, [1, 1], padding, [1, 1], groups)
+        x = aten.conv2d.default(move.build({0: x}), weights, bias, [1, 1], padding, [1, 1], groups)
         x = aten.pixel_shuffle.default(x, side)
         for axis, first, size in zip((2, 3), blocks.firsts, result[2:], strict=True):
             x = aten.slice.Tensor(x, axis, first, first + size)
