@@ -6,7 +6,7 @@ it come nothing, reshapes, slices and permutations, or a concatenation of a few 
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise, permutations
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +27,8 @@ aten: Any = torch.ops.aten
 MOST_PIECES = 5
 #: Elements of so many pieces may take turns.
 _TURNS = (2, 3, 4)
+#: Axes whose permutations are tried, at most.
+_MOST_AXES = 5
 Shape = Sequence[int]
 
 
@@ -238,6 +240,9 @@ def _view(
         return None
     boxes = _list_boxes(shape, loops, offset)
     ways = [_view_box(*box, shape, loops, offset, [*ids.shape]) for box in boxes]
+    if len(shape) == ids.ndim <= _MOST_AXES:
+        turned = (order for order in permutations(range(ids.ndim)) if _turns(ids, shape, order))
+        ways += [[(aten.permute.default, [*order])] for order in islice(turned, 1)]
     steps = min((way for way in ways if way is not None), key=len, default=None)
     if steps is None:
         return None
@@ -249,6 +254,12 @@ def _view(
         return x
 
     return Move(frozenset([source]), 1, build)
+
+
+def _turns(ids: torch.Tensor, shape: Shape, order: Shape) -> bool:
+    """Whether a permutation of a source moves its elements to where an index map has them."""
+    sizes = [shape[axis] for axis in order]
+    return sizes == [*ids.shape] and torch.equal(number([shape])[0].permute(*order), ids)
 
 
 def _list_boxes(

@@ -1,11 +1,9 @@
 """Work that is done again: copies of tensors, repeated keys and values, masks."""
 
 import contextlib
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
@@ -29,6 +27,7 @@ from workbench.plugins.remedies.equivalence import (
     sqnr,
     value,
 )
+from workbench.plugins.remedies.moves import Move, arrange, map_elements, number
 
 aten: Any = torch.ops.aten
 #: Operators between a repetition and what uses it, at most.
@@ -113,13 +112,10 @@ def _repeated(finder: Finder, node: Node) -> Node | None:
         return None
     key = ("repeated", finder.identify([node], sources))
     if key not in finder.memory:
-        x = finder.sample(source)
-        others = {other: finder.sample(other) for other in only_shape}
-        result = finder.run([node], {source: x, **others})
-        shape = _aligned_shape(node, source)
-        fits = all(a in (1, b) for a, b in zip(shape, result.shape, strict=True))
-        same = fits and torch.equal(x.reshape(shape).expand(result.shape), result)
-        finder.memory[key] = same
+        ids, shape = map_elements(finder, [node], sources), _aligned_shape(node, source)
+        fits = all(a in (1, b) for a, b in zip(shape, value(node).shape, strict=True))
+        (numbers,) = number([shape])
+        finder.memory[key] = ids is not None and fits and torch.equal(numbers.expand_as(ids), ids)
     return source if finder.memory[key] else None
 
 
@@ -161,17 +157,14 @@ def find_groups(finder: Finder, last: Node) -> Equivalent | None:
     if len(operands) != 2 or len(value(operands[0]).shape) != 4:
         return None
     query, keys = operands
-    repeated = _find_heads(finder, keys, (False, True))
-    if repeated is None:
+    repeated = _find_heads(finder, keys)
+    if not repeated.nodes:
         return None
-    turned = repeated.turned
-    if last.target is aten.einsum.default:
-        ways = [way for way in (True, False) if _is_product(finder, last, way)]
-        if not ways or turned:
-            return None
-        turned = ways[0]
+    turned = last.target is aten.einsum.default and _is_product(finder, last, True)
+    if last.target is aten.einsum.default and not turned and not _is_product(finder, last, False):
+        return None
     batch, heads, rows, width = value(query).shape
-    shared, result = repeated.count, list(value(last).shape)
+    shared, result = repeated.outer[1], list(value(last).shape)
 
     def build(query: Any, source: Any) -> Any:
         query = query.reshape(batch, shared, heads // shared * rows, width)
@@ -194,62 +187,44 @@ def _is_product(finder: Finder, node: Node, turned: bool) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class _Heads:
-    """A tensor whose heads some nodes repeat.
+class _Heads(NamedTuple):
+    """A tensor whose heads some nodes repeat, its axes before rows and columns, and what has these.
 
-    The heads are its second axis, or the third one if it is ``swapped``; the result is ``turned``
-    if its last two axes are transposed.
+    It is the tensor itself if no head is repeated.
     """
 
     source: Node
+    outer: list[int]
     nodes: tuple[Node, ...] = ()
-    turned: bool = False
-    swapped: bool = False
-
-    @property
-    def count(self) -> int:
-        return value(self.source).shape[2 if self.swapped else 1]
-
-    @property
-    def outer(self) -> list[int]:
-        """Its axes before rows and columns, as they are after `arrange`."""
-        first, *rest = value(self.source).shape[:-2]
-        return [first, self.count] if self.swapped else [first, *rest]
+    move: Move | None = None
 
     def arrange(self, x: Any) -> Any:
         """The tensor with its heads as the second axis."""
-        return x.transpose(1, 2) if self.swapped else x
+        return self.move.build({0: x}) if self.move else x
 
 
-def _find_heads(finder: Finder, node: Node, turns: Sequence[bool]) -> _Heads | None:
-    """The tensor whose heads a node repeats, and how."""
-    if len(value(node).shape) != 4 or not is_float(node, MOST_PROVEN) or not is_static(node):
-        return None
-    inside = [node]
-    while len(inside) <= _LONGEST_CHAIN:
+def _find_heads(finder: Finder, node: Node) -> _Heads:
+    """The tensor whose heads a node repeats, each several times in a row."""
+    inside, shape = [node], list(value(node).shape)
+    while len(shape) == 4 and len(inside) <= _LONGEST_CHAIN and is_static(node):
         sources = finder.varying(inside[-1])
         if len(sources) != 1 or not is_pure(inside[-1]) or not is_float(sources[0]):
-            return None
-        ways = itertools.product(turns, (False, True))
-        for heads in (_Heads(sources[0], tuple(inside[::-1]), *way) for way in ways):
-            if _repeats_heads(finder, heads, node):
-                return heads
+            break
+        ids = map_elements(finder, inside[::-1], sources)
+        if ids is None:
+            break
+        size = value(sources[0]).shape
+        for count in range(shape[1], 1 if len(size) == 4 else shape[1], -1):
+            some = ids[:, ::count]
+            alike = shape[1] % count == 0 and torch.equal(some.repeat_interleave(count, 1), ids)
+            move = arrange(some, [size], 1, expands=False) if alike else None
+            if move:
+                outer = [shape[0], shape[1] // count]
+                return _Heads(sources[0], outer, tuple(inside[::-1]), move)
         if len(readers(sources[0])) > 1:
-            return None
+            break
         inside.append(sources[0])
-    return None
-
-
-def _repeats_heads(finder: Finder, heads: _Heads, node: Node) -> bool:
-    """Whether a node has the heads of a tensor, each several times in a row."""
-    whole = value(node).shape[1]
-    if len(value(heads.source).shape) != 4 or heads.count >= whole or whole % heads.count:
-        return False
-    x = finder.sample(heads.source)
-    expected = heads.arrange(x).repeat_interleave(whole // heads.count, 1)
-    expected = expected.transpose(-2, -1) if heads.turned else expected
-    return torch.equal(expected, finder.run(heads.nodes, {heads.source: x}))
+    return _Heads(node, shape[:-2])
 
 
 def _find_attention(finder: Finder, last: Node, name: str) -> Equivalent | None:
@@ -261,13 +236,13 @@ def _find_attention(finder: Finder, last: Node, name: str) -> Equivalent | None:
     if given["is_causal"]:
         shape = (value(query).shape[-2], value(key).shape[-2])
         mask = torch.full(shape, _HIDDEN, dtype=value(query).dtype).triu(1)
-    keys, values, heads = _Heads(key), _Heads(content), [*value(query).shape[:-2]]
+    keys, values = (_Heads(each, [*value(each).shape[:-2]]) for each in (key, content))
+    heads = [*value(query).shape[:-2]]
     if name == "groups":
-        if len(heads) != 2:
+        keys, values = _find_heads(finder, key), _find_heads(finder, content)
+        if not len(heads) == len(keys.outer) == 2:
             return None
-        keys = _find_heads(finder, key, (False,)) or keys
-        values = _find_heads(finder, content, (False,)) or values
-        shared, count = keys.count, heads[1]
+        shared, count = keys.outer[1], heads[1]
         if shared >= count or count % shared:
             return None
         if isinstance(mask, Node) and (value(mask).ndim != 4 or value(mask).shape[1] != 1):
