@@ -1,5 +1,7 @@
 """Record samples again: ``python tests/record_samples.py NAME ...``, on an idle machine.
 
+``exports`` are how a model is exported, which no other program disturbs.
+
 Afterwards, ``python tests/test_golden_runs.py`` and the figures of the documents.
 """
 
@@ -9,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -83,6 +86,21 @@ def record(name: str) -> None:
         os.chdir(DATA)
 
 
+def record_exports() -> None:
+    """Record how the model of the case study is exported, in place of the last records."""
+    target = SAMPLES / "exports"
+    shutil.rmtree(target)
+    target.mkdir()
+    half = wb.ExportOptions(dtype="fp16")
+    exports = [wb.ExportOptions(), half, replace(half, rewrite=("layer_norm",))]
+    for options in [*exports, wb.ExportOptions(dtype="int8")]:
+        with tempfile.TemporaryDirectory() as folder:
+            program = wb.export_model("squeezesam", options=options, root=folder)
+            record = program.path.with_name(f"{program.path.name}.export.json")
+            content = record.read_text().replace(f"{DATA.parent}{os.sep}", "")
+            (target / record.name).write_text(content)
+
+
 if __name__ == "__main__":
     for each in sys.argv[1:]:
-        record(each)
+        record_exports() if each == "exports" else record(each)
