@@ -31,7 +31,7 @@ _PROFILE = "workbench profile MODEL"
 
 
 def read_exports(folder: str | Path) -> list[Export]:
-    """The records of all exports below a folder, sorted by path.
+    """The records of all exports below a folder, sorted by folder; those without rewrites first.
 
     Raises
     ------
@@ -49,7 +49,9 @@ def read_exports(folder: str | Path) -> list[Export]:
     paths = sorted(Path(folder).rglob("*.export.json"))
     if not paths:
         raise UsageError("no export record here", where=folder, hint="workbench export MODEL")
-    return [load_record(Export, path) for path in paths]
+    exports = {path: load_record(Export, path) for path in paths}
+    ordered = sorted(paths, key=lambda path: (path.parent, exports[path].rewrite != (), path))
+    return [exports[path] for path in ordered]
 
 
 def model_spec(export: Export) -> str:
@@ -127,6 +129,7 @@ def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:
     rows = [
         {name: getattr(export, name) for name in ("model", "dtype", "backend", "seconds")}
         | {
+            "rewrite": ", ".join(export.rewrite),
             "problem": export.problem or describe_noise(export),
             "size_mb": export.size_bytes / 1e6,
             "delegates": sum(export.delegates.values()),

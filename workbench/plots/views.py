@@ -424,12 +424,15 @@ def _quality(run: Run, top: int) -> Iterator[Part]:
     yield show_table(run.quality)
 
 
-_COMPARED = ("model", "dtype", "size_mb", "delegates", "undelegated", "sqnr_db", "problem")
+_COMPARED = (
+    "model", "dtype", "rewrite", "size_mb", "delegates", "undelegated", "sqnr_db", "problem",
+)  # fmt: skip
 
 
 def _exports(exports: Sequence[Export], top: int) -> Iterator[Part]:
     """One row per export: size, delegation, and difference from the PyTorch model."""
-    yield show_table(compare_exports(exports), _COMPARED)
+    columns = [name for name in _COMPARED if name != "rewrite" or any(e.rewrite for e in exports)]
+    yield show_table(compare_exports(exports), columns)
 
 
 def _findings(source: Run | Measurement, top: int) -> Iterator[Part]:
