@@ -35,7 +35,7 @@ def add_etrecord(layers: Layers, path: Path) -> Layers:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            sources = Sources(elsewhere=True)
+            sources = Sources()
             methods = tuple(_add_to_method(each, archive, sources) for each in layers.methods)
     except OSError as error:
         raise StoreError(error.strerror or str(error), where=path) from None

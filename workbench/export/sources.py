@@ -10,12 +10,12 @@ from pathlib import Path
 from workbench.errors import StoreError
 from workbench.models.sources import shown_path, users_frame
 from workbench.store import read_file
-from workbench.upstream import find_cell_number
 
 #: Bytes that are kept of one file, and of all files of a program.
 MOST_OF_FILE, MOST = 2**17, 2**18
 #: Lines that are kept around a line, where its class or function would be too much.
 _AROUND = 20
+_WIDEST = 400  #: Letters of a line that is only quoted.
 #: A statement that is in no other begins a block.
 _HEAD = re.compile(r"[@A-Za-z_]")
 _REPOSITORY = Path(__file__).parents[2]
@@ -24,12 +24,11 @@ _REPOSITORY = Path(__file__).parents[2]
 class Sources:
     """The lines of a program's operators, as their stack traces name and quote them.
 
-    Files of a program that was exported elsewhere are only read below the working directory, the
-    environment and the workbench: its ETRecord may be a stranger's.
+    Files that were not traced in this process are only read below the working directory, the
+    environment and the workbench: an ETRecord or a saved export may be a stranger's.
     """
 
-    def __init__(self, *, elsewhere: bool = False):
-        self._elsewhere = elsewhere
+    def __init__(self) -> None:
         self._lines: dict[str, dict[int, str]] = {}
 
     def add(self, trace: str | None) -> str:
@@ -52,27 +51,30 @@ class Sources:
         texts: dict[str, dict[int, str]] = {}
         left = MOST
         for file, quoted in self._lines.items():
-            lines = self._read_lines(file, quoted)
+            lines = _read_lines(file, quoted)
             blocks = _join(lines, _choose(lines, quoted, min(left, MOST_OF_FILE)))
-            texts[_name(file)] = blocks = blocks or dict(sorted(quoted.items()))
+            few = sorted(quoted)[: max(0, left) // _WIDEST]
+            texts[_name(file)] = blocks = blocks or {n: quoted[n][:_WIDEST] for n in few}
             left -= sum(map(len, blocks.values()))
         return texts
 
-    def _read_lines(self, file: str, quoted: dict[int, str]) -> list[str]:
-        if find_cell_number(file):
-            lines = [line.rstrip("\n") for line in linecache.getlines(file)]
-        else:
-            try:
-                path = Path(file).resolve()
-                roots = [Path.cwd(), _REPOSITORY, Path(sys.prefix)]
-                inside = any(path.is_relative_to(root.resolve()) for root in roots)
-                if path.suffix != ".py" or (self._elsewhere and not inside):
-                    return []
-                lines = read_file(path, 2**22).decode(errors="replace").split("\n")
-            except (StoreError, OSError, ValueError):  # deleted, on another machine, or no name
+
+def _read_lines(file: str, quoted: dict[int, str]) -> list[str]:
+    """The lines of a file that may be read and has what is quoted of it; else none."""
+    if file in linecache.cache:  # a cell, or a file that was traced in this process
+        linecache.checkcache(file)
+        lines = [line.rstrip("\n") for line in linecache.getlines(file)]
+    else:
+        try:
+            path = Path(file).resolve()
+            roots = [Path.cwd(), _REPOSITORY, Path(sys.prefix)]
+            if path.suffix != ".py" or not any(path.is_relative_to(r.resolve()) for r in roots):
                 return []
-        same = all(0 < n <= len(lines) and lines[n - 1].strip() == quoted[n] for n in quoted)
-        return lines if same and all(quoted.values()) else []
+            lines = read_file(path, 2**22).decode(errors="replace").split("\n")
+        except (StoreError, OSError, ValueError):  # deleted, on another machine, or no name
+            return []
+    same = all(0 < n <= len(lines) and lines[n - 1].strip() == quoted[n] for n in quoted)
+    return lines if same and all(quoted.values()) else []
 
 
 def _name(file: str) -> str:
