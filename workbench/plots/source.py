@@ -16,7 +16,7 @@ from workbench.analysis.findings.finding import Finding
 from workbench.analysis.layers import name_layer
 from workbench.analysis.run import Measurement
 from workbench.analysis.source import find_toggled, place_operators
-from workbench.emulation import EMULATED, is_emulated, mark_emulated
+from workbench.emulation import EMULATED
 from workbench.errors import printable
 from workbench.plots.breakdown import NO_LAYERS
 from workbench.plots.tables import COLORS, Table, lighten, show_table, to_html, typeset
@@ -88,15 +88,17 @@ def show_source(m: Measurement, top: int) -> Iterator[str | Table]:
     page = _Page(m, table)
     files = known.groupby("file")["mean_ms"].sum().sort_values(ascending=False, kind="stable")
     parts = [page.draw_file(str(file)) for file in files.index]
-    kind = "wb-src" if page.compared else "wb-src one"
+    lacks = {"one": not page.compared, "bare": not page.timed}
+    kind = " ".join(["wb-src", *(name for name, applies in lacks.items() if applies)])
     shown = printable(f'<div class="{kind}">{page.heads()}{"".join(parts)}</div>')
     yield Table(f"<style>{_CSS.read_text()}</style>{shown}", page.write())
+    if not page.timed:
+        return
     caption = "The lines with the most time; low, high: 95 % interval"
     columns = ["source", "code", "mean_ms", "low_ms", "high_ms", "share"]
     columns += ["baseline_ms", "speedup", "outcome"] if page.compared else []
     places = known["file"] + ":" + known["line"].astype(str)
     lines = known.assign(source=places, code=[page.code(place).strip() for place in places])
-    lines = mark_emulated(lines) if is_emulated(table) else lines
     yield show_table(lines, [*columns, "dtype", "operators"], top=top, caption=caption)
 
 

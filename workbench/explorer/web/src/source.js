@@ -74,6 +74,7 @@ export class Source {
     this.files.replaceChildren(...files.map(file => h("option", { value: file }, `${file}${sides.b.blank ? "" : ` (${share(time(groups.get(file)) / sides.b.total)})`}`)));
     this.files.value = this.file ?? "";
     this.most = Math.max(...[...groups.values()].flatMap(lines => [...lines.values()].map(each => time(new Map([[0, each]])))), 1e-9);
+    this.body.classList.toggle("s-pale", Boolean(sides.b.pale));
     this.places = this.#placeFindings();
     this.rows = [];
     const none = groups.get("")?.get(0);
