@@ -231,3 +231,18 @@ def test_tables_sort_by_keyboard(open_page):
     head = open_page().locator("th", has_text="speedup").first
     head.press("Enter")
     assert head.get_attribute("aria-sort") == "ascending"
+
+
+def test_the_source_has_its_times_without_a_script(browser, folder):
+    context = browser.new_context(java_script_enabled=False, offline=True)
+    page = context.new_page()
+    page.goto((folder / "mobilenet_v3_small" / "report.html").as_uri())
+    line = page.locator(".wb-src .r.t", has_text="return x * self.scale_activation(gate)")
+    assert not line.is_visible()
+    page.get_by_role("heading", name="Which lines of the source?").click()
+    assert line.is_visible() and "%" in line.inner_text()
+    layers = page.locator(".wb-src td", has_text="features.1.block.1").first
+    assert not layers.is_visible()
+    page.locator(".wb-src summary", has_text="layers ran this line").last.click()
+    assert page.locator(".wb-src td:visible").count() > 9
+    context.close()

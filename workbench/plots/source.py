@@ -166,7 +166,7 @@ class _Page:
         rows = [row for row in self.rows.values() if row["file"] == file]
         spent, share = (sum(row[name] for row in rows) for name in ("mean_ms", "share"))
         time = f": {format_ms(spent)}, {format_share(share)}" if self.timed else ""
-        head = f"<h4>{html.escape(file)}{time}</h4>"
+        head = f'<p class="name">{html.escape(file)}{time}</p>'
         lines = {**self._lines_of(file)}
         marked = {row["line"] for row in rows}
         if not marked & lines.keys():
