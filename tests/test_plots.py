@@ -54,7 +54,7 @@ def test_segments_are_as_long_as_the_categories(run):
     assert colors == [CATEGORIES[name] for name in sides[0]["category"]]
     words = " ".join(words_of(figure))
     assert f"{sides[0]['mean_ms'].sum():.2f} ms" in words
-    assert all(name in words for name in CATEGORIES), "in its segment or in the key"
+    assert all(name in words for name in CATEGORIES), "in the key"
     assert "ms" in axis.get_xlabel() and "95 % interval" in figure.alt_text
 
 

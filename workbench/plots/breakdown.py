@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from workbench.analysis.operators import label_operator
+from workbench.analysis.operators import CATEGORIES, label_operator
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.use import Use
 from workbench.errors import unknown_name
@@ -43,8 +43,8 @@ def plot_categories(
     measurements, or of frames with the columns ``category`` and ``mean_ms``. Bars of a busy machine
     are pale, and have no digits where their shares are unknown. ``by="layer type"`` draws one bar
     per class of layers of a measurement: a convolution with a 1x1 kernel is a ``Conv2d``, although
-    it runs as a matrix product. With ``shares``, all bars are equally long. A key names the
-    segments that are too narrow for a name; a line below the end of a segment is the 95 % interval
+    it runs as a matrix product. With ``shares``, all bars are equally long. A key names all
+    categories, in the order of the bars; a line below the end of a segment is the 95 % interval
     of its time.
 
     Examples
@@ -83,7 +83,6 @@ def _draw_bars(
     axis.set_xlim(0, longest)
     axis.set_ylim(max(len(labels), 1) - 0.43, -0.5)
     inches = style.WIDTH * axis.get_position().width / longest
-    named: dict[str, bool] = {}
     for row, (name, frame) in enumerate(bars.items()):
         for end in intervals[name].itertuples():
             if (end.high_ms - end.low_ms) / longest >= _LEAST_LINE:
@@ -99,8 +98,6 @@ def _draw_bars(
             style.draw_bar(axis, row, length, color, left=start, height=0.66, edge="white")
             style.write_inside(axis, start + length / 2, row, text, color)
             start += length
-            if ms > 0:
-                named[category] = named.get(category, False) or category in text
         style.write_after(axis, start, row, style.write_ms(sums[name]), size=10, bold=True)
     figure.rows_text = [
         f"{name}: {style.write_ms(sums[name])}, "
@@ -113,8 +110,9 @@ def _draw_bars(
     axis.set_xlabel(f"{measure}{legend}")
     if shares:
         axis.xaxis.set_major_formatter(PercentFormatter(1))
-    unnamed = [c for c in dict.fromkeys([*style.COLORS, *named]) if not named.get(c, True)]
-    style.add_key(figure, {c: style.color_of(c) for c in unnamed}, style.label_margin(labels))
+    drawn = [category for frame in bars.values() for category in frame["category"]]
+    key = {category: style.color_of(category) for category in dict.fromkeys([*CATEGORIES, *drawn])}
+    style.add_key(figure, key, style.label_margin(labels))
     return figure
 
 
