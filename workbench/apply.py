@@ -21,6 +21,7 @@ from workbench.export.program import Program
 from workbench.export.reload import read_options
 from workbench.export.rewriter import find_rewriter
 from workbench.models.sources import reason
+from workbench.names import LONGEST_LABEL
 from workbench.options import ExportOptions, MeasureOptions, Progress
 from workbench.process import silence
 from workbench.progress import show_progress
@@ -52,6 +53,8 @@ def apply_findings(
     with show_progress(progress) as show:
         programs = _export(m, chosen, subject, inputs, _find_root(run, root), show)
         measure = measure or replace(_MEASURED, threads=(m.threads,))
+        named = f"{run.model} with {', '.join(_list_remedies(chosen))}"[:LONGEST_LABEL].strip()
+        measure = replace(measure, label=measure.label or named)
         applied = profile(programs, measure=measure, root=programs[0].root, progress=show)
         show("writing the lines for your source", 1.0)
         diff, unmapped = _write_lines(m, chosen, subject, inputs)
