@@ -78,6 +78,10 @@ class Dependence:
         """The names of the inputs and of the buffers that a node depends on."""
         return self._name(self._masks[node])
 
+    def is_fixed(self, node: Node) -> bool:
+        """Whether a node depends on constants alone."""
+        return not self._masks[node] & self._kept
+
     def is_random(self, node: Node) -> bool:
         """Whether a node depends on random numbers."""
         return bool(self._masks[node] & self._random)

@@ -143,6 +143,7 @@ class Parts:
             calibration=(),
             traced_inputs=None,
             metadata={},
+            exported=None,
         )
 
     def _surround(self, names: Collection[str]) -> dict[Node, None]:

@@ -155,7 +155,7 @@ def _load(
     return replace(
         model, name=f"{model.name}_{name}", module=module, example_inputs=first, kwargs={},
         dynamic_shapes=shapes if any(shapes) else None, traced_inputs=None,
-        calibration=tuple((call, {}) for call in others), metadata={},
+        calibration=tuple((call, {}) for call in others), metadata={}, exported=None,
     )  # fmt: skip
 
 

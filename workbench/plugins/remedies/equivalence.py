@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 from workbench.export.constants import fake_mode_of
+from workbench.export.dependence import Dependence
 from workbench.export.purity import PRODUCTS, VIEWS, function_of, is_pure, mark_overwritten, readers
 from workbench.upstream import find_schema
 
@@ -78,19 +79,16 @@ class Finder:
         names = signature.inputs_to_parameters | signature.inputs_to_buffers
         names |= signature.inputs_to_lifted_tensor_constants
         tensors = {**exported.constants, **exported.state_dict}
-        changed = set(signature.buffers_to_mutate.values())
         mark_overwritten(self.nodes)
+        dependence = Dependence(exported)
+        #: What depends on no input, however large and whatever it calls.
+        self.fixed = set(filter(dependence.is_fixed, self.nodes))
         self.constants: dict[Node, Any] = {
             node: tensors[names[node.name]].detach()
             for node in self.nodes
-            if names.get(node.name) in tensors.keys() - changed
+            if node in self.fixed and names.get(node.name) in tensors
         }
-        #: What depends on no input, however large and whatever it calls.
-        self.fixed: set[Node] = set()
-        given = set(signature.user_inputs)
         for node in self.nodes:
-            if node.name not in given and self.fixed.issuperset(node.all_input_nodes):
-                self.fixed.add(node)
             fixed = node.op == "call_function" and self.constants.keys() >= {*node.all_input_nodes}
             if fixed and is_pure(node) and elements(node) <= MOST_ELEMENTS:
                 with contextlib.suppress(Refused):

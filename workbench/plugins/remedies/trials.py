@@ -375,6 +375,8 @@ class _Bench:
         from workbench.export.split import split_model
         from workbench.export.traced import trace_model
 
+        if PRECISIONS[self.export.dtype].quantizes == "weights":
+            raise UsageError("int4 weights belong to layers, which a part of a graph has not")
         model, exported = self.model, self.trace.exported
         if self.measurement.phase.name:
             *_, inputs = self._read_calls()
