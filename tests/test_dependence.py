@@ -14,8 +14,9 @@ from torch._higher_order_ops.while_loop import while_loop
 
 import workbench as wb
 from workbench.export.dependence import Dependence
-from workbench.export.part import record_values
+from workbench.export.part import Parts, record_values
 from workbench.export.staying import guess_staying
+from workbench.export.traced import trace_model
 from workbench.upstream import tree_leaves
 
 #: Steps of random networks: functions of the module and of two tensors of 3 x 4.
@@ -172,3 +173,55 @@ def test_both_parts_of_a_model_compute_what_it_does(name):
         given[name] = given[name].flip(-1)
     result = parts.each(*(given[name] for name in parts.others), *between)
     torch.testing.assert_close(result, module(**given))
+
+
+class Counted(nn.Module):
+    """A cache that each call writes, beside a projection of what stays."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x, context):
+        self.calls.add_(1)
+        keys = self.layer(context).relu_()
+        return x @ keys.expand(2, 4, 4) + self.calls, keys[:1]
+
+
+def test_state_is_written_by_each_call_and_not_by_trying_them():
+    net, (x, context) = Counted().eval(), (torch.rand(2, 3, 4), torch.rand(4, 4))
+    parts = wb.split(net, (x, context), constant="context")
+    assert parts.border == ("relu_",), "what it is expanded to is larger"
+    between = parts.once(context)
+    for _ in range(2):
+        torch.testing.assert_close(parts.each(x, *between), net(x, context))
+
+
+def test_an_exported_program_is_split_and_its_parts_are_cut_out():
+    module, inputs = STEPS["captions"][0]()
+    exported = trace(module, inputs)
+    parts = wb.split(exported, constant="features")
+    expected = module(*inputs)
+    torch.testing.assert_close(parts.each(inputs[0], *parts.once(inputs[1])), expected)
+    model = wb.load_model(exported)
+    part = Parts(model, exported, [["gelu"]]).extract(["gelu"])
+    assert len(trace_model(part).exported.graph.nodes) < len(exported.graph.nodes)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("x", "features", "ids"), "no input is left that changes"),
+        (("feature",), "did you mean 'features'"),
+        (("x",), "nothing is computed from these alone"),
+    ],
+)
+def test_inputs_that_cannot_stay_are_refused(names, message):
+    class Sum(nn.Module):
+        def forward(self, x, features, ids):
+            return features.exp() + ids + x
+
+    inputs = torch.rand(3), torch.rand(3), torch.rand(3)
+    with pytest.raises(wb.WorkbenchError, match=message):
+        wb.split(Sum(), inputs, constant=names)
