@@ -70,6 +70,12 @@ _OF_EXPORT = (
         common=True,
         until="1.6",
     ),
+    Remedy(
+        "in_place",
+        "caches that are buffers are written in place, instead of a copy that is copied back",
+        "edge.to_executorch(ExecutorchBackendConfig(run_reinplace_pass=True))",
+        common=True,
+    ),
     Remedy("sums", "int8: sums that a layer norm reads stay in floating point", common=True),
     Remedy(
         "concatenations",

@@ -17,7 +17,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
-from workbench.export import accuracy, failure, quantize
+from workbench.export import accuracy, failure, in_place, quantize
 from workbench.export.constants import copy_filters
 from workbench.export.dependence import Dependence
 from workbench.export.layers import count_calls, count_quantized, describe_program, read_interface
@@ -106,12 +106,16 @@ def lower_model(
     exported = rewriter.prepare(exported, options.rewrite)
     counts += rewriter.apply(exported, options.rewrite, backend)
     searched = searched or exported
+    if "in_place" in options.rewrite:
+        in_place.prepare(exported)
     mark_operators(searched)
     progress(f"lowering to {backend}", 0.4)
     with failure.explain(failure.LOWERING, model.origin, exported):
         made = _lower(exported, options, model.metadata, counts)
         etrecord = _write_etrecord(made.program) if options.etrecord else b""
         layers = describe_program(made.program)
+    if "in_place" in options.rewrite:
+        counts += in_place.count(layers)
     _check_kernels(layers, made, searched, model, options)
     rewrites: tuple[Rewrite, ...] = ()
     cones: tuple[Cone, ...] = ()
@@ -374,7 +378,7 @@ def _lower_once(
         XnnpackDynamicallyQuantizedPartitioner,
         XnnpackPartitioner,
     )
-    from executorch.exir import to_edge_transform_and_lower
+    from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 
     partitioners: list[Any] = [XnnpackPartitioner()] if options.backend == "xnnpack" else []
     if metadata and partitioners:  # as upstream's exporter of language models
@@ -394,7 +398,8 @@ def _lower_once(
         )
         partition = tabulate_partition(edge, reasons, options.backend)
         operators = list(list_edge_operators(edge))
-        return _Made(edge.to_executorch(), operators, partition)
+        config = ExecutorchBackendConfig(run_reinplace_pass="in_place" in options.rewrite)
+        return _Made(edge.to_executorch(config), operators, partition)
 
 
 @contextlib.contextmanager

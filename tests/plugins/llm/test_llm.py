@@ -54,7 +54,8 @@ def test_the_name_of_a_folder_leads_to_the_model():
         ("logits", {"code": "x[:, -1:]"}, "export llm:qwen3_0_6b,kv=8,logits=0"),
         ("head", {"command": "workbench profile MODEL --dtype 8da4w"},
          "profile llm:qwen3_0_6b,kv=8,layers=0 --dtype 8da4w"),
-        ("KV cache", {"nearest": "index_put"}, "export llm:qwen3_0_6b,kv=8,sdpa=1"),
+        ("KV cache", {"remedy": "in_place", "command": "workbench export MODEL --rewrite in_place"},
+         "export llm:qwen3_0_6b,kv=8,sdpa=1"),
         ("undelegated", {"nearest": "embedding"}, "export llm:qwen3_0_6b,kv=8,embedding=8"),
     ],
 )  # fmt: skip

@@ -137,6 +137,7 @@ class Finding:
         parts = sorted(self.rewrite.parts) if self.rewrite else []
         text = f"{self.rule} {self.remedy} {sorted(self.operators)} {parts}"
         text += "" if self.operators else self.cause.partition(":")[0]
+        text += self.rewrite.name if isinstance(self.rewrite, Change) else ""
         number = hashlib.sha256(text.encode()).hexdigest()[:6]
         return f"{(self.remedy or self.rule).replace(' ', '_')}-{number}"
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pandas as pd
 
 from workbench.analysis import dataflow
+from workbench.analysis.caches import list_caches
 from workbench.analysis.dataflow import POINTWISE, FlowStep
 from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.finding import LEAST_SHARE, Finding, Gain
@@ -230,22 +231,35 @@ def _list_heads(
 
 
 def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """KV caches that are buffers: written outside of the delegate, and copied back as a whole."""
-    writes = [step for step in m.flow.steps if step.type.startswith("index_put")]
-    if not any(step.origin and step.origin.module for step in writes):
-        return
-    copies = [step for step in m.flow.steps if step.type == "copy_"]
-    keys = keys_of(m, [*writes, *copies], unclaimed)
+    """Caches that are buffers, which are copied to be written, and copied back as a whole."""
+    copied = [cache for cache in list_caches(m.flow) if cache.copy]
+    keys = keys_of(m, (step for cache in copied for step in cache.writers), unclaimed)
     keys += gains.call_keys(m, keys)
     if not keys:
         return
-    spent = time_spent(m, keys)
+    spent, size = time_spent(m, keys), sum(cache.size_bytes for cache in copied)
+    written = sum(cache.written_bytes for cache in copied)
+    moved = format_size(sum(cache.moved_bytes for cache in copied))
+    title = f"{plural(len(copied), 'cache')} of {format_size(size)} is copied twice to write "
+    title = title.replace(" is ", " are ") if len(copied) > 1 else title
+    title += f"{format_size(written)}: {_names(m.costs.loc[keys])} move {moved}"
+    # ExecuTorch's kernel takes places along one dimension.
+    along_one = all(c.write.type == "index_put" and len(c.write.reads) == 3 for c in copied)
+    if not along_one:
+        action, code = find_nearest("index_put")
+        yield Finding(title, Gain.at_most(spent.high), keys, action, code, nearest="index_put")
+        return
+    kept = written / size
     yield Finding(
-        f"attention writes its KV cache outside the delegate: {_names(m.costs.loc[keys])}",
-        Gain.at_most(spent.high + joined_calls_ms(m, keys)),
+        title,
+        Gain((1 - kept) * spent.ms, (1 - 2 * kept) * spent.low, spent.high, "removal"),
         keys,
-        *find_nearest("index_put"),
-        nearest="index_put",
+        "let ExecuTorch write it in place; or return the new keys and values as outputs, for the "
+        "application to write",
+        commands.show_code("in_place"),
+        commands.apply_remedy(m, "in_place"),
+        remedy="in_place",
+        rewrite=Rewrite("in_place", REMEDIES["in_place"].text, (), kept, None),
     )
 
 

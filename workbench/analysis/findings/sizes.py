@@ -100,7 +100,6 @@ def _tell(
         keys,
         f"{action} ({texts.needs})",
         command=command,
-        remedy=name,
         rewrite=rewrite if names else None,
     )
 

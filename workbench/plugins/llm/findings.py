@@ -10,9 +10,9 @@ from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Measurement
 
 #: By the rule that found it.
-_OF_RULES = {"logits": "logits=0", "head": "layers=0"}
+_OF_RULES = {"logits": "logits=0", "head": "layers=0", "KV cache": "sdpa=1"}
 #: By the kernel that no remedy replaces.
-_OF_KERNELS = {"index_put": "sdpa=1", "embedding": "embedding=8"}
+_OF_KERNELS = {"embedding": "embedding=8"}
 
 
 def name_settings(m: Measurement, findings: Sequence[Finding]) -> list[Finding]:
@@ -29,5 +29,5 @@ def _apply(m: Measurement, finding: Finding) -> Finding:
         return finding
     name = setting.partition("=")[0]
     spec = re.sub(rf",{name}=[^,]*", "", model_spec(m.export))
-    command = finding.command or commands.command(m)
+    command = commands.command(m) if finding.remedy or not finding.command else finding.command
     return replace(finding, command=command.replace("MODEL", f"{spec},{setting}"))

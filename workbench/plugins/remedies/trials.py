@@ -337,11 +337,11 @@ class _Bench:
             yield from self._split(rewrite)
             return
         if not self.tried[rewrite]:
-            if rewrite.parts:
+            if rewrite.name in PRECISIONS:
+                options = replace(self.options, dtype=rewrite.name)
+            else:
                 names = rewrite.name.split(",")
                 options = replace(self.options, rewrite=(*self.options.rewrite, *names))
-            else:
-                options = replace(self.options, dtype=rewrite.name)
             changed = lower_model(self.model, options, self.trace, whole=False)
             yield self._reopen(changed.inputs)
             yield changed

@@ -1,0 +1,140 @@
+"""Caches of decoders: buffers that an operator writes at some positions, and others read whole."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from workbench.analysis.dataflow import POINTWISE, Dataflow, FlowStep, TensorId
+from workbench.analysis.roofline import Roof
+from workbench.frames import CACHES, check
+
+#: Copies a tensor into a buffer; and an operator that writes positions without a copy of the rest.
+_COPY, _IN_PLACE = "copy_", "index_put_"
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache in a buffer of the program.
+
+    Attributes
+    ----------
+    write
+        The kernel that writes new values at some positions, of a copy of the buffer.
+    copy
+        What copies the result back; None where the kernel writes into the buffer itself.
+    size_bytes, written_bytes
+        Of the buffer, and of the new values of one call.
+    indices
+        Kernels that only compute where the values go.
+    readers
+        What reads the buffer with the new values.
+    """
+
+    write: FlowStep
+    copy: FlowStep | None
+    size_bytes: int
+    written_bytes: int
+    indices: tuple[FlowStep, ...]
+    readers: tuple[FlowStep, ...]
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that are read and written for the new values of one call."""
+        return 2 * self.written_bytes + (4 * self.size_bytes if self.copy else 0)
+
+    @property
+    def writers(self) -> list[FlowStep]:
+        """What writes, in order: places, values, and the copy."""
+        return [*self.indices, self.write, *([self.copy] if self.copy else [])]
+
+
+def list_caches(flow: Dataflow) -> Iterator[Cache]:
+    """The caches of a program.
+
+    A state of which every element is new after a call, such as that of a recurrent layer, is none.
+    """
+    for step in flow.steps:
+        if step.type == _COPY and step.is_kernel and step.writes:
+            buffer, makers = step.writes[0], flow.before(step)
+            for write in makers:
+                if write is not step and (value := _find_value(flow, write, buffer)):
+                    yield _describe(flow, write, step, buffer, value)
+        elif step.type == _IN_PLACE and step.is_kernel and step.writes:
+            buffer = step.writes[0]
+            value = _find_smaller(flow, step, buffer)
+            if value:
+                yield _describe(flow, step, None, buffer, value)
+
+
+def _find_value(flow: Dataflow, write: FlowStep, buffer: TensorId) -> TensorId | None:
+    """What a kernel puts into a copy of a buffer; None if it does anything else."""
+    if not write.is_kernel or write.type in POINTWISE or buffer not in write.reads:
+        return None
+    same = flow.tensors[write.writes[0]].shape == flow.tensors[buffer].shape
+    return _find_smaller(flow, write, buffer) if same else None
+
+
+def _find_smaller(flow: Dataflow, write: FlowStep, buffer: TensorId) -> TensorId | None:
+    """The largest operand of the buffer's dtype that has fewer elements."""
+    whole = flow.tensors[buffer]
+    smaller = [
+        each
+        for each in write.reads
+        if each != buffer
+        and flow.tensors[each].dtype == whole.dtype
+        and flow.tensors[each].size_bytes < whole.size_bytes
+    ]
+    return max(smaller, key=lambda each: flow.tensors[each].size_bytes, default=None)
+
+
+def _describe(
+    flow: Dataflow, write: FlowStep, copy: FlowStep | None, buffer: TensorId, value: TensorId
+) -> Cache:
+    places = [operand for operand in write.reads if operand not in (buffer, value)]
+    makers = {flow.makers[place].id: flow.makers[place] for place in places if place in flow.makers}
+    indices = [
+        maker
+        for maker in makers.values()
+        if maker.is_kernel and all(user.type == write.type for user in flow.after(maker))
+    ]
+    readers = [step for step in flow.users[write.writes[0]] if step not in (write, copy)]
+    sizes = flow.tensors[buffer].size_bytes, flow.tensors[value].size_bytes
+    return Cache(write, copy, *sizes, tuple(indices), tuple(readers))
+
+
+def tabulate_caches(
+    flow: Dataflow, time: Callable[[Iterable[FlowStep]], float], roof: Roof | None
+) -> pd.DataFrame:
+    """The caches of a program with what each call moves: ``frames.CACHES``.
+
+    ``time`` has the ms of some steps.
+    """
+    rows = []
+    for cache in list_caches(flow):
+        origin = cache.write.origin
+        write_ms, copy_ms, read_ms = (
+            time(steps)
+            for steps in (
+                (*cache.indices, cache.write),
+                [cache.copy] if cache.copy else [],
+                cache.readers,
+            )
+        )
+        spent_ms = write_ms + copy_ms
+        rows.append(
+            {
+                "module": origin.module if origin else "",
+                "source": origin.source if origin else "",
+                "size_bytes": cache.size_bytes,
+                "written_bytes": cache.written_bytes,
+                "moved_bytes": cache.moved_bytes,
+                "write_ms": write_ms,
+                "copy_ms": copy_ms,
+                "read_ms": read_ms,
+                "gbps": cache.moved_bytes / spent_ms / 1e6 if spent_ms else math.nan,
+                "roof_gbps": roof.bandwidth(cache.size_bytes) if roof else math.nan,
+            }
+        )
+    return check(pd.DataFrame(rows, columns=CACHES.names), CACHES)
