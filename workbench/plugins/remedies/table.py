@@ -196,8 +196,7 @@ NEAREST: dict[str, tuple[str, str]] = {
         'F.interpolate(x, scale_factor=2, mode="bilinear")',
     ),
     "index_put": (
-        "return new keys and values as outputs, and let the caller put them into the cache; of a "
-        "model of upstream's, export its attention, which writes the cache in place",
+        "return new keys and values as outputs, and let the caller put them into the cache",
         "return scores @ values, key, value  # instead of self.cache[:, position] = key",
     ),
     "custom_sdpa": (
