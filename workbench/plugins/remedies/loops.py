@@ -25,12 +25,14 @@ from workbench.plugins.remedies.equivalence import (
     value,
 )
 from workbench.plugins.remedies.layers import group_channels
-from workbench.plugins.remedies.moves import arrange, map_elements, number
+from workbench.plugins.remedies.moves import arrange, map_elements
 
 aten: Any = torch.ops.aten
 #: Layers of one input, or of one weight, from which on a single one is worth its slices.
 _LEAST_ALIKE = 3
 _CUTS = {aten.slice.Tensor, aten.select.int}
+#: Operators of all steps of a loop, at most.
+_MOST_STEPS = 600
 #: Layers of constant weights whose rows do not depend on each other.
 _LAYERS = {aten.linear.default, aten.mm.default, aten.matmul.default}
 #: Outputs of a layer that is worth being a part of another one.
@@ -124,98 +126,73 @@ def _flatten(finder: Finder, last: Node) -> Equivalent | None:
 
 def _batch(finder: Finder, last: Node) -> Equivalent | None:
     """Operators of each part of a tensor, one part after the other, as those of all at once."""
-    parts, axis = _parts_of(last)
-    loop = _Loop(finder, len(parts))
-    if len(parts) < 2 or not loop.join(tuple(parts)) or loop.source is None or not loop.computes:
+    parts, _ = _parts_of(last)
+    if len(parts) < 2 or not all(_is_like(part, parts[0]) for part in parts):
         return None
-    source, leaf = loop.source, loop.leaf
-    nodes = sorted({*loop.nodes}, key=finder.place.__getitem__)
-    used = dict.fromkeys(each for node in loop.steps for each in node.all_input_nodes)
+    for source, nodes in finder.parts(last, borders=(), most=_MOST_STEPS):
+        leaf, steps = _list_steps(finder, nodes, parts[0], source)
+        if leaf is not None and elements(source) == len(parts) * elements(leaf):
+            with contextlib.suppress(Refused):  # the steps do not take all parts at once
+                return _run_at_once(finder, nodes, source, leaf, steps)
+            return None
+    return None
+
+
+def _list_steps(
+    finder: Finder, nodes: Sequence[Node], first: Node, source: Node
+) -> tuple[Node | None, list[Node]]:
+    """The slice of a tensor that the first part of a loop reads, and what it does with it.
+
+    The slice is None if it reads several, or only arranges data.
+    """
+    needed, slices, steps = {first}, {source: None}, list[Node]()
+    for node in reversed(nodes):
+        needed.update(node.all_input_nodes if node in needed else ())
+    for node in (node for node in nodes if node in needed):
+        if node.target in _SLICING and slices.keys() >= {*finder.varying(node)}:
+            slices[node] = None
+        else:
+            steps.append(node)
+    leaf = [*slices][-1]
+    read = {each for node in steps for each in finder.varying(node)}
+    tensors = all(isinstance(each.meta["val"], torch.Tensor) for each in (source, leaf, *steps))
+    if not tensors or leaf is source or not read <= {leaf, *steps} or not value(leaf).ndim:
+        return None, []
+    shaped = [node for node in steps if node.target in _SHAPES]
+    drops = any(elements(node) != elements(node.all_input_nodes[0]) for node in shaped)
+    computes = len(shaped) < len(steps) and all(value(node).ndim for node in steps)
+    return (None if drops or not computes else leaf), steps
+
+
+def _run_at_once(
+    finder: Finder, nodes: Sequence[Node], source: Node, leaf: Node, steps: Sequence[Node]
+) -> Equivalent | None:
+    """The steps of the first part on all parts, put together along the first axis."""
+    last, first = nodes[-1], steps[-1]
+    parts, axis = _parts_of(last)
+    used = dict.fromkeys(each for node in steps for each in node.all_input_nodes)
     others = [node for node in used if node in finder.constants]
+
+    def reshape_all(x: Any, node: Node) -> Any:
+        size, *rest = value(node).shape
+        return aten.reshape.default(x, [len(parts) * size, *rest])
 
     def build(x: Any, *given: Any) -> Any:
         values = dict(zip(others, given, strict=True))
-        values[leaf] = aten.reshape.default(x, loop.shape_of(leaf))
-        for node in loop.steps:
+        values[leaf] = reshape_all(x, leaf)
+        for node in steps:
             if node.target in _SHAPES:
-                x = values[node.all_input_nodes[0]]
-                values[node] = aten.reshape.default(x, loop.shape_of(node))
+                values[node] = reshape_all(values[node.all_input_nodes[0]], node)
             else:
                 values[node] = evaluate(node, values)
-        shape = [len(parts), *value(parts[0]).shape]
-        return _move_front(aten.reshape.default(values[parts[0]], shape), parts[0], axis, last)
+        shape = [len(parts), *value(first).shape]
+        return _move_front(aten.reshape.default(values[first], shape), first, axis, last)
 
     text = f"{len(parts)} parts of a tensor at once instead of one after the other"
-    each = Equivalent(
-        "loops", text, (*nodes, last), last, (source, *others), build, kept=1 / len(parts)
-    )
-    return finder.prove(each)
-
-
-class _Loop:
-    """Steps of a loop that do the same with parts of one tensor, which lie in it one by one.
-
-    ``steps`` are the operators of the first part, which are tried on all parts put together.
-    """
-
-    def __init__(self, finder: Finder, count: int) -> None:
-        self.finder, self.count = finder, count
-        self.source: Node | None = None
-        self.leaf: Any = None
-        self.nodes: list[Node] = []
-        self.steps: list[Node] = []
-        self.joined: dict[tuple[Node, ...], bool] = {}
-
-    @property
-    def computes(self) -> bool:
-        """Whether some of the operators do more than arrange data."""
-        return any(node.target not in _SHAPES for node in self.steps)
-
-    def shape_of(self, node: Node) -> list[int]:
-        """The shape of what a step returns for all parts, put together along the first axis."""
-        first, *rest = value(node).shape
-        return [self.count * first, *rest]
-
-    def join(self, group: tuple[Node, ...]) -> bool:
-        """Whether some nodes are the same step of each part."""
-        if group not in self.joined:
-            apart = len({*group}) == self.count  # none is read by several parts
-            self.joined[group] = apart and (self._is_leaf(group) or self._is_step(group))
-        return self.joined[group]
-
-    def _is_leaf(self, group: tuple[Node, ...]) -> bool:
-        nodes, source = _trace_slices(self.finder, group)
-        if source is None or elements(source) != self.count * elements(group[0]):
-            return False
-        if not isinstance(value(source), torch.Tensor):
-            return False  # several results of an operator
-        if self.leaf is not None or not value(group[0]).shape:
-            return False  # of several tensors
-        values = {**self.finder.constants, source: number([value(source).shape])[0]}
-        for node in nodes:
-            values[node] = evaluate(node, values)
-        order = torch.cat([values[node].flatten() for node in group])
-        if not torch.equal(order, values[source].flatten()):
-            return False
-        self.source, self.leaf = source, group[0]
-        self.nodes += nodes
-        return True
-
-    def _is_step(self, group: tuple[Node, ...]) -> bool:
-        first = group[0]
-        if not all(_is_like(node, first) for node in group) or not value(first).shape:
-            return False
-        if first.target in _SHAPES and elements(first) != elements(first.all_input_nodes[0]):
-            return False
-        for places in zip(*(node.args for node in group), strict=True):
-            shared = all(each is places[0] or _is_equal(each, places[0]) for each in places)
-            if shared and places[0] not in self.finder.varying(first):
-                continue
-            if not all(isinstance(each, Node) for each in places) or not self.join(places):
-                return False
-        self.nodes += group
-        self.steps.append(first)
-        return True
+    return finder.prove(Equivalent(
+        "loops", text, tuple(nodes), last, (source, *others), partial(call, build),
+        kept=1 / len(parts),
+    ))  # fmt: skip
 
 
 #: Views that have all elements in the same order; selections of the only one along an axis, too.
