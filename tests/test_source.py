@@ -287,3 +287,14 @@ def test_of_an_etrecord_the_text_is_read_if_it_has_the_quoted_lines(package, tmp
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert sources() == quoted, "a stranger's record reads no file outside of the working folder"
+
+
+@pytest.mark.whole
+def test_models_of_executorch_have_lines_and_passes_those_of_nobody(tmp_path):
+    model = wb.load_model("executorch:linear")
+    options = wb.ExportOptions(dtype="int8")
+    with warnings.catch_warnings(action="ignore"):
+        layers = wb.export_model(model, options=options, root=tmp_path).layers
+    (file,) = layers.sources
+    assert file == "executorch/examples/models/toy_model/model.py"
+    assert all("test_source" not in line for line in lines_of(layers))

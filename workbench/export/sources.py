@@ -18,6 +18,7 @@ _AROUND = 20
 _WIDEST = 400  #: Letters of a line that is only quoted.
 #: A statement that is in no other begins a block.
 _HEAD = re.compile(r"[@A-Za-z_]")
+_PACKAGES = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")
 _REPOSITORY = Path(__file__).parents[2]
 
 
@@ -37,7 +38,8 @@ class Sources:
         An operator belongs to this line alone, however many lines called it. Code of PyTorch and
         ExecuTorch is nobody's: its operators belong to the line that called it.
         """
-        file, line, code = users_frame(trace)
+        # What a pass adds has the stack of whoever called the exporter.
+        file, line, code = users_frame(trace if trace and ", in forward\n" in trace else "")
         if not file:
             return ""
         self._lines.setdefault(file, {})[line] = code
@@ -78,7 +80,9 @@ def _read_lines(file: str, quoted: dict[int, str]) -> list[str]:
 
 
 def _name(file: str) -> str:
-    return shown_path(Path(file)).removeprefix(f"{_REPOSITORY}/")
+    """A file as origins name it: one of a package without the folder of packages."""
+    shown = _PACKAGES.sub("", file)
+    return shown_path(Path(file)).removeprefix(f"{_REPOSITORY}/") if shown == file else shown
 
 
 def _choose(lines: list[str], wanted: Collection[int], most: int) -> Iterable[int]:

@@ -67,6 +67,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?[^\n]*(?:\n[ \t]+
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|\n\n|\nFor more information")
 _MODELS = Path(__file__).parent / "zoo"
 _WORKBENCH = Path(__file__).parents[1]
+_LIBRARY_MODELS = ("examples", "models")
 _LIBRARIES = ("torch", "torchao", "executorch", "functorch")
 
 
@@ -160,7 +161,10 @@ def _is_in_users_code(file: str) -> bool:
 
 
 def _is_users(file: Path) -> bool:
-    """Whether a file is user code: not of Python, PyTorch, ExecuTorch or the workbench."""
+    """Whether a file is user code: not of Python, PyTorch, ExecuTorch or the workbench.
+
+    Models that come with ExecuTorch are, as those of other packages.
+    """
     if file.is_relative_to(_WORKBENCH):
         return file.parent == _MODELS
     if _INSTALLED.isdisjoint(file.parts):
@@ -168,7 +172,8 @@ def _is_users(file: Path) -> bool:
         if file.parts[:1] and file.parts[0] in _LIBRARIES and not file.exists():
             return False
         return not file.is_relative_to(sysconfig.get_path("stdlib"))
-    return not any(file.is_relative_to(folder) for folder in _library_folders())
+    library = next((f for f in _library_folders() if file.is_relative_to(f)), "")
+    return not library or file.is_relative_to(Path(library, *_LIBRARY_MODELS))
 
 
 @functools.cache
