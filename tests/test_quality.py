@@ -131,9 +131,6 @@ def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_p
     assert len(run.readings) == 1 + 2
     assert {reading.moment for reading in run.readings} == {"before", "after"}
     assert run.spent_s > 0
-    quality = wb.open_run(run_dir).quality
-    twice = quality.set_index("criterion").loc["steps measured twice"]
-    assert (twice["value"], twice["grade"]) == ("1", "B")
 
 
 @pytest.mark.whole

@@ -8,7 +8,6 @@ import pandas as pd
 
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.foreign import Recording
-from workbench.analysis.speedup import MARGIN
 from workbench.analysis.statistics import (
     blocks_of,
     clock_of,
@@ -58,11 +57,6 @@ CRITERIA = {
     "drift within a restart": (
         (0.02, 0.05, 0.10), "%", "steady drift cancels in a speed-up; the limits are a judgement",
     ),
-    "outliers": (
-        (0.05, 0.25, 0.50), "%",
-        "the latency leaves out the fastest and the slowest quarter of each restart: up to a "
-        "quarter of outliers cannot move it",
-    ),
     "time taken by other programs": (
         (BUSY, 0.50, 0.90), "%",
         "in trials, no verdict was false while others took more than half: both sides are "
@@ -75,7 +69,6 @@ CRITERIA = {
     "spread of the clock frequency": (
         (0.05, 0.10, 0.20), "%", "what all experiments share cancels in a speed-up",
     ),
-    "steps measured twice": ((0, 3, 10), "", "a disturbed step is measured once more"),
     "throttling events": ((0, 0, 10), "", "the kernel's count, or Android's status"),
     "latency only from traces": ((0, 1, 1), "", "custom runners report no untraced latency"),
     "emulated": ((0, 0, 0), "", "an emulator's times do not show speed"),
@@ -91,10 +84,7 @@ REMEDIES = {
     "latency only from traces": "measure with the workbench's own runner",
     "emulated": "measure on real hardware",
 } | dict.fromkeys(
-    (
-        *("A/A control", "interval of the latency", "outliers"),
-        *("time taken by other programs", "steps measured twice"),
-    ),
+    ("A/A control", "interval of the latency", "time taken by other programs"),
     "stop other programs",
 )
 #: What other programs can make worse: if they took much of the time, they are the cause.
@@ -120,18 +110,14 @@ def grade_run(
         "interval of the latency": _typical_width(timed),
         "restarts": max(0, 5 - timed["process"].nunique()),
         "drift within a restart": measure_drift(timed),
-        "outliers": count_outliers(timed),
         "time taken by other programs": preempted_share(record.sessions),
         "tracer overhead": tracer_overhead,
         "latency only from traces": int(bool(timed["traced"].all())),
         "emulated": int(record.emulated),
-        "steps measured twice": len(
-            {(s.threads, s.process, s.traced) for s in record.sessions if s.attempts > 1}
-        ),
         **dict(_of_readings(record)),
     }
-    if not record.runner:  # of another tool's recording, both are unknown
-        values |= dict.fromkeys(("emulated", "steps measured twice"), math.nan)
+    if not record.runner:  # of another tool's recording, it is unknown
+        values["emulated"] = math.nan
     notes = {"interval of the latency": compare_cores(record.sessions, timed)}
     if tracer_overhead < 0:
         notes["tracer overhead"] = "less than the noise"
@@ -154,7 +140,7 @@ def is_disturbed(quality: pd.DataFrame) -> bool:
 
 
 def summarize_quality(quality: pd.DataFrame, *, busy: bool = False) -> str:
-    """The grade in one line: ``measurement quality B: outliers 7.0 % (5.0 % for an A)``.
+    """The grade in one line: ``measurement quality B: restarts 4 of 5 (5 of 5 for an A)``.
 
     From C on, with what raises it. Of a ``busy`` machine, `workbench.analysis.use.describe_use`
     has the cause and the remedy: the line has what else there is.
@@ -247,22 +233,6 @@ def measure_drift(timed: pd.DataFrame) -> float:
             first, last = rounds.iloc[:third].median(), rounds.iloc[-third:].median()
             drifts.append(abs(math.log(last / first)) if first > 0 and last > 0 else math.nan)
     return float(np.median(drifts)) if drifts else math.nan
-
-
-def count_outliers(timed: pd.DataFrame) -> float:
-    """The part of inferences beyond 1.5 interquartile ranges from the quartiles of their restart.
-
-    J. W. Tukey's rule; of normal values it finds 0.7 %. Where times hardly scatter, an outlier is
-    one that is more than the margin of the median away.
-    """
-    beyond = total = 0
-    for _, part in timed.groupby(["experiment", "threads", "process"]):
-        values = part[clock_of(part)].to_numpy()
-        low, median, high = np.percentile(values, [25, 50, 75])
-        reach = max(1.5 * (high - low), MARGIN * median)
-        beyond += int(np.count_nonzero((values < low - reach) | (values > high + reach)))
-        total += values.size
-    return beyond / total if total else math.nan
 
 
 def preempted_share(sessions: Sequence[Session]) -> float:
