@@ -1,5 +1,6 @@
 """The notebooks in JupyterLab in a real browser: run, controls moved, figures seen to change."""
 
+import base64
 import contextlib
 import json
 import os
@@ -636,7 +637,7 @@ def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):
     [
         ("files/run/manifest.json", "toy_cnn"),
         ("files/trace.etdump", "Where the time goes"),
-        ("files/net.pte", "aten::"),
+        ("files/net.pte", "portable kernels"),
         ("files/net.etrecord", "aten.elu"),
         ("files/bad.etdump", "bad.etdump: "),
     ],
@@ -685,6 +686,53 @@ def test_the_launcher_makes_a_notebook_that_profiles(lab, page):
     page.click(".jp-LauncherCard:has-text('New profile')", timeout=SHORT)
     page.get_by_text("wb.profile(").wait_for(timeout=SHORT)
     keep(page, "lab-new-profile")
+
+
+# What a file manager drops: a file of that name with these bytes.
+DROP = """
+([name, text]) => {
+  const bytes = Uint8Array.from(atob(text), c => c.charCodeAt(0));
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([bytes], name));
+  const launcher = document.querySelector(".jp-Launcher");
+  const options = { bubbles: true, cancelable: true, dataTransfer };
+  const accepted = !launcher.dispatchEvent(new DragEvent("dragover", options));
+  launcher.dispatchEvent(new DragEvent("drop", options));
+  return accepted;
+}
+"""
+
+
+def drop(page, file, name):
+    page.wait_for_selector(".jp-Launcher", timeout=SHORT)
+    page.wait_for_selector(".jp-LauncherCard:has-text('New profile')", timeout=SHORT)
+    assert page.evaluate(DROP, [name, base64.b64encode(file.read_bytes()).decode()])
+    return page.frame_locator("iframe[title=Explorer]")
+
+
+def test_a_program_that_is_dropped_shows_its_map_and_is_measured(lab, conv_pte, page):
+    address, token = lab
+    page.goto(f"{address}/lab?token={token}&reset")
+    frame = drop(page, conv_pte, "dropped.pte")
+    frame.get_by_text("XnnpackBackend").first.wait_for(timeout=SHORT)
+    keep(page, "lab-dropped")
+    page.get_by_role("button", name="Measure").click()
+    page.get_by_text("quality").first.wait_for(timeout=LONG)
+    keep(page, "lab-measured")
+
+
+def test_a_python_file_that_is_dropped_shows_its_layers(lab, page, tmp_path):
+    address, token = lab
+    page.goto(f"{address}/lab?token={token}&reset")
+    file = tmp_path / "owl.py"
+    file.write_text(
+        "class Owl:\n    def __init__(self):\n        self.eye = nn.Conv2d(3, 8, 3)\n\n"
+        "    def forward(self, x):\n        return self.eye(x)\n"
+    )
+    frame = drop(page, file, "owl.py")
+    frame.get_by_text("nn.Conv2d").wait_for(timeout=SHORT)
+    assert page.get_by_role("button", name="Measure").is_visible()
+    keep(page, "lab-dropped-class")
 
 
 def test_a_right_click_makes_the_report_of_a_run(lab, lab_files, page):

@@ -18,6 +18,17 @@ import workbench as wb
 pytest.importorskip("jupyter_server", reason="JupyterLab is not installed")
 TOKEN = "0123456789abcdef"
 MARKUP = "<img src=x onerror=alert(1)>"
+#: A file that nothing may run.
+CLASSES = """
+raise SystemExit(1)
+
+class Owl:
+    def __init__(self):
+        self.stem = nn.Conv2d(3, 24, 5)
+
+    def forward(self, x):
+        return self.stem(x)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +45,9 @@ def ask(tmp_path_factory):
     (root / "bad.pte").write_bytes(b"\0\0\0\0ET12" + MARKUP.encode())
     (root / "bad.etdump").write_bytes(b"\0\0\0\0ED00" + MARKUP.encode())
     (root / "notes.txt").write_text("secret")
+    (root / f"{MARKUP}.py").write_text(CLASSES)
+    (root / "bad.py").write_text("class")
+    (root / "bad.pt2").write_bytes(b"PK" + MARKUP.encode())
     (root.parent / "secret.pte").write_bytes(PROGRAM.read_bytes())
     (root / "link.pte").symlink_to(root.parent / "secret.pte")
     (root / "other").mkdir()
@@ -91,6 +105,7 @@ def test_a_body_that_asks_for_no_file_is_refused(ask, body):
     [
         ("net.pte", "aten::"),
         ("net.etrecord", "aten."),
+        (f"{MARKUP}.py", "nn.Conv2d"),
         pytest.param("run/manifest.json", '"toy_cnn', marks=pytest.mark.whole),
         (f"{MARKUP}.etdump", "explorer-data"),
     ],
@@ -104,6 +119,14 @@ def test_a_page_is_complete_and_can_request_nothing(ask, path, words):
 
 
 @pytest.mark.parametrize(
+    ("path", "subject"), [("net.pte", "net.pte"), (f"{MARKUP}.py", f"{MARKUP}.py:Owl")]
+)
+def test_what_was_not_measured_comes_with_the_line_that_measures_it(ask, path, subject):
+    assert ask(path)[1]["code"] == f"run = wb.profile({subject!r})\nrun"
+    assert ask("net.etrecord")[1]["code"] == ""
+
+
+@pytest.mark.parametrize(
     ("path", "words"),
     [
         ("../secret.pte", "is outside of the folder"),
@@ -111,13 +134,15 @@ def test_a_page_is_complete_and_can_request_nothing(ask, path, words):
         ("../missing.pte", "is outside of the folder"),
         ("link.pte", "is outside of the folder"),
         ("net.pte\0", "is outside of the folder"),
-        ("notes.txt", "is no trace, program, ETRecord or manifest"),
-        (None, "is no trace, program, ETRecord or manifest"),
+        ("notes.txt", "is no trace, program, ETRecord, Python file or manifest"),
+        (None, "is no trace, program, ETRecord, Python file or manifest"),
         ("missing.pte", "no such file"),
         ("/etc/passwd.pte", "no such file"),
         ("x" * 6000 + ".pte", "no such file"),
         ("large.pte", "is larger than 1 GB"),
         ("bad.etdump", "bad.etdump"),
+        ("bad.pt2", "is no exported program"),
+        ("bad.py", "is no Python"),
         ("bad.etrecord", "bad.etrecord: not an ETRecord"),
         ("other/manifest.json", "manifest.json"),
     ],

@@ -24,6 +24,7 @@ from workbench.records.exports import Tensor
 from workbench.records.runs import PlannedProgram
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
+from workbench.report.jupyter import make_page
 from workbench.run.isa import Isa
 from workbench.run.plan import choose_experiments, name_uniquely
 from workbench.run.tensor_files import compare_output_bytes
@@ -196,7 +197,7 @@ def test_a_program_describes_itself(conv_pte, tmp_path):
     pte = Path(shutil.copy(conv_pte, tmp_path / "<b>.pte"))
     program = wb.open_program(str(pte))
     assert repr(program) == f"<Program {pte}, 0.0850 MB>"
-    page = program._repr_html_()
+    page = make_page("explorer", pte)
     assert "&lt;b&gt;.pte" in page and "<b>" not in page and "forward" in page
     assert program.root == Path("out_b") and program.export is None
     assert Path(program) == pte

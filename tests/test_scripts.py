@@ -12,7 +12,9 @@ from torch import nn
 
 import workbench as wb
 from workbench.export.given import write_program
+from workbench.live import ProgramMap
 from workbench.models.pt2 import read_exported
+from workbench.report.jupyter import make_page
 
 
 class Sampled(nn.Module):
@@ -141,6 +143,29 @@ def test_delegates_of_several_backends_are_read_with_what_they_log(tmp_path):
     calls = [call.name for call in program.layers.methods[0].instructions]
     assert calls == ["BackendWithCompilerDemo", "XnnpackBackend"]
     assert {o.module_class for o in program.layers.methods[0].origins} == {"Two"}
+
+
+@pytest.fixture
+def front_end(monkeypatch):
+    """A live front end."""
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
+
+
+def test_the_map_of_a_saved_program_has_layers_weights_and_lines(saved):
+    page = make_page("explorer", saved)
+    assert "What is delegated is known once it is lowered" in page
+    for words in (">first<", ">Conv2d<", "test_scripts.py:", "0.000896 MB"):
+        assert words in page, words
+
+
+@pytest.mark.whole
+def test_a_program_is_measured_by_its_button(plain, front_end, capsys):
+    shown = ProgramMap(plain)
+    assert "Conv2d" in str(shown.shown) and shown.run is None
+    shown.button.click()
+    assert shown.run.record.plan.sha256 == plain.sha256
+    assert shown.button.description == "Measure again"
+    assert all(words in str(shown.shown) for words in ("quality", "Conv2d"))
 
 
 # A saved program may be a stranger's.

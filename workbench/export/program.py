@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import mmap
 import os
+import pkgutil
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -160,19 +160,24 @@ class Program:
         made = f", {self.export.backend} {self.export.dtype}" if self.export else ""
         return f"<Program {self.path}{made}, {format_size(self.size_bytes)}>"
 
-    def _repr_html_(self) -> str:
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is known of it, in words."""
         inputs = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in self.inputs)
-        rows = {"file": str(self.path), "size": f"{format_size(self.size_bytes)}"}
-        rows |= {"SHA-256": self.sha256[:16], "methods": ", ".join(self.methods), "inputs": inputs}
+        facts = {"file": self.path.name, "size": f"{format_size(self.size_bytes)}"}
+        facts |= {"SHA-256": self.sha256[:16], "methods": ", ".join(self.methods)}
+        facts |= {"inputs": inputs}
         if export := self.export:
-            rows |= {"model": export.model, "exported as": f"{export.backend} {export.dtype}"}
-            rows |= {"delegates": str(sum(export.delegates.values())), "problem": export.problem}
-        cells = (
-            f"<tr><th>{key}</th><td>{html.escape(text)}</td></tr>"
-            for key, text in rows.items()
-            if text
-        )
-        return f"<table>{''.join(cells)}</table>"
+            facts |= {"model": export.model, "exported as": f"{export.backend} {export.dtype}"}
+            facts |= {"problem": export.problem}
+        return {name: text for name, text in facts.items() if text}
+
+    def _ipython_display_(self) -> None:
+        pkgutil.resolve_name(_DISPLAY)(self)
+
+
+#: What shows a program in a notebook: a reference, because it is in a layer above.
+_DISPLAY = "workbench.live:show_program"
 
 
 def list_etrecords(pte: Path) -> list[Path]:

@@ -31,6 +31,7 @@ from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
 from workbench.plots.changes import plot_speedups
 from workbench.plots.gain import show_gain
 from workbench.plots.latencies import CLOCKS
+from workbench.plots.map import show_map
 from workbench.plots.overview import show_overview, show_verdicts
 from workbench.plots.source import show_source
 from workbench.plots.style import Chart, convert_source
@@ -501,6 +502,7 @@ def show_card(finding: Finding) -> Table:
 VIEWS = {
     "verdicts": View((Run, Comparison), show_verdicts),
     "overview": View((Run, Comparison), show_overview),
+    "map": View((Program,), show_map),
     "latencies": View((Run, Measurement), _latencies),
     "partition": View(
         (Export,),

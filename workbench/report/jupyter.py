@@ -5,7 +5,7 @@ import contextlib
 import json
 import operator
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,16 @@ from workbench.analysis.open import open_run
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.explorer.page import explorer_page
 from workbench.export.etrecord import read_etrecord
-from workbench.export.program import Program, open_program
-from workbench.plots.tables import show_note, show_table
-from workbench.records.layers import Layers, Value, XNode, XValue
+from workbench.export.program import open_program
+from workbench.models.registry import list_classes
+from workbench.plots.map import map_exported, map_source
+from workbench.plots.tables import show_table
+from workbench.plots.views import show
 from workbench.report.html import Section, render_html
 from workbench.report.report import make_report
 from workbench.store import MANIFEST, read_file
 
-#: Operators and parts of a program that its page lists.
+#: Operators that a page lists.
 TOP = 2000
 LONGEST_BODY = 2**16  #: Bytes of a request: two paths.
 
@@ -36,7 +38,8 @@ LONGEST_BODY = 2**16  #: Bytes of a request: two paths.
 class PageHandler(APIHandler):
     """Answers ``{"path": FILE}`` with ``{"page": HTML}``, or an error as ``{"message": LINE}``.
 
-    The answer is JSON: no browser shows it as a page of this server.
+    With the page comes the ``code`` of a cell that measures the file. The answer is JSON: no
+    browser shows it as a page of this server.
     """
 
     auth_resource = "contents"
@@ -60,7 +63,7 @@ class PageHandler(APIHandler):
             self.set_status(400)
             self.finish(json.dumps({"message": str(error), "foreign": foreign}))
         else:
-            self.finish(json.dumps({"page": page}))
+            self.finish(json.dumps({"page": page, "code": write_code(paths[0])}))
 
 
 def read_question(body: bytes) -> dict[str, object]:
@@ -78,8 +81,9 @@ def locate(root: Path, name: object) -> Path:
     path = (root / str(name).lstrip("/")).resolve() if "\0" not in str(name) else root.parent
     if not path.is_relative_to(root):
         raise UsageError("is outside of the folder that Jupyter serves", where=name)
-    if path.name != MANIFEST and path.suffix not in (ETDUMP, ".pte", ".etrecord"):
-        raise UsageError("is no trace, program, ETRecord or manifest of a run", where=name)
+    if path.name != MANIFEST and path.suffix not in (ETDUMP, ".etrecord", *MAPS):
+        what = "is no trace, program, ETRecord, Python file or manifest of a run"
+        raise UsageError(what, where=name)
     if not os.path.isfile(path):  # noqa: PTH113 - a name too long is no error here
         raise StoreError("no such file", where=name)
     if path.stat().st_size > LARGEST_BYTES:
@@ -87,10 +91,33 @@ def locate(root: Path, name: object) -> Path:
     return path
 
 
+def _map_program(path: Path) -> list[Any]:
+    return [show(open_program(path), "map")]
+
+
+#: What draws the map of a file that was not run.
+MAPS: dict[str, Callable[[Path], list[Any]]] = {
+    ".pte": _map_program, ".pt2": map_exported, ".py": map_source,
+}  # fmt: skip
+
+
+def write_code(path: Path) -> str:
+    """The line that measures a file from a notebook beside it; empty for what was measured."""
+    if path.suffix not in MAPS:
+        return ""
+    name = path.name
+    if path.suffix == ".py":
+        classes = list_classes(path, "forward") or list_classes(path, "get_eager_model")
+        if not classes:
+            return ""
+        name = f"{name}:{classes[-1][1]}"
+    return f"run = wb.profile({name!r})\nrun"
+
+
 def make_page(view: str, path: Path, *others: Path) -> str:
     """The report of a run, its comparison with another one, or what a file contains."""
-    if path.suffix == ".pte":
-        return program_page(open_program(path))
+    if path.suffix in MAPS:
+        return render_html(path.name, [Section("", items=MAPS[path.suffix](path))])
     if path.suffix == ".etrecord":
         heads = ("operator", "layer", "class", "source")
         fields = operator.attrgetter("operator", "module", "module_class", "source")
@@ -108,64 +135,12 @@ def make_page(view: str, path: Path, *others: Path) -> str:
     return explorer_page(run)
 
 
-def program_page(program: Program) -> str:
-    """What a program consists of: its operators, in delegates or outside, and the file's parts."""
-    sections = [Section("", items=[program])]
-    if layers := program.layers:
-        sections.append(list_rows("Operators", list_operators(layers)))
-        sections.append(list_rows("File", tabulate_file(layers)))
-    else:
-        sections[0].items.append(show_note("Only the runtime can read its operators."))
-    return render_html(program.path.name, sections)
-
-
 def list_rows(heading: str, rows: Iterable[dict[str, Any]]) -> Section:
     """A table of a page, of the columns that are known: layers, if the program came with them."""
     frame = pd.DataFrame(rows)
     frame = frame.loc[:, frame.ne("").any()]
     note = f"The first {TOP} of {len(frame)}." if len(frame) > TOP else ""
     return Section(heading, note, [show_table(frame, top=TOP)])
-
-
-def list_operators(layers: Layers) -> Iterator[dict[str, Any]]:
-    """A row for each operator in the order of execution; those of a delegate are named after it."""
-    for method in layers.methods:
-        for number, call in enumerate(method.instructions):
-            place = {"method": method.name, "instruction": number}
-            place["delegate"] = call.name if call.kind == "delegate" else ""
-            inside: dict[int, Any] = {value.id: value for value in call.xvalues}
-            for each in call.xnodes or (call,):
-                node = each if isinstance(each, XNode) else None
-                name = node.type if node else call.name or call.kind
-                tensors, origins = (
-                    (inside, node.origins) if node else (method.values, [call.origin])
-                )
-                output = next((tensors[n] for n in each.outputs if n in tensors), None)
-                origin = next((method.origins[n] for n in origins if n is not None), None)
-                yield {
-                    **place,
-                    "operator": name,
-                    "output": _describe(output),
-                    "operations": each.flops,
-                    "layer": origin.module if origin else "",
-                    "source": origin.source if origin else "",
-                }
-
-
-def _describe(tensor: Value | XValue | None) -> str:
-    return f"{tensor.dtype} {'x'.join(map(str, tensor.shape))}" if tensor else ""
-
-
-def tabulate_file(layers: Layers) -> Iterator[dict[str, Any]]:
-    """A row for each part of the program's file, with the instruction that uses it first."""
-    for part in layers.file:
-        method = layers.methods[part.method].name if part.method is not None else ""
-        yield {
-            "part": part.kind,
-            "method": method,
-            "instruction": "" if part.instruction is None else str(part.instruction),
-            "bytes": part.size_bytes,
-        }
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:

@@ -4,6 +4,7 @@ const MODEL = "executorch-workbench";
 const KINDS = [
   { name: "executorch-trace", displayName: "ExecuTorch trace", extensions: [".etdump"] },
   { name: "executorch-program", displayName: "ExecuTorch program", extensions: [".pte"] },
+  { name: "executorch-exported", displayName: "Exported program", extensions: [".pt2"] },
   { name: "executorch-record", displayName: "ETRecord", extensions: [".etrecord"] },
   { name: "executorch-run", displayName: "Run of the workbench", pattern: "^manifest\\.json$" },
 ];
@@ -16,6 +17,42 @@ const CELLS = [
   "wb.explore(run)",
 ];
 
+const IMPORT = "import workbench as wb";
+
+/** A new notebook with these cells, opened. */
+async function write(app, folder, sources) {
+  const { contents } = app.serviceManager;
+  const { path } = await contents.newUntitled({ path: folder, type: "notebook" });
+  const cells = sources.map(source => (
+    { cell_type: "code", source, metadata: {}, outputs: [], execution_count: null }));
+  const metadata = { kernelspec: { name: "python3", display_name: "Python 3" } };
+  const content = { nbformat: 4, nbformat_minor: 4, metadata, cells };
+  await contents.save(path, { type: "notebook", format: "json", content });
+  return app.commands.execute("docmanager:open", { path });
+}
+
+async function run(app, folder, sources) {
+  const panel = await write(app, folder, sources);
+  await panel.sessionContext.ready;
+  return app.commands.execute("notebook:run-all-cells");
+}
+
+/** Files that are dropped on a launcher are uploaded to the folder of the file browser, and shown. */
+function accept(app, browser) {
+  const isTarget = event => Boolean(
+    event.target.closest?.(".jp-Launcher") && event.dataTransfer?.types.includes("Files"));
+  document.addEventListener("dragover", event => { if (isTarget(event)) event.preventDefault(); });
+  document.addEventListener("drop", async event => {
+    if (!isTarget(event)) return;
+    event.preventDefault();
+    for (const file of [...event.dataTransfer.files]) {
+      const { path } = await browser.model.upload(file);
+      const factory = file.name.endsWith(".py") ? "Explorer" : undefined;
+      app.commands.execute("docmanager:open", { path, factory });
+    }
+  });
+}
+
 async function take(name) {
   const versions = Object.values(shared[name]);
   return (await (versions.find(version => version.loaded) ?? versions[0]).get())();
@@ -24,7 +61,7 @@ async function take(name) {
 async function load() {
   const names = ["coreutils", "docregistry", "filebrowser", "launcher", "services", "ui-components"];
   const [{ URLExt }, documents, { IDefaultFileBrowser }, { ILauncher }, { ServerConnection },
-    { IFrame }] = await Promise.all(names.map(name => take(`@jupyterlab/${name}`)));
+    { IFrame, ToolbarButton }] = await Promise.all(names.map(name => take(`@jupyterlab/${name}`)));
 
   // Only Python reads the file: the browser is not sent its content, and no checkpoint is made.
   class Model extends documents.TextModelFactory {
@@ -61,10 +98,16 @@ async function load() {
         await this.app.commands.execute("docmanager:open", { path: context.path, factory });
         widget.dispose();
       };
+      const offer = code => widget.toolbar.addItem("measure", new ToolbarButton({
+        label: "Measure", tooltip: "Measure it in a new notebook",
+        onClick: () => run(this.app, path.split("/").slice(0, -1).join("/"), [IMPORT, code]),
+      }));
       ServerConnection.makeRequest(url, sent, server)
         .then(reply => reply.json())
-        .then(({ page, message, foreign }) => (
-          page ? (frame.srcdoc = page) : foreign ? edit() : say(message)))
+        .then(({ page, message, foreign, code }) => {
+          if (code) offer(code);
+          return page ? (frame.srcdoc = page) : foreign ? edit() : say(message);
+        })
         .catch(error => say(`${path}: ${error.message}`));
       return widget;
     }
@@ -81,7 +124,8 @@ async function load() {
     for (const kind of KINDS) registry.addFileType({ contentType: "file", ...kind });
     registry.addModelFactory(new Model());
     const fileTypes = KINDS.map(kind => kind.name);
-    const explorer = { name: "Explorer", fileTypes, defaultFor: fileTypes };
+    const explorer = {
+      name: "Explorer", fileTypes: [...fileTypes, "python"], defaultFor: fileTypes };
     registry.addWidgetFactory(new Pages(app, explorer, "explorer"));
     for (const name of ["Report", "Comparison"]) {
       const view = name === "Report" ? "report" : "compare";
@@ -107,16 +151,9 @@ async function load() {
     commands.addCommand(`${MODEL}:new-profile`, {
       label: "New profile",
       caption: "A notebook that profiles the module in its cell",
-      execute: async ({ cwd }) => {
-        const { path } = await contents.newUntitled({ path: cwd, type: "notebook" });
-        const cells = CELLS.map(source => (
-          { cell_type: "code", source, metadata: {}, outputs: [], execution_count: null }));
-        const metadata = { kernelspec: { name: "python3", display_name: "Python 3" } };
-        const content = { nbformat: 4, nbformat_minor: 4, metadata, cells };
-        await contents.save(path, { type: "notebook", format: "json", content });
-        return commands.execute("docmanager:open", { path });
-      },
+      execute: ({ cwd }) => write(app, cwd, CELLS),
     });
+    if (browser) accept(app, browser);
     launcher?.add({ command: `${MODEL}:new-profile`, category: "Notebook", rank: 9 });
   }
 
