@@ -151,16 +151,16 @@ def _read_graph(
     names = set(archive.namelist())
     entry = next((name for graph in _GRAPHS if (name := f"{graph}/{method}") in names), None)
     nodes = _read_json(archive, entry)["graph_module"]["graph"]["nodes"] if entry else []
-    return _read_nodes(nodes)
+    return _read_nodes(nodes, sources)
 
 
 def list_origins(nodes: Sequence[Mapping[str, Any]]) -> list[Origin]:
     """What the nodes of a graph are of, as PyTorch's format of saved programs has them."""
-    return _read_nodes(nodes)[1]
+    return _read_nodes(nodes, Sources())[1]
 
 
 def _read_nodes(
-    nodes: Sequence[Mapping[str, Any]],
+    nodes: Sequence[Mapping[str, Any]], sources: Sources
 ) -> tuple[dict[int, list[EdgeNode]], list[Origin], dict[str, str]]:
     edges: dict[int, list[EdgeNode]] = defaultdict(list)
     origins: list[Origin] = []

@@ -150,7 +150,9 @@ def _draw_steps(instructions: Sequence[Instruction]) -> Table:
         texts += named
     more = [f"and {len(boxes) - _STEPS} more"] if len(boxes) > _STEPS else []
     row = " → ".join([*boxes[:_STEPS], *more])
-    return Table(f'<p style="line-height:2.4">{row}</p>', to_markdown(" -> ".join(texts[:_STEPS] + more)))
+    return Table(
+        f'<p style="line-height:2.4">{row}</p>', to_markdown(" -> ".join(texts[:_STEPS] + more))
+    )
 
 
 def _count_inside(delegate: Instruction) -> int:
