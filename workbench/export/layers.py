@@ -61,12 +61,12 @@ def describe_pte(
     return add_etrecord(layers, etrecord) if etrecord else layers
 
 
-def describe_program(program: ExecutorchProgramManager, *, elsewhere: bool = False) -> Layers:
-    """The sidecar of an emitted program with its layers; it may have been exported elsewhere."""
+def describe_program(program: ExecutorchProgramManager) -> Layers:
+    """The sidecar of an emitted program with its layers."""
     from workbench.export.origins import add_origins
     from workbench.export.sources import Sources
 
-    layers, sources = describe_pte(program.buffer), Sources(elsewhere=elsewhere)
+    layers, sources = describe_pte(program.buffer), Sources()
     handles, computed, logged = program.debug_handle_map, program.methods, program.delegate_map
     # Others return constants.
     kept = {n: m for n, m in enumerate(layers.methods) if m.name in computed}
