@@ -66,7 +66,7 @@ def test_a_rewritten_program_is_that_of_the_option_and_the_given_one_stays(
     names = ("all", "functions", "constants")
     program = wb.rewrite(exported, names)
     assert program.changes and f"rewritten: {program.changes}\n" == capsys.readouterr().out
-    made = lower(program, transform_passes=program.passes).to_executorch()
+    made = lower(program, transform_passes=program.passes).to_executorch(program.config)
     option = wb.export_model(NET, X, wb.ExportOptions(rewrite=names), root=tmp_path)
     assert made.buffer == option.path.read_bytes()
     assert str(program.changes) == option.export.options["rewritten"] != "nothing"

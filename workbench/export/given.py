@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir import (
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+)
 from torch.export import ExportedProgram
 
 from workbench import store
 from workbench.errors import UsageError
+from workbench.export import in_place
 from workbench.export.artifact import check_rewrites, write_inputs
 from workbench.export.layers import describe_program, read_interface
 from workbench.export.program import Program, find_data
@@ -33,13 +38,14 @@ if TYPE_CHECKING:
 class RewrittenProgram(ExportedProgram):
     """An exported program that remedies changed, to lower as usual.
 
-    ``passes`` are for ``to_edge_transform_and_lower(..., transform_passes=...)``: some remedies
-    change the program there. None if none of these was asked for. ``changes`` has counts by remedy;
-    those of ``passes`` are there once it was lowered.
+    ``passes`` are for ``to_edge_transform_and_lower(..., transform_passes=...)``, and ``config`` is
+    for ``to_executorch``: some remedies change the program there. None if none of these was asked
+    for. ``changes`` has counts by remedy; those of ``passes`` are there once it was lowered.
     """
 
     changes: Changes
     passes: Any
+    config: Any
 
 
 def rewrite(
@@ -47,7 +53,7 @@ def rewrite(
 ) -> RewrittenProgram:
     """Apply remedies to a copy of an exported program, and print what they changed in one line.
 
-    With its ``passes``, the program is lowered to the bytes of `--rewrite` with these names.
+    With its ``passes`` and ``config``, it is lowered to the bytes of `--rewrite` with these names.
 
     Parameters
     ----------
@@ -70,13 +76,13 @@ def rewrite(
     >>> edge = to_edge_transform_and_lower(  # doctest: +SKIP
     ...     program, partitioner=[XnnpackPartitioner()], transform_passes=program.passes
     ... )
-    >>> edge.to_executorch().save("net.pte")  # doctest: +SKIP
+    >>> edge.to_executorch(program.config).save("net.pte")  # doctest: +SKIP
     """
     if not isinstance(program, ExportedProgram):
         hint = "give what torch.export.export(...) returned"
         raise UsageError(f"a {type(program).__name__} is no ExportedProgram", hint=hint)
     asked = names.split(",") if isinstance(names, str) else list(names)
-    if others := [name for name in asked if name in OF_EXPORT]:
+    if others := [name for name in asked if name in OF_EXPORT and name != "in_place"]:
         what, hint = "changes how a program is quantised or lowered", "workbench export --rewrite"
         raise UsageError(what, where=others[0], hint=f"{hint} {others[0]} does it")
     chosen = expand_rewrites(asked)
@@ -86,9 +92,12 @@ def rewrite(
     with silence():
         changed = rewriter.prepare(copy_program(program), chosen)
         changes.update(rewriter.apply(changed, chosen, backend))
-        passes = rewriter.make_passes(chosen, changes)
+        passes, config = rewriter.make_passes(chosen, changes), None
+        if "in_place" in chosen:
+            in_place.prepare(changed)
+            config = ExecutorchBackendConfig(run_reinplace_pass=True)
     made = RewrittenProgram.__new__(RewrittenProgram)
-    made.__dict__.update(changed.__dict__, changes=changes, passes=passes)
+    made.__dict__.update(changed.__dict__, changes=changes, passes=passes, config=config)
     print(f"rewritten: {changes}")
     return made
 
