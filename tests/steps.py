@@ -114,6 +114,20 @@ class Towers(nn.Module):
         return self.left(x).mean(1) @ self.right(y).mean(1).transpose(0, 1)
 
 
+class Masked(nn.Module):
+    """Tokens attend to each other, twice, where a mask lets them."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.words, self.block = nn.Embedding(50, width), Attention(width)
+
+    def forward(self, ids, mask):
+        x = self.words(ids)
+        mask = (1 - mask[:, None]) * -1e4
+        x = x + (x @ x.transpose(1, 2) + mask).softmax(-1) @ x
+        return self.block(x, x, mask)
+
+
 class Generated(nn.Module):
     """A decoder of one token with its own cache, and the place of the token."""
 
@@ -151,5 +165,6 @@ STEPS = {
         lambda: (Positions(), (torch.randn(1, 20, 8), torch.arange(20.0)[None])), ("positions",),
     ),
     "towers": (lambda: (Towers(), (torch.randn(1, 9, 32), torch.randn(1, 7, 32))), ()),
+    "masked": (lambda: (Masked(), (torch.randint(0, 50, (1, 5)), torch.ones(1, 5))), ()),
     "generated": (lambda: (Generated(), (torch.tensor([[3]]), torch.tensor([5]))), ()),
 }  # fmt: skip

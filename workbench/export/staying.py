@@ -29,12 +29,12 @@ def guess_staying(exported: ExportedProgram, dependence: Dependence) -> tuple[st
     """
     nodes, inputs = list(exported.graph.nodes), {*dependence.inputs}
     read = [
-        (dependence.of(weights), dependence.of(values))
-        for weights, values in _list_attention(nodes)
+        (frozenset().union(*map(dependence.of, asked)), dependence.of(values))
+        for asked, values in _list_attention(nodes)
     ]
     staying: set[str] = set()
-    for weights, values in read:
-        if values <= inputs and (weights & inputs) - values - staying:
+    for asked, values in read:
+        if values <= inputs and (asked & inputs) - values - staying:
             staying |= values
     tokens = _list_tokens(nodes, dependence)
     several = {
@@ -43,7 +43,7 @@ def guess_staying(exported: ExportedProgram, dependence: Dependence) -> tuple[st
         if node.name in inputs and getattr(node.meta.get("val"), "shape", (1,))[-1:] != (1,)
     }
     for name in dependence.inputs:
-        others = [(weights | values) - {name} for weights, values in read if name in weights]
+        others = [(asked | values) - {name} for asked, values in read if name in asked | values]
         alone = {node.target for node in nodes if dependence.of(node) == {name}}
         projects = name not in tokens and not alone.isdisjoint(PRODUCTS)
         if projects and any(tokens - staying & each for each in others):
@@ -54,13 +54,13 @@ def guess_staying(exported: ExportedProgram, dependence: Dependence) -> tuple[st
     return tuple(name for name in dependence.inputs if name in staying)
 
 
-def _list_attention(nodes: list[Node]) -> Iterator[tuple[Node, Node]]:
-    """What each attention computes, and the values that its weights are multiplied with."""
+def _list_attention(nodes: list[Node]) -> Iterator[tuple[list[Node], Node]]:
+    """What each attention compares, without masks, and the values of which it makes a mean."""
     for node in nodes:
         name = schema_name(node.target)
         if "scaled_dot_product" in name:
-            value: Any = node.args[2]
-            yield node, value
+            query, key, value, *_ = node.args
+            yield [query, key], value  # type: ignore[list-item, misc]
         if name not in _SOFTMAX:
             continue
         weights = [node]
@@ -69,7 +69,17 @@ def _list_attention(nodes: list[Node]) -> Iterator[tuple[Node, Node]]:
         for reader in dict.fromkeys(user for each in weights for user in each.users):
             values = [each for each in reader.all_input_nodes if each not in weights]
             if reader.target in PRODUCTS | {aten.mul.Tensor} and values:
-                yield reader, values[0]
+                yield _list_scores(node), values[0]
+
+
+def _list_scores(softmax: Node) -> list[Node]:
+    """The products that a softmax is computed from: what is added to them is a mask."""
+    pending, seen = [softmax], {softmax}
+    for each in pending:  # which grows
+        if each.target not in PRODUCTS:
+            pending += [other for other in each.all_input_nodes if other not in seen]
+            seen.update(each.all_input_nodes)
+    return [each for each in pending if each.target in PRODUCTS]
 
 
 def _list_tokens(nodes: list[Node], dependence: Dependence) -> set[str]:
