@@ -8,6 +8,7 @@ from needed import needs
 from steps import decoder
 
 import workbench as wb
+from workbench.explorer.data import explorer_data
 
 pytestmark = pytest.mark.whole
 
@@ -69,6 +70,19 @@ def test_an_unknown_input_is_refused_with_the_known_ones(measured, tmp_path):
     for names, words in ((("stats",), "states"), (("ids", "states"), "no input is left")):
         with pytest.raises(wb.WorkbenchError, match=words):
             wb.measure(program, options=wb.MeasureOptions(constant=names), root=tmp_path)
+
+
+def test_the_explorer_has_what_each_operator_depends_on(measured):
+    _, run = measured
+    (program,) = explorer_data(run)["programs"]
+    depends, modules = (program["texts"][name] for name in ("depends", "module"))
+    shown = {
+        modules["values"][module]: depends["values"][code]
+        for module, code in zip(modules["codes"], depends["codes"], strict=True)
+        if module >= 0 and code >= 0
+    }
+    assert shown["cross.0.k"] == "states"
+    assert shown["head"] == "ids, states"
 
 
 @needs("remedies")

@@ -15,7 +15,8 @@ _LEAST_GUESS = 0.05
 def find_staying(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Work that depends only on inputs that stay between calls: named by the user, or guessed."""
     named = m.run.record.plan.constant
-    inputs = list(named or (m.export.staying if m.export else ()))
+    wanted = named or (m.export.staying if m.export else ())
+    inputs = [name for name in wanted if name.isidentifier()]  # a record may be a stranger's
     if not inputs or m.export is None or m.phase.method not in ("", "forward"):
         return
     cones = [cone for cone in m.export.dependence if _is_within(cone, inputs)]
