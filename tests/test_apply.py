@@ -117,6 +117,20 @@ def test_a_remedy_is_measured_beside_the_original_and_its_diff_applies(planted, 
     torch.testing.assert_close(run_file(copy), run_file(file), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.whole
+@needs("remedies")
+def test_what_helped_is_tried_together_on_the_whole_program(planted):
+    file, run = planted
+    run.findings.check(f"{file}:Planted")
+    m = run.subject
+    trial, helping = m.trials[-1], {each.remedy for each in m.opportunities if each.helps}
+    assert trial.remedies == helping == {"functions", "matrices"}
+    assert trial.whole and trial.answer == "gains" and trial.after_ms < trial.before_ms
+    gain = m.potential.gain
+    assert gain.low < gain.ms < gain.high
+    assert "tried together" in str(wb.show(run, "gain"))
+
+
 @pytest.fixture(scope="module")
 def write(tmp_path_factory):
     """Writes the lines for the part of a remedy that ends in an operator, or says why not."""

@@ -303,7 +303,8 @@ def _outline_gain(m: Measurement) -> Json | None:
     if bar is None:
         return None
     parts = [(name, share, bar.colors[name]) for name, share in bar.shares.items()]
-    return {"texts": tuple(map(typeset, bar.texts)), "parts": tuple(parts)}
+    texts = [typeset(text).replace("`", "") for text in bar.texts]
+    return {"texts": tuple(texts), "parts": tuple(parts)}
 
 
 def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> Json:

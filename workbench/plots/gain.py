@@ -1,6 +1,5 @@
 """What a program could gain, as one bar: today's latency, what was tried, the machine's floor."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -63,12 +62,12 @@ def color_segments(segments: Sequence[Segment]) -> list[str]:
 
 def name_segment(each: Segment) -> str:
     """What the legend calls a part of the bar."""
-    names = {"floor": "floor of this machine (estimate)", "rest": "above the floor"}
+    names = {"floor": "least at the peaks of this machine (estimate)", "rest": "the rest"}
     return names.get(each.kind, each.name)
 
 
 def describe_potential(potential: Potential) -> list[str]:
-    """What is known of a program's gain: how much, then what it is made of, and the floor."""
+    """What is known of a program's gain: how much, then what it is made of."""
     texts, gains = [_describe_gain(potential)], potential.gains
     if len(gains) > 1:
         times = format_range(*gains.values())
@@ -77,9 +76,6 @@ def describe_potential(potential: Potential) -> list[str]:
             texts.append(f"Alone they gain {each}: the bar divides their gain in proportion.")
         else:
             texts.append(f"Alone they gain {each}. {_OVERLAP}")
-    if not math.isnan(potential.floor_ms):
-        (floor,) = format_range(potential.floor_ms)
-        texts.append(f"At this machine's peaks, today's program would take {floor}: an estimate.")
     return texts
 
 

@@ -85,8 +85,8 @@ export class Head {
     const { texts: [first, ...others], parts } = potential;
     this.gain.replaceChildren(h("p", null, h("b", null, "What you could gain: "), first),
       h("div", { class: "cat-bar", role: "img", "aria-label": parts.map(([name]) => name).join(", ") },
-        ...parts.map(([name, part, color]) => h("span", { class: "seg", title: name, style: `width:${100 * part}%;background:${color};color:${inkOn(color)}` }, part > 0.06 ? share(part) : ""))),
-      h("p", { class: "soft" }, ...parts.flatMap(([name, , color]) => [h("span", { class: "swatch", style: `display:inline-block;background:${color}` }), `${name} `])),
+        ...parts.map(([name, part, color]) => h("span", { class: "seg", title: name, style: `width:${100 * part}%;background:${color};color:${inkOn(color)}` }, part > 0.11 ? share(part) : ""))),
+      h("p", { class: "soft" }, ...parts.map(([name, , color]) => h("span", { class: "part" }, h("span", { class: "swatch", style: `background:${color}` }), name))),
       ...others.map(text => h("p", { class: "soft" }, text)));
   }
 
