@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from workbench.remedies import REMEDIES
 from workbench.store import APPLIED, RUNS, atomic_write
 from workbench.workflow import profile
 
+_log = logging.getLogger(__name__)
 #: In place of an id: all findings whose remedies were shown to help.
 ALL = "all"
 #: What is measured: latency and operators.
@@ -164,6 +166,7 @@ def _write_lines(
     except Unwritable as error:
         return "", str(error)
     except Exception as error:  # the user's code runs in here, and may raise anything
+        _log.debug("no lines for %s", rewrite.name, exc_info=True)
         return "", f"the model does not run here: {reason(error)}"
 
 

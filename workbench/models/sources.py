@@ -108,7 +108,7 @@ def user_line_of_node(node: Node) -> str:
 def list_user_frames(stack: str | None) -> list[tuple[str, int, str]]:
     """File, line and function of each frame of the user's code in the text of a stack trace."""
     frames = _FRAME.findall(stack or "")
-    return [(file, int(line), name) for file, line, name in frames if _is_in_users_code(file)]
+    return [(file, int(line), name) for file, line, name, _ in frames if _is_in_users_code(file)]
 
 
 def is_installed(file: str) -> bool:
