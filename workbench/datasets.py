@@ -51,7 +51,7 @@ def sample_file(name: str) -> Path:
 
     Examples
     --------
-    >>> [export.dtype for export in wb.read_exports(wb.sample_file("exports"))]
+    >>> sorted({export.dtype for export in wb.read_exports(wb.sample_file("exports"))})
     ['fp16', 'fp32', 'int8']
     """
     folders = (SAMPLES, DATA / "onboarding", DATA / "case_studies")
