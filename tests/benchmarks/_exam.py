@@ -353,7 +353,9 @@ CASES = (
         "decoding waits for weights",
         "#10297",
         lambda: (
-            nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(12))),
+            nn.Sequential(
+                *(layer for _ in range(12) for layer in (nn.Linear(1024, 1024), nn.ReLU()))
+            ),
             (torch.randn(1, 1024),),
         ),
         "memory-bound",
@@ -560,6 +562,36 @@ def distances(count):
     return (places[:, None] - places).abs().clamp(max=15)
 
 
+def three_branches(m, x):
+    """Blocks as they are trained: a wide filter, a narrow one, and the input."""
+    for wide, narrow, norm in zip(m[::3], m[1::3], m[2::3], strict=True):
+        x = (wide(x) + narrow(x) + norm(x)).relu()
+    return x
+
+
+def layers_of_branches(count, groups=1):
+    layers = []
+    for _ in range(count):
+        layers += [
+            nn.Sequential(nn.Conv2d(32, 32, k, 1, k // 2, groups=groups, bias=False),
+                          nn.BatchNorm2d(32)) for k in (3, 1)
+        ] + [nn.BatchNorm2d(32)]  # fmt: skip
+    return layers
+
+
+def adapted(m, x):
+    """A layer with an adapter of low rank, as a model is tuned."""
+    for base, down, up in zip(m[::3], m[1::3], m[2::3], strict=True):
+        x = (base(x) + 2.0 * up(down(x))).relu()
+    return x
+
+
+def multi_scale(m, x):
+    """Filters of several sizes of one series, which are summed."""
+    x = x.transpose(1, 2)
+    return torch.stack([layer(x) for layer in m]).sum(0).relu().transpose(1, 2)
+
+
 #: By name and thread, the remedy of a kind, and networks that have its cause.
 _KINDS = (
     ("padded pooling", "#12134", "pooling", (
@@ -661,6 +693,13 @@ _KINDS = (
         lambda: image(lambda m, x: m[0](x) * _factors(32, 1, 1) + 1, nn.Conv2d(32, 32, 1)),
         lambda: tokens(lambda m, x: _factors(192) * m[0](x), nn.Linear(192, 192)),
         lambda: image(lambda m, x: (m[0](x) - _factors(32, 1, 1)) / 3, nn.Conv2d(32, 32, 3)),
+    )),
+    ("branches", "ml-cvnets#73", "branches", (
+        lambda: image(three_branches, *layers_of_branches(4)),
+        lambda: tokens(adapted, *(
+            nn.Linear(a, b) for a, b in ((192, 192), (192, 8), (8, 192)) * 3)),
+        lambda: tokens(multi_scale, *(
+            nn.Conv1d(192, 192, k, padding=k // 2) for k in (1, 3, 5, 7))),
     )),
     ("tables", "#10297", "constants", (
         lambda: tokens(lambda m, x: x + sines(128, 192)),

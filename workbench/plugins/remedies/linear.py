@@ -42,7 +42,7 @@ _DELEGATED = PRODUCTS | VIEWS | {
 #: What an operator costs, in multiplications: a delegate that it divides, a call in a delegate, and
 #: an element that it moves. A core multiplies some 10^10 times a second, and a call of a delegate
 #: takes some 10 microseconds.
-_DIVIDED, _CALLED, MOVED = 1 << 17, 1 << 12, 8
+_DIVIDED, CALLED, MOVED = 1 << 17, 1 << 12, 8
 
 
 #: Runs of an operator that show its matrix, at most.
@@ -294,8 +294,8 @@ def count_work(node: Node) -> int:
     if node.target in PRODUCTS:
         first, second = (value(each).shape for each in node.all_input_nodes[:2])
         inner = math.prod(second[1:]) if "conv" in name_of(node) else first[-1]
-        return elements(node) * inner + _CALLED
-    return MOVED * elements(node) + (_CALLED if node.target in _DELEGATED else _DIVIDED)
+        return elements(node) * inner + CALLED
+    return MOVED * elements(node) + (CALLED if node.target in _DELEGATED else _DIVIDED)
 
 
 def is_linear(linear: Map, x: torch.Tensor) -> bool:

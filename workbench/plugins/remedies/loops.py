@@ -24,8 +24,7 @@ from workbench.plugins.remedies.equivalence import (
     name_of,
     value,
 )
-from workbench.plugins.remedies.layers import group_channels
-from workbench.plugins.remedies.moves import arrange, map_elements
+from workbench.plugins.remedies.moves import arrange, map_elements, number
 
 aten: Any = torch.ops.aten
 #: Layers of one input, or of one weight, from which on a single one is worth its slices.
@@ -89,7 +88,32 @@ def _group(finder: Finder, last: Node) -> Equivalent | None:
     if axis != 1 or [finder.varying(part) for part in parts] != [[x] for x in operands]:
         return None
     slices, source = _trace_slices(finder, operands)
-    return group_channels(finder, parts, slices, source, last) if source else None
+    return _group_channels(finder, parts, slices, source, last) if source else None
+
+
+def _group_channels(
+    finder: Finder, parts: list[Node], slices: list[Node], source: Node, last: Node
+) -> Equivalent | None:
+    """A convolution of each slice of the channels, put together, as one in groups."""
+    target: Any = parts[0].target
+    settings = parts[0].args[3:]
+    if target not in (aten.conv1d.default, aten.conv2d.default):
+        return None
+    if any(part.target is not target or part.args[3:] != settings for part in parts):
+        return None
+    given = [[n for n in part.args[1:3] if isinstance(n, Node)] for part in parts]
+    tensors = [[finder.constants[node] for node in nodes] for nodes in given]
+    groups: Any = len(parts) * int(str(settings[3] if len(settings) > 3 else 1))
+
+    def build(x: Any, weights: Any, *bias: Any) -> Any:
+        return target(x, weights, bias[0] if bias else None, *settings[:3], groups=groups)
+
+    text = f"one {name_of(parts[0])} in {groups} groups instead of {len(parts)}"
+    each = Equivalent(
+        "loops", text, (*slices, *parts, last), last, (source,), build, 1 / len(parts),
+        constants=tuple(torch.cat(each) for each in zip(*tensors, strict=True)),
+    )  # fmt: skip
+    return finder.prove(each)
 
 
 _SLICING = {

@@ -15,6 +15,7 @@ from workbench.export.edit import Replacement
 from workbench.export.purity import drop_unused, find_root, is_overwritten, overwrites
 from workbench.export.rewriter import Rewriter
 from workbench.plugins.remedies.assignments import find_assignments
+from workbench.plugins.remedies.branches import find_branches
 from workbench.plugins.remedies.equivalence import (
     Equivalent,
     Finder,
@@ -32,7 +33,6 @@ from workbench.plugins.remedies.graph import (
     replace_part,
     use_single_precision,
 )
-from workbench.plugins.remedies.layers import find_affine
 from workbench.plugins.remedies.linear import find_matrices
 from workbench.plugins.remedies.loops import find_loops
 from workbench.plugins.remedies.moves import find_slices, find_undone
@@ -56,8 +56,8 @@ _UNROLLED = "a recurrence step by step, with slices for its gates"
 _RECURRENT = {aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input}
 #: Remedies whose result is quantised, too; those of others stays in floating point.
 BEFORE_QUANTISATION = {
-    "pooling", "convolutions", "broadcasts", "groups", "loops", "functions", "affine", "order",
-    "lookups", "duplicates", "assignments",
+    "pooling", "convolutions", "broadcasts", "groups", "loops", "functions", "branches", "affine",
+    "order", "lookups", "duplicates", "assignments",
 }  # fmt: skip
 #: What the same operators on the same values agree to, in dB.
 _SAME_DB = 200.0
@@ -105,7 +105,8 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "loops": find_loops,
         "functions": find_function,
         "matrices": find_matrices,
-        "affine": _first(find_affine, find_fold),
+        "branches": find_branches,
+        "affine": _first(partial(find_branches, name="affine"), find_fold),
         "order": _first(find_order, find_resized),
         "lookups": find_lookup,
         "assignments": find_assignments,

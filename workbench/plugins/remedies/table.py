@@ -108,6 +108,12 @@ _TABLE = (
         "torch.ones_like(x) / x  # for torch.reciprocal(x); F.hardswish(x) for its definition",
     ),
     Remedy(
+        "branches",
+        "parallel branches of one input, and linear layers in a row, as one layer",
+        "layer.weight.data += F.pad(branch.weight, (1, 1, 1, 1))  # for layer(x) + branch(x)\n"
+        "nn.Linear(k, n).weight.data = second.weight @ first.weight  # for second(first(x))",
+    ),
+    Remedy(
         "affine",
         "factors, offsets and linear maps around a layer as a part of its weights",
         "layer.weight.data *= factor[:, None]  # in __init__, for layer(x) * factor + offset\n"
