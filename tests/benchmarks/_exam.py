@@ -592,6 +592,52 @@ def multi_scale(m, x):
     return torch.stack([layer(x) for layer in m]).sum(0).relu().transpose(1, 2)
 
 
+class Experts(nn.Module):
+    """All experts of a mixture, of which each token uses two; how they are weighted differs."""
+
+    def __init__(self, mix, width=192, hidden=384, count=8):
+        super().__init__()
+        self.mix, self.gate = mix, nn.Linear(width, count)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+            for _ in range(count)
+        )
+
+    def forward(self, x):
+        weights, chosen = self.gate(x).softmax(-1).topk(2, -1)
+        return self.mix([lambda e=e: e(x) for e in self.experts], weights, chosen)
+
+
+def masked_experts(experts, weights, chosen):
+    total = 0.0
+    for number, expert in enumerate(experts):
+        total = total + expert() * (weights * (chosen == number)).sum(-1, keepdim=True)
+    return total
+
+
+def scattered_experts(experts, weights, chosen):
+    gates = torch.zeros(*weights.shape[:-1], len(experts)).scatter(-1, chosen, weights)
+    return sum(gates[..., n : n + 1] * expert() for n, expert in enumerate(experts))
+
+
+def gathered_experts(experts, weights, chosen):
+    stacked = torch.stack([expert() for expert in experts], -2)
+    ids = chosen[..., None].expand(*chosen.shape, stacked.shape[-1])
+    return (stacked.gather(-2, ids) * weights[..., None]).sum(-2)
+
+
+def mixture(mix):
+    return tokens(lambda m, x: m[0](x), Experts(mix), count=1)
+
+
+def by_tables(function, *layers, count=8, width=16):
+    """A network on rows of several tables, a column of numbers for each."""
+    tables = [nn.Embedding(1000 + 7 * n, width) for n in range(count)]
+    ids = torch.randint(0, 1000, (8, count))
+    return Net(lambda m, i: m[0](function(m[1:], i)), nn.Linear(count * width, 64), *tables,
+               *layers), (ids,)  # fmt: skip
+
+
 #: By name and thread, the remedy of a kind, and networks that have its cause.
 _KINDS = (
     ("padded pooling", "#12134", "pooling", (
@@ -700,6 +746,18 @@ _KINDS = (
             nn.Linear(a, b) for a, b in ((192, 192), (192, 8), (8, 192)) * 3)),
         lambda: tokens(multi_scale, *(
             nn.Conv1d(192, 192, k, padding=k // 2) for k in (1, 3, 5, 7))),
+    )),
+    ("experts", "transformers PR#46929", "experts", (
+        lambda: mixture(masked_experts),
+        lambda: mixture(scattered_experts),
+        lambda: mixture(gathered_experts),
+    )),
+    ("several tables", "", "lookups", (
+        lambda: by_tables(lambda m, i: torch.cat([t(i[:, n]) for n, t in enumerate(m)], 1)),
+        lambda: by_tables(lambda m, i: torch.stack(
+            [t(c) for t, c in zip(m, i.unbind(1), strict=True)], 1).flatten(1)),
+        lambda: by_tables(lambda m, i: torch.cat(
+            [t(i[:, n : n + 1]) for n, t in enumerate(m)], 1).view(8, -1)),
     )),
     ("tables", "#10297", "constants", (
         lambda: tokens(lambda m, x: x + sines(128, 192)),

@@ -225,10 +225,10 @@ def find_lookup(finder: Finder, last: Node) -> Equivalent | None:
     tensors = [finder.constants[node] for node in given]
     words, width = reversed(tensors[0].shape) if turned else tensors[0].shape
     for source, nodes in finder.parts(last):
-        tensor = value(source)
+        tensor = source.meta.get("val")
         kinds = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-        if tensor.dtype not in kinds or not is_static(source):
-            continue
+        if getattr(tensor, "dtype", None) not in kinds or not is_static(source):
+            continue  # also several tensors
         if words > _MOST_WORDS or value(last).shape[-1] != width:
             continue
         ids, worst = torch.randint(0, words, tuple(tensor.shape)).to(tensor.dtype), -math.inf

@@ -29,6 +29,8 @@ from workbench.plugins.remedies.moves import arrange, map_elements, number
 aten: Any = torch.ops.aten
 #: Layers of one input, or of one weight, from which on a single one is worth its slices.
 _LEAST_ALIKE = 3
+#: What is moved as it is, in dB.
+_SAME_DB = 200.0
 _CUTS = {aten.slice.Tensor, aten.select.int}
 #: Operators of all steps of a loop, at most.
 _MOST_STEPS = 600
@@ -121,6 +123,69 @@ _SLICING = {
     aten.chunk.default, aten.unbind.int, aten.split_with_sizes.default, operator.getitem,
     aten.view.default, aten.reshape.default, aten.squeeze.dim,
 }  # fmt: skip
+
+
+def find_tables(finder: Finder, last: Node) -> Equivalent | None:
+    """Rows of several tables, one after the other, as those of one table."""
+    if last.target not in (aten.cat.default, aten.stack.default) or not is_static(last):
+        return None
+    parts, axis = _parts_of(last)
+    places = [place for place, part in enumerate(parts) if _is_lookup(finder, part)]
+    if len(places) < _LEAST_ALIKE or places[-1] - places[0] >= len(places):
+        return None
+    lookups = [parts[place] for place in places]
+    ids: list[Any] = [part.args[1] for part in lookups]
+    inner, is_stack = value(ids[0]).ndim, last.target is aten.stack.default
+    if len({value(part).shape for part in lookups}) > 1 or axis > inner:
+        return None
+    put: Any = aten.stack.default if is_stack or axis == inner else aten.cat.default
+    tables = [finder.constants[part.args[0]] for part in lookups]  # type: ignore[index]
+    starts = torch.tensor([0, *(len(table) for table in tables[:-1])]).cumsum(0)
+    offsets = put([start.expand(value(ids[0]).shape) for start in starts], axis)
+    slices, source = _trace_slices(finder, ids)
+    move = None
+    if source is not None:
+        values: dict[Node, Any] = {source: number([value(source).shape])[0]}
+        for node in slices:
+            values[node] = evaluate(node, values)
+        order = put([values[each] for each in ids], axis)
+        move = arrange(order, [value(source).shape], 1, False)
+    others = [part for part in parts if part not in lookups]
+    sources = (source,) if move and source else tuple(dict.fromkeys(ids))
+    first = places[0]
+
+    def build(*tensors: Any) -> Any:
+        *given, offsets, table = tensors
+        values = dict(zip((*sources, *others), given, strict=True))
+        rows = move.build({0: given[0]}) if move else put([values[each] for each in ids], axis)
+        rows = aten.embedding.default(table, aten.add.Tensor(rows, offsets))
+        rows = rows if put is last.target else aten.flatten.using_ints(rows, -2)
+        around = [
+            aten.unsqueeze.default(values[x], axis) if is_stack else values[x] for x in others
+        ]
+        whole = [*around[:first], rows, *around[first:]]
+        return aten.cat.default(whole, axis) if others else rows
+
+    constants = (offsets[:1].contiguous() if axis else offsets, torch.cat(tables))
+    nodes = (*(slices if move else ()), *lookups, last)
+    samples = {node: finder.sample(node) for node in (*sources, *others)}
+    for node in sources:
+        samples[node] = samples[node].abs() % min(map(len, tables))
+    if not torch.equal(build(*samples.values(), *constants), finder.run(nodes, samples)):
+        return None
+    text = f"one table instead of {len(tables)}, whose rows are put together"
+    return Equivalent(
+        "lookups", text, nodes, last, (*sources, *others), build, 2 / len(nodes), _SAME_DB,
+        constants=constants,
+    )  # fmt: skip
+
+
+def _is_lookup(finder: Finder, node: Node) -> bool:
+    """Whether a node reads rows of a table that nothing else reads."""
+    if node.target is not aten.embedding.default or len(readers(node)) > 1:
+        return False
+    table: Any = node.args[0]
+    return table in finder.constants and len(readers(table)) == 1 and is_static(node)
 
 
 def _flatten(finder: Finder, last: Node) -> Equivalent | None:

@@ -23,6 +23,7 @@ from workbench.plugins.remedies.equivalence import (
     count_operators,
     trace,
 )
+from workbench.plugins.remedies.experts import find_experts
 from workbench.plugins.remedies.folds import find_fold, find_resized
 from workbench.plugins.remedies.formulas import find_function, find_lookup, find_order
 from workbench.plugins.remedies.graph import (
@@ -34,7 +35,7 @@ from workbench.plugins.remedies.graph import (
     use_single_precision,
 )
 from workbench.plugins.remedies.linear import find_matrices
-from workbench.plugins.remedies.loops import find_loops
+from workbench.plugins.remedies.loops import find_loops, find_tables
 from workbench.plugins.remedies.moves import find_slices, find_undone
 from workbench.plugins.remedies.operators import (
     RULES,
@@ -97,6 +98,8 @@ def _list_finders(backend: str) -> dict[str, Find]:
         name: partial(find_operator, name, rules) for name, rules in tables.items()
     }
     return finders | {
+        "experts": find_experts,
+        "branches": find_branches,
         "transposes": find_undone,
         "convolutions": find_convolution,
         "groups": find_groups,
@@ -105,10 +108,9 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "loops": find_loops,
         "functions": find_function,
         "matrices": find_matrices,
-        "branches": find_branches,
         "affine": _first(partial(find_branches, name="affine"), find_fold),
         "order": _first(find_order, find_resized),
-        "lookups": find_lookup,
+        "lookups": _first(find_lookup, find_tables),
         "assignments": find_assignments,
         "products": find_product,
         "slices": find_slices,

@@ -108,6 +108,12 @@ _TABLE = (
         "torch.ones_like(x) / x  # for torch.reciprocal(x); F.hardswish(x) for its definition",
     ),
     Remedy(
+        "experts",
+        "of a mixture of experts those alone that are chosen, for one token or a few",
+        "self.up = torch.stack([e.up.weight.t() for e in self.experts])  # in __init__\n"
+        "torch.bmm(x, self.up[chosen])  # chosen: of topk(); x: a row for each of them",
+    ),
+    Remedy(
         "branches",
         "parallel branches of one input, and linear layers in a row, as one layer",
         "layer.weight.data += F.pad(branch.weight, (1, 1, 1, 1))  # for layer(x) + branch(x)\n"
@@ -127,8 +133,9 @@ _TABLE = (
     ),
     Remedy(
         "lookups",
-        "rows of a table instead of products with one-hot vectors",
-        "F.embedding(ids, weight)  # for F.one_hot(ids).float() @ weight",
+        "rows of a table instead of products with one-hot vectors, and one table for several",
+        "F.embedding(ids, weight)  # for F.one_hot(ids).float() @ weight\n"
+        "table(ids + starts)  # for torch.stack([t(ids[:, n]) for n, t in enumerate(tables)], 1)",
     ),
     Remedy(
         "assignments",

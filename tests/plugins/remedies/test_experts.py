@@ -1,0 +1,137 @@
+"""Of experts whose gates are zero, or that nothing selects, only those are computed that count."""
+
+import pytest
+import torch
+from function_net import Net
+from torch import nn
+from torch.nn import functional as fn
+
+from workbench.plugins.remedies.rewrite import REWRITER
+
+COUNT, WIDTH, HIDDEN = 8, 24, 40
+
+
+class Expert(nn.Module):
+    """A gated block, or a layer."""
+
+    def __init__(self, bias):
+        super().__init__()
+        self.gate, self.up = (nn.Linear(WIDTH, HIDDEN, bias) for _ in range(2))
+        self.down = nn.Linear(HIDDEN, WIDTH, bias)
+
+    def forward(self, x):
+        return self.down(fn.silu(self.gate(x)) * self.up(x))
+
+
+def make(bias=False):
+    return [nn.Linear(WIDTH, COUNT), *(Expert(bias) for _ in range(COUNT))]
+
+
+def route(net, x, many=2):
+    """The weights of the chosen experts, and which these are."""
+    weights, chosen = net.layers[0](x).softmax(-1).topk(many, -1)
+    return weights / weights.sum(-1, keepdim=True), chosen
+
+
+def by_masks(net, x):
+    weights, chosen = route(net, x, 1 if x.shape[1] == 2 else 2)
+    y = torch.zeros_like(x)
+    for n, expert in enumerate(net.layers[1:]):
+        y = y + expert(x) * (weights * (chosen == n)).sum(-1, keepdim=True)
+    return y
+
+
+def by_scatter(net, x):
+    weights, chosen = route(net, x)
+    gates = torch.zeros(*x.shape[:-1], COUNT).scatter(-1, chosen, weights)
+    return sum(gates[..., n : n + 1] * expert(x) for n, expert in enumerate(net.layers[1:]))
+
+
+def by_one_hot(net, x):
+    weights, chosen = route(net, x)
+    gates = (fn.one_hot(chosen, COUNT).float() * weights[..., None]).sum(-2)
+    outputs = [expert(x) * gates[..., n, None] for n, expert in enumerate(net.layers[1:])]
+    return torch.stack(outputs).sum(0)
+
+
+def by_gather(net, x):
+    weights, chosen = route(net, x)
+    stacked = torch.stack([expert(x) for expert in net.layers[1:]], -2)
+    y = stacked.gather(-2, chosen[..., None].expand(*chosen.shape, WIDTH))
+    return (y * weights[..., None]).sum(-2)
+
+
+def by_index(net, x):
+    """One token."""
+    weights, chosen = route(net, x)
+    y = torch.stack([expert(x[0]) for expert in net.layers[1:]])[chosen.view(-1)]
+    return (y[:, 0] * weights.view(-1, 1)).sum(0)[None, None]
+
+
+ONE, TWO = (1, 1, WIDTH), (1, 2, WIDTH)
+CHOSEN = {
+    "masks": (by_masks, ONE, make()), "masks of two tokens": (by_masks, TWO, make(True)),
+    "a scatter": (by_scatter, ONE, make(True)), "rows of ones": (by_one_hot, ONE, make()),
+    "a gather": (by_gather, ONE, make()), "an index": (by_index, ONE, make(True)),
+}  # fmt: skip
+
+
+def dense(net, x):
+    gates = net.layers[0](x).softmax(-1)
+    return sum(gates[..., n : n + 1] * expert(x) for n, expert in enumerate(net.layers[1:]))
+
+
+def shared_gate(net, x):
+    """The first expert counts for each token."""
+    weights, chosen = route(net, x)
+    y = 0.0
+    for n, expert in enumerate(net.layers[1:]):
+        y = y + expert(x) * ((weights * (chosen == n)).sum(-1, keepdim=True) + float(n == 0))
+    return y
+
+
+def read_elsewhere(net, x):
+    outputs = [expert(x) for expert in net.layers[1:]]
+    weights, chosen = route(net, x)
+    y = sum((weights * (chosen == n)).sum(-1, True) * e for n, e in enumerate(outputs))
+    return y, outputs[3]
+
+
+KEPT = {
+    "dense gates": (dense, ONE, make()), "a gate that is never zero": (shared_gate, ONE, make()),
+    "many tokens": (by_masks, (1, 16, WIDTH), make()),
+    "a result that is read": (read_elsewhere, ONE, make()),
+    "one layer for all": (by_masks, ONE, [make()[0]] + [make()[1]] * COUNT),
+}  # fmt: skip
+
+
+def rewrite(function, shape, layers):
+    torch.manual_seed(0)
+    module, x = Net(function, *layers).eval(), torch.randn(shape)
+    exported = torch.export.export(module, (x,))
+    count = REWRITER.apply(exported, ["experts"], "xnnpack")["experts"]
+    for _ in range(3):
+        torch.testing.assert_close(exported.module()(x), module(x), rtol=1e-4, atol=1e-5)
+        x = torch.randn(shape)
+    return exported, count
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+def test_only_chosen_experts_are_computed(case):
+    exported, count = rewrite(*CHOSEN[case])
+    assert count == 1
+    targets = [str(node.target) for node in exported.graph.nodes]
+    assert targets.count("aten.linear.default") == 1, "the gate"
+    assert any("bmm" in target for target in targets)
+
+
+def test_weights_are_not_there_twice():
+    exported, _ = rewrite(*CHOSEN["masks"])
+    read = [node for node in exported.graph.nodes if node.op == "placeholder" and node.users]
+    size = sum(node.meta["val"].numel() for node in read)
+    assert size == 3 * COUNT * WIDTH * HIDDEN + COUNT * (WIDTH + 1) + WIDTH
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_experts_that_count_stay(case):
+    assert rewrite(*KEPT[case])[1] == 0
