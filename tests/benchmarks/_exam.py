@@ -256,7 +256,7 @@ CASES = (
         "pooling",
         "a 1x1 convolution before an average pooling",
         "#8763",
-        lambda: image(lambda m, x: fn.avg_pool2d(m[0](x), 2), nn.Conv2d(32, 32, 1)),
+        lambda: image(lambda m, x: fn.avg_pool2d(m[0](x.relu()), 2), nn.Conv2d(32, 32, 1)),
         "remedy",
         "after",
         fix={"rewrite": ("order",)},
@@ -265,7 +265,7 @@ CASES = (
         "one token",
         "a layer for all tokens, of which one is used",
         "RNE#403",
-        lambda: tokens(lambda m, x: m[0](x)[:, :1], nn.Linear(192, 192)),
+        lambda: tokens(lambda m, x: m[0](x.relu())[:, :1], nn.Linear(192, 192)),
         "remedy",
         "after",
         fix={"rewrite": ("order",)},
@@ -736,9 +736,10 @@ _KINDS = (
         lambda: tokens(in_turns),
     )),
     ("factors", "#1340", "affine", (
-        lambda: image(lambda m, x: m[0](x) * _factors(32, 1, 1) + 1, nn.Conv2d(32, 32, 1)),
-        lambda: tokens(lambda m, x: _factors(192) * m[0](x), nn.Linear(192, 192)),
-        lambda: image(lambda m, x: (m[0](x) - _factors(32, 1, 1)) / 3, nn.Conv2d(32, 32, 3)),
+        lambda: image(lambda m, x: m[0](x.relu()) * _factors(32, 1, 1) + 1, nn.Conv2d(32, 32, 1)),
+        lambda: tokens(
+            lambda m, x: (_factors(192) * m[0](x.relu())).relu(), nn.Linear(192, 192)),
+        lambda: image(lambda m, x: (m[0](x.relu()) - _factors(32, 1, 1)) / 3, nn.Conv2d(32, 32, 3)),
     )),
     ("branches", "ml-cvnets#73", "branches", (
         lambda: image(three_branches, *layers_of_branches(4)),

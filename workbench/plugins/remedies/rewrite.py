@@ -98,6 +98,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
         name: partial(find_operator, name, rules) for name, rules in tables.items()
     }
     return finders | {
+        "order": _first(find_order, find_resized),
         "experts": find_experts,
         "branches": find_branches,
         "transposes": find_undone,
@@ -109,7 +110,6 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "functions": find_function,
         "matrices": find_matrices,
         "affine": _first(partial(find_branches, name="affine"), find_fold),
-        "order": _first(find_order, find_resized),
         "lookups": _first(find_lookup, find_tables),
         "assignments": find_assignments,
         "products": find_product,
