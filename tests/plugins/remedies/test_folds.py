@@ -37,6 +37,14 @@ FOLDED = {
         lambda net, x: net.layers[0](x)[:, TABLE].relu(), [IMAGE],
         [nn.Conv2d(16, 16, 3, padding=1)], {}, ["conv2d", "relu"],
     ),
+    "channels that are dropped": (
+        lambda net, x: net.layers[0](x)[:, :4].relu(), [IMAGE], [nn.Conv2d(16, 8, 3)], {},
+        ["conv2d", "relu"],
+    ),
+    "channels that are dropped later": (
+        lambda net, x: (net.layers[0](x).relu() * 2).narrow(-1, 3, 4), [ROWS], [nn.Linear(32, 8)],
+        {}, ["linear", "relu", "mul"],
+    ),
     "a shuffle": (
         lambda net, x: net.layers[0](shuffle(x)), [IMAGE], [nn.Conv2d(16, 8, 3, padding=1)], {},
         ["conv2d"],
@@ -87,6 +95,13 @@ KEPT = {
     "a bias at the border": (
         lambda net, x: net.layers[1](net.layers[0](x)), [IMAGE],
         [nn.Conv2d(16, 24, 1), nn.Conv2d(24, 8, 3, padding=1)], {},
+    ),
+    "a function of all channels": (
+        lambda net, x: net.layers[0](x).softmax(-1)[..., :4], [ROWS], [nn.Linear(32, 8)], {},
+    ),
+    "halves that are read": (
+        lambda net, x: (lambda y: y[..., :4] * y[..., 4:].exp())(net.layers[0](x)), [ROWS],
+        [nn.Linear(32, 8)], {},
     ),
     "a function": (lambda net, x: net.layers[0](x.abs()), [ROWS], [nn.Linear(32, 8)], {}),
     "a factor of a function": (

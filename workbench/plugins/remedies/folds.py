@@ -6,19 +6,21 @@ weights. A resizing to the nearest element before a filter is a smaller filter b
 
 import math
 from collections.abc import Sequence
-from itertools import product
+from dataclasses import replace
+from itertools import product, takewhile
 from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
 
-from workbench.export.purity import VIEWS, readers
+from workbench.export.purity import VIEWS, function_of, readers
 from workbench.plugins.remedies.equivalence import (
     MOST_PROVEN,
     Equivalent,
     Finder,
     arguments_of,
     elements,
+    evaluate,
     is_float,
     is_static,
     name_of,
@@ -146,26 +148,49 @@ def _find_before(
 
 
 def _fold_after(finder: Finder, layer: Node, nodes: list[Node], last: Node) -> Equivalent | None:
-    """A layer whose results are those of a linear map of its channels."""
+    """A layer whose results are those of a linear map of its channels, or some of them.
+
+    Functions of single numbers may be between the layer and what drops the others.
+    """
     shape = list(value(layer).shape)
     axis = len(shape) + _CHANNELS[layer.target]
     rows, columns = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    between = [*takewhile(_is_of_numbers, nodes)]
     each = read_map(finder, nodes, layer, rows, columns)
-    if each is None or not each.changes():
+    if each is None and between and between != nodes:
+        each = read_map(finder, nodes[len(between) :], between[-1], rows, columns)
+        each = each if each and each.matrix.ndim == 1 else None
+    else:
+        between = []
+    if each is None:
         return None
     weights, bias = (each.after(tensor) for tensor in _weights_of(finder, layer))
     bias = bias + each.offset.to(bias.dtype)
-    more = (len(weights) - shape[axis]) * rows * columns * weights[0].numel()
-    if more > sum(map(count_work, nodes)):
+    work, others = rows * columns * weights[0].numel(), sum(map(count_work, nodes))
+    fewer = len(weights) < shape[axis]
+    if (len(weights) - shape[axis]) * work > others or not (fewer or each.changes()):
         return None
     result = list(value(last).shape)
 
     def build(x: Any, *given: Any) -> Any:
-        return reshape(layer.target(x, *given, *layer.args[3:]), result)  # type: ignore[operator]
+        x = layer.target(x, *given, *layer.args[3:])  # type: ignore[operator]
+        for node in between:
+            x = evaluate(node, {node.all_input_nodes[0]: x})
+        return reshape(x, result)
 
     text = f"{name_of(layer)} with the {_name(nodes)} after it in its weights"
     sources: Any = (layer.args[0],)
-    return _prove(finder, text, (layer, *nodes), last, sources, build, (weights, bias), nodes)
+    part = _prove(finder, text, (layer, *nodes), last, sources, build, (weights, bias), nodes)
+    if part and fewer:  # arithmetic of the layer goes, too
+        kept = len(weights) * work / (shape[axis] * work + others)
+        return replace(part, kept=kept, about=part.nodes)
+    return part
+
+
+def _is_of_numbers(node: Node) -> bool:
+    """Whether a node is a function of each number of one tensor."""
+    tags = getattr(function_of(node), "tags", ())
+    return torch.Tag.pointwise in tags and len(node.all_input_nodes) == 1
 
 
 def _prove(
