@@ -19,7 +19,7 @@ export class Model {
       return { ...program, texts: new Proxy(texts, { get: (known, name) => known[name] ?? blank }), tree, own, count: program.keys.length, operators: own.filter(Boolean).length };
     });
     this.measurements = data.measurements.map(m => ({
-      ...m, bound: decode(m.bound), total: m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0),
+      memory: [], start: [], ...m, bound: decode(m.bound), total: m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0),
       functions: m.functions && { function: decode(m.functions.function), code: decode(m.functions.code) },
     }));
     const alone = data.measurements.map((m, number) => ({ baseline: null, candidate: number, label: m.label }));
