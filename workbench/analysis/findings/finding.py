@@ -53,15 +53,21 @@ class Gain:
 
 @dataclass(frozen=True)
 class Change(Rewrite):
-    """A change that a trial makes of layers alone, which is another network: it is trained again.
+    """A change that a trial makes of layers, which is another network: it is trained again.
 
     ``of`` is the size that is ``new`` instead of ``now``: ``channels``, ``groups`` of convolutions,
-    ``taps`` of their filters, or ``group_size`` of int4 weights.
+    ``taps`` of their filters, or ``group_size`` of int4 weights; of layers alone. Or it is the
+    function that the parts have instead, ``relu``.
     """
 
     of: str = ""
     now: int = 0
     new: int = 0
+
+    @property
+    def is_size(self) -> bool:
+        """Whether it changes the shapes of results."""
+        return self.of != "relu"
 
 
 @dataclass(frozen=True)

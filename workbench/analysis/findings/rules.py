@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from workbench import plugin
-from workbench.analysis.findings import bounds, graph, layouts, sizes, staying, times
+from workbench.analysis.findings import bounds, graph, layouts, quantised, sizes, staying, times
 from workbench.analysis.findings.finding import Finding, Gain, call_unknown
 from workbench.analysis.findings.gains import joined_calls_ms, layers_of, scale_error, time_spent
 from workbench.analysis.run import Measurement
@@ -50,6 +50,7 @@ RULES: dict[str, Rule] = {
     "fixed work": _exact(graph.find_fixed),
     "logits": _exact(graph.find_logits),
     "KV cache": _exact(graph.find_caches, _UNDELEGATED),
+    "float functions": _exact(quantised.find_float_functions, _DTYPES, timed=True),
     "undelegated": _exact(graph.find_undelegated, _UNDELEGATED),
     "needless transposes": _exact(layouts.find_needless_transposes),
     "batch norm": _exact(layouts.find_batch_norm, _LAYERS),

@@ -1,15 +1,18 @@
-"""Layers alone, as they are and with another size, which a trial measures side by side."""
+"""Layers with another size, and parts with another function, which a trial measures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from workbench.errors import WorkbenchError
+from workbench.export.part import list_sources
 from workbench.upstream import find_schema
 
 if TYPE_CHECKING:
@@ -60,6 +63,25 @@ def build_layers(parts: Parts, names: Iterable[str], change: Change | None) -> L
         inputs.append(arguments.pop("input"))
         layers.append(_build_layer(node.target, arguments))
     return parts.wrap(_Layers(layers).eval(), inputs)
+
+
+def use_function(part: LoadedModel, parts: Iterable[Sequence[str]], function: str) -> LoadedModel:
+    """A part of a model with another function in place of some operators of one tensor each."""
+    module = copy.deepcopy(part.module)
+    assert isinstance(module, GraphModule)
+    graph = module.graph
+    named = {node.name: node for node in graph.nodes}
+    for names in parts:
+        inside = [named[name] for name in names]
+        (source,) = (node for node in list_sources(inside) if node.op != "get_attr")
+        last = max(inside, key=[*graph.nodes].index)
+        with graph.inserting_after(last):
+            target = getattr(torch.ops.aten, function).default
+            result = graph.call_function(target, (source,))
+        last.replace_all_uses_with(result)
+    graph.eliminate_dead_code()
+    module.recompile()
+    return replace(part, module=module)
 
 
 def _read_arguments(node: Node, parts: Parts) -> Arguments:

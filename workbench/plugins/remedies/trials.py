@@ -125,8 +125,9 @@ def check_findings(
             for number, each in enumerate(chosen):
                 if time.monotonic() - started > within_s:
                     return trials
-                progress(f"trying {each.remedy}: {describe_cause(each)}", number / len(chosen))
                 assert each.rewrite is not None
+                step = f"trying {each.rewrite.name}: {describe_cause(each)}"
+                progress(step, number / len(chosen))
                 with silence():
                     trials.append(bench.check(each.rewrite, each.id))
                 keep_trial(m.run.path, trials[-1])
@@ -221,7 +222,7 @@ class _Bench:
     def parts(self) -> Parts:
         """The parts of the model that all of the remedies change, on the inputs of the phase."""
         quantised = PRECISIONS[self.export.dtype].quantizes == "graph"
-        tried = (each for rewrite, each in self.tried.items() if not isinstance(rewrite, Change))
+        tried = (each for rewrite, each in self.tried.items() if not _changes_size(rewrite))
         names = [list(chain(*parts)) for parts in tried]
         return self._make_parts(names, products=quantised)
 
@@ -281,12 +282,13 @@ class _Bench:
         from workbench.export import accuracy
 
         outputs: tuple[Fidelity, ...] = ()
-        if not isinstance(rewrite, Change):  # which has outputs of other shapes
+        if not _changes_size(rewrite):
             outputs = _compare(before, after, self.export.dtype)
+        if not isinstance(rewrite, Change):
             if rewrite.parts and trial.remedies.isdisjoint({SPLIT, *after.rewrite}):
                 return replace(trial, problem="it does not apply to the part alone")
-        if wrong := accuracy.describe_problem(outputs):
-            return replace(trial, problem=wrong, differs=True)
+            if wrong := accuracy.describe_problem(outputs):
+                return replace(trial, problem=wrong, differs=True)
         delegates, kernels = (
             (_count(before, kind), _count(after, kind)) for kind in ("delegate", "kernel")
         )
@@ -347,11 +349,18 @@ class _Bench:
             yield changed
             return
         names = list(chain(*self.tried[rewrite]))
-        if isinstance(rewrite, Change):
+        if isinstance(rewrite, Change) and rewrite.is_size:
             yield from self._lower_layers(rewrite, names)
             return
         part = self.parts.extract(names)
         trace = trace_model(part)
+        if isinstance(rewrite, Change):
+            from workbench.plugins.remedies.changes import use_function
+
+            changed = use_function(part, self.tried[rewrite], rewrite.of)
+            yield lower_model(part, self.options, trace, whole=False)
+            yield lower_model(changed, self.options, trace_model(changed), whole=False)
+            return
         for rewrites in ((), (rewrite.name,)):
             options = replace(self.options, rewrite=(*self.options.rewrite, *rewrites))
             yield lower_model(part, options, trace, whole=False)
@@ -468,6 +477,11 @@ def _shapes(node: Node) -> list[tuple[Any, tuple[Any, ...]]]:
     """Dtype and shape of the tensors that a node returns."""
     leaves = tree_leaves(node.meta.get("val"))
     return [(each.dtype, tuple(each.shape)) for each in leaves if hasattr(each, "shape")]
+
+
+def _changes_size(rewrite: Rewrite) -> bool:
+    """Whether the outputs have other shapes with it."""
+    return isinstance(rewrite, Change) and rewrite.is_size
 
 
 def _count(lowered: Lowered, kind: Any) -> int:
