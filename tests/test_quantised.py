@@ -42,7 +42,7 @@ def test_all_functions_in_fp32_are_one_finding_with_the_cost_of_each():
     (finding,) = find(between(*silu, more=(*gelu, conv("d", "e"))))
     assert len(finding.operators) == 7, "conversions, too"
     assert "2 functions between int8 layers run in fp32 (Sigmoid, Gelu)" in finding.cause
-    assert finding.cause.index("act.0 2") < finding.cause.index("act.1 0.3"), "the longest first"
+    assert finding.cause.index("in act.0") < finding.cause.index("in act.1"), "the longest first"
     assert finding.gain.high == pytest.approx(2.3, rel=0.02)
     assert finding.gain.basis == "bound"
     assert "another function" in finding.action

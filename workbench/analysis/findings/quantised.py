@@ -58,7 +58,7 @@ def _tell_cost(m: Measurement, island: Island, keys: list[str]) -> str:
     spent = time_spent(m, keys)
     modules = (step.origin.module for step in island if step.origin and not _converts(step))
     ms, low, high = format_range(spent.ms, spent.low, spent.high)
-    return f"{next(modules, '') or 'the model'} {ms} ({low} to {high})"
+    return f"{ms} ({low} to {high}) in {next(modules, '') or 'the model'}"
 
 
 def _list_islands(flow: Dataflow) -> Iterator[Island]:

@@ -357,9 +357,9 @@ class _Bench:
         if isinstance(rewrite, Change):
             from workbench.plugins.remedies.changes import use_function
 
-            changed = use_function(part, self.tried[rewrite], rewrite.of)
+            other = use_function(part, self.tried[rewrite], rewrite.of)
             yield lower_model(part, self.options, trace, whole=False)
-            yield lower_model(changed, self.options, trace_model(changed), whole=False)
+            yield lower_model(other, self.options, trace_model(other), whole=False)
             return
         for rewrites in ((), (rewrite.name,)):
             options = replace(self.options, rewrite=(*self.options.rewrite, *rewrites))
