@@ -47,8 +47,8 @@ def find_float_functions(m: Measurement, unclaimed: Collection[str]) -> Iterator
         f"({', '.join(functions)}), between two conversions: {costs}{more}",
         Gain.at_most(time_spent(m, every).high),
         every,
-        "use ReLU, which a layer computes with its results in int8; or Hardswish, one operator in "
-        "fp32 (another function: retrain it)",
+        "use ReLU, which a layer computes with its results in int8 (another function: retrain it)"
+        + ("" if "Hardswish" in functions else "; Hardswish is one operator, in fp32"),
         "nn.ReLU()  # for nn.SiLU() or nn.GELU()",
         rewrite=change if parts else None,
     )
