@@ -83,8 +83,8 @@ def rewrite(
         raise UsageError(f"a {type(program).__name__} is no ExportedProgram", hint=hint)
     asked = names.split(",") if isinstance(names, str) else list(names)
     if others := [name for name in asked if name in OF_EXPORT and name != "in_place"]:
-        what, hint = "changes how a program is quantised or lowered", "workbench export --rewrite"
-        raise UsageError(what, where=others[0], hint=f"{hint} {others[0]} does it")
+        what = "changes how a program is quantised or lowered"
+        raise UsageError(what, where=others[0], hint=f"workbench export --rewrite {others[0]}")
     chosen = expand_rewrites(asked)
     check_rewrites(chosen)
     rewriter = find_rewriter(chosen)
