@@ -266,6 +266,8 @@ def apply_effort(
 
 def label_subject(subject: Any) -> str:
     """What progress calls a model or program."""
+    if isinstance(subject, Program) and subject.name:
+        return subject.name
     if isinstance(subject, str | Path | Program):
         return Path(subject).name if Path(subject).suffix in SUFFIXES else str(subject)
     return str(getattr(subject, "name", type(subject).__name__))

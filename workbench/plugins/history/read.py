@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis import statistics
-from workbench.analysis.describe import identify_run
+from workbench.analysis.describe import identify_run, name_record
 from workbench.analysis.resources import SUMMARY, summarize_resources
 from workbench.emulation import WRONG
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
@@ -175,7 +175,7 @@ def _rows_of(
             **identity,
             "line": "; ".join([*parts, runner, clock]),
             "run_dir": str(run_dir),
-            "run": run.plan.label or run_dir.name,
+            "run": name_record(run),
             "started": started,
             "model": ran.model,
             "experiment": experiment,
