@@ -87,6 +87,8 @@ def _survives_quantisation(part: Equivalent) -> bool:
     return part.name != "functions" or count_operators(part) <= _MOST_QUANTISED
 
 
+#: Remedies whose parts are one finding, however much less work each is.
+_TOGETHER = {"loops", "branches"}
 #: Finds the part of a graph that ends in a node and has a remedy.
 Find = Callable[[Finder, Node], Equivalent | None]
 
@@ -308,7 +310,7 @@ class Remedies(Rewriter):
                 proven = _prove(finder, part)
                 rows = [row for n in part.about or part.nodes for row in operators.get(n.name, ())]
                 if proven and rows:
-                    text = "" if name == "loops" else part.text
+                    text = "" if name in _TOGETHER else part.text
                     key = (name, text, round(part.kept, 3) if text else 0.0)
                     alike.setdefault(key, []).append((proven, rows))
         rewrites = [_join_parts(parts) for parts in alike.values()]
