@@ -57,7 +57,7 @@ def show_gain(m: Measurement, top: int = 0) -> Iterator[Table]:
 def color_segments(segments: Sequence[Segment]) -> list[str]:
     """The colours of the parts of the bar."""
     greens = iter(_GREENS + _GREENS[-1:] * len(segments))
-    return [_COLORS.get(each.kind) or next(greens) for each in segments]
+    return [_COLORS.get(each.kind) or next(greens) for each in reversed(segments)][::-1]
 
 
 def name_segment(each: Segment) -> str:

@@ -79,10 +79,11 @@ export class Head {
   }
 
   /** One bar of today's latency: what was tried, what is left, and the machine's floor. */
-  #drawGain(potential) {
+  #drawGain({ potential, pale }) {
     this.gain.hidden = !potential;
     if (!potential) return;
-    const { texts: [first, ...others], parts } = potential;
+    const { texts: [first, ...others] } = potential;
+    const parts = potential.parts.map(([name, part, color]) => [name, part, mix(color, this.view.theme.panel, pale ? PALE : 0)]);
     this.gain.replaceChildren(h("p", null, h("b", null, "What you could gain: "), first),
       h("div", { class: "cat-bar", role: "img", "aria-label": parts.map(([name]) => name).join(", ") },
         ...parts.map(([name, part, color]) => h("span", { class: "seg", title: name, style: `width:${100 * part}%;background:${color};color:${inkOn(color)}` }, part > 0.11 ? share(part) : ""))),
@@ -116,7 +117,7 @@ export class Head {
         latency ? h("b", null, `${ratio(latency.speedup * guess.speedup)}`) : null));
     }
     this.verdict.replaceChildren(...lines);
-    this.#drawGain(b.potential);
+    this.#drawGain(b);
     const notes = [...(pair.caveats ?? b.caveats ?? [])];
     if (sides.twins) notes.push(`A and B are different programs: operators are paired by layer, kind, shapes and cost; ${unpaired(sides)}`);
     if (state.swap && sides.a) notes.push("A and B are swapped");
