@@ -87,6 +87,20 @@ def copy_run(tmp_path, edit, name="AsTrained"):
 FILE = "data/onboarding/my_segmenter.py"
 
 
+def test_a_line_that_is_fused_into_another_names_that_one(tmp_path):
+    folder = shutil.copytree(wb.sample_run("Edited"), tmp_path / "run")
+    layers = json.loads((folder / "Edited.layers.json").read_text())
+    for origin in layers["methods"][0]["origins"]:
+        line = {"aten_convolution_default": 8, "aten_relu_default": 9}.get(origin["node"], 10)
+        origin["source"] = f"In [3]:{line}"
+    (folder / "Edited.layers.json").write_text(json.dumps(layers))
+    m = wb.open_run(folder)["Edited"]
+    assert set(m.source["line"]) == {8, 10, 0}
+    rows = re.findall(r'<div class="r">(?:(?!</div>).)*</div>', wb.show(m, "source").html)
+    (row,) = (row for row in rows if '<span class="l">9<' in row)
+    assert 'class="w">in line 8<' in row
+
+
 def test_a_function_on_one_line_has_its_time(tmp_path):
     def edit(layers):
         lines = layers["sources"][FILE]["1"].split("\n")

@@ -37,6 +37,16 @@ def place_operators(m: Measurement) -> pd.Series:
     return places.where([split_place(place)[1] > 0 for place in places], "").astype(object)
 
 
+def list_joined(m: Measurement) -> dict[str, str]:
+    """Lines whose work an operator of another line does, as of a fused activation, by that line."""
+    joined: dict[str, str] = {}
+    for method in m.sidecar.methods if m.sidecar else ():
+        for node in (node for call in method.instructions for node in call.xnodes if node.origins):
+            main, *others = (method.origins[n].source for n in (*node.origins, *node.absorbed))
+            joined.update((place, main) for place in others if place and place != main)
+    return joined
+
+
 def find_toggled(m: Measurement) -> Comparison | None:
     """The comparison of a measurement with the baseline of its program, if there is one."""
     return next((ab for ab in m.run.comparisons if ab.candidate is m and ab.same_program), None)

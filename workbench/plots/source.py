@@ -15,7 +15,7 @@ from workbench.analysis.findings import text as words
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.layers import name_layer
 from workbench.analysis.run import Measurement
-from workbench.analysis.source import find_toggled, place_operators
+from workbench.analysis.source import find_toggled, list_joined, place_operators, split_place
 from workbench.emulation import EMULATED
 from workbench.errors import printable
 from workbench.plots.breakdown import NO_LAYERS
@@ -126,6 +126,8 @@ class _Page:
         self.toggled = find_toggled(m)
         self.compared = self.toggled is not None and self.timed
         self.most = max(float(table["mean_ms"].max()), 1e-12)
+        joined = list_joined(m).items()
+        self.joined = {place: main for place, main in joined if place not in self.rows}
         self.texts = m.sidecar.sources if m.sidecar else {}
         self._files: dict[str, dict[int, str]] = {}
         self.pale = m.use.pale
@@ -174,7 +176,8 @@ class _Page:
         for number in marked - lines.keys():
             lines[number] = ""
         numbers = sorted(lines)[:_MOST_LINES]
-        near = {n for line in marked for n in range(line - CONTEXT, line + CONTEXT + 1)}
+        others = {line for name, line in map(split_place, self.joined) if name == file}
+        near = {n for line in marked | others for n in range(line - CONTEXT, line + CONTEXT + 1)}
         folds = fold_lines({number: lines[number] for number in numbers})
         body = self._draw_parts(file, lines, folds, near)
         return f'{head}<div role="group" aria-label="{html.escape(file)}">{body}</div>'
@@ -238,8 +241,12 @@ class _Page:
         place = f"{file}:{number}"
         row = self.rows.get(place)
         if row is None:
-            blank = [("n", ""), ("n p", ""), ("w o", ""), ("w", ""), ("l", str(number))]
-            return _draw_row("", blank, text)
+            main = self.joined.get(place, "")
+            same = main.startswith(f"{file}:")
+            name = f"line {split_place(main)[1]}" if same else shorten_source(main)
+            where = f"in {name}" if main else ""
+            cells = [("n", ""), ("n p", ""), ("w o", ""), ("w", where), ("l", str(number))]
+            return _draw_row("", cells, text)
         cells = [("n", ""), ("n p", "")]
         if self.timed:
             cells = [("n", format_figure(row["mean_ms"])), ("n p", format_share(row["share"]))]
