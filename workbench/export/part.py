@@ -94,6 +94,8 @@ class Parts:
         with them, and what they read that depends on no input.
     products
         Those around them are taken along up to a convolution or matrix product, which is quantised.
+    alone
+        Of each part, only what these operators themselves read has values.
     calls
         The inputs of each call of the model; the last call is looked at. By default, one call on
         its example.
@@ -101,14 +103,17 @@ class Parts:
 
     def __init__(
         self, model: LoadedModel, exported: ExportedProgram, names: Iterable[Collection[str]],
-        *, products: bool = False, calls: Sequence[Sequence[Any]] = (),
+        *, products: bool = False, alone: bool = False, calls: Sequence[Sequence[Any]] = (),
     ) -> None:  # fmt: skip
         self.model, self.module, self.products = model, exported.module(), products
         *self.before, self.inputs = calls or [tree_leaves(exported.example_inputs)]
         nodes = self.module.graph.nodes
         self.nodes = {node.name: node for node in nodes if node.op == "call_function"}
         self.fixed = list_fixed(list(nodes))
-        self.sources = {source for each in names for source in list_sources(self._surround(each))}
+        parts = (
+            [self.nodes[name] for name in each] if alone else self._surround(each) for each in names
+        )
+        self.sources = {source for part in parts for source in list_sources(part)}
 
     @cached_property
     def values(self) -> dict[Node, Any]:
