@@ -304,6 +304,7 @@ class Remedies(Rewriter):
         """The remedies of a marked graph that were shown to compute the same."""
         finder = Finder(exported, outside)
         names = [name for name in _list_finders(backend) if name not in used]
+        names.sort(key=lambda name: name != "affine")  # what a layer takes up costs nothing
         alike: dict[tuple[str, str, float], list[tuple[Equivalent, list[str]]]] = {}
         for name in names:  # parts of several remedies may overlap
             for part in find_remedies(finder, [name], backend):
