@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from needed import needs
 
 import workbench as wb
 
@@ -192,3 +193,11 @@ def test_completion_names_commands(cli, monkeypatch):
     monkeypatch.setenv("COMP_WORDS", "workbench re")
     monkeypatch.setenv("COMP_CWORD", "1")
     assert cli()[1] == "plain,report\n"
+
+
+@needs("remedies")
+def test_rewrites_are_listed_and_not_in_the_help(cli):
+    code, out, _ = cli("export", "toy_cnn", "--rewrite", "list")
+    assert code == 0 and "gelu (all): " in out and "matrices: " in out
+    code, out, _ = cli("export", "--help")
+    assert code == 0 and "--rewrite list" in out and "matrices" not in out

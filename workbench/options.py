@@ -21,8 +21,10 @@ QUANTISER_REWRITES = ("sums", "concatenations", "scalars", "readers", "linears",
 #: Rewrites that compute the same (the approximation says so), and are not always faster.
 OPTIONAL_REWRITES = Asked(lambda: {n: each.text for n, each in REMEDIES.items() if not each.common})
 REWRITES = Asked(lambda: {**COMMON_REWRITES, **OPTIONAL_REWRITES})
-#: In `--rewrite`, all of `COMMON_REWRITES`.
+#: In `--rewrite`, all `COMMON_REWRITES`.
 ALL = "all"
+#: In `--rewrite` of the command line, what lists them.
+LIST = "list"
 
 
 def expand_rewrites(names: Iterable[str]) -> tuple[str, ...]:
@@ -116,10 +118,8 @@ class ExportOptions(Options):
     )
     rewrite: tuple[str, ...] = option(
         (),
-        lambda: (
-            "Change the program that ExecuTorch would export: "
-            f"{ALL} (of {', '.join(COMMON_REWRITES)}), or {', '.join(OPTIONAL_REWRITES)}."
-        ),
+        "Change the program that ExecuTorch would export: all, or a remedy that a finding names; "
+        "`--rewrite list` lists them.",
         type="several",
         metavar="NAME",
     )

@@ -14,7 +14,16 @@ import click
 
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.names import check_label
-from workbench.options import ExportOptions, MeasureOptions, expand_rewrites
+from workbench.options import (
+    ALL,
+    COMMON_REWRITES,
+    LIST,
+    REWRITES,
+    ExportOptions,
+    MeasureOptions,
+    expand_rewrites,
+)
+from workbench.process import output
 from workbench.store import is_ours, load_run
 
 #: Kinds of targets that are asked themselves whether they are there.
@@ -76,7 +85,15 @@ def check_subjects(names: Sequence[str]) -> None:
 
 
 def check_export(options: ExportOptions) -> None:
-    """Refuse what no export accepts, and files that are not there."""
+    """Refuse what no export accepts, and files that are not there.
+
+    With ``--rewrite list``, list the rewrites and exit.
+    """
+    if LIST in options.rewrite:
+        for name, text in REWRITES.items():
+            common = f" ({ALL})" if name in COMMON_REWRITES else ""
+            click.echo(f"{name}{common}: {text}", file=output())
+        raise click.exceptions.Exit(0)
     from workbench.export.artifact import apply_recipe, check_options
     from workbench.models.sources import sample_files
 
