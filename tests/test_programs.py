@@ -24,7 +24,7 @@ from workbench.records.exports import Tensor
 from workbench.records.runs import PlannedProgram
 from workbench.report.artifacts import write_artifacts
 from workbench.report.gate import validate_run
-from workbench.report.jupyter import make_page
+from workbench.report.opened import make_page
 from workbench.run.isa import Isa
 from workbench.run.plan import choose_experiments, name_uniquely
 from workbench.run.tensor_files import compare_output_bytes

@@ -14,7 +14,7 @@ import workbench as wb
 from workbench.export.given import write_program
 from workbench.live import ProgramMap
 from workbench.models.pt2 import read_exported
-from workbench.report.jupyter import make_page
+from workbench.report.opened import make_page
 
 
 class Sampled(nn.Module):

@@ -3,35 +3,20 @@
 import asyncio
 import contextlib
 import json
-import operator
 import os
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
 
-from workbench.analysis.compare_runs import compare
 from workbench.analysis.foreign import ETDUMP, LARGEST_BYTES
-from workbench.analysis.open import open_run
 from workbench.errors import StoreError, UsageError, WorkbenchError
-from workbench.explorer.page import explorer_page
-from workbench.export.etrecord import read_etrecord
-from workbench.export.program import open_program
-from workbench.models.registry import list_classes
-from workbench.plots.map import map_exported, map_source
-from workbench.plots.tables import show_table
-from workbench.plots.views import show
-from workbench.report.html import Section, render_html
-from workbench.report.report import make_report
+from workbench.report.opened import MAPS, make_page, write_code
 from workbench.store import MANIFEST, read_file
 
-#: Operators that a page lists.
-TOP = 2000
 LONGEST_BODY = 2**16  #: Bytes of a request: two paths.
 
 
@@ -89,58 +74,6 @@ def locate(root: Path, name: object) -> Path:
     if path.stat().st_size > LARGEST_BYTES:
         raise StoreError(f"is larger than {LARGEST_BYTES / 2**30:.0f} GB", where=name)
     return path
-
-
-def _map_program(path: Path) -> list[Any]:
-    return [show(open_program(path), "map")]
-
-
-#: What draws the map of a file that was not run.
-MAPS: dict[str, Callable[[Path], list[Any]]] = {
-    ".pte": _map_program, ".pt2": map_exported, ".py": map_source,
-}  # fmt: skip
-
-
-def write_code(path: Path) -> str:
-    """The line that measures a file from a notebook beside it; empty for what was measured."""
-    if path.suffix not in MAPS:
-        return ""
-    name = path.name
-    if path.suffix == ".py":
-        classes = list_classes(path, "forward") or list_classes(path, "get_eager_model")
-        if not classes:
-            return ""
-        name = f"{name}:{classes[-1][1]}"
-    return f"run = wb.profile({name!r})\nrun"
-
-
-def make_page(view: str, path: Path, *others: Path) -> str:
-    """The report of a run, its comparison with another one, or what a file contains."""
-    if path.suffix in MAPS:
-        return render_html(path.name, [Section("", items=MAPS[path.suffix](path))])
-    if path.suffix == ".etrecord":
-        heads = ("operator", "layer", "class", "source")
-        fields = operator.attrgetter("operator", "module", "module_class", "source")
-        sections = [
-            list_rows(f"Method {name}", (dict(zip(heads, fields(o), strict=True)) for o in origins))
-            for name, origins in read_etrecord(path).items()
-        ]
-        return render_html(path.name, sections)
-    source, *before = (each.parent if each.name == MANIFEST else each for each in (path, *others))
-    if view == "report":
-        return make_report(source)[0].read_text()
-    run = open_run(source)
-    if before:  # another device is another question, which the command line answers
-        return explorer_page(compare(open_run(before[0]), run, across=("program", "build")))
-    return explorer_page(run)
-
-
-def list_rows(heading: str, rows: Iterable[dict[str, Any]]) -> Section:
-    """A table of a page, of the columns that are known: layers, if the program came with them."""
-    frame = pd.DataFrame(rows)
-    frame = frame.loc[:, frame.ne("").any()]
-    note = f"The first {TOP} of {len(frame)}." if len(frame) > TOP else ""
-    return Section(heading, note, [show_table(frame, top=TOP)])
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
