@@ -20,6 +20,7 @@ import workbench as wb
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "data" / "docs").rglob("*.md"))
 TEXTS = [*PAGES, *(ROOT / "data").glob("*.md"), *ROOT.glob("*/README.md"), ROOT / "README.md"]
+TEXTS += (ROOT / "tests" / "benchmarks" / "records").glob("*.md")
 
 
 def calls_of(page):
@@ -140,7 +141,6 @@ ELSEWHERE = {
     "--against onnx": "needs an extra",
     "openvino": "needs an extra",
     "workbench lab": "does not end",
-    "workbench mcp": "does not end",
     "configs/mac.json": "needs the kit; see test_config.py",
     "speaks.pte": "needs three models; see test_language_models.py",
     "--dask": "takes minutes; see test_batch_real.py",
@@ -209,8 +209,7 @@ def workplace(tmp_path_factory):
     sample = ROOT / "data" / "samples"
     for name, model in {
         "RUN": "mobilenet_v3_small", "RUN_A": "toy_cnn", "RUN_B": "toy_cnn", "RUN_C": "toy_cnn",
-        "RUN_D": "unet_small", "archive/a": "toy_cnn", "archive/b": "toy_cnn",
-        "main": "mobilenet_v3_small",
+        "RUN_D": "unet_small", "main": "mobilenet_v3_small",
     }.items():  # fmt: skip
         shutil.copytree(next((sample / f"out_{model}" / "runs").iterdir()), folder / name)
     trace = next((folder / "RUN" / "avx512_on").glob("*.etdump"))

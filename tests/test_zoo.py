@@ -1,4 +1,4 @@
-"""The built-in networks are the published ones, and stay alive; data/zoo.md is complete."""
+"""The built-in networks are the published ones, and stay alive; their table is complete."""
 
 import random
 import sys
@@ -27,7 +27,7 @@ PUBLISHED = {
     ),
 }
 FAST = ("toy_cnn", "mobilenet_v3_small")
-ROWS = read_rows(ROOT / "data" / "zoo.md")
+ROWS = read_rows(ROOT / "tests" / "benchmarks" / "records" / "zoo.md")
 #: A row of theirs takes minutes.
 COSTLY = ("edgetam_image_encoder",)
 
@@ -86,7 +86,7 @@ def test_squeezesam_reacts_to_clicks_and_boxes():
         assert not torch.allclose(outputs_of(model.module, image, *others)[0], masks)
 
 
-# data/zoo.md
+# The table of the registered models
 
 
 def test_the_table_has_every_model_and_each_row_figures_or_a_reason():

@@ -88,7 +88,7 @@ def delete_plugin(copy: Path, name: str) -> None:
     """Delete what belongs to a plug-in."""
     shutil.rmtree(copy / "workbench" / "plugins" / name)
     shutil.rmtree(copy / "tests" / "plugins" / name)
-    (copy / "data" / "docs" / "plugins" / f"{name}.md").unlink()
+    (copy / "data" / "docs" / "plugins" / f"{name}.md").unlink(missing_ok=True)
     for notebook in list_plugins()[name].notebooks:
         (copy / "notebooks" / notebook).unlink()
 

@@ -27,6 +27,7 @@ include_patterns = [
     *("*.md", "workbench/README.md", "workbench/skills/*/SKILL.md", "build/reference/*.rst"),
     *("notebooks/*.md", "notebooks/*.ipynb", "data/*.md", "data/docs/*.md"),
     *("data/docs/plugins/*.md", "workbench/plugins/*/SKILL.md"),
+    "tests/benchmarks/records/*.md",
 ]
 exclude_patterns = [".venv", "node_modules", "**/.ipynb_checkpoints"]
 extensions = ["myst_nb", "numpydoc", "sphinx.ext.autodoc", "sphinx_click"]
@@ -43,7 +44,8 @@ nb_ipywidgets_js = {}  # no widgets are shown, and their scripts are on the netw
 autodoc_default_options = {"members": True, "undoc-members": True}
 numpydoc_show_class_members = False
 # Folders, which only a Git host can show; tests/test_docs.py checks that they exist.
-nitpick_ignore = [("myst", name) for name in ("../schemas/v3", "schemas/v3", "case_studies")]
+FOLDERS = ("../data/schemas/v3", "../workbench/skills", "case_studies")
+nitpick_ignore = [("myst", name) for name in FOLDERS]
 html_theme = "furo"
 html_copy_source = False
 html_static_path = ["site.js"]
@@ -52,17 +54,18 @@ html_js_files = ["site.js"]
 #: What the first page leads to.
 CONTENTS = {
     "Use it": [
-        *("data/docs/how_do_i", "data/docs/commands"),
-        "data/docs/issues",
-        *("data/docs/sme2_adviser", "data/docs/upstream"),
-        "data/docs/troubleshooting",
+        *("data/docs/how_do_i", "data/docs/commands", "data/docs/upstream"),
         "notebooks/README",
     ],
     "Add to it": ["data/docs/plugins/README"],
-    "Understand it": ["workbench/README", "data/README", "data/learning_path"],
+    "Understand it": ["workbench/README", "data/README"],
     "Look it up": [
         *("build/reference/commands", "build/reference/api", "build/reference/files"),
-        *("build/reference/playbooks", "data/zoo", "data/attribution"),
+        "build/reference/playbooks",
+    ],
+    "What benchmarks recorded": [
+        f"tests/benchmarks/records/{name}"
+        for name in ("issues", "zoo", "sme2_adviser", "attribution")
     ],
 }
 #: Each plug-in has a page, which may be deleted with it.

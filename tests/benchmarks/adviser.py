@@ -1,6 +1,6 @@
 """What does the SME2 adviser say of ten networks and a language model in each dtype?
 
-Exports them with random weights, and writes the page ``data/docs/sme2_adviser.md``, which keeps
+Exports them with random weights, and writes the page ``records/sme2_adviser.md``, which keeps
 what it has of other models and dtypes.
 
     python tests/benchmarks/adviser.py [--keep FOLDER] [--dtypes 8da4w,8da4c,int8] [MODEL...]
@@ -17,7 +17,7 @@ from workbench.analysis.sme2 import ONE_ROW, predict_program
 from workbench.errors import WorkbenchError
 from workbench.wording import format_share
 
-PAGE = Path(__file__).parents[2] / "data" / "docs" / "sme2_adviser.md"
+PAGE = Path(__file__).parent / "records" / "sme2_adviser.md"
 MODELS = (
     "toy_cnn", "mobilenet_v3_small", "squeezesam", "unet_small", "vit_tiny",
     "timm:resnet18", "timm:lcnet_050", "timm:mixer_s32_224", "timm:deit_tiny_patch16_224",

@@ -1,7 +1,7 @@
 """Check the layer of every event of the registered models against the ground truth.
 
     python tests/benchmarks/attribution.py [--models a,b] [--dtypes fp32,int8] [--again]
-        [--out data/attribution.md] [--programs FOLDER]
+        [--out tests/benchmarks/records/attribution.md] [--programs FOLDER]
 
 XNNPACK's own plan is the ground truth (`tests/layer_truth.py`); it needs Linux and a C++ compiler.
 Each program runs once with all extensions of this CPU and once at the lowest ISA level. Programs in
@@ -65,7 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=names, default=list_models())
     parser.add_argument("--dtypes", type=names, default=list(DTYPES))
-    parser.add_argument("--out", type=Path, default=Path("data/attribution.md"))
+    parser.add_argument("--out", type=Path, default=Path("tests/benchmarks/records/attribution.md"))
     parser.add_argument("--programs", type=Path)
     parser.add_argument("--again", action="store_true", help="measure existing rows again")
     options = parser.parse_args()

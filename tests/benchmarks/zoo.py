@@ -1,6 +1,6 @@
 """Export every registered model in every dtype, and write the results as a table.
 
-    python tests/benchmarks/zoo.py [--models a,b] [--dtypes fp32,int8] [--out data/zoo.md] [--again]
+    python tests/benchmarks/zoo.py [--models a,b] [--dtypes fp32,int8] [--out FILE] [--again]
         [--keep FOLDER]
 
 Each export runs in its own process, with time and memory limits. The processes are forked from one
@@ -46,7 +46,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=names, default=list_models())
     parser.add_argument("--dtypes", type=names, default=list(DTYPES))
-    parser.add_argument("--out", type=Path, default=Path("data/zoo.md"))
+    parser.add_argument("--out", type=Path, default=Path("tests/benchmarks/records/zoo.md"))
     parser.add_argument("--again", action="store_true", help="export existing rows again")
     parser.add_argument("--keep", type=Path, help="keep the programs here")
     options = parser.parse_args()
