@@ -1,7 +1,6 @@
-"""JSON Schemas of what people write by hand: tables of keys, and whether readers agree."""
+"""JSON Schemas of what people write by hand: are they those of the code, do readers agree?"""
 
 import json
-import re
 from pathlib import Path
 
 import jsonschema
@@ -9,38 +8,11 @@ import jsonschema
 from workbench.records.documents import describe_document
 
 
-def describe_keys(schema, level):
-    """The tables of the keys of a document and of its parts, under headings of a level."""
-    text = ""
-    for title, record in schema["$defs"].items():
-        part = f"A part of a {schema['title']}."
-        text += f"\n{level} {title}\n\n{record.get('description', part)}\n\n"
-        text += "| key | is | meaning |\n| --- | --- | --- |\n"
-        for key, value in record["properties"].items():
-            needed = " (needed)" if key in record["required"] else ""
-            meaning = value.get("description", "").replace("|", "\\|")
-            meaning = re.sub("--[a-z-]+", r"`\g<0>`", meaning)
-            text += f"| `{key}` | {kind_of(value)}{needed} | {meaning} |\n"
-    return text
-
-
-def kind_of(value):
-    """What a key takes, in words."""
-    if "anyOf" in value:
-        return " or ".join(map(kind_of, value["anyOf"]))
-    if value.get("type") == "array":
-        if "prefixItems" in value:
-            return f"[{', '.join(map(kind_of, value['prefixItems']))}]"
-        return f"list of {kind_of(value['items'])}"
-    return value.get("type") or value["$ref"].rpartition("/")[2]
-
-
 class Described:
-    """A published schema and the section of a page that has its keys, both made from the code."""
+    """A published schema, which is made from the code."""
 
-    def __init__(self, name, schema, page):
-        self.name, self.schema, self.page = name, schema, page
-        self.heading = f"## Keys of a {name}\n"
+    def __init__(self, name, schema):
+        self.name, self.schema = name, schema
 
     @property
     def validator(self):
@@ -52,19 +24,6 @@ class Described:
         hint = f"python -m workbench.records.documents {self.name} > {self.schema}"
         assert printed == self.schema.read_text(), hint
         jsonschema.Draft202012Validator.check_schema(json.loads(printed))
-
-    def check_page(self, writer):
-        """Assert that the page has the keys; ``writer`` is the file that writes it."""
-        keys = self.page.read_text().partition(self.heading)[2]
-        assert keys == self._describe(), f"PYTHONPATH=tests python {writer} writes it"
-
-    def write_page(self):
-        """Write the keys into the page."""
-        before = self.page.read_text().partition(self.heading)[0]
-        self.page.write_text(before + self.heading + self._describe())
-
-    def _describe(self):
-        return describe_keys(json.loads(self.schema.read_text()), "###")
 
 
 def check_reader(validator, least, read):

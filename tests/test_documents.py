@@ -20,7 +20,7 @@ def schema(name):
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_a_published_schema_is_the_one_of_the_code(name):
-    Described(name, PUBLISHED[name], None).check_schema()
+    Described(name, PUBLISHED[name]).check_schema()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The schema of matrices is that of the code and of its page, and readers agree with it."""
+"""The schema of matrices is that of the code, and readers agree with it."""
 
 from pathlib import Path
 
@@ -16,18 +16,12 @@ from workbench.store import load_record
 ROOT = Path(__file__).resolve().parents[3]
 MATRIX = ROOT / "data" / "matrix.yaml"
 FOLDER = ROOT / "workbench" / "plugins" / "batch"
-DESCRIBED = Described(
-    "matrix", FOLDER / "matrix.schema.json", ROOT / "data" / "docs" / "plugins" / "batch.md"
-)
+DESCRIBED = Described("matrix", FOLDER / "matrix.schema.json")
 
 
 @needs("remedies")
 def test_the_published_schema_is_the_one_of_the_code():
     DESCRIBED.check_schema()
-
-
-def test_the_page_has_its_keys():
-    DESCRIBED.check_page(__file__)
 
 
 def test_what_the_schema_refuses_the_reader_refuses_too(cli, monkeypatch, tmp_path):
@@ -66,7 +60,3 @@ def test_a_damaged_file_is_refused_in_one_line(kind, seed, tmp_path):
     ends, failures = mutants.fuzz(kind, seed, range(60), tmp_path)
     assert not failures
     assert ends.total() == 60
-
-
-if __name__ == "__main__":
-    DESCRIBED.write_page()
