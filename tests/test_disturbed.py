@@ -174,7 +174,7 @@ def test_a_broken_function_of_torch_is_one_line(tmp_path, monkeypatch, name):
     ],
 )
 def test_a_closed_or_full_stream_is_one_line(tmp_path, shell, code, words):
-    line = f"{sys.executable} -m workbench validate {wb.sample_run()} {shell}"
+    line = f"{sys.executable} -m workbench findings {wb.sample_run()} {shell}"
     done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path)
     errors = [text for text in done.stderr.splitlines() if not text.startswith("next: ")]
     assert done.returncode == code and bool(errors) == bool(words)
@@ -198,7 +198,7 @@ def test_a_deleted_folder_is_one_line(tmp_path):
 @pytest.mark.whole
 def test_a_locale_without_utf_8_changes_no_output(tmp_path):
     plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
-    words = ("validate", str(wb.sample_run()))
+    words = ("findings", str(wb.sample_run()))
     done = run_command(*words, cwd=tmp_path, env=plain, encoding="utf-8")
     assert done.returncode == 0 and done.stdout == run_command(*words, encoding="utf-8").stdout
 
