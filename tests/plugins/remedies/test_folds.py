@@ -87,6 +87,7 @@ KEPT = {
         lambda net, x: net.layers[0](x)[:, torch.arange(512) % 8], [(1, 16, 26, 28)],
         [nn.Conv2d(16, 8, 3)], {},
     ),
+    "a pooling alone": (lambda net, x: fn.avg_pool2d(x, 3, 1, 1).relu(), [IMAGE], [], {}),
     "positions": (lambda net, x: net.layers[0](x.flip(1)), [ROWS], [nn.Linear(32, 8)], {}),
     "another reader": (
         lambda net, x: (lambda y: net.layers[0](y) + y.sum())(x.flip(-1)), [ROWS],

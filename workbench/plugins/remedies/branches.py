@@ -407,6 +407,9 @@ class _Reader:
             return None
         if not is_merged and nodes[0] is not layers[0]:
             return None  # what is before it may be a part of a function
+        about = nodes if is_merged else [node for node in nodes if node not in layers]
+        if not any(map(_count_work, about)):
+            return None  # a pooling alone, which has a remedy of its own
         writers = [self.write_term(term, last) for term in terms]
         sources = tuple(dict.fromkeys(term.source for term in terms))
 
@@ -418,7 +421,6 @@ class _Reader:
             return reduce(aten.add.Tensor, results)
 
         text = _describe(layers, joins, terms, self.kind)
-        about = nodes if is_merged else [node for node in nodes if node not in layers]
         kept = after / before if is_merged else 0.0
         return self.compare(Equivalent(
             name, text, tuple(nodes), last, sources, build, kept,
