@@ -200,7 +200,8 @@ def test_a_rewriter_of_a_stranger_is_as_ours(python, command, guest):
     code = f"NAMES, ROOT = ('doublings', 'powers'), {str(guest)!r}\n{DOUBLED}"
     code += "print(program.export.options['rewritten'], program.export.rewrite)"
     assert python(code, guest).stdout == "1 doublings ('doublings',)\n"
-    assert "doublings" in command("export", "--help", packages=guest).stdout
+    listed = command("export", "toy_cnn", "--rewrite", "list", packages=guest)
+    assert "doublings: " in listed.stdout
     refused = command("export", "toy_cnn", "--rewrite", "doublings")
     assert "unknown rewrite 'doublings'" in refused.stderr
 
