@@ -5,7 +5,6 @@ from pathlib import Path
 import mutants
 import pytest
 import yaml
-from needed import needs
 from schemas import Described, check_reader
 
 from workbench.plugins.batch.matrix import Cell, read_matrix
@@ -19,7 +18,6 @@ FOLDER = ROOT / "workbench" / "plugins" / "batch"
 DESCRIBED = Described("matrix", FOLDER / "matrix.schema.json")
 
 
-@needs("remedies")
 def test_the_published_schema_is_the_one_of_the_code():
     DESCRIBED.check_schema()
 
