@@ -159,8 +159,8 @@ class MeasureOptions(Options):
         (),
         lambda: (
             "Measure interleaved with the program: another one, an .onnx file, or the model in "
-            f"another runtime ({', '.join(sorted(RUNTIMES))}; by plug-ins). --toggle is then off unless "
-            "it is given."
+            f"another runtime ({', '.join(sorted(RUNTIMES))}; by plug-ins). --toggle is then off "
+            "unless it is given."
         ),
         type="several",
         metavar="FILE|RUNTIME",
