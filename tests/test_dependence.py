@@ -19,20 +19,21 @@ from workbench.export.staying import guess_staying
 from workbench.export.traced import trace_model
 from workbench.upstream import tree_leaves
 
-#: Steps of random networks: functions of the module and of two tensors of 3 x 4.
+#: Steps of random networks: functions of the module and of two tensors of 3 x 4. Their results are
+#: contiguous: of others, PyTorch refuses views and writes.
 STEPS_OF_TWO = {
     "add": lambda net, x, y: x + y,
     "sine": lambda net, x, y: x.sin(),
     "linear": lambda net, x, y: net.layer(x),
     "joined": lambda net, x, y: torch.cat((x[:1], y[1:])),
-    "views": lambda net, x, y: x.view(4, 3).transpose(0, 1).reshape(3, 4) + y[:, :1],
+    "views": lambda net, x, y: x.view(4, 3).T.reshape(12).view(3, 4) + y[:, :1],
     "in place": lambda net, x, y: x.mul_(y[0].clone()),
     "into a view": lambda net, x, y: (x.view(12)[2:6].copy_(y[1].clone()), x)[1],
     "into a row": lambda net, x, y: (x[0].add_(y[2].clone()), x)[1],
     "parts": lambda net, x, y: (x.chunk(2, 1)[1].add_(y[:, :2].clone()), x)[1],
     "zeroed": lambda net, x, y: x.clone().zero_() + y,
     "same type": lambda net, x, y: (x.type_as(y).add_(y.clone()), x)[1],
-    "grid": lambda net, x, y: torch.meshgrid(x[0], y[1, :3], indexing="ij")[0].T,
+    "grid": lambda net, x, y: torch.meshgrid(x.view(12), y[1, :1], indexing="ij")[0].view(3, 4),
     "written": lambda net, x, y: (net.state.copy_(x), y)[1],
     "half written": lambda net, x, y: (net.state[1].copy_(x[0]), y)[1],
     "read": lambda net, x, y: net.state + x,
@@ -53,7 +54,7 @@ class Random(nn.Module):
 
     def __init__(self, plan):
         super().__init__()
-        self.plan, self.layer = plan, nn.Linear(4, 4)
+        self.plan, self.layer = plan, nn.Linear(4, 4).requires_grad_(False)
         self.register_buffer("state", torch.ones(3, 4))
         self.register_buffer("count", torch.zeros(1))
         self.register_buffer("table", torch.ones(4))
