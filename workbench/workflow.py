@@ -341,13 +341,13 @@ def _make_programs(
             if export != ExportOptions() or (inputs is not None and not subject.name):
                 hint = "name a model instead"
                 raise UsageError("is exported already", where=subject.path, hint=hint)
-            programs.append(replace(subject, name=title or subject.name))
+            programs.append(_call(subject, title))
             continue
         make = partial(export_model, subject, inputs, name=name, progress=progress)
         program = make(export, root=root)
         is_dynamic = any(tensor.dynamic for tensor in program.inputs)
         if not measure.sweep or measure.against or is_dynamic:
-            programs.append(replace(program, name=title))
+            programs.append(_call(program, title))
             continue
         dimension, sizes = read_sweep(measure.sweep)
         for size in sizes:
@@ -355,6 +355,11 @@ def _make_programs(
             programs.append(make(sized, root=program.root / f"{dimension}_{size}"))
     load = partial(_load, subjects[0], programs[0], inputs, export, name)
     return programs + [open_side(text, programs[0], load, progress) for text in measure.against]
+
+
+def _call(program: Program, title: str) -> Program:
+    """A program with a title, if there is one; else the same, which may know its layers."""
+    return replace(program, name=title) if title else program
 
 
 def _add_data(program: Program, data: str) -> Program:
