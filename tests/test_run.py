@@ -16,6 +16,11 @@ import workbench as wb
 from workbench.process import output
 from workbench.records.trials import Trial
 
+#: A profile of latencies alone.
+SHORT = (
+    *("--runs", "4", "--processes", "2", "--measure", "roof=no"),
+    *("--no-evidence", "--no-cold-start"),
+)
 #: How often files were opened, by name.
 OPENED = Counter()
 sys.addaudithook(
@@ -149,17 +154,7 @@ def test_the_answer_is_the_verdict_of_the_run(conv_pte, tmp_path):
 @pytest.mark.whole
 def test_findings_that_fail_leave_the_report(cli, conv_pte, tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.analysis.findings.text.write_finding", lambda *_: 1 / 0)
-    short = (
-        "--runs",
-        "4",
-        "--processes",
-        "2",
-        "--no-evidence",
-        "--measure",
-        "roof=no",
-        "--no-cold-start",
-    )
-    code, out, err = cli("profile", shutil.copy(conv_pte, tmp_path), *short)
+    code, out, err = cli("profile", shutil.copy(conv_pte, tmp_path), *SHORT)
     assert code == 1 and "error: warning: findings not made: ZeroDivisionError" in err
     (report,) = re.findall("report: (.*)", out)
     assert Path(report).is_file()
@@ -180,17 +175,7 @@ def test_files_that_were_not_written_are_said_last(
         raise wb.WorkbenchError("cannot be written: No space left on device", where=run.path / name)
 
     monkeypatch.setattr(f"workbench.workflow.{function}", fail)
-    short = (
-        "--runs",
-        "4",
-        "--processes",
-        "2",
-        "--no-evidence",
-        "--measure",
-        "roof=no",
-        "--no-cold-start",
-    )
-    code, _, err = cli("profile", shutil.copy(conv_pte, tmp_path), *short)
+    code, _, err = cli("profile", shutil.copy(conv_pte, tmp_path), *SHORT)
     *_, last = err.splitlines()
     assert code == 1 and "next: " not in err and "No space left on device" in err
     assert re.search(rf"^error: .*{name} was not written .* workbench {command} ", err, re.M)

@@ -153,15 +153,13 @@ def _write_lines(
     from workbench.export.edit import write_edit
     from workbench.export.write import Unwritable
 
+    assert m.export is not None
     (rewrite,) = rewrites
     try:
         with silence():
             model, trace = find_run_model(m, subject, inputs)
-            parts = [
-                part
-                for part in find_rewriter().replace(trace.exported, rewrite.name, m.export.backend)  # type: ignore[union-attr]
-                if part.nodes in rewrite.parts
-            ]
+            replaced = find_rewriter().replace(trace.exported, rewrite.name, m.export.backend)
+            parts = [part for part in replaced if part.nodes in rewrite.parts]
             return write_edit(model, trace, parts, rewrite.name, rewrite.text), ""
     except Unwritable as error:
         return "", str(error)

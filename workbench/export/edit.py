@@ -215,10 +215,11 @@ class _Watch:
 
     def _add(self, node: ast.expr, each: Replacement) -> None:
         """Keep an expression if what the replacement reads is in it."""
-        read = [self._find_read(node, self.values[name]) for name in each.sources]
-        if None not in read:
-            known = self.found.setdefault(id(node), (self.place, node, read, each))  # type: ignore[arg-type]
-            _check_same(known[3], each)
+        reads = [self._find_read(node, self.values[name]) for name in each.sources]
+        operands = [operand for operand in reads if operand is not None]
+        if len(operands) == len(reads):
+            first = self.found.setdefault(id(node), (self.place, node, operands, each))
+            _check_same(first[3], each)
             self.results.add(each.result)
 
     def _find_read(self, node: ast.expr, wanted: torch.Tensor) -> ast.expr | None:

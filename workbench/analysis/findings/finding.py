@@ -93,7 +93,7 @@ class Finding:
     rewrite
         What the export has shown to be equal; a trial applies it.
     nearest
-        The kernel that ``code`` writes in another way; nobody tried it.
+        The kernel that ``code`` writes in another way, which was not tried.
     rule, heading
         Which rule found it, and the section of the report that has the evidence.
     exact
