@@ -23,7 +23,7 @@ LINKS = ("data", "notebooks")
 MAKERS = {"NamedTuple", "TypedDict", "namedtuple", "make_dataclass"}
 FRAME = "make_frame"
 #: What tests and plug-ins may import: the package itself and its seam; tests also the command line.
-PUBLIC = ("workbench", "workbench.plugin")
+PUBLIC = ("workbench", "workbench.plugin", "workbench.api")
 COMMAND_LINE = {"workbench.cli", "workbench.cli.main", "workbench.cli.workbench"}
 
 
@@ -65,6 +65,9 @@ def measure(root: Path) -> dict[str, str]:
         "classes; record types made by calls; frames": "{}; {}; {}".format(*count_classes(core)),
         "longest file": f"{lines[longest]} ({longest.relative_to(root)})",
         "functions above 50 lines": f"{len(long)}: {', '.join(sorted(long))}",
+        "names of the seam; others that plug-ins import; modules of these": "{}; {}; {}".format(
+            *count_seam(root)
+        ),
         "test files that reach internals": f"{len(inside)} of {len(tests)}, "
         f"{100 * len(inside) / len(tests):.0f} %",
     }
@@ -74,6 +77,27 @@ def list_files(root: Path) -> list[Path]:
     """The Python files of the package."""
     found = (root / "workbench").rglob("*.py")
     return sorted(path for path in found if path.relative_to(root).parts[1] not in LINKS)
+
+
+def count_seam(root: Path) -> tuple[int, int, int]:
+    """The names of `workbench.api`, and what else of the core plug-ins import, but public names."""
+    stub = ast.parse((root / "workbench" / "api.pyi").read_text())
+    froms = [node for node in ast.walk(stub) if isinstance(node, ast.ImportFrom)]
+    names = {alias.name for node in froms for alias in node.names}
+    plugins = [path for path in list_files(root) if "plugins" in path.relative_to(root).parts]
+    others = {
+        (node.module, alias.name)
+        for path in plugins
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.ImportFrom) and is_inside(node.module or "")
+        for alias in node.names
+    }
+    return len(names), len(others), len({module for module, _ in others})
+
+
+def is_inside(module: str) -> bool:
+    """Whether plug-ins reach past their seam by importing this."""
+    return module.startswith("workbench.") and not re.match(r"workbench\.(api|plugins)\b", module)
 
 
 @cache

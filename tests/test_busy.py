@@ -15,7 +15,7 @@ from run_folder import write_run
 import workbench as wb
 from workbench.analysis.quality import CRITERIA, REMEDIES, summarize_quality
 from workbench.analysis.use import Use, decide_use, describe_use
-from workbench.frames import QUALITY, check
+from workbench.frames import QUALITY
 from workbench.plots.tables import COLORS, lighten
 from workbench.report.artifacts import summarize_analysis
 
@@ -194,7 +194,7 @@ def test_one_line_says_what_does_not_hold_and_withholds_no_more(facts, line):
 
 def a_quality(*criteria):
     rows = [(name, "9 %", "D", "1 %", "why") for name in criteria]
-    return check(pd.DataFrame(rows, columns=QUALITY.names), QUALITY)
+    return QUALITY.check(pd.DataFrame(rows, columns=QUALITY.names))
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)

@@ -28,26 +28,25 @@ class Frame:
         """The column names, in order."""
         return [name for name, *_ in self.columns]
 
+    def check(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return ``frame`` if it has the columns of this one in the right kinds, or raise."""
+        import pandas as pd
 
-def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
-    """Return ``frame`` if it has the columns of ``schema`` in the right kinds, or raise."""
-    import pandas as pd
-
-    types = pd.api.types
-    kinds = {
-        "int": types.is_integer_dtype,
-        "float": types.is_numeric_dtype,
-        "bool": types.is_bool_dtype,
-        "text": lambda dtype: not types.is_numeric_dtype(dtype),
-    }
-    where = f"{schema.name} frame"
-    dtypes = dict(frame.dtypes.items())
-    for name, kind, *_ in schema.columns:
-        if name not in dtypes:
-            raise StoreError(f"column {name!r} is missing", where=where)
-        if len(frame) and not kinds[kind](dtypes[name]):
-            raise StoreError(f"column {name!r} is {dtypes[name]}, not {kind}", where=where)
-    return frame
+        types = pd.api.types
+        kinds = {
+            "int": types.is_integer_dtype,
+            "float": types.is_numeric_dtype,
+            "bool": types.is_bool_dtype,
+            "text": lambda dtype: not types.is_numeric_dtype(dtype),
+        }
+        where = f"{self.name} frame"
+        dtypes = dict(frame.dtypes.items())
+        for name, kind, *_ in self.columns:
+            if name not in dtypes:
+                raise StoreError(f"column {name!r} is missing", where=where)
+            if len(frame) and not kinds[kind](dtypes[name]):
+                raise StoreError(f"column {name!r} is {dtypes[name]}, not {kind}", where=where)
+        return frame
 
 
 # --- columns that several frames share -----------------------------------------------------------

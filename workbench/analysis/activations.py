@@ -72,7 +72,7 @@ def list_tensors(flow: Dataflow) -> pd.DataFrame:
         rows.append((memory, maker.type if maker else "input", *layer, size, first, last, at_peak))
     table = pd.DataFrame(rows, columns=frames.TENSORS.names)
     table = table.sort_values("size_bytes", ascending=False, kind="stable", ignore_index=True)
-    return frames.check(table, frames.TENSORS)
+    return frames.TENSORS.check(table)
 
 
 def track_live(tensors: pd.DataFrame) -> dict[str, np.ndarray]:

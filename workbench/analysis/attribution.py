@@ -11,7 +11,7 @@ import pandas as pd
 
 from workbench.analysis.ledger import Key
 from workbench.analysis.xnnpack.operators import GraphMatch, Operator, match_graph
-from workbench.frames import ATTRIBUTION, LEDGER, check
+from workbench.frames import ATTRIBUTION, LEDGER
 from workbench.records.layers import Instruction, Layers, Method, Origin, Value, XNode, XValue
 
 #: Columns of ``frames.ATTRIBUTION``, and these by the key of a ledger row.
@@ -138,7 +138,7 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
     - ``unattributed``: time of no layer (the framework, a delegate as a whole), a delegate that
       logs nothing, or an operator without explanation.
     """
-    check(ledger, LEDGER)
+    LEDGER.check(ledger)
     columns = ["key", "kind", "name", "operator", "instruction"]
     rows = ledger.drop_duplicates("key")[columns].astype(dict.fromkeys(columns[:4], object))
     keys = [Key.parse(key) for key in rows["key"]]
@@ -155,7 +155,7 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
         if method is not None:
             places.update(_attribute_method(part, method))
     table = pd.DataFrame([{**_UNKNOWN, **places.get(key, {}), "key": key} for key in rows["key"]])
-    return check(table[ATTRIBUTION.names], ATTRIBUTION)
+    return ATTRIBUTION.check(table[ATTRIBUTION.names])
 
 
 def find_method(rows: pd.DataFrame, layers: Layers) -> Method | None:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from workbench.analysis.dataflow import POINTWISE, Dataflow, FlowStep, TensorId
 from workbench.analysis.roofline import Roof
-from workbench.frames import CACHES, check
+from workbench.frames import CACHES
 
 #: Copies a tensor into a buffer; and an operator that writes positions without a copy of the rest.
 _COPY, _IN_PLACE = "copy_", "index_put_"
@@ -137,4 +137,4 @@ def tabulate_caches(
                 "roof_gbps": roof.bandwidth(cache.size_bytes) if roof else math.nan,
             }
         )
-    return check(pd.DataFrame(rows, columns=CACHES.names), CACHES)
+    return CACHES.check(pd.DataFrame(rows, columns=CACHES.names))

@@ -27,7 +27,7 @@ from workbench.analysis.statistics import (
     typical_restarts,
 )
 from workbench.errors import WorkbenchError
-from workbench.frames import COMPARISON, check
+from workbench.frames import COMPARISON
 from workbench.wording import format_share
 
 #: Difference (ratio - 1) that a part must exceed if no A/A control shows how far equals differ.
@@ -96,7 +96,7 @@ def tabulate_comparison(
             "margin": MARGIN,
         }
     )
-    return check(table, COMPARISON)
+    return COMPARISON.check(table)
 
 
 def compare_latencies(

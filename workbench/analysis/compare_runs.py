@@ -18,7 +18,7 @@ from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.use import describe_use
 from workbench.emulation import EMULATED, WRONG
 from workbench.errors import UsageError, WorkbenchError, unknown_name
-from workbench.frames import ALIGNED, GATE_ROWS, check
+from workbench.frames import ALIGNED, GATE_ROWS
 from workbench.names import number_equal
 from workbench.options import MeasureOptions
 from workbench.records.pairing import AXES, PARTS
@@ -92,7 +92,7 @@ def judge_rows(rows: pd.DataFrame, limits: Limits, **facts: Any) -> Compared:
     """Hold comparisons to limits; a row fails only if it was shown to be slower."""
     ratios = rows.assign(low=1 / rows["high"], high=1 / rows["low"])
     gate = judge_limit(ratios, limits.get("latency"), rows["outcome"] == "slower")
-    judged = check(rows.assign(gate=gate)[GATE_ROWS.names].reset_index(drop=True), GATE_ROWS)
+    judged = GATE_ROWS.check(rows.assign(gate=gate)[GATE_ROWS.names].reset_index(drop=True))
     return Compared(judged, limits=limits, **facts)
 
 
@@ -488,7 +488,7 @@ def tabulate_runs(
         outcome=table["outcome"].mask(first & table["candidate_ms"].notna(), "first"),
         known_as=known_as if names else table["name"],
     )
-    return check(table[ALIGNED.names], ALIGNED)
+    return ALIGNED.check(table[ALIGNED.names])
 
 
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:

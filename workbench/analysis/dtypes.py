@@ -9,7 +9,7 @@ import pandas as pd
 from workbench.analysis.dataflow import SEALED
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.emulation import is_emulated
-from workbench.frames import DTYPES, check
+from workbench.frames import DTYPES
 from workbench.options import GROUP_SIZE, ModuleDtypes, dtype_of_module
 from workbench.records.exports import Export
 from workbench.wording import format_share, format_size
@@ -35,7 +35,7 @@ def tabulate_dtypes(operators: pd.DataFrame, export: Export) -> pd.DataFrame:
     if "module" not in rows:
         rows["module"] = None
     table = rows.assign(asked=asked, dtype=ran, reason=reasons)
-    return check(table[DTYPES.names], DTYPES)
+    return DTYPES.check(table[DTYPES.names])
 
 
 def describe_coverage(dtypes: pd.DataFrame) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 from workbench.analysis.operators import CATEGORIES
 from workbench.analysis.statistics import blocks_of, half_width
 from workbench.analysis.xnnpack.operators import IMPOSSIBLE, MOST_CELLS, prefix_costs, trace_back
-from workbench.frames import ATTRIBUTION, LAYER_TYPES, LAYERS, LEDGER, OPERATORS, check
+from workbench.frames import ATTRIBUTION, LAYER_TYPES, LAYERS, LEDGER, OPERATORS
 from workbench.records.layers import Layers
 
 #: Names for the empty path, which is the model, and for no layer.
@@ -18,15 +18,15 @@ THE_MODEL, NO_LAYER = "(the model itself)", "(no layer)"
 
 def add_layers(operators: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:
     """The operators frame with the columns of ``frames.ATTRIBUTION``."""
-    check(operators, OPERATORS)
-    return operators.merge(check(attribution, ATTRIBUTION), on="key", how="left", validate="1:1")
+    OPERATORS.check(operators)
+    return operators.merge(ATTRIBUTION.check(attribution), on="key", how="left", validate="1:1")
 
 
 def place_rows(ledger: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:
     """The ledger with the column ``layer``: each row's module, as `name_layer` names it."""
-    names = check(attribution, ATTRIBUTION).set_index("key")["module"].map(name_layer)
+    names = ATTRIBUTION.check(attribution).set_index("key")["module"].map(name_layer)
     layers = ledger["key"].astype(object).map(names)
-    return check(ledger, LEDGER).assign(layer=layers.astype("category"))
+    return LEDGER.check(ledger).assign(layer=layers.astype("category"))
 
 
 def name_layer(module: str | None) -> str:
@@ -48,7 +48,7 @@ def summarize_layers(
     and the last one, without a path, the operators of no layer: their ``total_ms`` sum to the mean
     E2E time, and so does ``own_ms`` of all rows.
     """
-    check(operators, OPERATORS)
+    OPERATORS.check(operators)
     modules = operators["module"]
     time = operators["mean_ms"].to_numpy(float)
     classes = dict(zip(modules, operators["module_class"], strict=True))
@@ -83,7 +83,7 @@ def summarize_layers(
     # As one reads a tree: a module before those in it, the slowest of a level first.
     order = sorted(paths, key=lambda path: [(-spent[p], p) for p in reversed(_lineage(path))])
     table = table.iloc[[column[path] for path in [*order, None]]].reset_index(drop=True)
-    return check(table[LAYERS.names], LAYERS)
+    return LAYERS.check(table[LAYERS.names])
 
 
 def _place_operators(
@@ -125,7 +125,7 @@ def summarize_layer_types(operators: pd.DataFrame, runs: pd.DataFrame) -> pd.Dat
         order=table["category"].map(CATEGORIES.index),
     )
     table = table.sort_values(["whole", "module_class", "order"], ignore_index=True)
-    return check(table[LAYER_TYPES.names], LAYER_TYPES)
+    return LAYER_TYPES.check(table[LAYER_TYPES.names])
 
 
 #: Scores for two layers of one class to be the same. Shapes and cost together outweigh the path,

@@ -12,7 +12,7 @@ import pandas as pd
 
 from workbench.analysis.statistics import find_undisturbed_runs, middle_half
 from workbench.errors import StoreError, TraceError
-from workbench.frames import EVENTS, LEDGER, check
+from workbench.frames import EVENTS, LEDGER
 from workbench.records.runs import Session
 from workbench.trace.etdump import (
     DELEGATE_CALL,
@@ -177,7 +177,7 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     >>> bool(ledger["duration_ns"].sum() == runs["duration_ns"].sum())
     True
     """
-    events = check(events, EVENTS)[events["run"] >= 0]
+    events = EVENTS.check(events)[events["run"] >= 0]
     run, duration = events["run"].to_numpy(), events["duration_ns"].to_numpy(np.int64)
     chain, instruction = (events[name].to_numpy(np.int64) for name in ("chain", "instruction"))
     kind = pd.Categorical(events["kind"], categories=EVENT_KINDS).codes
@@ -215,7 +215,7 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     metadata = pd.Categorical(events.get("metadata", ())).remove_unused_categories()
     if any(metadata.categories):
         ledger["metadata"] = map_names(metadata, describe_metadata)
-    return check(ledger, LEDGER)
+    return LEDGER.check(ledger)
 
 
 def _ledger_kinds(

@@ -11,7 +11,7 @@ import pandas as pd
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.operators import Scheme, add_categories
 from workbench.analysis.statistics import NORMAL_95
-from workbench.frames import EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS, check
+from workbench.frames import EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS
 from workbench.records.runs import Proof, RunRecord
 from workbench.store import FUNCTIONS, inside, load_run, save_run
 from workbench.trace.etdump import read_etdump
@@ -106,7 +106,7 @@ def gather_evidence(samples: pd.DataFrame, scheme: Scheme | None = None) -> pd.D
     total = counts.groupby("key")["samples"].transform("sum")
     counts = counts.assign(**_shares(counts["samples"], total))
     counts = counts.sort_values("samples", ascending=False, kind="stable", ignore_index=True)
-    return check(counts[EVIDENCE.names], EVIDENCE)
+    return EVIDENCE.check(counts[EVIDENCE.names])
 
 
 def name_kernels(evidence: pd.DataFrame) -> pd.DataFrame:
@@ -190,7 +190,7 @@ def compare_evidence(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
             table[f"{side}_{name}"] = top[column].to_numpy()
         table[f"{side}_samples"] = samples[side].to_numpy()
     order = np.argsort(-samples.sum(axis=1).to_numpy(), kind="stable")
-    return check(table.iloc[order].reset_index(drop=True)[KERNEL_EVIDENCE.names], KERNEL_EVIDENCE)
+    return KERNEL_EVIDENCE.check(table.iloc[order].reset_index(drop=True)[KERNEL_EVIDENCE.names])
 
 
 def _count(baseline: pd.DataFrame, candidate: pd.DataFrame, *within: str) -> pd.DataFrame:
@@ -258,7 +258,7 @@ def compare_kernels(on: pd.DataFrame, off: pd.DataFrame) -> pd.DataFrame:
     packed types (``pf32``, ``pqs8``, ``qp8``) count as their contents. A registered microkernel
     need not have run. ``frames.KERNEL_CHANGES``: changed ones first, then in the logs' order.
     """
-    after, before = (_by_purpose(check(log, KERNELS)) for log in (on, off))
+    after, before = (_by_purpose(KERNELS.check(log)) for log in (on, off))
     needs = on.set_index("kernel")[["sme", "sme2"]]
     rows = []
     for purpose in dict.fromkeys([*after, *before]):
@@ -269,7 +269,7 @@ def compare_kernels(on: pd.DataFrame, off: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["type", "dtype", "off", "on", "change", "sme", "sme2"])
     table = table.astype({"sme": bool, "sme2": bool})[KERNEL_CHANGES.names]
     order = (table["change"] == "same").sort_values(kind="stable").index
-    return check(table.loc[order].reset_index(drop=True), KERNEL_CHANGES)
+    return KERNEL_CHANGES.check(table.loc[order].reset_index(drop=True))
 
 
 def _by_purpose(kernels: pd.DataFrame) -> dict[tuple[str, str], list[str]]:

@@ -522,7 +522,7 @@ class Measurement(Noun):
         """Latency, first output, memory and size: ``frames.RESOURCES``."""
         table = tabulate_resources(self.statistics.iloc[0], self.starts, self.export)
         table = table.assign(experiment=self.name, threads=self.threads)
-        return frames.check(table[frames.RESOURCES.names], frames.RESOURCES)
+        return frames.RESOURCES.check(table[frames.RESOURCES.names])
 
     @cached_property
     def loops(self) -> dict[str, pd.Series]:

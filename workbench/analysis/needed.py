@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.dataflow import WEIGHTED, Dataflow, FlowStep, NodeId
-from workbench.frames import NEEDED, check
+from workbench.frames import NEEDED
 
 #: A part of the latency from which on a run says why an operator takes it.
 LEAST_PART = 0.1
@@ -63,7 +63,7 @@ def judge_operators(
         twins=twins.to_numpy(),
         reason=np.select([limited, alike], [bound, "twins"], "").astype(object),
     )
-    return check(table[NEEDED.names], NEEDED)
+    return NEEDED.check(table[NEEDED.names])
 
 
 def _compare_with_twins(rate: pd.Series, family: pd.Series, key: str) -> float:

@@ -17,7 +17,7 @@ from workbench.analysis.schemes import BUILT_IN, locate_scheme
 from workbench.analysis.statistics import blocks_of, half_width
 from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
-from workbench.frames import OPERATORS, SPANS, check
+from workbench.frames import OPERATORS, SPANS
 from workbench.records.codec import structure
 from workbench.store import read_yaml
 from workbench.trace.etdump import strip_ordinal
@@ -247,7 +247,7 @@ def summarize_operators(ledger: pd.DataFrame) -> pd.DataFrame:
     )
     table = table.sort_values("mean_ms", ascending=False, kind="stable").reset_index()
     columns = [*OPERATORS.names, *(name for name in ("metadata",) if name in table)]
-    return check(table[columns], OPERATORS)
+    return OPERATORS.check(table[columns])
 
 
 def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
@@ -272,7 +272,7 @@ def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
         },
         index=pd.Index(CATEGORIES, name="category"),
     )
-    return check(table.reset_index(), CATEGORIES_FRAME)
+    return CATEGORIES_FRAME.check(table.reset_index())
 
 
 def _time_shares(mean: pd.Series) -> pd.Series:
@@ -300,4 +300,4 @@ def describe_spans(events: pd.DataFrame, scheme: Scheme | None = None) -> pd.Dat
     described = described[["ledger_kind", "operator", "key", "own_ns", *_PLACED]]
     kinds = {name: "Int64" if name == "own_ns" else "category" for name in described}
     described = described.astype(kinds).set_axis(rows).reindex(range(len(events)))
-    return check(pd.concat([events, described.set_axis(events.index)], axis=1), SPANS)
+    return SPANS.check(pd.concat([events, described.set_axis(events.index)], axis=1))

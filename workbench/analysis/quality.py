@@ -16,7 +16,7 @@ from workbench.analysis.statistics import (
     restart_latencies,
 )
 from workbench.emulation import EMULATED
-from workbench.frames import QUALITY, SOURCE, check
+from workbench.frames import QUALITY, SOURCE
 from workbench.records.exports import Export
 from workbench.records.pairing import BY_ORDER
 from workbench.records.runs import Agreement, Proof, RunRecord, Session
@@ -130,7 +130,7 @@ def grade_run(
         rows.append(_row("half width of the interval", math.inf))
     table = pd.DataFrame(rows, columns=QUALITY.names)
     table = table.sort_values("grade", ascending=False, kind="stable").reset_index(drop=True)
-    return check(table, QUALITY)
+    return QUALITY.check(table)
 
 
 def is_disturbed(quality: pd.DataFrame) -> bool:

@@ -152,7 +152,7 @@ def compare_resources(
         rows.append(("size", "MB", before, after, *[ratio] * 3, judge_ratio(ratio, ratio)))
     rows += compare_measured(measure_resources(baseline), measure_resources(candidate))
     table = pd.DataFrame(rows, columns=frames.RESOURCE_CHANGES.names[:-1])
-    return frames.check(table.assign(control=math.nan), frames.RESOURCE_CHANGES)
+    return frames.RESOURCE_CHANGES.check(table.assign(control=math.nan))
 
 
 def compare_measured(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.errors import StoreError
-from workbench.frames import LAYERS, OPERATORS, ROOFLINE, check
+from workbench.frames import LAYERS, OPERATORS, ROOFLINE
 from workbench.records.exports import Export
 from workbench.records.runs import Ceilings, Experiment
 from workbench.store import ceilings_path, load_record
@@ -78,7 +78,7 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
     bandwidth or more, but no faster, have that bandwidth as their roof.
     ``roof_share`` is NaN for calls below `RESOLVED_MS`.
     """
-    check(operators, OPERATORS)
+    OPERATORS.check(operators)
     if "flops" not in operators:
         raise StoreError("operators without their cost", hint="only a program's sidecar knows it")
     costed = operators[
@@ -115,7 +115,7 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
         roof_share=share.where(timed),
         bound=bounds,
     )
-    return check(table[ROOFLINE.names].reset_index(drop=True), ROOFLINE)
+    return ROOFLINE.check(table[ROOFLINE.names].reset_index(drop=True))
 
 
 def place_layers(roofline: pd.DataFrame | None, layers: pd.DataFrame | None) -> pd.DataFrame | None:
@@ -125,7 +125,7 @@ def place_layers(roofline: pd.DataFrame | None, layers: pd.DataFrame | None) -> 
     """
     if roofline is None or layers is None:
         return None
-    check(layers, LAYERS)
+    LAYERS.check(layers)
     rows = roofline[roofline["module"].notna()].assign(flop=lambda t: t["gflops"] * t["mean_ms"])
     by = rows.groupby("module")
     sums = by[["mean_ms", "least_ms", "flop", "bytes_per_run"]].sum()

@@ -328,7 +328,7 @@ class Run(Noun):
         unknown = [not (m.emulated or "shares" in m.use.uses) for m in sides]
         table.loc[unknown, ["category", "bound"]] = ""
         table.loc[unknown, ["share", "bound_share"]] = math.nan
-        return frames.check(table, frames.PHASES)
+        return frames.PHASES.check(table)
 
     @cached_property
     def kernel_changes(self) -> dict[str, pd.DataFrame]:

@@ -6,7 +6,7 @@ import pandas as pd
 from workbench.analysis.operators import add_categories, total_runs
 from workbench.analysis.speedup import MARGIN
 from workbench.analysis.statistics import half_width
-from workbench.frames import SHIFT, check
+from workbench.frames import SHIFT
 
 
 def bottleneck_shift(
@@ -33,7 +33,7 @@ def bottleneck_shift(
     for when, side in (("before", before), ("after", after)):
         table[f"share_{when}"] = side / side.sum()
         table[f"rank_{when}"] = side.rank(ascending=False, method="first").astype(int)
-    table = check(table.rename_axis("category").reset_index()[SHIFT.names], SHIFT)
+    table = SHIFT.check(table.rename_axis("category").reset_index()[SHIFT.names])
     if ledgers is None:
         return table
     before, after = (

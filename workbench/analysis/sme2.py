@@ -18,7 +18,7 @@ from workbench.analysis.xnnpack.operators import predict_operators
 from workbench.errors import StoreError
 from workbench.export.layers import resize
 from workbench.export.program import Program
-from workbench.frames import SME2, check
+from workbench.frames import SME2
 from workbench.records.layers import Layers, XNode, XValue
 from workbench.upstream import TESTED, describe_version
 from workbench.wording import format_share
@@ -110,7 +110,7 @@ def predict_kernels(layers: Layers, method: str = "") -> pd.DataFrame:
             rows.append(row | _choose_kernels(main, values) | {"instruction": number})
     texts = {name: "" for name, kind, *_ in SME2.columns if kind == "text"}
     filled = ({name: value for name, value in row.items() if value is not None} for row in rows)
-    return check(pd.DataFrame([texts | row for row in filled], columns=SME2.names), SME2)
+    return SME2.check(pd.DataFrame([texts | row for row in filled], columns=SME2.names))
 
 
 def _choose_kernels(node: XNode, values: Mapping[int, XValue]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from workbench.analysis.layers import name_layer
 from workbench.analysis.operators import total_runs
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.statistics import blocks_of, half_width
-from workbench.frames import SOURCE_LINES, check
+from workbench.frames import SOURCE_LINES
 
 if TYPE_CHECKING:
     from workbench.analysis.comparison import Comparison
@@ -83,7 +83,7 @@ def summarize_lines(m: Measurement) -> pd.DataFrame:
     table["outcome"] = table["outcome"].fillna("")
     table = table.sort_values("mean_ms", ascending=False, kind="stable")
     table = table.sort_values("file", key=lambda files: files == "", kind="stable")
-    return check(table.reset_index()[SOURCE_LINES.names], SOURCE_LINES)
+    return SOURCE_LINES.check(table.reset_index()[SOURCE_LINES.names])
 
 
 def _join(texts: pd.Series) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from workbench.errors import StoreError, WorkbenchError
-from workbench.frames import LATENCIES, SOURCE, STATISTICS, check
+from workbench.frames import LATENCIES, SOURCE, STATISTICS
 from workbench.records.runs import RunRecord
 
 #: The quantile of the normal distribution for a 95 % interval.
@@ -244,7 +244,7 @@ def tabulate_latencies(run: RunRecord) -> pd.DataFrame:
     }
     table = pd.DataFrame(places, columns=LATENCIES.names[:6])
     table = table.take(np.repeat(np.arange(len(places)), counts)).reset_index(drop=True)
-    return check(table.assign(**times), LATENCIES)
+    return LATENCIES.check(table.assign(**times))
 
 
 def add_traced(latencies: pd.DataFrame, times: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
@@ -258,7 +258,7 @@ def add_traced(latencies: pd.DataFrame, times: pd.DataFrame, run: RunRecord) -> 
         traced=True, round=0, batch=0, cpu_ns=0, preempted=0
     )
     parts = [part for part in (latencies, traced[LATENCIES.names]) if len(part)]
-    return check(pd.concat(parts, ignore_index=True), LATENCIES)
+    return LATENCIES.check(pd.concat(parts, ignore_index=True))
 
 
 def pick_timed(latencies: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from workbench.analysis.describe import SHOW, draw_page
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.findings.text import describe_cause, write_findings
 from workbench.errors import UsageError
-from workbench.frames import FINDINGS, check
+from workbench.frames import FINDINGS
 from workbench.progress import show_progress
 from workbench.records.codec import to_json
 from workbench.records.trials import Trial, Trials
@@ -89,7 +89,7 @@ def tabulate_findings(findings: Iterable[Finding], noun: Any) -> Findings:
         rows.append((*facts, gain.ms, gain.low, gain.high, each.share, gain.of, gain.basis))
     table = pd.DataFrame(rows, columns=FINDINGS.names)
     kinds = {name: float for name, kind, *_ in FINDINGS.columns if kind == "float"}
-    table = check(table.astype({"rank": int} | kinds), FINDINGS)
+    table = FINDINGS.check(table.astype({"rank": int} | kinds))
     return Findings(table, findings, noun)
 
 

@@ -15,7 +15,7 @@ from workbench import store
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.bundled import unpack
 from workbench.export.layers import describe_pte, needs_data
-from workbench.frames import DEPENDENCE, check
+from workbench.frames import DEPENDENCE
 from workbench.options import RUNTIMES
 from workbench.records.exports import Export, Tensor
 from workbench.records.layers import Layers
@@ -133,7 +133,7 @@ class Program:
                 place = (origin.module, origin.source) if origin else (None, None)
                 rows.append((node, "operator", *place, *facts))
             rows += [(state, "buffer", None, None, *facts) for state in cone.states]
-        return check(pd.DataFrame(rows, columns=DEPENDENCE.names), DEPENDENCE)
+        return DEPENDENCE.check(pd.DataFrame(rows, columns=DEPENDENCE.names))
 
     def keep_layers(self, path: Path) -> None:
         """Copy its sidecar to a file, or make one there."""

@@ -18,7 +18,7 @@ from workbench.analysis.run import Comparison, Measurement
 from workbench.emulation import EMULATED
 from workbench.errors import StoreError, WorkbenchError
 from workbench.explorer.page import explorer_page
-from workbench.frames import COMPARISON, LAYER_CODE, RUNS, check
+from workbench.frames import COMPARISON, LAYER_CODE, RUNS
 from workbench.plots.bars import show_bars
 from workbench.plots.breakdown import plot_categories
 from workbench.plots.tables import (
@@ -103,7 +103,7 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
     )
     measurements = dict(zip(compare_runs.name_runs(sides), sides, strict=True))
     rows = [{"run": name, **describe_measurement(m)} for name, m in measurements.items()]
-    runs = check(pd.DataFrame(rows)[RUNS.names], RUNS)
+    runs = RUNS.check(pd.DataFrame(rows)[RUNS.names])
     silicon = {name: m for name, m in measurements.items() if not m.emulated}
     pairs = {
         name: Comparison(sides[0], m, subject=name)  # the title says against which
@@ -134,7 +134,7 @@ def _align_layers(measurements: dict[str, Measurement]) -> pd.DataFrame:
     pairs = list(zip(aligned["run"], aligned["known_as"], strict=True))
     for column in ("operators", "kernels"):
         aligned[column] = [_join_code(code[run], layer, column) for run, layer in pairs]
-    return check(aligned, LAYER_CODE)
+    return LAYER_CODE.check(aligned)
 
 
 def _code_by_layer(m: Measurement) -> dict[str, dict[str, list[str]]]:

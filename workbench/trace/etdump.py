@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.errors import TraceError, printable
-from workbench.frames import EVENTS, check
+from workbench.frames import EVENTS
 from workbench.store import open_file
 from workbench.trace.flatbuffer import LONGEST, Contents, FlatBuffer, Tables
 
@@ -386,7 +386,7 @@ def _frame(trace: Trace, spans: Arrays) -> pd.DataFrame:
         "start_ns": spans["start"],
         "duration_ns": duration,
     }
-    return check(pd.DataFrame(frame, copy=False), EVENTS)
+    return EVENTS.check(pd.DataFrame(frame, copy=False))
 
 
 def _categorical(codes: np.ndarray, values: Iterable[Hashable]) -> pd.Categorical:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from workbench.frames import FUNCTIONS, check
+from workbench.frames import FUNCTIONS
 
 if TYPE_CHECKING:
     import capstone
@@ -137,7 +137,7 @@ def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataF
         shown = len(inside) >= _FEWEST and end - begin <= _LONGEST
         loop = _find_loop(machine, read(begin, end), begin, inside) if shown else ""
         rows.append((path.name, build_id, begin, end - begin, name, code, loop))
-    return check(pd.DataFrame(rows, columns=FUNCTIONS.names), FUNCTIONS)
+    return FUNCTIONS.check(pd.DataFrame(rows, columns=FUNCTIONS.names))
 
 
 def _read_names(elf: Any) -> dict[int, str]:

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.errors import StoreError, TraceError
-from workbench.frames import FUNCTIONS, SAMPLES, check
+from workbench.frames import FUNCTIONS, SAMPLES
 from workbench.records.codec import parse_json
 from workbench.store import atomic_write, read_file
 from workbench.trace.functions import find_functions
@@ -67,7 +67,7 @@ def read_samples(path: str | Path) -> pd.DataFrame:
     frame = pd.DataFrame(columns)[SAMPLES.names]
     if placed:
         frame = frame.assign(**_places(content, arrays, path))
-    return check(frame.sort_values("time_ns", kind="stable", ignore_index=True), SAMPLES)
+    return SAMPLES.check(frame.sort_values("time_ns", kind="stable", ignore_index=True))
 
 
 def _places(
@@ -168,7 +168,7 @@ def resolve_functions(
                 frames.append(functions)
                 break
     filled = [frame for frame in frames if len(frame)] or [pd.DataFrame(columns=FUNCTIONS.names)]
-    return check(pd.concat(filled, ignore_index=True), FUNCTIONS)
+    return FUNCTIONS.check(pd.concat(filled, ignore_index=True))
 
 
 def locate_samples(samples: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:

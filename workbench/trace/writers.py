@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.errors import printable
-from workbench.frames import EVENTS, check
+from workbench.frames import EVENTS
 from workbench.store import atomic_write
 from workbench.trace.etdump import TRACING, are_leaves, map_names, strip_ordinal
 
@@ -45,7 +45,7 @@ def write_csvs(
     """
     timelines, operators, runs, total_ms = list[pd.DataFrame](), list[pd.DataFrame](), 0, 0.0
     for events in processes:
-        spans = check(events, EVENTS)[events["run"] >= 0]
+        spans = EVENTS.check(events)[events["run"] >= 0]
         run, leaf = spans["run"].to_numpy(), are_leaves(spans)
         times = spans["duration_ns"][(spans["kind"] == "method").to_numpy()] / 1e6
         spans = spans.assign(
@@ -170,7 +170,7 @@ def write_perfetto(traces: Mapping[str, pd.DataFrame], path: Path) -> Path:
     its operator, or the kind of event if it contains others. A delegate's operators have the
     argument ``start=synthetic``: no clock was read at their start.
     """
-    origins = [_origin(check(spans, EVENTS)) for spans in traces.values()]
+    origins = [_origin(EVENTS.check(spans)) for spans in traces.values()]
     lead = max((executed - first for first, executed in origins), default=0)
     events: list[dict[str, Any]] = []
     for number, (name, spans) in enumerate(traces.items(), 1):

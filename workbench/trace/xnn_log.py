@@ -19,7 +19,7 @@ from typing import BinaryIO
 import pandas as pd
 
 from workbench.errors import TraceError
-from workbench.frames import KERNELS, check
+from workbench.frames import KERNELS
 from workbench.store import open_file
 
 #: Longest line that is read, in bytes; of a longer one, this much.
@@ -97,7 +97,7 @@ def read_xnn_log(path: str | Path) -> pd.DataFrame:
         flags = {"sme": "sme" in parts["arch"], "sme2": "sme2" in parts["arch"]}
         place = {"line": line, "operator": operator, "kernel": kernel}
         rows.append({**place, **parts, **flags, "config": config, "count": count})
-    return check(pd.DataFrame(rows, columns=KERNELS.names), KERNELS)
+    return KERNELS.check(pd.DataFrame(rows, columns=KERNELS.names))
 
 
 def _find_choices(path: Path) -> dict[tuple[bytes, ...], tuple[int, int]]:

@@ -5,11 +5,7 @@ from pathlib import Path
 import click
 
 import workbench as wb
-from workbench.analysis.findings.finding import Finding, Gain
-from workbench.cli.options import PATH, Output, command
-from workbench.plots.tables import show_table
-from workbench.plots.views import View
-from workbench.plugin import Plugin, Section
+from workbench.api import Finding, Gain, Output, Plugin, Section, View, command, show_table
 
 LAYERS = "Which layers?"
 PLUGIN = Plugin(
@@ -28,7 +24,7 @@ def list_depthwise(m):
 
 
 @command()
-@click.argument("run_dir", type=PATH)
+@click.argument("run_dir", type=click.Path(path_type=Path))
 def depthwise(run_dir: Path) -> Output:
     """List the depthwise convolutions of a run."""
     rows = wb.open_run(run_dir).subject.depthwise

@@ -1,6 +1,6 @@
 """Plug-in: many models by a matrix, its cells on Dask's workers, and the page of all."""
 
-from workbench.plugin import Plugin
+from workbench.api import Plugin
 
 _HERE = "workbench.plugins.batch"
 PLUGIN = Plugin(

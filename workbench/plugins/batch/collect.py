@@ -4,9 +4,9 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from workbench.analysis.open import open_run
-from workbench.analysis.run import Run
-from workbench.plots.tables import Table, to_markdown
+from workbench import Run, open_run
+from workbench.api import Table
+from workbench.plots.tables import to_markdown
 from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.page import Portfolio, render_index, tabulate_run
 from workbench.records.codec import to_plain

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
-from workbench.cli.options import EXISTING, Output, call, command, say
-from workbench.progress import show_progress
-from workbench.wording import plural
+from workbench.api import Output, command, plural, show_progress
+from workbench.cli.options import EXISTING, call, say
 
 
 @command()

@@ -3,7 +3,8 @@
 from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
-from workbench.options import ExportOptions, MeasureOptions, help_of
+from workbench import ExportOptions, MeasureOptions
+from workbench.options import help_of
 from workbench.records.documents import WORDS, key, object_of
 from workbench.run.targets import TARGETS
 

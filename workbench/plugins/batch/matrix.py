@@ -9,11 +9,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import UsageError, unknown_name
+from workbench import ExportOptions, MeasureOptions, list_models, open_program
+from workbench.api import UsageError, unknown_name
 from workbench.export.precision import BACKENDS, DTYPES
-from workbench.export.program import SUFFIXES, open_program
-from workbench.models.registry import list_models, parse_name
-from workbench.options import RUNTIMES, ExportOptions, MeasureOptions
+from workbench.export.program import SUFFIXES
+from workbench.models.registry import parse_name
+from workbench.options import RUNTIMES
 from workbench.plugins.batch.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
 from workbench.records.codec import structure
 from workbench.records.runs import LADDER_TOGGLE

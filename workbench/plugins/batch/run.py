@@ -18,22 +18,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import store
-from workbench.analysis.open import open_run
-from workbench.errors import ExportError, TargetError, TraceError, UsageError, WorkbenchError
-from workbench.export.artifact import export_model
+from workbench import (
+    WorkbenchError,
+    export_model,
+    find_runner,
+    make_report,
+    open_run,
+    store,
+    validate_run,
+)
+from workbench.api import Progress, UsageError, silent
+from workbench.errors import ExportError, TargetError, TraceError
 from workbench.export.identity import versions
-from workbench.options import Progress, silent
 from workbench.plugins.batch.matrix import HOST, Cell, Matrix, plan_cells, read_matrix, select_cells
 from workbench.plugins.batch.page import Portfolio, publish, recall_cells, tabulate_run
 from workbench.plugins.batch.storage import Storage, open_storage
 from workbench.process import NO_BYTECODE
 from workbench.report.artifacts import write_artifacts
-from workbench.report.gate import validate_run
-from workbench.report.report import is_reported, make_report
+from workbench.report.report import is_reported
 from workbench.run.locks import device_behind, lock_folder, share_machine
 from workbench.run.plan import check_toggle
-from workbench.run.runner import find_runner
 
 if TYPE_CHECKING:
     from distributed import Client, Future, SpecCluster
@@ -291,7 +295,7 @@ def export_cell(task: Task, progress: Progress) -> dict[str, Any]:
 
 def measure_cell(task: Task, progress: Progress) -> dict[str, Any]:
     """Measure a cell, unless there is a finished run of its plan; continue an interrupted one."""
-    from workbench.workflow import measure
+    from workbench import measure
 
     cell = task.cell
     options = task.matrix.measure_options(cell.target, cell.isa)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench import store
-from workbench.errors import StoreError, UsageError, WorkbenchError
+from workbench import WorkbenchError, store
+from workbench.api import StoreError, UsageError
 
 
 @dataclass(frozen=True)

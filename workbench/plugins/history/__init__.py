@@ -1,6 +1,6 @@
 """Plug-in: runs over months, and when latency, starts and memory changed."""
 
-from workbench.plugin import Plugin
+from workbench.api import Plugin
 
 _HERE = "workbench.plugins.history"
 PLUGIN = Plugin(

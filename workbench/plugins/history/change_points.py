@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.speedup import MARGIN, Speedup, judge
+from workbench import WorkbenchError
+from workbench.analysis.speedup import MARGIN, judge
 from workbench.analysis.statistics import student_quantile
-from workbench.errors import WorkbenchError
-from workbench.frames import check
+from workbench.api import Speedup
 from workbench.plugins.history.frames import CHANGES
 
 #: Penalty of a further change point, in variances times the logarithm of the number of runs. At
@@ -57,7 +57,7 @@ def find_changes(history: pd.DataFrame) -> pd.DataFrame:
     of_memory = pd.Series(outcome, dtype="str").replace({"faster": "less", "slower": "more"})
     table["outcome"] = of_memory.where(table["unit"] == "MB", pd.Series(outcome, dtype="str"))
     shown = table[table["outcome"].isin(["faster", "slower", "less", "more"])]
-    return check(shown[CHANGES.names].reset_index(drop=True), CHANGES)
+    return CHANGES.check(shown[CHANGES.names].reset_index(drop=True))
 
 
 def split_pieces(logs: np.ndarray, noise: float) -> list[int]:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from workbench.cli.options import EXISTING, PATH, Output, command, with_limits
-from workbench.errors import UsageError
+from workbench.api import Output, UsageError, command
+from workbench.cli.options import EXISTING, PATH, with_limits
 
 
 @command()
@@ -25,8 +25,8 @@ def history(
 
     A line has the comparable runs of a program. Two successive runs must show a change.
     """
+    from workbench.api import atomic_write
     from workbench.plugins.history.read import read_history, write_figure
-    from workbench.store import atomic_write
     from workbench.trace.writers import to_csv
 
     past = read_history(roots or (Path(),), across=across)

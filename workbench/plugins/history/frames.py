@@ -1,6 +1,6 @@
 """The frames of a history."""
 
-from workbench.frames import interval, make_frame
+from workbench.api import interval, make_frame
 
 HISTORY = make_frame(
     "history",

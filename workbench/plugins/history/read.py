@@ -15,19 +15,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from workbench import WorkbenchError
 from workbench.analysis import statistics
 from workbench.analysis.describe import identify_run, name_record
 from workbench.analysis.resources import SUMMARY, summarize_resources
+from workbench.api import (
+    StoreError,
+    Table,
+    UsageError,
+    atomic_write,
+    plural,
+    show_table,
+    unknown_name,
+)
 from workbench.emulation import WRONG
-from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.frames import check
-from workbench.plots.tables import Table, show_table
 from workbench.plugins.history.change_points import find_changes
 from workbench.plugins.history.frames import HISTORY
 from workbench.records.exports import Export, Identity
 from workbench.records.runs import RunRecord, Session
-from workbench.store import MANIFEST, atomic_write, load_run
-from workbench.wording import plural
+from workbench.store import MANIFEST, load_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,7 +131,7 @@ def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str
         .sort_values(["started", "run_dir"], kind="stable")
         .reset_index(drop=True)
     )
-    return History(check(table, HISTORY), find_changes(table), tuple(problems))
+    return History(HISTORY.check(table), find_changes(table), tuple(problems))
 
 
 def write_figure(figure: Figure, path: Path) -> Path:

@@ -1,6 +1,6 @@
 """Plug-in: configs and custom runners, as Arm's profiling kit has them."""
 
-from workbench.plugin import Plugin
+from workbench.api import Plugin
 
 _HERE = "workbench.plugins.kit"
 PLUGIN = Plugin(

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import StoreError, UsageError, unknown_name
-from workbench.export.program import Program, open_program
-from workbench.options import MeasureOptions, Progress, silent
+from workbench import MeasureOptions, Program, open_program
+from workbench.api import Progress, StoreError, UsageError, silent, unknown_name
 from workbench.plugins.kit.documents import CONFIG, CONFIG_EXPERIMENT
 from workbench.records.codec import parse_json, structure
 from workbench.records.exports import Tensor

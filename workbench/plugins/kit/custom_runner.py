@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from workbench.errors import RunnerError, TargetError, WorkbenchError
-from workbench.export.program import Program
-from workbench.options import Progress, silent
+from workbench import Program, WorkbenchError
+from workbench.api import Progress, plural, silent
+from workbench.errors import RunnerError, TargetError
 from workbench.records.runs import TRACED_CLOCK, Experiment, Plan, Session
 from workbench.run.locks import runner_options
 from workbench.run.recorder import Step, open_record
@@ -27,7 +27,6 @@ from workbench.run.runner import Runner
 from workbench.run.steps import interleave
 from workbench.run.targets.host import HOST, Host
 from workbench.store import sha256_of, trace_path
-from workbench.wording import plural
 
 _log = logging.getLogger(__name__)
 

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from workbench import Run, find_runner, open_run
 from workbench.analysis.machine_code import keep_places
-from workbench.analysis.open import open_run
-from workbench.analysis.run import Run
-from workbench.options import Progress, silent
+from workbench.api import Progress, silent
 from workbench.plugins.kit.config import (
     output_place,
     plan_config,
@@ -18,7 +17,6 @@ from workbench.plugins.kit.custom_runner import run_processes
 from workbench.records.runs import Experiment
 from workbench.report.artifacts import write_artifacts
 from workbench.run.execute import execute, optional
-from workbench.run.runner import find_runner
 from workbench.run.targets import open_target
 
 

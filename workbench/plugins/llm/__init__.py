@@ -1,6 +1,6 @@
 """Plug-in: language models by ExecuTorch's own definition."""
 
-from workbench.plugin import Plugin
+from workbench.api import Plugin
 
 _HERE = "workbench.plugins.llm"
 PLUGIN = Plugin(

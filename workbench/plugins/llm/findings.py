@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from workbench import Measurement
 from workbench.analysis.exports import model_spec
 from workbench.analysis.findings import commands
-from workbench.analysis.findings.finding import Finding
-from workbench.analysis.run import Measurement
+from workbench.api import Finding
 
 #: By the rule that found it.
 _OF_RULES = {"logits": "logits=0", "head": "layers=0", "KV cache": "sdpa=1"}

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.models.registry import EagerModelBase
+from workbench import EagerModelBase, WorkbenchError
+from workbench.api import StoreError, UsageError, unknown_name
 from workbench.options import GROUP_SIZE
 from workbench.records.codec import parse_json
 from workbench.store import read_file

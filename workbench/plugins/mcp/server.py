@@ -14,8 +14,9 @@ from typing import Any
 
 import click
 
-from workbench.cli.options import PATH, Output, command
-from workbench.errors import WorkbenchError
+from workbench import WorkbenchError
+from workbench.api import Output, command
+from workbench.cli.options import PATH
 
 TOOLS = (
     *("doctor", "export", "run", "profile", "analyze", "findings"),

@@ -1,6 +1,6 @@
 """Plug-in: what a process holds in memory, and how long it takes until its first output."""
 
-from workbench.plugin import Plugin, Section
+from workbench.api import Plugin, Section
 
 _HERE = "workbench.plugins.memory"
 PLUGIN = Plugin(

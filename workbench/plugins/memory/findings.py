@@ -4,13 +4,11 @@ import math
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from workbench import Measurement
 from workbench.analysis.activations import activation_bytes
 from workbench.analysis.dataflow import WEIGHTED
-from workbench.analysis.findings.finding import Finding, Gain
 from workbench.analysis.findings.gains import keys_of
-from workbench.analysis.findings.rules import Rule
-from workbench.analysis.measurement import Measurement
-from workbench.wording import format_size
+from workbench.api import Finding, Gain, Rule, format_size
 
 _CONCATENATIONS = ("Concatenate2", "Concatenate3", "Concatenate4", "Concatenate5")
 #: A smaller part of the activation memory is no finding.

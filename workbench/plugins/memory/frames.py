@@ -1,6 +1,6 @@
 """The frames of memory, starts and files."""
 
-from workbench.frames import interval, make_frame
+from workbench.api import interval, make_frame
 
 COLD_START = make_frame(
     "cold start",

@@ -2,10 +2,9 @@
 
 import pandas as pd
 
-from workbench.analysis.measurement import Measurement
+from workbench import Measurement
 from workbench.analysis.resources import first_outputs, in_mode, name_stages
-from workbench.analysis.statistics import half_width
-from workbench.frames import check
+from workbench.api import half_width
 from workbench.plugins.memory.frames import COLD_START, FILE_PARTS, MEMORY
 from workbench.records.layers import FilePart, Layers
 from workbench.records.runs import Stage
@@ -43,7 +42,7 @@ def tabulate_starts(m: Measurement) -> pd.DataFrame | None:
         table |= {"low_ms": mean - half, "high_ms": mean + half}
         table |= {"share": mean / mean.sum(), "starts": len(times)}
         tables.append(pd.DataFrame(table).reset_index(drop=True))
-    return check(pd.concat(tables, ignore_index=True), COLD_START) if tables else None
+    return COLD_START.check(pd.concat(tables, ignore_index=True)) if tables else None
 
 
 def account_memory(m: Measurement) -> pd.DataFrame | None:
@@ -84,7 +83,7 @@ def account_memory(m: Measurement) -> pd.DataFrame | None:
     rest = last.peak - sum(size for _, size in parts.values())
     parts["not accounted for"] = "unaccounted; negative if counted pages were not resident", rest
     rows = [(part, text, size, size / last.peak) for part, (text, size) in parts.items()]
-    return check(pd.DataFrame(rows, columns=MEMORY.names), MEMORY)
+    return MEMORY.check(pd.DataFrame(rows, columns=MEMORY.names))
 
 
 def _allocated(before: Stage, after: Stage) -> int:
@@ -115,4 +114,4 @@ def list_file_parts(m: Measurement) -> pd.DataFrame | None:
     table = pd.DataFrame(rows, columns=FILE_PARTS.names[:3])
     table = table.groupby(["part", "module"], as_index=False, sort=False)["size_bytes"].sum()
     table = table.sort_values("size_bytes", ascending=False, kind="stable", ignore_index=True)
-    return check(table.assign(share=table["size_bytes"] / table["size_bytes"].sum()), FILE_PARTS)
+    return FILE_PARTS.check(table.assign(share=table["size_bytes"] / table["size_bytes"].sum()))

@@ -5,10 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.run import Run
-from workbench.plots.changes import plot_speedups
-from workbench.plots.tables import fold_table, show_table
-from workbench.plots.views import Part, View
+from workbench import Run, plot_speedups
+from workbench.api import Part, View, show_table
+from workbench.plots.tables import fold_table
 
 #: How many rows a table has for each that others have.
 _LONGER = 4

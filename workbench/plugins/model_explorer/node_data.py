@@ -7,15 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from workbench import Comparison, Measurement, compare, open_run
 from workbench.analysis.attribution import find_method
-from workbench.analysis.compare_runs import compare
 from workbench.analysis.ledger import Key
-from workbench.analysis.open import open_run
-from workbench.analysis.run import Comparison, Measurement
-from workbench.convert import Format
+from workbench.api import Format, StoreError, UsageError, atomic_write
 from workbench.emulation import EMULATED
-from workbench.errors import StoreError, UsageError
-from workbench.store import atomic_write
 
 #: Light enough for black text: little and most time; the verdicts of a speed-up.
 _LITTLE, _MOST = "#f3eefa", "#b48ae0"

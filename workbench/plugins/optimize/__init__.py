@@ -1,6 +1,6 @@
 """Plug-in: find faster or smaller variants of a program: proposed, exported, measured."""
 
-from workbench.plugin import Plugin, Section
+from workbench.api import Plugin, Section
 
 _HERE = "workbench.plugins.optimize"
 PLUGIN = Plugin(

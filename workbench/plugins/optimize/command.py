@@ -6,21 +6,13 @@ from typing import Any
 
 import click
 
+from workbench import ExportOptions, MeasureOptions
+from workbench.api import Output, command, show_progress
 from workbench.cli.checks import check_export, check_measure, check_subjects
-from workbench.cli.options import (
-    EXPORT_OPTIONS,
-    OUT,
-    Output,
-    call,
-    collect_options,
-    command,
-    options_of,
-)
+from workbench.cli.options import EXPORT_OPTIONS, OUT, call, collect_options, options_of
 from workbench.models.registry import parse_name
-from workbench.options import ExportOptions, MeasureOptions
 from workbench.plugins.optimize.options import OptimizeOptions
 from workbench.plugins.optimize.records import Study
-from workbench.progress import show_progress
 
 OPTIMIZE_OPTIONS = options_of(OptimizeOptions, "optimize", "Search")
 
@@ -41,7 +33,7 @@ def optimize(
     check_subjects([model])
     check_export(export)
     check_measure(MeasureOptions(target=optimize.target))
-    from workbench.plots.views import show
+    from workbench import show
     from workbench.plugins.optimize.search import FOLDER, RECIPE
     from workbench.plugins.optimize.search import optimize as search
     from workbench.store import default_root

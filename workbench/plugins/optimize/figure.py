@@ -9,11 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 from matplotlib.transforms import Bbox
 
-from workbench.analysis.run import Run
+from workbench import Run
+from workbench.api import Chart, Part, View, draws, show_note, show_table
 from workbench.plots import style
-from workbench.plots.style import Chart, draws
-from workbench.plots.tables import show_note, show_table
-from workbench.plots.views import Part, View
 from workbench.plugins.optimize.records import NOT_TRIED, Study, Variant
 from workbench.plugins.optimize.study import find_study, tabulate_variants
 

@@ -1,6 +1,6 @@
 """The frame of the variants."""
 
-from workbench.frames import interval, make_frame
+from workbench.api import interval, make_frame
 
 VARIANTS = make_frame(
     "variants",

@@ -11,19 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.findings.finding import Finding
+from workbench import ExportOptions, Measurement
 from workbench.analysis.layers import THE_MODEL
-from workbench.analysis.run import Measurement
+from workbench.api import Finding, plural
 from workbench.export.precision import PRECISIONS
-from workbench.options import (
-    QUANTISER_REWRITES,
-    REWRITES,
-    ExportOptions,
-    ModuleDtypes,
-    dtype_of_module,
-)
+from workbench.options import QUANTISER_REWRITES, REWRITES, ModuleDtypes, dtype_of_module
 from workbench.plugins.optimize.records import Variant, VariantGain
-from workbench.wording import plural
 
 if TYPE_CHECKING:
     from workbench.models.loader import LoadedModel
@@ -242,10 +235,10 @@ def measure_variant_noise(
 
     Layers in the given order, as many as the seconds allow; the others stay in floating point.
     """
+    from workbench import load_model
     from workbench.errors import ExportError
     from workbench.export.lower import measure_layer_noise
     from workbench.models.inputs import choose_inputs
-    from workbench.models.loader import load_model
     from workbench.run.locks import share_machine
 
     model, options, order, seconds = job

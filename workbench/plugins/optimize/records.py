@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from workbench.errors import UsageError
-from workbench.options import ExportOptions
+from workbench import ExportOptions
+from workbench.api import UsageError, plural
 from workbench.plugins.optimize.options import OptimizeOptions
 from workbench.records.codec import SCHEMA_VERSION, parse_json, structure, upgrade, upgrade_rewrites
-from workbench.wording import plural
 
 STUDY = "optimize.json"
 NOT_TRIED = "not tried within the budget"

@@ -5,14 +5,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import UsageError, WorkbenchError
+from workbench import ExportOptions, Program, WorkbenchError, load_model
+from workbench.api import UsageError
 from workbench.export import accuracy
 from workbench.export.precision import DTYPES
-from workbench.export.program import Program, bind_constants, cast_floats
+from workbench.export.program import bind_constants, cast_floats
 from workbench.models.inputs import choose_inputs
-from workbench.models.loader import LoadedModel, load_model, run_file
+from workbench.models.loader import LoadedModel, run_file
 from workbench.models.sources import reason
-from workbench.options import ExportOptions
 
 #: Samples on which a program is judged, spread over all that were given.
 MOST_JUDGED = 16

@@ -13,14 +13,32 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.analysis.open import open_run
-from workbench.analysis.run import Measurement, Run
-from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.export.artifact import apply_recipe, export_model, identify_export
+from workbench import (
+    ExportOptions,
+    Measurement,
+    MeasureOptions,
+    Program,
+    Run,
+    WorkbenchError,
+    export_model,
+    measure,
+    open_program,
+    open_run,
+)
+from workbench.api import (
+    Progress,
+    StoreError,
+    UsageError,
+    atomic_write,
+    format_size,
+    show_progress,
+    silent,
+    unknown_name,
+)
+from workbench.errors import RunnerError
+from workbench.export.artifact import apply_recipe, identify_export
 from workbench.export.identity import versions
-from workbench.export.program import Program, open_program
 from workbench.models.registry import parse_name
-from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.plugins.optimize import proposals as propose
 from workbench.plugins.optimize.judging import (
     describe_variant,
@@ -34,16 +52,14 @@ from workbench.plugins.optimize.records import NOT_TRIED, STUDY, Round, Study, V
 from workbench.plugins.optimize.score import score_program
 from workbench.plugins.optimize.study import pick_best
 from workbench.plugins.optimize.workers import Submit, open_workers
-from workbench.progress import show_progress
 from workbench.records.codec import to_json
 from workbench.records.exports import Export, contrast_models
 from workbench.records.recipe import Recipe
 from workbench.run.locks import lock_folder, share_machine
 from workbench.run.runner import identify_runner
 from workbench.run.targets import open_target
-from workbench.store import atomic_write, default_root, save_recipe
-from workbench.wording import format_size
-from workbench.workflow import list_subjects, measure
+from workbench.store import default_root, save_recipe
+from workbench.workflow import list_subjects
 
 if TYPE_CHECKING:  # these import PyTorch
     from workbench.models.loader import LoadedModel
@@ -125,7 +141,7 @@ def optimize(
             submit = stack.enter_context(open_workers(options.jobs))
         else:  # what a cell defines is in no other process
             show("importing torch", 0.0)
-            from workbench.models.loader import load_model
+            from workbench import load_model
 
             given = load_model(given, inputs, state_dict=export.state_dict or None)
             label = given.name

@@ -7,11 +7,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from workbench.analysis.findings.finding import Finding, Gain
-from workbench.analysis.run import Measurement, Run
-from workbench.errors import StoreError, UsageError
-from workbench.frames import check
-from workbench.options import ExportOptions
+from workbench import ExportOptions, Measurement, Run
+from workbench.api import Finding, Gain, StoreError, UsageError
 from workbench.plugins.optimize.frames import VARIANTS
 from workbench.plugins.optimize.records import STUDY, Study, Variant
 
@@ -117,4 +114,4 @@ def tabulate_variants(study: Study) -> pd.DataFrame:
     table[numbers] = table[numbers].astype(float)
     speed = table["speedup"].where(table.index > 0, float("inf"))
     order = speed.sort_values(ascending=False, na_position="last", kind="stable").index
-    return check(table.loc[order].reset_index(drop=True), VARIANTS)
+    return VARIANTS.check(table.loc[order].reset_index(drop=True))

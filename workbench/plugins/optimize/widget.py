@@ -7,9 +7,8 @@ import anywidget
 import traitlets
 from IPython.display import display
 
+from workbench.api import Chart, show_note
 from workbench.explorer.page import Selector, hide_still, name_still, show_widget
-from workbench.plots.style import Chart
-from workbench.plots.tables import show_note
 from workbench.plugins.optimize.figure import DOT, plot_variants
 from workbench.plugins.optimize.records import Study, Variant
 from workbench.progress import is_interactive

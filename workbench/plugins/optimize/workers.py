@@ -12,7 +12,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from workbench.errors import WorkbenchError
+from workbench import WorkbenchError
 
 #: Schedules a function for its argument.
 Submit = Callable[..., Future[Any]]

@@ -1,6 +1,6 @@
 """Plug-in: remedies of what makes a program slow or wrong, applied, proposed and tried."""
 
-from workbench.plugin import Plugin
+from workbench.api import Plugin
 
 _HERE = "workbench.plugins.remedies"
 PLUGIN = Plugin(

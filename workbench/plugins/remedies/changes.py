@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from workbench.errors import WorkbenchError
+from workbench import WorkbenchError
 from workbench.export.part import list_sources
 from workbench.upstream import find_schema
 

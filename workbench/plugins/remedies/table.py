@@ -4,7 +4,7 @@
 documentation lists it. How each is found in a graph is in `rewrite`.
 """
 
-from workbench.remedies import Remedy
+from workbench.api import Remedy
 
 _TABLE = (
     Remedy(

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workbench.analysis.statistics import half_width, student_quantile
+from workbench.analysis.statistics import student_quantile
 from workbench.analysis.trials import BEST
+from workbench.api import half_width
 from workbench.export.program import raw_bytes
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import RunnerSession
 
 if TYPE_CHECKING:
-    from workbench.analysis.run import Measurement
+    from workbench import Measurement
     from workbench.export.lower import Lowered
 
 #: Restarts of both sides before the first look at them, of long parts and of others, and at most.

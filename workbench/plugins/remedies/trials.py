@@ -11,28 +11,28 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from workbench import WorkbenchError, find_runner, open_program
 from workbench.analysis.exports import find_run_model
-from workbench.analysis.findings.finding import Change, Finding
+from workbench.analysis.findings.finding import Change
 from workbench.analysis.findings.text import describe_cause
 from workbench.analysis.trials import BEST, keep_trial
-from workbench.errors import UsageError, WorkbenchError, unknown_name
+from workbench.api import Finding, Progress, Rewrite, Trial, UsageError, silent, unknown_name
 from workbench.export.layers import count_calls, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
-from workbench.export.program import cast_floats, open_program
+from workbench.export.program import cast_floats
 from workbench.export.reload import read_options
-from workbench.options import Progress, silent
 from workbench.plugins.remedies.timing import LIMIT_S, conclude, time_sides
 from workbench.process import silence
-from workbench.records.exports import SPLIT, Fidelity, Rewrite, find_worst
-from workbench.records.trials import TOGETHER, Trial
-from workbench.run.runner import Runner, find_runner
+from workbench.records.exports import SPLIT, Fidelity, find_worst
+from workbench.records.trials import TOGETHER
+from workbench.run.runner import Runner
 from workbench.run.tensor_files import locate_inputs
 from workbench.upstream import tree_leaves
 
 if TYPE_CHECKING:  # these import PyTorch
     from torch.fx import Graph, Node
 
-    from workbench.analysis.run import Measurement
+    from workbench import Measurement
     from workbench.export.lower import Lowered
     from workbench.export.part import Parts
     from workbench.export.traced import TracedModel

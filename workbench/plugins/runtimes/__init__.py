@@ -1,6 +1,6 @@
 """Plug-in: a model in other runtimes, side by side with its program of ExecuTorch."""
 
-from workbench.plugin import Plugin
+from workbench.api import Plugin
 
 _HERE = "workbench.plugins.runtimes.sides"
 PLUGIN = Plugin(

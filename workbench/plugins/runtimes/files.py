@@ -17,16 +17,16 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import store
+from workbench import Program, open_program, store
+from workbench.api import Progress
 from workbench.errors import ExportError
 from workbench.export.identity import hash_code, versions
 from workbench.export.layers import read_interface
 from workbench.export.origins import make_origin, module_classes, module_stack
 from workbench.export.precision import DTYPES
-from workbench.export.program import Program, open_program
 from workbench.export.sources import Sources
 from workbench.models.sources import reason
-from workbench.options import RUNTIMES, Progress
+from workbench.options import RUNTIMES
 from workbench.process import silence
 from workbench.records.layers import Instruction, Layers, Method, Origin
 from workbench.upstream import operator_label

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from workbench.api import Settings
 from workbench.records.exports import Tensor
-from workbench.run.sides import Settings
 from workbench.run.tensor_files import read_output
 
 #: What an iteration's time includes.

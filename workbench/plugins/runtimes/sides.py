@@ -1,7 +1,7 @@
 """The sides that the plug-in brings."""
 
+from workbench.api import Side
 from workbench.plugins.runtimes.files import PACKAGES, make_file
-from workbench.run.sides import Side
 
 PROCESS = "workbench.plugins.runtimes.process"
 EAGER = COMPILE = Side(make_file, PROCESS)

@@ -1,6 +1,6 @@
 """Plug-in: what more ISA levels, threads and sizes bring."""
 
-from workbench.plugin import Plugin, Section
+from workbench.api import Plugin, Section
 
 _HERE = "workbench.plugins.sweeps"
 PLUGIN = Plugin(

@@ -1,6 +1,7 @@
 """The frames of sweeps."""
 
-from workbench.frames import OUTCOMES, interval, make_frame
+from workbench.api import interval, make_frame
+from workbench.frames import OUTCOMES
 
 LADDER = make_frame(
     "ladder",

@@ -8,26 +8,14 @@ from itertools import pairwise, product
 import numpy as np
 import pandas as pd
 
+from workbench import Run
 from workbench.analysis import compare
-from workbench.analysis.run import Run
-from workbench.analysis.speedup import (
-    MARGIN,
-    Speedup,
-    judge,
-    shared_restarts,
-    speedup_of_restarts,
-)
-from workbench.analysis.statistics import (
-    describe_latencies,
-    half_width,
-    pick_timed,
-    restart_latencies,
-)
-from workbench.frames import check
+from workbench.analysis.speedup import MARGIN, judge, shared_restarts, speedup_of_restarts
+from workbench.analysis.statistics import describe_latencies, pick_timed, restart_latencies
+from workbench.api import Speedup, format_ratio, half_width, plural
 from workbench.plugins.sweeps.frames import LADDER, SCALING, SIZE_FITS
 from workbench.records.pairing import find_control
 from workbench.records.runs import LADDER_TOGGLE, Phase, Plan
-from workbench.wording import format_ratio, plural
 
 
 def experiments_by_phase(plan: Plan) -> list[list[str]]:
@@ -65,7 +53,7 @@ def list_isa_levels(run: Run) -> pd.DataFrame | None:
                 step, total = (judge(name, level).iloc[0] for name in (below, names[0]))
                 against = (*step[[*_SPEEDUP, "outcome"]], *total[_SPEEDUP], step["floor"])
             rows.append((*setup, *against))
-    return check(pd.DataFrame(rows, columns=LADDER.names), LADDER)
+    return LADDER.check(pd.DataFrame(rows, columns=LADDER.names))
 
 
 def thread_counts(latencies: pd.DataFrame) -> list[int]:
@@ -113,7 +101,7 @@ def sweep_threads(run: Run) -> pd.DataFrame | None:
                 *speedup, outcome = _compare_setups(restarts, (name, fewest), (name, int(threads)))
             efficiency = speedup[0] * fewest / threads
             rows.append((name, threads, *statistics[_LATENCY], *speedup, outcome, efficiency))
-    return check(pd.DataFrame(rows, columns=SCALING.names), SCALING)
+    return SCALING.check(pd.DataFrame(rows, columns=SCALING.names))
 
 
 def describe_threads(run: Run) -> tuple[str, ...]:
@@ -252,7 +240,7 @@ def fit_sizes(run: Run) -> pd.DataFrame | None:
         off = np.abs(np.polyval(middle[::-1], work) / mean - 1).max()
         ends = np.column_stack([middle, middle - half, middle + half]).ravel()
         rows.append((*setup, power, *ends, off))
-    return check(pd.DataFrame(rows, columns=SIZE_FITS.names), SIZE_FITS) if rows else None
+    return SIZE_FITS.check(pd.DataFrame(rows, columns=SIZE_FITS.names)) if rows else None
 
 
 def describe_sizes(run: Run) -> tuple[str, ...]:

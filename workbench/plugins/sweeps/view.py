@@ -6,11 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.run import Run
-from workbench.plots.changes import plot_speedups
-from workbench.plots.tables import show_note, show_table
-from workbench.plots.views import Part, View, list_classes, show_phases
-from workbench.wording import plural
+from workbench import Run, plot_speedups
+from workbench.api import Part, View, plural, show_note, show_table
+from workbench.plots.views import list_classes, show_phases
 
 #: What hiding an extension does not change.
 NOT_COVERED = (

@@ -1,0 +1,29 @@
+from .analysis.findings.finding import Finding, Gain
+from .analysis.findings.rules import Rule
+from .analysis.speedup import Speedup
+from .analysis.statistics import half_width
+from .cli.options import Output, command
+from .convert import Format
+from .errors import StoreError, UsageError, unknown_name
+from .export.rewriter import Rewriter
+from .frames import interval, make_frame
+from .options import Progress, silent
+from .plots.style import Chart, draws
+from .plots.tables import Table, show_note, show_table
+from .plots.views import Part, View
+from .plugin import Plugin, Section
+from .progress import show_progress
+from .records.exports import Rewrite
+from .records.trials import Trial
+from .remedies import Remedy
+from .run.sides import Settings, Side
+from .store import atomic_write
+from .wording import format_ratio, format_size, plural
+
+__all__ = [
+    "Chart", "Finding", "Format", "Gain", "Output", "Part", "Plugin", "Progress", "Remedy",
+    "Rewrite", "Rewriter", "Rule", "Section", "Settings", "Side", "Speedup", "StoreError",
+    "Table", "Trial", "UsageError", "View", "atomic_write", "command", "draws", "format_ratio",
+    "format_size", "half_width", "interval", "make_frame", "plural", "show_note",
+    "show_progress", "show_table", "silent", "unknown_name",
+]  # fmt: skip
