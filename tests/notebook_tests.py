@@ -14,13 +14,13 @@ from pathlib import Path
 import papermill
 import pytest
 from etdump_builder import Block, Profile, build_etdump
+from needed import NOTEBOOKS as OF_PLUGINS
 
 import workbench as wb
-from workbench import plugin
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-CORE = [path for path in NOTEBOOKS if path.name not in plugin.list_notebooks()]
+CORE = [path for path in NOTEBOOKS if path.name not in OF_PLUGINS]
 #: The report is read last.
 IN_ORDER = sorted(CORE, key=lambda path: path.stem == "16_report")
 ANOTHER = re.compile(r"mobilenet|segmenter|AsTrained|smollm|\bTiny\b|unet", re.I)

@@ -78,7 +78,9 @@ def has_command(line):
     from workbench.cli import workbench
 
     there = {*workbench.commands, *plugin.names_of("commands")}
-    return line.split()[0] in there and (".json" not in line or plugin.names_of("configs"))
+    return line.split()[0] in there and (
+        ".json" not in line or "config" in plugin.names_of("documents")
+    )
 
 
 def test_wrong_arguments_are_refused_before_pandas_and_torch_are_imported(tmp_path):

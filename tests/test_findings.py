@@ -33,7 +33,7 @@ from recorded import recorded
 import workbench as wb
 from workbench.analysis.findings.finding import Finding, Gain, rank_findings
 from workbench.analysis.findings.text import NONE, describe_cause, describe_gain
-from workbench.plugin import list_sections
+from workbench.plots.views import list_sections
 from workbench.records.exports import Rewrite
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -685,7 +685,7 @@ def test_a_measurement_that_there_is_not_is_a_usage_error(sample, asked):
 )
 def test_every_heading_that_a_finding_names_is_in_the_notebook(name):
     notebook = Path(__file__).parents[1] / "notebooks" / "16_report.ipynb"
-    added = {section.heading for section in list_sections()}
+    added = {section.heading for section in list_sections().values()}
     for heading in tabulate(recorded(name))["heading"]:
         assert heading in added or f"## {heading}\\n" in notebook.read_text()
 

@@ -67,9 +67,9 @@ DECIDING = [
 ]  # fmt: skip
 OTHERS = ["plots/views.py", "report/report.py", "plugins/history/frames.py"]
 MINE = """
-from workbench.export.rewriter import Rewriter
-from workbench.plugin import Plugin
-PLUGIN = Plugin(rewriters={"mine": "mine:REWRITER"})
+from workbench.api import Plugin, Remedies, Rewriter
+PLUGIN = Plugin(remedies={"mine": "mine:ADDED"})
+ADDED = Remedies({}, "mine:REWRITER")
 class Mine(Rewriter):
     names = ("mine",)
 REWRITER = Mine()
@@ -137,7 +137,7 @@ def test_all_that_an_export_imports_or_reads_is_in_its_identity(tmp_path):
     assert done.returncode == 0, done.stderr
     package = ROOT / "workbench"
     files = {Path(file) for file in json.loads(done.stdout.splitlines()[-1])}
-    rewriters = plugin.list_files("rewriters")["remedies"]
+    rewriters = plugin.list_files("remedies")["remedies"]
     code = identity.list_code([Path(artifact.__file__)]).union(rewriters)
     looked_up = {*package.glob("plugins/**/__init__.py"), *package.glob("models/zoo/*.py")}
     used = {file for file in files - looked_up if file.suffix not in (".pyc", ".pyi")}

@@ -92,11 +92,11 @@ def test_an_attribute_of_a_stranger_is_as_ours(python):
 
 
 ADDED = """
-from workbench.plugin import Plugin
-PLUGIN = Plugin(
-    attributes={"Run.words": "added:say", "Run.wrong_one": "added:fail"},
-    summary={"words": "words", "lost": "wrong_one"}, texts=("words", "wrong_one"),
-)
+from workbench.api import Attribute, Plugin
+PLUGIN = Plugin(attributes={
+    "Run.words": Attribute("added:say", summary="words", printed=True),
+    "Run.wrong_one": Attribute("added:fail", summary="lost", printed=True),
+})
 def say(run):
     return ("one thread", run.model)
 def fail(run):
@@ -109,11 +109,12 @@ def test_what_a_stranger_adds_to_summaries_fails_alone(python, tmp_path):
     code = (
         "from workbench import plugin\n"
         "run = wb.open_run(wb.sample_run())\n"
-        "print(plugin.summarize(run)['words'][0], 'lost' in plugin.summarize(run))\n"
-        "print(plugin.list_texts(run)[:2])"
+        "summary = plugin.list_shown(run, 'summary')\n"
+        "print(summary['words'][0], 'lost' in summary)\n"
+        "print(plugin.list_shown(run, 'printed')['Run.words'])"
     )
     done = python(code, tmp_path)
-    assert done.stdout == "one thread False\n['one thread', 'mobilenet_v3_small']\n"
+    assert done.stdout == "one thread False\n('one thread', 'mobilenet_v3_small')\n"
     assert "attribute wrong_one: ZeroDivisionError" in done.stderr
 
 
@@ -156,7 +157,7 @@ def test_several_broken_ones_are_one_line(command, tmp_path):
 
 
 def test_a_rule_that_fails_costs_its_findings_only(command, run_dir, tmp_path):
-    code = "from workbench.plugin import Plugin\nPLUGIN = Plugin(rules={'x': 'failing:find'})\n"
+    code = "from workbench.api import Plugin\nPLUGIN = Plugin(rules={'x': 'failing:find'})\n"
     write_package(tmp_path, "failing", "failing:PLUGIN", code + "def find(m, keys): return [1 / 0]")
     plain, done = command("findings", run_dir), command("findings", run_dir, packages=tmp_path)
     assert done.returncode == 0 and "rule x: ZeroDivisionError" in done.stderr
@@ -235,7 +236,7 @@ def test_plug_ins_are_switched_off(python, guest, monkeypatch):
 
 @needs("remedies", "memory")
 def test_equal_names_are_said(python, tmp_path):
-    code = "from workbench.plugin import Plugin\nPLUGIN = Plugin(views={'memory': 'json:dumps'})\n"
+    code = "from workbench.api import Plugin\nPLUGIN = Plugin(views={'memory': 'json:dumps'})\n"
     write_package(tmp_path, "views", "views:PLUGIN", code)
     write_package(tmp_path, "remedies", "other:PLUGIN", code)
     done = python("from workbench import plugin; print(len(plugin.list_plugins()))", tmp_path)

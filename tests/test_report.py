@@ -24,7 +24,7 @@ from recorded import recorded, report_text
 
 import workbench as wb
 from workbench.plots.tables import typeset
-from workbench.plugin import list_sections
+from workbench.plots.views import list_sections
 from workbench.report.kernel import open_kernel
 from workbench.report.report import identify_report
 

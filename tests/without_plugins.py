@@ -21,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from needed import NOTEBOOKS
+
 from workbench.plugin import list_plugins
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,8 +91,9 @@ def delete_plugin(copy: Path, name: str) -> None:
     shutil.rmtree(copy / "workbench" / "plugins" / name)
     shutil.rmtree(copy / "tests" / "plugins" / name)
     (copy / "data" / "docs" / "plugins" / f"{name}.md").unlink(missing_ok=True)
-    for notebook in list_plugins()[name].notebooks:
-        (copy / "notebooks" / notebook).unlink()
+    for notebook, owner in NOTEBOOKS.items():
+        if owner == name:
+            (copy / "notebooks" / notebook).unlink()
 
 
 def run(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

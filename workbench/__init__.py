@@ -46,13 +46,13 @@ def __getattr__(name: str) -> Any:
         return _find(name)
     from workbench.plugin import find
 
-    part = find("names", name)
+    part = find("attributes", f"workbench.{name}")
     if part is None:
         raise unknown_attribute("workbench", name, __dir__())
     return guard(part)
 
 
 def __dir__() -> list[str]:
-    from workbench.plugin import names_of
+    from workbench.plugin import attributes_of
 
-    return sorted({*_list(), *names_of("names")})
+    return sorted({*_list(), *attributes_of("workbench")})

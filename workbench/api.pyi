@@ -11,19 +11,20 @@ from .options import Progress, silent
 from .plots.style import Chart, draws
 from .plots.tables import Table, show_note, show_table
 from .plots.views import Part, View
-from .plugin import Plugin, Section
+from .plugin import Attribute, Plugin, Section
 from .progress import show_progress
+from .records.documents import Document
 from .records.exports import Rewrite
 from .records.trials import Trial
-from .remedies import Remedy
+from .remedies import Remedies, Remedy
 from .run.sides import Settings, Side
 from .store import atomic_write
 from .wording import format_ratio, format_size, plural
 
 __all__ = [
-    "Chart", "Finding", "Format", "Gain", "Output", "Part", "Plugin", "Progress", "Remedy",
-    "Rewrite", "Rewriter", "Rule", "Section", "Settings", "Side", "Speedup", "StoreError",
-    "Table", "Trial", "UsageError", "View", "atomic_write", "command", "draws", "format_ratio",
-    "format_size", "half_width", "interval", "make_frame", "plural", "show_note",
-    "show_progress", "show_table", "silent", "unknown_name",
+    "Attribute", "Chart", "Document", "Finding", "Format", "Gain", "Output", "Part", "Plugin",
+    "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "Section", "Settings",
+    "Side", "Speedup", "StoreError", "Table", "Trial", "UsageError", "View", "atomic_write",
+    "command", "draws", "format_ratio", "format_size", "half_width", "interval", "make_frame",
+    "plural", "show_note", "show_progress", "show_table", "silent", "unknown_name",
 ]  # fmt: skip

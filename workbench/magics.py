@@ -22,7 +22,6 @@ from IPython.core.completer import (
 from IPython.core.error import UsageError as MagicError
 from IPython.core.interactiveshell import InteractiveShell
 
-from workbench import plugin
 from workbench.analysis.run import Run
 from workbench.cli import workbench
 from workbench.cli.options import collect_options
@@ -80,7 +79,7 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> ob
         if command and any(param.name in ("model", "models") for param in command.params):
             _check_names(shell, arguments)
         is_config = name == "run" and any(word.endswith(".json") for word in words)
-        makes = name in _MAKERS or name in plugin.names_of("makers")
+        makes = name in _MAKERS or getattr(command, "maker", None)
         if command and makes and "--help" not in words and not is_config:
             return _make(command, arguments, options)
         plain = [str(value.path if isinstance(value, Run) else value) for value in arguments]
@@ -162,7 +161,7 @@ def _make(command: click.Command, arguments: Sequence[Any], flags: Sequence[str]
     export = collect_options(ExportOptions, context.params)
     if name == "export":
         return export_model(subject, inputs, options=export, root=root)
-    if make := plugin.find("makers", name):
+    if make := getattr(command, "maker", None):
         return make(subject, inputs, context.params)
     options = collect_options(MeasureOptions, context.params)
     subjects = subject if isinstance(subject, tuple) else [subject]  # names: one run for each

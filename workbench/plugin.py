@@ -8,13 +8,12 @@ the group ``workbench.plugins``:
 
 and in ``sigmoids.py``:
 
-    from workbench.plugin import Plugin, Section
+    from workbench.api import Plugin
 
     PLUGIN = Plugin(
         commands={"sigmoids": "sigmoids.command:sigmoids"},
         rules={"sigmoid": "sigmoids.rule:find_sigmoids"},
         views={"sigmoids": "sigmoids.page:VIEW"},
-        sections=(Section("Which sigmoids?", "All that the program has.", "sigmoids"),),
     )
 
 The workbench imports none of this before it is used, and goes on without a plug-in that fails:
@@ -52,16 +51,30 @@ class PluginWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the report: its heading, what it is about, and the view of the run in it.
+    """A section of the report, which shows a view of the run: its heading, what it is about.
 
     It follows the section with the heading ``after``, or all that are about results.
     """
 
     heading: str
     text: str
-    view: str
     after: str = ""
     folded: bool = True
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute, and where it is shown beside notebooks.
+
+    ``summary`` is its key in ``analysis_summary.json``, ``explored`` that of a frame of
+    measurements in the data of the explorer; `workbench run` prints the sentences of a ``printed``
+    one.
+    """
+
+    reference: str
+    summary: str = ""
+    explored: str = ""
+    printed: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,80 +84,49 @@ class Plugin:
     Attributes
     ----------
     commands
-        Commands of the command line, made by `workbench.cli.options.command`.
-    makers
-        Of a command, the function that makes the object which ``%workbench`` returns of it; it
-        takes the subject, its inputs and the command's parameters.
-    names
-        Public names: ``workbench.NAME``.
+        Commands of the command line, made by `command`. With ``command(maker=...)``, a function of
+        the subject, its inputs and the parameters makes the object that ``%workbench`` returns.
     attributes
-        Attributes of runs, measurements and comparisons, such as ``Run.sigmoids``: functions of
-        one, called when it is first asked for; frames are marked as those of the workbench are.
-    summary
-        Keys of ``analysis_summary.json``, each with the attribute of the run that it has.
-    explored
-        Keys of a measurement in the data of the explorer, each with the attribute of the
-        measurement, a frame, that it has.
-    texts
-        Attributes of a run that have sentences, which ``workbench run`` prints.
+        ``workbench.NAME``: public names. ``Run.NAME``, ``Measurement.NAME``, ``Comparison.NAME``:
+        functions of one, called when the attribute is first asked for; frames are marked as those
+        of the workbench are. Where these are shown, too: `Attribute`.
     rules
         Functions of a measurement and of the keys of its operators that no rule explained before,
-        which yield `workbench.analysis.findings.finding.Finding`; or one in a `Rule` of
-        `workbench.analysis.findings.rules`, which names the section that has the evidence.
-    gains
-        Functions of a measurement and of its findings, which return these with what the plug-in
-        knows of them: measured gains, or commands of its own.
+        which yield `Finding`; or a `Rule`, which also names the section that has the evidence, or
+        revises the findings of all rules.
     views
-        Views of ``show``: `workbench.plots.views.View`.
-    configs
-        By suffix of a file, what ``workbench run`` measures by it: a function of the file and of
-        ``root``, ``only``, ``baseline``, ``target``, ``power``, ``ops`` and ``progress``.
-    documents
-        Types of documents, of which ``python -m workbench.records.documents`` has the JSON Schema.
+        Views of ``show``, `View`; one with a `Section` is a part of the report.
     models
         By the word before the colon of a model's name, what defines it: a function of the rest,
         which may be a file and settings after commas; it returns an `EagerModelBase`.
     remedies
-        Remedies by name, for ``--rewrite NAME`` and findings: a mapping to
-        `workbench.remedies.Remedy`.
-    nearest
-        By the name of a kernel, what comes nearest to it: a mapping to pairs of words and code.
-    rewriters
-        What finds and applies remedies: `workbench.export.rewriter.Rewriter`.
+        Remedies for ``--rewrite NAME`` and findings, with what finds and applies them: `Remedies`.
     sides
-        Other runtimes for ``--against``: `workbench.run.sides.Side`.
+        Other runtimes for ``--against``: `Side`.
     formats
-        Formats of ``export_trace``: `workbench.convert.Format`.
-    sections
-        Sections of the report.
-    notebooks
-        Names of the notebooks that need the plug-in.
+        Formats of ``export_trace``: `Format`.
+    documents
+        Files that people write, `Document`: their types, and what ``workbench run`` measures by
+        one.
     """
 
     commands: References = field(default_factory=dict)
-    makers: References = field(default_factory=dict)
-    names: References = field(default_factory=dict)
-    attributes: References = field(default_factory=dict)
-    summary: Mapping[str, str] = field(default_factory=dict)
-    explored: Mapping[str, str] = field(default_factory=dict)
-    texts: tuple[str, ...] = ()
+    attributes: Mapping[str, str | Attribute] = field(default_factory=dict)
     rules: References = field(default_factory=dict)
-    gains: References = field(default_factory=dict)
     views: References = field(default_factory=dict)
-    configs: References = field(default_factory=dict)
-    documents: References = field(default_factory=dict)
     models: References = field(default_factory=dict)
     remedies: References = field(default_factory=dict)
-    nearest: References = field(default_factory=dict)
-    rewriters: References = field(default_factory=dict)
     sides: References = field(default_factory=dict)
     formats: References = field(default_factory=dict)
-    sections: tuple[Section, ...] = ()
-    notebooks: tuple[str, ...] = ()
+    documents: References = field(default_factory=dict)
+
+    def references(self, kind: str) -> dict[str, str]:
+        """The references of a kind, by name."""
+        added = getattr(self, kind).items()
+        return {n: each.reference if isinstance(each, Attribute) else each for n, each in added}
 
 
-_NO_REFERENCES = ("summary", "explored", "texts", "sections", "notebooks")
-KINDS = tuple(each.name for each in fields(Plugin) if each.name not in _NO_REFERENCES)
+KINDS = tuple(each.name for each in fields(Plugin))
 
 
 def list_plugins() -> dict[str, Plugin]:
@@ -219,7 +201,7 @@ def names_of(kind: str) -> list[str]:
 def find(kind: str, name: str) -> Any:
     """What a plug-in adds under a name; None if there is none, or if it cannot be imported."""
     for owner, plugin in list_plugins().items():
-        if reference := getattr(plugin, kind).get(name):
+        if reference := plugin.references(kind).get(name):
             try:
                 return pkgutil.resolve_name(reference)
             except Exception as error:  # of a plug-in, which costs itself only
@@ -241,7 +223,8 @@ def list_files(kind: str) -> dict[str, list[Path]]:
     entries = {entry.name: entry for entry in _list_entries()}
     files = {}
     for owner, plugin in list_plugins().items():
-        added = [ref for name, ref in getattr(plugin, kind).items() if find(kind, name) is not None]
+        references = plugin.references(kind).items()
+        added = [ref for name, ref in references if find(kind, name) is not None]
         if added:
             files[owner] = _list_sources(entries[owner], added)
     return files
@@ -273,21 +256,10 @@ def _list_distribution(entry: EntryPoint) -> Iterator[Path]:
     yield from (path.resolve() for path in paths if path.is_file())
 
 
-def apply_changes(kind: str, noun: Any, value: Any) -> Any:
-    """A value of a noun, as the functions of plug-ins change it one after the other."""
-    for name, change in collect(kind).items():
-        try:
-            value = change(noun, value)
-        except Exception as error:  # of a plug-in, which costs itself only
-            warn(name, error)
-    return value
-
-
-def attributes_of(noun: type) -> list[str]:
-    """The names of the attributes that plug-ins add to a noun."""
-    prefix = f"{noun.__name__}."
-    names = (name for name in names_of("attributes") if name.startswith(prefix))
-    return [name.removeprefix(prefix) for name in names]
+def attributes_of(owner: str) -> list[str]:
+    """The names that plug-ins add to ``workbench`` or to a noun, by the name of its class."""
+    names = (name for name in names_of("attributes") if name.startswith(f"{owner}."))
+    return [name.removeprefix(f"{owner}.") for name in names]
 
 
 def compute_attribute(noun: Any, name: str) -> Any:
@@ -302,41 +274,18 @@ def compute_attribute(noun: Any, name: str) -> Any:
     return compute(noun)
 
 
-def summarize(run: Any) -> dict[str, Any]:
-    """What plug-ins add to ``analysis_summary.json``, by key."""
-    named = (each for plugin in list_plugins().values() for each in plugin.summary.items())
-    return {key: value for key, name in named for value in _values(run, name)}
-
-
-def list_explored(measurement: Any) -> dict[str, Any]:
-    """The frames that plug-ins add to the explorer's data of a measurement, by key."""
-    named = (each for plugin in list_plugins().values() for each in plugin.explored.items())
-    return {key: frame for key, name in named for frame in _values(measurement, name)}
-
-
-def list_texts(run: Any) -> list[str]:
-    """The sentences that plug-ins add to what ``workbench run`` prints."""
-    names = (name for plugin in list_plugins().values() for name in plugin.texts)
-    return [text for name in names for texts in _values(run, name) for text in texts]
-
-
-def _values(noun: Any, name: str) -> list[Any]:
-    """An attribute of a noun, if it can be computed."""
-    try:
-        return [getattr(noun, name)]
-    except Exception as error:  # of a plug-in, which costs itself only
-        warn(name, error, "attribute")
-        return []
-
-
-def list_notebooks() -> dict[str, str]:
-    """The notebooks that need a plug-in, and its name."""
-    return {notebook: name for name, each in list_plugins().items() for notebook in each.notebooks}
-
-
-def list_sections() -> list[Section]:
-    """The sections that plug-ins add to the report."""
-    return [section for plugin in list_plugins().values() for section in plugin.sections]
+def list_shown(noun: Any, place: str) -> dict[str, Any]:
+    """What plug-ins add to a noun and show in a place, a field of `Attribute`, by its key there."""
+    owner, shown = f"{type(noun).__name__}.", dict[str, Any]()
+    parts = [each for plugin in list_plugins().values() for each in plugin.attributes.items()]
+    for name, part in parts:
+        key = getattr(part, place, "")
+        if key and name.startswith(owner):
+            try:
+                shown[name if key is True else key] = getattr(noun, name.removeprefix(owner))
+            except Exception as error:  # of a plug-in, which costs itself only
+                warn(name.removeprefix(owner), error, "attribute")
+    return shown
 
 
 @cache
@@ -346,9 +295,10 @@ def examine_plugins() -> dict[str, str]:
     for entry in _list_entries():
         try:
             plugin = _load(entry)
-            for kind in KINDS:
-                for reference in getattr(plugin, kind).values():
-                    pkgutil.resolve_name(reference)
+            for reference in (ref for kind in KINDS for ref in plugin.references(kind).values()):
+                part = pkgutil.resolve_name(reference)
+                if further := getattr(part, "reference", ""):
+                    pkgutil.resolve_name(further)
         except Exception as error:  # of a plug-in, which costs itself only
             problems[entry.name] = f"{type(error).__name__}: {error}"
         else:
@@ -364,7 +314,7 @@ def identify_sources() -> str:
     files = {*OURS.parent.rglob("*.py")}
     for entry in _list_entries():
         plugin = list_plugins().get(entry.name, Plugin())
-        references = [each for kind in KINDS for each in getattr(plugin, kind).values()]
+        references = [ref for kind in KINDS for ref in plugin.references(kind).values()]
         with suppress(ImportError):  # one that is gone, which the names beside it say
             files.update(_list_sources(entry, references))
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]

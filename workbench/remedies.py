@@ -5,7 +5,7 @@ first looked for.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
@@ -32,6 +32,19 @@ class Remedy:
     until: str = ""
 
 
+@dataclass(frozen=True)
+class Remedies:
+    """The remedies of a plug-in by name, and what finds and applies them.
+
+    ``nearest`` is what comes nearest to a kernel that no remedy replaces, by its name, in words and
+    in code. The ``reference`` is that of a `Rewriter`, imported when a program is exported.
+    """
+
+    table: Mapping[str, Remedy]
+    reference: str
+    nearest: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
 class Asked(Mapping[str, T]):
     """A mapping that is made when it is first read: by then, all plug-ins can be imported."""
 
@@ -52,13 +65,13 @@ class Asked(Mapping[str, T]):
         return len(self._items)
 
 
-def join_plugins(kind: str, ours: Mapping[str, T] = {}) -> dict[str, T]:
-    """What the mappings of plug-ins have of a kind; of equal names, the first one counts."""
+def join_plugins(field: str, ours: Mapping[str, T] = {}) -> dict[str, T]:
+    """What `Remedies` of plug-ins have in a field; of equal names, the first one counts."""
     joined = dict(ours)
-    for owner, mapping in plugin.collect(kind).items():
-        for name, value in mapping.items():
+    for owner, remedies in plugin.collect("remedies").items():
+        for name, value in getattr(remedies, field).items():
             if name in joined:
-                plugin.warn(owner, ValueError(f"{kind} has another {name!r}, which is used"))
+                plugin.warn(owner, ValueError(f"remedies has another {name!r}, which is used"))
             joined.setdefault(name, value)
     return joined
 
@@ -100,7 +113,7 @@ _OF_EXPORT = (
     ),
 )
 OF_EXPORT = {remedy.name: remedy for remedy in _OF_EXPORT}
-REMEDIES: Mapping[str, Remedy] = Asked(lambda: join_plugins("remedies", OF_EXPORT))
+REMEDIES: Mapping[str, Remedy] = Asked(lambda: join_plugins("table", OF_EXPORT))
 
 #: What is said of an operator that nothing in the table replaces, and the rule that finds it.
 NO_REMEDY = "no known remedy"

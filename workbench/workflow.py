@@ -183,7 +183,7 @@ def profile(
         given = tuple(each for each in subjects if not isinstance(each, Program))
         run = replace(run, scheme=scheme, given=given)
         tries = effort == "full" and measure.evidence and target is HOST
-        if tries and "check_findings" in plugin.names_of("names"):
+        if tries and "check_findings" in plugin.attributes_of("workbench"):
             with optional("trying remedies", tell):
                 find_trials()(run, within_s=CHECKED_S, runner=runner, progress=tell, tried=tried)
         if report:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from workbench import emulation, frames, plugin, wording
+from workbench import emulation, frames, wording
 from workbench.analysis import (
     dtypes,
     layers,
@@ -36,7 +36,13 @@ from workbench.analysis.caches import tabulate_caches
 from workbench.analysis.dataflow import Dataflow, FlowStep, NodeId, instruction_of
 from workbench.analysis.describe import describe_latency
 from workbench.analysis.exports import model_spec
-from workbench.analysis.findings.finding import Change, Finding, apply_trials, rank_findings
+from workbench.analysis.findings.finding import (
+    Change,
+    Finding,
+    apply_trials,
+    rank_findings,
+    revise_findings,
+)
 from workbench.analysis.ledger import join_traces
 from workbench.analysis.noun import Noun
 from workbench.analysis.potential import Potential, find_potential
@@ -624,7 +630,7 @@ class Measurement(Noun):
         """What to optimise, the most promising first, with the trials that the run's folder has."""
         findings = list(self._causes)
         if self.export and not self.emulated:
-            findings = plugin.apply_changes("gains", self, findings)
+            findings = revise_findings(self, findings)
             findings = apply_trials(findings, self.trials, self.scope)
         ranked = rank_findings(findings, by_gain=not self.emulated)
         return tuple(map(self._complete, ranked))

@@ -27,4 +27,4 @@ class Noun:
             return vars(self)[name]
 
     def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *plugin.attributes_of(type(self))]
+        return [*super().__dir__(), *plugin.attributes_of(type(self).__name__)]

@@ -95,7 +95,7 @@ def tabulate_findings(findings: Iterable[Finding], noun: Any) -> Findings:
 
 def find_trials() -> Callable[..., list[Trial]]:
     """What tries remedies, ``check_findings`` of a plug-in; UsageError without one."""
-    trials = plugin.find("names", "check_findings")
+    trials = plugin.find("attributes", "workbench.check_findings")
     if trials is None:
         raise UsageError("no plug-in tries remedies", hint="`workbench doctor` lists plug-ins")
     return trials

@@ -302,9 +302,14 @@ _MANY = 15
 
 
 class Command(click.Command):
-    """A command whose function returns an ``Output``; ``--json`` prints its record."""
+    """A command whose function returns an ``Output``; ``--json`` prints its record.
 
-    def __init__(self, *arguments: Any, **options: Any):
+    The ``maker`` makes what ``%workbench`` returns: a function of the subject, its inputs and the
+    parameters.
+    """
+
+    def __init__(self, *arguments: Any, maker: Callable[..., Any] | None = None, **options: Any):
+        self.maker = maker
         super().__init__(*arguments, **options)
         text = "Print one JSON document, also for errors."
         self.params.append(click.Option([JSON], is_flag=True, help=text))

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -31,6 +33,7 @@ from workbench.cli.options import (
 from workbench.errors import UsageError, WorkbenchError
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.progress import show_progress
+from workbench.records.documents import find_measured
 from workbench.store import REPORT_HTML
 
 if TYPE_CHECKING:
@@ -110,7 +113,8 @@ def run(
     A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target and the
     settings power and ops replace its own.
     """
-    is_config = subject.suffix in plugin.names_of("configs")
+    document = find_measured(subject)
+    is_config = document is not None
     if is_config and not subject.is_file():
         raise UsageError("no such file", where=subject)
     if not is_config:
@@ -122,9 +126,9 @@ def run(
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
     with show_progress() as progress:
-        if run_config := plugin.find("configs", subject.suffix):
+        if document:
             given = _refuse_options(context, measure) | {"only": only, "baseline": baseline}
-            result = run_config(subject, root=out, progress=progress, **given)
+            result = resolve_name(document.reference)(subject, root=out, progress=progress, **given)
         elif only:
             raise UsageError("only a config has experiments to choose from", where="--only")
         elif baseline:
@@ -156,7 +160,6 @@ def _summarize(run: Run) -> list[str]:
     )
     from workbench.analysis.dtypes import describe_dtypes
     from workbench.analysis.use import describe_use
-    from workbench.plugin import list_texts
 
     latencies = [
         f"{m.label}: {describe_latency(m.statistics)}{describe_rate(m.phase, m.latency_ms)}"
@@ -167,7 +170,13 @@ def _summarize(run: Run) -> list[str]:
     texts = [ab.text for ab in run.comparisons]
     texts += describe_methods(run.record, run.methods)
     quality = [*describe_use([m.use for m in run.measurements if not m.control]), run.grade]
-    return [*texts, *latencies, *list_texts(run), *dtypes, *quality]
+    return [
+        *texts,
+        *latencies,
+        *chain.from_iterable(plugin.list_shown(run, "printed").values()),
+        *dtypes,
+        *quality,
+    ]
 
 
 def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:

@@ -274,7 +274,7 @@ def _measurement(
 
 def _explored(m: Measurement) -> Json:
     """What plug-ins add; what the page draws itself is empty without them."""
-    frames = plugin.list_explored(m).items()
+    frames = plugin.list_shown(m, "explored").items()
     rows = {key: tuple(frame.to_dict("records")) for key, frame in frames if frame is not None}
     return {"memory": (), "start": (), **rows}
 

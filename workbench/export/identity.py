@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from workbench import plugin, upstream
+from workbench.export.rewriter import list_rewriters
 from workbench.store import read_file, sha256_of
 
 _PACKAGE = Path(__file__).parents[1]
@@ -31,9 +32,9 @@ def identify_exporter() -> dict[str, str]:
 
     What this installation lacks is a part of the record, and so is whether the program runs here.
     """
-    packages = plugin.list_files("rewriters")
+    packages = plugin.list_files("remedies")
     rewriters = {name: _settle(name, _hash_files(files)) for name, files in packages.items()}
-    modules = [Path(inspect.getfile(type(each))) for each in plugin.collect("rewriters").values()]
+    modules = [Path(inspect.getfile(type(each))) for each in list_rewriters().values()]
     theirs = [file for file in chain(*packages.values()) if not file.is_relative_to(_PACKAGE)]
     used = versions() | upstream.installed_versions(*upstream.PACKAGES)
     return {
@@ -94,11 +95,26 @@ def _name_imports(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{each.name}" for each in node.names)
 
 
+@cache
+def _list_lazy() -> dict[str, str]:
+    """The names that ``workbench`` and ``workbench.api`` import when they are first used."""
+    stubs = {"": _PACKAGE / "__init__.pyi", ".api": _PACKAGE / "api.pyi"}
+    return {
+        f"{_PACKAGE.name}{owner}.{alias.name}": f"{_PACKAGE.name}.{node.module}.{alias.name}"
+        for owner, stub in stubs.items()
+        for node in ast.parse(stub.read_bytes()).body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+
+
 def _locate(name: str) -> Iterator[Path]:
     """The files that are executed if a name of the workbench is imported."""
     top, *parts = name.split(".")
     if top != _PACKAGE.name:
         return
+    if lazy := _list_lazy().get(name):
+        yield from _locate(lazy)
     folders = [_PACKAGE.joinpath(*parts[:count]) for count in range(len(parts) + 1)]
     for path in folders:
         yield from filter(Path.is_file, (path / "__init__.py", path.with_suffix(".py")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from workbench import plugin
@@ -132,9 +133,20 @@ class _Together(Rewriter):
         return [name for each in self.rewriters for name in each.match(*graph, **more)]
 
 
+def list_rewriters() -> dict[str, Rewriter]:
+    """What finds and applies the remedies of plug-ins, by the names of these."""
+    rewriters = {}
+    for name, remedies in plugin.collect("remedies").items():
+        try:
+            rewriters[name] = resolve_name(remedies.reference)
+        except Exception as error:  # of a plug-in, which costs itself only
+            plugin.warn(name, error)
+    return rewriters
+
+
 def find_rewriter(names: Collection[str] = ()) -> Rewriter:
     """The rewriters of all plug-ins, as one; UsageError if they lack some of these names."""
-    rewriter = _Together([*plugin.collect("rewriters").values()])
+    rewriter = _Together([*list_rewriters().values()])
     lacking = [name for name in names if name not in OF_EXPORT and name not in rewriter.names]
     if lacking:
         hint = "`workbench doctor` lists the plug-ins; remedies is the one that rewrites programs"

@@ -61,10 +61,20 @@ Part = str | Table | Chart
 
 
 class View(NamedTuple):
-    """A view: the nouns that it takes, and the function of one and of a number of rows."""
+    """A view: the nouns that it takes, and the function of one and of a number of rows.
+
+    With a section, it is a part of the report of a run.
+    """
 
     kinds: tuple[type, ...]
     make: Callable[[Any, int], Iterable[Part]]
+    section: plugin.Section | None = None
+
+
+def list_sections() -> dict[str, plugin.Section]:
+    """The sections that plug-ins add to the report, by the view that each shows."""
+    views = plugin.collect("views").items()
+    return {name: view.section for name, view in views if view.section}
 
 
 def show(

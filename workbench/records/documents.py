@@ -5,6 +5,8 @@
 
 import json
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -82,12 +84,32 @@ def key(kind: Any, meaning: str) -> Any:
 #: A single value needs no brackets.
 WORDS, COUNTS = str | tuple[str, ...], int | tuple[int, ...]
 
-DOCUMENTS: dict[str, type] = {"metrics": METRICS}
+
+@dataclass(frozen=True)
+class Document:
+    """A file that people write, or read with scripts: its type, of which there is a JSON Schema.
+
+    What has the ``suffix``, ``workbench run`` measures: the ``reference`` is that of a function of
+    the file and of ``root``, ``only``, ``baseline``, ``target``, ``power``, ``ops``, ``progress``.
+    """
+
+    schema: type
+    suffix: str = ""
+    reference: str = ""
 
 
-def list_documents() -> dict[str, type]:
+DOCUMENTS = {"metrics": Document(METRICS)}
+
+
+def list_documents() -> dict[str, Document]:
     """The documents by name, with those of plug-ins."""
     return {**DOCUMENTS, **plugin.collect("documents")}
+
+
+def find_measured(path: Path) -> Document | None:
+    """What a file is that says itself what to measure; None if it does not."""
+    documents = (each for each in list_documents().values() if each.reference)
+    return next((each for each in documents if each.suffix == path.suffix), None)
 
 
 def describe_document(name: str) -> dict[str, Any]:
@@ -95,7 +117,7 @@ def describe_document(name: str) -> dict[str, Any]:
     documents = list_documents()
     if name not in documents:
         raise unknown_name("document", name, documents)
-    kind = documents[name]
+    kind = documents[name].schema
     closed, schema = getattr(kind, "__closed__", None), msgspec.json.schema(kind)
     for title, record in schema["$defs"].items():
         if "description" in record:  # rows have none, and may have further columns

@@ -195,7 +195,7 @@ def summarize_analysis(run: Run) -> Document:
         "checks": run.checks,
         "categories": run.scheme.label,
         "quality": _quality(run) | {"criteria": run.quality, "readings": run.record.readings},
-        **plugin.summarize(run),
+        **plugin.list_shown(run, "summary"),
     }
 
 

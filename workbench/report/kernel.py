@@ -21,11 +21,13 @@ from nbformat import NotebookNode
 from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import List
 
-from workbench import errors, plugin
+from workbench import errors
 from workbench.errors import UsageError, WorkbenchError, printable, unknown_name
 from workbench.options import Progress, silent
 from workbench.parameters import assigned_names
 from workbench.plots.style import FIGURES
+from workbench.plots.views import list_sections
+from workbench.plugin import Section
 from workbench.process import child_environment
 from workbench.report.notebooks import notebooks_dir
 from workbench.store import atomic_write, cache_folder
@@ -280,9 +282,9 @@ def insert_sections(notebook: NotebookNode) -> None:
     """
     cells = notebook.cells
     marks = [cell for cell in cells if SECTIONS in cell.metadata.get("tags", [])]
-    for section in plugin.list_sections() if marks else ():
+    for view, section in list_sections().items() if marks else ():
         place = _find_end(cells, section.after) or cells.index(marks[0])
-        cells[place:place] = _make_section(section)
+        cells[place:place] = _make_section(section, view)
     notebook.cells = [cell for cell in cells if cell not in marks]
 
 
@@ -295,10 +297,10 @@ def _find_end(cells: Sequence[NotebookNode], heading: str) -> int:
     return 0
 
 
-def _make_section(section: plugin.Section) -> tuple[NotebookNode, NotebookNode]:
+def _make_section(section: Section, view: str) -> tuple[NotebookNode, NotebookNode]:
     tags = {"tags": ["folded"]} if section.folded else {}
     text = nbformat.v4.new_markdown_cell(f"## {section.heading}\n\n{section.text}", metadata=tags)
-    code = f"wb.show(run, {section.view!r})"
+    code = f"wb.show(run, {view!r})"
     return text, nbformat.v4.new_code_cell(code, metadata={"tags": [MAY_FAIL]})
 
 

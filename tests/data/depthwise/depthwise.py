@@ -7,15 +7,11 @@ import click
 import workbench as wb
 from workbench.api import Finding, Gain, Output, Plugin, Section, View, command, show_table
 
-LAYERS = "Which layers?"
 PLUGIN = Plugin(
     commands={"depthwise": "depthwise:depthwise"},
     attributes={"Measurement.depthwise": "depthwise:list_depthwise"},
     rules={"depthwise": "depthwise:find_depthwise"},
     views={"depthwise": "depthwise:VIEW"},
-    sections=(
-        Section("Which convolutions are depthwise?", "By their time.", "depthwise", after=LAYERS),
-    ),
 )
 
 
@@ -37,4 +33,5 @@ def find_depthwise(m, keys):
     yield Finding("depthwise convolutions", gain, tuple(rows["key"]), "fuse them", "")
 
 
-VIEW = View((wb.Measurement,), lambda m, top: [show_table(m.depthwise, top=top)])
+SECTION = Section("Which convolutions are depthwise?", "By their time.", after="Which layers?")
+VIEW = View((wb.Measurement,), lambda m, top: [show_table(m.depthwise, top=top)], SECTION)

@@ -7,7 +7,9 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
+from workbench import plugin
 from workbench.export.precision import PRECISIONS
 from workbench.records.exports import Rewrite
 from workbench.records.trials import Scope, Trial
@@ -201,6 +203,16 @@ def call_unknown(finding: Finding) -> Finding:
     if is_estimate and gain.low <= 0 and gain.high > _NOTHING_KNOWN * finding.latency_ms:
         return replace(finding, gain=Gain(math.nan, math.nan, gain.high, "unknown"))
     return finding
+
+
+def revise_findings(m: Any, findings: list[Finding]) -> list[Finding]:
+    """The findings, as rules of plug-ins revise them one after the other."""
+    for name, rule in plugin.collect("rules").items():
+        try:
+            findings = rule.revise(m, findings) if getattr(rule, "revise", None) else findings
+        except Exception as error:  # of a plug-in, which costs itself only
+            plugin.warn(name, error, "rule")
+    return findings
 
 
 def apply_trials(

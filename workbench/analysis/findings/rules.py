@@ -12,6 +12,8 @@ from workbench.analysis.run import Measurement
 
 #: A rule looks at the rows that no earlier one explained.
 Find = Callable[[Measurement, Collection[str]], Iterator[Finding]]
+#: What changes the findings of all rules.
+Revise = Callable[[Measurement, list[Finding]], list[Finding]]
 
 _OPERATORS = "Which operators cost the most?"
 _LAYERS = "Which layers?"
@@ -24,18 +26,24 @@ _CATEGORIES = "Where does the time go?"
 _REST = "no known remedy"
 
 
+def _find_nothing(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    return iter(())
+
+
 @dataclass(frozen=True)
 class Rule:
     """A rule, with the section of the report that has the evidence.
 
     ``timed`` is whether it needs times that mean something, ``exact`` whether its findings explain
-    their operators, which later rules then skip.
+    their operators, which later rules then skip. A rule that has to ``revise`` is given what all
+    rules found, and returns it with what it knows of that, such as measured gains.
     """
 
-    find: Find
+    find: Find = _find_nothing
     heading: str = _OPERATORS
     timed: bool = True
     exact: bool = False
+    revise: Revise | None = None
 
 
 def _exact(find: Find, heading: str = _OPERATORS, timed: bool = False) -> Rule:

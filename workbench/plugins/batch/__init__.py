@@ -5,7 +5,9 @@ from workbench.api import Plugin
 _HERE = "workbench.plugins.batch"
 PLUGIN = Plugin(
     commands={"batch": f"{_HERE}.command:batch"},
-    names={"batch": f"{_HERE}.run:batch", "collect_runs": f"{_HERE}.collect:collect_runs"},
-    documents={"matrix": f"{_HERE}.documents:MATRIX"},
-    notebooks=("14_many_models.ipynb",),
+    attributes={
+        "workbench.batch": f"{_HERE}.run:batch",
+        "workbench.collect_runs": f"{_HERE}.collect:collect_runs",
+    },
+    documents={"matrix": f"{_HERE}.documents:DOCUMENT"},
 )

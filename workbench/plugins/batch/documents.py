@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 from workbench import ExportOptions, MeasureOptions
+from workbench.api import Document
 from workbench.options import help_of
 from workbench.records.documents import WORDS, key, object_of
 from workbench.run.targets import TARGETS
@@ -44,3 +45,4 @@ MATRIX = object_of(
     export_limit_s=key(float, "seconds after which an export is killed; 3600 by default"),
     **EXPORT_KEYS, **MEASURE_KEYS,
 )  # fmt: skip
+DOCUMENT = Document(MATRIX)

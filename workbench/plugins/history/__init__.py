@@ -5,8 +5,8 @@ from workbench.api import Plugin
 _HERE = "workbench.plugins.history"
 PLUGIN = Plugin(
     commands={"history": f"{_HERE}.command:history"},
-    names={
-        "plot_history": f"{_HERE}.figure:plot_history",
-        "read_history": f"{_HERE}.read:read_history",
+    attributes={
+        "workbench.plot_history": f"{_HERE}.figure:plot_history",
+        "workbench.read_history": f"{_HERE}.read:read_history",
     },
 )

@@ -4,7 +4,6 @@ from workbench.api import Plugin
 
 _HERE = "workbench.plugins.kit"
 PLUGIN = Plugin(
-    names={"run_config": f"{_HERE}.measure:run_config"},
-    configs={".json": f"{_HERE}.measure:run_config"},
-    documents={"config": f"{_HERE}.documents:CONFIG"},
+    attributes={"workbench.run_config": f"{_HERE}.measure:run_config"},
+    documents={"config": f"{_HERE}.documents:DOCUMENT"},
 )

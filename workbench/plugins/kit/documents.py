@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from workbench.api import Document
 from workbench.records.documents import COUNTS, WORDS, key, open_dict, several
 
 _SIDE_OF_PAIR = open_dict(
@@ -48,3 +49,4 @@ CONFIG = open_dict(
     ),
 )
 CONFIG.__doc__ = "The config of `workbench run`: that of Arm's profiling kit, and further keys."
+DOCUMENT = Document(CONFIG, ".json", "workbench.plugins.kit.measure:run_config")

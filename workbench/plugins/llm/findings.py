@@ -7,7 +7,7 @@ from dataclasses import replace
 from workbench import Measurement
 from workbench.analysis.exports import model_spec
 from workbench.analysis.findings import commands
-from workbench.api import Finding
+from workbench.api import Finding, Rule
 
 #: By the rule that found it.
 _OF_RULES = {"logits": "logits=0", "head": "layers=0", "KV cache": "sdpa=1"}
@@ -31,3 +31,6 @@ def _apply(m: Measurement, finding: Finding) -> Finding:
     spec = re.sub(rf",{name}=[^,]*", "", model_spec(m.export))
     command = commands.command(m) if finding.remedy or not finding.command else finding.command
     return replace(finding, command=command.replace("MODEL", f"{spec},{setting}"))
+
+
+SETTINGS = Rule(revise=name_settings)

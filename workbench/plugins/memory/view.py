@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from workbench import Run, plot_speedups
-from workbench.api import Part, View, show_table
+from workbench.api import Part, Section, View, show_table
 from workbench.plots.tables import fold_table
 
 #: How many rows a table has for each that others have.
@@ -36,4 +36,14 @@ def pivot_resources(resources: pd.DataFrame) -> pd.DataFrame:
     return wide[named["resource"].unique()].reset_index()
 
 
-VIEW = View((Run,), show_memory)
+SECTION = Section(
+    "How much memory, and how long until the first output?",
+    "The largest resident set of a process by what it holds; the time from its start to "
+    "its first output; activations as planned, with the steps at which each is written "
+    "and read last. Every byte and every millisecond is in one row. A `size_bytes` below "
+    "0 was counted, but was not resident. PSS divides pages that processes share. "
+    "`control`: the ratio of two equal experiments. `explore.html` draws all but the "
+    "comparisons.",
+    after="What was not delegated?",
+)
+VIEW = View((Run,), show_memory, SECTION)

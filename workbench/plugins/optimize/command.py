@@ -17,7 +17,18 @@ from workbench.plugins.optimize.records import Study
 OPTIMIZE_OPTIONS = options_of(OptimizeOptions, "optimize", "Search")
 
 
-@command()
+def make_study(subject: Any, inputs: Any, params: Mapping[str, Any]) -> Study:
+    """What the command makes of a model of a notebook."""
+    from workbench.plugins.optimize.search import optimize as search
+
+    export, limits = (
+        collect_options(ExportOptions, params),
+        collect_options(OptimizeOptions, params),
+    )
+    return search(subject, inputs, export, limits, root=params["out"])
+
+
+@command(maker=make_study)
 @click.argument("model")
 @EXPORT_OPTIONS
 @OPTIMIZE_OPTIONS
@@ -47,14 +58,3 @@ def optimize(
         lines.append(recipe := (out or default_root(parse_name(model).label)) / FOLDER / RECIPE)
         step = call("export", model, "--recipe", recipe)
     return Output(lines, {"study": study}, exit_code=not study.best, step=step)
-
-
-def make_study(subject: Any, inputs: Any, params: Mapping[str, Any]) -> Study:
-    """What the command makes of a model of a notebook."""
-    from workbench.plugins.optimize.search import optimize as search
-
-    export, limits = (
-        collect_options(ExportOptions, params),
-        collect_options(OptimizeOptions, params),
-    )
-    return search(subject, inputs, export, limits, root=params["out"])

@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator
 from matplotlib.transforms import Bbox
 
 from workbench import Run
-from workbench.api import Chart, Part, View, draws, show_note, show_table
+from workbench.api import Chart, Part, Section, View, draws, show_note, show_table
 from workbench.plots import style
 from workbench.plugins.optimize.records import NOT_TRIED, Study, Variant
 from workbench.plugins.optimize.study import find_study, tabulate_variants
@@ -58,7 +58,15 @@ def view_run(run: Run, top: int) -> Iterator[Part]:
 
 
 VARIANTS = View((Study,), view_variants)
-OF_RUN = View((Run,), view_run)
+OF_RUN = View(
+    (Run,),
+    view_run,
+    Section(
+        "What was tried, and what did it bring?",
+        "Variants of the program from `workbench optimize`. Hollow dots are too inaccurate to be "
+        "recommended.",
+    ),
+)
 
 
 def _label_dot(variant: Variant, best: str) -> str:

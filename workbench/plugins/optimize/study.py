@@ -8,7 +8,7 @@ from dataclasses import replace
 import pandas as pd
 
 from workbench import ExportOptions, Measurement, Run
-from workbench.api import Finding, Gain, StoreError, UsageError
+from workbench.api import Finding, Gain, Rule, StoreError, UsageError
 from workbench.plugins.optimize.frames import VARIANTS
 from workbench.plugins.optimize.records import STUDY, Study, Variant
 
@@ -32,6 +32,9 @@ def add_gains(m: Measurement, findings: list[Finding]) -> list[Finding]:
         if m.export and study.machine == str(m.run.record.host.get("cpu")):
             return add_measured(findings, study, m.export.sha256, m.threads)
     return findings
+
+
+GAINS = Rule(revise=add_gains)
 
 
 def name_change(before: ExportOptions, after: ExportOptions) -> str:

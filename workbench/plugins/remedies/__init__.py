@@ -4,8 +4,6 @@ from workbench.api import Plugin
 
 _HERE = "workbench.plugins.remedies"
 PLUGIN = Plugin(
-    names={"check_findings": f"{_HERE}.trials:check_findings"},
-    remedies={"remedies": f"{_HERE}.table:REMEDIES"},
-    nearest={"remedies": f"{_HERE}.table:NEAREST"},
-    rewriters={"remedies": f"{_HERE}.rewrite:REWRITER"},
+    attributes={"workbench.check_findings": f"{_HERE}.trials:check_findings"},
+    remedies={"remedies": f"{_HERE}.table:ADDED"},
 )

@@ -4,7 +4,7 @@
 documentation lists it. How each is found in a graph is in `rewrite`.
 """
 
-from workbench.api import Remedy
+from workbench.api import Remedies, Remedy
 
 _TABLE = (
     Remedy(
@@ -313,3 +313,4 @@ _ALIKE = {
     "_fft_c2c": "_fft_r2c", "_fft_c2r": "_fft_r2c",
 }  # fmt: skip
 NEAREST |= {kernel: NEAREST[other] for kernel, other in _ALIKE.items()}
+ADDED = Remedies(REMEDIES, "workbench.plugins.remedies.rewrite:REWRITER", NEAREST)

@@ -10,5 +10,4 @@ PLUGIN = Plugin(
         "onnx": f"{_HERE}:ONNX",
         "openvino": f"{_HERE}:OPENVINO",
     },
-    notebooks=("15_other_runtimes.ipynb",),
 )

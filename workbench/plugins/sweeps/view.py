@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from workbench import Run, plot_speedups
-from workbench.api import Part, View, plural, show_note, show_table
+from workbench.api import Part, Section, View, plural, show_note, show_table
 from workbench.plots.views import list_classes, show_phases
 
 #: What hiding an extension does not change.
@@ -73,4 +73,14 @@ def _codes_of(run: Any, levels: pd.DataFrame) -> list[str]:
 
 
 SWEEPS = View((Run,), lambda run, top: list_sweeps(run, top) or [NOT_SWEPT])
-OF_RUN = View((Run,), list_sweeps)
+OF_RUN = View(
+    (Run,),
+    list_sweeps,
+    Section(
+        "What do extensions, threads and sizes bring?",
+        "Each level hides the features above it; hollow dots are steps without a significant "
+        "change.",
+        after="How long does one inference take?",
+        folded=False,
+    ),
+)
