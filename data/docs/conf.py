@@ -125,9 +125,9 @@ def write_reference() -> None:
         *(*tree, *paths),
     )
     documents = []
-    for name, kind in DOCUMENTS.items():
+    for name, document in DOCUMENTS.items():
         schema = f":download:`{name}.schema.json </data/schemas/v3/{name}.schema.json>`"
-        documents += [name, "-" * len(name), "", inspect.getdoc(kind) or "", "", schema, ""]
+        documents += [name, "-" * len(name), "", inspect.getdoc(document.schema) or "", "", schema, ""]
     write(
         "files",
         "Files",
