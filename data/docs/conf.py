@@ -127,7 +127,8 @@ def write_reference() -> None:
     documents = []
     for name, document in DOCUMENTS.items():
         schema = f":download:`{name}.schema.json </data/schemas/v3/{name}.schema.json>`"
-        documents += [name, "-" * len(name), "", inspect.getdoc(document.schema) or "", "", schema, ""]
+        text = inspect.getdoc(document.schema) or ""
+        documents += [name, "-" * len(name), "", text, "", schema, ""]
     write(
         "files",
         "Files",
