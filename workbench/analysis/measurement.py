@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -34,7 +34,7 @@ from workbench.analysis.activations import list_tensors
 from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.caches import tabulate_caches
 from workbench.analysis.dataflow import Dataflow, FlowStep, NodeId, instruction_of
-from workbench.analysis.describe import describe_latency
+from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.exports import model_spec
 from workbench.analysis.findings.finding import (
     Change,
@@ -47,7 +47,7 @@ from workbench.analysis.ledger import join_traces
 from workbench.analysis.noun import Noun
 from workbench.analysis.potential import Potential, find_potential
 from workbench.analysis.quality import Row
-from workbench.analysis.resources import check_starts, tabulate_resources
+from workbench.analysis.resources import check_starts, summarize_resources, tabulate_resources
 from workbench.analysis.roofline import Roof
 from workbench.analysis.use import Use, decide_use, describe_use
 from workbench.emulation import frame_property, mark_frame
@@ -147,6 +147,18 @@ class Measurement(Noun):
     def export(self) -> Export | None:
         """How its program was exported; None if that is unknown."""
         return self.run.record.export_of(self.program)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it is of and what it needs besides time, as columns of ``frames.RUNS``."""
+        return {
+            **identify_run(self.run.record, self.program),
+            "model": self.program.model,
+            "experiment": self.name,
+            "threads": self.threads,
+            "emulated": self.emulated,
+            **summarize_resources(self.starts, self.export),
+        }
 
     @property
     def identity(self) -> Identity:

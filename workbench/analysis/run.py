@@ -24,7 +24,7 @@ from workbench.analysis import (
     trials,
 )
 from workbench.analysis.comparison import Comparison
-from workbench.analysis.describe import describe_run, draw_page
+from workbench.analysis.describe import describe_run, draw_page, name_record
 from workbench.analysis.etrecords import explain_etrecords
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.foreign import Recording
@@ -127,6 +127,11 @@ class Run(Noun):
     def label(self) -> str:
         """What a person calls it; empty without a ``label=``."""
         return self.record.plan.label
+
+    @property
+    def title(self) -> str:
+        """What lists call it: its label, or its models, their dtype and the platform."""
+        return name_record(self.record)
 
     @property
     def notes(self) -> tuple[Note, ...]:

@@ -88,6 +88,11 @@ class Speedup:
         """The end of each interval that is further from 1, as a ratio - 1; infinite without one."""
         return np.expm1(np.nan_to_num(np.abs(self.log) + self._half_width, nan=np.inf))
 
+    @property
+    def outcomes(self) -> np.ndarray:
+        """The verdict on each of one family, beyond `MARGIN`: `judge`."""
+        return judge(self, [Speedup.exactly(MARGIN)])[0]
+
     def p_beyond(self, bound: Speedup) -> np.ndarray:
         """P-values of "no further from 1 than ``bound``", whose error counts too.
 

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis import compare_runs
-from workbench.analysis.describe import describe_latency, identify_run
+from workbench.analysis.describe import describe_latency
 from workbench.analysis.findings.text import abridge_gain, describe_cause
 from workbench.analysis.layers import name_layer
 from workbench.analysis.quality import NO_WIN
-from workbench.analysis.resources import SUMMARY, summarize_resources
+from workbench.analysis.resources import SUMMARY
 from workbench.analysis.run import Comparison, Measurement
 from workbench.emulation import EMULATED
 from workbench.errors import StoreError, WorkbenchError
@@ -160,14 +160,9 @@ def describe_measurement(m: Measurement) -> dict[str, object]:
     if len(m.statistics) and not m.emulated:
         times = m.statistics[["latency", "low", "high"]].to_numpy(float)[0].tolist()
     return {
-        **identify_run(m.run.record, m.program),
+        **m.facts,
         **dict(zip(("latency_ms", "low_ms", "high_ms"), times, strict=True)),
-        **summarize_resources(m.starts, m.export),
         "run_dir": str(m.run.path),
-        "model": m.program.model,
-        "experiment": m.name,
-        "threads": m.threads,
-        "emulated": m.emulated,
         "grade": m.run.quality["grade"].iloc[0],
         "verdict": next((ab.text for ab in m.run.comparisons if ab.candidate is m), ""),
     }

@@ -39,7 +39,7 @@ LINES = {
 def made(tmp_path_factory):
     """The history of the made lines."""
     root = tmp_path_factory.mktemp("made")
-    options = {"traced": 0, "rounds": 1, "batch": 1, "noise": 0, "drift": 0, "outliers": 0}
+    options = {"traced": 1, "rounds": 1, "batch": 1, "noise": 0, "drift": 0, "outliers": 0}
     for device, levels in LINES.items():
         rng = np.random.default_rng(0)
         scatter = 0.001 if device == "within the margin" else 0.01

@@ -20,9 +20,7 @@ from workbench.analysis.findings.gains import keys_of, time_spent
 from workbench.analysis.layers import NO_LAYER
 from workbench.analysis.run import Comparison, Measurement
 from workbench.analysis.speedup import (
-    MARGIN,
     Speedup,
-    judge,
     shared_restarts,
     speedup_of_restarts,
 )
@@ -240,7 +238,7 @@ def _best_shown(own_ms: float, speedups: Mapping[_Name, Speedup]) -> Iterator[tu
     if not speedups:
         return
     joined = Speedup.concatenate(list(speedups.values()))
-    outcome, _ = judge(joined, [Speedup.exactly(MARGIN)])
+    outcome = joined.outcomes
     if not (outcome == "faster").any():
         return
     best = int(np.argmax(np.where(outcome == "faster", joined.log, -np.inf)))

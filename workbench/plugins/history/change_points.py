@@ -6,10 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
 from workbench import WorkbenchError
-from workbench.analysis.speedup import MARGIN, judge
-from workbench.analysis.statistics import student_quantile
 from workbench.api import Speedup
 from workbench.plugins.history.frames import CHANGES
 
@@ -51,7 +50,7 @@ def find_changes(history: pd.DataFrame) -> pd.DataFrame:
     ]
     fields = ("log", "error", "freedom")
     speedup = Speedup(*(np.array([row.pop(name) for row in rows], float) for name in fields))
-    outcome, _ = judge(speedup, [Speedup.exactly(MARGIN)])
+    outcome = speedup.outcomes
     table = pd.DataFrame(rows, columns=CHANGES.names).astype({"line": "str", "runs": "int64"})
     table = table.assign(ratio=1 / speedup.value, low=1 / speedup.high, high=1 / speedup.low)
     of_memory = pd.Series(outcome, dtype="str").replace({"faster": "less", "slower": "more"})
@@ -97,7 +96,7 @@ def _changes_of(line: pd.DataFrame, resource: str) -> Iterator[dict[str, object]
     if resource == "latency":
         # Half of a 95 % interval, over Student's quantile for the restarts: the standard error.
         half = line["high_ms"].to_numpy(float) - values
-        quantile = student_quantile(np.maximum(line["restarts"].to_numpy(float) - 1, 1))
+        quantile = stdtrit(np.maximum(line["restarts"].to_numpy(float) - 1, 1), 0.975)
         within = half / quantile / values
     noise = estimate_noise(logs, within)
     bounds = [0, *split_pieces(logs, noise)]

@@ -2,6 +2,8 @@
 
 from workbench.api import interval, make_frame
 
+#: What a measurement needs besides time, as columns.
+RESOURCES = ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
 HISTORY = make_frame(
     "history",
     ("line", "text", "", "comparable over time: same program, inputs, device, experiment, threads"),
@@ -14,7 +16,7 @@ HISTORY = make_frame(
     ("restarts", "int", "", "process restarts"),
     "latency_ms",
     *interval("its", "ms", suffix="_ms"),
-    "first_output_ms peak_mb anonymous_mb size_mb",
+    " ".join(RESOURCES),
 )
 
 CHANGES = make_frame(

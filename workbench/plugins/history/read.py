@@ -8,17 +8,14 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
-from workbench import WorkbenchError
-from workbench.analysis import statistics
-from workbench.analysis.describe import identify_run, name_record
-from workbench.analysis.resources import SUMMARY, summarize_resources
+from workbench import Measurement, Run, WorkbenchError, open_run
 from workbench.api import (
     StoreError,
     Table,
@@ -30,10 +27,7 @@ from workbench.api import (
 )
 from workbench.emulation import WRONG
 from workbench.plugins.history.change_points import find_changes
-from workbench.plugins.history.frames import HISTORY
-from workbench.records.exports import Export, Identity
-from workbench.records.runs import RunRecord, Session
-from workbench.store import MANIFEST, load_run
+from workbench.plugins.history.frames import HISTORY, RESOURCES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +60,7 @@ class History:
             change=outcome.fillna("none").mask(last["problem"] != "", WRONG),
         )
         columns = ["line", "program", "experiment", "threads", "device", "runs", "latest"]
-        resources = [name for name in SUMMARY if lines[name].notna().any()]
+        resources = [name for name in RESOURCES if lines[name].notna().any()]
         numbered = self.changes.assign(line=self.changes["line"].map(lines["line"]))
         return (
             show_table(lines, [*columns, "latency_ms", *resources, "change"]),
@@ -117,13 +111,13 @@ def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str
     problems, names = [], dict[str, str]()
     for run_dir in find_all_runs(roots):
         try:
-            rows += _rows_of(run_dir, load_run(run_dir), across, names)
+            rows += _rows_of(open_run(run_dir), across, names)
         except WorkbenchError as error:
             problems.append(str(error))
     kinds = {"threads": "int64", "restarts": "int64", "emulated": "bool"}
     table = pd.DataFrame(rows, columns=[*HISTORY.names, "error_ms"]).astype(kinds)
     errors_ms = table.pop("error_ms").to_numpy()
-    half_ms = errors_ms * statistics.student_quantile(table["restarts"].to_numpy() - 1)
+    half_ms = errors_ms * stdtrit(table["restarts"].to_numpy() - 1.0, 0.975)
     table["low_ms"] = (table["latency_ms"] - half_ms).clip(lower=0)
     table["high_ms"] = table["latency_ms"] + half_ms
     table = (
@@ -155,87 +149,52 @@ def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
             below[:] = sorted(name for name in below if not name.startswith("."))
             if "pyvenv.cfg" in files:
                 below.clear()
-            elif MANIFEST in files:
+            elif "manifest.json" in files:
                 runs.setdefault(Path(folder).resolve(), Path(folder))
     return list(runs.values())
 
 
-def _rows_of(
-    run_dir: Path, run: RunRecord, across: Collection[str], names: dict[str, str]
-) -> Iterator[dict[str, Any]]:
+def _rows_of(run: Run, across: Collection[str], names: dict[str, str]) -> Iterator[dict[str, Any]]:
     """The rows of a run; ``names`` has what the programs of each line are called."""
-    started, runner = _in_utc(run.started, run_dir), f"{run.runner.get('kind')} runner"
-    experiments = {e.name: e for e in run.plan.experiments}
-    for (experiment, threads), sessions in _list_timed(run, run_dir).items():
-        if experiments[experiment].control:
+    started, runner = _in_utc(run), f"{run.record.runner.get('kind')} runner"
+    has_times = any(batch.wall_ns for session in run.record.counted for batch in session.batches)
+    for m in run.measurements if has_times else ():
+        if m.control:
             continue
-        clock, restarts = _measure_restarts(sessions)
-        ran = run.plan.program_of(experiments[experiment])
-        identity, export = identify_run(run, ran), run.export_of(ran)
-        starts = [s for s in run.starts if (s.experiment, s.threads) == (experiment, threads)]
-        shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in ran.inputs)
-        shared = _identify(run.identify(ran), export, across)
-        program = names.setdefault(shared, f"{ran.stem} {shared[:12]}")
-        parts = [program, shapes, experiment, plural(threads, "thread"), identity["device"]]
+        shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in m.program.inputs)
+        shared, facts = _identify(m, across), m.facts
+        program = names.setdefault(shared, f"{m.program.stem} {shared[:12]}")
+        parts = [program, shapes, m.name, plural(m.threads, "thread"), facts["device"]]
         yield {
-            **identity,
-            "line": "; ".join([*parts, runner, clock]),
-            "run_dir": str(run_dir),
-            "run": name_record(run),
+            **facts,
+            "line": "; ".join([*parts, runner, m.clock]),
+            "run_dir": str(run.path),
+            "run": run.title,
             "started": started,
-            "model": ran.model,
-            "experiment": experiment,
-            "threads": threads,
-            "emulated": run.emulated,
-            "clock": clock,
-            "problem": export.fault if export else "",
-            "restarts": len(restarts),
-            **_sum_up(np.array([] if run.emulated else restarts)),
-            **summarize_resources(starts, export),
+            "clock": m.clock,
+            "problem": m.wrong,
+            "restarts": len(m.restarts),
+            **_sum_up(np.array([] if run.emulated else m.restarts)),
         }
 
 
-def _identify(identity: Identity, export: Export | None, across: Collection[str]) -> str:
+def _identify(m: Measurement, across: Collection[str]) -> str:
     """The SHA-256 of what the programs of a line share."""
-    if "program" not in across or export is None or not export.graph:
-        return identity.sha256
-    return hashlib.sha256(repr([export.graph, *export.settings.items()]).encode()).hexdigest()
+    if "program" not in across or m.export is None or not m.export.graph:
+        return m.identity.sha256
+    shared = repr([m.export.graph, *m.export.settings.items()])
+    return hashlib.sha256(shared.encode()).hexdigest()
 
 
-def _in_utc(started: str, run_dir: Path) -> str:
+def _in_utc(run: Run) -> str:
+    started = run.record.started
     try:
         moment = datetime.fromisoformat(started)
         if not 1970 <= moment.year < 2200:  # no clock says so, and no axis reaches there
             raise ValueError
     except ValueError:
-        raise StoreError(f"bad start time {started!r:.40}", where=run_dir) from None
+        raise StoreError(f"bad start time {started!r:.40}", where=run.path) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
-
-
-def _list_timed(run: RunRecord, run_dir: Path) -> dict[tuple[str, int], list[Session]]:
-    """The sessions with times by experiment and threads; traced ones if there are no others."""
-    for batch in chain.from_iterable(session.batches for session in run.counted):
-        if {len(batch.wall_ns)} != {len(batch.cpu_ns), len(batch.preempted)}:
-            raise StoreError("a batch has times of different lengths", where=run_dir)
-    timed = [s for s in run.counted if any(batch.wall_ns for batch in s.batches)]
-    timed = [s for s in timed if not s.traced] or timed
-    sessions: dict[tuple[str, int], list[Session]] = {}
-    for session in timed:
-        sessions.setdefault((session.experiment, session.threads), []).append(session)
-    return sessions
-
-
-def _measure_restarts(sessions: Collection[Session]) -> tuple[str, list[float]]:
-    """The clock as of `statistics.clock_of`, and the midmean in ms of every restart."""
-    times: dict[str, dict[int, list[int]]] = {"cpu_ns": {}, "wall_ns": {}}
-    for session in sessions:
-        for clock, restarts in times.items():
-            restart = restarts.setdefault(session.process, [])
-            restart += chain.from_iterable(getattr(batch, clock) for batch in session.batches)
-    on_cpu = all(session.threads == 1 for session in sessions)
-    on_cpu = on_cpu and any(map(any, times["cpu_ns"].values()))
-    clock = "cpu_ns" if on_cpu else "wall_ns"
-    return clock, [float(statistics.midmean(np.array(ns)) / 1e6) for ns in times[clock].values()]
 
 
 def _sum_up(restarts_ms: np.ndarray) -> dict[str, float]:

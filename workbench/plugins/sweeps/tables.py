@@ -10,9 +10,9 @@ import pandas as pd
 
 from workbench import Run
 from workbench.analysis import compare
-from workbench.analysis.speedup import MARGIN, judge, shared_restarts, speedup_of_restarts
+from workbench.analysis.speedup import shared_restarts, speedup_of_restarts
 from workbench.analysis.statistics import describe_latencies, pick_timed, restart_latencies
-from workbench.api import Speedup, format_ratio, half_width, plural
+from workbench.api import format_ratio, half_width, plural
 from workbench.plugins.sweeps.frames import LADDER, SCALING, SIZE_FITS
 from workbench.records.pairing import find_control
 from workbench.records.runs import LADDER_TOGGLE, Phase, Plan
@@ -204,7 +204,7 @@ def _compare_setups(
 ) -> tuple[float, float, float, str]:
     """The speed-up in wall time, its interval and the verdict, over the restarts of both setups."""
     speedup = speedup_of_restarts(*shared_restarts(restarts[baseline], restarts[candidate]))
-    outcome, _ = judge(speedup, [Speedup.exactly(MARGIN)])
+    outcome = speedup.outcomes
     return float(speedup.value[0]), float(speedup.low[0]), float(speedup.high[0]), str(outcome[0])
 
 
