@@ -199,6 +199,11 @@ def read_file(path: Path, most: int = _LARGEST) -> bytes:
         raise StoreError(error.strerror or str(error), where=path) from None
 
 
+def read_json(path: Path, most: int = _LARGEST) -> dict[str, Any]:
+    """The object in an untrusted JSON file, of so many bytes at most."""
+    return parse_json(read_file(path, most), path)
+
+
 def load_record(cls: type[T], path: Path, *, least: int = 1) -> T:
     """Read a record of a schema version from ``least`` on, from an untrusted JSON file."""
     return from_json(cls, read_file(path), path, least=least)

@@ -51,6 +51,11 @@ class FlowStep:
         return self.xnode is None
 
     @property
+    def has_weights(self) -> bool:
+        """Whether it is a layer of a delegate with constant weights."""
+        return self.type in WEIGHTED
+
+    @property
     def made_up(self) -> bool:
         """Whether the exporter inserted it to convert the layout."""
         return self.xnode is not None and self.xnode.role == "layout"

@@ -18,7 +18,6 @@ from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.ledger import build_ledger
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.export.program import Program, open_program
-from workbench.records.codec import parse_json
 from workbench.records.exports import Export
 from workbench.records.layers import Layers
 from workbench.records.pairing import names_feature
@@ -235,7 +234,7 @@ def _read_kit(folder: Path) -> tuple[dict[str, str], dict[str, TraceName]]:
     labels: dict[str, TraceName] = {}
     for path in [folder / store.MANIFEST, *sorted(folder.glob("*_pipeline_summary.json"))]:
         try:
-            content = parse_json(store.read_file(path), path)
+            content = store.read_json(path)
         except StoreError:
             continue
         entries = content.get("results", content.get("runs"))

@@ -30,7 +30,7 @@ from workbench.analysis import (
     statistics,
     trials,
 )
-from workbench.analysis.activations import list_tensors
+from workbench.analysis.activations import activation_bytes, list_tensors
 from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.caches import tabulate_caches
 from workbench.analysis.dataflow import Dataflow, FlowStep, NodeId, instruction_of
@@ -147,6 +147,11 @@ class Measurement(Noun):
     def export(self) -> Export | None:
         """How its program was exported; None if that is unknown."""
         return self.run.record.export_of(self.program)
+
+    @property
+    def spec(self) -> str:
+        """What ``load_model`` takes for its model; empty if that is unknown."""
+        return model_spec(self.export) if self.export else ""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -300,6 +305,10 @@ class Measurement(Noun):
     def restarts(self) -> pd.Series:
         """The latency in ms of every process restart, a midmean, by its clock."""
         return statistics.restart_latencies(self._timed, self.clock)
+
+    def restarts_by(self, clock: str) -> pd.Series:
+        """The same by another clock: ``cpu_ns`` or ``wall_ns``."""
+        return statistics.restart_latencies(self._timed, clock)
 
     @frame_property
     def statistics(self) -> pd.DataFrame:
@@ -530,6 +539,10 @@ class Measurement(Noun):
         method = self.sidecar and find_method(self.ledger.drop_duplicates("key"), self.sidecar)
         return Dataflow(method or Method("", (), {}, ()))
 
+    def activation_bytes(self, dropped: FlowStep | None = None) -> int:
+        """The least memory for activations, without the results of a step: its operands stay."""
+        return activation_bytes(self.flow, dropped)
+
     @frame_property
     def tensors(self) -> pd.DataFrame | None:
         """Every activation and when it is live, the largest first: ``frames.TENSORS``."""
@@ -670,7 +683,7 @@ class Measurement(Noun):
         """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
         folder, export = self.run.path.resolve(), self.export
         inside_cwd = folder.is_relative_to(Path.cwd())
-        model = model_spec(export) if export else "MODEL"
+        model = self.spec or "MODEL"
         planned = Path(self.program.pte or "MODEL.pte")
         places = planned, artifacts_dir(self.run.path.parent.parent) / planned.name
         names = {

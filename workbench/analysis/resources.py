@@ -1,6 +1,5 @@
 """What a program needs besides time: memory, and the time until its first output."""
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,44 +10,15 @@ from workbench import frames, wording
 from workbench.analysis.speedup import MARGIN, speedup_of_restarts
 from workbench.analysis.statistics import half_width
 from workbench.records.exports import Export
-from workbench.records.runs import Stage, Start
+from workbench.records.runs import Start
 
 MB = 1e6
-_MOST_DELEGATES = 6  #: More of them are one row.
-
-
-def name_stages(stages: Sequence[Stage]) -> list[str]:
-    """The stages up to the first output; a few delegates are numbered in order of their set-up."""
-    names = [stage.name for stage in _until_output(stages)]
-    count = names.count("delegate")
-    if count > _MOST_DELEGATES:
-        return ["delegates" if n == "delegate" else n for n in names]
-    numbers = itertools.count(1) if count > 1 else itertools.repeat("")
-    return [f"{n} {next(numbers)}".strip() if n == "delegate" else n for n in names]
-
-
-def _until_output(stages: Sequence[Stage]) -> Sequence[Stage]:
-    """The stages up to the first output."""
-    ends = (number for number, stage in enumerate(stages, 1) if stage.name == "first inference")
-    return stages[: next(ends, len(stages))]
 
 
 def list_start_times(starts: Iterable[Start], clock: str = "ns") -> pd.Series:
     """The time to the first output in ms of each start, by number."""
-    times = {s.number: sum(getattr(e, clock) for e in _until_output(s.stages)) for s in starts}
+    times = {s.number: sum(getattr(e, clock) for e in s.until_output) for s in starts}
     return pd.Series(times, dtype=float) / 1e6
-
-
-def first_outputs(starts: Iterable[Start], clock: str = "ns") -> pd.DataFrame:
-    """The time of every stage in ms: a row for each start by number, a column for each stage."""
-    rows = {}
-    for start in starts:
-        names = name_stages(start.stages)
-        times = pd.Series(
-            [getattr(stage, clock) / 1e6 for stage in start.stages[: len(names)]], index=names
-        )
-        rows[start.number] = times.groupby(level=0, sort=False).sum()
-    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def in_mode(starts: Iterable[Start], mode: str) -> list[Start]:

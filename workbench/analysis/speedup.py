@@ -63,6 +63,11 @@ class Speedup:
         return cls(log, np.zeros_like(log), np.full_like(log, np.inf))
 
     @classmethod
+    def between(cls, baseline: pd.Series, candidate: pd.Series) -> Speedup:
+        """The speed-up from the typical times of restarts, by number, that both sides have."""
+        return speedup_of_restarts(*shared_restarts(baseline, candidate))
+
+    @classmethod
     def concatenate(cls, parts: Sequence[Speedup]) -> Speedup:
         """Several speed-ups as one."""
         rows = [np.broadcast_arrays(p.log, p.error, p.freedom, p.bias) for p in parts]

@@ -173,6 +173,11 @@ class Plan:
                 return program
         raise StoreError(f"unknown program {experiment.program!r:.60}", where=experiment.name)
 
+    @property
+    def is_ladder(self) -> bool:
+        """Whether it has an experiment for every ISA level, the lowest first."""
+        return self.toggle == LADDER_TOGGLE
+
     def phase_of(self, experiment: Experiment) -> Phase:
         """The phase in which an experiment runs; without phases, its program's inputs."""
         for phase in self.phases:
@@ -323,6 +328,12 @@ class Start:
     stages: tuple[Stage, ...]
     memory: ProcessMemory = field(default_factory=ProcessMemory)
     cached: float | None = None
+
+    @property
+    def until_output(self) -> tuple[Stage, ...]:
+        """The stages up to the first output."""
+        ends = (number for number, s in enumerate(self.stages, 1) if s.name == "first inference")
+        return self.stages[: next(ends, len(self.stages))]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from workbench import plugin, store
 from workbench.errors import WorkbenchError
 from workbench.options import Progress, silent
 from workbench.plots.tables import Table
-from workbench.records.codec import parse_json
 from workbench.report.html import Section, read_sections, render_html, render_markdown
 from workbench.report.notebooks import notebooks_dir
 
@@ -57,7 +56,7 @@ def is_reported(folder: Path, notebook: str | Path = "") -> bool:
     """Whether a run's folder has a report that would be made alike now."""
     template = identify_report(folder, Path(notebook or notebooks_dir() / DEFAULT))
     with contextlib.suppress(WorkbenchError):
-        executed = parse_json(store.read_file(folder / store.REPORT_IPYNB), folder)
+        executed = store.read_json(folder / store.REPORT_IPYNB)
         metadata = executed.get("metadata") or {}
         made_by = (metadata.get("papermill") or {}).get(TEMPLATE)
         return (folder / store.REPORT_HTML).is_file() and made_by == template

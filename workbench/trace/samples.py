@@ -22,8 +22,7 @@ import pandas as pd
 
 from workbench.errors import StoreError, TraceError
 from workbench.frames import FUNCTIONS, SAMPLES
-from workbench.records.codec import parse_json
-from workbench.store import atomic_write, read_file
+from workbench.store import atomic_write, read_json
 from workbench.trace.functions import find_functions
 
 _VERSION = 1
@@ -105,7 +104,7 @@ def write_places(samples: pd.DataFrame, path: Path) -> Path:
 def _load(path: Path, what: str) -> dict[str, Any]:
     """The JSON object in a file of samples or of functions."""
     try:
-        content = parse_json(read_file(path, _LARGEST), path)
+        content = read_json(path, _LARGEST)
     except StoreError as error:
         raise TraceError(error.what, where=path) from None
     if content.get("format") != f"workbench {what}":

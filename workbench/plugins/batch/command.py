@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from workbench.api import Output, command, plural, show_progress
-from workbench.cli.options import EXISTING, call, say
+from workbench.api import EXISTING, Output, command, plural, show_progress
+from workbench.cli.options import call, say
 
 
 @command()

@@ -14,8 +14,7 @@ import pandas as pd
 from workbench import Measurement, Run, WorkbenchError
 from workbench.analysis.findings.text import abridge_gain, describe_cause
 from workbench.analysis.quality import NO_WIN
-from workbench.api import format_ratio
-from workbench.emulation import EMULATED
+from workbench.api import EMULATED, format_ratio, to_csv
 from workbench.plots.bars import draw_shares
 from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.storage import Storage
@@ -24,7 +23,6 @@ from workbench.report.combined import describe_measurement
 from workbench.report.html import render_page
 from workbench.report.report import is_reported
 from workbench.store import EXPLORER_HTML, inside, load_record
-from workbench.trace.writers import to_csv
 
 PORTFOLIO, TABLE, INDEX = "portfolio.json", "portfolio.csv", "index.html"
 #: By what the page can be filtered, and the fields of a cell that have it.

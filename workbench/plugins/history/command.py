@@ -4,15 +4,19 @@ from pathlib import Path
 
 import click
 
-from workbench.api import Output, UsageError, command
-from workbench.cli.options import EXISTING, PATH, with_limits
+from workbench.api import EXISTING, Output, UsageError, command
+from workbench.cli.options import with_limits
 
 
 @command()
 @click.argument("roots", nargs=-1, type=EXISTING, metavar="[FOLDER]...")
 @click.option("--across", multiple=True, help="What may differ within a line: program.")
-@click.option("--figure", type=PATH, help="Plot latency over time into this file (.png, .svg).")
-@click.option("--csv", type=PATH, help="Also write all runs into this file.")
+@click.option(
+    "--figure",
+    type=click.Path(path_type=Path),
+    help="Plot latency over time into this file (.png, .svg).",
+)
+@click.option("--csv", type=click.Path(path_type=Path), help="Also write all runs into this file.")
 @with_limits
 def history(
     roots: tuple[Path, ...],
@@ -25,9 +29,8 @@ def history(
 
     A line has the comparable runs of a program. Two successive runs must show a change.
     """
-    from workbench.api import atomic_write
+    from workbench.api import atomic_write, to_csv
     from workbench.plugins.history.read import read_history, write_figure
-    from workbench.trace.writers import to_csv
 
     past = read_history(roots or (Path(),), across=across)
     if past.rows.empty:

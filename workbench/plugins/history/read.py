@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 
 from workbench import Measurement, Run, WorkbenchError, open_run
 from workbench.api import (
+    WRONG,
     StoreError,
     Table,
     UsageError,
@@ -25,7 +26,6 @@ from workbench.api import (
     show_table,
     unknown_name,
 )
-from workbench.emulation import WRONG
 from workbench.plugins.history.change_points import find_changes
 from workbench.plugins.history.frames import HISTORY, RESOURCES
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench import MeasureOptions, Program, open_program
-from workbench.api import Progress, StoreError, UsageError, silent, unknown_name
+from workbench.api import Progress, StoreError, UsageError, read_json, silent, unknown_name
 from workbench.plugins.kit.documents import CONFIG, CONFIG_EXPERIMENT
-from workbench.records.codec import parse_json, structure
+from workbench.records.codec import structure
 from workbench.records.exports import Tensor
 from workbench.records.pairing import pair_experiments
 from workbench.records.runs import Experiment, Pair, Plan
@@ -26,7 +26,7 @@ from workbench.run.plan import (
     shorten_plan,
 )
 from workbench.run.runner import Runner
-from workbench.store import default_root, read_file, sha256_of
+from workbench.store import default_root, sha256_of
 
 #: Configs are written by hand: a larger file is something else.
 LARGEST_BYTES = 1_000_000
@@ -59,7 +59,7 @@ CONFIG_KEYS, ENTRY_KEYS = set(CONFIG.__annotations__), set(CONFIG_EXPERIMENT.__a
 
 def read_config(path: Path, progress: Progress = silent) -> Config:
     """Read a config and check its names, numbers and sizes; tells ``progress`` of unknown keys."""
-    data = parse_json(read_file(path, LARGEST_BYTES), path)
+    data = read_json(path, LARGEST_BYTES)
     entries, analysis = data.get("experiments"), data.get("analysis") or {}
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise StoreError("'experiments' is not a list of experiments", where=path)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from workbench import Measurement
-from workbench.analysis.exports import model_spec
 from workbench.analysis.findings import commands
 from workbench.api import Finding, Rule
 
@@ -17,7 +16,7 @@ _OF_KERNELS = {"embedding": "embedding=8"}
 
 def name_settings(m: Measurement, findings: Sequence[Finding]) -> list[Finding]:
     """The findings of a model named ``llm:``, with commands that export it as they advise."""
-    if m.export is None or not model_spec(m.export).startswith("llm:"):
+    if not m.spec.startswith("llm:"):
         return list(findings)
     return [_apply(m, finding) for finding in findings]
 
@@ -25,10 +24,10 @@ def name_settings(m: Measurement, findings: Sequence[Finding]) -> list[Finding]:
 def _apply(m: Measurement, finding: Finding) -> Finding:
     """A finding with the command that exports with a setting instead of the model's own one."""
     setting = _OF_RULES.get(finding.rule) or _OF_KERNELS.get(finding.nearest, "")
-    if not setting or m.export is None:
+    if not setting:
         return finding
     name = setting.partition("=")[0]
-    spec = re.sub(rf",{name}=[^,]*", "", model_spec(m.export))
+    spec = re.sub(rf",{name}=[^,]*", "", m.spec)
     command = commands.command(m) if finding.remedy or not finding.command else finding.command
     return replace(finding, command=command.replace("MODEL", f"{spec},{setting}"))
 

@@ -8,11 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from workbench import EagerModelBase, WorkbenchError
-from workbench.api import StoreError, UsageError, unknown_name
-from workbench.options import GROUP_SIZE
-from workbench.records.codec import parse_json
-from workbench.store import read_file
+from workbench import EagerModelBase, ExportOptions, WorkbenchError
+from workbench.api import StoreError, UsageError, read_json, unknown_name
 from workbench.upstream import list_llm_transforms
 
 #: Sizes of published models, as upstream's ``params.json`` has them.
@@ -156,7 +153,7 @@ class LanguageModel(EagerModelBase):
             use_kv_cache=self.cache,
             use_sdpa_with_kv_cache=self.sdpa,
             quantize_kv_cache=bool(self.settings["kv"]),
-            embedding_quantize=f"{bits},{GROUP_SIZE}" if bits else None,
+            embedding_quantize=f"{bits},{ExportOptions.group_size}" if bits else None,
         ):
             module = transform(module)
         return module
@@ -203,7 +200,7 @@ def _parse_change(text: str) -> tuple[str, int]:
 def _read_params(path: Path) -> dict[str, Any]:
     if path.suffix != ".json":
         raise unknown_name("language model", str(path), [*PRESETS, "path/to/params.json"])
-    params = parse_json(read_file(path, LARGEST_PARAMS), path)
+    params = read_json(path, LARGEST_PARAMS)
     if not isinstance(params.get("vocab_size"), int):
         raise StoreError("is no params.json of a language model", where=path)
     return params

@@ -16,7 +16,6 @@ import click
 
 from workbench import WorkbenchError
 from workbench.api import Output, command
-from workbench.cli.options import PATH
 
 TOOLS = (
     *("doctor", "export", "run", "profile", "analyze", "findings"),
@@ -27,7 +26,7 @@ _LONGEST_END_S = 60
 
 
 @command()
-@click.argument("folder", type=PATH, default=".")
+@click.argument("folder", type=click.Path(path_type=Path), default=".")
 @click.pass_context
 def mcp(context: click.Context, folder: Path) -> Output:
     """Serve the playbooks' steps to agents, over the Model Context Protocol on stdio.

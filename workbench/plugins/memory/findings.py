@@ -5,9 +5,6 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from workbench import Measurement
-from workbench.analysis.activations import activation_bytes
-from workbench.analysis.dataflow import WEIGHTED
-from workbench.analysis.findings.gains import keys_of
 from workbench.api import Finding, Gain, Rule, format_size
 
 _CONCATENATIONS = ("Concatenate2", "Concatenate3", "Concatenate4", "Concatenate5")
@@ -24,15 +21,15 @@ def find_memory_peak(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
     flow, peaks = m.flow, []
     for step in flow.steps:
         users = flow.after(step)
-        if step.type not in _CONCATENATIONS or len(users) != 1 or users[0].type not in WEIGHTED:
+        if step.type not in _CONCATENATIONS or len(users) != 1 or not users[0].has_weights:
             continue
         # Each product is as large as their sum, and takes the place of an operand.
         least = min(flow.tensors[tensor].size_bytes for tensor in step.reads)
         if flow.tensors[users[0].writes[0]].size_bytes <= least and not flow.returns(step):
-            peaks.append((activation_bytes(flow, step), step))
+            peaks.append((m.activation_bytes(step), step))
     if not peaks:
         return
-    before, (after, step) = activation_bytes(flow), min(peaks, key=lambda pair: pair[0])
+    before, (after, step) = m.activation_bytes(), min(peaks, key=lambda pair: pair[0])
     if before - after < _LEAST_MEMORY * before:
         return
     place = f" in {step.origin.module}" if step.origin and step.origin.module else ""
@@ -41,7 +38,7 @@ def find_memory_peak(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         f"one concatenation{place}{line} sets the peak of activation memory: "
         f"{before / 1e6:.2f} MB, {after / 1e6:.2f} MB without its copy",
         Gain(basis="planned", share=(before - after) / before, of="activation memory"),
-        keys_of(m, [step]),
+        tuple(key for key, nodes in m.nodes.items() if step.id in nodes),
         "apply the next layer to each part, and add the results",
         _SPLIT,
     )

@@ -1,14 +1,16 @@
 """What a process holds, how it starts, and what is in the program's file."""
 
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
 import pandas as pd
 
 from workbench import Measurement
-from workbench.analysis.resources import first_outputs, in_mode, name_stages
 from workbench.api import half_width
 from workbench.plugins.memory.frames import COLD_START, FILE_PARTS, MEMORY
-from workbench.records.layers import FilePart, Layers
-from workbench.records.runs import Stage
 
+_MOST_DELEGATES = 6  #: More of them are one row.
 #: What happens in each stage of a start, in words.
 STAGES = {
     "process": "the system starts the process and links the runner",
@@ -26,11 +28,30 @@ STAGES = {
 }
 
 
+def _name_stages(start: Any) -> list[str]:
+    """The stages up to the first output; a few delegates are numbered in order of their set-up."""
+    names = [stage.name for stage in start.until_output]
+    count = names.count("delegate")
+    if count > _MOST_DELEGATES:
+        return ["delegates" if n == "delegate" else n for n in names]
+    numbers = itertools.count(1) if count > 1 else itertools.repeat("")
+    return [f"{n} {next(numbers)}".strip() if n == "delegate" else n for n in names]
+
+
+def _first_outputs(starts: Iterable[Any]) -> pd.DataFrame:
+    """The time of every stage in ms: a row for each start by number, a column for each stage."""
+    rows = {}
+    for start in starts:
+        times = pd.Series([stage.ns / 1e6 for stage in start.until_output], _name_stages(start))
+        rows[start.number] = times.groupby(level=0, sort=False).sum()
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 def tabulate_starts(m: Measurement) -> pd.DataFrame | None:
     """The time from exec to the first output by stage: ``frames.COLD_START``."""
     tables = list[pd.DataFrame]()
     for cache, mode in (("warm", "time"), ("cold", "cold")):
-        times = first_outputs(in_mode(m.starts, mode))
+        times = _first_outputs(start for start in m.starts if start.mode == mode)
         total = times.sum(axis=1).mean()
         # Other programs decided what took less time than the warm ones.
         if times.empty or total < sum(table["mean_ms"].sum() for table in tables[:1]):
@@ -52,10 +73,11 @@ def account_memory(m: Measurement) -> pd.DataFrame | None:
     what malloc gave out meanwhile, without pages that nothing wrote to (where malloc does not
     count: what became resident). Pages of files and the rest are read from ``/proc``.
     """
-    stages = next((s.stages for s in m.starts if s.mode == "memory" and s.memory.peak), ())
-    if not {"threads", "first inference"} <= {stage.name for stage in stages}:
+    start = next((s for s in m.starts if s.mode == "memory" and s.memory.peak), None)
+    stages = start.stages if start else ()
+    if start is None or not {"threads", "first inference"} <= {stage.name for stage in stages}:
         return None
-    names = name_stages(stages)
+    names = _name_stages(start)
     loaded, last = stages[names.index("threads")], stages[-1]
     resident = last.anonymous + last.files + last.program
     parts: dict[str, tuple[str, int]] = {
@@ -86,13 +108,13 @@ def account_memory(m: Measurement) -> pd.DataFrame | None:
     return MEMORY.check(pd.DataFrame(rows, columns=MEMORY.names))
 
 
-def _allocated(before: Stage, after: Stage) -> int:
+def _allocated(before: Any, after: Any) -> int:
     if min(before.heap, after.heap) < 0:
-        return after.anonymous - before.anonymous
-    return after.heap - before.heap - (after.unwritten - before.unwritten)
+        return int(after.anonymous - before.anonymous)
+    return int(after.heap - before.heap - (after.unwritten - before.unwritten))
 
 
-def _find_module(part: FilePart, layers: Layers) -> str:
+def _find_module(part: Any, layers: Any) -> str:
     """The layer that a part's values are the weights of; empty if unknown."""
     method = dict(enumerate(layers.methods)).get(-1 if part.method is None else part.method)
     if method is None:
@@ -102,7 +124,8 @@ def _find_module(part: FilePart, layers: Layers) -> str:
         calls = method.instructions[part.instruction :][:1]
         nodes = [node for call in calls for node in call.xnodes if node.origins]
         users = [node.origins[0] for node in nodes if part.value in node.inputs]
-    return next((method.origins[number].module for number in users if number is not None), "")
+    modules = (method.origins[number].module for number in users if number is not None)
+    return str(next(modules, ""))
 
 
 def list_file_parts(m: Measurement) -> pd.DataFrame | None:

@@ -6,8 +6,7 @@ from typing import Any
 import pandas as pd
 
 from workbench import Run, plot_speedups
-from workbench.api import Part, Section, View, show_table
-from workbench.plots.tables import fold_table
+from workbench.api import Part, Section, View, fold_table, show_table
 
 #: How many rows a table has for each that others have.
 _LONGER = 4

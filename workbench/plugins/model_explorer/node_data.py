@@ -9,9 +9,7 @@ import pandas as pd
 
 from workbench import Comparison, Measurement, compare, open_run
 from workbench.analysis.attribution import find_method
-from workbench.analysis.ledger import Key
-from workbench.api import Format, StoreError, UsageError, atomic_write
-from workbench.emulation import EMULATED
+from workbench.api import EMULATED, Format, StoreError, UsageError, atomic_write
 
 #: Light enough for black text: little and most time; the verdicts of a speed-up.
 _LITTLE, _MOST = "#f3eefa", "#b48ae0"
@@ -72,7 +70,7 @@ def _compare(ab: Comparison, nodes: dict[str, str]) -> Iterator[tuple[str, dict[
 def _find_nodes(m: Measurement, kind: str) -> list[dict[str, str]]:
     """The nodes of the operators by key; in a program, those of the calls and those inside."""
     rows = m.ledger.drop_duplicates("key").set_index("key")
-    first = m.operators[[Key.parse(key).method == 0 for key in m.operators["key"]]].set_index("key")
+    first = m.operators[~m.operators["key"].str.match(r"m\d+/")].set_index("key")
     first = first.assign(instruction=rows["instruction"])
     method = find_method(first, m.sidecar) if m.sidecar else None
     if method is None:

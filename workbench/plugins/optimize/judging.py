@@ -10,12 +10,10 @@ from typing import Any
 from workbench import Comparison, Measurement, Run
 from workbench.analysis.resources import MB, measure_resources
 from workbench.analysis.speedup import MARGIN
-from workbench.api import format_ratio, format_size
-from workbench.emulation import WRONG
+from workbench.api import WRONG, format_ms, format_ratio, format_size
 from workbench.plugins.optimize import proposals as propose
 from workbench.plugins.optimize.records import Study, Variant, VariantGain
 from workbench.plugins.optimize.study import SIZES
-from workbench.wording import format_ms
 
 #: Classes of machine code of the strongest extension of an architecture.
 STRONGEST = ("sme", "sme2", "avx512")

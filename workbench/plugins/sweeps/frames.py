@@ -1,7 +1,6 @@
 """The frames of sweeps."""
 
 from workbench.api import interval, make_frame
-from workbench.frames import OUTCOMES
 
 LADDER = make_frame(
     "ladder",
@@ -12,7 +11,7 @@ LADDER = make_frame(
     *interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
     "low high",
-    ("outcome", "text", "", f"{OUTCOMES}; none for the lowest"),
+    ("outcome", "text", "", "as elsewhere; none for the lowest"),
     ("total", "float", "", "latency of the lowest level / this one's"),
     *interval("its", prefix="total_"),
     (
@@ -30,7 +29,7 @@ SCALING = make_frame(
     *interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("speedup", "float", "", "latency with the fewest threads / this one's"),
     "low high",
-    ("outcome", "text", "", f"{OUTCOMES}; none for the fewest"),
+    ("outcome", "text", "", "as elsewhere; none for the fewest"),
     ("efficiency", "float", "", "speed-up / how many times as many threads"),
 )
 

@@ -1,27 +1,23 @@
 """Sweeps over ISA levels, thread counts and sizes: what each step changes."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise, product
 
 import numpy as np
 import pandas as pd
 
-from workbench import Run
-from workbench.analysis import compare
-from workbench.analysis.speedup import shared_restarts, speedup_of_restarts
-from workbench.analysis.statistics import describe_latencies, pick_timed, restart_latencies
-from workbench.api import format_ratio, half_width, plural
+from workbench import Comparison, Run
+from workbench.api import Speedup, format_ratio, half_width, plural
 from workbench.plugins.sweeps.frames import LADDER, SCALING, SIZE_FITS
-from workbench.records.pairing import find_control
-from workbench.records.runs import LADDER_TOGGLE, Phase, Plan
 
 
-def experiments_by_phase(plan: Plan) -> list[list[str]]:
+def experiments_by_phase(run: Run) -> list[list[str]]:
     """The experiments of every phase, without controls."""
     phases: dict[str, list[str]] = {}
-    for experiment in plan.experiments:
+    for experiment in run.record.plan.experiments:
         if not experiment.control:
             phases.setdefault(experiment.phase, []).append(experiment.name)
     return list(phases.values())
@@ -33,40 +29,35 @@ def list_isa_levels(run: Run) -> pd.DataFrame | None:
     None without levels. The noise floor is that of the highest level. Latency is CPU time for one
     thread and wall time for several.
     """
-    latencies, record = run.latencies, run.record
-    if record.plan.toggle != LADDER_TOGGLE:
+    record = run.record
+    if not record.plan.is_ladder:
         return None
+    by_setup = {(m.name, m.threads): m for m in run.measurements}
     masked = {s.experiment: s.masked for s in record.sessions}
     rows = []
-    for names, threads in product(experiments_by_phase(record.plan), thread_counts(latencies)):
-        part = latencies[latencies["threads"] == threads]
-        described = describe_latencies(part).set_index("experiment")
-        original, control = find_control(record.plan, names[-1])
-        judge = cache(
-            partial(compare.compare_latencies, part, control=control, control_of=original)
-        )
+    for names, threads in product(experiments_by_phase(run), thread_counts(run)):
         for below, level in pairwise(["", *names]):
             adds = [f for f in masked[below] if f not in masked[level]] if below else []
-            setup = level, ", ".join(adds), threads, *described.loc[level, _LATENCY]
+            now = by_setup[level, threads]
+            setup = level, ", ".join(adds), threads, *now.statistics[_LATENCY].iloc[0]
             against = (np.nan, np.nan, np.nan, None, 1.0, 1.0, 1.0, np.nan)
             if below:
-                step, total = (judge(name, level).iloc[0] for name in (below, names[0]))
+                befores = (by_setup[name, threads] for name in (below, names[0]))
+                step, total = (Comparison(each, now).latency.iloc[0] for each in befores)
                 against = (*step[[*_SPEEDUP, "outcome"]], *total[_SPEEDUP], step["floor"])
             rows.append((*setup, *against))
     return LADDER.check(pd.DataFrame(rows, columns=LADDER.names))
 
 
-def thread_counts(latencies: pd.DataFrame) -> list[int]:
+def thread_counts(run: Run) -> list[int]:
     """The thread counts that were timed, the fewest first."""
-    return sorted(set(pick_timed(latencies)["threads"]))
+    return sorted({m.threads for m in run.measurements})
 
 
-def list_swept(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]:
+def list_swept(run: Run, experiments: Sequence[str]) -> list[str]:
     """The experiments that were measured at each of several thread counts."""
-    counts = len(thread_counts(latencies))
-    measured = pick_timed(latencies).groupby("experiment")["threads"].nunique()
-    swept = [name for name in experiments if measured.get(name, 0) == counts]
-    return swept if counts > 1 else []
+    counts, measured = len(thread_counts(run)), Counter(m.name for m in run.measurements)
+    return [name for name in experiments if measured[name] == counts > 1]
 
 
 #: With several threads, latency is the time that the caller waits; the same clock for one.
@@ -85,22 +76,18 @@ def sweep_threads(run: Run) -> pd.DataFrame | None:
     None with one thread count. Thread counts are measured one after the other within a restart, so
     each restart gives one ratio; the interval is over the restarts.
     """
-    experiments = list_swept(run.latencies, run.experiments)
+    experiments = list_swept(run, run.experiments)
     if not experiments:
         return None
-    timed = pick_timed(run.latencies)
-    restarts = _split_restarts(timed)
-    rows = []
-    for name in experiments:
-        part = timed[timed["experiment"] == name]
-        described = describe_latencies(part, _CLOCK).set_index("threads").sort_index()
-        fewest = int(described.index[0])
-        for threads, statistics in described.iterrows():
-            speedup, outcome = [1.0, 1.0, 1.0], None
-            if threads != fewest:
-                *speedup, outcome = _compare_setups(restarts, (name, fewest), (name, int(threads)))
-            efficiency = speedup[0] * fewest / threads
-            rows.append((name, threads, *statistics[_LATENCY], *speedup, outcome, efficiency))
+    restarts, (fewest, *_), rows = _split_restarts(run), thread_counts(run), []
+    for name, threads in product(experiments, thread_counts(run)):
+        times = restarts[name, threads].to_numpy()
+        mean, half = times.mean(), half_width(times)
+        speedup, outcome = [1.0, 1.0, 1.0], None
+        if threads != fewest:
+            *speedup, outcome = _compare_setups(restarts, (name, fewest), (name, threads))
+        latency = mean, max(mean - half, 0.0), mean + half
+        rows.append((name, threads, *latency, *speedup, outcome, speedup[0] * fewest / threads))
     return SCALING.check(pd.DataFrame(rows, columns=SCALING.names))
 
 
@@ -108,13 +95,13 @@ def describe_threads(run: Run) -> tuple[str, ...]:
     """What changes with more threads, as sentences."""
     if run.emulated:
         return ()
-    sentences = price_threads(run.latencies, run.record.plan, run.experiments)
-    for names in experiments_by_phase(run.record.plan):
-        sentences += find_crossovers(run.latencies, list_swept(run.latencies, names))
+    sentences = price_threads(run)
+    for names in experiments_by_phase(run):
+        sentences += find_crossovers(run, list_swept(run, names))
     return tuple(sentences)
 
 
-def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]:
+def find_crossovers(run: Run, experiments: Sequence[str]) -> list[str]:
     """Sentences on what more threads change; the experiments from the lowest level up.
 
     For each step to more threads: the experiments that become slower, or do not become faster
@@ -122,9 +109,7 @@ def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list
     whether the slower one with more threads beats the faster one with the fewest, and from which
     thread count on their order reverses. Only differences that the interval shows are stated.
     """
-    timed = pick_timed(latencies)
-    restarts = _split_restarts(timed)
-    counts = sorted(int(count) for count in timed["threads"].unique())
+    restarts, counts = _split_restarts(run), thread_counts(run)
     first = counts[0]
 
     @cache
@@ -168,15 +153,15 @@ def _describe_overtaking(
             break
 
 
-def price_threads(latencies: pd.DataFrame, plan: Plan, experiments: Sequence[str]) -> list[str]:
+def price_threads(run: Run) -> list[str]:
     """Sentences on the thread counts that ExecuTorch would choose: the best, and what others cost.
 
     The ratios and their intervals are those of `sweep_threads`, against the fastest count.
     """
-    restarts = _split_restarts(pick_timed(latencies))
+    restarts, plan = _split_restarts(run), run.record.plan
     rules = dict(zip(plan.threads, plan.thread_rules, strict=False))
     sentences = []
-    for name in experiments:
+    for name in run.experiments:
         times = {n: restarts[name, n].mean() for n in rules if (name, n) in restarts}
         if not times:
             continue
@@ -191,25 +176,23 @@ def price_threads(latencies: pd.DataFrame, plan: Plan, experiments: Sequence[str
     return sentences
 
 
-def _split_restarts(timed: pd.DataFrame, clock: str | None = _CLOCK) -> dict[_Setup, pd.Series]:
-    """The latency of every restart by experiment and thread count."""
-    return {
-        (str(name), int(threads)): restart_latencies(part, clock)
-        for (name, threads), part in timed.groupby(["experiment", "threads"])
-    }
+def _split_restarts(run: Run) -> dict[_Setup, pd.Series]:
+    """The wall time of every restart by experiment and thread count."""
+    return {(m.name, m.threads): m.restarts_by(_CLOCK) for m in run.measurements}
 
 
 def _compare_setups(
     restarts: Mapping[_Setup, pd.Series], baseline: _Setup, candidate: _Setup
 ) -> tuple[float, float, float, str]:
     """The speed-up in wall time, its interval and the verdict, over the restarts of both setups."""
-    speedup = speedup_of_restarts(*shared_restarts(restarts[baseline], restarts[candidate]))
+    speedup = Speedup.between(restarts[baseline], restarts[candidate])
     outcome = speedup.outcomes
     return float(speedup.value[0]), float(speedup.low[0]), float(speedup.high[0]), str(outcome[0])
 
 
-def size_power(phases: Sequence[Phase]) -> int:
+def size_power(run: Run) -> int:
     """The power of a swept size that the number of input values grows with."""
+    phases = run.record.plan.phases
     values = {p.size: max(math.prod(t.shape) for t in p.inputs) for p in phases}
     (few, least), *_, (many, most) = sorted(values.items())
     return max(1, round(math.log(most / least) / math.log(many / few)))
@@ -223,13 +206,11 @@ def fit_sizes(run: Run) -> pd.DataFrame | None:
     """
     if not run.record.plan.sweep or run.emulated:
         return None
-    sides = {m.name: (m.side, m.phase.size) for m in run.measurements if not m.control}
-    power = size_power(run.record.plan.phases)
+    power = size_power(run)
     times: dict[_Setup, dict[int, pd.Series]] = {}
-    for (name, threads), restarts in _split_restarts(pick_timed(run.latencies), None).items():
-        if name in sides:
-            side, size = sides[name]
-            times.setdefault((side, threads), {})[size] = restarts
+    for m in run.measurements:
+        if not m.control:
+            times.setdefault((m.side, m.threads), {})[m.phase.size] = m.restarts
     rows = []
     for setup, table in ((setup, pd.DataFrame(each).dropna()) for setup, each in times.items()):
         if table.shape[1] < _LEAST_SIZES or table.empty:
