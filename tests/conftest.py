@@ -27,29 +27,13 @@ settings.register_profile("fast", deadline=None, max_examples=15)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("fast")
 
-#: Files that one worker runs: exports import ten seconds of packages; the others read the same
-#: recorded runs, which are opened once.
-TOGETHER = {
-    "exporting": {
-        *("align_exported", "attribution", "etrecord", "export", "export_cache", "export_dtypes"),
-        *(
-            "disturbed",
-            "exports",
-            "findings_exported",
-            "hostile",
-            "models",
-            "zoo",
-            "optimize",
-            "programs",
-        ),
-        *("language_models", "modules", "runner_protocol", "session", "sme2"),
-    },
-    "reading": {
-        *("align", "categories", "docs", "dtypes", "explorer", "explorer_data", "findings"),
-        *("gates", "golden_runs", "kernels_shown", "layers", "machine_code", "memory"),
-        *("model_explorer", "notebooks", "output", "plots", "public_api", "quality", "report"),
-        *("report_page", "roofline", "run", "runtimes", "tables", "validate"),
-    },
+#: Files that one worker runs, as they read the same recorded runs, which are opened once.
+READING = {
+    *("align", "categories", "docs", "dtypes", "explorer", "explorer_data", "findings"),
+    *("gates", "golden_runs", "kernels_shown", "layers", "machine_code", "memory"),
+    *("model_explorer", "notebooks", "one_clock", "output", "plots", "public_api", "quality"),
+    *("recorded_quality", "report", "report_page", "roofline", "run", "runtimes", "tables"),
+    "validate",
 }
 
 
@@ -58,16 +42,13 @@ TWO_FRAMES = "() => new Promise(r => requestAnimationFrame(() => requestAnimatio
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """With ``--dist=loadfile``, the files of a group are one; of slow tests, only exports are."""
+    """With ``--dist=loadfile``, what reads the recorded runs is one file."""
     from xdist.scheduler import LoadFileScheduling
-
-    chosen = TOGETHER if config.getoption("markexpr").startswith("not whole") else ["exporting"]
-    groups = {f"test_{file}": group for group in chosen for file in TOGETHER[group]}
 
     class InGroups(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            return groups.get(Path(file).stem, file)
+            return "reading" if Path(file).stem.removeprefix("test_") in READING else file
 
     return InGroups(config, log) if config.getoption("dist") == "loadfile" else None
 
@@ -89,17 +70,6 @@ def pytest_collection(session):
         with contextlib.suppress(wb.WorkbenchError):
             wb.find_runner()
         return items
-
-
-def pytest_addoption(parser):
-    parser.addoption("--once", action="store_true", help="run each test with one set of parameters")
-
-
-def pytest_collection_modifyitems(config, items):
-    """Where the question is what a test needs, rather than what is right, one set is enough."""
-    if config.getoption("once"):
-        functions = {(item.path, item.cls, item.originalname): item for item in reversed(items)}
-        items[:] = reversed(functions.values())
 
 
 def pytest_collection_finish():

@@ -1,11 +1,14 @@
 """JSON Schemas of what people write by hand: are they those of the code, do readers agree?"""
 
+import contextlib
+import io
 import json
+import runpy
+import warnings
 from pathlib import Path
+from unittest import mock
 
 import jsonschema
-
-from workbench.records.documents import describe_document
 
 
 class Described:
@@ -20,10 +23,21 @@ class Described:
 
     def check_schema(self):
         """Assert that the file is that of the code."""
-        printed = json.dumps(describe_document(self.name), indent=1) + "\n"
         hint = f"python -m workbench.records.documents {self.name} > {self.schema}"
+        printed = run_module(hint.split()[2], self.name)
         assert printed == self.schema.read_text(), hint
         jsonschema.Draft202012Validator.check_schema(json.loads(printed))
+
+
+def run_module(name, *arguments):
+    """What ``python -m`` prints of a module."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as said,
+        mock.patch("sys.argv", [name, *arguments]),
+        warnings.catch_warnings(action="ignore", category=RuntimeWarning),  # it is imported
+    ):
+        runpy.run_module(name, run_name="__main__")
+    return said.getvalue()
 
 
 def check_reader(validator, least, read):

@@ -138,8 +138,7 @@ def test_sme2_on_an_emulated_phone(phone, measure, monkeypatch):
         phone_module.emulate(monkeypatch)
     except wb.WorkbenchError as error:  # QEMU cannot be downloaded
         pytest.skip(str(error))
-    defaults = wb.MeasureOptions
-    run = measure("", toggle="sme2", runs=defaults.runs, processes=defaults.processes)
+    run = measure("", toggle="sme2", runs=2, processes=2, cold_start=False)
     assert run.record.emulated
     assert {s.experiment: bool(s.masked) for s in run.record.sessions} == {
         "sme2_off": True,

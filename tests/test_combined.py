@@ -83,7 +83,7 @@ def test_runs_without_layers_are_not_aligned(tmp_path, cli):
     assert "Not aligned" in (tmp_path / "out" / "combined_report.md").read_text()
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_two_experiments_of_one_run_are_aligned(tmp_path):
     combined = wb.combine_runs([f"{READY}:avx512_off", f"{READY}:avx512_on"])
     assert list(combined.runs["run"]) == ["avx512_off", "avx512_on"]

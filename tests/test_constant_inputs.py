@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from explored import read_data
 from exported_runs import make_model
 from needed import needs
 from steps import decoder
 
 import workbench as wb
-from workbench.explorer.data import explorer_data
 
 pytestmark = pytest.mark.whole
 
@@ -74,7 +74,7 @@ def test_an_unknown_input_is_refused_with_the_known_ones(measured, tmp_path):
 
 def test_the_explorer_has_what_each_operator_depends_on(measured):
     _, run = measured
-    (program,) = explorer_data(run)["programs"]
+    (program,) = read_data(run)["programs"]
     depends, modules = (program["texts"][name] for name in ("depends", "module"))
     shown = {
         modules["values"][module]: depends["values"][code]

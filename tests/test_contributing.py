@@ -49,14 +49,25 @@ def run(copy, code):
     return subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("name", ADDITIONS)
 def test_an_addition_takes_the_files_and_lines_that_the_page_states(copy, name):
     addition = ADDITIONS[name]
-    assert run(copy, addition.shown_by).returncode != 0
     lines = apply(addition, copy / "workbench")
     files = ", ".join(f"`{file}`" for file in sorted({*addition.edits, *addition.new}))
     assert f"| {name} | {files} | {lines} |" in TEXT
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.whole if name == "rule" else pytest.mark.cases)
+        for name in ADDITIONS
+    ],
+)
+def test_an_addition_is_one(copy, name):
+    addition = ADDITIONS[name]
+    assert run(copy, addition.shown_by).returncode != 0
+    apply(addition, copy / "workbench")
     done = run(copy, addition.shown_by)
     assert done.returncode == 0, done.stderr
 
@@ -66,31 +77,37 @@ def test_the_map_is_that_of_the_house():
     assert house.describe_map(ROOT) in tables, "python tests/house.py --map"
 
 
-#: Imports scripts one after the other, each as if it had been started alone.
-IMPORT = """
-import runpy, sys
+#: Asks scripts for help, one after the other, each as if it had been started alone.
+ASK = """
+import contextlib, io, runpy, sys
 from pathlib import Path
 
 folder = Path(sys.argv[1])
 paths = [str(folder), *sys.path[1:]]
-for script in sorted(folder.glob("*.py")):
-    sys.path[:] = paths
+for script in sorted(folder.glob("[!_]*.py")):
+    sys.path[:], sys.argv[:], code, said = paths, [str(script), "--help"], None, io.StringIO()
     try:
-        runpy.run_path(str(script), run_name="imported")
+        with contextlib.redirect_stdout(said):
+            runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as ended:
+        code = ended.code
     except Exception as error:
         lacking = getattr(error, "name", None) or ""
         _, _, plugin = lacking.partition("workbench.plugins.")
-        if not plugin or Path(sys.argv[2], plugin.partition(".")[0]).is_dir():
-            print(f"{script.name}: {error!r}")
+        if plugin and not Path(PLUGINS, plugin.partition(".")[0]).is_dir():
+            continue
+        code = repr(error)
+    if code != 0 or script.name not in said.getvalue():
+        print(f"{script.name}: {code!r}")
     for name, module in [*sys.modules.items()]:
         if str(folder.parent) in str(getattr(module, "__file__", "")):
             del sys.modules[name]
 """
 
 
-def test_every_benchmark_can_be_started():
+def test_every_benchmark_has_help():
     """But for those of plug-ins that are not there."""
-    folders = [str(ROOT / "tests" / "benchmarks"), str(ROOT / "workbench" / "plugins")]
-    command = [sys.executable, "-c", IMPORT, *folders]
+    code = f"PLUGINS = {str(ROOT / 'workbench' / 'plugins')!r}\n{ASK}"
+    command = [sys.executable, "-c", code, str(ROOT / "tests" / "benchmarks")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -90,16 +90,21 @@ def choose_torch(tmp_path, dev):
     return choose
 
 
+def further(*case):
+    """A case that CI leaves out."""
+    return pytest.param(*case, marks=pytest.mark.cases)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, torch has no CUDA")
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("given", "of_pytorch", "found", "answer"),
     [
-        (["", "+cpu", "+cu130"], ["+cpu"], [], "(['torch==V+cpu'], '')"),
+        further(["", "+cpu", "+cu130"], ["+cpu"], [], "(['torch==V+cpu'], '')"),
         ([""], ["+cpu"], [], "(['torch==V+cpu'], 'URL')"),
         (["", "+cpu"], None, [], "(['torch==V+cpu'], '')"),
-        ([""], None, ["+cpu"], "(['torch==V+cpu'], '')"),
-        (None, ["+cpu"], [], "(['torch==V+cpu'], 'URL')"),
+        further([""], None, ["+cpu"], "(['torch==V+cpu'], '')"),
+        further(None, ["+cpu"], [], "(['torch==V+cpu'], 'URL')"),
     ],
 )
 def test_a_cpu_build_is_taken_wherever_it_is(choose_torch, given, of_pytorch, found, answer):
@@ -141,7 +146,7 @@ def test_only_an_index_that_answers_is_used(dev, monkeypatch, index):
     assert rest == ("install", "--constraint", str(dev.CONSTRAINTS), "-e", ".")
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_set_up_compiles_what_a_profile_imports(dev, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "compiled"))
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)

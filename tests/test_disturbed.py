@@ -116,6 +116,11 @@ def test_a_model_file_moves_no_notebook(tmp_path, monkeypatch):
     assert sys.stdout is stdout and Path.cwd() == tmp_path
 
 
+def further(case):
+    """A case that CI leaves out."""
+    return pytest.param(case, marks=pytest.mark.cases)
+
+
 def run_command(*arguments, **options):
     line = [sys.executable, "-m", "workbench", *arguments]
     return subprocess.run(line, capture_output=True, text=True, timeout=120, **options)
@@ -126,8 +131,8 @@ def run_command(*arguments, **options):
     "code",
     [
         "threading.Thread(target=time.sleep, args=(600,)).start()",
-        pytest.param("atexit.register(time.sleep, 600)", marks=pytest.mark.cases),
-        pytest.param("atexit.register(print, 'goodbye')", marks=pytest.mark.cases),
+        further("atexit.register(time.sleep, 600)"),
+        further("atexit.register(print, 'goodbye')"),
     ],
 )
 def test_what_a_model_leaves_does_not_hold_the_command(tmp_path, monkeypatch, code):
@@ -140,7 +145,7 @@ def test_what_a_model_leaves_does_not_hold_the_command(tmp_path, monkeypatch, co
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("place", ["at_import", "in_forward"])
+@pytest.mark.parametrize("place", ["at_import", further("in_forward")])
 def test_a_model_may_close_standard_error(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     write_model("sys.stderr.close()", place)
@@ -149,7 +154,11 @@ def test_a_model_may_close_standard_error(tmp_path, monkeypatch, place):
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    "name", ["torch.export.export", "torch.relu", "torch.Tensor.detach", "torch.Tensor.cpu", "open"]
+    "name",
+    [
+        "torch.export.export",
+        *map(further, ("torch.relu", "torch.Tensor.detach", "torch.Tensor.cpu", "open")),
+    ],
 )
 def test_a_broken_function_of_torch_is_one_line(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -181,7 +190,7 @@ def test_a_closed_or_full_stream_is_one_line(tmp_path, shell, code, words):
     assert words in "".join(errors) and "Traceback" not in done.stderr
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_a_full_standard_error_costs_its_lines_only(tmp_path):
     line = f"{sys.executable} -m workbench export toy_cnn --backend portable 2>/dev/full"
     done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path)
@@ -216,7 +225,7 @@ def test_a_model_on_another_device_is_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("place", ["at_import", "in_forward"])
+@pytest.mark.parametrize("place", ["at_import", further("in_forward")])
 def test_an_alarm_of_a_model_is_one_line(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     write_model("signal.setitimer(signal.ITIMER_REAL, 0.2); time.sleep(60)", place)
@@ -226,7 +235,7 @@ def test_an_alarm_of_a_model_is_one_line(tmp_path, monkeypatch, place):
     assert last.startswith("error: m.py:6: ") and "an alarm of signal.alarm() went off" in last
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_an_alarm_that_a_model_leaves_does_not_end_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_model("signal.alarm(1)")

@@ -81,6 +81,7 @@ def test_of_two_exports_at_once_the_first_one_stays(files):
     assert first and second.export == first[0].export
 
 
+further = pytest.mark.cases
 CHANGES = {
     "a line above": lambda: Path("mine.py").write_text("# more\n" + MODEL),
     "an import": lambda: Path("neighbour.py").write_text("SIZE = 2\n"),
@@ -92,7 +93,13 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(what, marks=pytest.mark.whole if what in ("an import", "weights") else further)
+        for what in CHANGES
+    ],
+)
 def test_whatever_it_was_made_from_is_noticed(files, what):
     torch.save(torch.ones(1, 4), "inputs.pt")
     choices = {"inputs": ("inputs.pt",)}
@@ -173,7 +180,7 @@ def export_by_command():
 
 @pytest.mark.parametrize(
     "what",
-    [pytest.param(what, marks=pytest.mark.whole if what == "weights" else pytest.mark.cases)
+    [pytest.param(what, marks=pytest.mark.whole if what == "weights" else further)
      for what in READ],
 )  # fmt: skip
 def test_what_a_model_reads_while_it_is_built_makes_another_program(reader, monkeypatch, what):
@@ -205,8 +212,8 @@ INT8 = {"backend": "xnnpack", "dtype": "int8"}
     [
         ({}, {"inputs": ("random:1",)}),
         ({}, {"rewrite": ("transposes",)}),
-        ({}, {"state_dict": "weights.pt"}),
-        pytest.param(INT8, INT8 | {"module_dtypes": (("*", "int8dyn"),)}, marks=pytest.mark.cases),
+        pytest.param({}, {"state_dict": "weights.pt"}, marks=further),
+        pytest.param(INT8, INT8 | {"module_dtypes": (("*", "int8dyn"),)}, marks=further),
     ],
 )
 def test_other_options_are_another_export(files, before, after):
@@ -219,11 +226,11 @@ def test_other_options_are_another_export(files, before, after):
 @pytest.mark.parametrize(
     ("suffix", "harm"),
     [
-        pytest.param("", "edited", marks=pytest.mark.whole),
-        pytest.param(".layers.json", "gone", marks=pytest.mark.whole),
-        (".layers.json", "cut"),
-        pytest.param(".input0.bin", "edited", marks=pytest.mark.whole),
-        pytest.param(".export.json", "cut", marks=pytest.mark.whole),
+        ("", "edited"),
+        (".layers.json", "gone"),
+        pytest.param(".layers.json", "cut", marks=further),
+        pytest.param(".input0.bin", "edited", marks=further),
+        (".export.json", "cut"),
     ],
 )
 def test_a_damaged_export_is_made_again(files, suffix, harm):

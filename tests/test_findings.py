@@ -798,10 +798,8 @@ load_once = functools.cache(wb.load_model)
     "name",
     [
         "mobilenet_v3_small",
-        *(
-            pytest.param(name, marks=pytest.mark.whole)
-            for name in ("Ready", "smollm2", "squeezesam")
-        ),
+        *(pytest.param(name, marks=pytest.mark.whole) for name in ("Ready", "smollm2")),
+        pytest.param("squeezesam", marks=pytest.mark.cases),
     ],
 )
 def test_every_command_of_a_finding_works_as_written(name, monkeypatch, tmp_path):

@@ -196,6 +196,7 @@ program = wb.export_model(Doubled(), torch.randn(4, 64), options, root=ROOT)
 """
 
 
+@pytest.mark.whole
 @needs("remedies")
 def test_a_rewriter_of_a_stranger_is_as_ours(python, command, guest):
     code = f"NAMES, ROOT = ('doublings', 'powers'), {str(guest)!r}\n{DOUBLED}"

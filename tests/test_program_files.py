@@ -36,7 +36,13 @@ def external(tmp_path_factory):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", ["_default_external_constant.ptd", "net.ptd", "weights.ptd"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_default_external_constant.ptd",
+        *(pytest.param(name, marks=pytest.mark.cases) for name in ("net.ptd", "weights.ptd")),
+    ],
+)
 def test_weights_beside_a_program_are_found(cli, external, name):
     shutil.copy(external / "net/net.pte", ".")
     shutil.copy(external / "net/_default_external_constant.ptd", name)

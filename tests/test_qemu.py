@@ -40,7 +40,9 @@ def test_an_unknown_cpu_is_refused(runner, conv_pte, tmp_path):
 
 def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_pte, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
-    options = wb.MeasureOptions(target="qemu", toggle="sme2")
+    options = wb.MeasureOptions(
+        target="qemu", toggle="sme2", runs=2, processes=2, warmup=1, cold_start=False
+    )
     run = wb.measure(pte, options=options, root=tmp_path / "out")
     record = run.record
     assert record.platform == "qemu-aarch64" and "-qemu-aarch64-" in run.path.name
@@ -58,7 +60,9 @@ def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_p
     assert not any("PF32" in name for name in names["sme2_off"])
 
 
-@pytest.mark.parametrize("dtype", ["fp32", pytest.param("fp16", marks=pytest.mark.cases), "int8"])
+@pytest.mark.parametrize(
+    "dtype", ["fp32", *(pytest.param(name, marks=pytest.mark.cases) for name in ("fp16", "int8"))]
+)
 def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
     exporting = wb.ExportOptions(dtype=dtype, sizes=(("size", 96),))
     pte = wb.export_model("toy_cnn", options=exporting, root=tmp_path)

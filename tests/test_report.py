@@ -444,7 +444,7 @@ def test_a_failing_cell_is_one_line_and_what_ran_is_kept(cli, run_dir, write_not
     assert "n is 7" in str(cells) and "n = 7" in str(cells)
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_papermill_is_silent_only_while_it_runs(run_dir, write_notebook, caplog):
     logger = logging.getLogger("papermill")
     with pytest.raises(wb.WorkbenchError, match="ZeroDivisionError"):
@@ -513,7 +513,7 @@ def test_a_kernel_that_dies_at_its_start_is_started_once_more(run_dir, write_not
         wb.make_report(run_dir, notebook=path)
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_a_notebook_that_displays_nothing_has_a_page(cli, run_dir, write_notebook):
     write_notebook("run_dir = ''", "n = 1")
     status, out, _ = cli("report", run_dir, "--notebook", "my.ipynb")
@@ -537,7 +537,7 @@ def test_a_malformed_notebook_is_one_line(cli, run_dir, content):
     assert err.count("\n") == 1
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_a_folder_named_in_another_encoding_has_a_report(cli, run_dir, write_notebook):
     write_notebook("run_dir = ''", "print(run_dir)")
     other = run_dir.rename(os.fsdecode(os.fsencode(run_dir.parent) + b"/m\xfcll"))
@@ -547,7 +547,9 @@ def test_a_folder_named_in_another_encoding_has_a_report(cli, run_dir, write_not
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "ending", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.cases)]
+)
 def test_a_report_that_is_ended_leaves_no_file_and_no_kernel(run_dir, write_notebook, ending):
     started = run_dir.parent / "started"
     note = f"import os, time; print(os.getpid(), file=open({str(started)!r}, 'w', 1)); "

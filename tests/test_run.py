@@ -92,7 +92,7 @@ def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monk
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("form", ["", "--quiet", "--json"])
+@pytest.mark.parametrize("form", ["", pytest.param("--quiet", marks=pytest.mark.cases), "--json"])
 def test_the_answer_comes_before_starts_and_each_trial_at_once(
     cli, conv_pte, tmp_path, monkeypatch, form
 ):
@@ -165,7 +165,9 @@ def test_findings_that_fail_leave_the_report(cli, conv_pte, tmp_path, monkeypatc
     ("function", "name", "command"),
     [
         ("make_report", "report.html", "report"),
-        ("write_artifacts", "analysis_summary.json", "analyze"),
+        pytest.param(
+            *("write_artifacts", "analysis_summary.json", "analyze"), marks=pytest.mark.cases
+        ),
     ],
 )
 def test_files_that_were_not_written_are_said_last(

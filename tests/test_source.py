@@ -14,10 +14,9 @@ from hostile_run import make_hostile
 from recorded import recorded
 
 import workbench as wb
-from workbench.datasets import SAMPLES
-from workbench.store import find_runs
 
-NAMES = sorted(path.parents[1].name.removeprefix("out_") for path in find_runs(SAMPLES))
+SAMPLES = wb.sample_file("exports").parent
+NAMES = sorted(path.name.removeprefix("out_") for path in SAMPLES.glob("out_*"))
 
 
 @pytest.mark.parametrize("name", NAMES)

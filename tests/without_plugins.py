@@ -1,13 +1,14 @@
 """Copies without plug-ins: the core works without any, and each plug-in without each other one.
 
-    python3 dev.py plugins [--once] [core | NAME]...
+    python3 dev.py plugins [--seam] [core | NAME]...
 
-From a copy without a plug-in, its folder, its tests, its page and its notebooks are deleted. In the
-copy without any, the fast tests pass, and toy_cnn is profiled and reported;
-in that without a named one, the fast tests of the others and of plug-ins in general pass. Without
-names, copies lack several at once, so that for every two plug-ins there is a copy with one of them
-and without the other. With ``--once``, each test has one set of parameters. Prints a table; exits
-1 on failure.
+From a copy without a plug-in, its folder, its tests, its page and its notebooks are deleted. In
+every copy all tests are collected, which imports what they import, and toy_cnn is profiled, which
+writes its report and its explorer. With ``--seam``, of the tests only those of documents and public
+names are run. Otherwise, in the copy without any, all fast tests pass, and in that without a named
+one those of the others and of plug-ins in general. Without names, copies lack several at once, so
+that for every two plug-ins there is a copy with one of them and without the other. Two copies are
+tried at a time. Prints a table; exits 1 on failure.
 """
 
 import itertools
@@ -19,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from needed import NOTEBOOKS
@@ -26,11 +29,16 @@ from needed import NOTEBOOKS
 from workbench.plugin import list_plugins
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE, ONCE = "core", "--once"
-TESTS = ("-m", "pytest", "--numprocesses=2", "--dist=loadfile", "-p", "no:cacheprovider")
+CORE, SEAM = "core", "--seam"
+TESTS = ("-m", "pytest", "--dist=loadfile", "-p", "no:cacheprovider")
 OF_PLUGINS = ("tests/plugins", "tests/test_plugins.py")
+#: All are collected; these have what links to plug-ins or lists them.
+OF_SEAM = ("-k", "test_docs or test_documents or test_public_api or test_skills")
 PROFILE = ("-m", "workbench", "profile", "toy_cnn", "--runs", "4", "--processes", "2")
-REPORTED = "import glob; [report] = glob.glob('out_toy_cnn/runs/*/report.html')"
+WRITTEN = (
+    "from pathlib import Path; [run] = Path('out_toy_cnn/runs').iterdir();"
+    "assert {'report.html', 'explore.html'} <= {path.name for path in run.iterdir()}"
+)
 #: What a copy does without: environments, caches, what was built.
 HIDDEN = shutil.ignore_patterns(
     *(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "build"),
@@ -39,15 +47,16 @@ HIDDEN = shutil.ignore_patterns(
 
 
 def main(chosen: list[str]) -> int:
-    once = [name for name in chosen if name == ONCE]
-    chosen = [name for name in chosen if name != ONCE]
+    seam = SEAM in chosen
+    chosen = [name for name in chosen if name != SEAM]
     names = [CORE, *list_plugins()]
     if unknown := set(chosen) - set(names):
         print(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(names)}", file=sys.stderr)
         return 2
     print("| without | seconds | tests | result |\n| --- | ---: | ---: | --- |", flush=True)
     groups = [(name,) for name in chosen] or [(CORE,), *group_plugins(names[1:])]
-    return max(try_without(group, once) for group in groups)
+    with ThreadPoolExecutor(2) as beside:
+        return max(beside.map(partial(try_without, seam=seam), groups))
 
 
 def group_plugins(names: list[str]) -> list[tuple[str, ...]]:
@@ -65,17 +74,17 @@ def group_plugins(names: list[str]) -> list[tuple[str, ...]]:
     return [tuple(group) for group in lacking if group]
 
 
-def try_without(group: tuple[str, ...], options: list[str]) -> int:
-    """Run the tests of a copy without some plug-ins, or without any; returns whether one failed."""
+def try_without(group: tuple[str, ...], seam: bool) -> int:
+    """Try a copy without some plug-ins, or without any; returns whether that failed."""
     is_core = group == (CORE,)
+    wanted = OF_SEAM if seam else () if is_core else OF_PLUGINS
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(ROOT, Path(folder) / "copy", symlinks=True, ignore=HIDDEN))
         for plugin in list_plugins() if is_core else group:
             delete_plugin(copy, plugin)
-        runs = [run(copy, *TESTS, *options, *(() if is_core else OF_PLUGINS))]
-        if is_core:
-            runs += [run(copy, *PROFILE), run(copy, "-c", REPORTED)]
+        lines = [(*TESTS, *wanted), PROFILE, ("-c", WRITTEN)]
+        runs = [run(copy, *line) for line in lines]
     failed = any(done.returncode for done in runs)
     passed = re.findall(r"(\d+) passed", runs[0].stdout) or ["0"]
     result = "failed" if failed else "passed"
@@ -97,8 +106,8 @@ def delete_plugin(copy: Path, name: str) -> None:
 
 
 def run(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python on a copy."""
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    """Run Python on a copy; its measurements wait for no other's."""
+    environment = {**os.environ, "PYTHONPATH": str(copy), "WORKBENCH_LOCKS": f"{copy}-locks"}
     line = [sys.executable, *arguments]
     return subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True)
 

@@ -5,6 +5,7 @@
 Runs the tests of each attack and prints a table. Exits 1 if one succeeded.
 """
 
+import argparse
 import json
 import re
 import subprocess
@@ -64,6 +65,7 @@ ATTACKS = {
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     tests = find_tests()
     cases = run_tests({test for found in tests.values() for test in found})
     print("| attack | tries | result |\n| --- | ---: | --- |")

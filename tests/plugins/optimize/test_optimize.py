@@ -53,6 +53,7 @@ from workbench.plugins.optimize.study import (
     pick_best,
     tabulate_variants,
 )
+from workbench.plugins.optimize.workers import open_workers
 from workbench.records.codec import to_json
 from workbench.records.recipe import Recipe
 from workbench.store import load_recipe, save_export, save_recipe, sha256_of
@@ -532,7 +533,7 @@ def test_a_program_that_crashes_the_runner_is_a_row_and_the_others_are_measured(
 
 @needs("remedies")
 @pytest.mark.parametrize(
-    "stop_at", [3, 15, *(pytest.param(n, marks=pytest.mark.whole) for n in (1, 5, 7, 9, 11, 13))]
+    "stop_at", [3, 15, *(pytest.param(n, marks=pytest.mark.cases) for n in (1, 5, 7, 9, 11, 13))]
 )
 def test_an_interruption_loses_nothing_and_repeats_nothing(landscape, stop_at):
     landscape.stop_at = stop_at
@@ -766,3 +767,17 @@ def test_layers_are_in_the_dtype_of_a_variant_the_noisiest_first():
     noise = {name[5:]: power for name, power in study.layers.items() if name[:5] == "int8:"}
     assert layers == sorted(filter(None, noise), key=noise.get, reverse=True)[:5]
     assert all(text.get_text().endswith("int8") for text in axis.texts)
+
+
+@pytest.mark.whole
+def test_a_process_that_dies_loses_only_its_own_job():
+    with open_workers(1) as submit:
+        pid = submit(eval, "__import__('os').getpid()").result(timeout=200)
+        dead = submit(eval, "__import__('os')._exit(1)")
+        assert submit(len, "abc").result(timeout=200) == 3
+        with pytest.raises(wb.WorkbenchError, match=r"the worker process died -> .*--jobs"):
+            dead.result()
+        last = submit(eval, "__import__('os').getpid()").result(timeout=200)
+    assert last != pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(last, signal.SIGCONT)

@@ -6,7 +6,7 @@ from function_net import Net
 from torch import nn
 from torch.nn import functional as fn
 
-from workbench.plugins.remedies.rewrite import REWRITER
+import workbench as wb
 
 IMAGE, ROWS, SERIES = (1, 16, 14, 13), (1, 9, 32), (2, 16, 40)
 
@@ -157,11 +157,11 @@ def rewrite(function, shapes, layers, *, train=False, dynamic=None):
     module, inputs = Net(function, *layers).train(train), [torch.randn(shape) for shape in shapes]
     exported = torch.export.export(module, tuple(inputs), dynamic_shapes=dynamic)
     expected = module.eval()(*inputs)
-    count = REWRITER.apply(exported, ["branches"], "xnnpack")["branches"]
+    exported = wb.rewrite(exported, "branches")
     if not train:
         torch.testing.assert_close(exported.module()(*inputs), expected, rtol=1e-4, atol=2e-5)
     calls = [node for node in exported.graph.nodes if node.op == "call_function"]
-    return [str(node.target).split(".")[1] for node in calls], count
+    return [str(node.target).split(".")[1] for node in calls], exported.changes["branches"]
 
 
 @pytest.mark.parametrize("case", MERGED)
@@ -188,11 +188,10 @@ def test_sizes_that_are_open_stay():
     assert rewrite(stacked, [IMAGE], layers, dynamic=dynamic)[1] == 0
 
 
-def test_the_estimate_is_the_arithmetic_that_is_left():
+@pytest.mark.whole
+def test_the_estimate_is_the_arithmetic_that_is_left(tmp_path):
     layers = [nn.Linear(64, 64, bias=False) for _ in range(4)]
-    exported = torch.export.export(Net(stacked, *layers).eval(), (torch.randn(1, 256, 64),))
-    (rewrite,) = REWRITER.offer(
-        exported, "xnnpack", {node.name: [node.name] for node in exported.graph.nodes}, ()
-    )
+    module, x = Net(stacked, *layers).eval(), torch.randn(1, 256, 64)
+    (rewrite,) = wb.export_model(module, x, root=tmp_path).export.rewrites
     assert 0.15 < rewrite.kept < 0.25
     assert rewrite.text == "one linear instead of 4 layers and their sum"

@@ -6,7 +6,7 @@ from function_net import Net
 from torch import nn
 from torch.nn import functional as fn
 
-from workbench.plugins.remedies.rewrite import REWRITER
+import workbench as wb
 
 COUNT, WIDTH, HIDDEN = 8, 24, 40
 
@@ -108,12 +108,11 @@ KEPT = {
 def rewrite(function, shape, layers):
     torch.manual_seed(0)
     module, x = Net(function, *layers).eval(), torch.randn(shape)
-    exported = torch.export.export(module, (x,))
-    count = REWRITER.apply(exported, ["experts"], "xnnpack")["experts"]
+    exported = wb.rewrite(torch.export.export(module, (x,)), "experts")
     for _ in range(3):
         torch.testing.assert_close(exported.module()(x), module(x), rtol=1e-4, atol=1e-5)
         x = torch.randn(shape)
-    return exported, count
+    return exported, exported.changes["experts"]
 
 
 @pytest.mark.parametrize("case", CHOSEN)

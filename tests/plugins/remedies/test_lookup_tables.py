@@ -5,7 +5,7 @@ import torch
 from function_net import Net
 from torch import nn
 
-from workbench.plugins.remedies.rewrite import REWRITER
+import workbench as wb
 
 SIZES = (30, 41, 52, 33)
 
@@ -78,11 +78,10 @@ def run(module, inputs):
 
 def rewrite(function, layers, inputs):
     module = Net(function, *layers).eval()
-    exported = torch.export.export(module, (*inputs,))
-    count = REWRITER.apply(exported, ["lookups"], "xnnpack")["lookups"]
+    exported = wb.rewrite(torch.export.export(module, (*inputs,)), "lookups")
     pairs = zip(run(exported.module(), inputs), run(module, inputs), strict=True)
     assert all(torch.equal(result, expected) for result, expected in pairs)
-    return [str(node.target) for node in exported.graph.nodes], count
+    return [str(node.target) for node in exported.graph.nodes], exported.changes["lookups"]
 
 
 @pytest.mark.parametrize("case", ONE_TABLE)

@@ -828,7 +828,7 @@ def test_of_parts_that_are_alike_two_are_tried(small, tried, tmp_path, in_parts)
     assert check.low_ms < check.gain_ms < check.high_ms
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_a_small_program_is_tried_as_a_whole(tmp_path):
     torch.manual_seed(0)
     layers = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
@@ -899,7 +899,7 @@ def test_each_thread_count_and_phase_has_a_trial_of_its_own(tmp_path):
     assert shown == [trial, other]
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_a_part_returns_nothing_that_nobody_reads(tmp_path):
     """The places of the largest elements."""
     module = Net(lambda net, x: net.layers[0](x).max(1)[0].tanh(), nn.Linear(32, 32)).eval()
@@ -910,7 +910,7 @@ def test_a_part_returns_nothing_that_nobody_reads(tmp_path):
     assert not check.problem
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_a_filter_of_two_calls_is_no_obstacle_to_a_remedy(tmp_path, in_parts):
     """With the remedy, both calls are in one delegate, where upstream refuses a shared filter."""
     torch.manual_seed(0)
@@ -927,7 +927,7 @@ def test_a_filter_of_two_calls_is_no_obstacle_to_a_remedy(tmp_path, in_parts):
     assert better.sqnr_db > 100 and "a filter for each call" in better.options["needs"]
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_a_model_in_another_dtype_is_lowered_once(tmp_path, monkeypatch):
     """The other side is the program that was measured."""
     torch.manual_seed(0)

@@ -69,7 +69,7 @@ class Recurrent(nn.Module):
         return x
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_slices_unroll_recurrent_layers_into_the_delegate(tmp_path):
     x = torch.randn(1, 3, 6)
     sliced = wb.ExportOptions(rewrite=("slices",))
@@ -199,10 +199,10 @@ def test_networks_in_which_a_problem_is_fixed_are_offered_none(case):
     "function",
     [
         lambda x: x.softmax(1),
-        lambda x: x.softmax(2).argmax(2),
-        softmax_by_hand,
+        slow(lambda x: x.softmax(2).argmax(2)),
+        slow(softmax_by_hand),
         lambda x: x.log_softmax(3),
-        lambda x: x.logsumexp((1, 3)),
+        slow(lambda x: x.logsumexp((1, 3))),
     ],
     ids=["channels", "places", "by hand", "logarithm", "sums"],
 )
