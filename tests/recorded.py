@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import workbench as wb
-from workbench.plots.views import list_sections
+from workbench import plugin
 
 REPORT = Path(__file__).resolve().parents[1] / "notebooks" / "16_report.ipynb"
 
@@ -44,8 +44,9 @@ def report_text(run):
                 texts.append(str(shown))
             if "parameters" in cell["metadata"].get("tags", []):
                 names["run_dir"] = run
-    for view, section in list_sections().items():
-        texts += [f"## {section.heading}", section.text, str(wb.show(run, view))]
+    for view, each in plugin.collect("views").items():
+        if section := each.section:
+            texts += [f"## {section.heading}", section.text, str(wb.show(run, view))]
     return "\n\n".join(texts)
 
 
