@@ -22,8 +22,9 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.disable()  # until all tests are imported
 
-# No deadline: the speed of this machine is not under test. `--hypothesis-profile` chooses another.
-settings.register_profile("fast", deadline=None, max_examples=15)
+# No deadline: the speed of this machine is not under test. `--hypothesis-profile` chooses another,
+# with examples that no earlier run had.
+settings.register_profile("fast", deadline=None, max_examples=15, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("fast")
 
