@@ -2,18 +2,21 @@ from .analysis.findings.finding import Finding, Gain
 from .analysis.findings.rules import Rule
 from .analysis.speedup import Speedup
 from .analysis.statistics import half_width
-from .cli.options import EXISTING, Output, command
+from .cli.checks import check_request
+from .cli.options import EXISTING, Output, command, options_of
 from .convert import Format
 from .emulation import EMULATED, WRONG
 from .errors import StoreError, UsageError, unknown_name
+from .explorer.page import Selector
 from .export.rewriter import Rewriter
 from .frames import interval, make_frame
-from .options import Progress, silent
+from .options import Options, Progress, option, silent
 from .plots.style import Chart, draws
 from .plots.tables import Table, fold_table, show_note, show_table
 from .plots.views import Part, View
 from .plugin import Attribute, Plugin, Section
 from .progress import show_progress
+from .records.codec import SCHEMA_VERSION, structure, to_json, to_plain, upgrade
 from .records.documents import Document
 from .records.exports import Rewrite
 from .records.trials import Trial
@@ -24,10 +27,12 @@ from .trace.writers import to_csv
 from .wording import format_ms, format_ratio, format_size, plural
 
 __all__ = [
-    "EMULATED", "EXISTING", "WRONG", "Attribute", "Chart", "Document", "Finding", "Format",
-    "Gain", "Output", "Part", "Plugin", "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter",
-    "Rule", "Section", "Settings", "Side", "Speedup", "StoreError", "Table", "Trial",
-    "UsageError", "View", "atomic_write", "command", "draws", "fold_table", "format_ms",
-    "format_ratio", "format_size", "half_width", "interval", "make_frame", "plural",
-    "read_json", "show_note", "show_progress", "show_table", "silent", "to_csv", "unknown_name",
+    "EMULATED", "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document",
+    "Finding", "Format", "Gain", "Options", "Output", "Part", "Plugin", "Progress", "Remedies",
+    "Remedy", "Rewrite", "Rewriter", "Rule", "Section", "Selector", "Settings", "Side",
+    "Speedup", "StoreError", "Table", "Trial", "UsageError", "View", "atomic_write",
+    "check_request", "command", "draws", "fold_table", "format_ms", "format_ratio",
+    "format_size", "half_width", "interval", "make_frame", "option", "options_of", "plural",
+    "read_json", "show_note", "show_progress", "show_table", "silent", "structure", "to_csv",
+    "to_json", "to_plain", "unknown_name", "upgrade",
 ]  # fmt: skip

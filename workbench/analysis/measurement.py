@@ -47,7 +47,12 @@ from workbench.analysis.ledger import join_traces
 from workbench.analysis.noun import Noun
 from workbench.analysis.potential import Potential, find_potential
 from workbench.analysis.quality import Row
-from workbench.analysis.resources import check_starts, summarize_resources, tabulate_resources
+from workbench.analysis.resources import (
+    check_starts,
+    measure_resources,
+    summarize_resources,
+    tabulate_resources,
+)
 from workbench.analysis.roofline import Roof
 from workbench.analysis.use import Use, decide_use, describe_use
 from workbench.emulation import frame_property, mark_frame
@@ -147,6 +152,20 @@ class Measurement(Noun):
     def export(self) -> Export | None:
         """How its program was exported; None if that is unknown."""
         return self.run.record.export_of(self.program)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Its facts with its latency, grade and verdict: a row of ``frames.RUNS``."""
+        times = [math.nan] * 3
+        if len(self.statistics) and not self.emulated:
+            times = self.statistics[["latency", "low", "high"]].to_numpy(float)[0].tolist()
+        return {
+            **self.facts,
+            **dict(zip(("latency_ms", "low_ms", "high_ms"), times, strict=True)),
+            "run_dir": str(self.run.path),
+            "grade": self.run.quality["grade"].iloc[0],
+            "verdict": next((ab.text for ab in self.run.comparisons if ab.candidate is self), ""),
+        }
 
     @property
     def spec(self) -> str:
@@ -622,6 +641,11 @@ class Measurement(Noun):
     def _causes(self) -> Sequence[Finding]:
         """What the rules find."""
         return self.run.rules(self)
+
+    @property
+    def needs(self) -> dict[str, tuple[str, pd.Series]]:
+        """By resource, such as peak memory, its unit and its value in every start, by number."""
+        return measure_resources(self.starts)
 
     @property
     def scope(self) -> Scope:

@@ -18,7 +18,7 @@ from workbench.analysis.compare_runs import (
 )
 from workbench.analysis.describe import identify_run
 from workbench.analysis.open import open_run
-from workbench.analysis.resources import compare_measured, measure_resources
+from workbench.analysis.resources import compare_measured
 from workbench.analysis.run import Measurement, Run
 from workbench.analysis.verdict import describe_faults, reach_verdict
 from workbench.emulation import WRONG
@@ -111,7 +111,7 @@ def _compare_saved_resources(row: dict[str, Any], m: Measurement) -> pd.DataFram
         each["resource"]: (each["unit"], pd.Series(each["values"], dtype=float))
         for each in row.get("resources", ())
     }
-    rows = compare_measured(earlier, measure_resources(m.starts), separate=True)
+    rows = compare_measured(earlier, m.needs, separate=True)
     return pd.DataFrame(rows, columns=RESOURCE_CHANGES.names[:-1])
 
 

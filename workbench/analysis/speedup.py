@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias, TypeVar
+from typing import ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -50,6 +50,9 @@ class Speedup:
     none), ``freedom`` the degrees of freedom of the errors, ``bias`` the most that the clock may
     have moved the logarithms, which widens the intervals at both ends.
     """
+
+    #: What counts as equal: `MARGIN`.
+    margin: ClassVar[float] = MARGIN
 
     log: np.ndarray
     error: np.ndarray

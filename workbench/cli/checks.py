@@ -72,6 +72,19 @@ def check_experiment(run_dir: Path, experiment: str, where: str = "") -> None:
             raise unknown_name("experiment", experiment, names, where=where or run_dir)
 
 
+def check_request(
+    models: Sequence[str] = (),
+    export: ExportOptions | None = None,
+    measure: MeasureOptions | None = None,
+) -> None:
+    """Refuse at once, before PyTorch is imported, what no export and no run accepts."""
+    check_subjects(models)
+    if export is not None:
+        check_export(export)
+    if measure is not None:
+        check_measure(measure)
+
+
 def check_subjects(names: Sequence[str]) -> None:
     """Refuse models that nothing has, and programs that are not there."""
     from workbench.export.program import SUFFIXES, open_program

@@ -15,7 +15,7 @@ import click
 
 from workbench import plugin
 from workbench.cli.analysis import show_categories
-from workbench.cli.checks import check_export, check_measure, check_subjects
+from workbench.cli.checks import check_request
 from workbench.cli.options import (
     BASELINE,
     CATEGORIES,
@@ -76,8 +76,7 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     Operators that were not delegated, and differences from the outputs of the PyTorch model, are
     listed on stderr.
     """
-    check_subjects([model])
-    check_export(export)
+    check_request([model], export)
     from workbench.export.artifact import describe_export, export_model, list_faults
 
     with show_progress() as progress:
@@ -117,9 +116,7 @@ def run(
     is_config = document is not None
     if is_config and not subject.is_file():
         raise UsageError("no such file", where=subject)
-    if not is_config:
-        check_subjects([str(subject)])
-    check_measure(measure)
+    check_request([] if is_config else [str(subject)], measure=measure)
     from workbench import workflow
     from workbench.report.artifacts import outline_run
 
@@ -236,9 +233,7 @@ def profile(
     """
     if out and len(models) > 1:
         raise UsageError("needs exactly one model", where="--out")
-    check_subjects(models)
-    check_export(export)
-    check_measure(measure)
+    check_request(models, export, measure)
     if measure.target == "host":
         _build_beside()
     from workbench import workflow
@@ -359,8 +354,7 @@ def sme2(model: str, out: Path | None, export: ExportOptions, target: str) -> Ou
     MODEL is a .pte, or what `workbench export` takes: it is then also exported in each dtype that
     would bring operators onto SME2, for their number and the signal to noise ratio.
     """
-    check_subjects([model])
-    check_export(export)
+    check_request([model], export)
     from workbench import workflow
     from workbench.analysis.sme2 import describe_kernels, list_dtypes, predict_program
     from workbench.export.artifact import export_model

@@ -95,6 +95,24 @@ class Selector(traitlets.HasTraits):
     selected: Any = traitlets.Any()
     reading = traitlets.Unicode("")
 
+    still = traitlets.Unicode()
+
+    @traitlets.default("still")
+    def _name_still(self) -> str:
+        return name_still()
+
+    @property
+    def hidden(self) -> str:
+        """HTML that is a part of a live one, and hides what a saved notebook keeps of it."""
+        return hide_still(self.still)
+
+    def show(self, kept: Any) -> None:
+        """Show it where a front end is live; a saved notebook, and others, have what is kept."""
+        if is_interactive():
+            show_widget(self, self.still, kept)
+        else:
+            display(kept)
+
     def draw(self, view: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Draw ``view(selected, ...)``, and again whenever something else is selected.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import math
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from workbench.export.precision import PRECISIONS
+from workbench.export.precision import DTYPES, PRECISIONS
+from workbench.export.program import bind_constants, cast_floats
 from workbench.models.sources import reason
 from workbench.process import silent_stderr
 from workbench.records.exports import Fidelity, LayerNoise
 from workbench.upstream import tree_leaves
 
 if TYPE_CHECKING:
+    from workbench.models.loader import LoadedModel
     from workbench.records.layers import Layers
 
 
@@ -224,6 +227,23 @@ def compare_with_model(
         for number, shape in enumerate(wanted)
         if shape is not None
     )
+
+
+def compare_samples(
+    model: LoadedModel, pte: bytes, dtype: str, most: int
+) -> Iterator[tuple[list[Any], tuple[Fidelity, ...]]]:
+    """The outputs of a program on a model's samples, and how far they are from the model's.
+
+    The samples are spread over all that were given, about as many as ``most``.
+    """
+    calls = [(model.example_inputs, model.kwargs), *model.calibration]
+    names = inspect.signature(model.module.forward).parameters
+    for call in calls[:: math.ceil(len(calls) / most)]:
+        args, kwargs = cast_floats(call, getattr(torch, DTYPES[dtype]))
+        ordered = {name: kwargs[name] for name in names if name in kwargs} | kwargs
+        outputs = run_program(pte, tree_leaves(bind_constants(model.module, args, ordered)[1:]))
+        eager = run_eagerly(model.module, *call)
+        yield outputs, compare_with_model(outputs, eager, -math.inf)
 
 
 def describe_problem(outputs: tuple[Fidelity, ...]) -> str:

@@ -13,7 +13,6 @@ from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.findings.text import to_record
 from workbench.analysis.ledger import TRACING
 from workbench.analysis.open import open_run
-from workbench.analysis.resources import measure_resources
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import describe, pick_timed
 from workbench.frames import ATTRIBUTION, STATISTICS
@@ -147,7 +146,7 @@ def _latency(measurement: Measurement) -> Document:
         "startup_ms": [s.startup_ms for s in sessions if s.startup_ms],
         "resources": [
             {"resource": resource, "unit": unit, "values": values.to_list()}
-            for resource, (unit, values) in measure_resources(measurement.starts).items()
+            for resource, (unit, values) in measurement.needs.items()
         ],
     }
 

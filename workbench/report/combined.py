@@ -102,7 +102,7 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
         compare_runs.find_measurements(names, categories).values(), key=lambda m: m.emulated
     )
     measurements = dict(zip(compare_runs.name_runs(sides), sides, strict=True))
-    rows = [{"run": name, **describe_measurement(m)} for name, m in measurements.items()]
+    rows = [{"run": name, **m.summary} for name, m in measurements.items()]
     runs = RUNS.check(pd.DataFrame(rows)[RUNS.names])
     silicon = {name: m for name, m in measurements.items() if not m.emulated}
     pairs = {
@@ -152,20 +152,6 @@ def _join_code(code: dict[str, dict[str, list[str]]], known_as: object, column: 
     layers = known_as.split(" + ") if isinstance(known_as, str) else []
     texts = [text for layer in layers for text in code.get(layer, {}).get(column, [])]
     return ", ".join(dict.fromkeys(texts))
-
-
-def describe_measurement(m: Measurement) -> dict[str, object]:
-    """A measurement as a row of ``frames.RUNS``, without the name of its run."""
-    times = [np.nan] * 3
-    if len(m.statistics) and not m.emulated:
-        times = m.statistics[["latency", "low", "high"]].to_numpy(float)[0].tolist()
-    return {
-        **m.facts,
-        **dict(zip(("latency_ms", "low_ms", "high_ms"), times, strict=True)),
-        "run_dir": str(m.run.path),
-        "grade": m.run.quality["grade"].iloc[0],
-        "verdict": next((ab.text for ab in m.run.comparisons if ab.candidate is m), ""),
-    }
 
 
 def write_combined(

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workbench import Run, open_run
-from workbench.api import Table
+from workbench.api import Table, to_plain
 from workbench.plots.tables import to_markdown
 from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.page import Portfolio, render_index, tabulate_run
-from workbench.records.codec import to_plain
 
 _FRAME = (
     '<iframe title="Batch" sandbox="allow-scripts" width="100%" height="{}" srcdoc="{}"></iframe>'

@@ -1,11 +1,11 @@
 """The command ``workbench batch``."""
 
+import shlex
 from pathlib import Path
 
 import click
 
 from workbench.api import EXISTING, Output, command, plural, show_progress
-from workbench.cli.options import call, say
 
 
 @command()
@@ -32,16 +32,14 @@ def batch(
         done = sum(not cell.todo for cell in cells)
         todo = [{"cell": cell, "todo": cell.todo} for cell in cells]
         lines.append(f"{plural(len(cells), 'cell')}, {done} done")
-        return Output(lines, {"plan": todo}, step=call("batch", matrix))
+        return Output(lines, {"plan": todo}, step=shlex.join(["workbench", "batch", str(matrix)]))
     with show_progress() as progress:
         portfolio = batches.batch(
             matrix, out=out, jobs=jobs, dask=dask, only=only, progress=progress
         )
     failures = [cell for cell in portfolio.cells if cell.state == "failed"]
-    for cell in failures:
-        say(f"{cell.name}: {cell.error}")
-        say(f"  retry: {cell.retry}")
+    notes = tuple(f"{cell.name}: {cell.error}\n  retry: {cell.retry}" for cell in failures)
     index = f"{batches.locate_portfolio(matrix, out)}/{INDEX}"
     step = "fix the failed cells, and run the same command again" if failures else f"open {index}"
     record = {"page": index, "portfolio": portfolio}
-    return Output([index], record, exit_code=bool(failures), step=step)
+    return Output([index], record, exit_code=bool(failures), step=step, notes=notes)

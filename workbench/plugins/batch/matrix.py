@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from workbench import ExportOptions, MeasureOptions, list_models, open_program
-from workbench.api import UsageError, unknown_name
+from workbench.api import UsageError, check_request, structure, unknown_name
 from workbench.export.precision import BACKENDS, DTYPES
 from workbench.export.program import SUFFIXES
 from workbench.models.registry import parse_name
 from workbench.options import RUNTIMES
 from workbench.plugins.batch.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
-from workbench.records.codec import structure
-from workbench.records.runs import LADDER_TOGGLE
 from workbench.run.isa import TOGGLES
-from workbench.run.sides import check_side
 from workbench.run.targets import TARGETS
 from workbench.store import read_yaml, safe_name, stem_of
 
 HOST = "host"
+#: In ``isa``: every level of the CPU.
+LADDER = "ladder"
 #: Limits of a file that a person writes.
 MAX_CELLS, MAX_NUMBER = 10_000, 1_000_000
 #: What tells cells apart.
@@ -105,7 +104,7 @@ class Matrix:
 
     def measure_options(self, target: str, isa: str) -> MeasureOptions:
         """How to measure the cells of a target and a CPU extension."""
-        if isa == LADDER_TOGGLE:
+        if isa == LADDER:
             return replace(self.measure, target=target, toggle="auto", isa_ladder=True)
         return replace(self.measure, target=target, toggle=isa, isa_ladder=False)
 
@@ -188,8 +187,7 @@ def _check(matrix: Matrix, path: Path) -> None:
             _check_names(key, [value], axes[key], f"{path}: exclude")
     if math.prod(map(len, axes.values())) > MAX_CELLS:
         raise UsageError(f"has more than {MAX_CELLS} cells", where=path)
-    for text in matrix.measure.against:
-        check_side(text)
+    check_request(measure=matrix.measure)
     if matrix.notebook:
         from workbench.report.kernel import read_template  # papermill takes a second to import
 
@@ -201,7 +199,7 @@ def _check_axes(matrix: Matrix, path: Path) -> None:
     plain = [model.name for model in parsed if not model.library and not model.file]
     _check_names("model", plain, list_models(), f"{path}: models")
     toggles = [toggle.name for of_arch in TOGGLES.values() for toggle in of_arch]
-    _check_names("toggle", matrix.isa, [*toggles, "auto", "none", LADDER_TOGGLE], f"{path}: isa")
+    _check_names("toggle", matrix.isa, [*toggles, "auto", "none", LADDER], f"{path}: isa")
     _check_names("dtype", matrix.dtypes, DTYPES, f"{path}: dtypes")
     _check_names("backend", [matrix.export.backend], BACKENDS, f"{path}: backend")
     kinds = {form.partition("[")[0].partition(":")[0]: form for form in TARGETS}

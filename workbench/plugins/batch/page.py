@@ -14,15 +14,23 @@ import pandas as pd
 from workbench import Measurement, Run, WorkbenchError
 from workbench.analysis.findings.text import abridge_gain, describe_cause
 from workbench.analysis.quality import NO_WIN
-from workbench.api import EMULATED, format_ratio, to_csv
+from workbench.api import (
+    EMULATED,
+    SCHEMA_VERSION,
+    format_ratio,
+    read_json,
+    structure,
+    to_csv,
+    to_json,
+    to_plain,
+    upgrade,
+)
 from workbench.plots.bars import draw_shares
 from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.storage import Storage
-from workbench.records.codec import SCHEMA_VERSION, to_json, to_plain
-from workbench.report.combined import describe_measurement
 from workbench.report.html import render_page
 from workbench.report.report import is_reported
-from workbench.store import EXPLORER_HTML, inside, load_record
+from workbench.store import EXPLORER_HTML, inside
 
 PORTFOLIO, TABLE, INDEX = "portfolio.json", "portfolio.csv", "index.html"
 #: By what the page can be filtered, and the fields of a cell that have it.
@@ -71,7 +79,8 @@ def recall_cells(cells: Iterable[Cell], matrix: Matrix, storage: Storage) -> lis
     storage.fetch(PORTFOLIO)
     last = dict[str, Cell]()
     with contextlib.suppress(WorkbenchError):
-        portfolio, options = load_record(Portfolio, storage.folder / PORTFOLIO), to_plain(matrix)
+        path, options = storage.folder / PORTFOLIO, to_plain(matrix)
+        portfolio = structure(Portfolio, upgrade(read_json(path), path), path)
         if all(portfolio.matrix.get(key) == options[key] for key in ("export", "measure")):
             last = {cell.name: replace(cell, doing="") for cell in portfolio.cells}
         for name, cell in last.items():
@@ -86,7 +95,7 @@ def tabulate_run(run: Run) -> tuple[dict[str, Any], ...]:
     for m in run.measurements:
         if m.control:
             continue
-        row = {**EMPTY, **describe_measurement(m)}
+        row = {**EMPTY, **m.summary}
         row["sqnr_db"] = m.export.sqnr_db if m.export else None
         row |= _explain_time(m)
         row["explorer"] = (run.output / EXPLORER_HTML).is_file()

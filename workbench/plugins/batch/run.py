@@ -33,7 +33,6 @@ from workbench.export.identity import versions
 from workbench.plugins.batch.matrix import HOST, Cell, Matrix, plan_cells, read_matrix, select_cells
 from workbench.plugins.batch.page import Portfolio, publish, recall_cells, tabulate_run
 from workbench.plugins.batch.storage import Storage, open_storage
-from workbench.process import NO_BYTECODE
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import is_reported
 from workbench.run.locks import device_behind, lock_folder, share_machine
@@ -55,7 +54,9 @@ TIMEOUT = "Timeout ("  #: What `faulthandler` writes before the tracebacks.
 SETTINGS: dict[str, Any] = {
     "distributed.scheduler.allowed-failures": 10**6,
     "distributed.scheduler.worker-ttl": None,
-    "distributed.nanny.pre-spawn-environ": {NO_BYTECODE: ""},  # workers keep what they compile
+    "distributed.nanny.pre-spawn-environ": {
+        "PYTHONDONTWRITEBYTECODE": ""
+    },  # workers keep what they compile
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
 }

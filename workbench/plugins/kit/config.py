@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from workbench import MeasureOptions, Program, open_program
-from workbench.api import Progress, StoreError, UsageError, read_json, silent, unknown_name
+from workbench.api import (
+    Progress,
+    StoreError,
+    UsageError,
+    read_json,
+    silent,
+    structure,
+    unknown_name,
+)
 from workbench.plugins.kit.documents import CONFIG, CONFIG_EXPERIMENT
-from workbench.records.codec import structure
 from workbench.records.exports import Tensor
 from workbench.records.pairing import pair_experiments
 from workbench.records.runs import Experiment, Pair, Plan

@@ -1,20 +1,18 @@
 """The command ``workbench optimize``, and what ``%workbench optimize`` returns."""
 
+import shlex
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
 from workbench import ExportOptions, MeasureOptions
-from workbench.api import Output, command, show_progress
-from workbench.cli.checks import check_export, check_measure, check_subjects
-from workbench.cli.options import EXPORT_OPTIONS, OUT, call, collect_options, options_of
+from workbench.api import Output, check_request, command, options_of, show_progress
 from workbench.models.registry import parse_name
 from workbench.plugins.optimize.options import OptimizeOptions
 from workbench.plugins.optimize.records import Study
-
-OPTIMIZE_OPTIONS = options_of(OptimizeOptions, "optimize", "Search")
 
 
 def make_study(subject: Any, inputs: Any, params: Mapping[str, Any]) -> Study:
@@ -22,17 +20,20 @@ def make_study(subject: Any, inputs: Any, params: Mapping[str, Any]) -> Study:
     from workbench.plugins.optimize.search import optimize as search
 
     export, limits = (
-        collect_options(ExportOptions, params),
-        collect_options(OptimizeOptions, params),
+        {each.name: params[each.name] for each in fields(record)}
+        for record in (ExportOptions, OptimizeOptions)
     )
-    return search(subject, inputs, export, limits, root=params["out"])
+    options = ExportOptions(**export), OptimizeOptions(**limits)
+    return search(subject, inputs, *options, root=params["out"])
 
 
 @command(maker=make_study)
 @click.argument("model")
-@EXPORT_OPTIONS
-@OPTIMIZE_OPTIONS
-@OUT
+@options_of(ExportOptions, "export", "Export")
+@options_of(OptimizeOptions, "optimize", "Search")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Output folder [default: out_<model>]."
+)
 def optimize(
     model: str, out: Path | None, export: ExportOptions, optimize: OptimizeOptions
 ) -> Output:
@@ -41,9 +42,7 @@ def optimize(
     The export options describe the baseline. Finished steps are skipped: after an interruption, run
     the same command again. Exit code 1 if nothing helped.
     """
-    check_subjects([model])
-    check_export(export)
-    check_measure(MeasureOptions(target=optimize.target))
+    check_request([model], export, MeasureOptions(target=optimize.target))
     from workbench import show
     from workbench.plugins.optimize.search import FOLDER, RECIPE
     from workbench.plugins.optimize.search import optimize as search
@@ -56,5 +55,5 @@ def optimize(
     step = "`workbench findings RUN` shows what else takes the time"
     if study.best:
         lines.append(recipe := (out or default_root(parse_name(model).label)) / FOLDER / RECIPE)
-        step = call("export", model, "--recipe", recipe)
+        step = shlex.join(["workbench", "export", model, "--recipe", str(recipe)])
     return Output(lines, {"study": study}, exit_code=not study.best, step=step)

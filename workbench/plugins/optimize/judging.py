@@ -8,9 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench import Comparison, Measurement, Run
-from workbench.analysis.resources import MB, measure_resources
-from workbench.analysis.speedup import MARGIN
-from workbench.api import WRONG, format_ms, format_ratio, format_size
+from workbench.api import WRONG, Speedup, format_ms, format_ratio, format_size
 from workbench.plugins.optimize import proposals as propose
 from workbench.plugins.optimize.records import Study, Variant, VariantGain
 from workbench.plugins.optimize.study import SIZES
@@ -40,9 +38,9 @@ def judge_variants(
         else:
             facts |= {"latency_ms": on.latency_ms, "load_ms": sorted(loads)[len(loads) // 2]}
             facts |= {"low_ms": float(row["low"]), "high_ms": float(row["high"])}
-            needs = measure_resources(on.starts).items()
+            needs = on.needs.items()
             measured = {name: values.mean() for name, (_, values) in needs}
-            facts["peak_bytes"] = round(measured.get("peak memory", 0) * MB) or None
+            facts["peak_bytes"] = round(measured.get("peak memory", 0) * 1e6) or None
             facts["start_ms"] = measured.get(start_of(on.threads))
         if name != names[0] and not run.emulated:
             resources = Comparison(best_of[names[0]], on).resources.set_index("resource")["outcome"]
@@ -96,7 +94,9 @@ def is_better(variant: Variant, base: Variant, objective: str) -> bool:
         return variant.extension_share > (base.extension_share or 0.0)
     if objective == "latency":
         scored = variant.outcome == WRONG and variant.score is not None  # the score decides
-        return variant.outcome == "faster" or (scored and (variant.speedup_low or 0) > 1 + MARGIN)
+        return variant.outcome == "faster" or (
+            scored and (variant.speedup_low or 0) > 1 + Speedup.margin
+        )
     if objective in ("memory", "start"):
         return variant.less_memory if objective == "memory" else variant.earlier
     ours, theirs = (getattr(each, SIZES[objective]) for each in (variant, base))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from workbench.options import Options, option
+from workbench.api import Options, option
 
 OBJECTIVES = ("latency", "size", "memory", "start")
 

@@ -15,7 +15,7 @@ from workbench import ExportOptions, Measurement
 from workbench.analysis.layers import THE_MODEL
 from workbench.api import Finding, plural
 from workbench.export.precision import PRECISIONS
-from workbench.options import QUANTISER_REWRITES, REWRITES, ModuleDtypes, dtype_of_module
+from workbench.options import QUANTISER_REWRITES, REWRITES, dtype_of_module
 from workbench.plugins.optimize.records import Variant, VariantGain
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def propose_mix(
     chosen = choose_dtypes(choices, 10 ** (-aim_db(least_db, variants) / 10), conversions)
     dtypes = [choice.dtype for choice in chosen.values()]
     default = "int8" if "int8" in dtypes else "int8dyn"
-    modules: ModuleDtypes = ()
+    modules: tuple[tuple[str, str], ...] = ()
     for layer in sorted(chosen, key=len):  # those around others come first
         if chosen[layer].dtype != dtype_of_module(layer, default, modules):
             modules = (*modules, (layer, chosen[layer].dtype))

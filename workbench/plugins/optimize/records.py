@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from workbench import ExportOptions
-from workbench.api import UsageError, plural
+from workbench.api import SCHEMA_VERSION, UsageError, plural, read_json, structure, upgrade
 from workbench.plugins.optimize.options import OptimizeOptions
-from workbench.records.codec import SCHEMA_VERSION, parse_json, structure, upgrade, upgrade_rewrites
+from workbench.records.codec import upgrade_rewrites
 
 STUDY = "optimize.json"
 NOT_TRIED = "not tried within the budget"
@@ -134,7 +134,7 @@ class Study:
         file = next((place for place in places if place.is_file()), None)
         if file is None:
             raise UsageError("no optimisation here", where=path, hint="workbench optimize MODEL")
-        content = upgrade(parse_json(file.read_bytes(), file), file)
+        content = upgrade(read_json(file), file)
         if isinstance(variants := content.get("variants"), list):
             content = {**content, "variants": list(map(_upgrade_variant, variants))}
         if isinstance(options := content.get("options"), dict):

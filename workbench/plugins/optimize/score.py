@@ -1,15 +1,12 @@
 """The accuracy of a program on all samples: its noise, or the user's own score."""
 
-import inspect
 import math
 from pathlib import Path
 from typing import Any
 
 from workbench import ExportOptions, Program, WorkbenchError, load_model
 from workbench.api import UsageError
-from workbench.export import accuracy
-from workbench.export.precision import DTYPES
-from workbench.export.program import bind_constants, cast_floats
+from workbench.export.accuracy import compare_samples
 from workbench.models.inputs import choose_inputs
 from workbench.models.loader import LoadedModel, run_file
 from workbench.models.sources import reason
@@ -25,29 +22,20 @@ def score_program(
 
     The function gets one list of output tensors for each sample.
     """
-    import torch
-
-    from workbench.upstream import tree_leaves
-
     export = program.export
     assert export
     if not export.runs or not (metric or options.inputs):
         return export.sqnr_db, None
     loaded = choose_inputs(load_model(model, state_dict=options.state_dict or None), options)
-    calls = [(loaded.example_inputs, loaded.kwargs), *loaded.calibration]
-    calls = calls[:: math.ceil(len(calls) / MOST_JUDGED)]
-    names = inspect.signature(loaded.module.forward).parameters
     outputs, noise = [], dict[int, float]()
-    for call in calls:
-        args, kwargs = cast_floats(call, getattr(torch, DTYPES[options.dtype]))
-        ordered = {name: kwargs[name] for name in names if name in kwargs} | kwargs
-        inputs = tree_leaves(bind_constants(loaded.module, args, ordered)[1:])
-        outputs.append(accuracy.run_program(program.path.read_bytes(), inputs))
-        eager = accuracy.run_eagerly(loaded.module, *call)
-        for each in accuracy.compare_with_model(outputs[-1], eager, -math.inf):
-            ratio = math.inf if each.faithful is False else 10 ** (-(each.sqnr_db or math.inf) / 10)
-            noise[each.output] = noise.get(each.output, 0.0) + ratio / len(calls)
-    worst = max(noise.values(), default=0.0)
+    pte = program.path.read_bytes()
+    for values, each in compare_samples(loaded, pte, options.dtype, MOST_JUDGED):
+        outputs.append(values)
+        for fidelity in each:
+            db = fidelity.sqnr_db or math.inf
+            ratio = math.inf if fidelity.faithful is False else 10 ** (-db / 10)
+            noise[fidelity.output] = noise.get(fidelity.output, 0.0) + ratio
+    worst = max(noise.values(), default=0.0) / max(len(outputs), 1)
     sqnr = export.sqnr_db if math.isinf(worst) else -10 * math.log10(worst) if worst else None
     return sqnr, call_metric(metric, outputs) if metric else None
 

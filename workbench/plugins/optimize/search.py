@@ -33,6 +33,7 @@ from workbench.api import (
     format_size,
     show_progress,
     silent,
+    to_json,
     unknown_name,
 )
 from workbench.errors import RunnerError
@@ -52,7 +53,6 @@ from workbench.plugins.optimize.records import NOT_TRIED, STUDY, Round, Study, V
 from workbench.plugins.optimize.score import score_program
 from workbench.plugins.optimize.study import pick_best
 from workbench.plugins.optimize.workers import Submit, open_workers
-from workbench.records.codec import to_json
 from workbench.records.exports import Export, contrast_models
 from workbench.records.recipe import Recipe
 from workbench.run.locks import lock_folder, share_machine

@@ -5,13 +5,10 @@ from typing import Any
 
 import anywidget
 import traitlets
-from IPython.display import display
 
-from workbench.api import Chart, show_note
-from workbench.explorer.page import Selector, hide_still, name_still, show_widget
+from workbench.api import Chart, Selector, show_note
 from workbench.plugins.optimize.figure import DOT, plot_variants
 from workbench.plugins.optimize.records import Study, Variant
-from workbench.progress import is_interactive
 
 _SCRIPT = """
 export default {
@@ -67,9 +64,8 @@ class VariantPicker(Selector, anywidget.AnyWidget):
         self._study, self._chart = study, plot_variants(study)
         measured = [v for v in study.variants if v.latency_ms is not None]
         first = study.best or (measured[0].name if measured else "")
-        self.still = name_still()
         super().__init__(
-            drawing=hide_still(self.still) + _draw(self._chart),
+            drawing=self.hidden + _draw(self._chart),
             text=self._chart.alt_text, name=first,
             names={v.name: f"{v.name}: {v.change}" for v in measured},
             selected=study[first] if first else None,
@@ -81,10 +77,7 @@ class VariantPicker(Selector, anywidget.AnyWidget):
         self.selected: Variant | None = variants.get(change["new"])
 
     def _ipython_display_(self) -> None:
-        if is_interactive():
-            show_widget(self, self.still, self._chart)
-        else:
-            display(self._chart)
+        self.show(self._chart)
 
 
 def pick_variant(study: Study | None) -> Selector:
