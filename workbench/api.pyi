@@ -21,18 +21,18 @@ from .records.documents import Document
 from .records.exports import Rewrite
 from .records.trials import Trial
 from .remedies import Remedies, Remedy
-from .run.sides import Settings, Side
+from .run.sides import Graph, Settings, Side, keep_side
 from .store import atomic_write, read_json
 from .trace.writers import to_csv
 from .wording import format_ms, format_ratio, format_size, plural
 
 __all__ = [
     "EMULATED", "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document",
-    "Finding", "Format", "Gain", "Options", "Output", "Part", "Plugin", "Progress", "Remedies",
-    "Remedy", "Rewrite", "Rewriter", "Rule", "Section", "Selector", "Settings", "Side",
-    "Speedup", "StoreError", "Table", "Trial", "UsageError", "View", "atomic_write",
+    "Finding", "Format", "Gain", "Graph", "Options", "Output", "Part", "Plugin", "Progress",
+    "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "Section", "Selector", "Settings",
+    "Side", "Speedup", "StoreError", "Table", "Trial", "UsageError", "View", "atomic_write",
     "check_request", "command", "draws", "fold_table", "format_ms", "format_ratio",
-    "format_size", "half_width", "interval", "make_frame", "option", "options_of", "plural",
-    "read_json", "show_note", "show_progress", "show_table", "silent", "structure", "to_csv",
-    "to_json", "to_plain", "unknown_name", "upgrade",
+    "format_size", "half_width", "interval", "keep_side", "make_frame", "option", "options_of",
+    "plural", "read_json", "show_note", "show_progress", "show_table", "silent", "structure",
+    "to_csv", "to_json", "to_plain", "unknown_name", "upgrade",
 ]  # fmt: skip

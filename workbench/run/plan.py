@@ -172,6 +172,47 @@ def begin_plan(
     return add_phases(plan, phases, partial(load, programs[0]), sweep) if load else plan
 
 
+def plan_given(
+    programs: Sequence[Program],
+    experiments: Sequence[Experiment],
+    pairs: Sequence[Pair],
+    *,
+    repeated: str = "",
+    runner: Runner | None = None,
+    phases: Sequence[str] = (),
+    files: Sequence[Path] = (),
+) -> Plan:
+    """A plan of experiments that were given, each with the path of its program.
+
+    That ``repeated`` is measured again as a control, which a pair without a candidate is compared
+    with. Without a ``runner`` of ours, experiments have their own, and their processes are traced.
+    """
+    names = ["", *name_uniquely(programs)[1:]]
+    named = {str(each.path): name for each, name in zip(programs, names, strict=True)}
+    planned = [replace(each, program=named[each.program]) for each in experiments]
+    if repeated:
+        names = [each.name for each in planned]
+        name = next(n for n in (CONTROL + "_" * i for i in count()) if n not in names)
+        pairs = [replace(pair, candidate=pair.candidate or name) for pair in pairs]
+        planned.append(replace(planned[names.index(repeated)], name=name, control=True))
+    given = tuple(Tensor("", (), str(path), store.sha256_of(path)) for path in files)
+    load = program_loader(runner, Plan.timeout_s) if runner else None
+    plan = begin_plan(programs, planned, pairs, load=load, phases=phases, files=given)
+    if not runner:
+        source = FILES_SOURCE if files else "the runner's own: ones"
+        further = (replace(each, inputs=given, input_source=source) for each in plan.programs)
+        plan = replace(plan, inputs=given, input_source=source, programs=tuple(further))
+    plan = replace(
+        plan,
+        sampled_ms=SAMPLED_MS if runner else 0.0,
+        processes=0 if runner else plan.processes,
+        threads=tuple(sorted({number for each in planned for number in each.threads})),
+        runs=max(each.runs for each in planned),
+        warmup=max(each.warmup for each in planned),
+    )
+    return shorten_plan(plan) if runner and runner.target.emulated else plan
+
+
 def name_uniquely(programs: Sequence[Program]) -> list[str]:
     """Unique names of programs, made of their models', or their files'."""
     models = [(program.stem if program.runtime else program.model) for program in programs]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from workbench import plugin
+from workbench import plugin, store
 from workbench.errors import WorkbenchError, unknown_name
+from workbench.export.layers import read_interface
+from workbench.export.precision import DTYPES
 from workbench.export.program import Program, open_program
 from workbench.options import RUNTIMES, Progress
+from workbench.process import silence
 from workbench.records.exports import Tensor
+from workbench.records.layers import Instruction, Layers, Method, Origin
 
 if TYPE_CHECKING:
     from workbench.models.loader import LoadedModel
@@ -44,6 +48,68 @@ class Settings:
     inputs: tuple[Tensor, ...]
     cpus: tuple[int, ...] = ()
     traced: bool = False
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What another runtime executes: its floating-point type, as PyTorch calls it, and operators.
+
+    ``events`` has the numbers of operators by what a trace calls them, ``modules`` the classes of
+    the modules that they are in.
+    """
+
+    dtype: str = "float32"
+    operators: tuple[Origin, ...] = ()
+    events: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
+
+
+def keep_side(path: Path, program: Program, make: Callable[[Path], Graph | None]) -> Program:
+    """The file of another runtime, ``NAME.RUNTIME.SUFFIX`` beside a program, with its record.
+
+    Unless it is there, it is made under a lock: ``make`` writes it, and returns what is in it.
+    """
+    if not store.export_record_path(path).is_file():
+        with store.lock_writers(path.parent), silence():
+            if not store.export_record_path(path).is_file():  # made by another process meanwhile
+                _save_record(path, program, make(path))
+    return open_program(path)
+
+
+def _save_record(path: Path, program: Program, graph: Graph | None) -> None:
+    """Write the record of a side and its layers: one call of a delegate, which logs operators."""
+    export, sha256, runtime = program.export, store.sha256_of(path), path.suffixes[-2][1:]
+    if export is None:
+        raise WorkbenchError("has no record of its export", where=program.path)
+    layers, dtype = "", export.dtype
+    if graph:
+        call = Instruction("delegate", runtime, events=dict(graph.events))
+        method = Method("forward", (call,), {}, (), graph.operators, dict(graph.modules))
+        layers = store.save_layers(Layers(sha256, (method,)), store.layers_path(path)).name
+        dtype = next(name for name, kind in DTYPES.items() if kind == graph.dtype)
+    arguments = read_interface(program.path.read_bytes())[0]
+    inputs = zip(export.inputs, arguments, strict=True)
+    record = replace(
+        export,
+        dtype=dtype,
+        backend=runtime,
+        pte=path.name,
+        sha256=sha256,
+        size_bytes=path.stat().st_size,
+        inputs=tuple(replace(tensor, dim_order=taken.dim_order) for tensor, taken in inputs),
+        delegates={},
+        undelegated=(),
+        etrecord="",
+        layers=layers,
+        options={},
+        partition=(),
+        fidelity=(),
+        problem="",
+        files={},
+        noise=(),
+        rewrite=(),
+    )
+    store.save_export(record, path.parent)
 
 
 def find_side(runtime: str) -> Side:

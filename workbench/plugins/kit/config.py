@@ -20,20 +20,11 @@ from workbench.api import (
     unknown_name,
 )
 from workbench.plugins.kit.documents import CONFIG, CONFIG_EXPERIMENT
-from workbench.records.exports import Tensor
 from workbench.records.pairing import pair_experiments
 from workbench.records.runs import Experiment, Pair, Plan
-from workbench.run.plan import (
-    CONTROL,
-    FILES_SOURCE,
-    SAMPLED_MS,
-    begin_plan,
-    name_uniquely,
-    program_loader,
-    shorten_plan,
-)
+from workbench.run.plan import plan_given
 from workbench.run.runner import Runner
-from workbench.store import default_root, sha256_of
+from workbench.store import default_root
 
 #: Configs are written by hand: a larger file is something else.
 LARGEST_BYTES = 1_000_000
@@ -116,42 +107,24 @@ def plan_config(
     ptes = [_find_program(e.program or config.model, folder) for e in config.experiments]
     paths = list(dict.fromkeys([_find_program(config.model, folder), *ptes]))
     programs = [open_program(path) for path in paths]
-    names = dict(zip(paths, ["", *name_uniquely(programs)[1:]], strict=True))
     if len({e.runner == Experiment.runner for e in config.experiments}) > 1:
         hint = "write two configs and compare the runs with `workbench compare`"
         raise UsageError("only some experiments have a runner_path", hint=hint)
     experiments = [
-        replace(e, runner=_find_runner(e, folder), program=names[path])
+        replace(e, runner=_find_runner(e, folder), program=str(path))
         for e, path in zip(config.experiments, ptes, strict=True)
     ]
     pairs, direction = plan_pairs(config, baseline)
-    if any(e.mode == "timing" for e in experiments):
-        repeated = next(e for e in experiments if e.name == pairs[0].baseline)
-        name = CONTROL
-        while name in (e.name for e in experiments):
-            name += "_"
-        pairs = tuple(replace(pair, candidate=pair.candidate or name) for pair in pairs)
-        experiments.append(replace(repeated, name=name, control=True))
-    paths = [find_file(name, folder, "no such input file").resolve() for name in config.inputs]
-    files = tuple(Tensor("", (), str(path), sha256_of(path)) for path in paths)
-    load = program_loader(runner, Plan.timeout_s) if runner else None
-    phases = config.phases
-    plan = begin_plan(programs, experiments, pairs, load=load, phases=phases, files=files)
-    if not runner:
-        source = FILES_SOURCE if files else "the runner's own: ones"
-        further = (replace(p, inputs=files, input_source=source) for p in plan.programs)
-        plan = replace(plan, inputs=files, input_source=source, programs=tuple(further))
-    plan = replace(
-        plan,
-        sampled_ms=SAMPLED_MS if runner else 0.0,
-        processes=0 if runner else plan.processes,
-        target=config.target,
-        threads=tuple(sorted({count for e in experiments for count in e.threads})),
-        runs=max(e.runs for e in experiments),
-        warmup=max(e.warmup for e in experiments),
-        direction=direction,
-    )
-    return (shorten_plan(plan) if runner and runner.target.emulated else plan), programs
+    timed = any(e.mode == "timing" for e in experiments)
+    repeated = next((e.name for e in experiments if timed and e.name == pairs[0].baseline), "")
+    plan = plan_given(
+        programs, experiments, pairs,
+        repeated=repeated,
+        runner=runner,
+        phases=config.phases,
+        files=[find_file(name, folder, "no such input file").resolve() for name in config.inputs],
+    )  # fmt: skip
+    return replace(plan, target=config.target, direction=direction), programs
 
 
 def _find_runner(experiment: Experiment, folder: Path) -> str:

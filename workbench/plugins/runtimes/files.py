@@ -17,18 +17,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import Program, open_program, store
-from workbench.api import Progress
+from workbench import Program
+from workbench.api import Graph, Progress, keep_side
 from workbench.errors import ExportError
 from workbench.export.identity import hash_code, versions
-from workbench.export.layers import read_interface
 from workbench.export.origins import make_origin, module_classes, module_stack
-from workbench.export.precision import DTYPES
 from workbench.export.sources import Sources
 from workbench.models.sources import reason
-from workbench.options import RUNTIMES
-from workbench.process import silence
-from workbench.records.layers import Instruction, Layers, Method, Origin
+from workbench.records.layers import Origin
 from workbench.upstream import operator_label
 
 if TYPE_CHECKING:
@@ -56,24 +52,26 @@ def make_file(
 
     suffix = ".pt2" if text in ("eager", "compile") else ".onnx"
     path = program.path.with_name(f"{program.stem}-{_identify(program, text)}.{text}{suffix}")
-    if not store.export_record_path(path).is_file():
-        traced = path if text == "eager" else make_file("eager", program, load, progress).path
-        progress(f"preparing {program.model} for {RUNTIMES[text]}", 0.0)
-        with store.lock_writers(path.parent), silence():
-            if store.export_record_path(path).is_file():  # made by another process meanwhile
-                return open_program(path)
-            if text == "eager":
-                _save_graph(path, load())
-            graph = torch.export.load(traced)
-            if suffix == ".onnx":
-                described = _export_onnx(path, graph, program.model)
-            else:
-                described = _describe_graph(graph)
-            if text == "compile":
-                path.unlink(missing_ok=True)
-                os.link(traced, path)
-            _save_record(path, program, graph, *described)
-    return open_program(path)
+    traced = path if text == "eager" else make_file("eager", program, load, progress).path
+
+    def make(path: Path) -> Graph:
+        progress(f"preparing {program.model} for {text}", 0.0)
+        if text == "eager":
+            _save_graph(path, load())
+        graph = torch.export.load(traced)
+        if text == "compile":
+            path.unlink(missing_ok=True)
+            os.link(traced, path)
+        described = (
+            _export_onnx(path, graph, program.model)
+            if suffix == ".onnx"
+            else _describe_graph(graph)
+        )
+        floats = (str(t.dtype)[6:] for t in graph.state_dict.values() if t.is_floating_point())
+        operators, events, modules = described
+        return Graph(next(floats, "float32"), tuple(operators), events, modules)
+
+    return keep_side(path, program, make)
 
 
 def _identify(program: Program, runtime: str) -> str:
@@ -96,7 +94,7 @@ def _save_graph(path: Path, model: LoadedModel) -> None:
     from workbench.export.traced import trace_model
 
     graph = trace_model(model).exported
-    partial = path.with_name(f".{path.stem}.{os.getpid():08}{store.PARTIAL}.pt2")
+    partial = path.with_name(f".{path.stem}.{os.getpid():08}.partial.pt2")
     try:
         torch.export.save(graph, partial)
         partial.replace(path)
@@ -297,45 +295,3 @@ def _describe_graph(
             line = sources.add(node.meta.get("stack_trace"))
             origins.append(make_origin(node.name, str(node.target), classes, line))
     return origins, events, modules
-
-
-def _save_record(
-    path: Path,
-    program: Program,
-    graph: ExportedProgram,
-    origins: Sequence[Origin],
-    events: Mapping[str, tuple[int, ...]],
-    modules: dict[str, str],
-) -> None:
-    """Write the record of a side and its layers: one call of a delegate, which logs operators."""
-    export, sha256 = program.export, store.sha256_of(path)
-    assert export
-    runtime = path.suffixes[-2][1:]
-    call = Instruction("delegate", runtime, events=dict(events))
-    method = Method("forward", (call,), {}, (), tuple(origins), modules)
-    layers = store.save_layers(Layers(sha256, (method,)), store.layers_path(path))
-    floats = (str(t.dtype)[6:] for t in graph.state_dict.values() if t.is_floating_point())
-    own = next(floats, "float32")
-    arguments = read_interface(program.path.read_bytes())[0]
-    inputs = zip(export.inputs, arguments, strict=True)
-    record = replace(
-        export,
-        dtype=next(name for name, dtype in DTYPES.items() if dtype == own),
-        backend=runtime,
-        pte=path.name,
-        sha256=sha256,
-        size_bytes=path.stat().st_size,
-        inputs=tuple(replace(tensor, dim_order=taken.dim_order) for tensor, taken in inputs),
-        delegates={},
-        undelegated=(),
-        etrecord="",
-        layers=layers.name,
-        options={},
-        partition=(),
-        fidelity=(),
-        problem="",
-        files={},
-        noise=(),
-        rewrite=(),
-    )
-    store.save_export(record, path.parent)

@@ -25,7 +25,6 @@ import msgspec
 import numpy as np
 
 from workbench.api import Settings
-from workbench.records.exports import Tensor
 from workbench.run.tensor_files import read_output
 
 #: What an iteration's time includes.
@@ -143,7 +142,7 @@ def count_busy_threads(run: Callable[[], object]) -> int:
     return sum(each > max(spent) / 3 for each in spent)
 
 
-def read_input(tensor: Tensor) -> np.ndarray:
+def read_input(tensor: Any) -> np.ndarray:
     """An input in the order of its dimensions, laid out in memory as the program takes it."""
     flat = read_output(Path(tensor.file), tensor.dtype)
     order = tensor.dim_order or tuple(range(len(tensor.shape)))
