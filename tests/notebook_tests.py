@@ -114,7 +114,8 @@ class NotebookTests:
         later = [each for each in IN_ORDER[:-1] if each.stem > path.stem]
         following = (later or IN_ORDER[-1:])[0]
         assert "**Goal:** " in cells_of(path)[0]["source"]
-        assert f"**Next:** [{following.stem}]({following.name})" in cells_of(path)[-1]["source"]
+        texts = [cell["source"] for cell in cells_of(path) if cell["cell_type"] == "markdown"]
+        assert f"**Next:** [{following.stem}]({following.name})" in texts[-1]
 
     def test_title_is_first_then_parameters_then_imports(self, path):
         first, second, third = cells_of(path)[:3]

@@ -1,6 +1,7 @@
 """Record samples again: ``python tests/record_samples.py NAME ...``, on an idle machine.
 
-``exports`` are how a model is exported, which no other program disturbs.
+``exports`` are how a model is exported, which no other program disturbs; ``study`` is a search of
+half an hour, which tries all of its variants.
 
 Afterwards, ``python tests/test_golden_runs.py`` and the figures of the documents.
 """
@@ -101,6 +102,18 @@ def record_exports() -> None:
             (target / record.name).write_text(content)
 
 
+def record_study() -> None:
+    """Record a search for a faster program of the model of the case study."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # the study names its programs from here
+        study = wb.optimize("squeezesam", options=wb.OptimizeOptions(budget_s=1800.0))
+        print(f"study: {study.conclusion}")
+        target = SAMPLES / "out_squeezesam" / "optimize"
+        shutil.copy(f"out_squeezesam/optimize/{target.name}.json", target)
+        os.chdir(DATA)
+
+
 if __name__ == "__main__":
+    others = {"exports": record_exports, "study": record_study}
     for each in sys.argv[1:]:
-        record_exports() if each == "exports" else record(each)
+        others[each]() if each in others else record(each)

@@ -360,7 +360,7 @@ def test_the_report_is_one_page_that_fetches_nothing(reported):
     parser = Page()
     parser.feed(text)
     assert parser.found == ["script"]
-    assert len(parser.images) >= 6
+    assert len(parser.images) >= 5
     for image in parser.images:
         assert image["src"].startswith(("data:image/png;base64,", "data:image/svg+xml;base64,"))
         assert len(image["alt"]) > 40
@@ -459,7 +459,7 @@ def test_a_failing_cell_that_may_fail_costs_its_part(cli, run_dir):
     status, out, err = cli("report", run_dir, "-p", "top=many")
     assert status == 0 and str(run_dir / "report.html") in out
     failed = re.findall("warning: .*: this part failed: .*", err)
-    assert "warning: Which layers?: " in err and "Traceback" not in err
+    assert "warning: Which layers and lines?: " in err and "Traceback" not in err
     text = (run_dir / "report.md").read_text()
     assert text.count("this part failed: ") == len(failed)
     assert "## How long does one inference take?" in text and "| avx512_on |" in text

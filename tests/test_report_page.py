@@ -83,7 +83,7 @@ def test_it_leads_with_the_verdict_and_the_best_findings(open_page, folder):
     caveats.click(position={"x": 8, "y": 8})  # not on a link
     shown = plain(page.locator("main").inner_text())
     for text in (*run.facts, run.compare().text, *run.caveats):
-        assert shown.index(text) < shown.index("What to do next?")
+        assert shown.index(text) < shown.index("What to do about each finding?")
     cards = page.locator("ol[style]:not(.lead) > li")
     assert cards.count() == 3
     for card, finding in zip(cards.all(), tabulate(run).itertuples(), strict=False):

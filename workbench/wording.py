@@ -46,6 +46,24 @@ def format_time(ms: float, error: float) -> str:
     return f"{' ± '.join(texts)} {unit}"
 
 
+def format_estimate(whole_ms: float, ms: float, low: float, high: float) -> list[str]:
+    """A part of some time and the ends of its interval, with no more digits than that allows."""
+    scale, unit = _unit_of(whole_ms)
+    decimals = fit_decimals(scale * ms, scale * (high - low) / 2)
+    return [f"{format_number(scale * x, decimals)} {unit}" for x in (ms, low, high)]
+
+
+def fit_decimals(value: float, error: float, figures: int = 3) -> int:
+    """How many decimals show at most so many figures, down to the first one of the error.
+
+    Of an error that begins with a 1, two are shown: a step of the last one would be all of it.
+    """
+    if not value:
+        return 0
+    most, least = decimals_of(value, figures), decimals_of(value, 1)
+    return max(least, min(most, decimals_of(error / 2, 1))) if error > 0 else most
+
+
 def format_size(size_bytes: float) -> str:
     """A size in MB with three figures."""
     return f"{format_figure(size_bytes / 1e6)} MB"

@@ -703,6 +703,13 @@ class Measurement(Noun):
         """Optimisation opportunities, the most promising first: ``frames.FINDINGS``."""
         return mark_frame(self, trials.tabulate_findings(self.opportunities, self))
 
+    @property
+    def in_script(self) -> bool:
+        """Whether its module was given by a script, and not by a cell of a notebook."""
+        given = self.export is not None and self.export.input_source == GIVEN
+        lines = self.operators["source"].dropna() if given and "source" in self.operators else ()
+        return len(lines) > 0 and not any(line.startswith("In [") for line in lines)
+
     def complete_command(self, command: str) -> str:
         """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
         folder, export = self.run.path.resolve(), self.export
@@ -716,6 +723,8 @@ class Measurement(Noun):
             "MODEL": model,
         }
         if export and export.input_source == GIVEN and re.search(r"MODEL(?![.]pte)", command):
+            if self.in_script:
+                return command.replace("workbench profile MODEL", "wb.profile(net, x)")
             # A module of a notebook: the magic takes it, and its inputs, by their names there.
             return re.sub("^workbench", "%workbench", command).replace("MODEL", "net x")
         placeholders = "|".join(map(re.escape, names))

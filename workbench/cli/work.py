@@ -144,12 +144,13 @@ def run(
         lines += ["no times: the experiments only log kernels", str(result.path)]
         step = call("analyze", result.path)
         return Output(lines, record, step=step, failures=_list_failures(result))
-    lines, step = [*_summarize(result), str(result.path)], call("report", result.path)
+    verdicts = [ab.text for ab in result.comparisons]
+    lines, step = [*verdicts, *_summarize(result), str(result.path)], call("report", result.path)
     return Output(lines, outline_run(result), step=step, failures=_list_failures(result))
 
 
 def _summarize(run: Run) -> list[str]:
-    """The verdicts and latencies of a run, what ran in its dtype, and the measurement's grade."""
+    """The latencies of a run, what ran in its dtype, and the measurement's grade."""
     from workbench.analysis.describe import (
         describe_latency,
         describe_methods,
@@ -164,8 +165,7 @@ def _summarize(run: Run) -> list[str]:
         if not (m.control or run.emulated)
     ]
     dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
-    texts = [ab.text for ab in run.comparisons]
-    texts += describe_methods(run.record, run.methods)
+    texts = describe_methods(run.record, run.methods)
     quality = [*describe_use([m.use for m in run.measurements if not m.control]), run.grade]
     return [
         *texts,
@@ -299,10 +299,10 @@ class _Answer:
 
         if self.quiet:
             return []
-        texts: dict[str, list[object]]
-        texts = {str(shown): [shown] for shown in (*_summarize(run), *show_categories(run))}
+        texts: dict[str, list[object]] = {ab.text: [ab.text] for ab in run.comparisons}
         for rank, finding in enumerate(run.opportunities[:_BEST], 1):
             texts[f"{finding.id} {finding.gain}"] = [*write_finding(finding, rank)]
+        texts |= {str(shown): [shown] for shown in (*_summarize(run), *show_categories(run))}
         new = [key for key in texts if key not in self.printed]
         self.printed.update(new)
         return [line for key in new for line in texts[key]]

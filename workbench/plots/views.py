@@ -272,12 +272,13 @@ def _speedups(ab: Comparison, top: int) -> Iterator[Part]:
         tables["layers"] = ab.layers
     what, parts = [*tables.items()][-1]
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
-    columns += ["q", "detectable", "floor"]
     reasons = pd.Series(explain_outcomes(parts), parts.index, dtype=object)
     parts = parts.assign(outcome=parts["outcome"] + reasons.map(lambda why: why and f" ({why})"))
     yield plot_speedups(ab)
-    yield show_note(*(count_outcomes(frame, name) for name, frame in tables.items()))
     yield show_table(parts, columns, top=top, caption=f"{what.capitalize()}, largest change first")
+    counts = show_note(*(count_outcomes(frame, name) for name, frame in tables.items()))
+    certain = show_table(parts, ["name", "outcome", "q", "detectable", "floor"], top=top)
+    yield fold_table("How certain are these?", join_tables(counts, certain))
 
 
 def count_outcomes(parts: pd.DataFrame, what: str) -> str:

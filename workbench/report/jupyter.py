@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import os
+import threading
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,11 @@ from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
 
-from workbench.analysis.foreign import ETDUMP, LARGEST_BYTES
 from workbench.errors import StoreError, UsageError, WorkbenchError
-from workbench.report.opened import MAPS, make_page, write_code
 from workbench.store import MANIFEST, read_file
 
+#: What makes the pages; it imports for a second, which the server's start does not wait for.
+PAGES = "workbench.report.opened"
 LONGEST_BODY = 2**16  #: Bytes of a request: two paths.
 
 
@@ -38,9 +40,10 @@ class PageHandler(APIHandler):
         try:
             asked = read_question(self.request.body)
             names = [asked.get("path"), *([asked.get("other")] if view == "compare" else [])]
-            paths = [locate(root, name) for name in names]
             # In a thread: the server answers others meanwhile.
-            page = await asyncio.to_thread(make_page, view, *paths)
+            pages = await asyncio.to_thread(import_module, PAGES)
+            paths = [locate(root, name) for name in names]
+            page = await asyncio.to_thread(pages.make_page, view, *paths)
         except WorkbenchError as error:
             # Other programs call their files manifest.json, too.
             is_manifest = bool(paths) and paths[0].name == MANIFEST
@@ -48,7 +51,7 @@ class PageHandler(APIHandler):
             self.set_status(400)
             self.finish(json.dumps({"message": str(error), "foreign": foreign}))
         else:
-            self.finish(json.dumps({"page": page, "code": write_code(paths[0])}))
+            self.finish(json.dumps({"page": page, "code": pages.write_code(paths[0])}))
 
 
 def read_question(body: bytes) -> dict[str, object]:
@@ -62,6 +65,9 @@ def read_question(body: bytes) -> dict[str, object]:
 
 def locate(root: Path, name: object) -> Path:
     """The file of that name below a folder; UsageError for another place or kind of file."""
+    from workbench.analysis.foreign import ETDUMP, LARGEST_BYTES
+    from workbench.report.opened import MAPS
+
     # Links are resolved before the file is looked for: nothing outside is said to exist.
     path = (root / str(name).lstrip("/")).resolve() if "\0" not in str(name) else root.parent
     if not path.is_relative_to(root):
@@ -84,3 +90,4 @@ def _load_jupyter_server_extension(app: Any) -> None:
     base = app.web_app.settings["base_url"]
     pattern = url_path_join(base, "executorch-workbench", "(explorer|report|compare)")
     app.web_app.add_handlers(".*$", [(pattern, PageHandler)])
+    threading.Thread(target=import_module, args=(PAGES,), daemon=True).start()

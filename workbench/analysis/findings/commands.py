@@ -15,10 +15,16 @@ _VALUES = ("dtype", "backend", "state_dict")
 _PAIRS = {"sizes": "size", "module_dtypes": "module-dtype"}
 #: Those of ``--measure``.
 _SETTINGS = ("group_size", "mean", "std")
+#: What a script calls in place of a command; and all that these commands say of an export.
+_CALLS = {"export": "export_model", "profile": "profile"}
+_ALL = (*_VALUES, *_PAIRS, *_SETTINGS, "rewrite", "channels_last")
 
 
 def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
-    """``workbench export MODEL --dtype int8 ...`` of a measured program with some changes."""
+    """``workbench export MODEL --dtype int8 ...`` of a measured program with some changes.
+
+    Of a module of a script, the line of Python that does the same.
+    """
     settings = {name: getattr(ExportOptions(), name) for name in vars(ExportOptions())}
     default = dict(settings)
     if m.export is not None:
@@ -26,6 +32,8 @@ def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
         settings |= {"dtype": m.export.dtype, "backend": m.export.backend}
         settings |= {"rewrite": m.export.rewrite}
     settings |= changes
+    if m.in_script:
+        return _call(verb, {name: settings[name] for name in _ALL}, default)
     words = ["workbench", verb, "MODEL"]
     for name in _VALUES:
         if settings[name] and (settings[name] != default[name] or name in changes):
@@ -44,6 +52,14 @@ def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
     if settings["channels_last"]:
         words.append("--channels-last")
     return " ".join(words)
+
+
+def _call(verb: str, settings: dict[str, Any], default: dict[str, Any]) -> str:
+    """``wb.export_model(net, x, wb.ExportOptions(dtype='int8'))``."""
+    given = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+    others = ", ".join(f"{name}={v!r}" for name, v in given.items() if v and v != default[name])
+    options = f", wb.ExportOptions({others})" if others else ""
+    return f"wb.{_CALLS[verb]}(net, x{options})"
 
 
 def _join(value: Any) -> str:

@@ -16,12 +16,11 @@ Find = Callable[[Measurement, Collection[str]], Iterator[Finding]]
 Revise = Callable[[Measurement, list[Finding]], list[Finding]]
 
 _OPERATORS = "Which operators cost the most?"
-_LAYERS = "Which layers?"
+_LAYERS = "Which layers and lines?"
 _DTYPES = "What ran in the dtype that was asked for?"
 _UNDELEGATED = "What was not delegated?"
 _SPEEDUPS = "What became faster?"
 _LATENCY = "How long does one inference take?"
-_CATEGORIES = "Where does the time go?"
 #: The rule about what takes much of the time and has no finding.
 _REST = "no known remedy"
 
@@ -67,8 +66,8 @@ RULES: dict[str, Rule] = {
     "weight bandwidth": _exact(bounds.find_weight_bandwidth, timed=True),
     "compute-bound": _exact(bounds.find_compute_bound, timed=True),
     "head": Rule(graph.find_head, timed=False),
-    "layout": Rule(layouts.find_layout_changes, _CATEGORIES, timed=False),
-    "overhead": Rule(graph.find_overhead, _CATEGORIES),
+    "layout": Rule(layouts.find_layout_changes, timed=False),
+    "overhead": Rule(graph.find_overhead),
     "fragments": Rule(graph.find_fragments, _UNDELEGATED, timed=False),
     "slower": Rule(times.find_slower, _SPEEDUPS),
     "no speed-up": Rule(times.find_slow_products, _SPEEDUPS),

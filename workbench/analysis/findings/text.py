@@ -6,7 +6,14 @@ from typing import Any
 
 from workbench.analysis.findings.finding import LEAST_SHARE, Finding
 from workbench.records.trials import Trial
-from workbench.wording import begin_sentence, format_range, format_share, plural
+from workbench.wording import (
+    begin_sentence,
+    fit_decimals,
+    format_estimate,
+    format_range,
+    format_share,
+    plural,
+)
 
 #: What a gain was concluded from.
 _BASES = {
@@ -48,8 +55,8 @@ def describe_gain(finding: Finding) -> str:
         return f"{text}, between {' and '.join(ends)}" if ends else text
     if gain.basis == "bound":
         return _describe_bound(finding) + "; estimate" * _is_promise(finding)
-    _, ms, low, high = format_range(latency_ms, gain.ms, gain.low, gain.high)
-    text = f"{ms} ({format_share(finding.share)}), between {low} and {high}; "
+    ms, low, high = format_estimate(latency_ms, gain.ms, gain.low, gain.high)
+    text = f"{ms} ({_write_share(finding)}), between {low} and {high}; "
     basis = _BASES.get(gain.basis, gain.basis)
     return text + (f"measured as {finding.tried_by}" if finding.tried_by else basis)
 
@@ -83,9 +90,16 @@ def abridge_gain(finding: Finding) -> str:
         return describe_gain(finding)
     if gain.basis == "bound":
         return _describe_bound(finding) + ", estimated" * _is_promise(finding)
-    _, ms = format_range(finding.latency_ms, gain.ms)
+    ms, *_ = format_estimate(finding.latency_ms, gain.ms, gain.low, gain.high)
     estimated = "" if gain.basis in ("checked", "measured") else ", estimated"
-    return f"{ms} ({format_share(finding.share)}){estimated}"
+    return f"{ms} ({_write_share(finding)}){estimated}"
+
+
+def _write_share(finding: Finding) -> str:
+    """The gain as a share, with no more digits than its interval allows."""
+    gain = finding.gain
+    error = 50 * (gain.high - gain.low) / finding.latency_ms
+    return format_share(finding.share, fit_decimals(100 * finding.share, error, 2))
 
 
 def describe_action(finding: Finding) -> str:

@@ -4,14 +4,15 @@ const words = document.getElementById("words");
 const selects = [...document.querySelectorAll("#filters select")];
 const lines = [...document.querySelectorAll("#measurements tbody tr")];
 
-const baselines = document.getElementById("baselines");
+const all = document.getElementById("all");
 
 function filterRows() {
+  document.getElementById("measurements").classList.toggle("few", !all.checked);
   const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
   for (const line of lines) {
     const text = line.textContent.toLowerCase();
     line.hidden = !wanted.every(word => text.includes(word)) ||
-      baselines && !baselines.checked && "baseline" in line.dataset ||
+      !all.checked && "more" in line.dataset ||
       !selects.every(({ value, dataset }) => !value || line.dataset[dataset.axis] === value);
   }
   const shown = lines.filter(line => !line.hidden).length;
@@ -24,5 +25,5 @@ for (const table of document.querySelectorAll("table")) {
   for (const { cells } of table.tBodies[0].rows) [...cells].forEach((cell, i) => { cell.dataset.head = heads[i]; });
 }
 
-for (const control of [words, ...selects, baselines].filter(Boolean)) control.addEventListener("input", filterRows);
+for (const control of [words, ...selects, all]) control.addEventListener("input", filterRows);
 filterRows();

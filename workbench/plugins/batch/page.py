@@ -147,9 +147,10 @@ def render_index(portfolio: Portfolio) -> str:
     """The page of a portfolio: the speed-ups in a sentence, all failures, all measurements."""
     cells = portfolio.cells
     rows = [
-        (_axes(cell), cell, {**EMPTY, **row, "baseline": _is_baseline(row, cell)})
+        (_axes(cell), cell, {**EMPTY, **row, "others": len(shown) - 1 if place == 0 else None})
         for cell in cells
-        for row in cell.rows or (EMPTY,)
+        for shown in (sorted(cell.rows or (EMPTY,), key=_comes_later),)
+        for place, row in enumerate(shown)
     ]
     values = {axis: list(dict.fromkeys(axes[axis] for axes, *_ in rows)) for axis in AXES}
     values["threads"] = list({f"{row['threads']}" for *_, row in rows if row["threads"]})
@@ -169,7 +170,7 @@ def render_index(portfolio: Portfolio) -> str:
         filters={axis: values[axis] for axis in AXES if len(values[axis]) > 1},
         shared=shared,
         absent=[head for head, name in OPTIONAL.items() if not any(row[name] for *_, row in rows)],
-        baselines=any(row["baseline"] for *_, row in rows),
+        details=("threads", *OPTIONAL),
         draw_shares=draw_shares,
         no_win=NO_WIN,
         busy=any(row["busy"] for *_, row in rows),
@@ -178,9 +179,9 @@ def render_index(portfolio: Portfolio) -> str:
     )
 
 
-def _is_baseline(row: dict[str, Any], cell: Cell) -> bool:
-    """Whether others of the cell are compared with it, and it with none."""
-    return not row["against"] and any(row["experiment"] == each["against"] for each in cell.rows)
+def _comes_later(row: dict[str, Any]) -> tuple[bool, bool]:
+    """What sorts the rows of a cell: first the one with the finding, or a comparison."""
+    return not row.get("finding"), not row.get("speedup")
 
 
 def _axes(cell: Cell) -> dict[str, str]:

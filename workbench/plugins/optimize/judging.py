@@ -110,9 +110,11 @@ def describe_variant(variant: Variant) -> str:
         share = f"{100 * variant.extension_share:.0f} %"
         parts.append(f"{share} of the arithmetic in kernels of the extension (emulated: no times)")
     elif variant.speedup and variant.speedup_low and variant.speedup_high:
-        low, high = format_ratio(variant.speedup_low), format_ratio(variant.speedup_high)
-        speedup = format_ratio(variant.speedup)
-        parts.append(f"{speedup}x [{low}, {high}] the speed of the baseline")
+        ratios = sorted((variant.speedup, variant.speedup_low, variant.speedup_high))
+        is_faster = variant.speedup >= 1
+        low, ratio, high = map(format_ratio, ratios if is_faster else (1 / r for r in ratios[::-1]))
+        better = "faster" if is_faster else "slower"
+        parts.append(f"{ratio}x {better} than the baseline (95 % interval {low}-{high})")
     parts += [] if variant.score is None else [f"score {variant.score:g}"]
     parts.append("no error" if variant.sqnr_db is None else f"SQNR {variant.sqnr_db:.1f} dB")
     parts.append(format_size(variant.size_bytes or 0))

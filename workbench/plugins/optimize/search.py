@@ -122,7 +122,7 @@ def optimize(
     --------
     >>> study = wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=60))  # doctest: +SKIP
     >>> study.conclusion  # doctest: +SKIP
-    '01-int8: 2.31x [2.24, 2.39] the speed of the baseline, SQNR 31.2 dB, 0.1 MB'
+    '01-int8: 2.31x faster than the baseline (95 % interval 2.24-2.39), SQNR 31.2 dB, 0.1 MB'
     """
     if options.objective not in OBJECTIVES:
         raise unknown_name("objective", options.objective, OBJECTIVES)
