@@ -49,6 +49,21 @@ def test_the_options_in_its_text_exist(page):
     assert mentioned - known == {"--debug", "--help"} & mentioned
 
 
+NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+NUMBERS += " fifteen sixteen seventeen eighteen nineteen twenty"
+
+
+def test_notebooks_and_playbooks_are_as_many_as_texts_say_and_those_named_exist():
+    notebooks, words = sorted((ROOT / "notebooks").glob("*.ipynb")), NUMBERS.split()
+    counts = {"notebooks": len(notebooks), "playbooks": len(list_playbooks())}
+    texts = [path.read_text() for path in (*TEXTS, ROOT / "CONTRIBUTING.md", *notebooks)]
+    for text in texts:
+        for number, noun in re.findall(rf"\b({'|'.join(words[2:])}) (notebooks|playbooks)\b", text):
+            assert words.index(number) == counts[noun], f"{number} {noun}"
+        named = re.findall(r"\b[Nn]otebooks? (\d\d)(?:(?:,| and| to) (\d\d))*", text)
+        assert {n for pair in named for n in pair if n} <= {path.name[:2] for path in notebooks}
+
+
 @pytest.fixture
 def conf(monkeypatch, tmp_path):
     """The configuration of the site, which writes its pages into another folder."""

@@ -4,7 +4,7 @@ import re
 
 import papermill
 import pytest
-from notebook_tests import CORE, ROOT, NotebookTests, run_in_process
+from notebook_tests import CORE, NOTEBOOKS, ROOT, NotebookTests, cells_of, run_in_process
 
 
 class TestCore(NotebookTests):
@@ -39,6 +39,9 @@ class TestCore(NotebookTests):
     def test_each_is_tested_in_the_order_of_the_list(self):
         rows = re.findall(r"^\| \[(\w+)\]", self.page.read_text(), re.M)
         assert rows == sorted(self.answers) == [path.stem for path in CORE]
+
+    def test_all_together_have_few_cells(self):
+        assert sum(len(cells_of(path)) for path in NOTEBOOKS) <= 240
 
     @pytest.mark.campaign
     def test_papermill_refuses_a_parameter_that_the_notebook_lacks(self, run_timed):
