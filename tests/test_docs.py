@@ -55,7 +55,10 @@ NUMBERS += " fifteen sixteen seventeen eighteen nineteen twenty"
 
 def test_notebooks_and_playbooks_are_as_many_as_texts_say_and_those_named_exist():
     notebooks, words = sorted((ROOT / "notebooks").glob("*.ipynb")), NUMBERS.split()
-    counts = {"notebooks": len(notebooks), "playbooks": len(list_playbooks())}
+    counts = {
+        "notebooks": len(notebooks),
+        "playbooks": len(list((ROOT / "workbench" / "skills").glob("*/SKILL.md"))),
+    }
     texts = [path.read_text() for path in (*TEXTS, ROOT / "CONTRIBUTING.md", *notebooks)]
     for text in texts:
         for number, noun in re.findall(rf"\b({'|'.join(words[2:])}) (notebooks|playbooks)\b", text):

@@ -33,5 +33,7 @@ def find_depthwise(m, keys):
     yield Finding("depthwise convolutions", gain, tuple(rows["key"]), "fuse them", "")
 
 
-SECTION = Section("Which convolutions are depthwise?", "By their time.", after="Which layers and lines?")
+SECTION = Section(
+    "Which convolutions are depthwise?", "By their time.", after="Which layers and lines?"
+)
 VIEW = View((wb.Measurement,), lambda m, top: [show_table(m.depthwise, top=top)], SECTION)
