@@ -195,7 +195,7 @@ def changed(measurement, **facts):
     ``latency_ms`` is untraced; ``scaling`` has the wall times of the restarts in ms by thread
     count, ``by_dtype`` those of separate runs by dtype; ``changes`` is a comparison's operators.
     """
-    facts = {**(measurement.facts if measurement else {}), **facts}
+    facts = {**(measurement.given if measurement else {}), **facts}
     threads, toggle, export = facts.get("threads", 1), facts.get("toggle", ""), facts.get("export")
     runs, operators = facts["runs"], facts["operators"]
     latency_ms = facts.get("latency_ms", float(runs.sum(axis=1).mean()))
@@ -233,7 +233,7 @@ def changed(measurement, **facts):
     )
     method, kernels = facts["method"], facts.get("kernels", {})
     vars(made).update(
-        facts=facts, operators=operators, _fastest=runs, _scale=1.0, sessions=("traced",),
+        given=facts, operators=operators, _fastest=runs, _scale=1.0, sessions=("traced",),
         share_error=np.nan, traced_ms=float(runs.sum(axis=1).mean()),
         flow=Dataflow(method or Method("", (), {}, ())),
         statistics=pd.DataFrame({"latency": [latency_ms], "high": latency_ms}),

@@ -51,8 +51,8 @@ def of_model(name: str, dtype: str = "", **options: object) -> Callable[[], wb.R
     return lambda: wb.profile(name, dtype=dtype, measure=wb.MeasureOptions(**options))
 
 
-SEGMENTER, SENTENCES = (
-    DATA / "onboarding" / f"{name}.py" for name in ("my_segmenter", "sentences")
+SEGMENTER, SENTENCES, SHUFFLED = (
+    DATA / "onboarding" / f"{name}.py" for name in ("my_segmenter", "sentences", "shuffled")
 )
 RECORDINGS = {
     "Net": of_the_notebook("Net()"),
@@ -65,6 +65,7 @@ RECORDINGS = {
     "AsTrained": of_model(f"{SEGMENTER}:AsTrained"),
     "Ready": of_model(f"{SEGMENTER}:Ready"),
     "Sentences": of_model(f"{SENTENCES}:Sentences", against=("eager", "onnx")),
+    "Shuffled": of_model(f"{SHUFFLED}:Shuffled", "int8", isa_ladder=True),
     "toy_cnn": of_model("toy_cnn", target="qemu", toggle="sme2"),
     "smollm2": of_model(
         "llm:smollm2_135m,layers=2", "8da4w", phases=("prefill=128", "decode=1@128"), budget_s=90.0
