@@ -1,4 +1,4 @@
-"""A network whose convolutions are fast and whose channels are moved about: what then limits it?"""
+"""A network with fast convolutions, whose channels are moved about between them."""
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ class Block(nn.Module):
 
 
 class Shuffled(nn.Module):
-    """Blocks on an image that was made four times smaller, as in ShuffleNet; then it is enlarged."""
+    """Blocks on an image that was made four times smaller, as in ShuffleNet; then it grows."""
 
     def __init__(self, width=96, blocks=4):
         super().__init__()
