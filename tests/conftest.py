@@ -225,6 +225,16 @@ def cli(capfd, tmp_path, monkeypatch):
     return run
 
 
+@pytest.fixture
+def shell():
+    """A notebook's."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    yield shell
+    InteractiveShell.clear_instance()
+
+
 @pytest.fixture(scope="session")
 def small_program(request):
     """From a name to the path of a small program: recorded, or exported once for new versions."""

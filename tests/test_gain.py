@@ -3,12 +3,11 @@
 import shutil
 
 import pytest
+from changed_runs import edit_json
+from explored import read_data
 from needed import needs
 
 import workbench as wb
-from workbench.analysis.trials import keep_trial
-from workbench.explorer.data import explorer_data
-from workbench.records.trials import TOGETHER, Trial
 
 pytestmark = needs("remedies")
 
@@ -22,9 +21,13 @@ def several(tmp_path):
     def keep(after_ms, remedy="attention,functions", low=30.0, **facts):
         before = m.latency_ms
         gains = {"gain_ms": before - after_ms, "low_ms": low, "high_ms": before - after_ms + 5}
-        whole = {"finding": TOGETHER, "scope": m.scope, "whole": True, "restarts": 5}
-        keep_trial(folder, Trial(m.export.sha256, remedy, "both", 2, 2, before_ms=before,
-                                 after_ms=after_ms, **(gains | whole | facts)))  # fmt: skip
+        times = {"before_ms": before, "after_ms": after_ms} | gains
+        trial = {"remedy": remedy, "finding": "together", "whole": True, "parts": 2, "tried": 2}
+
+        def add(kept):
+            kept["checks"].append(kept["checks"][0] | trial | times | facts)
+
+        edit_json(folder / "checks.json", add)
 
     return m, keep
 
@@ -88,7 +91,7 @@ def test_the_first_screens_have_the_bar():
     run = wb.open_run(wb.sample_run("Net"))
     shown = str(wb.show(run, "overview"))
     assert shown.count("What you could gain") == 1
-    side = next(m for m in explorer_data(run)["measurements"] if m["potential"])
+    side = next(m for m in read_data(run)["measurements"] if m["potential"])
     assert sum(share for _, share, _ in side["potential"]["parts"]) == pytest.approx(1)
     assert "functions" in side["potential"]["texts"][0]
 

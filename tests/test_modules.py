@@ -2,13 +2,11 @@
 
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
 from exporting import NET
 from IPython.core.completer import provisionalcompleter
-from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
 
 import workbench as wb
@@ -74,13 +72,6 @@ def test_inputs_are_a_tensor_a_tuple_or_keywords(export):
 
 
 CELL = NET.replace("return self.fc(x)", "x = self.fc(x)\n        return x.relu()")
-
-
-@pytest.fixture
-def shell():
-    shell = InteractiveShell.instance()
-    yield shell
-    InteractiveShell.clear_instance()
 
 
 @pytest.mark.whole
@@ -197,26 +188,6 @@ def test_the_magic_names_a_word_that_the_notebook_lacks(shell):
             str(error)
             == "this notebook has nothing called 'nett' -> did you mean 'net'? it has net, x"
         )
-
-
-def test_an_interrupt_is_one_line_also_while_another_job_has_the_machine(shell, capsys, tmp_path):
-    """Whoever waits has been told that the machine is busy, which was an error in between."""
-    from workbench.run.locks import THIS_MACHINE, lock_device
-
-    def interrupt(text, part):
-        raise KeyboardInterrupt
-
-    shell.user_ns.update(interrupt=interrupt, lock=lambda: lock_device(THIS_MACHINE, interrupt))
-    shell.run_cell("import workbench as wb; from workbench.progress import show_progress")
-    with lock_device(THIS_MACHINE):
-        thread = threading.Thread(
-            target=shell.run_cell, args=("with show_progress(), lock():\n    pass",)
-        )
-        thread.start()
-        thread.join()
-    shell.run_cell("wb.export_model('toy_cnn', progress=interrupt)")
-    line = "interrupted; run the cell again to resume"
-    assert capsys.readouterr().out.split("\n") == [line, line, ""]
 
 
 def test_an_unknown_model_is_refused_before_torch_is_imported():

@@ -2,16 +2,14 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
+from changed_runs import edit_json
 from needed import needs
 from torch import nn
 
 import workbench as wb
-from workbench.explorer.widgets import list_measurements, list_runs
-from workbench.store import load_run, save_run
 
 
 class Two(nn.Module):
@@ -28,13 +26,18 @@ SAMPLE, MARKUP = wb.sample_run("Ready"), "<b>no [reflect](x)|"
 
 def keep_run(root, name, label="", **changes):
     """The recorded run with a label, in a folder of its own."""
-    record = load_run(SAMPLE)
     folder = shutil.copytree(SAMPLE, root / "out_x" / "runs" / name)
-    save_run(replace(record, plan=replace(record.plan, label=label), **changes), folder)
+
+    def give(manifest):
+        manifest["plan"]["label"] = label
+        manifest.update(changes)
+
+    edit_json(folder / "manifest.json", give)
     return folder
 
 
-def test_lists_show_labels_and_notes_and_number_what_is_equal(tmp_path):
+def test_lists_show_labels_and_notes_and_number_what_is_equal(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")  # a live front end
     days = [f"2026-01-0{day}T00:00:00" for day in range(1, 6)]
     labels = ["first", "", "", "first", MARKUP]
     folders = [
@@ -42,10 +45,12 @@ def test_lists_show_labels_and_notes_and_number_what_is_equal(tmp_path):
         for n, (label, day) in enumerate(zip(labels, days, strict=True))
     ]
     wb.open_run(folders[0]).note("without\nreflection")
-    own = [name for name, path in list_runs(tmp_path).items() if path in folders]
+    (menu,) = wb.pick_run(folder=tmp_path).children[0].children
+    own = [name for name, path in dict(menu.options).items() if path in folders]
     named = [MARKUP, "first", "Ready, linux (2)", "Ready, linux", "first: without reflection"]
     assert own == named
-    assert next(iter(list_measurements(tmp_path))).startswith(f"{MARKUP}: avx512_off")
+    measurements, _ = wb.pick_measurements(tmp_path).children[0].children
+    assert next(iter(dict(measurements.options))).startswith(f"{MARKUP}: avx512_off")
 
 
 def test_labels_are_the_names_of_what_is_compared(tmp_path, cli):
@@ -92,7 +97,7 @@ def test_a_label_is_one_short_line(tmp_path, cli, label):
     code, _, err = cli("profile", "toy_cnn", "--label", label)
     assert code == 2 and "--label" in err and err.count("\n") == 1
     with pytest.raises(wb.WorkbenchError, match="its label"):
-        load_run(keep_run(tmp_path, "a", label))
+        wb.open_run(keep_run(tmp_path, "a", label))
 
 
 @needs("history")

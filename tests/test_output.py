@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ import workbench as wb
 from workbench.cli.options import Command
 from workbench.progress import above_bar, show_progress
 from workbench.records.codec import SCHEMA_VERSION, to_document, to_plain
+from workbench.run.locks import THIS_MACHINE, lock_device
 
 
 def whole(text):
@@ -249,3 +251,22 @@ def test_a_command_reads_the_files_as_they_are_now(run_dir):
     assert subprocess.run(command, capture_output=True, env=environment).returncode == 0
     (run_dir / "manifest.json").write_text("{")
     assert subprocess.run(command, capture_output=True, env=environment).returncode == 1
+
+
+def test_an_interrupt_is_one_line_also_while_another_job_has_the_machine(shell, capsys, tmp_path):
+    """Whoever waits has been told that the machine is busy, which was an error in between."""
+
+    def interrupt(text, part):
+        raise KeyboardInterrupt
+
+    shell.user_ns.update(interrupt=interrupt, lock=lambda: lock_device(THIS_MACHINE, interrupt))
+    shell.run_cell("import workbench as wb; from workbench.progress import show_progress")
+    with lock_device(THIS_MACHINE):
+        thread = threading.Thread(
+            target=shell.run_cell, args=("with show_progress(), lock():\n    pass",)
+        )
+        thread.start()
+        thread.join()
+    shell.run_cell("wb.export_model('toy_cnn', progress=interrupt)")
+    line = "interrupted; run the cell again to resume"
+    assert capsys.readouterr().out.split("\n") == [line, line, ""]

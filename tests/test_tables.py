@@ -10,7 +10,6 @@ from changed_runs import changed
 from recorded import recorded
 
 import workbench as wb
-from workbench.wording import begin_sentence
 
 MISSING = "\N{EN DASH}"
 
@@ -157,8 +156,6 @@ def test_a_run_shows_its_verdicts_and_a_comparison_its_own(run):
 
 
 def test_a_name_that_begins_a_finding_keeps_its_spelling():
-    for text in ("classifier.0 reaches 23 %", "custom_sdpa runs outside", "avx512 helps"):
-        assert begin_sentence(text) == text
     page = wb.show(recorded("unet_small"), "findings")._repr_html_()
     assert "<strong>Arithmetic limits" in page
 

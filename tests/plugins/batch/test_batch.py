@@ -11,15 +11,18 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import mutants
 import pytest
+import yaml
 from batch_evidence import check_nothing_twice
 from made_starts import make_start
 from recorded import plain
 from run_folder import open_made_run
+from schemas import Described, check_reader
 
 import workbench as wb
 from workbench.errors import StoreError, UsageError
-from workbench.plugins.batch.matrix import Cell
+from workbench.plugins.batch.matrix import Cell, read_matrix
 from workbench.plugins.batch.page import (
     EMPTY,
     PORTFOLIO,
@@ -28,9 +31,13 @@ from workbench.plugins.batch.page import (
     tabulate_run,
     write_csv,
 )
+from workbench.records.codec import to_json
 from workbench.run.locks import lock_folder
+from workbench.store import load_record
 
 ROOT = Path(__file__).resolve().parents[3]
+EXAMPLE = ROOT / "data" / "matrix.yaml"
+DESCRIBED = Described("matrix", ROOT / "workbench" / "plugins" / "batch" / "matrix.schema.json")
 MATRIX = "models: [toy_cnn, vit_tiny]\ndtypes: [fp32, int8]\nisa: none\n"
 #: Cells that take seconds: two finished programs, and a notebook that shows little.
 SMALL = """
@@ -483,3 +490,45 @@ def test_runs_that_were_measured_one_by_one_are_put_on_the_page_of_a_batch():
     ab = wb.open_run(wb.sample_run("vit_tiny")).compare()
     assert f"{ab.latency['speedup'].iloc[0]:.2f}x" in text
     assert "vit_tiny" in str(page)
+
+
+def test_the_published_schema_is_the_one_of_the_code():
+    DESCRIBED.check_schema()
+
+
+def test_what_the_schema_refuses_the_reader_refuses_too(cli, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    least = {"models": ["toy_cnn"]}
+    check_reader(DESCRIBED.validator, least, lambda file: cli("batch", "--dry-run", file))
+
+
+def test_the_documented_matrix_fits_its_schema():
+    DESCRIBED.validator.validate(yaml.safe_load(EXAMPLE.read_text()))
+
+
+def make_portfolio(folder):
+    """The record of a batch with a finished cell."""
+    row = {**EMPTY, "experiment": "on", "threads": 1, "latency_ms": 1.5, "outcome": "faster"}
+    names = ("toy_cnn", "toy_cnn", "fp32", "host", "auto", "toy_cnn_xnnpack_fp32")
+    cell = Cell(*names, state="done", run="out/runs/x", rows=(row,))
+    return [to_json(Portfolio({"models": ["toy_cnn"]}, (cell,), "2026")).encode()]
+
+
+def load_portfolio(path):
+    """Read the record of a batch, and list its cells."""
+    write_csv(load_record(Portfolio, path).cells)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        mutants.Kind("p.json", make_portfolio, load_portfolio),
+        mutants.Kind("m.yaml", lambda _: [EXAMPLE.read_bytes()], read_matrix),
+    ],
+    ids=["portfolio", "matrix"],
+)
+def test_a_damaged_file_is_refused_in_one_line(kind, seed, tmp_path):
+    ends, failures = mutants.fuzz(kind, seed, range(60), tmp_path)
+    assert not failures
+    assert ends.total() == 60

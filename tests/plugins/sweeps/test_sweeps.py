@@ -10,7 +10,6 @@ from recorded import recorded, report_text
 from run_folder import open_made_run
 
 import workbench as wb
-from workbench.analysis.use import Use
 
 BRIEF = {"traced": 2, "drift": 0.01}
 
@@ -116,7 +115,7 @@ def test_two_sizes_show_no_line_and_changes_with_the_size_are_sentences(tmp_path
     assert "x at batch=4, " in pays and pays.endswith("x at batch=8")
     again = wb.open_run(tmp_path)
     for side in again.measurements[:2]:
-        vars(side)["use"] = Use(frozenset({"latency"}), off=1.0)
+        vars(side)["use"] = side.use._replace(uses=frozenset({"latency"}), off=1.0)
     assert again.phases["category"].tolist()[:2] == ["", ""]
     off, on, again_pays = again.size_changes
     assert again_pays == pays and "at every size" in off and "from batch=4" not in on
