@@ -23,7 +23,9 @@ LINKS = ("data", "notebooks")
 MAKERS = {"NamedTuple", "TypedDict", "namedtuple", "make_dataclass"}
 FRAME = "make_frame"
 #: What tests and plug-ins may import: the package itself and its seam; tests also the command line.
-PUBLIC = ("workbench", "workbench.plugin", "workbench.api")
+PUBLIC = ("workbench", "workbench.plugin", "workbench.api", "workbench.graphs", "workbench.jobs")
+#: What plug-ins import of the core, beside public names.
+SEAM = ("api", "graphs", "jobs")
 COMMAND_LINE = {"workbench.cli", "workbench.cli.main", "workbench.cli.workbench"}
 
 
@@ -65,8 +67,8 @@ def measure(root: Path) -> dict[str, str]:
         "classes; record types made by calls; frames": "{}; {}; {}".format(*count_classes(core)),
         "longest file": f"{lines[longest]} ({longest.relative_to(root)})",
         "functions above 50 lines": f"{len(long)}: {', '.join(sorted(long))}",
-        "names of the seam; others that plug-ins import; modules of these": "{}; {}; {}".format(
-            *count_seam(root)
+        f"names of {', '.join(SEAM)} for plug-ins; what else these import": "; ".join(
+            str(len(names)) for names in (*list_seam(root).values(), list_inner(root))
         ),
         "test files that reach internals": f"{len(inside)} of {len(tests)}, "
         f"{100 * len(inside) / len(tests):.0f} %",
@@ -79,25 +81,38 @@ def list_files(root: Path) -> list[Path]:
     return sorted(path for path in found if path.relative_to(root).parts[1] not in LINKS)
 
 
-def count_seam(root: Path) -> tuple[int, int, int]:
-    """The names of `workbench.api`, and what else of the core plug-ins import, but public names."""
-    stub = ast.parse((root / "workbench" / "api.pyi").read_text())
-    froms = [node for node in ast.walk(stub) if isinstance(node, ast.ImportFrom)]
-    names = {alias.name for node in froms for alias in node.names}
-    plugins = [path for path in list_files(root) if "plugins" in path.relative_to(root).parts]
-    others = {
-        (node.module, alias.name)
-        for path in plugins
-        for node in ast.walk(parse(path))
-        if isinstance(node, ast.ImportFrom) and is_inside(node.module or "")
-        for alias in node.names
+def list_seam(root: Path) -> dict[str, set[str]]:
+    """The names of each module of the core that plug-ins may import."""
+    stubs = {name: ast.parse((root / "workbench" / f"{name}.pyi").read_text()) for name in SEAM}
+    return {
+        name: {
+            alias.name
+            for node in stub.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for name, stub in stubs.items()
     }
-    return len(names), len(others), len({module for module, _ in others})
 
 
-def is_inside(module: str) -> bool:
-    """Whether plug-ins reach past their seam by importing this."""
-    return module.startswith("workbench.") and not re.match(r"workbench\.(api|plugins)\b", module)
+def list_inner(root: Path) -> set[str]:
+    """What plug-ins import of the core beside public names and those of the seam."""
+    allowed = re.compile(rf"workbench(\.({'|'.join(SEAM)}|plugins)\b.*)?$")
+    paths = [path for path in list_files(root) if "plugins" in path.relative_to(root).parts]
+    nodes = [node for path in paths for node in ast.walk(parse(path))]
+    modules = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    modules |= {each.name for node in nodes if isinstance(node, ast.Import) for each in node.names}
+    parts = {f"workbench.{path.stem}" for path in (root / "workbench").iterdir()} - {
+        "workbench.api"
+    }
+    named = {
+        f"workbench.{each.name}"
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module == "workbench"
+        for each in node.names
+    }
+    ours = {name for name in modules if name.partition(".")[0] == "workbench"}
+    return {name for name in ours if not allowed.match(name)} | (named & parts)
 
 
 @cache

@@ -1,6 +1,7 @@
 """Layers, file names, version pins, import cost, and the READMEs."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import grimp
+import house
 import pytest
 import yaml
 
@@ -16,6 +18,8 @@ import workbench as wb
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "workbench"
+#: How many names plug-ins may import. A name more here is one that a stranger has to learn, too.
+SEAM = {"api": 62, "graphs": 63, "jobs": 92}
 
 
 def pins_in(text):
@@ -27,6 +31,16 @@ def test_layers_import_downwards_only():
     lint = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_plug_ins_import_the_package_and_its_seam_alone():
+    assert not house.list_inner(ROOT)
+    names = house.list_seam(ROOT)
+    assert {seam: len(each) for seam, each in names.items()} == SEAM
+    for seam, exported in names.items():
+        module = importlib.import_module(f"workbench.{seam}")
+        assert {*module.__all__} == exported
+        assert all(hasattr(module, name) for name in exported)
 
 
 def test_no_modules_import_each_other():

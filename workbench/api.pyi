@@ -6,7 +6,15 @@ from .cli.checks import check_request
 from .cli.options import EXISTING, Output, command, options_of
 from .convert import Format
 from .emulation import EMULATED, WRONG
-from .errors import StoreError, UsageError, unknown_name
+from .errors import (
+    ExportError,
+    RunnerError,
+    StoreError,
+    TargetError,
+    TraceError,
+    UsageError,
+    unknown_name,
+)
 from .explorer.page import Selector
 from .export.rewriter import Rewriter
 from .frames import interval, make_frame
@@ -22,17 +30,18 @@ from .records.exports import Rewrite
 from .records.trials import Trial
 from .remedies import Remedies, Remedy
 from .run.sides import Graph, Settings, Side, keep_side
-from .store import atomic_write, read_json
+from .store import atomic_write, read_json, safe_name
 from .trace.writers import to_csv
 from .wording import format_ms, format_ratio, format_size, plural
 
 __all__ = [
     "EMULATED", "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document",
-    "Finding", "Format", "Gain", "Graph", "Options", "Output", "Part", "Plugin", "Progress",
-    "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "Section", "Selector", "Settings",
-    "Side", "Speedup", "StoreError", "Table", "Trial", "UsageError", "View", "atomic_write",
-    "check_request", "command", "draws", "fold_table", "format_ms", "format_ratio",
-    "format_size", "half_width", "interval", "keep_side", "make_frame", "option", "options_of",
-    "plural", "read_json", "show_note", "show_progress", "show_table", "silent", "structure",
-    "to_csv", "to_json", "to_plain", "unknown_name", "upgrade",
+    "ExportError", "Finding", "Format", "Gain", "Graph", "Options", "Output", "Part", "Plugin",
+    "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section",
+    "Selector", "Settings", "Side", "Speedup", "StoreError", "Table", "TargetError",
+    "TraceError", "Trial", "UsageError", "View", "atomic_write", "check_request", "command",
+    "draws", "fold_table", "format_ms", "format_ratio", "format_size", "half_width", "interval",
+    "keep_side", "make_frame", "option", "options_of", "plural", "read_json", "safe_name",
+    "show_note", "show_progress", "show_table", "silent", "structure", "to_csv", "to_json",
+    "to_plain", "unknown_name", "upgrade",
 ]  # fmt: skip

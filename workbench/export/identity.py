@@ -97,11 +97,14 @@ def _name_imports(tree: ast.Module) -> Iterator[str]:
 
 @cache
 def _list_lazy() -> dict[str, str]:
-    """The names that ``workbench`` and ``workbench.api`` import when they are first used."""
-    stubs = {"": _PACKAGE / "__init__.pyi", ".api": _PACKAGE / "api.pyi"}
+    """Names of ``workbench`` and of the modules for plug-ins, which import others for them."""
+    top = _PACKAGE.name
+    stubs = {
+        stub: f"{top}.{stub.stem}".removesuffix(".__init__") for stub in _PACKAGE.glob("*.pyi")
+    }
     return {
-        f"{_PACKAGE.name}{owner}.{alias.name}": f"{_PACKAGE.name}.{node.module}.{alias.name}"
-        for owner, stub in stubs.items()
+        f"{owner}.{alias.name}": f"{top}.{node.module}.{alias.name}"
+        for stub, owner in stubs.items()
         for node in ast.parse(stub.read_bytes()).body
         if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names

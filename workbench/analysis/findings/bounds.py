@@ -42,7 +42,7 @@ def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         keys,
         "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
         "not help",
-        command=commands.command(m, "profile", dtype=dtype) + "  # one byte per weight",
+        command=commands.write_command(m, "profile", dtype=dtype) + "  # one byte per weight",
         remedy=dtype,
     )
 
@@ -106,7 +106,7 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         gain,
         list(rows["key"]),
         "reduce the arithmetic, or use int8",
-        command=commands.command(m, "profile", dtype=dtype),
+        command=commands.write_command(m, "profile", dtype=dtype),
         remedy=dtype,
     )
 

@@ -20,7 +20,7 @@ _CALLS = {"export": "export_model", "profile": "profile"}
 _ALL = (*_VALUES, *_PAIRS, *_SETTINGS, "rewrite", "channels_last")
 
 
-def command(m: Measurement, verb: str = "export", **changes: Any) -> str:
+def write_command(m: Measurement, verb: str = "export", **changes: Any) -> str:
     """``workbench export MODEL --dtype int8 ...`` of a measured program with some changes.
 
     Of a module of a script, the line of Python that does the same.
@@ -72,7 +72,7 @@ def apply_remedy(m: Measurement, remedy: str) -> str:
     if remedy not in REMEDIES:
         return ""
     applied = m.export.rewrite if m.export else ()
-    return command(m, rewrite=(*applied, remedy))
+    return write_command(m, rewrite=(*applied, remedy))
 
 
 def show_code(remedy: str) -> str:
@@ -90,4 +90,4 @@ def combine_remedies(m: Measurement, findings: Sequence[Finding]) -> str:
     names = [name for name in remedies if name in REMEDIES]
     if len(names) < 2 or m.export is None:
         return ""
-    return m.complete_command(command(m, rewrite=(*m.export.rewrite, *names)))
+    return m.complete_command(write_command(m, rewrite=(*m.export.rewrite, *names)))

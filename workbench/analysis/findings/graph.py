@@ -166,7 +166,7 @@ def find_dtype_outside(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
                 gain,
                 keys,
                 "export it in fp32 or fp16, which are delegated",
-                command=commands.command(m, "profile", dtype="fp32"),
+                command=commands.write_command(m, "profile", dtype="fp32"),
                 remedy="fp32",
                 rewrite=Rewrite("fp32", "the model in fp32", (), 1.0, None),
             )
@@ -213,7 +213,7 @@ def find_head(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
                 keys,
                 "check that no layers were left out, which makes the head's share larger; then "
                 "quantise the head, use a smaller vocabulary, or draft tokens with a smaller model",
-                command=commands.command(m, "profile", dtype="8da4w"),
+                command=commands.write_command(m, "profile", dtype="8da4w"),
             )
 
 
@@ -271,8 +271,8 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
     if portable and len(rows) and not (m.costs["kind"] == "delegated").any():
         keys = list(rows.index)
         title = f"nothing is delegated: {plural(len(rows), 'operator')} run in portable kernels"
-        gain = Gain.at_most(time_spent(m, keys).ms)
-        action, command = "export the model for XNNPACK", commands.command(m, backend="xnnpack")
+        action, gain = "export the model for XNNPACK", Gain.at_most(time_spent(m, keys).ms)
+        command = commands.write_command(m, backend="xnnpack")
         yield Finding(title, gain, keys, action, command=command)
         return
     if m.export and portable:
@@ -413,7 +413,7 @@ def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Findi
         gain,
         keys + layouts,
         "replace the operators that split it, the most frequent first",
-        command=f"{commands.command(m)}  # lists them, where and why",
+        command=f"{commands.write_command(m)}  # lists them, where and why",
     )
 
 

@@ -88,7 +88,7 @@ def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[
                 action += "; tensors of one pixel, as after pooling, are then copied between two "
                 action += "delegates, which costs a part of that"
                 gain = Gain.at_most(gain.ms)
-            command = commands.command(m, channels_last=True)
+            command = commands.write_command(m, channels_last=True)
             yield Finding(title, gain, keys, action, code, command, remedy="channels_last")
             continue
         action, code = _ONE_LAYOUT

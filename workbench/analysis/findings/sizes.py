@@ -92,7 +92,7 @@ def _tell(
     action, name, parts = texts.action.format(now=now, new=new), f"{kind}_{new}", zip(names)
     command = ""
     if kind == "group_size":
-        command = commands.command(m, "profile", dtype="8da4w", group_size=new)
+        command = commands.write_command(m, "profile", dtype="8da4w", group_size=new)
     rewrite = Change(name, action, names, 1.0, None, 0, tuple(parts), of=kind, now=now, new=new)
     return Finding(
         f"{plural(len(keys), 'layer')} {texts.cause.format(now=now)}{speed}",

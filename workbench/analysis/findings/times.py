@@ -173,7 +173,7 @@ def find_wide_weights(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         Gain.at_most(time_spent(m, keys).ms),
         keys,
         "store these weights in half precision; this pays on an Arm CPU with SME2",
-        command=commands.command(m, dtype="fp16w"),
+        command=commands.write_command(m, dtype="fp16w"),
         remedy="fp16w",
     )
 
@@ -263,7 +263,7 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
             gain,
             (),
             f"use {best} if its accuracy suffices: see the record of its export",
-            command=commands.command(m, "profile", dtype=best),
+            command=commands.write_command(m, "profile", dtype=best),
             remedy=best,
         )
     # Peaks say more: see `find_memory_bound` and `find_compute_bound`.
@@ -281,7 +281,7 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         Gain.at_most(0.75 * time_spent(m, keys).ms),
         keys,
         "export the model in int8 and measure it",
-        command=commands.command(m, "profile", dtype="int8"),
+        command=commands.write_command(m, "profile", dtype="int8"),
         remedy="int8",
     )
 
@@ -342,7 +342,7 @@ def find_float_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
                 keys,
                 action,
                 code,
-                commands.command(m, "profile", dtype=dtype) if dtype else "",
+                commands.write_command(m, "profile", dtype=dtype) if dtype else "",
                 remedy=dtype,
             )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from workbench import Run, open_run
 from workbench.api import Table, to_plain
-from workbench.plots.tables import to_markdown
+from workbench.jobs import to_markdown
 from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.page import Portfolio, render_index, tabulate_run
 

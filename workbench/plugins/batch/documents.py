@@ -5,9 +5,7 @@ from typing import Any, get_args, get_type_hints
 
 from workbench import ExportOptions, MeasureOptions
 from workbench.api import Document
-from workbench.options import help_of
-from workbench.records.documents import WORDS, key, object_of
-from workbench.run.targets import TARGETS
+from workbench.jobs import TARGETS, WORDS, help_of, key, object_of
 
 #: Keys of a matrix whose value may be written without brackets if it is a single one.
 LISTS = ("models", "dtypes", "targets", "isa", "threads", "rewrite", "against", "programs")

@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from workbench import ExportOptions, MeasureOptions, list_models, open_program
-from workbench.api import UsageError, check_request, structure, unknown_name
-from workbench.export.precision import BACKENDS, DTYPES
-from workbench.export.program import SUFFIXES
-from workbench.models.registry import parse_name
-from workbench.options import RUNTIMES
+from workbench.api import UsageError, check_request, safe_name, structure, unknown_name
+from workbench.graphs import DTYPES
+from workbench.jobs import (
+    BACKENDS,
+    RUNTIMES,
+    SUFFIXES,
+    TARGETS,
+    TOGGLES,
+    parse_name,
+    read_yaml,
+    stem_of,
+)
 from workbench.plugins.batch.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
-from workbench.run.isa import TOGGLES
-from workbench.run.targets import TARGETS
-from workbench.store import read_yaml, safe_name, stem_of
 
 HOST = "host"
 #: In ``isa``: every level of the CPU.
@@ -189,7 +193,7 @@ def _check(matrix: Matrix, path: Path) -> None:
         raise UsageError(f"has more than {MAX_CELLS} cells", where=path)
     check_request(measure=matrix.measure)
     if matrix.notebook:
-        from workbench.report.kernel import read_template  # papermill takes a second to import
+        from workbench.jobs import read_template
 
         read_template(Path(matrix.notebook), {"run_dir": ""})
 

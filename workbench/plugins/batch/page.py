@@ -12,8 +12,6 @@ from typing import Any
 import pandas as pd
 
 from workbench import Measurement, Run, WorkbenchError
-from workbench.analysis.findings.text import abridge_gain, describe_cause
-from workbench.analysis.quality import NO_WIN
 from workbench.api import (
     EMULATED,
     SCHEMA_VERSION,
@@ -25,12 +23,18 @@ from workbench.api import (
     to_plain,
     upgrade,
 )
-from workbench.plots.bars import draw_shares
+from workbench.jobs import (
+    EXPLORER_HTML,
+    NO_WIN,
+    abridge_gain,
+    describe_cause,
+    draw_shares,
+    inside,
+    is_reported,
+    render_page,
+)
 from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.storage import Storage
-from workbench.report.html import render_page
-from workbench.report.report import is_reported
-from workbench.store import EXPLORER_HTML, inside
 
 PORTFOLIO, TABLE, INDEX = "portfolio.json", "portfolio.csv", "index.html"
 #: By what the page can be filtered, and the fields of a cell that have it.

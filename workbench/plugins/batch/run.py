@@ -18,25 +18,34 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import (
-    WorkbenchError,
-    export_model,
-    find_runner,
-    make_report,
-    open_run,
-    store,
-    validate_run,
+from workbench import WorkbenchError, export_model, find_runner, make_report, open_run, validate_run
+from workbench.api import (
+    ExportError,
+    Progress,
+    TargetError,
+    TraceError,
+    UsageError,
+    atomic_write,
+    safe_name,
+    silent,
 )
-from workbench.api import Progress, UsageError, silent
-from workbench.errors import ExportError, TargetError, TraceError
-from workbench.export.identity import versions
+from workbench.graphs import versions
+from workbench.jobs import (
+    REPORT_HTML,
+    artifacts_dir,
+    check_toggle,
+    device_behind,
+    is_reported,
+    lock_folder,
+    new_run_dir,
+    remove_partials,
+    share_machine,
+    write_artifacts,
+    write_changed,
+)
 from workbench.plugins.batch.matrix import HOST, Cell, Matrix, plan_cells, read_matrix, select_cells
 from workbench.plugins.batch.page import Portfolio, publish, recall_cells, tabulate_run
 from workbench.plugins.batch.storage import Storage, open_storage
-from workbench.report.artifacts import write_artifacts
-from workbench.report.report import is_reported
-from workbench.run.locks import device_behind, lock_folder, share_machine
-from workbench.run.plan import check_toggle
 
 if TYPE_CHECKING:
     from distributed import Client, Future, SpecCluster
@@ -125,7 +134,7 @@ def batch(
     command = ["workbench", "batch", str(path), *(["--out", str(out)] if out else [])]
     command += ["--dask", dask] if dask else []
     with lock_folder(storage.folder):
-        store.remove_partials(storage.folder)
+        remove_partials(storage.folder)
         by_name = {c.name: c for c in (*recall_cells(cells, content, storage), *selected)}
         devices = sorted({device_behind(cell.target) for cell in selected})
         with open_client(jobs or count_jobs(), devices, dask) as client:
@@ -266,7 +275,7 @@ def count_starts(task: Task, note: Path) -> Iterator[None]:
     if earlier.count(start) == MAX_STARTS:
         hint = "if it ran out of memory (see `dmesg`), use fewer --jobs"
         raise WorkbenchError(f"the worker process died {MAX_STARTS} times", hint=hint)
-    store.atomic_write(note, start * (earlier.count(start) + 1))
+    atomic_write(note, start * (earlier.count(start) + 1))
     with open(note, "a") as file:
         if task.stage == "export":
             faulthandler.dump_traceback_later(limit_s, exit=True, file=file)
@@ -280,10 +289,10 @@ def count_starts(task: Task, note: Path) -> Iterator[None]:
 def export_cell(task: Task, progress: Progress) -> dict[str, Any]:
     """Export the program of a cell, unless it is up to date; copy one that was given."""
     model = task.cell.model
-    path = store.artifacts_dir(task.root) / Path(model).name
+    path = artifacts_dir(task.root) / Path(model).name
     if model in task.matrix.programs:
         for source in filter(Path.is_file, Path(model).parent.glob(f"{glob.escape(path.name)}*")):
-            store.write_changed(path.with_name(source.name), source.read_bytes())
+            write_changed(path.with_name(source.name), source.read_bytes())
     else:
         options = replace(task.matrix.export, dtype=task.cell.dtype)
         program = export_model(model, options=options, root=task.root, progress=progress)
@@ -304,10 +313,10 @@ def measure_cell(task: Task, progress: Progress) -> dict[str, Any]:
         task.storage.folder / cell.program, options=options, root=task.root,
         again=False, artifacts=False, progress=progress,
     ).path  # fmt: skip
-    ending = store.safe_name(f"{cell.target}-{cell.isa}")
+    ending = safe_name(f"{cell.target}-{cell.isa}")
     if task.storage.url and ending not in path.name:
         # Behind a URL, no worker sees which names the others have used.
-        path = path.replace(store.new_run_dir(task.root, f"{path.name}-{ending}"))
+        path = path.replace(new_run_dir(task.root, f"{path.name}-{ending}"))
     run = path.relative_to(task.storage.folder).as_posix()
     task.storage.send(run)
     return {"run": run}
@@ -324,7 +333,7 @@ def report_cell(task: Task, progress: Progress) -> dict[str, Any]:
     checks = validate_run(run)
     failures = checks[checks["status"] == "fail"]
     problem = "; ".join(failures["check"] + ": " + failures["evidence"])
-    fields = {"report": f"{name}/{store.REPORT_HTML}", "rows": tabulate_run(run)}
+    fields = {"report": f"{name}/{REPORT_HTML}", "rows": tabulate_run(run)}
     return {"state": "done", "problem": problem, **fields}
 
 
@@ -398,7 +407,7 @@ def count_jobs() -> int:
 
 def locate_portfolio(path: Path, out: str | Path | None) -> str | Path:
     """Where the portfolio of a matrix is; ``portfolio_<matrix>`` by default."""
-    return out or f"portfolio_{store.safe_name(path.stem)}"
+    return out or f"portfolio_{safe_name(path.stem)}"
 
 
 def list_cells(path: str | Path, *, out: str | Path | None = None, only: str = "") -> list[Cell]:

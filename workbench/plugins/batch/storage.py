@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench import WorkbenchError, store
-from workbench.api import StoreError, UsageError
+from workbench import WorkbenchError
+from workbench.api import StoreError, UsageError, atomic_write
+from workbench.jobs import cache_folder
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Storage:
                 local = self.folder / remote.removeprefix(root).lstrip("/")
                 if not local.resolve().is_relative_to((self.folder / name).resolve()):
                     raise StoreError(f"has a file {remote!r:.100}", where=self.url)
-                store.atomic_write(local, files.cat_file(remote))
+                atomic_write(local, files.cat_file(remote))
 
     def send(self, name: str) -> None:
         """Upload a file or folder, without hidden files."""
@@ -43,7 +44,7 @@ class Storage:
 
     def write(self, name: str, content: str) -> None:
         """Write a small file."""
-        store.atomic_write(self.folder / name, content)
+        atomic_write(self.folder / name, content)
         self.send(name)
 
 
@@ -75,4 +76,4 @@ def open_storage(location: str | Path) -> Storage:
         return Storage(Path("/", rest) if separator else Path(location).resolve())
     url = str(location).rstrip("/")
     name = hashlib.sha256(url.encode()).hexdigest()[:16]
-    return Storage(store.cache_folder() / "portfolios" / name, url)
+    return Storage(cache_folder() / "portfolios" / name, url)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from workbench.api import EXISTING, Output, UsageError, command
-from workbench.cli.options import with_limits
+from workbench.jobs import with_limits
 
 
 @command()

@@ -19,12 +19,16 @@ from workbench.api import (
     structure,
     unknown_name,
 )
+from workbench.jobs import (
+    Experiment,
+    Pair,
+    Plan,
+    Runner,
+    default_root,
+    pair_experiments,
+    plan_given,
+)
 from workbench.plugins.kit.documents import CONFIG, CONFIG_EXPERIMENT
-from workbench.records.pairing import pair_experiments
-from workbench.records.runs import Experiment, Pair, Plan
-from workbench.run.plan import plan_given
-from workbench.run.runner import Runner
-from workbench.store import default_root
 
 #: Configs are written by hand: a larger file is something else.
 LARGEST_BYTES = 1_000_000

@@ -18,15 +18,22 @@ from pathlib import Path
 from typing import IO
 
 from workbench import Program, WorkbenchError
-from workbench.api import Progress, plural, silent
-from workbench.errors import RunnerError, TargetError
-from workbench.records.runs import TRACED_CLOCK, Experiment, Plan, Session
-from workbench.run.locks import runner_options
-from workbench.run.recorder import Step, open_record
-from workbench.run.runner import Runner
-from workbench.run.steps import interleave
-from workbench.run.targets.host import HOST, Host
-from workbench.store import sha256_of, trace_path
+from workbench.api import Progress, RunnerError, TargetError, plural, silent
+from workbench.jobs import (
+    HOST,
+    TRACED_CLOCK,
+    Experiment,
+    Host,
+    Plan,
+    Runner,
+    Session,
+    Step,
+    interleave,
+    open_record,
+    runner_options,
+    sha256_of,
+    trace_path,
+)
 
 _log = logging.getLogger(__name__)
 

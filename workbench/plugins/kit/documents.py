@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from workbench.api import Document
-from workbench.records.documents import COUNTS, WORDS, key, open_dict, several
+from workbench.jobs import COUNTS, WORDS, key, open_dict, several
 
 _SIDE_OF_PAIR = open_dict(
     "ConfigSide", experiment=str, threads=key(int, "a thread count of the experiment")

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from workbench import Run, find_runner, open_run
-from workbench.analysis.machine_code import keep_places
 from workbench.api import Progress, silent
+from workbench.jobs import Experiment, execute, keep_places, open_target, optional, write_artifacts
 from workbench.plugins.kit.config import (
     output_place,
     plan_config,
@@ -14,10 +14,6 @@ from workbench.plugins.kit.config import (
     select_experiments,
 )
 from workbench.plugins.kit.custom_runner import run_processes
-from workbench.records.runs import Experiment
-from workbench.report.artifacts import write_artifacts
-from workbench.run.execute import execute, optional
-from workbench.run.targets import open_target
 
 
 def run_config(

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from workbench import Measurement
-from workbench.analysis.findings import commands
 from workbench.api import Finding, Rule
+from workbench.jobs import write_command
 
 #: By the rule that found it.
 _OF_RULES = {"logits": "logits=0", "head": "layers=0", "KV cache": "sdpa=1"}
@@ -28,7 +28,7 @@ def _apply(m: Measurement, finding: Finding) -> Finding:
         return finding
     name = setting.partition("=")[0]
     spec = re.sub(rf",{name}=[^,]*", "", m.spec)
-    command = commands.command(m) if finding.remedy or not finding.command else finding.command
+    command = write_command(m) if finding.remedy or not finding.command else finding.command
     return replace(finding, command=command.replace("MODEL", f"{spec},{setting}"))
 
 

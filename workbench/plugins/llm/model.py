@@ -10,7 +10,7 @@ from torch import nn
 
 from workbench import EagerModelBase, ExportOptions, WorkbenchError
 from workbench.api import StoreError, UsageError, read_json, unknown_name
-from workbench.upstream import list_llm_transforms
+from workbench.jobs import list_llm_transforms
 
 #: Sizes of published models, as upstream's ``params.json`` has them.
 PRESETS: dict[str, dict[str, Any]] = {

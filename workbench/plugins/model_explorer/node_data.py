@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from workbench import Comparison, Measurement, compare, open_run
-from workbench.analysis.attribution import find_method
 from workbench.api import EMULATED, Format, StoreError, UsageError, atomic_write
+from workbench.jobs import find_method
 
 #: Light enough for black text: little and most time; the verdicts of a speed-up.
 _LITTLE, _MOST = "#f3eefa", "#b48ae0"

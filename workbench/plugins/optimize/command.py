@@ -10,7 +10,7 @@ import click
 
 from workbench import ExportOptions, MeasureOptions
 from workbench.api import Output, check_request, command, options_of, show_progress
-from workbench.models.registry import parse_name
+from workbench.jobs import parse_name
 from workbench.plugins.optimize.options import OptimizeOptions
 from workbench.plugins.optimize.records import Study
 
@@ -44,9 +44,9 @@ def optimize(
     """
     check_request([model], export, MeasureOptions(target=optimize.target))
     from workbench import show
+    from workbench.jobs import default_root
     from workbench.plugins.optimize.search import FOLDER, RECIPE
     from workbench.plugins.optimize.search import optimize as search
-    from workbench.store import default_root
 
     with show_progress() as progress:
         study = search(model, None, export, optimize, root=out, progress=progress)

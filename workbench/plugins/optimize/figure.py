@@ -11,7 +11,18 @@ from matplotlib.transforms import Bbox
 
 from workbench import Run
 from workbench.api import Chart, Part, Section, View, draws, show_note, show_table
-from workbench.plots import style
+from workbench.jobs import (
+    FAINT,
+    HIGHLIGHT,
+    INK,
+    LINE,
+    SERIES,
+    draw_bar,
+    new_figure,
+    new_rows,
+    text_inches,
+    write_after,
+)
 from workbench.plugins.optimize.records import NOT_TRIED, Study, Variant
 from workbench.plugins.optimize.study import find_study, tabulate_variants
 
@@ -87,10 +98,10 @@ def _name_dots(
     points_per_pixel = 72 / axis.figure.dpi
     middles = axis.transData.transform(dots) * points_per_pixel
     left, height = axis.bbox.x0 * points_per_pixel, 9.0
-    right = 72 * style.WIDTH
+    right = axis.figure.bbox.width * points_per_pixel
     taken = [Bbox([m - radius, m + radius]) for m, radius in zip(middles, radii, strict=True)]
     for at in sorted(range(len(names)), key=lambda at: names[at] not in first):
-        half = np.array([72 * style.text_inches(names[at], 8), height]) / 2
+        half = np.array([72 * text_inches(names[at], 8), height]) / 2
         beside, above = radii[at] + 2 + half[0], radii[at] + 1 + half[1]
         inward = max(0.0, left + 1 + half[0] - middles[at][0])
         inward += min(0.0, right - 1 - half[0] - middles[at][0])
@@ -100,7 +111,7 @@ def _name_dots(
             inside = left < box.x0 and box.x1 < right
             if inside and not any(map(box.overlaps, others)):
                 axis.annotate(names[at], dots[at], shift, textcoords="offset points", va="center",
-                              ha="center", fontsize=8, color=style.INK)  # fmt: skip
+                              ha="center", fontsize=8, color=INK)  # fmt: skip
                 taken.append(box)
                 break
 
@@ -122,25 +133,25 @@ def plot_variants(study: Study) -> Chart:
     rows = table[table["latency_ms"].notna()].sort_values("latency_ms")
     exact = max(60.0, rows["sqnr_db"].max())  # where a program without error is drawn
     rows = rows.assign(db=rows["sqnr_db"].fillna(exact))
-    figure, (axis,) = style.new_figure("What was tried", 3.6, rows=1, left=0.75, bottom=0.6)
+    figure, (axis,) = new_figure("What was tried", 3.6, rows=1, left=0.75, bottom=0.6)
     base = study.variants[0].name
     flaws = {variant.name for variant in study.variants if variant.flaw}
     sizes = 20 + 180 * (rows["size_mb"] / rows["size_mb"].max()).to_numpy()
-    colors = [style.HIGHLIGHT if n == study.best else style.SERIES[0] for n in rows["name"]]
+    colors = [HIGHLIGHT if n == study.best else SERIES[0] for n in rows["name"]]
     faces = ["none" if n in flaws else c for n, c in zip(rows["name"], colors, strict=True)]
-    axis.hlines(rows["db"], rows["low_ms"], rows["high_ms"], color=style.FAINT, linewidth=1)
+    axis.hlines(rows["db"], rows["low_ms"], rows["high_ms"], color=FAINT, linewidth=1)
     for row, size, face, color in zip(rows.itertuples(), sizes, faces, colors, strict=True):
         axis.scatter(row.latency_ms, row.db, s=size, facecolors=face, edgecolors=color,
                      gid=f"{DOT}{row.name}")  # fmt: skip
     fit = rows[~rows["name"].isin(flaws)]
     front = fit[fit["db"] > fit["db"].cummax().shift(fill_value=-math.inf)]
-    axis.plot(front["latency_ms"], front["db"], color=style.LINE, linewidth=1, zorder=0)
+    axis.plot(front["latency_ms"], front["db"], color=LINE, linewidth=1, zorder=0)
     if not study.options.metric:
         least = study.options.min_sqnr_db
-        axis.axhline(least, color=style.FAINT, linewidth=1, linestyle=":")
+        axis.axhline(least, color=FAINT, linewidth=1, linestyle=":")
         axis.annotate(f"least SQNR: {least:g} dB", (1, least), (-2, 3), va="bottom", ha="right",
                       xycoords=axis.get_yaxis_transform(), textcoords="offset points", fontsize=8,
-                      color=style.FAINT)  # fmt: skip
+                      color=FAINT)  # fmt: skip
     if rows["latency_ms"].max() > _LOG_ABOVE * rows["latency_ms"].min():
         axis.set_xscale("log")
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -175,13 +186,13 @@ def plot_noise(study: Study, variant: Variant | None = None, *, top: int = 12) -
     worst = sorted(filter(None, noise), key=lambda layer: -noise[layer])[:top]
     dtypes = [given.get(layer, rest) for layer in worst]
     title = f"Noise of layers, and their dtypes in {variant.name}"
-    figure, axis = style.new_rows(title, worst, 0.3)
+    figure, axis = new_rows(title, worst, 0.3)
     for row, (layer, dtype) in enumerate(zip(worst, dtypes, strict=True)):
         db = -10 * math.log10(max(noise[layer], 1e-12))
         kept = dtype in _FLOATING
-        color = "#DDDDDD" if kept else style.SERIES[0]
-        style.draw_bar(axis, row, db, color, height=0.7)
-        style.write_after(axis, db, row, f"{db:.0f} dB, {dtype}")
+        color = "#DDDDDD" if kept else SERIES[0]
+        draw_bar(axis, row, db, color, height=0.7)
+        write_after(axis, db, row, f"{db:.0f} dB, {dtype}")
     axis.set_xlim(0, 120)
     axis.set_xlabel("SQNR in dB if the layer is quantised alone; grey: kept in floating point")
     return figure

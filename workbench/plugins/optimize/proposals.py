@@ -12,14 +12,13 @@ import numpy as np
 import pandas as pd
 
 from workbench import ExportOptions, Measurement
-from workbench.analysis.layers import THE_MODEL
 from workbench.api import Finding, plural
-from workbench.export.precision import PRECISIONS
-from workbench.options import QUANTISER_REWRITES, REWRITES, dtype_of_module
+from workbench.graphs import PRECISIONS
+from workbench.jobs import QUANTISER_REWRITES, REWRITES, THE_MODEL, dtype_of_module
 from workbench.plugins.optimize.records import Variant, VariantGain
 
 if TYPE_CHECKING:
-    from workbench.models.loader import LoadedModel
+    from workbench.graphs import LoadedModel
 
 #: Whole dtypes in the order in which they are tried, and what they change.
 WHOLE = {
@@ -236,10 +235,8 @@ def measure_variant_noise(
     Layers in the given order, as many as the seconds allow; the others stay in floating point.
     """
     from workbench import load_model
-    from workbench.errors import ExportError
-    from workbench.export.lower import measure_layer_noise
-    from workbench.models.inputs import choose_inputs
-    from workbench.run.locks import share_machine
+    from workbench.api import ExportError
+    from workbench.jobs import choose_inputs, measure_layer_noise, share_machine
 
     model, options, order, seconds = job
     noise_of: dict[str, float] = {}

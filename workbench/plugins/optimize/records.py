@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from workbench import ExportOptions
 from workbench.api import SCHEMA_VERSION, UsageError, plural, read_json, structure, upgrade
+from workbench.jobs import upgrade_rewrites
 from workbench.plugins.optimize.options import OptimizeOptions
-from workbench.records.codec import upgrade_rewrites
 
 STUDY = "optimize.json"
 NOT_TRIED = "not tried within the budget"

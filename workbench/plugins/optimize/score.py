@@ -6,10 +6,8 @@ from typing import Any
 
 from workbench import ExportOptions, Program, WorkbenchError, load_model
 from workbench.api import UsageError
-from workbench.export.accuracy import compare_samples
-from workbench.models.inputs import choose_inputs
-from workbench.models.loader import LoadedModel, run_file
-from workbench.models.sources import reason
+from workbench.graphs import LoadedModel, reason
+from workbench.jobs import choose_inputs, compare_samples, run_file
 
 #: Samples on which a program is judged, spread over all that were given.
 MOST_JUDGED = 16

@@ -27,6 +27,7 @@ from workbench import (
 )
 from workbench.api import (
     Progress,
+    RunnerError,
     StoreError,
     UsageError,
     atomic_write,
@@ -36,10 +37,22 @@ from workbench.api import (
     to_json,
     unknown_name,
 )
-from workbench.errors import RunnerError
-from workbench.export.artifact import apply_recipe, identify_export
-from workbench.export.identity import versions
-from workbench.models.registry import parse_name
+from workbench.graphs import versions
+from workbench.jobs import (
+    Export,
+    Recipe,
+    apply_recipe,
+    contrast_models,
+    default_root,
+    identify_export,
+    identify_runner,
+    list_subjects,
+    lock_folder,
+    open_target,
+    parse_name,
+    save_recipe,
+    share_machine,
+)
 from workbench.plugins.optimize import proposals as propose
 from workbench.plugins.optimize.judging import (
     describe_variant,
@@ -53,17 +66,10 @@ from workbench.plugins.optimize.records import NOT_TRIED, STUDY, Round, Study, V
 from workbench.plugins.optimize.score import score_program
 from workbench.plugins.optimize.study import pick_best
 from workbench.plugins.optimize.workers import Submit, open_workers
-from workbench.records.exports import Export, contrast_models
-from workbench.records.recipe import Recipe
-from workbench.run.locks import lock_folder, share_machine
-from workbench.run.runner import identify_runner
-from workbench.run.targets import open_target
-from workbench.store import default_root, save_recipe
-from workbench.workflow import list_subjects
 
 if TYPE_CHECKING:  # these import PyTorch
-    from workbench.models.loader import LoadedModel
-    from workbench.workflow import Subject
+    from workbench.graphs import LoadedModel
+    from workbench.jobs import Subject
 
 FOLDER, RECIPE = "optimize", "recipe.yaml"
 #: Parts of the budget: for diagnosis and dtypes, each further round, and the last one.

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from workbench.export.purity import (
+from workbench.graphs import (
     find_root,
     function_of,
     is_overwritten,

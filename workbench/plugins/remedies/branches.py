@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from workbench.export.purity import PRODUCTS, function_of, is_pure, readers
+from workbench.graphs import PRODUCTS, function_of, is_pure, readers
 from workbench.plugins.remedies.equivalence import (
     LEAST_DB,
     REORDERED_DB,

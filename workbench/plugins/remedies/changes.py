@@ -12,13 +12,10 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from workbench import WorkbenchError
-from workbench.export.part import list_sources
-from workbench.upstream import find_schema
+from workbench.graphs import find_schema, list_sources
 
 if TYPE_CHECKING:
-    from workbench.analysis.findings.finding import Change
-    from workbench.export.part import Parts
-    from workbench.models.loader import LoadedModel
+    from workbench.graphs import Change, LoadedModel, Parts
 
 #: Arguments of an operator by name.
 Arguments = dict[str, Any]

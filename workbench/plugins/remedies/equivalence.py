@@ -16,10 +16,17 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
-from workbench.export.constants import fake_mode_of
-from workbench.export.dependence import Dependence
-from workbench.export.purity import PRODUCTS, VIEWS, function_of, is_pure, mark_overwritten, readers
-from workbench.upstream import find_schema
+from workbench.graphs import (
+    PRODUCTS,
+    VIEWS,
+    Dependence,
+    fake_mode_of,
+    find_schema,
+    function_of,
+    is_pure,
+    mark_overwritten,
+    readers,
+)
 
 aten: Any = torch.ops.aten
 #: Operators of a part at most, the largest tensors of one that is searched, and of one of a rule.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from workbench.export.purity import VIEWS, function_of, is_pure, readers
+from workbench.graphs import VIEWS, function_of, is_pure, readers
 from workbench.plugins.remedies.equivalence import (
     LEAST_DB,
     REORDERED_DB,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from workbench.export.purity import VIEWS, function_of, readers
+from workbench.graphs import VIEWS, function_of, readers
 from workbench.plugins.remedies.equivalence import (
     MOST_PROVEN,
     Equivalent,

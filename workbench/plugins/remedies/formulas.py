@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from workbench.export.purity import PRODUCTS, VIEWS, is_pure, readers
+from workbench.graphs import PRODUCTS, VIEWS, is_pure, readers, tree_leaves
 from workbench.plugins.remedies.equivalence import (
     BORDERS,
     LEAST_DB,
@@ -36,7 +36,6 @@ from workbench.plugins.remedies.functions import (
     list_row_functions,
     log_sum,
 )
-from workbench.upstream import tree_leaves
 
 aten: Any = torch.ops.aten
 #: The largest vocabulary that is tried.

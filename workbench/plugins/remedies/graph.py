@@ -8,8 +8,15 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.node import map_aggregate, map_arg
 
-from workbench.export.constants import add_constant, fake_mode_of
-from workbench.export.purity import drop_unused, find_root, is_pure, overwrites, readers
+from workbench.graphs import (
+    add_constant,
+    drop_unused,
+    fake_mode_of,
+    find_root,
+    is_pure,
+    overwrites,
+    readers,
+)
 from workbench.plugins.remedies.equivalence import Equivalent, Finder, evaluate, trace
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from workbench.export.purity import PRODUCTS, VIEWS, is_pure
+from workbench.graphs import PRODUCTS, VIEWS, is_pure
 from workbench.plugins.remedies.equivalence import (
     LEAST_DB,
     MOST_ELEMENTS,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from workbench.export.purity import function_of, is_pure, readers
+from workbench.graphs import function_of, is_pure, readers
 from workbench.plugins.remedies.equivalence import (
     MOST_PROVEN,
     Equivalent,

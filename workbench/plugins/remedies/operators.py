@@ -15,7 +15,7 @@ import torch
 from torch.fx import Node
 from torch.nn import functional as fn
 
-from workbench.export.purity import overwrites, readers
+from workbench.graphs import overwrites, readers
 from workbench.plugins.remedies.equivalence import (
     Build,
     Equivalent,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from workbench.export.purity import VIEWS, function_of, is_pure, readers
+from workbench.graphs import VIEWS, function_of, is_pure, readers
 from workbench.plugins.remedies.equivalence import (
     LEAST_DB,
     MOST_PROVEN,

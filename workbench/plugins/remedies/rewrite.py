@@ -12,8 +12,14 @@ from torch.export import ExportedProgram, default_decompositions
 from torch.fx import Node
 
 from workbench.api import Rewrite, Rewriter
-from workbench.export.edit import Replacement
-from workbench.export.purity import drop_unused, find_root, is_overwritten, overwrites
+from workbench.graphs import (
+    Replacement,
+    drop_unused,
+    find_root,
+    fold_constants,
+    is_overwritten,
+    overwrites,
+)
 from workbench.plugins.remedies.assignments import find_assignments
 from workbench.plugins.remedies.branches import find_branches
 from workbench.plugins.remedies.equivalence import (
@@ -46,7 +52,6 @@ from workbench.plugins.remedies.operators import (
 from workbench.plugins.remedies.repeats import find_broadcasts, find_groups, find_masks
 from workbench.plugins.remedies.table import REMEDIES
 from workbench.plugins.remedies.windows import find_convolution
-from workbench.upstream import fold_constants
 
 aten: Any = torch.ops.aten
 #: Tests fail by what is written to it.

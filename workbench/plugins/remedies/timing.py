@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workbench.analysis.statistics import student_quantile
-from workbench.analysis.trials import BEST
 from workbench.api import half_width
-from workbench.export.program import raw_bytes
-from workbench.run.locks import device_behind, lock_device
-from workbench.run.runner import Runner, open_runner
-from workbench.run.session import RunnerSession
+from workbench.graphs import (
+    BEST,
+    RunnerSession,
+    lock_device,
+    open_runner,
+    raw_bytes,
+    student_quantile,
+)
+from workbench.jobs import Runner, device_behind
 
 if TYPE_CHECKING:
     from workbench import Measurement
-    from workbench.export.lower import Lowered
+    from workbench.graphs import Lowered
 
 #: Restarts of both sides before the first look at them, of long parts and of others, and at most.
 LEAST_RESTARTS, RESTARTS, MOST_RESTARTS = 4, 5, 60

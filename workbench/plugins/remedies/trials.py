@@ -12,31 +12,34 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from workbench import WorkbenchError, find_runner, open_program
-from workbench.analysis.exports import find_run_model
-from workbench.analysis.findings.finding import Change
-from workbench.analysis.findings.text import describe_cause
-from workbench.analysis.trials import BEST, keep_trial
 from workbench.api import Finding, Progress, Rewrite, Trial, UsageError, silent, unknown_name
-from workbench.export.layers import count_calls, read_interface
-from workbench.export.precision import DTYPES, PRECISIONS
-from workbench.export.program import cast_floats
-from workbench.export.reload import read_options
+from workbench.graphs import (
+    BEST,
+    DTYPES,
+    PRECISIONS,
+    SPLIT,
+    TOGETHER,
+    Change,
+    Fidelity,
+    cast_floats,
+    count_calls,
+    find_run_model,
+    find_worst,
+    keep_trial,
+    locate_inputs,
+    read_interface,
+    read_options,
+    silence,
+    tree_leaves,
+)
+from workbench.jobs import Runner, describe_cause
 from workbench.plugins.remedies.timing import LIMIT_S, conclude, time_sides
-from workbench.process import silence
-from workbench.records.exports import SPLIT, Fidelity, find_worst
-from workbench.records.trials import TOGETHER
-from workbench.run.runner import Runner
-from workbench.run.tensor_files import locate_inputs
-from workbench.upstream import tree_leaves
 
 if TYPE_CHECKING:  # these import PyTorch
     from torch.fx import Graph, Node
 
     from workbench import Measurement
-    from workbench.export.lower import Lowered
-    from workbench.export.part import Parts
-    from workbench.export.traced import TracedModel
-    from workbench.models.loader import LoadedModel
+    from workbench.graphs import LoadedModel, Lowered, Parts, TracedModel
 
 _log = logging.getLogger(__name__)
 
@@ -227,7 +230,7 @@ class _Bench:
         return self._make_parts(names, products=quantised)
 
     def _make_parts(self, names: list[list[str]], **how: bool) -> Parts:
-        from workbench.export.part import Parts
+        from workbench.graphs import Parts
 
         calls = self._read_calls() if self.measurement.phase.name else ()
         return Parts(self.model, self.trace.exported, names, calls=calls, **how)
@@ -279,7 +282,7 @@ class _Bench:
 
     def _time(self, trial: Trial, rewrite: Rewrite, before: Lowered, after: Lowered) -> Trial:
         """A trial with the times of both programs, if their outputs agree."""
-        from workbench.export import accuracy
+        from workbench.graphs import describe_problem
 
         outputs: tuple[Fidelity, ...] = ()
         if not _changes_size(rewrite):
@@ -287,7 +290,7 @@ class _Bench:
         if not isinstance(rewrite, Change):
             if rewrite.parts and trial.remedies.isdisjoint({SPLIT, *after.rewrite}):
                 return replace(trial, problem="it does not apply to the part alone")
-            if wrong := accuracy.describe_problem(outputs):
+            if wrong := describe_problem(outputs):
                 return replace(trial, problem=wrong, differs=True)
         delegates, kernels = (
             (_count(before, kind), _count(after, kind)) for kind in ("delegate", "kernel")
@@ -332,8 +335,7 @@ class _Bench:
 
     def _lower(self, rewrite: Rewrite) -> Iterator[Lowered]:
         """The parts of a remedy without and with it; or all of the program, and with it."""
-        from workbench.export.lower import lower_model
-        from workbench.export.traced import trace_model
+        from workbench.graphs import lower_model, trace_model
 
         if rewrite.name == SPLIT:
             yield from self._split(rewrite)
@@ -367,8 +369,7 @@ class _Bench:
 
     def _lower_layers(self, change: Change, names: list[str]) -> Iterator[Lowered]:
         """Layers alone without and with a change of their size."""
-        from workbench.export.lower import lower_model
-        from workbench.export.traced import trace_model
+        from workbench.graphs import lower_model, trace_model
         from workbench.plugins.remedies.changes import build_layers
 
         parts, options = self._make_parts([[name] for name in names], alone=True), self.options
@@ -380,9 +381,7 @@ class _Bench:
 
     def _split(self, rewrite: Rewrite) -> Iterator[Lowered]:
         """All of the program, and what is left of it for each call."""
-        from workbench.export.lower import lower_model
-        from workbench.export.split import split_model
-        from workbench.export.traced import trace_model
+        from workbench.graphs import lower_model, split_model, trace_model
 
         if PRECISIONS[self.export.dtype].quantizes == "weights":
             raise UsageError("int4 weights belong to layers, which a part of a graph has not")
@@ -403,7 +402,7 @@ class _Bench:
         """The program that was measured, with its inputs, as it was lowered."""
         import torch
 
-        from workbench.export.lower import Lowered
+        from workbench.graphs import Lowered
 
         program = open_program(self.measurement.program.pte)
         program.check_unchanged()
@@ -490,12 +489,10 @@ def _count(lowered: Lowered, kind: Any) -> int:
 
 def _compare(before: Lowered, after: Lowered, dtype: str) -> tuple[Fidelity, ...]:
     """How the outputs of two programs differ on the same inputs."""
-    from workbench.export import accuracy
+    from workbench.graphs import compare_with_model, run_program
 
     expected, outputs = (
         [value.float() if value.is_floating_point() else value for value in values]
-        for values in (
-            accuracy.run_program(each.pte, each.inputs, each.layers) for each in (before, after)
-        )
+        for values in (run_program(each.pte, each.inputs, each.layers) for each in (before, after))
     )
-    return accuracy.compare_with_model(outputs, expected, PRECISIONS[dtype].least_sqnr_db)
+    return compare_with_model(outputs, expected, PRECISIONS[dtype].least_sqnr_db)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from workbench.export.purity import is_pure
+from workbench.graphs import is_pure
 from workbench.plugins.remedies.equivalence import (
     LEAST_DB,
     REORDERED_DB,

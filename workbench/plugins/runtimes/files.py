@@ -18,19 +18,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import Program
-from workbench.api import Graph, Progress, keep_side
-from workbench.errors import ExportError
-from workbench.export.identity import hash_code, versions
-from workbench.export.origins import make_origin, module_classes, module_stack
-from workbench.export.sources import Sources
-from workbench.models.sources import reason
-from workbench.records.layers import Origin
-from workbench.upstream import operator_label
+from workbench.api import ExportError, Graph, Progress, keep_side
+from workbench.graphs import (
+    Origin,
+    Sources,
+    hash_code,
+    make_origin,
+    module_classes,
+    module_stack,
+    operator_label,
+    reason,
+    versions,
+)
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from workbench.models.loader import LoadedModel
+    from workbench.graphs import LoadedModel
 
 
 #: What a runtime needs: packages of its extra.
@@ -91,7 +95,7 @@ def label_node(node: Any) -> str:
 def _save_graph(path: Path, model: LoadedModel) -> None:
     import torch
 
-    from workbench.export.traced import trace_model
+    from workbench.graphs import trace_model
 
     graph = trace_model(model).exported
     partial = path.with_name(f".{path.stem}.{os.getpid():08}.partial.pt2")

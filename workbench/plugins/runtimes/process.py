@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from workbench.api import Settings
-from workbench.run.tensor_files import read_output
+from workbench.graphs import read_output
 
 #: What an iteration's time includes.
 CLOCK = "one call with the inputs in memory"
@@ -189,8 +189,8 @@ def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
     """A program of ``torch.export``, its operators called one after the other, or compiled."""
     import torch
 
+    from workbench.graphs import tree_flatten, tree_unflatten
     from workbench.plugins.runtimes.files import label_node
-    from workbench.upstream import tree_flatten, tree_unflatten
 
     torch.set_num_threads(settings.threads)
     program: Any = torch.export.load(settings.path)
@@ -247,7 +247,7 @@ def _call_directly(module: Any) -> None:
     PyTorch's objects for operators take microseconds more than its functions, and so does each
     module on the way to a weight.
     """
-    from workbench.upstream import find_eager_function
+    from workbench.graphs import find_eager_function
 
     for number, node in enumerate(module.graph.nodes):
         if node.op == "call_function":

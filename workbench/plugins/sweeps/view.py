@@ -8,7 +8,7 @@ import pandas as pd
 
 from workbench import Run, plot_speedups
 from workbench.api import Part, Section, View, plural, show_note, show_table
-from workbench.plots.views import list_classes, show_phases
+from workbench.jobs import list_classes, show_phases
 
 #: What hiding an extension does not change.
 NOT_COVERED = (
