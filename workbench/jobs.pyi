@@ -66,18 +66,18 @@ from .store import (
     write_changed,
 )
 from .upstream import list_llm_transforms
-from .workflow import Subject, list_subjects
+from .workflow import list_subjects
 
 __all__ = [
     "BACKENDS", "COUNTS", "EXPLORER_HTML", "FAINT", "HIGHLIGHT", "HOST", "INK", "LINE",
     "NO_WIN", "QUANTISER_REWRITES", "REPORT_HTML", "REWRITES", "RUNTIMES", "SERIES", "SLOWER",
     "SUFFIXES", "TARGETS", "THE_MODEL", "TOGGLES", "TRACED_CLOCK", "WORDS", "Experiment",
-    "Export", "Host", "Pair", "Plan", "Recipe", "Runner", "Session", "Step", "Subject",
-    "abridge_gain", "apply_recipe", "artifacts_dir", "cache_folder", "check_toggle",
-    "choose_inputs", "compare_samples", "contrast_models", "default_root", "describe_cause",
-    "device_behind", "draw_bar", "draw_shares", "dtype_of_module", "execute", "find_method",
-    "help_of", "identify_export", "identify_runner", "inside", "interleave", "is_reported",
-    "keep_places", "key", "list_classes", "list_llm_transforms", "list_subjects", "lock_folder",
+    "Export", "Host", "Pair", "Plan", "Recipe", "Runner", "Session", "Step", "abridge_gain",
+    "apply_recipe", "artifacts_dir", "cache_folder", "check_toggle", "choose_inputs",
+    "compare_samples", "contrast_models", "default_root", "describe_cause", "device_behind",
+    "draw_bar", "draw_shares", "dtype_of_module", "execute", "find_method", "help_of",
+    "identify_export", "identify_runner", "inside", "interleave", "is_reported", "keep_places",
+    "key", "list_classes", "list_llm_transforms", "list_subjects", "lock_folder",
     "measure_layer_noise", "new_figure", "new_rows", "new_run_dir", "object_of", "open_dict",
     "open_record", "open_target", "optional", "pair_experiments", "parse_name", "plan_given",
     "read_template", "read_yaml", "remove_partials", "render_page", "run_file",

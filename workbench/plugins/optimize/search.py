@@ -69,7 +69,6 @@ from workbench.plugins.optimize.workers import Submit, open_workers
 
 if TYPE_CHECKING:  # these import PyTorch
     from workbench.graphs import LoadedModel
-    from workbench.jobs import Subject
 
 FOLDER, RECIPE = "optimize", "recipe.yaml"
 #: Parts of the budget: for diagnosis and dtypes, each further round, and the last one.
@@ -81,7 +80,7 @@ RANDOM = ("random:", "example inputs of the model")
 
 
 def optimize(
-    model: Subject,
+    model: Any,
     inputs: Any = None,
     export: ExportOptions = ExportOptions(),
     options: OptimizeOptions = OptimizeOptions(),
