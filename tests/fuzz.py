@@ -56,7 +56,7 @@ from workbench.records.layers import Layers
 from workbench.records.recipe import Recipe
 from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import write_artifacts
-from workbench.report.gate import validate_run
+from workbench.report.validate import validate_run
 from workbench.store import load_recipe, load_record, load_run, read_layers, save_recipe
 from workbench.trace.samples import read_functions, read_samples
 

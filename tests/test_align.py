@@ -23,7 +23,7 @@ def sides(*setups):
 @pytest.fixture(scope="module")
 def sweep():
     setups = [(isa, count) for count in (1, 2) for isa in ("avx512_off", "avx512_on")]
-    return wb.align_measurements(sides(*setups), across=["threads"])
+    return wb.combine_runs(sides(*setups), across=["threads"]).align()
 
 
 @pytest.mark.whole
@@ -72,7 +72,7 @@ def renamed(tmp_path_factory):
 def test_the_verdict_on_a_part_is_that_of_the_comparison(by):
     """One correction and one control for both, whichever way the sides are put together."""
     ab = recorded().compare()
-    aligned = wb.align_measurements({m.name: m for m in (ab.baseline, ab.candidate)}, by=by)
+    aligned = wb.combine_runs({m.name: m for m in (ab.baseline, ab.candidate)}, across=()).align(by)
     rows = aligned[(aligned["run"] == ab.candidate.name) & (aligned["level"] == by)]
     parts = {"layer": ab.layers, "category": ab.categories, "operator": ab.operators}[by]
     wanted = parts.set_index("key" if by == "operator" else "name")["outcome"]
@@ -81,7 +81,7 @@ def test_the_verdict_on_a_part_is_that_of_the_comparison(by):
 
 def test_renamed_layers_keep_their_rows(renamed):
     pair = {"old": recorded()["avx512_on"], "new": renamed["avx512_on"]}
-    aligned = wb.align_measurements(pair)
+    aligned = wb.combine_runs(pair, across=()).align()
     layers = aligned[aligned["level"] == "layer"]
     new = layers[layers["run"] == "new"].set_index("name")
     assert new["time_ms"].notna().all(), "each layer of the old one has a partner"
@@ -95,7 +95,7 @@ def test_renamed_layers_keep_their_rows(renamed):
 
 def test_three_runs_are_all_compared_with_the_first():
     run = recorded()
-    aligned = wb.align_measurements({m.name: m for m in run.traced}, by="category")
+    aligned = wb.combine_runs({m.name: m for m in run.traced}, across=()).align("category")
     assert list(aligned["run"].unique()) == [m.name for m in run.traced]
     rows = aligned.set_index(["run", "name"])["speedup"]
     for name in ("avx512_on", "control"):
@@ -134,19 +134,19 @@ def test_the_gate_looks_at_the_parts_that_were_asked_for(cli):
 
 def test_parts_are_categories_and_operators_too():
     pair = sides(("avx512_off", 1), ("avx512_on", 1))
-    categories = wb.align_measurements(pair, by="category")
+    categories = wb.combine_runs(pair, across=()).align("category")
     assert list(categories["name"][::2]) == ["E2E", "Convolution", "GEMM", "Data Movement", "Other"]
-    assert set(wb.align_measurements(pair, by="operator")["level"]) == {"e2e", "operator"}
+    assert set(wb.combine_runs(pair, across=()).align("operator")["level"]) == {"e2e", "operator"}
     with pytest.raises(Exception, match="unknown part 'kernel'"):
-        wb.align_measurements(pair, by="kernel")
+        wb.combine_runs(pair, across=()).align("kernel")
     other = recorded("mobilenet_v3_small")["avx512_on"]
     first = pair["avx512_off:1"]
     with pytest.raises(Exception, match="differ in program"):
-        wb.align_measurements({"a": first, "b": other})
+        wb.combine_runs({"a": first, "b": other}, across=()).align()
     with pytest.raises(Exception, match="two or more measurements"):
-        wb.align_measurements({"a": first})
-    aligned = wb.align_measurements(
-        {"a": first, "b": other}, across=["program", "build"], by="operator"
+        wb.combine_runs({"a": first}, across=()).align()
+    aligned = wb.combine_runs({"a": first, "b": other}, across=["program", "build"]).align(
+        "operator"
     )
     times = aligned[(aligned["run"] == "b") & (aligned["level"] == "operator")]["time_ms"]
     assert times.notna().sum() == len(other.operators), "each of the other program has a row"
@@ -159,5 +159,5 @@ def test_where_layers_are_unknown_the_hint_is_to_compare_by_category(tmp_path):
     run = wb.open_run(shutil.copytree(wb.sample_run(), tmp_path / "blind"))
     (run.path / "layers.json").unlink()
     with pytest.raises(Exception, match="its layers are unknown -> compare by category"):
-        wb.align_measurements({m.name: m for m in run.traced})
+        wb.combine_runs({m.name: m for m in run.traced}, across=()).align()
     assert np.isfinite(run.compare().latency["speedup"].item())

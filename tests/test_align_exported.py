@@ -64,7 +64,7 @@ def runs(tmp_path_factory):
 
 def side_by_side(runs, one, other):
     """The rows of the layers: time in each of two runs, and what the other calls it."""
-    table = wb.align_measurements([runs[one], runs[other]], across=["program", "build"])
+    table = wb.combine_runs([runs[one], runs[other]], across=["program", "build"]).align()
     layers = table[table["level"] == "layer"]
     sides = [part.set_index("name") for _, part in layers.groupby("run", sort=False)]
     return sides[0][["time_ms"]].join(sides[1][["time_ms", "known_as"]], rsuffix="_other")
@@ -106,11 +106,12 @@ def test_a_version_that_was_renamed_and_reordered_keeps_the_rows(runs):
 
 
 def test_all_at_once(runs):
-    table = wb.align_measurements(list(runs.values()), across=["program", "build"])
+    several = wb.combine_runs(list(runs.values()), across=["program", "build"])
+    names, table = dict(zip(runs, several.measurements, strict=True)), several.align()
     times = table[table["level"] == "layer"].pivot(index="name", columns="run", values="time_ms")
     units = [name for name in times.index if name.startswith(("stem", "body", "tail"))]
     assert len(units) == 3
     assert times.loc[units].notna().all(axis=None)
     e2e = table[table["level"] == "e2e"].set_index("run")["time_ms"]
-    assert set(e2e.index) == set(runs.values())
-    assert e2e[runs["portable"]] > e2e[runs["fp32"]]
+    assert set(e2e.index) == set(names.values())
+    assert e2e[names["portable"]] > e2e[names["fp32"]]

@@ -65,6 +65,27 @@ def test_a_run_passes_against_itself(gate, baseline):
     assert "measured apart" in found["notes"][-1]
 
 
+def test_metrics_open_as_a_run_with_the_same_numbers(gate, analysed, baseline, tmp_path):
+    """They take the place of their run wherever no trace is needed."""
+    saved = wb.open_run(baseline)
+    assert [m.label for m in saved.measurements] == [m.label for m in analysed.measurements]
+    columns = ["latency", "low", "high", "restarts"]
+    now, then = (run.statistics[columns].to_numpy() for run in (analysed, saved))
+    assert then == pytest.approx(now, rel=1e-5)
+    name = saved.measurements[1].name
+    (row,) = wb.compare(saved[name], analysed[name]).latency.to_dict("records")
+    assert row["speedup"] == pytest.approx(1, rel=1e-5)
+    assert str(wb.show(saved))
+    with pytest.raises(wb.WorkbenchError, match="has no trace"):
+        saved.subject.operators  # noqa: B018
+    by_file, by_folder = (
+        gate(SAMPLE, "--baseline", each)[0]["rows"] for each in (baseline, copy_run(tmp_path))
+    )
+    for one, other in zip(by_file, by_folder, strict=True):
+        assert one.pop("outcome") == other.pop("outcome")
+        assert one["high"] == pytest.approx(other["high"], rel=1e-5)
+
+
 WRONG = {
     "dtype": "int8",
     "size_bytes": 2_700_000,

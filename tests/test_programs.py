@@ -16,15 +16,14 @@ from changed_runs import edit_json
 
 import workbench as wb
 from workbench import store
-from workbench.analysis.compare_runs import compare_many
-from workbench.analysis.saved import compare_with_metrics
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.export.program import Program
 from workbench.records.exports import Tensor
 from workbench.records.runs import PlannedProgram
 from workbench.report.artifacts import write_artifacts
-from workbench.report.gate import validate_run
+from workbench.report.gate import compare_named
 from workbench.report.opened import make_page
+from workbench.report.validate import validate_run
 from workbench.run.isa import Isa
 from workbench.run.plan import choose_experiments, name_uniquely
 from workbench.run.tensor_files import compare_output_bytes
@@ -285,7 +284,7 @@ def test_every_document_and_page_is_written(run):
 @pytest.mark.cases
 def test_the_gate_takes_programs_of_one_run(run):
     names = [f"{run.path}:net", f"{run.path}:pair"]
-    compared = compare_many(names, by="operator", limits={"latency": 0.05})
+    compared = compare_named(names, by="operator", limits={"latency": 0.05})
     assert compared.passed
     assert set(compared.aligned["level"]) == {"e2e", "operator"}
 
@@ -399,20 +398,20 @@ def test_inputs_are_shared_where_dtype_and_shape_agree(programs):
 @pytest.mark.whole
 def test_separate_runs_of_two_programs_name_the_command_that_interleaves_them():
     names = [f"{wb.sample_run()}:avx512_on", f"{wb.sample_run('squeezesam')}:native"]
-    found = compare_many(names, across=["program", "build"])
+    found = compare_named(names, across=["program", "build"])
     (note,) = found.notes
     plans = [wb.open_run(name.rpartition(":")[0]).record.plan for name in names]
     assert note.endswith(f"workbench run {plans[0].pte} --against {plans[1].pte}")
-    assert not compare_many([names[0], names[0].replace("_on", "_off")]).notes
+    assert not compare_named([names[0], names[0].replace("_on", "_off")]).notes
 
 
 @pytest.mark.cases
 def test_a_saved_baseline_knows_each_program(run, tmp_path):
     write_artifacts(run)
     metrics = run.path / store.METRICS
-    assert compare_with_metrics(metrics, str(run.path), limits={"latency": 0.1}).passed
+    assert compare_named([str(run.path)], baseline=metrics, limits={"latency": 0.1}).passed
     content = json.loads(metrics.read_text())
     content["programs"]["pair"] = "another 123456789012"
     (tmp_path / "metrics.json").write_text(json.dumps(content))
     with pytest.raises(WorkbenchError, match="differ in program: another 123456789012"):
-        compare_with_metrics(tmp_path / "metrics.json", f"{run.path}:pair")
+        compare_named([f"{run.path}:pair"], baseline=tmp_path / "metrics.json")

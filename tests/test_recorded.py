@@ -44,7 +44,7 @@ for name, folder in runs.items():
     tell("verdicts", ab.operators)
     assert str(wb.show(run))
     if not run.emulated:
-        aligned = wb.align_measurements({m.label: m for m in (ab.baseline, on)})
+        aligned = wb.combine_runs({m.label: m for m in (ab.baseline, on)}, across=()).align()
         tell("aligned", aligned)
     if on.roofline is not None:
         tell("roofline", on.roofline)

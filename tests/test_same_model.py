@@ -166,7 +166,7 @@ def test_a_saved_baseline_is_known_to_be_of_the_model_or_not(tmp_path, cli):
         "".join(cli("compare", run, "--baseline", saved, "--across", "program")[1:])
         for run in runs[1:]
     ]
-    assert "model" not in texts[0] and f"the baseline and this run: {TWO}" in texts[1]
+    assert "model" not in texts[0] and f"; {TWO}" in texts[1]
     content = json.loads(saved.read_text())
     del content["graphs"]
     saved.write_text(json.dumps(content))

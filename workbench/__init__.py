@@ -1,8 +1,8 @@
 """Find performance bottlenecks in ExecuTorch models.
 
 Open and compare recorded runs
-    open_run, Run, Measurement, Comparison, compare, align_measurements, sample_run,
-    combine_runs, validate_run
+    open_run, Run, Measurement, Comparison, compare, combine_runs, sample_run,
+    validate_run
 
 Export, measure, report
     profile, export_model, ExportOptions, Program, open_program, rewrite, measure, MeasureOptions,

@@ -1,6 +1,6 @@
 import typing
 
-from .analysis.compare_runs import align_measurements, compare
+from .analysis.compare_runs import combine_runs, compare
 from .analysis.exports import read_exports
 from .analysis.ledger import build_ledger
 from .analysis.open import open_run
@@ -23,9 +23,8 @@ from .plots.breakdown import plot_categories, plot_roofline
 from .plots.changes import plot_shift, plot_speedups
 from .plots.latencies import plot_iterations, plot_latencies
 from .plots.views import show
-from .report.combined import combine_runs
-from .report.gate import validate_run
 from .report.report import make_report
+from .report.validate import validate_run
 from .run.ceilings import measure_roof
 from .run.doctor import examine_machine
 from .run.isa import read_isa
@@ -36,7 +35,7 @@ from .workflow import measure, profile
 
 __all__ = [
     "Comparison", "EagerModelBase", "ExportOptions", "LiveRun", "MeasureOptions", "Measurement",
-    "Program", "Run", "WorkbenchError", "align_measurements", "build_ledger",
+    "Program", "Run", "WorkbenchError", "build_ledger",
     "combine_runs", "compare", "examine_machine", "explore", "export_model",
     "export_trace", "find_runner", "list_models", "load_ipython_extension", "load_model",
     "make_report", "measure", "measure_roof", "open_program", "open_run", "pick",

@@ -71,8 +71,8 @@ def spend_cpu(work: Callable[[], object]) -> float:
 
 def check_runs_of_one_program(root: Path, count: int) -> list[bool]:
     """Compare runs of one program, and list the findings of one of them beside the others."""
-    from workbench.analysis.compare_runs import compare_many
     from workbench.analysis.open import open_run
+    from workbench.report.gate import compare_named
 
     recorded, names = make_identified(sample_run()), []
     for number, folder in enumerate(make_runs(root / "many", count, [recorded])):
@@ -81,8 +81,8 @@ def check_runs_of_one_program(root: Path, count: int) -> list[bool]:
             shutil.copytree(sample_run(), folder, dirs_exist_ok=True)
             save_run(recorded, folder)
             shutil.copytree(folder, root / "alone" / "out_m" / "runs" / "linux")
-    compare_many(names[:3])
-    third, whole = (spend_cpu(lambda n=n: compare_many(names[:n])) for n in (count // 3, count))
+    compare_named(names[:3])
+    third, whole = (spend_cpu(lambda n=n: compare_named(names[:n])) for n in (count // 3, count))
     alone, first = root / "alone" / "out_m" / "runs" / "linux", names[0].partition(":")[0]
     listed = [spend_cpu(lambda run=run: open_run(run).findings) for run in (alone, alone, first)]
     each, beside = 1e3 * whole / count, 1e3 * (listed[2] - listed[1]) / count

@@ -10,9 +10,11 @@ import pandas as pd
 
 from workbench.analysis.operators import CATEGORIES, first_rows, total_runs
 from workbench.analysis.speedup import (
+    FALSE_DISCOVERIES,
     MARGIN,
     UNCHANGED_PART,
     Speedup,
+    adjust_for_many,
     judge,
     pool_control,
     shared_restarts,
@@ -97,6 +99,13 @@ def tabulate_comparison(
         }
     )
     return COMPARISON.check(table)
+
+
+def judge_together(latencies: pd.DataFrame) -> pd.DataFrame:
+    """E2E rows of ``frames.COMPARISON``, each judged by itself, as one family."""
+    table = latencies.assign(q=adjust_for_many(latencies["q"].to_numpy(float)))
+    lost = table["outcome"].isin(["faster", "slower"]) & (table["q"] > FALSE_DISCOVERIES)
+    return table.assign(outcome=table["outcome"].mask(lost, "inconclusive"))
 
 
 def compare_latencies(

@@ -1,104 +1,39 @@
-"""Compare measurements of any runs, and hold the result to a limit."""
+"""Compare measurements of any runs: each of several with the first, part by part."""
 
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.describe import identify_run
+from workbench.analysis.compare import judge_together
 from workbench.analysis.dtypes import summarize_program
-from workbench.analysis.layers import align_layers
+from workbench.analysis.layers import align_layers, name_layer
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.use import describe_use
-from workbench.emulation import EMULATED, WRONG
+from workbench.emulation import EMULATED, mark_frame
 from workbench.errors import UsageError, WorkbenchError, unknown_name
-from workbench.frames import ALIGNED, GATE_ROWS
+from workbench.frames import ALIGNED, COMPARISON, LAYER_CODE, RUNS
 from workbench.names import number_equal
 from workbench.options import MeasureOptions
 from workbench.records.pairing import AXES, PARTS
 from workbench.store import MANIFEST, name_programs
 from workbench.wording import plural
 
-#: By resource, the most that it may grow, as a fraction.
-Limits: TypeAlias = Mapping[str, float]
-_WORSE = {
-    "latency": "slower",
-    "peak memory": "more peak memory",
-    "first output": "later first output",
-}
-_UNMEASURED = {
-    "peak memory": ("the memory of a side was not measured", "--fail-memory-above"),
-    "first output": ("the starts of a side were not measured", "--fail-start-above"),
-}
-
-
-@dataclass(frozen=True)
-class Compared:
-    """What was compared, and whether it keeps to a limit.
-
-    ``rows`` are ``frames.GATE_ROWS``; ``verdicts`` are sentences; ``aligned`` (``frames.ALIGNED``)
-    has the parts if they were asked for; ``notes`` are caveats; ``resources`` has memory and starts
-    if both sides were measured. ``limits`` are fractions of what the baseline needs: of its
-    ``latency``, ``peak memory`` and ``first output``.
-    """
-
-    rows: pd.DataFrame
-    verdicts: tuple[str, ...] = ()
-    aligned: pd.DataFrame | None = None
-    notes: tuple[str, ...] = ()
-    resources: pd.DataFrame | None = None
-    limits: Limits = field(default_factory=dict)
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing is proven to be beyond a limit, and no outputs are wrong."""
-        tables = (table for table in (self.rows, self.resources) if table is not None)
-        return not any((table["gate"] == "failed").any() for table in tables)
-
-    @property
-    def allowed(self) -> str:
-        """What may be worse, and by how much: ``at most 5 % slower``; empty without a limit."""
-        return ", ".join(f"at most {100 * n:g} % {_WORSE[what]}" for what, n in self.limits.items())
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The same for programs."""
-        return {"passed": self.passed, **asdict(self)}
-
-
-def judge_limit(
-    ratios: pd.DataFrame, limit: float | pd.Series | None, shown: pd.Series
-) -> pd.Series:
-    """Whether ratios of candidate to baseline, by their intervals and outcomes, keep to a limit.
-
-    ``failed`` if outputs are wrong, or if all of the interval is beyond the limit and the
-    difference was ``shown``; ``passed`` if all of it is within; in between, or without an interval,
-    ``undecided``: more restarts would tell. ``open`` without a limit.
-    """
-    most = 1 + pd.Series(limit, ratios.index, dtype=float)
-    failed = (ratios["outcome"] == WRONG) | (ratios["low"] > most) & shown
-    choices = [most.isna(), failed, ratios["high"] <= most]
-    gate = np.select(choices, ["open", "failed", "passed"], "undecided")
-    return pd.Series(gate, ratios.index, dtype="str")
-
-
-def judge_rows(rows: pd.DataFrame, limits: Limits, **facts: Any) -> Compared:
-    """Hold comparisons to limits; a row fails only if it was shown to be slower."""
-    ratios = rows.assign(low=1 / rows["high"], high=1 / rows["low"])
-    gate = judge_limit(ratios, limits.get("latency"), rows["outcome"] == "slower")
-    judged = GATE_ROWS.check(rows.assign(gate=gate)[GATE_ROWS.names].reset_index(drop=True))
-    return Compared(judged, limits=limits, **facts)
+#: A run, or where it is.
+Source: TypeAlias = Run | Measurement | str | Path
+#: Columns of ``LAYER_CODE`` that an emulated run cannot fill.
+_TIMES = ["time_ms", "speedup", "low", "high"]
 
 
 def compare(
-    baseline: Run | Measurement | str | Path,
-    candidate: Run | Measurement | str | Path,
+    baseline: Source,
+    candidate: Source,
     *,
     across: str | Collection[str] = (),
     subject: str = "",
@@ -141,25 +76,38 @@ def compare(
     for comparison in baseline.run.comparisons:
         if (comparison.baseline, comparison.candidate) == (baseline, candidate) and not subject:
             return comparison
-    subject = subject or " against ".join(name_sides(candidate, baseline))
-    return Comparison(baseline, candidate, subject=subject)
+    return Comparison(baseline, candidate, subject=subject or name_pair(baseline, candidate))
 
 
-def name_sides(candidate: Measurement, baseline: Measurement) -> list[str]:
-    """What both sides are called: as their runs are, if these have two labels.
+def pair_runs(
+    baseline: str | Path, name: str, across: Collection[str] = (), categories: str | Path = ""
+) -> dict[str, Comparison]:
+    """Every measurement of an earlier run, or of its ``metrics.json``, and the same of a run.
 
-    Else as their programs, or their experiments if they ran one program.
+    ``name`` is as for `find_measurements`; controls are left out. By what each is about.
     """
-    labels = [candidate.run.label, baseline.run.label]
-    if all(labels) and labels[0] != labels[1]:
-        return labels
-    sides = [candidate.program, baseline.program]
-    if sides[0].sha256 == sides[1].sha256:
-        return [candidate.label, baseline.label]
-    names = name_programs([(side.model, side.stem) for side in sides])
-    if names[0] == names[1]:
-        return [f"{names[0]} (after)", f"{names[1]} (before)"]
-    return names
+    folder, experiment, threads = split_name(name)
+    earlier, later = open_run(baseline), open_run(folder, categories=categories)
+    setups = {(m.name, m.threads): m for m in earlier.measurements}
+    wanted = {
+        setup: m
+        for setup, m in setups.items()
+        if not m.control and experiment in ("", m.name) and threads in ("", str(m.threads))
+    }
+    if not wanted:
+        names = sorted(f"{name}:{count}" for name, count in setups)
+        raise unknown_name("measurement", f"{experiment}:{threads}", names, where=baseline)
+    same, pairs = {(m.name, m.threads): m for m in later.measurements}, {}
+    for (its_name, count), before in wanted.items():
+        after = same.get((its_name, count))
+        if after is None:
+            problem = f"{its_name} with {plural(count, 'thread')} was not measured"
+            hint = "name what to compare: RUN_DIR:EXPERIMENT"
+            raise WorkbenchError(problem, where=later.path, hint=hint)
+        check_comparable([before, after], across)
+        subject = f"{after.program.model}, {its_name}, {plural(count, 'thread')}"
+        pairs[subject] = Comparison(before, after, subject=subject)
+    return pairs
 
 
 def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict[str, Measurement]:
@@ -197,196 +145,252 @@ def split_name(name: str) -> tuple[str, str, str]:
 def check_comparable(
     measurements: Collection[Measurement], across: str | Collection[str] = ()
 ) -> None:
-    """Refuse measurements that differ from the first along an axis not named in ``across``."""
-    first, *others = (
-        identify_run(m.run.record, m.program) | {"threads": str(m.threads)} for m in measurements
-    )
+    """Refuse emulated times, and measurements that differ from the first along another axis."""
     across = {*([across] if isinstance(across, str) else across)}
+    for axis in across:
+        if axis not in AXES:
+            raise unknown_name("axis", axis, AXES, where="--across")
     # Programs of one run were measured to be compared; one program may have several file names.
     one_run = len({m.run.path.resolve() for m in measurements}) == 1
     if one_run or len({m.program.sha256 for m in measurements}) == 1:
         across |= {"program"}
-    for other in others:
-        check_identity(first, other, across)
-    check_silicon(any(m.emulated for m in measurements))
-
-
-def check_identity(
-    before: Mapping[str, str], after: Mapping[str, str], across: Collection[str]
-) -> None:
-    """Refuse differences of device, build or program that were not asked for."""
-    for axis in across:
-        if axis not in AXES:
-            raise unknown_name("axis", axis, AXES, where="--across")
-    for axis in AXES:
-        both = before.get(axis) and after.get(axis)
-        if both and before[axis] != after[axis] and axis not in across:
-            raise UsageError(
-                f"the two differ in {axis}: {before[axis]} against {after[axis]}",
-                hint=f"compare anyway: --across {axis}",
-            )
-
-
-def check_silicon(emulated: bool) -> None:
-    """Refuse emulated times."""
-    if emulated:
+    first, *others = (m.identity.axes | {"threads": str(m.threads)} for m in measurements)
+    for axis in [name for name in AXES if name not in across]:
+        for other in others:
+            if first[axis] and other[axis] not in ("", first[axis]):
+                raise UsageError(
+                    f"the two differ in {axis}: {first[axis]} against {other[axis]}",
+                    hint=f"compare anyway: --across {axis}",
+                )
+    if any(m.emulated for m in measurements):
         raise WorkbenchError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
+    # Of other runs, both clocks are known.
+    saved = any(m.run.recording and m.run.recording.identities for m in measurements)
+    if saved and len(clocks := list(dict.fromkeys(m.clock for m in measurements))) > 1:
+        problem = f"the clocks differ: {' against '.join(clocks)}"
+        raise WorkbenchError(problem, hint="measure both with the same runner")
 
 
-def align_measurements(
+@dataclass(frozen=True)
+class Comparisons:
+    """Measurements by name, each against the first of them; emulated ones come last.
+
+    A speed-up between two of them is the effect of everything that differs. ``subject`` is what
+    verdicts are about, by default the names.
+    """
+
+    measurements: Mapping[str, Measurement]
+    subject: str = ""
+
+    @property
+    def silicon(self) -> dict[str, Measurement]:
+        """The measurements whose times count."""
+        return {name: m for name, m in self.measurements.items() if not m.emulated}
+
+    @property
+    def models(self) -> list[str]:
+        """The models that were run."""
+        return list(dict.fromkeys(m.program.model for m in self.measurements.values()))
+
+    @cached_property
+    def pairs(self) -> dict[str, Comparison]:
+        """Each against the first, which is its own baseline."""
+        first = next(iter(self.measurements.values()))
+        return {
+            name: Comparison(first, m, subject=self.subject or name)
+            for name, m in self.measurements.items()
+        }
+
+    @property
+    def others(self) -> dict[str, Comparison]:
+        """The comparisons of the others whose times count."""
+        return {name: self.pairs[name] for name in [*self.silicon][1:]}
+
+    @cached_property
+    def latencies(self) -> pd.DataFrame:
+        """Untraced E2E of the others: ``frames.COMPARISON``."""
+        return tabulate_latencies(self.others)
+
+    @property
+    def answers(self) -> list[str]:
+        """What they show, a sentence each; what the programs are is said elsewhere."""
+        verdicts = [replace(pair.verdict, programs="") for pair in self.others.values()]
+        if len(verdicts) == 1:  # the title says of what
+            verdicts = [replace(verdicts[0], subject="")]
+        return [verdict.text for verdict in verdicts]
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """What was measured: ``frames.RUNS``."""
+        rows = [{"run": name, **m.summary} for name, m in self.measurements.items()]
+        return RUNS.check(pd.DataFrame(rows)[RUNS.names])
+
+    @property
+    def layers(self) -> pd.DataFrame | None:
+        """Time and code of the layers of all: ``frames.LAYER_CODE``; None with a ``problem``."""
+        return self._layers[0]
+
+    @property
+    def problem(self) -> str:
+        """Why their layers are not aligned; empty if they are."""
+        return self._layers[1]
+
+    @cached_property
+    def _layers(self) -> tuple[pd.DataFrame | None, str]:
+        try:
+            aligned = self.align()
+        except WorkbenchError as error:
+            return None, str(error)
+        aligned = aligned[aligned["level"] == "layer"].reset_index(drop=True)
+        code = {name: _code_by_layer(m) for name, m in self.measurements.items()}
+        pairs = list(zip(aligned["run"], aligned["known_as"], strict=True))
+        for column in ("operators", "kernels"):
+            aligned[column] = [_join_code(code[run], layer, column) for run, layer in pairs]
+        return LAYER_CODE.check(aligned), ""
+
+    def align(self, by: str = "layer") -> pd.DataFrame:
+        """E2E of all, then their parts, which add up to it: ``frames.ALIGNED``.
+
+        ``by`` is ``layer``, ``category``, or, for one program, ``operator``. Layers of
+        different programs are matched by path, class, shapes and cost in order of execution, so a
+        layer that was renamed or moved keeps its row. Layers that any run fuses share a row in all,
+        because their times cannot be separated. Each part has one row per run, in the order of the
+        first run; a run that lacks it has NaN.
+        """
+        order, names = list[str](), None
+        if by == "category":
+            parts = {name: pair.categories for name, pair in self.pairs.items()}
+        elif by == "operator":
+            operators = {name: pair.operators for name, pair in self.pairs.items()}
+            parts = {name: rows.assign(name=rows["key"]) for name, rows in operators.items()}
+        elif by not in PARTS:
+            raise unknown_name("part", by, PARTS, where="--by")
+        elif lacking := [name for name, m in self.measurements.items() if not m.has_layers]:
+            hint = "compare by category"
+            raise WorkbenchError("its layers are unknown", where=lacking[0], hint=hint)
+        else:
+            traced = {name: (m.ledger, m.operators) for name, m in self.measurements.items()}
+            order, names = align_layers(traced)
+            ours = next(iter(names.values()))
+            parts = {
+                name: mark_frame(pair, pair.compare_by("layer", ours, names[name]))
+                for name, pair in self.pairs.items()
+            }
+        whole = {name: pair.latency.assign(name="E2E") for name, pair in self.pairs.items()}
+        tables = self._tabulate(whole), self._tabulate(parts, order, names)
+        return pd.concat(tables, ignore_index=True)
+
+    def _tabulate(
+        self,
+        parts: Mapping[str, pd.DataFrame],
+        order: Sequence[str] = (),
+        names: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> pd.DataFrame:
+        """``frames.ALIGNED`` of ``frames.COMPARISON`` by run; ``names`` are common ones by own."""
+        found = dict.fromkeys(name for part in parts.values() for name in part["name"])
+        rows = pd.MultiIndex.from_product([order or list(found), list(parts)])
+        table = pd.concat({run: part.set_index("name") for run, part in parts.items()})
+        table = table.swaplevel().reindex(rows).rename_axis(["name", "run"]).reset_index()
+        first = table["run"] == next(iter(parts))
+        known_as = table["name"]
+        if names:
+            known_as = [
+                " + ".join(own for own, common in names[run].items() if common == name) or None
+                for name, run in zip(table["name"], table["run"], strict=True)
+            ]
+        table = table.assign(
+            level=table["level"].ffill().bfill(),
+            time_ms=table["candidate_ms"],
+            outcome=table["outcome"].mask(first & table["candidate_ms"].notna(), "first"),
+            known_as=known_as,
+        )
+        emulated = ~table["run"].isin([*self.silicon])
+        table.loc[emulated, _TIMES] = np.nan
+        table["outcome"] = table["outcome"].mask(emulated, "emulated")
+        return ALIGNED.check(table[ALIGNED.names])
+
+
+def tabulate_latencies(pairs: Mapping[str, Comparison]) -> pd.DataFrame:
+    """E2E of comparisons by name, judged as one family: ``frames.COMPARISON``."""
+    if not pairs:
+        return pd.DataFrame(columns=COMPARISON.names)
+    rows = [pair.latency.assign(name=name) for name, pair in pairs.items()]
+    return judge_together(pd.concat(rows, ignore_index=True))
+
+
+def combine_runs(
     measurements: Sequence[str] | Mapping[str, Measurement],
     *,
-    across: str | Collection[str] = (),
-    by: str = "layer",
-) -> pd.DataFrame:
-    """E2E and every part of it in several measurements, against the first of them.
+    across: str | Collection[str] | None = None,
+    categories: str | Path = "",
+) -> Comparisons:
+    """Put measurements side by side, and compare each with the first of them.
 
     Parameters
     ----------
     measurements
-        At least two: names as for `find_measurements`, or measurements by a name.
+        Two or more of ``RUN_DIR[:EXPERIMENT[:THREADS]]``; the experiment is the candidate of the
+        run's first comparison by default. Or measurements by a name.
     across
-        Which of ``program``, ``threads``, ``device`` and ``build`` may differ.
-    by
-        ``layer`` (which survives renaming and fusion), ``category``, or ``operator`` for
-        measurements of one program.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.ALIGNED``: first E2E, then the parts, which add up to it.
+        Which of ``program``, ``threads``, ``device`` and ``build`` may differ. By default all; then
+        some may be emulated, which come last and have no times.
+    categories
+        As for `open_run`.
 
     Raises
     ------
     UsageError
-        An unknown run, experiment, axis or kind of part; or one measurement twice.
+        An unknown run, experiment, thread count or axis, a repeated measurement, or fewer than two.
     WorkbenchError
-        They differ along another axis, or have no such parts.
+        They differ along another axis.
 
     Examples
     --------
-    >>> run = wb.open_run(wb.sample_run())
-    >>> sides = {name: run[name] for name in ("avx512_off", "avx512_on")}
-    >>> wb.align_measurements(sides, by="category")["level"].unique().tolist()
+    >>> sample = wb.sample_run()
+    >>> combined = wb.combine_runs([f"{sample}:avx512_off", f"{sample}:avx512_on"])
+    >>> combined.latencies["outcome"].tolist()
+    ['faster']
+    >>> combined.align("category")["level"].unique().tolist()
     ['e2e', 'category']
     """
-    if by not in PARTS:
-        raise unknown_name("part", by, PARTS, where="--by")
     check_several(measurements)
     if not isinstance(measurements, Mapping):
-        measurements = find_measurements(measurements)
-    return _align(_compare_all(measurements, across), by)
+        found = find_measurements(measurements, categories).values()
+        sides = sorted(found, key=lambda m: m.emulated)
+        measurements = dict(zip(number_equal(name_runs(sides)), sides, strict=True))
+    if across is not None:
+        check_comparable(measurements.values(), across)
+    return Comparisons(measurements)
 
 
-def _compare_all(
-    measurements: Mapping[str, Measurement], across: str | Collection[str], subject: str = ""
-) -> dict[str, Comparison]:
-    """Each measurement against the first of them, by name; that is its subject by default."""
-    check_comparable(measurements.values(), across)
-    first = next(iter(measurements.values()))
-    return {name: Comparison(first, m, subject=subject or name) for name, m in measurements.items()}
+def _code_by_layer(m: Measurement) -> dict[str, dict[str, list[str]]]:
+    """The operators and functions of every layer, slowest first."""
+    functions = m.kernels["function"].to_dict() if len(m.kernels) else {}
+    code_of: dict[str, dict[str, list[str]]] = {}
+    for row in m.operators.sort_values("mean_ms", ascending=False).itertuples():
+        code = code_of.setdefault(name_layer(row.module), {"operators": [], "kernels": []})
+        code["operators"].append(str(row.operator))
+        code["kernels"] += [str(functions[row.key])] if row.key in functions else []
+    return code_of
 
 
-def _align(pairs: Mapping[str, Comparison], by: str | None) -> pd.DataFrame:
-    """``frames.ALIGNED`` of measurements against the first; without ``by``, E2E alone."""
-    measurements = {name: pair.candidate for name, pair in pairs.items()}
-    latencies = {name: pair.latency.assign(name="E2E") for name, pair in pairs.items()}
-    aligned = [tabulate_runs(latencies, ["E2E"])]
-    if by:
-        aligned.append(align_parts(measurements, by))
-    return reject_wrong(pd.concat(aligned, ignore_index=True), measurements)
+def _join_code(code: dict[str, dict[str, list[str]]], known_as: object, column: str) -> str:
+    layers = known_as.split(" + ") if isinstance(known_as, str) else []
+    texts = [text for layer in layers for text in code.get(layer, {}).get(column, [])]
+    return ", ".join(dict.fromkeys(texts))
 
 
-def reject_wrong(aligned: pd.DataFrame, measurements: Mapping[str, Measurement]) -> pd.DataFrame:
-    """``frames.ALIGNED`` without outcomes of programs whose outputs are wrong."""
-    wrong = [name for name, measurement in measurements.items() if measurement.wrong]
-    if next(iter(measurements)) in wrong:
-        wrong = list(measurements)
-    judged = aligned["outcome"].notna() & (aligned["outcome"] != "first")
-    is_wrong = judged & aligned["run"].isin(wrong)
-    return aligned.assign(outcome=aligned["outcome"].mask(is_wrong, WRONG))
+# --- in words ------------------------------------------------------------------------------------
 
 
-def compare_many(
-    names: Sequence[str],
-    *,
-    across: Collection[str] = (),
-    by: str | None = None,
-    limits: Mapping[str, float] = {},
-    categories: str | Path = "",
-) -> Compared:
-    """Compare measurements with the first of them, as the command line does.
-
-    One run is its own first comparison. Two give a verdict, more give a row each, of latencies; a
-    table of their parts is added if ``by`` asks for it, which needs their traces.
-    """
-    subject = ""
-    if len(names) == 1 and not any(split_name(names[0])[1:]):
-        own = open_run(names[0]).compare()
-        sides = own.baseline, own.candidate
-        subject = f"{own.candidate.label} against {own.baseline.label}"
-        names = [f"{names[0]}:{side.name}:{side.threads}" for side in sides]
-    check_several(names)
-    measurements = find_measurements(names, categories)
-    if len(names) == 2 and not any(any(split_name(name)[1:]) for name in names):
-        across = {*across, "program"}  # two runs, such as before and after an edit
-    subject = subject or " against ".join(reversed(name_runs([*measurements.values()])))
-    pairs = _compare_all(measurements, across, subject if len(names) == 2 else "")
-    aligned = _align(pairs, by)
-    rows = list_others(aligned)
-    verdicts: tuple[str, ...] = ()
-    if len(names) == 2:
-        pair = pairs[names[1]]
-        verdicts, notes = (pair.text,), suggest_interleaving(pair)
-        rows.loc[rows["level"] == "e2e", "subject"] = subject
-    else:
-        notes = (*contrast_programs(measurements), *describe_programs(measurements))
-    notes = (*describe_uses(measurements, traced=bool(by) or len(names) == 2), *notes)
-    if unknown := ", ".join(name for name, m in measurements.items() if m.run.recording):
-        notes += (f"device and build are unknown, and not compared: {unknown}",)
-    return judge_rows(
-        rows,
-        limits,
-        verdicts=verdicts,
-        aligned=aligned if by else None,
-        notes=notes,
-        resources=judge_resources(pairs, limits),
-    )
-
-
-def judge_resources(pairs: Mapping[str, Comparison], limits: Limits) -> pd.DataFrame | None:
-    """What others need against the first one: latency, memory and starts held to limits."""
-    frames = {name: pair.resources for name, pair in [*pairs.items()][1:]}
-    for frame in frames.values():
-        check_measured(frame["resource"], limits)
-    table = pd.concat(frames, names=["subject"]).reset_index("subject").reset_index(drop=True)
-    if table["resource"].isin(["latency"]).all():
-        return None
-    table = judge_table(table, limits)
-    return table if len(frames) > 1 else table.drop(columns="subject")
-
-
-def check_measured(resources: pd.Series, limits: Limits) -> None:
-    """Refuse limits of resources that were not measured."""
-    for resource, (text, option) in _UNMEASURED.items():
-        if resource in limits and resource not in [*resources]:
-            raise WorkbenchError(text, where=option, hint="measure both again: workbench run")
-
-
-def judge_table(table: pd.DataFrame, limits: Limits) -> pd.DataFrame:
-    """Add whether each resource passes the gate."""
-    shown = (table["outcome"] == "more") | (table["resource"] == "peak memory")
-    return table.assign(gate=judge_limit(table, table["resource"].map(limits), shown))
-
-
-def contrast_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
+def contrast_programs(pairs: Mapping[str, Comparison]) -> Iterator[str]:
     """Which are of another model than the first one, or compute wrong outputs, one line each."""
-    (first, baseline), *_ = measurements.items()
-    for name, measurement in measurements.items():
-        if models := Comparison(baseline, measurement).models:
-            yield f"{name} against {first}: {models}"
-        if measurement.wrong:
-            yield f"{name}: outputs are wrong ({measurement.wrong}): no speed-up is claimed"
+    first = next(iter(pairs))
+    for name, pair in pairs.items():
+        if pair.models:
+            yield f"{name} against {first}: {pair.models}"
+        if pair.candidate.wrong:
+            yield f"{name}: outputs are wrong ({pair.candidate.wrong}): no speed-up is claimed"
 
 
 def describe_uses(measurements: Mapping[str, Measurement], traced: bool = True) -> list[str]:
@@ -406,9 +410,11 @@ def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
 def suggest_interleaving(pair: Comparison) -> tuple[str, ...]:
     """The command that measures programs of two runs side by side, where that is possible."""
     before, after = pair.baseline, pair.candidate
-    device, other = (identify_run(m.run.record)["device"] for m in (before, after))
-    one_file = before.program.pte == after.program.pte  # the later export replaced the earlier one
-    if pair.within_run or pair.same_program or one_file or not device or device != other:
+    devices = {m.identity.device for m in (before, after)}
+    ptes = {m.program.pte for m in (before, after)}  # a later export may have replaced the other
+    if pair.within_run or pair.same_program or len(devices) > 1 or len(ptes) == 1:
+        return ()
+    if "" in devices | ptes:
         return ()
     command = ["workbench", "run", before.program.pte, "--against", after.program.pte]
     command += ["--threads", str(after.threads)] if after.threads > 1 else []
@@ -417,82 +423,18 @@ def suggest_interleaving(pair: Comparison) -> tuple[str, ...]:
     return (f"To find smaller differences, measure them side by side: {shlex.join(command)}",)
 
 
-def list_others(aligned: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the other runs than the first, as they were compared with it."""
-    is_first = aligned["run"] == aligned["run"].iloc[0]
-    others = aligned[~is_first]
-    times = aligned[is_first].set_index(["level", "name"])["time_ms"]
-    keys = pd.MultiIndex.from_frame(others[["level", "name"]])
-    return others.assign(
-        subject=others["name"].astype(str) + " in " + others["run"].astype(str),
-        baseline_ms=times.reindex(keys).to_numpy(),
-        candidate_ms=others["time_ms"],
-    ).dropna(subset="outcome")
-
-
-def align_parts(measurements: Mapping[str, Measurement], by: str) -> pd.DataFrame:
-    """The parts of measurements, against the first of them: ``frames.ALIGNED``.
-
-    Layers of different programs are matched by path, class, shapes and cost in order of execution,
-    so a layer that was renamed or moved keeps its row. Layers that any run fuses share a row in
-    all, because their times cannot be separated. Each layer has one row per run, in the order in
-    which the first run executes them; a run that lacks a layer has NaN there.
-    """
-    first = next(iter(measurements.values()))
-    if by != "layer":
-        pairs = {name: Comparison(first, m) for name, m in measurements.items()}
-        if by == "category":
-            parts = {name: ab.categories for name, ab in pairs.items()}
-        else:
-            parts = {n: ab.operators.assign(name=ab.operators["key"]) for n, ab in pairs.items()}
-        order = list(dict.fromkeys(name for part in parts.values() for name in part["name"]))
-        return tabulate_runs(parts, order)
-    if lacking := [name for name, m in measurements.items() if not m.has_layers]:
-        hint = "compare by category"
-        raise WorkbenchError("its layers are unknown", where=lacking[0], hint=hint)
-    traced = {name: (m.ledger, m.operators) for name, m in measurements.items()}
-    order, names = align_layers(traced)
-    ours = names[next(iter(measurements))]
-    parts = {
-        name: Comparison(first, m).compare_by("layer", ours, names[name])
-        for name, m in measurements.items()
-    }
-    return tabulate_runs(parts, order, names)
-
-
-def tabulate_runs(
-    pairs: Mapping[str, pd.DataFrame],
-    order: Iterable[str],
-    names: Mapping[str, Mapping[str, str]] | None = None,
-) -> pd.DataFrame:
-    """``frames.ALIGNED`` from comparisons of the first run with itself and with each other run.
-
-    ``pairs`` has ``frames.COMPARISON`` by run, ``order`` the names of the rows, and ``names`` by
-    run the common names by the run's own names; None if they are the same.
-    """
-    rows = pd.MultiIndex.from_product([list(order), list(pairs)], names=["name", "run"])
-    table = pd.concat({run: pair.set_index("name") for run, pair in pairs.items()}, names=["run"])
-    table = table.reorder_levels(["name", "run"]).reindex(rows).reset_index()
-    first = table["run"] == next(iter(pairs))
-    own_names: dict[tuple[str, str], list[str]] = {}
-    for run, common in (names or {}).items():
-        for own, name in common.items():
-            own_names.setdefault((name, run), []).append(own)
-    known_as = [
-        " + ".join(own_names[key]) if key in own_names else None
-        for key in zip(table["name"], table["run"], strict=True)
-    ]
-    table = table.assign(
-        level=table["level"].ffill().bfill(),
-        time_ms=table["candidate_ms"],
-        outcome=table["outcome"].mask(first & table["candidate_ms"].notna(), "first"),
-        known_as=known_as if names else table["name"],
+def name_pair(baseline: Measurement, candidate: Measurement) -> str:
+    """What a comparison is about: the candidate against the baseline, by what they differ in."""
+    before, after = name_runs([baseline, candidate])
+    return (
+        f"{after} against {before}"
+        if before != after
+        else f"{after} (after) against {before} (before)"
     )
-    return ALIGNED.check(table[ALIGNED.names])
 
 
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:
-    """A short name for each: the labels of their runs, or what they differ in; numbers if need be.
+    """A short name for each: the labels of their runs, or what they differ in; some may be equal.
 
     Without a label, a run is called as its program is.
     """
@@ -522,7 +464,7 @@ def name_runs(measurements: Sequence[Measurement]) -> list[str]:
             _join(name, fact) if len(facts[name]) > 1 else name
             for name, fact in zip(names, column, strict=True)
         ]
-    return number_equal([name or own for name, own in zip(names, programs, strict=True)])
+    return [name or own for name, own in zip(names, programs, strict=True)]
 
 
 def _join(name: str, fact: str) -> str:

@@ -325,7 +325,7 @@ class Comparison(Noun):
         sizes = [e.size_bytes for e in exports if e and not self.same_program]
         starts = self.baseline.starts, self.candidate.starts
         latency = None if self.emulated else self.latency
-        table = compare_resources(*starts, latency, sizes)
+        table = compare_resources(*starts, latency, sizes, separate=self.apart)
         if self._controls and not self.candidate.control:
             again = Comparison(self._controls["control_of"], self._controls["control"]).resources
             table["control"] = table["resource"].map(again.set_index("resource")["ratio"])
@@ -399,7 +399,8 @@ class Comparison(Noun):
         """The largest category of both sides, and its share of E2E; empty without a trace."""
         if any(use.blank for use in self.uses):
             return UNKNOWN
-        if any("shares" not in use.uses for use in self.uses):
+        traced = self.baseline.sessions and self.candidate.sessions
+        if not traced or any("shares" not in use.uses for use in self.uses):
             return ""
         error = np.nanmax([0.0, self.baseline.share_error, self.candidate.share_error])
         off = f" ± {100 * error:.2g} points" if error > SAID_POINTS else ""

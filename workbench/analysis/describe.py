@@ -8,7 +8,7 @@ import pandas as pd
 
 from workbench.analysis.quality import is_foreign
 from workbench.options import RUNTIMES, ExportOptions
-from workbench.records.exports import Export
+from workbench.records.exports import Export, Identity
 from workbench.records.runs import Experiment, Phase, PlannedProgram, RunRecord
 from workbench.store import name_programs
 from workbench.wording import (
@@ -151,20 +151,23 @@ def _describe_export(export: Export | None, ending: str) -> dict[str, str]:
     }
 
 
-def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> dict[str, str]:
+def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> Identity:
     """The program, device and build of a measurement, empty if unknown; others must agree.
 
     The default is the run's first program.
     """
     chosen = program or record.plan.all_programs[0]
+    export = record.export_of(chosen)
+    graph, fault = (export.graph, export.fault) if export else ("", "")
     name = f"{chosen.stem} {chosen.sha256[:12]}"
     if not record.runner:  # another tool's recording
-        return {"program": name if chosen.pte else chosen.sha256, "device": "", "build": ""}
+        name = name if chosen.pte else chosen.sha256
+        return Identity(graph, chosen.sha256, name, fault=fault)
     device = f"{record.platform}, {record.host.get('cpu')}"
     device += ", emulated" if record.emulated else ""
     build = f"executorch {record.versions.get('executorch')}, {record.runner.get('kind')} runner"
     build += f" {str(record.runner.get('sha256', ''))[:12]}".rstrip()
-    return {"program": name, "device": device, "build": build}
+    return Identity(graph, chosen.sha256, name, device, build, fault)
 
 
 #: What draws a noun as a page: a reference, as those of plug-ins, because it is in a layer above.

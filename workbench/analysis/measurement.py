@@ -176,7 +176,7 @@ class Measurement(Noun):
     def facts(self) -> dict[str, Any]:
         """What it is of and what it needs besides time, as columns of ``frames.RUNS``."""
         return {
-            **identify_run(self.run.record, self.program),
+            **self.identity.axes,
             "model": self.program.model,
             "experiment": self.name,
             "threads": self.threads,
@@ -186,8 +186,9 @@ class Measurement(Noun):
 
     @property
     def identity(self) -> Identity:
-        """What tells its program and model from others."""
-        return self.run.record.identify(self.program)
+        """What tells its program, model, device and build from others."""
+        saved = self.run.recording.identities if self.run.recording else {}
+        return saved.get(self.program.name) or identify_run(self.run.record, self.program)
 
     @cached_property
     def sidecar(self) -> Layers | None:
@@ -207,7 +208,7 @@ class Measurement(Noun):
     @property
     def wrong(self) -> str:
         """What is wrong with its program's outputs; empty if nothing is known to be."""
-        return self.export.fault if self.export else ""
+        return self.identity.fault
 
     @property
     def timing(self) -> Use:

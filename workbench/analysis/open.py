@@ -10,6 +10,7 @@ from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.foreign import read_recording
 from workbench.analysis.operators import Scheme, load_scheme
 from workbench.analysis.run import Run
+from workbench.analysis.saved import read_metrics
 from workbench.errors import StoreError, TraceError
 from workbench.records.pairing import BY_ORDER, pair_experiments
 from workbench.records.runs import Pair
@@ -32,7 +33,8 @@ def open_run(
     Parameters
     ----------
     path
-        The folder of a run, one of Arm's profiling kit, any folder with ETDumps, or an ETDump. Of
+        The folder of a run or its ``metrics.json``, which has no traces; a folder of Arm's
+        profiling kit, any folder with ETDumps, or an ETDump. Of
         the latter, subfolders or file names name the experiments, ``_t4`` is a thread count and
         ``_p2`` a restart; a ``.pte`` (with its ``.etrecord``) and logs of XNNPACK nearby are used.
         A `Run` is returned as is, or opened again for other categories or another baseline.
@@ -86,8 +88,9 @@ def open_ours(folder: Path, scheme: Scheme) -> Run:
 
 
 def open_others(path: Path, scheme: Scheme) -> Run:
-    """A run that another tool recorded: a folder of the kit, one with ETDumps, or an ETDump."""
-    recording = read_recording(path)
+    """A run that another tool recorded, a folder or an ETDump, or that only left its metrics."""
+    is_saved = path.suffix == ".json" and path.is_file()
+    recording = read_metrics(path) if is_saved else read_recording(path)
     return Run(path, recording.record, find_bottlenecks, scheme, recording)
 
 

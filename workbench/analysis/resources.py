@@ -1,7 +1,7 @@
 """What a program needs besides time: memory, and the time until its first output."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -105,10 +105,13 @@ def compare_resources(
     candidate: Sequence[Start],
     latency: pd.DataFrame | None,
     sizes: Sequence[int],
+    *,
+    separate: bool = False,
 ) -> pd.DataFrame:
     """Latency, sizes of two files, and what processes need: ``frames.RESOURCE_CHANGES``.
 
-    Processes of equal number took turns; intervals are those of `speedup_of_restarts`.
+    Processes of equal number took turns, unless the runs were ``separate``; intervals are those of
+    `speedup_of_restarts`.
     """
     rows: list[tuple[Any, ...]] = []
     if latency is not None:
@@ -120,28 +123,18 @@ def compare_resources(
         before, after = (size / MB for size in sizes)
         ratio = after / before
         rows.append(("size", "MB", before, after, *[ratio] * 3, judge_ratio(ratio, ratio)))
-    rows += compare_measured(measure_resources(baseline), measure_resources(candidate))
-    table = pd.DataFrame(rows, columns=frames.RESOURCE_CHANGES.names[:-1])
-    return frames.RESOURCE_CHANGES.check(table.assign(control=math.nan))
-
-
-def compare_measured(
-    baseline: Mapping[str, tuple[str, pd.Series]],
-    candidate: Mapping[str, tuple[str, pd.Series]],
-    separate: bool = False,
-) -> list[tuple[Any, ...]]:
-    """Rows of ``frames.RESOURCE_CHANGES`` for what both sides measured, by `measure_resources`."""
-    rows = []
-    for resource in (name for name in baseline if name in candidate):
-        (unit, ours), (_, theirs) = baseline[resource], candidate[resource]
+    earlier, later = measure_resources(baseline), measure_resources(candidate)
+    for resource in (name for name in earlier if name in later):
+        (unit, ours), (_, theirs) = earlier[resource], later[resource]
         if not separate:
             ours, theirs = ours.align(theirs, join="inner")
         if len(ours):
             speedup = speedup_of_restarts(theirs, ours, separate=separate)
             low, ratio, high = (float(end[0]) for end in (speedup.low, speedup.value, speedup.high))
-            outcome = judge_ratio(low, high)
-            rows.append((resource, unit, ours.mean(), theirs.mean(), ratio, low, high, outcome))
-    return rows
+            means = ours.mean(), theirs.mean()
+            rows.append((resource, unit, *means, ratio, low, high, judge_ratio(low, high)))
+    table = pd.DataFrame(rows, columns=frames.RESOURCE_CHANGES.names[:-1])
+    return frames.RESOURCE_CHANGES.check(table.assign(control=math.nan))
 
 
 def judge_ratio(low: float, high: float) -> str:

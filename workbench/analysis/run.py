@@ -32,6 +32,7 @@ from workbench.analysis.measurement import Measurement
 from workbench.analysis.noun import Noun
 from workbench.analysis.operators import Scheme
 from workbench.analysis.phases import describe_phase
+from workbench.analysis.quality import Row
 from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.export.etrecord import add_etrecord
@@ -470,21 +471,27 @@ class Run(Noun):
         subjects = {row[0]: row for m in self.measurements for row in m.checks}  # each once
         bundled = [a for a in self.record.agreements if a.baseline == a.candidate]
         expected = quality.check_outputs(bundled) if bundled else ()
-        counted = pd.concat([m._rows for m in self.traced or [self.subject]], ignore_index=True)
         rows = [
             *quality.check_state(self.record, self.recording),
             *([("outputs of the bundled program", *expected)] if bundled else []),
             *subjects.values(),
             *(row for ab in self.comparisons for row in ab.checks),
-            quality.check_ledger(counted, [m.closed for m in self.traced]),
-            quality.check_traces(
-                counted,
-                sum(len(m.traced_times) for m in self.traced),
-                is_timed=any(m.is_timed for m in self.traced),
-            ),
+            *self._check_traces(),
             *quality.check_criteria(self.quality),
         ]
         return pd.DataFrame(rows, columns=["check", "status", "evidence"])
+
+    def _check_traces(self) -> list[Row]:
+        """Rows of checks about its traces; none of saved metrics."""
+        if self.recording and self.recording.identities:
+            return []
+        counted = pd.concat([m._rows for m in self.traced or [self.subject]], ignore_index=True)
+        inferences = sum(len(m.traced_times) for m in self.traced)
+        is_timed = any(m.is_timed for m in self.traced)
+        return [
+            quality.check_ledger(counted, [m.closed for m in self.traced]),
+            quality.check_traces(counted, inferences, is_timed=is_timed),
+        ]
 
     @property
     def caveats(self) -> list[str]:

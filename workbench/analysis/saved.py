@@ -1,128 +1,84 @@
-"""Compare a run with the metrics of an earlier one."""
+"""A run as its ``metrics.json`` has it: latencies, starts and memory, without traces."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from workbench.analysis.compare import compare_restarts
-from workbench.analysis.compare_runs import (
-    Compared,
-    check_identity,
-    check_measured,
-    check_silicon,
-    judge_rows,
-    judge_table,
-    split_name,
-)
-from workbench.analysis.describe import identify_run
-from workbench.analysis.open import open_run
-from workbench.analysis.resources import compare_measured
-from workbench.analysis.run import Measurement, Run
-from workbench.analysis.verdict import describe_faults, reach_verdict
-from workbench.emulation import WRONG
-from workbench.errors import WorkbenchError, unknown_name
-from workbench.frames import RESOURCE_CHANGES
+from workbench.analysis.foreign import Recording
+from workbench.analysis.resources import MB
 from workbench.records.documents import METRICS
-from workbench.records.exports import Identity, contrast_models
+from workbench.records.exports import Identity
+from workbench.records.runs import (
+    Batch,
+    Experiment,
+    Plan,
+    PlannedProgram,
+    ProcessMemory,
+    RunRecord,
+    Session,
+    Stage,
+    Start,
+)
 from workbench.store import load_record
-from workbench.wording import plural
+
+#: By mode of a start, the resource that its first output is in ``metrics.json``.
+_OUTPUTS = {"time": "first output", "cold": "cold first output"}
 
 
-def compare_with_metrics(
-    metrics_json: str | Path,
-    name: str,
-    *,
-    across: Collection[str] = (),
-    limits: Mapping[str, float] = {},
-) -> Compared:
-    """Compare a run with a saved baseline: the ``metrics.json`` of an earlier run.
-
-    The two were not interleaved. The interval is over the process restarts of both; it does not
-    cover what else changed on the machine between them.
-    """
-    metrics = load_record(METRICS, Path(metrics_json), least=2)
-    folder, experiment, threads = split_name(name)
-    run = open_run(folder)
-    check_silicon(metrics["emulated"] or run.emulated)
-    subjects, sides, changes, models = [], [], [], list[str]()
-    for row in _pick_saved(metrics, experiment, threads, metrics_json):
-        m = _find_measured(run, row)
-        models.append(_check_saved(metrics, m, across))
-        subjects.append(f"{m.program.model}, {m.name}, {plural(m.threads, 'thread')}")
-        sides.append((row["restarts_ms"], m.restarts.to_list()))
-        table = _compare_saved_resources(row, m)
-        check_measured(table["resource"], limits)
-        changes.append(table.assign(subject=subjects[-1]))
-    table = compare_restarts(subjects, *zip(*sides, strict=True))
-    wrong = describe_faults(run.wrong, metrics.get("problem", ""))
-    if wrong:
-        table["outcome"] = WRONG
-    verdicts = tuple(
-        reach_verdict(subject, "", table.iloc[[number]], separate="separate runs", wrong=wrong).text
-        for number, subject in enumerate(subjects)
-    )
-    started = run.record.started
-    notes = [f"measured apart: the baseline at {metrics['started']}, this run at {started}"]
-    notes += [f"the baseline and this run: {text}" for text in dict.fromkeys(models) if text]
-    resources = judge_table(pd.concat(changes, ignore_index=True), limits)
-    if len(changes) == 1:
-        resources = resources.drop(columns="subject")
-    return judge_rows(
-        table.rename(columns={"name": "subject"}), limits, verdicts=verdicts, notes=tuple(notes),
-        resources=None if resources.empty else resources,
-    )  # fmt: skip
-
-
-def _pick_saved(
-    metrics: dict[str, Any], experiment: str, threads: str, where: str | Path
-) -> list[dict[str, Any]]:
-    """The latencies of a saved baseline that are asked for, without controls."""
-    latencies = [row for row in metrics["latencies"] if not row["control"]]
-    rows = [
-        row
-        for row in latencies
-        if experiment in ("", row["experiment"]) and threads in ("", str(row["threads"]))
-    ]
-    if not rows:
-        names = sorted({f"{row['experiment']}:{row['threads']}" for row in metrics["latencies"]})
-        raise unknown_name("measurement", f"{experiment}:{threads}", names, where=where)
-    return rows
-
-
-def _find_measured(run: Run, row: dict[str, Any]) -> Measurement:
-    """The measurement of a run that a saved latency is compared with."""
-    for m in run.measurements:
-        if (m.name, m.threads) != (row["experiment"], row["threads"]):
-            continue
-        if m.clock != row["clock"]:
-            problem = f"the clocks differ: {row['clock']} against {m.clock}"
-            raise WorkbenchError(problem, where=run.path, hint="measure both with the same runner")
-        return m
-    problem = f"{row['experiment']} with {plural(row['threads'], 'thread')} was not measured"
-    hint = "name what to compare: RUN_DIR:EXPERIMENT"
-    raise WorkbenchError(problem, where=run.path, hint=hint)
-
-
-def _compare_saved_resources(row: dict[str, Any], m: Measurement) -> pd.DataFrame:
-    """How what a process needs has changed since a saved baseline."""
-    earlier = {
-        each["resource"]: (each["unit"], pd.Series(each["values"], dtype=float))
-        for each in row.get("resources", ())
+def read_metrics(path: Path) -> Recording:
+    """The run of a ``metrics.json``; StoreError if that cannot be read, or is too old."""
+    metrics = load_record(METRICS, path, least=2)
+    rows, own, graphs = metrics["latencies"], metrics.get("programs", {}), metrics.get("graphs", {})
+    experiments = {
+        row["experiment"]: Experiment(
+            row["experiment"], runner="", control=row["control"], program=row["experiment"]
+        )
+        for row in rows
     }
-    rows = compare_measured(earlier, m.needs, separate=True)
-    return pd.DataFrame(rows, columns=RESOURCE_CHANGES.names[:-1])
+    first = metrics["program"]
+    texts = {"": first} | {name: own.get(name, first) for name in experiments}
+    programs, identities = list[PlannedProgram](), dict[str, Identity]()
+    for name, text in texts.items():
+        stem, _, digits = text.rpartition(" ")
+        programs.append(PlannedProgram(name, "", digits, metrics["model"], stem or digits))
+        where = metrics["device"], metrics["build"], metrics.get("problem", "")
+        identities[name] = Identity(graphs.get(name, ""), digits, text, *where)
+    stem, _, digits = first.rpartition(" ")
+    plan = Plan(
+        "", digits, metrics["model"], stem or digits, (), "", tuple(experiments.values()), (),
+        threads=tuple(dict.fromkeys(row["threads"] for row in rows)), programs=tuple(programs[1:]),
+    )  # fmt: skip
+    record = RunRecord(
+        plan, metrics["device"].partition(",")[0], metrics["emulated"], "complete",
+        metrics["started"], "", {}, {}, {}, tuple(_list_sessions(rows)),
+        starts=tuple(start for row in rows for start in _list_starts(row)),
+    )  # fmt: skip
+    return Recording(record, path.name, ("traces",), {}, {}, {}, identities)
 
 
-def _check_saved(metrics: dict[str, Any], m: Measurement, across: Collection[str]) -> str:
-    """Refuse a baseline of another device or the like; what speaks against both being of a model.
+def _list_sessions(rows: list[dict[str, Any]]) -> Iterator[Session]:
+    """Every restart with one inference, as long as its typical one."""
+    for row in rows:
+        for number, ms in enumerate(row["restarts_ms"]):
+            wall_ns, cpu_ns = (
+                round(1e6 * ms) if clock == row["clock"] else 0 for clock in ("wall_ns", "cpu_ns")
+            )
+            batch = Batch(0, 0, (wall_ns,), (cpu_ns,), (0,))
+            place = (row["experiment"], row["threads"], number)
+            yield Session(*place, False, (), 0.0, 0.0, (batch,))
 
-    Of programs, ``metrics.json`` has the first digits of the SHA-256.
-    """
-    saved = metrics | {"program": metrics.get("programs", {}).get(m.name, metrics["program"])}
-    current = identify_run(m.run.record, m.program)
-    check_identity(saved, current, across)
-    graphs = metrics.get("graphs", {}).get(m.name, ""), m.identity.graph
-    digits = (text.rpartition(" ")[2] for text in (saved["program"], current["program"]))
-    return contrast_models(*map(Identity, graphs, digits))
+
+def _list_starts(row: Mapping[str, Any]) -> Iterator[Start]:
+    """The starts of a measurement, each as one stage."""
+    values = {each["resource"]: each["values"] for each in row.get("resources", ())}
+    kinds = ("peak memory", "anonymous memory", "PSS", "CPU time of a start")
+    for mode, resource in _OUTPUTS.items():
+        measured = [values.get(name, ()) if mode == "time" else () for name in kinds]
+        processes = zip_longest(values.get(resource, ()), *measured)
+        for number, (ms, peak, anonymous, pss, cpu_ms) in enumerate(processes):
+            cpu_ns = -1 if cpu_ms is None else round(1e6 * cpu_ms)
+            stage = Stage(name="first inference", ns=round(1e6 * (ms or 0.0)), cpu_ns=cpu_ns)
+            held = (round(MB * (each or 0.0)) for each in (anonymous, pss, peak))
+            memory = ProcessMemory(**dict(zip(("anonymous", "pss", "peak"), held, strict=True)))
+            yield Start(row["experiment"], row["threads"], number, mode, (stage,), memory)

@@ -216,7 +216,7 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Out
 @command()
 @click.argument("names", nargs=-1, required=True, type=MEASURED, metavar="RUN_DIR...")
 @click.option(
-    "--baseline", type=EXISTING, help="metrics.json of an earlier run, instead of BASELINE."
+    "--baseline", type=EXISTING, help="An earlier run, or its metrics.json: the same of both."
 )
 @click.option(
     "--across",
@@ -248,35 +248,31 @@ def compare(
     Of one run, its two sides; two runs may be of different programs, such as before and after an
     edit. Two measurements give a verdict, more a row each; --by adds a table
     of their layers, categories or operators, which needs their traces. With --fail-above, the
-    command fails if the whole 95 % interval of a row is beyond the limit. With --baseline, one run
-    is compared with the metrics.json of an earlier one.
+    command fails if the whole 95 % interval of a row is beyond the limit. With --baseline, every
+    measurement of one run is compared with the same of an earlier one, or of its metrics.json.
     """
-    from workbench.analysis.compare_runs import compare_many
-    from workbench.analysis.saved import compare_with_metrics
-    from workbench.report.gate import describe_compared, write_gate_summary, write_junit
+    from workbench.report.gate import compare_named, show_gate, write_gate, write_junit
 
     if junit and not limits:
         raise UsageError("needs --fail-above", where="--junit")
-    if baseline is None:
-        comparison = compare_many(names, across=across, by=by, categories=categories, limits=limits)
-    elif len(names) > 1 or by or categories:
+    if baseline and (len(names) > 1 or by or categories):
         raise UsageError("compares the whole of one run", where="--baseline")
-    else:
-        comparison = compare_with_metrics(baseline, names[0], across=across, limits=limits)
+    gate = compare_named(
+        names, baseline=baseline or "", across=across, by=by, limits=limits, categories=categories
+    )
     if junit:
-        write_junit(comparison, junit)
+        write_junit(gate, junit)
     if markdown:
-        write_gate_summary(comparison, markdown)
+        write_gate(gate, markdown)
     step = call("findings", names[-1].partition(":")[0])
-    exit_code = not comparison.passed
-    return Output(describe_compared(comparison), comparison.record, exit_code=exit_code, step=step)
+    return Output(show_gate(gate), gate.record, exit_code=not gate.passed, step=step)
 
 
 @command()
 @click.argument("run_dir", type=EXISTING)
 def validate(run_dir: Path) -> Output:
     """Check that a run is complete and its files are those that it names; exit 1 if not."""
-    from workbench.report.gate import validate_run
+    from workbench.report.validate import validate_run
 
     table = validate_run(run_dir)
     rows = table.itertuples(index=False, name=None)

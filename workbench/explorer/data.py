@@ -21,6 +21,7 @@ from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.source import split_place
 from workbench.analysis.statistics import student_quantile
+from workbench.names import number_equal
 from workbench.plots.gain import outline_gain
 from workbench.plots.tables import typeset
 from workbench.records.codec import SCHEMA_VERSION
@@ -65,7 +66,7 @@ def explorer_data(source: Run | Comparison) -> Json:
     inferences = min(_INFERENCES, max(_LEAST, _SPANS // max(spans, 1)))
     numbers = {program: number for number, program in enumerate(programs)}
     several = len({m.run.path for m in measurements}) > 1
-    labels = name_runs(measurements) if several else [m.label for m in measurements]
+    labels = number_equal(name_runs(measurements)) if several else [m.label for m in measurements]
     # Those of every ISA level would take a second.
     subject = comparisons[0].candidate if comparisons else run.subject
     isa = (subject.experiment.isa, subject.experiment.isa_off)

@@ -115,7 +115,7 @@ def list_runs(folder: str | Path = "") -> dict[str, Path]:
 
 
 def list_measurements(folder: str | Path = "") -> dict[str, str]:
-    """Names for `align_measurements` by label, without emulated or unfinished runs and controls."""
+    """Names of measurements by label, without emulated or unfinished runs and controls."""
     measurements = {}
     for label, path in list_runs(folder).items():
         with contextlib.suppress(WorkbenchError):  # unreadable
@@ -178,7 +178,7 @@ def compare_picked(
             before, after, across=across, subject=f"{second} against {first}"
         )
         return VStack(show_note(compared.text), explore(compared))
-    aligned = compare_runs.align_measurements(picked, across=across, by="category")
+    aligned = compare_runs.combine_runs(picked, across=across).align("category")
     heads = dict(zip(picked, map(", ".join, distinguish(picked)), strict=True))
     aligned = aligned.assign(run=aligned["run"].map(heads))
     return show_aligned(aligned)

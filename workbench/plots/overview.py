@@ -10,6 +10,7 @@ from workbench.analysis.findings import text as words
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.use import describe_use
+from workbench.names import number_equal
 from workbench.plots.bars import show_bars
 from workbench.plots.gain import show_gain
 from workbench.plots.tables import Table, fold_table, show_note, to_html, to_markdown
@@ -107,7 +108,7 @@ def _draw_sides(sides: Sequence[Measurement]) -> Table:
     """The bar of each side under its latency; the latencies alone where nothing was traced."""
     labels = [m.label for m in sides]
     if len(set(labels)) < len(labels):  # of two runs
-        labels = name_runs(sides)
+        labels = number_equal(name_runs(sides))
     named = dict(zip(labels, sides, strict=True))
     times = {name: describe_latency(m.statistics) for name, m in named.items() if not m.emulated}
     if any(not m.sessions for m in sides):

@@ -265,18 +265,29 @@ _TOOLS = ("executorch", "torch", "torchao")
 
 
 class Identity(NamedTuple):
-    """What tells a program and its model from others: of both, the SHA-256.
+    """What tells a measured program from others: SHA-256 of its model's ``graph`` and of itself.
 
-    That of the model's ``graph`` is empty where it is unknown.
+    ``program`` has its name and the first digits; ``fault`` is what is wrong with its outputs. What
+    is unknown is empty.
     """
 
     graph: str
     sha256: str
+    program: str = ""
+    device: str = ""
+    build: str = ""
+    fault: str = ""
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """What two measurements must have in common, unless it may differ."""
+        return {"program": self.program, "device": self.device, "build": self.build}
 
 
 def same_model(a: Export | Identity, b: Export | Identity) -> bool:
     """Whether two programs are known to be of one model: of one traced graph, or one program."""
-    one_program = a.sha256 == b.sha256 and a.sha256.isalnum()  # others' traces have no SHA-256
+    # Saved metrics have the first digits; others' traces have no SHA-256.
+    one_program = a.sha256[:12] == b.sha256[:12] and a.sha256.isalnum()
     return one_program or bool(a.graph and a.graph == b.graph)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from workbench.errors import StoreError
 from workbench.options import RUNTIMES
 from workbench.records.codec import SCHEMA_VERSION
-from workbench.records.exports import Export, Identity, Tensor
+from workbench.records.exports import Export, Tensor
 
 #: What an iteration's time includes where the trace is the only source of times.
 TRACED_CLOCK = "Method::execute in the ETDump (traced)"
@@ -432,11 +432,6 @@ class RunRecord:
     def export_of(self, program: PlannedProgram) -> Export | None:
         """How one of the plan's programs was exported, if that is known."""
         return self.exports.get(program.name) if program.name else self.export
-
-    def identify(self, program: PlannedProgram) -> Identity:
-        """What tells one of the plan's programs and its model from others."""
-        export = self.export_of(program)
-        return Identity(export.graph if export else "", program.sha256)
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,8 @@ def _summarize_briefly(run: Run) -> str:
 
 def summarize_metrics(run: Run) -> Document:
     """The latencies of a run; ``restarts_ms`` has the typical one of every process."""
-    identity = identify_run(run.record)
     return {
-        **{name: identity[name] for name in ("program", "device", "build")},
+        **identify_run(run.record).axes,
         "model": run.model,
         "emulated": run.emulated,
         "started": run.record.started,
@@ -124,11 +123,7 @@ def summarize_metrics(run: Run) -> Document:
         "unit": "ms",
         "problem": run.wrong,
         "results": list(map(_kit_result, run.measurements)),
-        "programs": {
-            m.name: identify_run(run.record, m.program)["program"]
-            for m in run.measurements
-            if m.program.name
-        },
+        "programs": {m.name: m.identity.program for m in run.measurements if m.program.name},
         "graphs": {m.name: m.identity.graph for m in run.measurements if m.identity.graph},
     }
 

@@ -1,48 +1,216 @@
-"""Whether a run is complete and a comparison passes: tables, and JUnit and Markdown for CI."""
+"""Hold comparisons to limits: verdicts and tables, and JUnit and Markdown for CI."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 
-from workbench import store
-from workbench.analysis.compare_runs import Compared
-from workbench.analysis.ledger import build_ledger, closed_runs
+from workbench.analysis.compare_runs import (
+    Comparisons,
+    check_comparable,
+    check_several,
+    contrast_programs,
+    describe_programs,
+    describe_uses,
+    find_measurements,
+    name_pair,
+    pair_runs,
+    split_name,
+    suggest_interleaving,
+    tabulate_latencies,
+)
 from workbench.analysis.open import open_run
-from workbench.analysis.run import Run
+from workbench.analysis.run import Comparison
 from workbench.emulation import WRONG
-from workbench.errors import UsageError, WorkbenchError, printable
+from workbench.errors import WorkbenchError, printable
+from workbench.frames import GATE_ROWS
 from workbench.plots.tables import show_aligned, show_note, show_table
-from workbench.records.codec import SCHEMA_VERSION
-from workbench.records.documents import METRICS
-from workbench.wording import format_range, format_ratio, plural
+from workbench.store import atomic_write
+from workbench.wording import format_range, format_ratio
 
+#: By resource, the most that it may grow, as a fraction.
+Limits: TypeAlias = Mapping[str, float]
+_WORSE = {
+    "latency": "slower",
+    "peak memory": "more peak memory",
+    "first output": "later first output",
+}
+_UNMEASURED = {
+    "peak memory": ("the memory of a side was not measured", "--fail-memory-above"),
+    "first output": ("the starts of a side were not measured", "--fail-start-above"),
+}
 MOST_ROWS = 50  #: Rows of a gate's table.
-#: Where a program lies in ``out_<model>``, from the run's folder.
-PROGRAM = Path("..") / ".." / "artifacts"
-#: CSV files beside the first ETDump of every experiment.
-TABLES = ("_all_runs_timeline.csv", "_run0_timeline.csv", "_ops_stats.csv")
-
-Row = tuple[str, str, str]
 
 
-def write_junit(compared: Compared, path: Path) -> Path:
+@dataclass(frozen=True)
+class Gate:
+    """What was compared, and whether it keeps to a limit.
+
+    ``rows`` are ``frames.GATE_ROWS``; ``verdicts`` are sentences; ``aligned`` (``frames.ALIGNED``)
+    has the parts if they were asked for; ``notes`` are caveats; ``resources`` has memory and starts
+    if both sides were measured. ``limits`` are fractions of what the baseline needs: of its
+    ``latency``, ``peak memory`` and ``first output``.
+    """
+
+    rows: pd.DataFrame
+    verdicts: tuple[str, ...] = ()
+    aligned: pd.DataFrame | None = None
+    notes: tuple[str, ...] = ()
+    resources: pd.DataFrame | None = None
+    limits: Limits = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is proven to be beyond a limit, and no outputs are wrong."""
+        tables = (table for table in (self.rows, self.resources) if table is not None)
+        return not any((table["gate"] == "failed").any() for table in tables)
+
+    @property
+    def allowed(self) -> str:
+        """What may be worse, and by how much: ``at most 5 % slower``; empty without a limit."""
+        return ", ".join(f"at most {100 * n:g} % {_WORSE[what]}" for what, n in self.limits.items())
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {"passed": self.passed, **asdict(self)}
+
+
+def compare_named(
+    names: Sequence[str],
+    *,
+    baseline: str | Path = "",
+    across: Collection[str] = (),
+    by: str | None = None,
+    limits: Limits | None = None,
+    categories: str | Path = "",
+) -> Gate:
+    """Compare measurements with the first of them, or with the same of an earlier run.
+
+    One run is its own first comparison. Two give a verdict, more give a row each, of latencies; a
+    table of their parts is added if ``by`` asks for it, which needs their traces. With a
+    ``baseline``, a run or its ``metrics.json``, each measurement of one run gives a verdict.
+    """
+    limits = limits or {}
+    if baseline:
+        pairs = pair_runs(baseline, names[0], across)
+        pair = next(iter(pairs.values()))
+        before, after = (side.run.record.started for side in (pair.baseline, pair.candidate))
+        notes = [f"measured apart: the baseline at {before}, this run at {after}"]
+        return judge_pairs(pairs, limits, [*pairs], notes, verdicts=True)
+    subject = ""
+    if len(names) == 1 and not any(split_name(names[0])[1:]):
+        own = open_run(names[0]).compare()
+        sides = own.baseline, own.candidate
+        subject = f"{own.candidate.label} against {own.baseline.label}"
+        names = [f"{names[0]}:{side.name}:{side.threads}" for side in sides]
+    check_several(names)
+    measurements = find_measurements(names, categories)
+    if len(names) == 2:
+        subject = subject or name_pair(*measurements.values())
+        if not any(any(split_name(name)[1:]) for name in names):
+            across = {*across, "program"}  # two runs, such as before and after an edit
+    check_comparable(measurements.values(), across)
+    several = Comparisons(measurements, subject)
+    notes = describe_uses(measurements, traced=bool(by or subject))
+    if subject:
+        notes += suggest_interleaving(several.pairs[names[1]])
+    else:
+        notes += [*contrast_programs(several.pairs), *describe_programs(measurements)]
+    if unknown := ", ".join(name for name, m in measurements.items() if not m.identity.device):
+        notes.append(f"device and build are unknown, and not compared: {unknown}")
+    subjects = [subject] if subject else [f"E2E in {name}" for name in several.others]
+    gate = judge_pairs(several.others, limits, subjects, notes, verdicts=bool(subject))
+    if not by:
+        return gate
+    aligned = several.align(by)
+    rows = pd.concat([gate.rows, judge_latencies(_list_parts(aligned), limits)], ignore_index=True)
+    return replace(gate, rows=rows, aligned=aligned)
+
+
+def judge_pairs(
+    pairs: Mapping[str, Comparison], limits: Limits, subjects: Sequence[str], notes: Sequence[str],
+    *, verdicts: bool,
+) -> Gate:  # fmt: skip
+    """Hold latency, memory and starts of comparisons to limits; with their verdicts if asked."""
+    latencies = tabulate_latencies(pairs).assign(subject=subjects)
+    judged = zip(pairs.values(), latencies["outcome"], strict=True)
+    texts = [replace(pair.verdict, outcome=outcome).text for pair, outcome in judged if verdicts]
+    rows, resources = judge_latencies(latencies, limits), _judge_resources(pairs, limits)
+    return Gate(rows, tuple(texts), None, tuple(notes), resources, limits)
+
+
+def judge_latencies(rows: pd.DataFrame, limits: Limits) -> pd.DataFrame:
+    """``frames.GATE_ROWS``; a row fails only if it was shown to be slower."""
+    ratios = rows.assign(low=1 / rows["high"], high=1 / rows["low"])
+    gate = judge_limit(ratios, limits.get("latency"), rows["outcome"] == "slower")
+    return GATE_ROWS.check(rows.assign(gate=gate)[GATE_ROWS.names].reset_index(drop=True))
+
+
+def _judge_resources(pairs: Mapping[str, Comparison], limits: Limits) -> pd.DataFrame | None:
+    """Latency, memory and starts against the baseline's; None if latency alone was measured."""
+    frames = {name: pair.resources for name, pair in pairs.items()}
+    measured = set.intersection(*({*each["resource"]} for each in frames.values()))
+    for resource, (text, option) in _UNMEASURED.items():
+        if resource in limits and resource not in measured:
+            raise WorkbenchError(text, where=option, hint="measure both again: workbench run")
+    table = pd.concat(frames, names=["subject"]).reset_index("subject").reset_index(drop=True)
+    if table["resource"].isin(["latency"]).all():
+        return None
+    shown = (table["outcome"] == "more") | (table["resource"] == "peak memory")
+    table = table.assign(gate=judge_limit(table, table["resource"].map(limits), shown))
+    return table if len(frames) > 1 else table.drop(columns="subject")
+
+
+def judge_limit(
+    ratios: pd.DataFrame, limit: float | pd.Series | None, shown: pd.Series
+) -> pd.Series:
+    """Whether ratios of candidate to baseline, by their intervals and outcomes, keep to a limit.
+
+    ``failed`` if outputs are wrong, or if all of the interval is beyond the limit and the
+    difference was ``shown``; ``passed`` if all of it is within; in between, or without an interval,
+    ``undecided``: more restarts would tell. ``open`` without a limit.
+    """
+    most = 1 + pd.Series(limit, ratios.index, dtype=float)
+    failed = (ratios["outcome"] == WRONG) | (ratios["low"] > most) & shown
+    choices = [most.isna(), failed, ratios["high"] <= most]
+    gate = np.select(choices, ["open", "failed", "passed"], "undecided")
+    return pd.Series(gate, ratios.index, dtype="str")
+
+
+def _list_parts(aligned: pd.DataFrame) -> pd.DataFrame:
+    """The parts of the other runs than the first, beside those of the first."""
+    parts = aligned[aligned["level"] != "e2e"]
+    is_first = parts["run"] == parts["run"].iloc[0]
+    times, others = parts[is_first].set_index("name")["time_ms"], parts[~is_first]
+    return others.assign(
+        subject=others["name"].astype(str) + " in " + others["run"].astype(str),
+        baseline_ms=others["name"].map(times),
+        candidate_ms=others["time_ms"],
+    ).dropna(subset="outcome")
+
+
+def write_junit(gate: Gate, path: Path) -> Path:
     """Write a gate as JUnit XML, undecided rows as skipped; returns the path."""
     from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-    suite = TestSuite(compared.allowed)
-    rows = compared.rows.to_dict("records")
-    cases = [(row["subject"], row["level"], row, describe_row(row)) for row in rows]
-    if compared.resources is not None:  # their latencies are among the rows
-        for row in compared.resources[compared.resources["resource"] != "latency"].to_dict(
-            "records"
-        ):
-            name = ": ".join(filter(None, (row.get("subject"), row["resource"])))
-            ratio, low, high = (format_ratio(row[each]) for each in ("ratio", "low", "high"))
-            text = "{outcome}: {baseline:.4g} -> {candidate:.4g} {unit}".format_map(row)
-            cases.append((name, "resources", row, f"{text}, {ratio}x [{low}, {high}]"))
+    suite = TestSuite(gate.allowed)
+    cases = [
+        (row["subject"], row["level"], row, describe_row(row))
+        for row in gate.rows.to_dict("records")
+    ]
+    others = [] if gate.resources is None else gate.resources.to_dict("records")
+    for row in others:
+        if row["resource"] == "latency":  # which is among the rows
+            continue
+        name = ": ".join(filter(None, (row.get("subject"), row["resource"])))
+        ratio, low, high = (format_ratio(row[each]) for each in ("ratio", "low", "high"))
+        text = "{outcome}: {baseline:.4g} -> {candidate:.4g} {unit}".format_map(row)
+        cases.append((name, "resources", row, f"{text}, {ratio}x [{low}, {high}]"))
     for name, kind, row, text in cases:
         case = TestCase(printable(name), f"workbench.{kind}")
         if row["gate"] == "failed":
@@ -53,26 +221,26 @@ def write_junit(compared: Compared, path: Path) -> Path:
         suite.add_testcase(case)
     document = JUnitXml("workbench compare")
     document.add_testsuite(suite)
-    return store.atomic_write(path, document.tostring())
+    return atomic_write(path, document.tostring())
 
 
-def write_gate_summary(compared: Compared, path: Path) -> Path:
+def write_gate(gate: Gate, path: Path) -> Path:
     """Write a gate as Markdown, failures first; returns the path."""
     order = {"failed": 0, "undecided": 1, "open": 2, "passed": 3}
-    rows = compared.rows.sort_values("gate", key=lambda gate: gate.map(order), kind="stable")
-    counts = compared.rows["gate"].value_counts()
-    title = compared.allowed.capitalize() or "Comparison"
-    outcomes = ", ".join(f"{count} {gate}" for gate, count in counts.items() if gate != "open")
+    rows = gate.rows.sort_values("gate", key=lambda each: each.map(order), kind="stable")
+    counts = gate.rows["gate"].value_counts()
+    title = gate.allowed.capitalize() or "Comparison"
+    outcomes = ", ".join(f"{count} {each}" for each, count in counts.items() if each != "open")
     hidden = len(rows) - MOST_ROWS
     parts = [
         f"# {title}" + (f": {outcomes}" if outcomes else ""),
-        show_note(*compared.verdicts),
+        show_note(*gate.verdicts),
         show_table(rows, top=MOST_ROWS),
         *([f"{hidden} further rows."] if hidden > 0 else []),
-        *([show_table(compared.resources)] if compared.resources is not None else []),
-        show_note(*compared.notes),
+        *([show_table(gate.resources)] if gate.resources is not None else []),
+        show_note(*gate.notes),
     ]
-    return store.atomic_write(path, "\n\n".join(map(str, parts)) + "\n")
+    return atomic_write(path, "\n\n".join(map(str, parts)) + "\n")
 
 
 def describe_row(row: dict[str, Any]) -> str:
@@ -87,123 +255,13 @@ def describe_row(row: dict[str, Any]) -> str:
     return f"{text}, latency {low:+.1f} % to {high:+.1f} % (95 % interval)"
 
 
-def describe_compared(compared: Compared) -> list[object]:
+def show_gate(gate: Gate) -> list[object]:
     """Verdicts, or a row for each of several measurements; the table of parts, and notes."""
     table = []
-    if compared.aligned is not None:
-        table = ["", show_aligned(compared.aligned)]
-    elif not compared.verdicts:
-        columns = compared.rows.columns.drop("level" if compared.limits else ["level", "gate"])
-        table = [show_table(compared.rows, columns)]
-    resources = [] if compared.resources is None else ["", show_table(compared.resources), ""]
-    return [*compared.verdicts, *table, *resources, *compared.notes]
-
-
-def validate_run(run: Run | str | Path) -> pd.DataFrame:
-    """Check that a run is complete and its files are those that it names.
-
-    Parameters
-    ----------
-    run
-        A run, its folder, or what else `open_run` takes: then every trace is checked by itself.
-
-    Returns
-    -------
-    DataFrame
-        ``check``, ``status`` (``ok``, ``note`` or ``fail``), ``evidence``.
-
-    Raises
-    ------
-    UsageError, StoreError
-        There is nothing to check.
-
-    Examples
-    --------
-    >>> table = wb.validate_run(wb.sample_run())
-    >>> table.loc[table["check"] == "ledger closes", "status"].item()
-    'ok'
-    """
-    try:
-        run = open_run(run)
-        checks = list(run.checks.itertuples(index=False, name=None))
-    except UsageError:
-        raise
-    except WorkbenchError as error:
-        return _table([("run can be analysed", "fail", str(error))])
-    if run.recording is None:
-        version = f"schema version {run.record.schema_version}, {len(run.record.sessions)} sessions"
-        rows = [("manifest", "ok", version), _artifacts(run), *_programs(run)]
-    else:
-        rows = [row for trace in run.recording.traces.items() for row in _trace(run, *trace)]
-        rows += [_artifacts(run)] if (run.output / store.SUMMARY).is_file() else []
-    rows += [*_metrics(run), *checks]
-    return _table(rows)
-
-
-def _table(rows: list[Row]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=["check", "status", "evidence"])
-
-
-def _row(check: str, failures: list[str], evidence: str) -> Row:
-    shown = "; ".join(failures[:3]) + (f"; {len(failures) - 3} more" if failures[3:] else "")
-    return (check, "fail", shown) if failures else (check, "ok", evidence)
-
-
-def _artifacts(run: Run) -> Row:
-    wanted = [store.METRICS, store.SUMMARY, f"{run.record.plan.stem}_pipeline_summary.json"]
-    for measurement in run.measurements:
-        for session in measurement.sessions[:1]:
-            wanted += [session.etdump.removesuffix(".etdump") + table for table in TABLES]
-    missing = [name for name in wanted if not (run.output / name).is_file()]
-    if missing:
-        missing[:3] = [f"{', '.join(missing[:3])}: `workbench analyze` writes them"]
-    return _row("artifacts are there", missing, plural(len(wanted), "file"))
-
-
-def _metrics(run: Run) -> Iterator[Row]:
-    """Whether ``metrics.json``, if there is one, fits its schema."""
-    if (path := run.output / store.METRICS).is_file():
-        try:
-            store.load_record(METRICS, path, least=2)
-            yield f"{path.name} fits its schema", "ok", f"version {SCHEMA_VERSION}"
-        except WorkbenchError as error:
-            yield f"{path.name} fits its schema", "fail", str(error)
-
-
-def _programs(run: Run) -> Iterator[Row]:
-    programs = run.record.plan.all_programs
-    for program in programs:
-        pte, ending = run.path / PROGRAM / Path(program.pte).name, f" {program.name}".rstrip()
-        name = f"program{ending} is the one that ran"
-        if pte.is_file():
-            same = store.sha256_of(pte) in [
-                p.sha256 for p in programs if Path(p.pte).name == pte.name
-            ]
-            failures = [] if same else [f"{pte.name} is not the program that ran (SHA-256)"]
-            yield _row(name, failures, f"SHA-256 {program.sha256[:16]}")
-        else:
-            yield name, "note", f"{pte.name} is missing"
-        path = store.kept_layers(run.path, program.name)
-        if path.exists():
-            fits = store.load_layers(path, program.sha256) is not None
-            failures = [] if fits else [f"{path.name} is of another program"]
-            evidence = "SHA-256 is that of the manifest"
-            yield _row(f"sidecar is of that program{ending}", failures, evidence)
-
-
-def _trace(run: Run, name: str, events: pd.DataFrame) -> Iterator[Row]:
-    closed = closed_runs(events, build_ledger(events))
-    failures = [] if closed.all() else [f"{(~closed).sum()} of {len(closed)} do not add up"]
-    yield _row(name, failures, f"{plural(len(closed), 'run')}, rows sum to Method::execute")
-    path = run.locate(name)
-    tables = (path.with_name(path.stem + end) for end in (TABLES[0], f"_exec{TABLES[0]}"))
-    for table in [table for table in tables if table.is_file()][:1]:
-        inference = events.loc[(events["kind"] == "method") & (events["run"] >= 0), "duration_ns"]
-        try:
-            ratio = pd.read_csv(table)["duration_ms"].sum() / (inference.sum() / 1e6)
-        except (ValueError, KeyError, UnicodeDecodeError, pd.errors.ParserError) as error:
-            yield table.name, "fail", f"not a timeline table: {error}"
-            continue
-        nested = " its spans are nested: do not add up its rows" if ratio > 1.01 else ""
-        evidence = f"rows sum to {ratio:.1f}x the latency;{nested}"
-        yield table.name, "note" if nested else "ok", evidence
+    if gate.aligned is not None:
+        table = ["", show_aligned(gate.aligned)]
+    elif not gate.verdicts:
+        columns = gate.rows.columns.drop("level" if gate.limits else ["level", "gate"])
+        table = [show_table(gate.rows, columns)]
+    resources = [] if gate.resources is None else ["", show_table(gate.resources), ""]
+    return [*gate.verdicts, *table, *resources, *gate.notes]
