@@ -584,6 +584,12 @@ def made(rule, ms=math.nan, operators="", of="latency", basis="twin", **others):
     return Finding(rule, gain, operators.split(), rule=rule, **others)
 
 
+def test_what_can_be_tried_is_found_where_shares_are_unknown():
+    rewrite = Rewrite("lookups", "", (), 0.5, None, parts=(("a",),))
+    can, cannot = (made("remedy", basis="unmeasurable", rewrite=each) for each in (rewrite, None))
+    assert (can.is_worth_it(), cannot.is_worth_it()) == (True, False)
+
+
 def test_a_cause_that_another_explains_is_told_with_it_and_latency_comes_first():
     findings = [
         made("unknown", math.nan, basis="unmeasurable"), made("slow start", 30.0, of="start"),

@@ -124,6 +124,13 @@ def test_only_chosen_experts_are_computed(case):
     assert any("bmm" in target for target in targets)
 
 
+def test_what_remains_is_the_share_of_those_that_are_chosen():
+    exported = torch.export.export(Net(by_masks, *make()).eval(), (torch.randn(ONE),))
+    names = {node.name: [node.name] for node in exported.graph.nodes}
+    (each,) = (r for r in REWRITER.offer(exported, "xnnpack", names, names) if r.name == "experts")
+    assert each.kept == pytest.approx(2 / COUNT, abs=1e-3)
+
+
 def test_weights_are_not_there_twice():
     exported, _ = rewrite(*CHOSEN["masks"])
     read = [node for node in exported.graph.nodes if node.op == "placeholder" and node.users]

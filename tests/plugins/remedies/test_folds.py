@@ -6,7 +6,7 @@ from function_net import Net
 from torch import nn
 from torch.nn import functional as fn
 
-from workbench.plugins.remedies.equivalence import Finder
+from workbench.plugins.remedies.equivalence import Equivalent, Finder
 from workbench.plugins.remedies.linear import find_matrices
 from workbench.plugins.remedies.moves import arrange, number
 from workbench.plugins.remedies.rewrite import REWRITER
@@ -44,6 +44,10 @@ FOLDED = {
     "channels that are dropped later": (
         lambda net, x: (net.layers[0](x).relu() * 2).narrow(-1, 3, 4), [ROWS], [nn.Linear(32, 8)],
         {}, ["linear", "relu", "mul"],
+    ),
+    "what is bounded and moved": (
+        lambda net, x: net.layers[0](x.clamp(-1e8, 1e8)[:, TABLE]), [IMAGE],
+        [nn.Conv2d(16, 8, 1)], {}, ["clamp", "conv2d"],
     ),
     "a shuffle": (
         lambda net, x: net.layers[0](shuffle(x)), [IMAGE], [nn.Conv2d(16, 8, 3, padding=1)], {},
@@ -105,6 +109,9 @@ KEPT = {
         [nn.Linear(32, 8)], {},
     ),
     "a function": (lambda net, x: net.layers[0](x.abs()), [ROWS], [nn.Linear(32, 8)], {}),
+    "a bound before a product": (
+        lambda net, x: net.layers[0]((x * 2.0).clamp(min=-1e5)), [ROWS], [nn.Linear(32, 8)], {},
+    ),
     "a factor of a function": (
         lambda net, x: net.layers[0](x * torch.clamp(x + 3, 0, 6) / 6), [IMAGE],
         [nn.Conv2d(16, 8, 1)], {},
@@ -132,6 +139,41 @@ def test_a_linear_map_goes_into_a_layer(case):
 @pytest.mark.parametrize("case", KEPT)
 def test_a_map_stays_that_would_be_more_work_or_something_else(case):
     assert rewrite(KEPT[case], "affine")[1] == 0
+
+
+def test_a_bound_that_no_sample_reaches_stays_after_a_layer():
+    case = (
+        lambda net, x: net.layers[0](x).clamp(-1e5, 1e5)[:, TABLE], [IMAGE],
+        [nn.Conv2d(16, 16, 3)], {},
+    )  # fmt: skip
+    assert rewrite(case, "affine") == (["conv2d", "clamp"], 1)
+
+
+def offer(function, x, layers):
+    """The remedies that are offered for a network of which nothing is delegated."""
+    exported = torch.export.export(Net(function, *layers).eval(), (x,))
+    names = {node.name: [node.name] for node in exported.graph.nodes}
+    return {each.name: each for each in REWRITER.offer(exported, "xnnpack", names, names)}
+
+
+def test_a_text_names_what_a_layer_takes_up():
+    offers = offer(
+        lambda net, x: fn.pad(net.layers[0](x), (1, 1, 1, 1)), torch.randn(IMAGE),
+        [nn.Conv2d(16, 8, 1, bias=False)],
+    )  # fmt: skip
+    assert offers["affine"].text == "conv2d with the pad after it in one layer"
+
+
+def test_two_ways_to_build_a_part_are_proved_each():
+    exported = torch.export.export(Net(lambda net, x: x.exp()).eval(), (torch.randn(4, 8),))
+    finder = Finder(exported)
+    (node,) = (node for node in finder.nodes if "exp" in str(node.target))
+    source = node.all_input_nodes[0]
+    wrong, right = (
+        Equivalent("functions", "", (node,), node, (source,), build)
+        for build in (torch.tanh, torch.exp)
+    )
+    assert [bool(finder.prove(each)) for each in (wrong, right, wrong)] == [False, True, False]
 
 
 def test_constant_indices_before_a_function_are_one_product():

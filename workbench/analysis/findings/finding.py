@@ -189,10 +189,13 @@ class Finding:
         return min(limits) / 2 if limits else math.nan
 
     def is_worth_it(self) -> bool:
-        """Whether it may gain as much as is reported; one that can be tried, at its best."""
+        """Whether it may gain as much as is reported; one that can be tried, at its best.
+
+        Where the shares are unknown, so is that best, and a trial is what tells.
+        """
         gain = self.gain
         if self.rewrite is not None and gain.of == "latency" and gain.basis != "planned":
-            return gain.high >= LEAST_SHARE * self.latency_ms
+            return not gain.high < LEAST_SHARE * self.latency_ms
         return self.share >= LEAST_SHARE
 
 

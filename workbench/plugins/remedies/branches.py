@@ -27,6 +27,7 @@ from workbench.plugins.remedies.equivalence import (
     evaluate,
     is_static,
     name_of,
+    names_of,
     sqnr,
     value,
 )
@@ -207,7 +208,9 @@ class _Reader:
             return self.read_sum([node], [(operands[0], 1.0), (operands[1], factor)])
         if target is aten.sum.dim_IntList:
             return self.read_stack(node)
-        if len(sources) != 1 or value(node).dtype != value(sources[0]).dtype:
+        if len(sources) != 1 or not self.fits(sources[0]):
+            return []
+        if value(node).dtype != value(sources[0]).dtype:
             return []
         if target in _SAME and node.args[2:] != (True,):
             return [each.join(node) for each in self.read_before(sources[0])]
@@ -420,7 +423,7 @@ class _Reader:
                 results.append(writer[0](tensors[sources.index(term.source)], *constants))
             return reduce(aten.add.Tensor, results)
 
-        text = _describe(layers, joins, terms, self.kind)
+        text = _describe(layers, joins, about, terms, self.kind)
         kept = after / before if is_merged else 0.0
         return self.compare(Equivalent(
             name, text, tuple(nodes), last, sources, build, kept,
@@ -505,11 +508,12 @@ def _count_work(node: Node) -> int:
 
 
 def _describe(
-    layers: Sequence[Node], joins: Sequence[Node], terms: Sequence[Term], kind: Kind
-) -> str:
+    layers: Sequence[Node], joins: Sequence[Node], after: Sequence[Node], terms: Sequence[Term],
+    kind: Kind,
+) -> str:  # fmt: skip
     """What is computed instead of some layers, and of their sums."""
     if len(layers) == 1 and not joins:
-        return f"{name_of(layers[0])} with the factors and offsets after it in its weights"
+        return f"{name_of(layers[0])} with the {names_of(after)} after it in one layer"
     name = str(kind.layer).split(".")[1]
     sizes = [
         f" of {' x '.join(str(len(g)) for g in t.filter.lattice[2 - kind.rank :])}" for t in terms

@@ -160,7 +160,9 @@ class Finder:
 
     def prove(self, each: Equivalent) -> Equivalent | None:
         """An equivalent with its signal to noise ratio on random tensors; None if it differs."""
-        key = ("proof", each.name, self.identify(each.nodes, each.sources))
+        (build,) = getattr(each.build, "args", (each.build,))  # of a partial one, what it calls
+        code = getattr(build, "__code__", build)
+        key = ("proof", code, each.text, self.identify(each.nodes, each.sources))
         if key not in self.memory:
             self.memory[key] = self._compare(each)
         ratio = self.memory[key]
@@ -297,6 +299,12 @@ def name_of(node: Node) -> str:
     return str(function_of(node)).removeprefix("aten.").partition(".")[0]
 
 
+def names_of(nodes: Sequence[Node]) -> str:
+    """What some nodes compute: the operators that are no views, or the last one."""
+    names = (name_of(node) for node in nodes if node.target not in VIEWS - {aten.expand.default})
+    return ", ".join(dict.fromkeys(names)) or name_of(nodes[-1])
+
+
 def elements(node: Node) -> int:
     """How many elements the result of a node has; very many if that is not known."""
     tensor = node.meta.get("val")
@@ -306,8 +314,9 @@ def elements(node: Node) -> int:
 
 
 def is_static(node: Node) -> bool:
-    """Whether all sizes of a tensor are known."""
-    return all(isinstance(size, int) for size in value(node).shape)
+    """Whether a node is a tensor all of whose sizes are known."""
+    sizes = getattr(node.meta.get("val"), "shape", None)
+    return sizes is not None and all(isinstance(size, int) for size in sizes)
 
 
 def is_float(node: Node, most: int = MOST_ELEMENTS) -> bool:

@@ -29,8 +29,9 @@ from workbench.plugins.remedies.equivalence import (
 aten: Any = torch.ops.aten
 #: Experts at least, operators of all of their gates at most, and random choices that are tried.
 _LEAST, _MOST_NODES, _DRAWS = 3, 400, 8
-#: How often weights are moved that are read from those of all, for a product that reads them once.
-_MOVED = 2.0
+#: Of so many experts, one may be chosen at most: weights that are read from those of all are moved
+#: once more than a product moves them.
+_LEAST_CHOICE = 2
 _CHOOSING = {aten.topk.default, aten.argmax.default}
 _SELECTIONS = {aten.gather.default, aten.index.Tensor, aten.index_select.default}
 _NOTHING = {aten.zeros_like.default, aten.zeros.default, aten.new_zeros.default}
@@ -300,11 +301,11 @@ def _write(
 ) -> Equivalent | None:  # fmt: skip
     """The chosen experts, if these are fewer than all, which were shown to compute the same."""
     count, rows, source, chosen = len(experts.outputs), experts.tokens, experts.source, given[0]
-    kept = _MOVED * elements(chosen) / count
+    kept = elements(chosen) / count
     nodes = sorted({*experts.nodes, *more}, key=finder.place.__getitem__)
     inside, copies = {*nodes}, sorted(experts.copies, key=finder.place.__getitem__)
     alone = all(inside.issuperset(readers(node)) for node in experts.nodes)
-    if source is None or kept >= 1 or not alone:
+    if source is None or _LEAST_CHOICE * kept >= 1 or not alone:
         return None
 
     def build(x: Any, chosen: Any, *tensors: Any) -> Any:

@@ -24,6 +24,7 @@ from workbench.plugins.remedies.equivalence import (
     is_float,
     is_static,
     name_of,
+    names_of,
     reshape,
     value,
 )
@@ -120,13 +121,9 @@ def _fold_parts(
         x = aten.cat.default(views, axis) if len(views) > 1 else views[0]
         return layer.target(x, *tensors[len(order) :], *layer.args[3:])  # type: ignore[operator]
 
-    text = f"{name_of(layer)} with the {_name(inside)} before it in its weights"
+    text = f"{name_of(layer)} with the {names_of(inside)} before it in one layer"
     part = (*inside, *joins, layer)
     return _prove(finder, text, part, layer, order, build, (whole, bias), inside)
-
-
-def _name(nodes: Sequence[Node]) -> str:
-    return ", ".join(dict.fromkeys(name_of(node) for node in nodes if node.target not in VIEWS))
 
 
 def _find_before(
@@ -156,8 +153,10 @@ def _fold_after(finder: Finder, layer: Node, nodes: list[Node], last: Node) -> E
     axis = len(shape) + _CHANNELS[layer.target]
     rows, columns = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     between = [*takewhile(_is_of_numbers, nodes)]
+    if between == nodes:
+        return None  # all channels alike
     each = read_map(finder, nodes, layer, rows, columns)
-    if each is None and between and between != nodes:
+    if each is None and between:
         each = read_map(finder, nodes[len(between) :], between[-1], rows, columns)
         each = each if each and each.matrix.ndim == 1 else None
     else:
@@ -178,7 +177,7 @@ def _fold_after(finder: Finder, layer: Node, nodes: list[Node], last: Node) -> E
             x = evaluate(node, {node.all_input_nodes[0]: x})
         return reshape(x, result)
 
-    text = f"{name_of(layer)} with the {_name(nodes)} after it in its weights"
+    text = f"{name_of(layer)} with the {names_of(nodes)} after it in one layer"
     sources: Any = (layer.args[0],)
     part = _prove(finder, text, (layer, *nodes), last, sources, build, (weights, bias), nodes)
     if part and fewer:  # arithmetic of the layer goes, too
@@ -307,7 +306,7 @@ def _shrink(
             x = aten.slice.Tensor(x, axis, first, first + size)
         return x
 
-    text = f"a convolution of {tall} x {wide} before the {_name(nodes)} instead of one after it"
+    text = f"a convolution of {tall} x {wide} before the {names_of(nodes)} instead of one after it"
     constants = (small.flatten(0, 2), bias.repeat_interleave(side**2))
     return finder.prove(Equivalent(
         "order", text, (*nodes, last), last, (source,), build, after / before,

@@ -22,6 +22,7 @@ from workbench.plugins.remedies.equivalence import (
     is_float,
     is_static,
     name_of,
+    names_of,
     rows_along,
     sqnr,
     value,
@@ -142,7 +143,7 @@ def _find_factors(
         first = factors.narrow(axis, 0, 1)
         factors = first if torch.equal(first.expand(factors.shape), factors) else factors
     return Equivalent(
-        "matrices", f"{_names_of(nodes)} as a product with constants", tuple(nodes), last,
+        "matrices", f"{names_of(nodes)} as a product with constants", tuple(nodes), last,
         (source,), _scale, constants=(factors.contiguous(), *bias),
     )  # fmt: skip
 
@@ -183,16 +184,10 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
         return aten.add.Tensor(x, next(matrices)) if bias else x
 
     words = ["slices in a row" if step.move else "a product with a matrix" for step in steps]
-    text = f"{_names_of(nodes)} as {' and '.join(dict.fromkeys(words))}"
+    text = f"{names_of(nodes)} as {' and '.join(dict.fromkeys(words))}"
     return Equivalent(
         "matrices", text, tuple(nodes), last, (source,), build, constants=(*constants, *bias)
     )
-
-
-def _names_of(nodes: list[Node]) -> str:
-    """What some nodes compute: the operators that are no views, or the last one."""
-    names = (name_of(node) for node in nodes if node.target not in VIEWS - {aten.expand.default})
-    return ", ".join(dict.fromkeys(names)) or name_of(nodes[-1])
 
 
 def _scale(x: Any, factors: Any, *bias: Any) -> Any:
@@ -299,10 +294,13 @@ def count_work(node: Node) -> int:
 
 
 def is_linear(linear: Map, x: torch.Tensor) -> bool:
-    """Whether a map keeps sums, on a random tensor."""
-    other = x.flip(-1) * 0.7 + 0.3
-    both = linear(x + 2 * other)
-    return sqnr(linear(x) + 2 * linear(other), both) >= LEAST_DB[x.element_size()] - REORDERED_DB
+    """Whether a map keeps sums, on a random tensor, and no bound acts on what is infinite."""
+    other, result = x.flip(-1) * 0.7 + 0.3, linear(x)
+    ratio = sqnr(result + 2 * linear(other), linear(x + 2 * other))
+    if ratio < LEAST_DB[x.element_size()] - REORDERED_DB:
+        return False
+    ends = (torch.full_like(x, end) for end in (math.inf, -math.inf, math.nan))
+    return not any((linear(end).isfinite() & (result != 0)).any() for end in ends)
 
 
 def _list_axes(linear: Map, x: torch.Tensor) -> list[int]:

@@ -70,8 +70,23 @@ def map_elements(
     whole = torch.cat([sample.flatten() for sample in samples])
     if not bool(((ids >= 0) & (ids < len(whole)) & (ids == ids.round())).all()):
         return None
+    ids = ids.long()
     result = finder.run(nodes, dict(zip(sources, samples, strict=True)))
-    return ids.long() if torch.equal(whole[ids.long()], result) else None
+    if not torch.equal(whole[ids], result):
+        return None
+    for end in _list_ends(samples[0].dtype):  # on which any bound acts
+        ends = [torch.full_like(sample, end) for sample in samples]
+        result = finder.run(nodes, dict(zip(sources, ends, strict=True)))
+        if not bool((result.isnan() if math.isnan(end) else result == end).all()):
+            return None
+    return ids
+
+
+def _list_ends(dtype: torch.dtype) -> list[float]:
+    """The ends of all numbers of a type, and what is none."""
+    if dtype.is_floating_point:
+        return [math.inf, -math.inf, math.nan]
+    return [] if dtype == torch.bool else [torch.iinfo(dtype).max, torch.iinfo(dtype).min]
 
 
 def arrange(
