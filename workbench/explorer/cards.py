@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from workbench.plots.overview import show_verdicts
 from workbench.plots.tables import Table, VStack, join_tables, show_note
 from workbench.plots.views import TOP_CARDS, show_card
 
+_LOG = logging.getLogger(__name__)
 _GRID = {"grid_template_columns": "repeat(auto-fit, minmax(16em, 1fr))", "grid_gap": "12px"}
 _CARD = {"border": "1px solid #8886", "padding": "12px 16px", "min_width": "0"}
 
@@ -97,7 +99,8 @@ class FindingCards(widgets.VBox):
             page = join_tables(*parts).html
         except KeyboardInterrupt:
             page = _write_line("stopped; Apply starts again")
-        except Exception as error:  # a thread's traceback goes to the log, unseen
+        except Exception as error:  # a thread's traceback goes to nobody
+            _LOG.debug("applying %s failed", finding, exc_info=True)
             text = str(error) if isinstance(error, WorkbenchError) else reason(error)
             page = _write_line(f"error: {text}")
         finally:

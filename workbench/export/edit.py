@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import inspect
 import linecache
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from workbench.export.traced import TracedModel
     from workbench.models.loader import LoadedModel
 
+_LOG = logging.getLogger(__name__)
 #: How far values of the graph and of the module may be apart, and outputs before and after an edit.
 _SAME, _CLOSE = 1e-5, 1e-3
 #: The name of what records values in a source that is run.
@@ -399,6 +401,7 @@ class _Bench:
         try:
             expected = [self.run(each) for each in inputs]
         except Exception:  # its user's code, which may refuse other values than its example's
+            _LOG.debug("the model takes its example's values alone", exc_info=True)
             inputs = inputs[:1]
             expected = [self.run(each) for each in inputs]
         codes = {name: _list_code(compile(t, name, "exec"))[name] for name, t in functions.items()}
@@ -409,6 +412,7 @@ class _Bench:
         except Unwritable:
             raise
         except Exception as error:  # the user's code runs in here, and may raise anything
+            _LOG.debug("the edited model fails", exc_info=True)
             raise Unwritable(f"with the edit the model fails: {reason(error)}") from error
         for ours, theirs in zip(results, expected, strict=True):
             pairs = zip(tree_leaves(ours), tree_leaves(theirs), strict=True)

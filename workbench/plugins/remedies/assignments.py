@@ -20,6 +20,7 @@ from workbench.graphs import (
     readers,
 )
 from workbench.plugins.remedies.equivalence import (
+    FULL,
     LEAST_DB,
     MOST_PROVEN,
     Equivalent,
@@ -27,6 +28,7 @@ from workbench.plugins.remedies.equivalence import (
     evaluate,
     is_float,
     is_static,
+    make_full,
     reshape,
     sqnr,
     value,
@@ -36,12 +38,7 @@ from workbench.plugins.remedies.moves import Move, arrange, number
 aten: Any = torch.ops.aten
 #: What makes a tensor without values, or of one number.
 _EMPTY = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default}
-_FULL = {
-    aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default,
-    aten.ones.default, aten.ones_like.default, aten.new_ones.default,
-    aten.full.default, aten.full_like.default, aten.new_full.default,
-}  # fmt: skip
-_MADE = _EMPTY | _FULL
+_MADE = _EMPTY | FULL
 _ASSIGN = {aten.copy_.default, aten.fill_.Tensor, aten.fill_.Scalar}
 #: Blocks at most: more take longer than the assignments.
 _MOST_BLOCKS = 32
@@ -70,7 +67,7 @@ def find_assignments(finder: Finder, last: Node) -> Equivalent | None:
     if finder.outside is not None and last in finder.fixed:
         return None  # the export may compute it
     nodes = _list_early(finder, root, last)
-    if nodes is None or _ASSIGN.isdisjoint(node.target for node in nodes):
+    if nodes is None:
         return None
     canvas, aliases = _Canvas(root, finder.constants), {*list_aliases(root)}
     if not all(canvas.follow(node, node in aliases) for node in nodes):
@@ -165,22 +162,13 @@ def _execute(
     """What a tensor is after all that some nodes do to it."""
     values = {**finder.constants, **given}
     if root.target in _MADE:
-        values[root] = _make(root)
+        values[root] = make_full(root)
     else:
         values[root] = values.get(root, finder.sample(root)).clone()
     for node in nodes:
         args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source])
         values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
     return values[root]  # type: ignore[no-any-return]
-
-
-def _make(root: Node) -> torch.Tensor:
-    """A new tensor, for which only shape and dtype of an operand count."""
-    operands = {
-        node: torch.empty(value(node).shape, dtype=value(node).dtype)
-        for node in root.all_input_nodes
-    }
-    return evaluate(root, operands)  # type: ignore[no-any-return]
 
 
 class _Canvas:
@@ -193,7 +181,7 @@ class _Canvas:
     def __init__(self, root: Node, constants: Mapping[Node, Any]) -> None:
         self.root, self.constants = root, constants
         shape = tuple(value(root).shape)
-        self.sources = [_Source(root, shape, _make(root) if root.target in _FULL else None)]
+        self.sources = [_Source(root, shape, make_full(root) if root.target in FULL else None)]
         #: The numbers in the tensor and in its views, and those that were there before.
         self.ids, self.places = ({root: number([shape])[0]} for _ in range(2))
 

@@ -41,6 +41,12 @@ _RANGE = 30.0
 _TRIED = 1 << 26
 #: Operators that end a part: the export folds batch norms into convolutions.
 BORDERS = PRODUCTS | {aten.batch_norm.default}
+#: What makes a tensor of one number.
+FULL = {
+    aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default,
+    aten.ones.default, aten.ones_like.default, aten.new_ones.default,
+    aten.full.default, aten.full_like.default, aten.new_full.default,
+}  # fmt: skip
 
 Build = Callable[..., Any]
 
@@ -96,9 +102,12 @@ class Finder:
             if node in self.fixed and names.get(node.name) in tensors
         }
         for node in self.nodes:
-            fixed = node.op == "call_function" and self.constants.keys() >= {*node.all_input_nodes}
-            if fixed and is_pure(node) and elements(node) <= MOST_ELEMENTS:
-                with contextlib.suppress(Refused):
+            if node.op != "call_function" or not is_pure(node) or elements(node) > MOST_ELEMENTS:
+                continue
+            with contextlib.suppress(Refused):
+                if node.target in FULL:
+                    self.constants[node] = make_full(node)
+                elif self.constants.keys() >= {*node.all_input_nodes}:
                     self.constants[node] = evaluate(node, self.constants)
         self.tries = _TRIED
         self.samples: dict[Any, torch.Tensor] = {}
@@ -279,6 +288,15 @@ def evaluate(node: Node, values: Any) -> Any:
     """The result of a node, from those of others; `Refused` if it does not take them."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source])
     return call(function_of(node), *args, **kwargs)
+
+
+def make_full(node: Node) -> torch.Tensor:
+    """A new tensor, for which only shape and dtype of an operand count."""
+    operands = {
+        each: torch.empty(value(each).shape, dtype=value(each).dtype)
+        for each in node.all_input_nodes
+    }
+    return evaluate(node, operands)  # type: ignore[no-any-return]
 
 
 def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -99,7 +99,8 @@ def join_equal(exported: ExportedProgram) -> int:
 @torch.no_grad()
 def fold(exported: ExportedProgram, made: Collection[Node]) -> None:
     """Compute what some operators, and those that they read, make of constants alone."""
-    values = Finder(exported).constants
+    finder = Finder(exported)
+    values = {node: each for node, each in finder.constants.items() if node in finder.fixed}
     folded: dict[Node, None] = {}
     for node in exported.graph.nodes:
         is_call = node.op == "call_function" and "quantize" not in str(node.target)

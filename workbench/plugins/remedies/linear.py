@@ -23,6 +23,7 @@ from workbench.plugins.remedies.equivalence import (
     is_static,
     name_of,
     names_of,
+    reshape,
     rows_along,
     sqnr,
     value,
@@ -36,7 +37,7 @@ _DELEGATED = PRODUCTS | VIEWS | {
     aten.cat.default, aten.stack.default, aten.permute.default, aten.transpose.int,
     aten.constant_pad_nd.default, aten.upsample_bilinear2d.vec, aten.batch_norm.default,
     aten.pixel_shuffle.default, aten.pixel_unshuffle.default, aten.relu.default,
-    aten.conv_transpose2d.input, aten.slice.Tensor, aten.squeeze.default, aten.split.Tensor,
+    aten.conv_transpose2d.input, aten.slice.Tensor, aten.narrow.default, aten.split.Tensor,
     aten.chunk.default, aten.unbind.int, aten.select.int, aten.einsum.default,
     aten.rsub.Scalar, aten.add.Scalar, aten.sub.Scalar, aten.mul.Scalar, aten.div.Scalar,
 }  # fmt: skip
@@ -68,7 +69,7 @@ def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
     reduced = _reduce(last, source)
     if reduced is not None:
         return reduced
-    return _find_map(finder, [last], last, source) or _find_merged(finder, last)
+    return _find_map(finder, [last], last, source) or _find_merged(finder, last, source)
 
 
 def _is_padding(node: Node) -> bool:
@@ -399,30 +400,29 @@ class _Step:
         return aten.transpose.int(x, self.axis, -1)
 
 
-def _find_merged(finder: Finder, last: Node) -> Equivalent | None:
-    """Elements that an operator outside of delegates chooses of several axes, as a product."""
-    sources = finder.varying(last)
-    if last.target in _DELEGATED or not finder.is_outside(last) or not is_float(last):
-        return None
-    if len(sources) != 1 or not is_float(sources[0]) or not is_static(sources[0]):
-        return None
-    shape, result = list(value(sources[0]).shape), list(value(last).shape)
+def _find_merged(finder: Finder, last: Node, source: Node) -> Equivalent | None:
+    """Elements that an operator chooses of several axes, as a slice, or as a product."""
+    shape, result = list(value(source).shape), list(value(last).shape)
     alike = [a == b for a, b in zip(shape, result, strict=False)]
     rows = math.prod(shape[: (*alike, False).index(False)])
-    each = read_map(finder, [last], sources[0], rows, 1) if len(shape) != len(result) else None
-    if each is None or each.matrix.ndim != 1:
+    each = read_map(finder, [last], source, rows, 1) if len(shape) != len(result) else None
+    if each is None or each.matrix.ndim != 1 or not each.changes():
         return None
-    inner = math.prod(shape) // rows
-    if rows * inner * len(each.matrix) > count_work(last):
+    merged = [rows, math.prod(shape) // rows]
+    move = arrange(number([merged])[0].index_select(1, each.matrix), [merged], 1, False)
+    if move is None and merged[0] * merged[1] * len(each.matrix) > count_work(last):
         return None
-    matrix = torch.nn.functional.one_hot(each.matrix, inner)
+    matrix = torch.nn.functional.one_hot(each.matrix, merged[1]).to(value(last).dtype)
 
-    def build(x: Any, matrix: Any) -> Any:
-        x = aten.linear.default(aten.reshape.default(x, [rows, inner]), matrix)
-        return x if result == [rows, len(each.matrix)] else aten.reshape.default(x, result)
+    def build(x: Any, *matrix: Any) -> Any:
+        x = aten.reshape.default(x, merged)
+        x = aten.linear.default(x, *matrix) if move is None else move.build({0: x})
+        return reshape(x, result)
 
-    text, given = f"{name_of(last)} as a product with a matrix", (matrix.to(value(last).dtype),)
-    return Equivalent("matrices", text, (last,), last, (sources[0],), build, constants=given)
+    return Equivalent(
+        "matrices", f"{name_of(last)} as {'a slice' if move else 'a product with a matrix'}",
+        (last,), last, (source,), build, constants=() if move else (matrix,),
+    )  # fmt: skip
 
 
 def _reduce(last: Node, source: Node) -> Equivalent | None:
