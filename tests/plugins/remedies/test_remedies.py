@@ -282,6 +282,8 @@ KINDS = {
         (copied, [ROWS]),
         (scaled_in_place, [ROWS], {"gain": torch.tensor([0.5, 2.0, 3.0])}),
         (written_in_a_loop, [ROWS], {}, lambda: [nn.Linear(32, 32)]),
+        (lambda net, x: (lambda y: (y[..., 2:9].mul_(2.0), y[..., 0].add_(1.0), y)[2])(x.clone()),
+         [ROWS]),
     ],
     "groups": [
         (grouped(lambda x: x.repeat_interleave(4, 1)), [QUERY, KEY, KEY]),
@@ -555,6 +557,15 @@ def test_what_computes_something_else_stays(name):
     exported = torch.export.export(Net(function).eval(), inputs)
     REWRITER.apply(exported, [name], "xnnpack")
     torch.testing.assert_close(exported.module()(*inputs), function(None, *inputs))
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.unflatten(-1, (4, 8)), lambda x: x[None].squeeze(0), lambda x: x.narrow(1, 3, 7),
+    lambda x: x.ravel(), lambda x: x.movedim(1, -1), lambda x: x.mT,
+])  # fmt: skip
+def test_what_only_arranges_data_is_no_product(function):
+    exported = torch.export.export(Net(lambda net, x: function(x).relu()), (torch.randn(ROWS),))
+    assert not REWRITER.apply(exported, ["matrices"], "xnnpack")["matrices"]
 
 
 def test_a_mapped_function_is_kept_whole():

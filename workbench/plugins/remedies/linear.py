@@ -28,7 +28,7 @@ from workbench.plugins.remedies.equivalence import (
     sqnr,
     value,
 )
-from workbench.plugins.remedies.moves import arrange, map_elements, number
+from workbench.plugins.remedies.moves import SLICES, arrange, map_elements, number
 
 aten: Any = torch.ops.aten
 #: What XNNPACK computes as it is, or what is no map of a single tensor.
@@ -69,7 +69,8 @@ def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
     reduced = _reduce(last, source)
     if reduced is not None:
         return reduced
-    return _find_map(finder, [last], last, source) or _find_merged(finder, last, source)
+    each = _find_map(finder, [last], last, source)
+    return each if each or last.target in SLICES else _find_merged(finder, last, source)
 
 
 def _is_padding(node: Node) -> bool:

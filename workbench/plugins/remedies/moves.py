@@ -371,7 +371,7 @@ def _reshape(shape: Shape, other: list[int]) -> list[tuple[Any, ...]]:
 
 
 #: What takes parts of a tensor, or drops and adds axes of one element.
-_SLICES = {
+SLICES = {
     aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default,
     aten.select.int, aten.slice.Tensor, aten.unfold.default,
     aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default,
@@ -381,7 +381,7 @@ _RESHAPES = {aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.uns
 
 def find_slices(finder: Finder, last: Node) -> Equivalent | None:
     """Parts of a tensor as slices of neighbours, reshapes and concatenations."""
-    source: Any = last.args[0] if last.target in _SLICES else None
+    source: Any = last.args[0] if last.target in SLICES else None
     if source is None or not finder.is_outside(last) or not is_static(source):
         return None
     single = isinstance(value(last), torch.Tensor)
