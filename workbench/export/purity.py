@@ -19,9 +19,10 @@ PRODUCTS = {
 #: Operators that only arrange data: they count as no work.
 VIEWS = {
     aten.view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dim,
-    aten.squeeze.dims, aten.squeeze.default, aten.unflatten.int, aten.flatten.using_ints, aten.detach.default, aten.detach_.default, aten.alias.default,
-    aten.expand.default, aten.contiguous.default, aten.clone.default, aten.dropout.default,
-    aten.to.dtype, operator.getitem,
+    aten.squeeze.dims, aten.squeeze.default, aten.unflatten.int, aten.flatten.using_ints,
+    aten.detach.default, aten.detach_.default, aten.alias.default, aten.expand.default,
+    aten.contiguous.default, aten.clone.default, aten.dropout.default, aten.to.dtype,
+    operator.getitem,
 }  # fmt: skip
 
 
