@@ -10,6 +10,7 @@ from IPython.core.completer import provisionalcompleter
 from torch import nn
 
 import workbench as wb
+from workbench.analysis.findings.commands import advise_next, write_command
 
 PORTABLE = wb.ExportOptions(backend="portable")
 
@@ -93,6 +94,20 @@ def quick(tmp_path, monkeypatch):
     return {"export": PORTABLE, "effort": "quick", "measure": wb.MeasureOptions(toggle="none")}
 
 
+def test_a_finding_of_a_cell_s_module_names_the_magic_and_the_next_step():
+    run = wb.open_run(wb.sample_run("Net"))
+    finding = run.opportunities[0]
+    assert finding.command == "%workbench export net x --rewrite functions"
+    assert advise_next(run.subject, [finding]).startswith(f"run.apply('{finding.id}')")
+    assert advise_next(run.subject, []).endswith("wb.profile([before, after], x)")
+
+
+def test_the_next_step_of_a_registered_model_is_a_command():
+    run = wb.open_run(wb.sample_run())
+    step = advise_next(run.subject, run.opportunities)
+    assert step.startswith("workbench findings ") and " --model mobilenet_v3_small" in step
+
+
 @pytest.mark.whole
 def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
     x = torch.randn(1, 256)
@@ -103,8 +118,8 @@ def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
     apart = wb.compare(before, after)
     assert apart.text.startswith("net (after) against net (before): ") and apart.verdict.speedup > 2
     assert "wb.profile([before, after])" in apart.caveats[0]
-    command = before.subject.complete_command("workbench profile MODEL --dtype int8")
-    assert command == "%workbench profile net x --dtype int8"
+    call = write_command(before.subject, "profile", dtype="int8")
+    assert call == "wb.profile(net, x, wb.ExportOptions(dtype='int8', backend='portable'))"
     options = wb.MeasureOptions(budget_s=2.0)
     both = wb.profile([before, after], measure=options, effort="quick")
     counted = wb.MeasureOptions(toggle="none", runs=4, processes=2)

@@ -158,7 +158,7 @@ def findings(
     check_experiment(run_dir, experiment)
     check_experiment(run_dir, baseline, "--baseline")
     from workbench.analysis.describe import NO_PROGRAM, describe_latency
-    from workbench.analysis.findings.commands import combine_remedies
+    from workbench.analysis.findings.commands import advise_next, combine_remedies
     from workbench.analysis.findings.text import NONE, to_record, write_findings
     from workbench.analysis.open import open_run
     from workbench.emulation import EMULATED
@@ -182,7 +182,7 @@ def findings(
     lines = [f"{measurement.label}: {time}", *(write_findings(found) if found else [NONE])]
     if together := combine_remedies(measurement, found):
         lines.append(f"all rewrites: {together}")
-    step = "change the model, export it, and run `workbench run OLD.pte --against NEW.pte`"
+    step = advise_next(measurement, found)
     return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record, step=step)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Measurement
 from workbench.options import ExportOptions
+from workbench.records.runs import GIVEN
 from workbench.remedies import REMEDIES
 
 #: Options of an export that a command takes as they are: those with a value, and flags.
@@ -91,3 +92,17 @@ def combine_remedies(m: Measurement, findings: Sequence[Finding]) -> str:
     if len(names) < 2 or m.export is None:
         return ""
     return m.complete_command(write_command(m, rewrite=(*m.export.rewrite, *names)))
+
+
+def advise_next(m: Measurement, findings: Sequence[Finding]) -> str:
+    """What to do once findings are read: measure the first remedy on the whole, or an edit."""
+    if m.export is None:
+        return m.complete_command("change it, then: workbench run MODEL.pte --against NEW.pte")
+    options = (f for f in findings if f.is_option and not (f.by_hand or f.is_hopeless))
+    first = next(options, None)
+    if m.export.input_source == GIVEN:
+        edit = "change the module, then: wb.profile([before, after], x)"
+        return f"run.apply({first.id!r}) measures the whole with the remedy" if first else edit
+    if first is None:
+        return m.complete_command("change the model, then: workbench profile MODEL")
+    return m.complete_command(f"workbench findings RUN_DIR --apply {first.id} --model MODEL")

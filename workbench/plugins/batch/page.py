@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import resources
@@ -150,12 +150,7 @@ def write_csv(cells: Iterable[Cell]) -> str:
 def render_index(portfolio: Portfolio) -> str:
     """The page of a portfolio: the speed-ups in a sentence, all failures, all measurements."""
     cells = portfolio.cells
-    rows = [
-        (_axes(cell), cell, {**EMPTY, **row, "others": len(shown) - 1 if place == 0 else None})
-        for cell in cells
-        for shown in (sorted(cell.rows or (EMPTY,), key=_comes_later),)
-        for place, row in enumerate(shown)
-    ]
+    rows = [(_axes(cell), cell, row) for cell in cells for row in _list_rows(cell)]
     values = {axis: list(dict.fromkeys(axes[axis] for axes, *_ in rows)) for axis in AXES}
     values["threads"] = list({f"{row['threads']}" for *_, row in rows if row["threads"]})
     shared = {name: values[name][0] for name in SHARED if len(values[name]) == 1}
@@ -169,7 +164,7 @@ def render_index(portfolio: Portfolio) -> str:
         script=(resources.files("workbench.plugins.batch") / "index.js").read_text(),
         counts=Counter(cell.state for cell in cells),
         updated=portfolio.updated.replace("T", " ").replace("+00:00", " UTC"),
-        answer=_summarize_speedups([row for *_, row in rows if row["speedup"]]),
+        answer=_summarize_speedups([row for *_, row in rows if row["speedup"] and row["leads"]]),
         failures=[cell for cell in cells if cell.state == "failed"],
         filters={axis: values[axis] for axis in AXES if len(values[axis]) > 1},
         shared=shared,
@@ -183,9 +178,12 @@ def render_index(portfolio: Portfolio) -> str:
     )
 
 
-def _comes_later(row: dict[str, Any]) -> tuple[bool, bool]:
-    """What sorts the rows of a cell: first the one with the finding, or a comparison."""
-    return not row.get("finding"), not row.get("speedup")
+def _list_rows(cell: Cell) -> Iterator[dict[str, Any]]:
+    """The rows of a cell; the one with the finding, or else a comparison, leads the others."""
+    rows = cell.rows or (EMPTY,)
+    ordered = sorted(rows, key=lambda row: (not row.get("finding"), not row.get("speedup")))
+    for place, row in enumerate(ordered):
+        yield {**EMPTY, **row, "leads": place == 0, "others": len(rows) - 1}
 
 
 def _axes(cell: Cell) -> dict[str, str]:
