@@ -7,6 +7,7 @@ import pytest
 import torch
 from exporting import NET
 from IPython.core.completer import provisionalcompleter
+from needed import needs
 from torch import nn
 
 import workbench as wb
@@ -94,6 +95,7 @@ def quick(tmp_path, monkeypatch):
     return {"export": PORTABLE, "effort": "quick", "measure": wb.MeasureOptions(toggle="none")}
 
 
+@needs("remedies")
 def test_a_finding_of_a_cell_s_module_names_the_magic_and_the_next_step():
     run = wb.open_run(wb.sample_run("Net"))
     finding = run.opportunities[0]

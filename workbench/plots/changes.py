@@ -121,7 +121,7 @@ def _draw_shares(axis: Axes, shift: pd.DataFrame) -> None:
         for share, side, ink in ((start, turn, style.FAINT), (end, -turn, style.INK)):
             axis.text(share + side * 0.055 * widest, row, format_share(share), color=ink,
                       ha="right" if side < 0 else "left", va="center", fontsize=9)  # fmt: skip
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda share, _: format_share(share)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda share, _: format_share(share, 0)))
     ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, widest)
     axis.set_xticks([tick for tick in ticks if tick <= 1.1 * widest])
     axis.set_xlabel("share of mean E2E time (%)")
