@@ -14,7 +14,7 @@ from workbench.analysis.shift import bottleneck_shift
 from workbench.plots import style
 from workbench.plots.breakdown import name_sides
 from workbench.plots.style import Chart, draws
-from workbench.wording import decimals_of, format_number, format_share
+from workbench.wording import fit_decimals, format_number, format_share
 
 
 @draws(Comparison, pd.DataFrame)
@@ -145,7 +145,8 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
             style.draw_interval(axis, row, level + entry.low_ms, level + entry.high_ms)
         right = level + np.nanmax([0.0, entry.delta_ms, entry.high_ms])
         level += entry.delta_ms
-        text = f"{format_number(entry.delta_ms, decimals_of(entry.delta_ms), '+')} ms"
+        decimals = fit_decimals(entry.delta_ms, (entry.high_ms - entry.low_ms) / 2)
+        text = f"{format_number(entry.delta_ms, decimals, '+')} ms"
         if entry.contribution >= 0:  # against the change of the whole, it has no share of it
             text += f" · {format_share(entry.contribution)}"
         style.write_after(axis, right, row, text)
