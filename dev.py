@@ -437,10 +437,9 @@ def _pip_settings() -> list[str]:
 
 
 def _pytest(*arguments: str) -> int:
-    """Run test files in up to four processes."""
-    return _run(
-        "-m", "pytest", "--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", *arguments
-    )
+    """Run test files in up to four processes, in the order of `tests/conftest.py`."""
+    spread = "--numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder"
+    return _run("-m", "pytest", *spread.split(), *arguments)
 
 
 def _run(*arguments: str) -> int:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import programs
@@ -31,11 +32,12 @@ settings.load_profile("fast")
 #: Files that one worker runs, as they read the same recorded runs, which are opened once.
 READING = {
     *("align", "categories", "docs", "dtypes", "explorer", "explorer_data", "findings"),
-    *("gates", "golden_runs", "kernels_shown", "layers", "machine_code", "memory"),
-    *("model_explorer", "notebooks", "one_clock", "output", "plots", "public_api", "quality"),
-    *("recorded_quality", "report", "report_page", "roofline", "run", "runtimes", "tables"),
+    *("gates", "golden_runs", "kernels_shown", "layers", "machine_code", "model_explorer"),
+    *("one_clock", "output", "plots", "public_api", "recorded_quality", "roofline", "tables"),
     "validate",
 }
+#: Marks of tests that take about so many times as long as others.
+SLOW, TIMES = {"whole", "qemu", "adb", "ssh"}, 20
 
 
 TWO_FRAMES = "() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))"
@@ -71,6 +73,15 @@ def pytest_collection(session):
         with contextlib.suppress(wb.WorkbenchError):
             wb.find_runner()
         return items
+
+
+def pytest_collection_modifyitems(config, items):
+    """Workers begin with the files that take longest: they then end at about the same time."""
+    if hasattr(config, "workerinput"):
+        costs = Counter()
+        for item in items:
+            costs[item.path] += 1 if SLOW.isdisjoint(item.keywords) else TIMES
+        items.sort(key=lambda item: -costs[item.path])
 
 
 def pytest_collection_finish():

@@ -30,7 +30,7 @@ from workbench.plugin import list_plugins
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE, SEAM = "core", "--seam"
-TESTS = ("-m", "pytest", "--dist=loadfile", "-p", "no:cacheprovider")
+TESTS = ("-m", "pytest", "-p", "no:cacheprovider")
 OF_PLUGINS = ("tests/plugins", "tests/test_plugins.py")
 #: All are collected; these have what links to plug-ins or lists them.
 OF_SEAM = ("-k", "test_docs or test_documents or test_public_api or test_skills")
