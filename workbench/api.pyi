@@ -19,7 +19,7 @@ from .explorer.page import Selector
 from .export.rewriter import Rewriter
 from .frames import interval, make_frame
 from .options import Options, Progress, option, silent
-from .plots.style import Chart, draws
+from .plots.style import Chart, Ink, draws, new_figure, new_rows
 from .plots.tables import Table, fold_table, show_note, show_table
 from .plots.views import Part, View
 from .plugin import Attribute, Plugin, Section
@@ -36,12 +36,12 @@ from .wording import format_ms, format_ratio, format_size, plural
 
 __all__ = [
     "EMULATED", "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document",
-    "ExportError", "Finding", "Format", "Gain", "Graph", "Options", "Output", "Part", "Plugin",
-    "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section",
-    "Selector", "Settings", "Side", "Speedup", "StoreError", "Table", "TargetError",
+    "ExportError", "Finding", "Format", "Gain", "Graph", "Ink", "Options", "Output", "Part",
+    "Plugin", "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError",
+    "Section", "Selector", "Settings", "Side", "Speedup", "StoreError", "Table", "TargetError",
     "TraceError", "Trial", "UsageError", "View", "atomic_write", "check_request", "command",
     "draws", "fold_table", "format_ms", "format_ratio", "format_size", "half_width", "interval",
-    "keep_side", "make_frame", "option", "options_of", "plural", "read_json", "safe_name",
-    "show_note", "show_progress", "show_table", "silent", "structure", "to_csv", "to_json",
-    "to_plain", "unknown_name", "upgrade",
+    "keep_side", "make_frame", "new_figure", "new_rows", "option", "options_of", "plural",
+    "read_json", "safe_name", "show_note", "show_progress", "show_table", "silent", "structure",
+    "to_csv", "to_json", "to_plain", "unknown_name", "upgrade",
 ]  # fmt: skip

@@ -8,30 +8,14 @@ from .cli.options import with_limits
 from .export.accuracy import compare_samples
 from .export.artifact import apply_recipe, identify_export
 from .export.lower import measure_layer_noise
-from .export.precision import BACKENDS
 from .export.program import SUFFIXES
 from .models.inputs import choose_inputs
 from .models.loader import run_file
 from .models.registry import parse_name
 from .options import QUANTISER_REWRITES, REWRITES, RUNTIMES, dtype_of_module, help_of
 from .plots.bars import draw_shares
-from .plots.style import (
-    FAINT,
-    HIGHLIGHT,
-    INK,
-    LINE,
-    SERIES,
-    SLOWER,
-    draw_bar,
-    new_figure,
-    new_rows,
-    text_inches,
-    write_after,
-)
-from .plots.tables import to_markdown
 from .plots.views import list_classes, show_phases
 from .records.codec import upgrade_rewrites
-from .records.documents import COUNTS, WORDS, key, object_of, open_dict, several
 from .records.exports import Export, contrast_models
 from .records.pairing import pair_experiments
 from .records.recipe import Recipe
@@ -41,7 +25,6 @@ from .report.html import render_page
 from .report.kernel import read_template
 from .report.report import is_reported
 from .run.execute import execute, optional
-from .run.isa import TOGGLES
 from .run.locks import device_behind, lock_folder, runner_options, share_machine
 from .run.plan import check_toggle, plan_given
 from .run.recorder import Step, open_record
@@ -50,9 +33,6 @@ from .run.steps import interleave
 from .run.targets import TARGETS, open_target
 from .run.targets.host import HOST, Host
 from .store import (
-    EXPLORER_HTML,
-    REPORT_HTML,
-    artifacts_dir,
     cache_folder,
     default_root,
     inside,
@@ -69,19 +49,16 @@ from .upstream import list_llm_transforms
 from .workflow import list_subjects
 
 __all__ = [
-    "BACKENDS", "COUNTS", "EXPLORER_HTML", "FAINT", "HIGHLIGHT", "HOST", "INK", "LINE",
-    "NO_WIN", "QUANTISER_REWRITES", "REPORT_HTML", "REWRITES", "RUNTIMES", "SERIES", "SLOWER",
-    "SUFFIXES", "TARGETS", "THE_MODEL", "TOGGLES", "TRACED_CLOCK", "WORDS", "Experiment",
-    "Export", "Host", "Pair", "Plan", "Recipe", "Runner", "Session", "Step", "abridge_gain",
-    "apply_recipe", "artifacts_dir", "cache_folder", "check_toggle", "choose_inputs",
-    "compare_samples", "contrast_models", "default_root", "describe_cause", "device_behind",
-    "draw_bar", "draw_shares", "dtype_of_module", "execute", "find_method", "help_of",
+    "HOST", "NO_WIN", "QUANTISER_REWRITES", "REWRITES", "RUNTIMES", "SUFFIXES", "TARGETS",
+    "THE_MODEL", "TRACED_CLOCK", "Experiment", "Export", "Host", "Pair", "Plan", "Recipe",
+    "Runner", "Session", "Step", "abridge_gain", "apply_recipe", "cache_folder", "check_toggle",
+    "choose_inputs", "compare_samples", "contrast_models", "default_root", "describe_cause",
+    "device_behind", "draw_shares", "dtype_of_module", "execute", "find_method", "help_of",
     "identify_export", "identify_runner", "inside", "interleave", "is_reported", "keep_places",
-    "key", "list_classes", "list_llm_transforms", "list_subjects", "lock_folder",
-    "measure_layer_noise", "new_figure", "new_rows", "new_run_dir", "object_of", "open_dict",
-    "open_record", "open_target", "optional", "pair_experiments", "parse_name", "plan_given",
-    "read_template", "read_yaml", "remove_partials", "render_page", "run_file",
-    "runner_options", "save_recipe", "several", "sha256_of", "share_machine", "show_phases",
-    "stem_of", "text_inches", "to_markdown", "trace_path", "upgrade_rewrites", "with_limits",
-    "write_after", "write_artifacts", "write_changed", "write_command",
+    "list_classes", "list_llm_transforms", "list_subjects", "lock_folder",
+    "measure_layer_noise", "new_run_dir", "open_record", "open_target", "optional",
+    "pair_experiments", "parse_name", "plan_given", "read_template", "read_yaml",
+    "remove_partials", "render_page", "run_file", "runner_options", "save_recipe", "sha256_of",
+    "share_machine", "show_phases", "stem_of", "trace_path", "upgrade_rewrites", "with_limits",
+    "write_artifacts", "write_changed", "write_command",
 ]  # fmt: skip

@@ -211,8 +211,8 @@ def plot_roofline(m: Measurement) -> Chart | Table:
     _draw_slopes(axis, _choose(roof.bandwidths), top, roof.spread)
     for dtype in used:
         peak = roof.peaks[dtype]
-        axis.axhline(peak, color=style.INK, linewidth=1.4)
-        axis.axhspan(peak / (1 + roof.spread), peak, color=style.INK, alpha=0.1, linewidth=0)
+        axis.axhline(peak, color=style.Ink.TEXT, linewidth=1.4)
+        axis.axhspan(peak / (1 + roof.spread), peak, color=style.Ink.TEXT, alpha=0.1, linewidth=0)
         style.write_beside(axis, peak, f"{dtype}: {peak:.0f} GFLOP/s", 5)
     _draw_dots(figure, axis, shown)
     axis.set_ylabel("GFLOP/s")
@@ -241,12 +241,12 @@ def _draw_slopes(
     for size, rate in bandwidths:
         start = max(left, low / rate)
         x = np.array([start, top / rate])
-        axis.plot(x, rate * x, color=style.FAINT, linewidth=1.1)
-        axis.fill_between(x, rate * x / (1 + spread), rate * x, color=style.FAINT, alpha=0.12,
+        axis.plot(x, rate * x, color=style.Ink.FAINT, linewidth=1.1)
+        axis.fill_between(x, rate * x / (1 + spread), rate * x, color=style.Ink.FAINT, alpha=0.12,
                           linewidth=0)  # fmt: skip
         unit = f"{size / 2**20:.0f} MB" if size >= 2**20 else f"{size / 2**10:.0f} kB"
         axis.annotate(f"{unit}: {rate:.0f} GB/s", (start, rate * start), (4, 6),
-                      textcoords="offset points", fontsize=8, color=style.FAINT, rotation=angle,
+                      textcoords="offset points", fontsize=8, color=style.Ink.FAINT, rotation=angle,
                       rotation_mode="anchor")  # fmt: skip
 
 
@@ -265,7 +265,7 @@ def _draw_dots(figure: Chart, axis: Axes, shown: pd.DataFrame) -> None:
         free = (p for p in beside if all(np.abs(dot + p - q).max() > 8 for q in numbers))
         offset = next(free, beside[0])
         numbers.append(dot + offset)
-        line_to_dot = {"arrowstyle": "-", "color": style.FAINT, "linewidth": 0.6, "shrinkA": 0}
+        line_to_dot = {"arrowstyle": "-", "color": style.Ink.FAINT, "linewidth": 0.6, "shrinkA": 0}
         axis.annotate(str(number + 1), (row.intensity, row.gflops), offset, fontsize=8, zorder=4,
                       textcoords="offset points", ha="center", va="center",
                       arrowprops=line_to_dot if any(offset) else None)  # fmt: skip
@@ -273,4 +273,4 @@ def _draw_dots(figure: Chart, axis: Axes, shown: pd.DataFrame) -> None:
         label = style.shorten(label_operator(row.name, row.module), 44)
         figure.text(0.08 + 0.46 * column, (0.62 - 0.17 * line) / figure.get_figheight(),
                     f"{number + 1}  {label}, {100 * row.roof_share:.0f} %", fontsize=8,
-                    color=style.FAINT)  # fmt: skip
+                    color=style.Ink.FAINT)  # fmt: skip

@@ -49,7 +49,7 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
     lower = -reach if np.log(ends).min() < -0.1 * reach else -0.15 * reach
     upper = reach if np.log(ends).max() > 0.1 * reach else 0.15 * reach
     axis.set_xlim(math.exp(lower), math.exp(upper))
-    axis.axvline(1, color=style.LINE, linewidth=1)
+    axis.axvline(1, color=style.Ink.LINE, linewidth=1)
     for row, entry in enumerate(parts.itertuples()):
         style.draw_speedup(axis, row, entry)
     axis.set_xticks(_ticks(*axis.get_xlim()), minor=False)
@@ -118,7 +118,7 @@ def _draw_shares(axis: Axes, shift: pd.DataFrame) -> None:
                       color=color)  # fmt: skip
         # Both shares outside of their dots, so that they never overlap; before, then after.
         turn = -1 if start <= end else 1
-        for share, side, ink in ((start, turn, style.FAINT), (end, -turn, style.INK)):
+        for share, side, ink in ((start, turn, style.Ink.FAINT), (end, -turn, style.Ink.TEXT)):
             axis.text(share + side * 0.055 * widest, row, format_share(share), color=ink,
                       ha="right" if side < 0 else "left", va="center", fontsize=9)  # fmt: skip
     axis.xaxis.set_major_formatter(FuncFormatter(lambda share, _: format_share(share, 0)))
@@ -135,12 +135,12 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
     widest = max(before, after, highest.max()) or 1.0
     axis.set_xlim(0, 1.42 * widest)
     for row, total in ((0, before), (len(shift) + 1, after)):
-        style.draw_bar(axis, row, total, style.PLAIN)
+        style.draw_bar(axis, row, total, style.Ink.PLAIN)
         style.write_after(axis, total, row, style.write_ms(total), bold=True)
     level = before
     for row, entry in enumerate(shift.itertuples(), start=1):
         style.draw_bar(axis, row, entry.delta_ms, style.color_of(entry.category), left=level)
-        axis.vlines(level, row - 1, row, color=style.LINE, linewidth=0.8, zorder=0)
+        axis.vlines(level, row - 1, row, color=style.Ink.LINE, linewidth=0.8, zorder=0)
         if math.isfinite(entry.low_ms):
             style.draw_interval(axis, row, level + entry.low_ms, level + entry.high_ms)
         right = level + np.nanmax([0.0, entry.delta_ms, entry.high_ms])
@@ -150,6 +150,6 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
         if entry.contribution >= 0:  # against the change of the whole, it has no share of it
             text += f" · {format_share(entry.contribution)}"
         style.write_after(axis, right, row, text)
-    axis.vlines(after, len(shift), len(shift) + 1, color=style.LINE, linewidth=0.8, zorder=0)
+    axis.vlines(after, len(shift), len(shift) + 1, color=style.Ink.LINE, linewidth=0.8, zorder=0)
     axis.set_xticks([tick for tick in MaxNLocator(5).tick_values(0, widest) if tick <= widest])
     axis.set_xlabel("mean time per inference (ms)")

@@ -57,15 +57,17 @@ def _times(latencies: pd.DataFrame, entry: Any) -> np.ndarray:
 
 def _draw_row(axis: Axes, row: int, values: np.ndarray, entry: Any) -> None:
     spread = np.random.default_rng(0).uniform(-0.3, 0.3, values.size)
-    axis.scatter(values, row + spread, s=7, color=style.SERIES[0], alpha=0.35, linewidths=0,
+    axis.scatter(values, row + spread, s=7, color=style.Ink.SERIES[0], alpha=0.35, linewidths=0,
                  rasterized=True, label=entry.experiment)  # fmt: skip
     if np.isfinite([entry.low, entry.high]).all():
-        axis.fill_betweenx([row - 0.36, row + 0.36], entry.low, entry.high, color=style.HIGHLIGHT,
-                           alpha=0.35, linewidth=0)  # fmt: skip
-    axis.plot([entry.latency] * 2, [row - 0.36, row + 0.36], color=style.HIGHLIGHT, linewidth=1.8)
+        axis.fill_betweenx([row - 0.36, row + 0.36], entry.low, entry.high, alpha=0.35,
+                           color=style.Ink.HIGHLIGHT, linewidth=0)  # fmt: skip
+    axis.plot(
+        [entry.latency] * 2, [row - 0.36, row + 0.36], color=style.Ink.HIGHLIGHT, linewidth=1.8
+    )
     style.write_beside(axis, row, style.write_ms(entry.latency), bold=True)
     if beyond := np.count_nonzero(values > axis.get_xlim()[1]):
-        style.write_beside(axis, row + 0.36, f"{beyond} beyond", color=style.FAINT)
+        style.write_beside(axis, row + 0.36, f"{beyond} beyond", color=style.Ink.FAINT)
 
 
 @draws(Run, pd.DataFrame)
@@ -94,13 +96,13 @@ def plot_iterations(source: Run | pd.DataFrame) -> Chart:
     figure, (axis,) = style.new_figure("In the order of measurement", 2.9, left=0.75, right=margin)
     axis.grid(axis="y", color="#E6E6E6", linewidth=0.8)
     ends = []
-    for name, color in zip(names, itertools.cycle(style.SERIES), strict=False):
+    for name, color in zip(names, itertools.cycle(style.Ink.SERIES), strict=False):
         part = batches[batches["experiment"] == name]
         axis.plot(part["place"], part["ms"], "o", markersize=4, color=color)
         ends.append((float(part["ms"].median()), name, color))
     style.label_ends(axis, ends)
     for first in batches.groupby("process")["place"].min()[1:]:
-        axis.axvline(first - 0.5, color=style.FAINT, linewidth=0.8, linestyle=":")
+        axis.axvline(first - 0.5, color=style.Ink.FAINT, linewidth=0.8, linestyle=":")
     axis.set_ylabel("median of a batch (ms)")
     axis.set_xlabel("batch, in the order of measurement; dotted: all processes restart")
     return figure

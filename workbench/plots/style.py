@@ -30,18 +30,29 @@ from workbench.records.exports import Export
 from workbench.wording import MISSING, format_figure, format_ratio
 
 UNSPLIT_COLOR = "#D4D4D4"  #: For what belongs to no single category.
-#: For experiments and samples of them; from Paul Tol's muted palette, apart from the categories'.
-SERIES = ("#332288", "#CC6677", "#999933", "#882255", "#AA4499", "#6E5A4B", "#DDAA33")
-FASTER, SLOWER = "#2455C3", "#D95F0E"  #: For differences that were shown.
-PLAIN = "#4D4D4D"  #: For bars of a whole inference or of one operator.
-INK = "#222222"
-FAINT = "#6B6B6B"
-LINE = "#9A9A9A"
-HIGHLIGHT = "#C8401F"
+
+
+class Ink:
+    """The colours of figures; the greys have others in their place on a dark page.
+
+    ``SERIES`` are for experiments and samples of them, from Paul Tol's muted palette, apart from
+    the categories'; ``FASTER`` and ``SLOWER`` for differences that were shown; ``PLAIN`` for bars
+    of a whole inference or of one operator.
+    """
+
+    SERIES = ("#332288", "#CC6677", "#999933", "#882255", "#AA4499", "#6E5A4B", "#DDAA33")
+    FASTER, SLOWER = "#2455C3", "#D95F0E"
+    PLAIN = "#4D4D4D"
+    TEXT = "#222222"
+    FAINT = "#6B6B6B"
+    LINE = "#9A9A9A"
+    HIGHLIGHT = "#C8401F"
+
 
 #: The greys of figures, and what takes their place on a dark page.
 _DARK = {
-    "#ffffff": "#12161c", INK: "#e4e9ef", FAINT: "#a5b0bd", LINE: "#7d8896", PLAIN: "#aab4c0",
+    "#ffffff": "#12161c", Ink.TEXT: "#e4e9ef", Ink.FAINT: "#a5b0bd", Ink.LINE: "#7d8896",
+    Ink.PLAIN: "#aab4c0",
     "#bbbbbb": "#566270", "#e6e6e6": "#2a323c", "#eeeeee": "#232a33", "#e4e4e4": "#39424d",
 }  # fmt: skip
 FIGURES = "WORKBENCH_FIGURES"  #: Environment variable: with `svg`, notebooks get vector graphics.
@@ -162,12 +173,12 @@ def new_figure(
         axis.spines["bottom"].set_color("#BBBBBB")
         axis.grid(axis="x", color="#E6E6E6", linewidth=0.8)
         axis.set_axisbelow(True)
-        axis.tick_params(axis="both", length=0, labelsize=9, labelcolor=FAINT)
-        axis.tick_params(axis="y", labelcolor=INK)
+        axis.tick_params(axis="both", length=0, labelsize=9, labelcolor=Ink.FAINT)
+        axis.tick_params(axis="y", labelcolor=Ink.TEXT)
         for scale in (axis.xaxis, axis.yaxis):
-            scale.label.set(fontsize=9, color=FAINT)
+            scale.label.set(fontsize=9, color=Ink.FAINT)
     figure.text(0.1 / WIDTH, 1 - 0.12 / height, title, va="top", fontsize=11, fontweight="bold",
-                color=INK)  # fmt: skip
+                color=Ink.TEXT)  # fmt: skip
     return figure, list(axes)
 
 
@@ -183,7 +194,7 @@ def new_rows(
 
 def set_head(axis: Axes, text: str) -> None:
     """The title of one of several axes."""
-    axis.set_title(text, loc="left", fontsize=9, color=FAINT)
+    axis.set_title(text, loc="left", fontsize=9, color=Ink.FAINT)
 
 
 def set_rows(axis: Axes, labels: Sequence[str]) -> None:
@@ -206,7 +217,7 @@ def label_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
 
 
 def write_after(
-    axis: Axes, x: float, row: float, text: str, *, color: str = INK, size: int = 9,
+    axis: Axes, x: float, row: float, text: str, *, color: str = Ink.TEXT, size: int = 9,
     bold: bool = False, points: int = 6, place: Any = "data",
 ) -> None:  # fmt: skip
     """Write just right of a place on a row."""
@@ -271,7 +282,7 @@ def label_margin(labels: Iterable[str]) -> float:
 
 
 def draw_interval(
-    axis: Axes, row: float, low: float, high: float, *, color: str = INK, width: float = 1.8
+    axis: Axes, row: float, low: float, high: float, *, color: str = Ink.TEXT, width: float = 1.8
 ) -> None:
     """A line from one end of an interval to the other."""
     axis.plot([low, high], [row, row], color=color, linewidth=width, solid_capstyle="butt")
@@ -300,14 +311,16 @@ def draw_speedup(axis: Axes, row: int, entry: Any) -> None:
     if 0 < floor < math.inf:
         axis.fill_betweenx([row - 0.36, row + 0.36], 1 / (1 + floor), 1 + floor, color="#E4E4E4",
                            linewidth=0)  # fmt: skip
-    colors = dict.fromkeys(("faster", "less"), FASTER) | dict.fromkeys(("slower", "more"), SLOWER)
-    color, shown = colors.get(entry.outcome, INK), entry.outcome in colors
+    colors = dict.fromkeys(("faster", "less"), Ink.FASTER) | dict.fromkeys(
+        ("slower", "more"), Ink.SLOWER
+    )
+    color, shown = colors.get(entry.outcome, Ink.TEXT), entry.outcome in colors
     if math.isfinite(entry.low):
         draw_interval(axis, row, entry.low, entry.high, color=color, width=2.2)
     axis.plot(entry.speedup, row, "o", markersize=8, markeredgewidth=1.8, color=color,
               markerfacecolor=color if shown else "white")  # fmt: skip
     write_beside(axis, row, write_ratio(entry.speedup, entry.low, entry.high), bold=shown)
-    write_beside(axis, row, entry.outcome, 150, color=FAINT)
+    write_beside(axis, row, entry.outcome, 150, color=Ink.FAINT)
 
 
 def add_key(figure: Figure, colors: Mapping[str, str], left: float = 0.1, note: str = "") -> None:
@@ -321,7 +334,7 @@ def add_key(figure: Figure, colors: Mapping[str, str], left: float = 0.1, note: 
     if chips:
         figure.legend(
             handles=chips, loc="upper left", ncols=len(chips), frameon=False, fontsize=9,
-            labelcolor=INK, bbox_to_anchor=(left / WIDTH, 1 - 0.4 / figure.get_figheight()),
+            labelcolor=Ink.TEXT, bbox_to_anchor=(left / WIDTH, 1 - 0.4 / figure.get_figheight()),
             borderaxespad=0, borderpad=0, handlelength=1, handleheight=1, handletextpad=0.4,
             columnspacing=1.4,
         )  # fmt: skip
@@ -338,7 +351,7 @@ def draws(*kinds: type) -> Callable[[Callable[..., F]], Callable[..., F]]:
             if isinstance(figure, Figure) and any(map(_is_emulated, [source, *args])):
                 place = (1 - 0.1 / WIDTH, 1 - 0.12 / figure.get_figheight())
                 figure.text(*place, EMULATED, ha="right", va="top", fontsize=9, fontweight="bold",
-                            color=HIGHLIGHT)  # fmt: skip
+                            color=Ink.HIGHLIGHT)  # fmt: skip
             return figure
 
         return draw_marked

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import GenericAlias
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -33,58 +33,6 @@ def _columns(frame: Frame) -> dict[str, Any]:
     return columns
 
 
-def several(kind: Any) -> Any:
-    """The type of a list."""
-    return GenericAlias(tuple, (kind, ...))
-
-
-def open_dict(title: str, /, **keys: Any) -> Any:
-    """The type of an object that may have further keys."""
-    return TypedDict(title, keys)  # type: ignore[operator]
-
-
-def object_of(title: str, meaning: str, /, **fields: Any) -> Any:
-    """The type of an object, which has no further keys."""
-    kind: Any = TypedDict(title, fields)  # type: ignore[misc]
-    kind.__doc__, kind.__closed__ = meaning, True  # type: ignore[attr-defined]
-    return kind
-
-
-_RESOURCE = object_of(
-    "MeasuredResource", "What a process needs, in every start that was measured.",
-    resource=str, unit=str, values=tuple[Annotated[float, Meta(ge=0)], ...],
-)  # fmt: skip
-_LATENCY = open_dict(
-    "measured latency", experiment=str, threads=int,
-    clock=Literal["cpu_ns", "wall_ns"], control=bool,
-    restarts_ms=Annotated[tuple[Annotated[float, Meta(ge=0)], ...], Meta(min_length=1)],
-    tracer_overhead=float | None, load_clock=NotRequired[Literal["wall_ns"]],
-    load_ms=tuple[float, ...], startup_ms=tuple[float, ...],
-    resources=NotRequired[several(_RESOURCE)], **_columns(STATISTICS),
-)  # fmt: skip
-#: ``programs`` has those of experiments that ran another one than the first, ``program``;
-#: ``graphs`` what tells the models of experiments, as far as it is known;
-#: ``problem`` is what is wrong with the outputs of some program, or empty; ``results`` are for the
-#: scripts of Arm's profiling kit.
-METRICS = object_of(
-    "Metrics",
-    "``metrics.json``: latencies, starts and memory of a run, to compare later ones with.",
-    model=str, program=str, device=str, build=str, emulated=bool, started=str, floor=float | None,
-    latencies=several(_LATENCY), unit=NotRequired[Literal["ms"]], problem=NotRequired[str],
-    results=NotRequired[tuple[dict[str, Any], ...]], programs=NotRequired[dict[str, str]],
-    graphs=NotRequired[dict[str, str]], schema_version=NotRequired[int],
-)  # fmt: skip
-
-
-def key(kind: Any, meaning: str) -> Any:
-    """A key that a person may write in a config or a matrix."""
-    return NotRequired[Annotated[kind, Meta(description=meaning)]]
-
-
-#: A single value needs no brackets.
-WORDS, COUNTS = str | tuple[str, ...], int | tuple[int, ...]
-
-
 @dataclass(frozen=True)
 class Document:
     """A file that people write, or read with scripts: its type, of which there is a JSON Schema.
@@ -96,6 +44,58 @@ class Document:
     schema: type
     suffix: str = ""
     reference: str = ""
+
+    #: A single value needs no brackets.
+    WORDS: ClassVar[Any] = str | tuple[str, ...]
+    COUNTS: ClassVar[Any] = int | tuple[int, ...]
+
+    @staticmethod
+    def list_of(kind: Any) -> Any:
+        """The type of a list."""
+        return GenericAlias(tuple, (kind, ...))
+
+    @staticmethod
+    def open(title: str, /, **keys: Any) -> Any:
+        """The type of an object that may have further keys."""
+        return TypedDict(title, keys)  # type: ignore[operator]
+
+    @staticmethod
+    def closed(title: str, meaning: str, /, **fields: Any) -> Any:
+        """The type of an object, which has no further keys."""
+        kind: Any = TypedDict(title, fields)  # type: ignore[misc]
+        kind.__doc__, kind.__closed__ = meaning, True  # type: ignore[attr-defined]
+        return kind
+
+    @staticmethod
+    def key(kind: Any, meaning: str) -> Any:
+        """A key that a person may write in a config or a matrix."""
+        return NotRequired[Annotated[kind, Meta(description=meaning)]]
+
+
+_RESOURCE = Document.closed(
+    "MeasuredResource", "What a process needs, in every start that was measured.",
+    resource=str, unit=str, values=tuple[Annotated[float, Meta(ge=0)], ...],
+)  # fmt: skip
+_LATENCY = Document.open(
+    "measured latency", experiment=str, threads=int,
+    clock=Literal["cpu_ns", "wall_ns"], control=bool,
+    restarts_ms=Annotated[tuple[Annotated[float, Meta(ge=0)], ...], Meta(min_length=1)],
+    tracer_overhead=float | None, load_clock=NotRequired[Literal["wall_ns"]],
+    load_ms=tuple[float, ...], startup_ms=tuple[float, ...],
+    resources=NotRequired[Document.list_of(_RESOURCE)], **_columns(STATISTICS),
+)  # fmt: skip
+#: ``programs`` has those of experiments that ran another one than the first, ``program``;
+#: ``graphs`` what tells the models of experiments, as far as it is known;
+#: ``problem`` is what is wrong with the outputs of some program, or empty; ``results`` are for the
+#: scripts of Arm's profiling kit.
+METRICS = Document.closed(
+    "Metrics",
+    "``metrics.json``: latencies, starts and memory of a run, to compare later ones with.",
+    model=str, program=str, device=str, build=str, emulated=bool, started=str, floor=float | None,
+    latencies=Document.list_of(_LATENCY), unit=NotRequired[Literal["ms"]], problem=NotRequired[str],
+    results=NotRequired[tuple[dict[str, Any], ...]], programs=NotRequired[dict[str, str]],
+    graphs=NotRequired[dict[str, str]], schema_version=NotRequired[int],
+)  # fmt: skip
 
 
 DOCUMENTS = {"metrics": Document(METRICS)}

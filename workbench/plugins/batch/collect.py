@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workbench import Run, open_run
-from workbench.api import Table, to_plain
-from workbench.jobs import to_markdown
+from workbench.api import Table, show_note, to_plain
 from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.page import Portfolio, render_index, tabulate_run
 
@@ -31,7 +30,8 @@ def collect_runs(runs: Sequence[Run | str | Path], *, height: int = 760) -> Tabl
     updated = max((run.record.started for run in opened), default="")
     text = render_index(Portfolio(to_plain(Matrix()), cells, updated))
     names = ", ".join(dict.fromkeys(cell.label for cell in cells))
-    return Table(_FRAME.format(height, html.escape(text)), f"*The page of {to_markdown(names)}.*")
+    page = _FRAME.format(height, html.escape(text))
+    return Table(page, show_note(f"The page of {names}.").markdown)
 
 
 def _make_cell(run: Run) -> Cell:

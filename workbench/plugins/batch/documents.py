@@ -5,7 +5,9 @@ from typing import Any, get_args, get_type_hints
 
 from workbench import ExportOptions, MeasureOptions
 from workbench.api import Document
-from workbench.jobs import TARGETS, WORDS, help_of, key, object_of
+from workbench.jobs import TARGETS, help_of
+
+key, WORDS = Document.key, Document.WORDS
 
 #: Keys of a matrix whose value may be written without brackets if it is a single one.
 LISTS = ("models", "dtypes", "targets", "isa", "threads", "rewrite", "against", "programs")
@@ -31,7 +33,7 @@ EXPORT_KEYS = _options(
     ExportOptions, "dtype", "state_dict", "inputs", "recipe", "fresh", "etrecord"
 )
 MEASURE_KEYS = _options(MeasureOptions, "toggle", "isa_ladder", "target", "ops")
-MATRIX = object_of(
+MATRIX = Document.closed(
     "Matrix", "The matrix of `workbench batch`, in YAML.",
     models=key(WORDS, "models, as of `workbench profile`"),
     programs=key(WORDS, "finished programs, such as release/*.pte, beside or instead of models"),

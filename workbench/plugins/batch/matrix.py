@@ -1,9 +1,10 @@
 """The matrix of a batch: models, dtypes, targets and CPU extensions, and the cells they form."""
 
+import contextlib
 import fnmatch
 import glob
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
@@ -11,13 +12,10 @@ from typing import Any
 
 from workbench import ExportOptions, MeasureOptions, list_models, open_program
 from workbench.api import UsageError, check_request, safe_name, structure, unknown_name
-from workbench.graphs import DTYPES
 from workbench.jobs import (
-    BACKENDS,
     RUNTIMES,
     SUFFIXES,
     TARGETS,
-    TOGGLES,
     parse_name,
     read_yaml,
     stem_of,
@@ -191,7 +189,6 @@ def _check(matrix: Matrix, path: Path) -> None:
             _check_names(key, [value], axes[key], f"{path}: exclude")
     if math.prod(map(len, axes.values())) > MAX_CELLS:
         raise UsageError(f"has more than {MAX_CELLS} cells", where=path)
-    check_request(measure=matrix.measure)
     if matrix.notebook:
         from workbench.jobs import read_template
 
@@ -202,14 +199,25 @@ def _check_axes(matrix: Matrix, path: Path) -> None:
     parsed = map(parse_name, matrix.models)
     plain = [model.name for model in parsed if not model.library and not model.file]
     _check_names("model", plain, list_models(), f"{path}: models")
-    toggles = [toggle.name for of_arch in TOGGLES.values() for toggle in of_arch]
-    _check_names("toggle", matrix.isa, [*toggles, "auto", "none", LADDER], f"{path}: isa")
-    _check_names("dtype", matrix.dtypes, DTYPES, f"{path}: dtypes")
-    _check_names("backend", [matrix.export.backend], BACKENDS, f"{path}: backend")
+    for isa in matrix.isa:
+        with _named(f"{path}: isa"):
+            check_request(measure=matrix.measure_options(HOST, isa))
+    for dtype in matrix.dtypes:
+        with _named(f"{path}: dtypes"):
+            check_request(export=replace(matrix.export, dtype=dtype, rewrite=()))
     kinds = {form.partition("[")[0].partition(":")[0]: form for form in TARGETS}
     for target in matrix.targets:
         if target.partition(":")[0] not in kinds:
             raise unknown_name("target", target, kinds.values(), f"{path}: targets")
+
+
+@contextlib.contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Say of an error which key of a matrix it is about."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(error.what, where=where, hint=error.hint) from None
 
 
 def _check_numbers(matrix: Matrix, path: Path) -> None:

@@ -24,7 +24,6 @@ from workbench.api import (
     upgrade,
 )
 from workbench.jobs import (
-    EXPLORER_HTML,
     NO_WIN,
     abridge_gain,
     describe_cause,
@@ -102,7 +101,7 @@ def tabulate_run(run: Run) -> tuple[dict[str, Any], ...]:
         row = {**EMPTY, **m.summary}
         row["sqnr_db"] = m.export.sqnr_db if m.export else None
         row |= _explain_time(m)
-        row["explorer"] = (run.output / EXPLORER_HTML).is_file()
+        row["explorer"] = (run.output / "explore.html").is_file()
         compared = [ab for ab in run.comparisons if ab.candidate is m]
         for ab in compared:
             figures = {name: ab.latency[name].iloc[0] for name in COMPARED if name != "against"}

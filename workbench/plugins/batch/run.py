@@ -31,8 +31,6 @@ from workbench.api import (
 )
 from workbench.graphs import versions
 from workbench.jobs import (
-    REPORT_HTML,
-    artifacts_dir,
     check_toggle,
     device_behind,
     is_reported,
@@ -289,7 +287,7 @@ def count_starts(task: Task, note: Path) -> Iterator[None]:
 def export_cell(task: Task, progress: Progress) -> dict[str, Any]:
     """Export the program of a cell, unless it is up to date; copy one that was given."""
     model = task.cell.model
-    path = artifacts_dir(task.root) / Path(model).name
+    path = task.root / "artifacts" / Path(model).name
     if model in task.matrix.programs:
         for source in filter(Path.is_file, Path(model).parent.glob(f"{glob.escape(path.name)}*")):
             write_changed(path.with_name(source.name), source.read_bytes())
@@ -333,7 +331,7 @@ def report_cell(task: Task, progress: Progress) -> dict[str, Any]:
     checks = validate_run(run)
     failures = checks[checks["status"] == "fail"]
     problem = "; ".join(failures["check"] + ": " + failures["evidence"])
-    fields = {"report": f"{name}/{REPORT_HTML}", "rows": tabulate_run(run)}
+    fields = {"report": f"{name}/report.html", "rows": tabulate_run(run)}
     return {"state": "done", "problem": problem, **fields}
 
 

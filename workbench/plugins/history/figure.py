@@ -7,8 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, DateFormatter, date2num
 
-from workbench.api import Chart, draws, format_ms
-from workbench.jobs import FAINT, HIGHLIGHT, INK, SERIES, SLOWER, new_figure
+from workbench.api import Chart, Ink, draws, format_ms, new_figure
 
 MOST_PANELS = 8  #: Panels of one figure: the lines that changed, then those with the most runs.
 _FEW_DAYS = 4  #: A history shorter than this has times of day on its axis, too.
@@ -47,7 +46,7 @@ def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
         axis.set_title(
             textwrap.shorten(line, 120, placeholder=" …"),
             fontsize=8,
-            color=FAINT,
+            color=Ink.FAINT,
             loc="left",
             pad=3,
         )
@@ -63,23 +62,23 @@ def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
 def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
     runs = runs.sort_values("started")
     when = _dates(runs["started"])
-    color = SERIES[0]
+    color = Ink.SERIES[0]
     axis.vlines(when, runs["low_ms"], runs["high_ms"], color=color, linewidth=1, alpha=0.5)
     wrong = (runs["problem"] != "").to_numpy()
     axis.scatter(when, runs["latency_ms"], s=9, color=color, linewidths=0, zorder=3)
-    axis.scatter(when[wrong], runs["latency_ms"][wrong], marker="x", color=SLOWER, zorder=4)
+    axis.scatter(when[wrong], runs["latency_ms"][wrong], marker="x", color=Ink.SLOWER, zorder=4)
     starts = [when[0], *_dates(changes["started"])]
     for start, end in zip(starts, [*starts[1:], when[-1] + 1], strict=True):
         piece = runs[(when >= start) & (when < end)]
         level = np.exp(np.log(piece["latency_ms"]).mean())
         ends = [start, min(end, when[-1])]
-        axis.plot(ends, [level] * 2, color=INK, linewidth=1.4, zorder=2)
+        axis.plot(ends, [level] * 2, color=Ink.TEXT, linewidth=1.4, zorder=2)
     for change in changes.itertuples():
         (at,) = _dates(pd.Series([change.started]))
-        axis.axvline(at, color=HIGHLIGHT, linewidth=1.2)
+        axis.axvline(at, color=Ink.HIGHLIGHT, linewidth=1.2)
         text = f" {change.run}, {change.outcome}: {format_ms(change.candidate)}"
         axis.annotate(text, (at, 1), xycoords=("data", "axes fraction"), fontsize=8,
-                      color=HIGHLIGHT, va="top", annotation_clip=False)  # fmt: skip
+                      color=Ink.HIGHLIGHT, va="top", annotation_clip=False)  # fmt: skip
     axis.set_ylabel("ms")
 
 

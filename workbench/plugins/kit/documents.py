@@ -5,16 +5,20 @@ from typing import Annotated
 from msgspec import Meta
 
 from workbench.api import Document
-from workbench.jobs import COUNTS, WORDS, key, open_dict, several
 
-_SIDE_OF_PAIR = open_dict(
+key, WORDS, COUNTS = Document.key, Document.WORDS, Document.COUNTS
+
+_SIDE_OF_PAIR = Document.open(
     "ConfigSide", experiment=str, threads=key(int, "a thread count of the experiment")
 )
-_PAIR = open_dict(
-    "ConfigPair", baseline=_SIDE_OF_PAIR, candidate=_SIDE_OF_PAIR, label=key(str, "its name")
+_PAIR = Document.open(
+    "ConfigPair",
+    baseline=_SIDE_OF_PAIR,
+    candidate=_SIDE_OF_PAIR,
+    label=key(str, "its name"),
 )
 #: An experiment of a config, and a config; the profiling kit ignores further keys.
-CONFIG_EXPERIMENT = open_dict(
+CONFIG_EXPERIMENT = Document.open(
     "ConfigExperiment",
     name=Annotated[str, Meta(description="also the name of its folder")],
     runner_path=key(str, "an executor_runner; without it, the workbench's runner"),
@@ -32,11 +36,11 @@ CONFIG_EXPERIMENT = open_dict(
     program=key(str, "another .pte than the config's model"),
     model=key(str, "the same, as the kit has it"),
 )
-CONFIG = open_dict(
+CONFIG = Document.open(
     "Config",
     model=Annotated[str, Meta(description="the .pte")],
     experiments=Annotated[
-        several(CONFIG_EXPERIMENT), Meta(description="what to measure, interleaved")
+        Document.list_of(CONFIG_EXPERIMENT), Meta(description="what to measure, interleaved")
     ],
     output_root=key(str, "the output folder, or the run's own; out_MODEL by default"),
     target=key(str, "host, qemu[:CPU], android[:SERIAL] or ssh:HOST"),
@@ -44,7 +48,9 @@ CONFIG = open_dict(
     inputs=key(tuple[str, ...], "one .npy or raw file for each input"),
     phases=key(tuple[str, ...], "as --phase of `workbench run`"),
     analysis=key(
-        open_dict("ConfigAnalysis", compare_pairs=key(several(_PAIR), "what to compare")),
+        Document.open(
+            "ConfigAnalysis", compare_pairs=key(Document.list_of(_PAIR), "what to compare")
+        ),
         "comparisons; by default each with the extension off",
     ),
 )

@@ -10,18 +10,17 @@ from matplotlib.ticker import LogLocator
 from matplotlib.transforms import Bbox
 
 from workbench import Run
-from workbench.api import Chart, Part, Section, View, draws, show_note, show_table
-from workbench.jobs import (
-    FAINT,
-    HIGHLIGHT,
-    INK,
-    LINE,
-    SERIES,
-    draw_bar,
+from workbench.api import (
+    Chart,
+    Ink,
+    Part,
+    Section,
+    View,
+    draws,
     new_figure,
     new_rows,
-    text_inches,
-    write_after,
+    show_note,
+    show_table,
 )
 from workbench.plugins.optimize.records import NOT_TRIED, Study, Variant
 from workbench.plugins.optimize.study import find_study, tabulate_variants
@@ -32,6 +31,8 @@ DOT = "variant-"
 _LOG_ABOVE = 4
 #: Letters of what a variant changes, beside its dot.
 _LETTERS = 40
+#: The width of a letter of 8 points in a figure, in points, on average.
+_LETTER = 5.2
 _FLOATING = ("fp32", "fp16", "fp16w", "bf16")
 _TRIED = (
     *("name", "change", "latency_ms", "threads", "speedup", "speedup_low", "speedup_high"),
@@ -101,7 +102,7 @@ def _name_dots(
     right = axis.figure.bbox.width * points_per_pixel
     taken = [Bbox([m - radius, m + radius]) for m, radius in zip(middles, radii, strict=True)]
     for at in sorted(range(len(names)), key=lambda at: names[at] not in first):
-        half = np.array([72 * text_inches(names[at], 8), height]) / 2
+        half = np.array([_LETTER * len(names[at]), height]) / 2
         beside, above = radii[at] + 2 + half[0], radii[at] + 1 + half[1]
         inward = max(0.0, left + 1 + half[0] - middles[at][0])
         inward += min(0.0, right - 1 - half[0] - middles[at][0])
@@ -111,7 +112,7 @@ def _name_dots(
             inside = left < box.x0 and box.x1 < right
             if inside and not any(map(box.overlaps, others)):
                 axis.annotate(names[at], dots[at], shift, textcoords="offset points", va="center",
-                              ha="center", fontsize=8, color=INK)  # fmt: skip
+                              ha="center", fontsize=8, color=Ink.TEXT)  # fmt: skip
                 taken.append(box)
                 break
 
@@ -137,21 +138,21 @@ def plot_variants(study: Study) -> Chart:
     base = study.variants[0].name
     flaws = {variant.name for variant in study.variants if variant.flaw}
     sizes = 20 + 180 * (rows["size_mb"] / rows["size_mb"].max()).to_numpy()
-    colors = [HIGHLIGHT if n == study.best else SERIES[0] for n in rows["name"]]
+    colors = [Ink.HIGHLIGHT if n == study.best else Ink.SERIES[0] for n in rows["name"]]
     faces = ["none" if n in flaws else c for n, c in zip(rows["name"], colors, strict=True)]
-    axis.hlines(rows["db"], rows["low_ms"], rows["high_ms"], color=FAINT, linewidth=1)
+    axis.hlines(rows["db"], rows["low_ms"], rows["high_ms"], color=Ink.FAINT, linewidth=1)
     for row, size, face, color in zip(rows.itertuples(), sizes, faces, colors, strict=True):
         axis.scatter(row.latency_ms, row.db, s=size, facecolors=face, edgecolors=color,
                      gid=f"{DOT}{row.name}")  # fmt: skip
     fit = rows[~rows["name"].isin(flaws)]
     front = fit[fit["db"] > fit["db"].cummax().shift(fill_value=-math.inf)]
-    axis.plot(front["latency_ms"], front["db"], color=LINE, linewidth=1, zorder=0)
+    axis.plot(front["latency_ms"], front["db"], color=Ink.LINE, linewidth=1, zorder=0)
     if not study.options.metric:
         least = study.options.min_sqnr_db
-        axis.axhline(least, color=FAINT, linewidth=1, linestyle=":")
+        axis.axhline(least, color=Ink.FAINT, linewidth=1, linestyle=":")
         axis.annotate(f"least SQNR: {least:g} dB", (1, least), (-2, 3), va="bottom", ha="right",
                       xycoords=axis.get_yaxis_transform(), textcoords="offset points", fontsize=8,
-                      color=FAINT)  # fmt: skip
+                      color=Ink.FAINT)  # fmt: skip
     if rows["latency_ms"].max() > _LOG_ABOVE * rows["latency_ms"].min():
         axis.set_xscale("log")
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -190,9 +191,10 @@ def plot_noise(study: Study, variant: Variant | None = None, *, top: int = 12) -
     for row, (layer, dtype) in enumerate(zip(worst, dtypes, strict=True)):
         db = -10 * math.log10(max(noise[layer], 1e-12))
         kept = dtype in _FLOATING
-        color = "#DDDDDD" if kept else SERIES[0]
-        draw_bar(axis, row, db, color, height=0.7)
-        write_after(axis, db, row, f"{db:.0f} dB, {dtype}")
+        color = "#DDDDDD" if kept else Ink.SERIES[0]
+        axis.barh(row, db, 0.7, color=color)
+        axis.annotate(f"{db:.0f} dB, {dtype}", (db, row), (6, 0), textcoords="offset points",
+                      va="center", fontsize=9, color=Ink.TEXT)  # fmt: skip
     axis.set_xlim(0, 120)
     axis.set_xlabel("SQNR in dB if the layer is quantised alone; grey: kept in floating point")
     return figure
