@@ -1,5 +1,6 @@
 """Remedies that are applied: both programs side by side, and the lines to write."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from exported_runs import measure_briefly
 from needed import needs
 
 import workbench as wb
+from workbench.analysis.findings.text import list_code
 from workbench.explorer.cards import FindingCards
 from workbench.export.edit import write_edit
 from workbench.export.rewriter import find_rewriter
@@ -129,6 +131,11 @@ def test_what_helped_is_tried_together_on_the_whole_program(planted):
     gain = m.potential.gain
     assert gain.low < gain.ms < gain.high
     assert "tried together" in str(wb.show(run, "gain"))
+    assert all(each.seconds > 0 for each in m.trials), "what each trial took is kept"
+    (again,) = wb.check_findings(run, f"{file}:Planted", finding="together", budget_s=1.0)
+    assert again.whole and again.remedies == trial.remedies, "asked for again"
+    code = "\n".join(code for each in m.opportunities for code in [*list_code(each)])
+    assert code and ast.parse(code)
 
 
 @pytest.fixture(scope="module")

@@ -85,6 +85,8 @@ def test_a_trial_of_others_or_without_a_gain_leaves_the_total_unknown(several, r
     m, keep = several
     keep(50.0, remedy, **facts)
     assert m.potential.gain is None
+    text = str(wb.show(m.run, "gain"))
+    assert ("not tried together" in text) == (remedy == "attention")
 
 
 def test_the_first_screens_have_the_bar():

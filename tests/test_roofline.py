@@ -193,13 +193,13 @@ def test_quantised_weights_at_the_roof_of_memory_need_more_work_per_read():
     roof = make_roof()
     facts = changed(facts, roof=roof)
     first = tabulate(facts).iloc[0]
-    assert first["rule"] == "weight bandwidth"
+    assert first["rule"] == "memory-bound"
     assert first["cause"].startswith("memory limits 1 operator with quantised weights: 67.2 MB are")
     assert math.isnan(first["gain_ms"])
     assert "tokens" in first["action"]
     slow = measured(Delegate([replace(linear, ms=50.0)]), shapes=sizes, dtypes={"W": "qint8"})
     slow = changed(slow, roof=roof)
-    assert "weight bandwidth" not in set(tabulate(slow)["rule"])
+    assert "memory-bound" not in set(tabulate(slow)["rule"])
 
 
 def test_products_at_the_roof_of_arithmetic_are_found():

@@ -124,8 +124,10 @@ def test_the_answer_comes_before_starts_and_each_trial_at_once(
     verdict, *_ = first.splitlines()
     assert re.search("faster|slower|unchanged|inconclusive", verdict)
     assert between.splitlines() == [
-        "tried mean: on 1 of 2 parts, 2 -> 1.5 ms; it saves 0.5 ms [0.4, 0.6]",
-        "tried mean: on this part, 2 -> 1.5 ms; not shown to help: it saves 0.5 ms [-0.4, 0.6]",
+        "tried mean: on 1 of 2 parts, 2.00 ms -> 1.50 ms; it saves 0.500 ms, between 0.400 ms and "
+        "0.600 ms",
+        "tried mean: on this part, 2.00 ms -> 1.50 ms; not shown to help: it saves 0.500 ms, "
+        "between \N{MINUS SIGN}0.400 ms and 0.600 ms",
         "tried mean: not tried: they do not run alone",
     ]
     assert last.splitlines()[-1].startswith("report: ")

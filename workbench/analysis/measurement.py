@@ -690,13 +690,14 @@ class Measurement(Noun):
         command, code = map(self.complete_command, (finding.command, finding.code))
         untried = isinstance(finding.rewrite, Change) and finding.trial is None
         if untried or (finding.trial and finding.trial.answer == "not shown"):
-            where: tuple[str, ...]
-            where = ("--experiment", self.name, "--threads", str(self.threads))
-            if self.export and self.export.input_source != GIVEN:
-                where += ("--model", "MODEL")
-            how = ("--check", finding.id, *(() if untried else ("--budget", "1m")))
-            again = " ".join(("workbench", "findings", "RUN_DIR", *where, *how))
+            # A module of a notebook is known there alone.
+            is_given = self.export is not None and self.export.input_source == GIVEN
+            again = "workbench findings RUN_DIR" + ("" if is_given else " --model MODEL")
+            if self not in self.run.subjects[:1]:
+                again += f" --experiment {self.name} --threads {self.threads}"
+            again += f" --check {finding.id}" + ("" if untried else " --budget 1m")
             command = self.complete_command(again)
+            command = f"%{command}" if is_given else command
         return replace(finding, command=command, code=code)
 
     @property

@@ -37,12 +37,15 @@ class Potential:
     floor_ms
         What the program's operations and bytes take at the machine's peaks, an estimate; NaN if it
         is unknown. Operators of unknown cost take nothing.
+    together
+        What trying all of them together has shown; None if nobody did.
     """
 
     latency_ms: float
     alone: tuple[Finding, ...] = ()
     gain: Gain | None = None
     floor_ms: float = math.nan
+    together: Trial | None = None
 
     @property
     def known(self) -> Gain:
@@ -90,9 +93,9 @@ def find_potential(
         return replace(potential, gain=alone[0].gain)
     names = {*potential.gains}
     made = [each for each in trials if each.finding == TOGETHER and each.remedies == names]
-    if made and made[-1].answer == "gains":
-        return replace(potential, gain=read_gain(made[-1], latency_ms))
-    return potential
+    last = made[-1] if made else None
+    gain = read_gain(last, latency_ms) if last and last.answer == "gains" else None
+    return replace(potential, gain=gain, together=last)
 
 
 def find_floor(roofline: pd.DataFrame | None) -> float:

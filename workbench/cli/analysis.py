@@ -132,7 +132,8 @@ def report(
     flag_value="first",
     default="",
     metavar="[ID]",
-    help="Try the remedies of the first findings on their parts, or that of one finding.",
+    help="Try the remedies of the first findings, then those that help together; or that of one "
+    "finding, or with `together` all that help.",
 )
 @click.option("--top", default=3, show_default=True, help="With --check: findings to try.")
 @click.option("--budget", type=DURATION, help="With --check: the longest that one may take.")
@@ -180,6 +181,10 @@ def findings(
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": records}
     time = EMULATED if measurement.emulated else describe_latency(measurement.statistics)
     lines = [f"{measurement.label}: {time}", *(write_findings(found) if found else [NONE])]
+    if len(measurement.potential.gains) > 1:
+        from workbench.plots.gain import describe_potential
+
+        lines.append(f"together: {' '.join(describe_potential(measurement.potential))}")
     if together := combine_remedies(measurement, found):
         lines.append(f"all rewrites: {together}")
     step = advise_next(measurement, found)

@@ -59,6 +59,14 @@ class Replacement:
     graph: GraphModule
     constants: tuple[torch.Tensor, ...] = ()
 
+    def write(self, name: str, most_lines: int) -> str | None:
+        """It as a function of its sources; None if that is long, or cannot be written."""
+        try:
+            code = write_function(name, "", self.graph, self.constants, len(self.sources))
+        except Unwritable:
+            return None
+        return code if len(code.splitlines()) <= most_lines else None
+
 
 @dataclass
 class _Place:

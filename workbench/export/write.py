@@ -46,7 +46,7 @@ def write_function(
     for node, constant in zip(placeholders[sources:], constants, strict=True):
         written[node] = _write_constant(constant)
     lines = [f"def {name}({', '.join(parameters[:sources])}):"]
-    lines += [f'{_INDENT}"""{_describe(text, placeholders[:sources], parameters)}"""'] * bool(text)
+    lines += [f'{_INDENT}"""{_describe(text, placeholders[:sources], parameters)}"""']
     number = 1
     for node in nodes:
         if node.op == "get_attr":
@@ -73,7 +73,8 @@ def _describe(text: str, sources: Sequence[Node], parameters: Sequence[str]) -> 
         f"{name} of {'x'.join(map(str, node.meta['val'].shape))}"
         for name, node in zip(parameters, sources, strict=False)
     )
-    words = f"{text[:1].upper()}{text[1:]}, for {', '.join(shapes)}."
+    words = f"{f'{text}, ' * bool(text)}for {', '.join(shapes)}."
+    words = f"{words[:1].upper()}{words[1:]}"
     return words.replace("\\", "/").replace('"', "'")
 
 

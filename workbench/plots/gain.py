@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from workbench.analysis.findings.text import describe_outcome
 from workbench.analysis.measurement import Measurement
 from workbench.analysis.potential import Potential, Segment
 from workbench.plots.bars import draw_chips, draw_shares
@@ -14,7 +15,7 @@ _TITLE = "What you could gain"
 _COLORS = {"floor": "#56606b", "rest": "#b9c2cc"}
 _GREENS = ("#009465", "#4fb894", "#8fd3bb", "#c3e8db")
 _OVERLAP = "They may overlap, and were not tried together: the total is unknown. "
-_OVERLAP += "`run.apply()` tries that."
+_OVERLAP += "`run.apply()`, or `workbench findings RUN --check together`, tries that."
 
 
 class Bar(NamedTuple):
@@ -75,7 +76,8 @@ def describe_potential(potential: Potential) -> list[str]:
         if potential.gain:
             texts.append(f"Alone they gain {each}: the bar divides their gain in proportion.")
         else:
-            texts.append(f"Alone they gain {each}. {_OVERLAP}")
+            tried = potential.together and f"Together: {describe_outcome(potential.together)}."
+            texts.append(f"Alone they gain {each}. {tried or _OVERLAP}")
     return texts
 
 

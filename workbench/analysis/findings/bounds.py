@@ -9,7 +9,7 @@ from workbench.analysis.dataflow import SEALED, WEIGHTED, FlowStep
 from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.finding import Finding, Gain
 from workbench.analysis.findings.gains import keys_of, time_spent
-from workbench.analysis.roofline import NEAR_ROOF
+from workbench.analysis.roofline import NEAR_ROOF, Roof
 from workbench.analysis.run import Measurement
 from workbench.records.layers import Value
 from workbench.wording import format_size, plural
@@ -19,52 +19,53 @@ _TILE, _IMAGE_CHANNELS = 16, 4
 
 
 def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Operators limited by reading their weights."""
+    """Operators limited by reading their weights, which can be smaller, or are quantised."""
     products = list_products(m)
-    near_roof = (key for key in list_memory_bound(m) if key in unclaimed and key in products)
-    shares = {key: share for key in near_roof if (share := _weight_share(m, key)) > 0.5}
-    if m.roof is None or not shares:
-        return
+    near = [key for key in list_memory_bound(m) if key in unclaimed and key in products]
+    shares = {key: share for key in near if (share := _weight_share(m, key)) > 0.5}
+    if shares and m.roof is not None:
+        yield _tell_weights(m, shares, m.roof, products)
+    quantized = [key for key in near if _reads_quantized(m, products[key])]
+    if quantized:
+        size, speed = _read_speed(m, quantized)
+        yield Finding(
+            f"memory limits {plural(len(quantized), 'operator')} with quantised weights: "
+            f"{size} are {speed}",
+            Gain.at_most(time_spent(m, quantized).ms),
+            quantized,
+            "compute several tokens or samples at once, which read the weights once: batches, or "
+            "speculative decoding; faster arithmetic does not help",
+            command="workbench run MODEL.pte --sweep tokens=1,2,4,8  # when does latency grow?",
+        )
+
+
+def _reads_quantized(m: Measurement, step: FlowStep) -> bool:
+    tensors = [m.flow.tensors[tensor] for tensor in step.reads]
+    return any(tensor.constant and tensor.dtype[0] == "q" for tensor in tensors)
+
+
+def _tell_weights(
+    m: Measurement, shares: dict[str, float], roof: Roof, products: dict[str, FlowStep]
+) -> Finding:
+    """Weights of one byte instead of four: everything else stays."""
     keys, rows = list(shares), m.costs.loc[list(shares)]
     spent, (size, speed) = time_spent(m, keys), _read_speed(m, keys)
-    # One byte per weight instead of four; everything else stays.
     parts = 1 - 0.75 * pd.Series(shares)
     kept = float((parts * rows["mean_ms"]).sum())
     # Smaller weights may fit into a faster cache.
-    rates = (parts * rows["bytes"]).map(m.roof.bandwidth)
+    rates = (parts * rows["bytes"]).map(roof.bandwidth)
     fastest = float((rows["calls"] * parts * rows["bytes"] / rates).sum()) / 1e6
-    slower = (spent.ms - kept) / 2
+    least, most = (spent.ms - kept) / 2, spent.high - min(fastest, kept)
     linear = all(products[key].type == "FullyConnected" for key in keys)
     dtype = "int8dyn" if linear else "int8"
-    yield Finding(
+    return Finding(
         f"memory limits {plural(len(keys), 'operator')}: {size}, mostly weights, are {speed}",
-        Gain(spent.ms - kept, max(0.0, slower), spent.high - min(fastest, kept)),
+        Gain(spent.ms - kept, max(0.0, least), most),
         keys,
         "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
         "not help",
         command=commands.write_command(m, "profile", dtype=dtype) + "  # one byte per weight",
         remedy=dtype,
-    )
-
-
-def find_weight_bandwidth(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Products that read quantised weights, which are small already, at the speed of memory."""
-    quantized = [
-        key
-        for key, step in list_products(m).items()
-        if any(t.constant and t.dtype[0] == "q" for t in map(m.flow.tensors.get, step.reads) if t)
-    ]
-    keys = [key for key in list_memory_bound(m) if key in unclaimed and key in quantized]
-    if not keys:
-        return
-    size, speed = _read_speed(m, keys)
-    yield Finding(
-        f"memory limits {plural(len(keys), 'operator')} with quantised weights: {size} are {speed}",
-        Gain.at_most(time_spent(m, keys).ms),
-        keys,
-        "compute several tokens or samples at once, which read the weights once: batches, or "
-        "speculative decoding; faster arithmetic does not help",
-        command="workbench run MODEL.pte --sweep tokens=1,2,4,8  # at how many does latency grow?",
     )
 
 

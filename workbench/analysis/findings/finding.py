@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from workbench import plugin
 from workbench.export.precision import PRECISIONS
 from workbench.records.exports import Rewrite
@@ -23,6 +25,8 @@ _NOTHING_KNOWN = 0.5
 _APART = 3
 #: Rules whose findings only another dtype helps against.
 _FLOORS = ("compute-bound", "dtype")
+#: The rule about what takes much of the time and has no finding.
+REST = "no known remedy"
 #: The rule whose findings say that something is slow, and not why.
 _SYMPTOM = "other runtimes"
 
@@ -76,7 +80,7 @@ class Change(Rewrite):
 class Finding:
     """An optimisation opportunity: observation, affected operators, action and gain.
 
-    A rule gives the fields up to ``nearest``; the rest is added when all rules have spoken.
+    A rule gives the fields up to ``beside``; the rest is added when all rules have spoken.
 
     Attributes
     ----------
@@ -96,6 +100,8 @@ class Finding:
         What the export has shown to be equal; a trial applies it.
     nearest
         The kernel that ``code`` writes in another way, which was not tried.
+    beside
+        Keys of operators that stay with the remedy, and read or make what it changes.
     rule, heading
         Which rule found it, and the section of the report that has the evidence.
     exact
@@ -124,6 +130,7 @@ class Finding:
     remedy: str = ""
     rewrite: Rewrite | None = None
     nearest: str = ""
+    beside: Collection[str] = ()
     rule: str = ""
     heading: str = ""
     exact: bool = False
@@ -181,6 +188,11 @@ class Finding:
         return shown and self.is_option and self.remedy not in PRECISIONS
 
     @property
+    def gains_beside(self) -> bool:
+        """Whether it was shown to gain more than its operators take: others get faster, too."""
+        return self.gain.basis == "checked" and self.gain.low > self.spent_ms
+
+    @property
     def expected_ms(self) -> float:
         """What it is ranked by: its gain; of a bound, half of it or of what its operators take."""
         if not math.isnan(self.gain.ms):
@@ -194,6 +206,8 @@ class Finding:
         Where the shares are unknown, so is that best, and a trial is what tells.
         """
         gain = self.gain
+        if gain.of == "latency" and (self.is_hopeless or self.nearest):  # what its operators take
+            return (self.share if gain.basis == "measured" else self.spent) >= LEAST_SHARE
         if self.rewrite is not None and gain.of == "latency" and gain.basis != "planned":
             return not gain.high < LEAST_SHARE * self.latency_ms
         return self.share >= LEAST_SHARE
@@ -224,7 +238,10 @@ def apply_trials(
     """Findings with the trials that were made of them in this scope; the last of each counts."""
     made = {trial.finding: trial for trial in trials if trial.scope == scope}
     losing = {t.remedy for t in made.values() if t.answer in ("loses", "wrong")}
-    return [_add_trial(finding, made.get(finding.id), losing) for finding in findings]
+    tried = [_add_trial(finding, made.get(finding.id), losing) for finding in findings]
+    # What gained more than its operators took has made these faster.
+    faster = {key for each in tried if each.gains_beside for key in each.beside}
+    return [each for each in tried if each.rule != REST or not faster.issuperset(each.operators)]
 
 
 def _add_trial(finding: Finding, trial: Trial | None, losing: Collection[str]) -> Finding:
@@ -237,6 +254,9 @@ def _add_trial(finding: Finding, trial: Trial | None, losing: Collection[str]) -
         gain = Gain(math.nan, trial.low_ms, min(trial.high_ms, latency_ms), "unknown")
     if trial.answer == "gains":
         gain = read_gain(trial, latency_ms)
+        limit = np.nanmax([finding.gain.high, finding.spent_ms])
+        if not trial.whole:  # it gains no more than its operators take
+            gain = replace(gain, high=min(gain.high, max(gain.ms, limit)))
         if gain.ms < LEAST_SHARE * latency_ms:
             gain = Gain(basis="refused")
     by_hand = gain.basis == "checked" and trial.remedy in losing
@@ -256,8 +276,9 @@ def rank_findings(findings: Sequence[Finding], by_gain: bool = True) -> tuple[Fi
     """Findings, largest gain of latency first, each cause once.
 
     First come gains that were shown or estimated; then those that only another dtype helps against,
-    which are the floor of this one; those with an unknown gain; those without a known remedy; those
-    about the start and memory; and remedies that do not help. A finding is told with an exact one
+    which are the floor of this one; those with another way to write it; those with an unknown gain;
+    those without a known remedy; those about the start and memory; and remedies that do not help. A
+    finding is told with an exact one
     before it that claims all of its operators. The first three share no
     operator. A finding that is not exact comes after the exact ones that claim the same operators.
     Without times, those with the most operators come first in each rule.
@@ -288,17 +309,17 @@ def _group(finding: Finding) -> int:
     """The place of a finding among others, before its gain counts."""
     gain = finding.gain
     if gain.of != "latency":
-        return 4
-    if gain.basis == "unmeasurable":
         return 5
-    if gain.basis == "refused":
-        return 6
-    if finding.is_hopeless and not finding.exact:  # what takes the time, and not why
-        return 3
+    if gain.basis in ("unmeasurable", "refused"):
+        return 6 + (gain.basis == "refused")
+    if finding.is_hopeless:
+        return 4
     if gain.basis == "unknown":
+        return 3
+    is_floor = finding.rule in _FLOORS and gain.basis not in ("measured", "checked")
+    if finding.nearest or (is_floor and math.isnan(gain.ms)):
         return 2
-    is_shown = gain.basis in ("measured", "checked")
-    return int(finding.rule in _FLOORS and not is_shown)
+    return int(is_floor)
 
 
 def _limit(finding: Finding, findings: Sequence[Finding]) -> float:

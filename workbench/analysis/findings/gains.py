@@ -21,9 +21,6 @@ EFFICIENCY = (0.2, 0.5, 1.0)
 _RATED_MS = 0.02
 LEAST_TWINS = 3
 
-#: Share of the best rates, worst, typical and best, and the basis of an estimate from it.
-Pace = tuple[tuple[float, float, float], str]
-
 
 def keys_of(
     m: Measurement, steps: Iterable[FlowStep], unclaimed: Collection[str] | None = None
@@ -126,48 +123,30 @@ def least_ms(m: Measurement, keys: Iterable[str]) -> pd.Series:
     return np.maximum(flops / per_flop, size / per_byte)
 
 
-def find_pace(m: Measurement, twins: Iterable[str]) -> Pace:
-    """The share of the best rates that similar operators reach, and the basis of an estimate.
-
-    Tenth, median and ninetieth percentile of the ``twins`` that are timed well; with fewer than
-    three, the usual shares.
-    """
-    rated = find_rated(m)["mean_ms"]
-    rated_twins = [key for key in twins if key in rated.index]
-    shares = least_ms(m, rated_twins) / rated[rated_twins]
-    shares = shares[shares > 0]
-    if len(shares) < LEAST_TWINS:
-        return EFFICIENCY, "roofline"
-    worst, typical, best = np.percentile(shares, (10, 50, 90))
-    return (float(worst), float(typical), float(best)), "twin"
-
-
 def gain_of_replacing(
-    m: Measurement,
-    keys: Collection[str],
-    passes: float,
-    extra: Collection[str] = (),
-    pace: Pace | None = None,
+    m: Measurement, keys: Collection[str], passes: float, extra: Collection[str] = ()
 ) -> Gain:
     """The gain of replacing some rows: their time less that of their replacements.
 
-    Each is replaced by ``passes`` delegated operators, at a ``pace``: by default that of the
-    delegated operators of its category. ``extra`` rows exist only because of them; the lower bound
-    assumes that these stay.
+    Each is replaced by ``passes`` delegated operators, which reach the share of the best rates that
+    those of its category reach: tenth, median and ninetieth percentile of those that are timed
+    well, or the usual shares if these are fewer than three. ``extra`` rows exist only because of
+    them; the lower bound assumes that these stay.
     """
     now, around = time_spent(m, keys), time_spent(m, extra)
     most = min(now.high + around.high, m.latency_ms)
+    rated = find_rated(m)
     if not passes:
         return Gain(now.ms + around.ms, now.low, most, "removal")
-    if find_rated(m).empty:  # nothing shows how fast operators of the delegate are
+    if rated.empty:  # nothing shows how fast operators of the delegate are
         return Gain.at_most(most)
-    if pace is None:
-        categories = m.costs["category"]
-        alike = categories.isin(set(categories.loc[list(keys)]))
-        pace = find_pace(m, categories.index[alike])
-    shares, basis = pace
+    twins = rated[rated["category"].isin(set(m.costs["category"][list(keys)]))]
+    shares = least_ms(m, twins.index) / twins["mean_ms"]
+    pace, basis = EFFICIENCY, "roofline"
+    if (shares > 0).sum() >= LEAST_TWINS:
+        pace, basis = tuple(np.percentile(shares[shares > 0], (10, 50, 90))), "twin"
     least = float(least_ms(m, keys).sum())
-    slow, typical, fast = (passes * least / share for share in shares)
+    slow, typical, fast = (passes * least / share for share in pace)
     low, high = max(0.0, now.low - slow), most - fast
     return Gain(now.ms + around.ms - typical, low, high, basis)
 

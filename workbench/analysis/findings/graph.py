@@ -73,11 +73,13 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         keys = keys_of(m, steps, unclaimed)
         if remedy is None or claimed.issuperset(keys):
             continue  # an earlier remedy is the better one
+        keys = [key for key in keys if key not in claimed]
         claimed |= {*keys}
         kinds = m.costs["kind"]
         kernels = [key for key in keys if kinds[key] == "portable"]
-        if kernels and rewrite.kept == 1:  # its other operators stay
-            keys = kernels
+        # Its other operators stay, and may get faster.
+        staying = [key for key in keys if key not in kernels and rewrite.kept == 1 and kernels]
+        keys = [key for key in keys if key not in staying]
         outside = time_spent(m, kernels).ms > time_spent(m, keys).ms / 2
         extra = [key for key in _layouts_around(m, keys) if key in unclaimed and key not in keys]
         extra += gains.call_keys(m, keys)
@@ -101,6 +103,7 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             commands.apply_remedy(m, rewrite.name),
             remedy=rewrite.name,
             rewrite=rewrite if rewrite.parts else None,
+            beside=staying,
         )
 
 
@@ -137,8 +140,6 @@ _NOT_DELEGATED = {
     "fp64": "float64",
     "float64": "float64",
 }
-#: The part of an operator's time of which a reason is known, if it is told.
-_NEARLY_ALL = 0.9
 
 
 def find_dtype_outside(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -156,24 +157,10 @@ def find_dtype_outside(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         if not keys:
             continue
         spent = time_spent(m, keys + gains.call_keys(m, keys))
-        whole = dtype == "bfloat16" and m.export.dtype == "bf16"
-        title = f"XNNPACK computes nothing in {dtype}: {_names(m.costs.loc[keys])} run outside the "
-        title += f"delegate, {100 * gains.share_of(m, spent.ms):.0f} % of the time"
-        gain = Gain.at_most(spent.high)
-        if whole:
-            yield Finding(
-                title,
-                gain,
-                keys,
-                "export it in fp32 or fp16, which are delegated",
-                command=commands.write_command(m, "profile", dtype="fp32"),
-                remedy="fp32",
-                rewrite=Rewrite("fp32", "the model in fp32", (), 1.0, None),
-            )
-            continue
-        yield Finding(
-            title,
-            gain,
+        finding = Finding(
+            f"XNNPACK computes nothing in {dtype}: {_names(m.costs.loc[keys])} run outside the "
+            f"delegate, {_percent(m, spent.ms)} of the time",
+            Gain.at_most(spent.high),
             keys,
             "keep these tensors in single precision",
             commands.show_code("doubles"),
@@ -181,34 +168,47 @@ def find_dtype_outside(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
             remedy="doubles",
             rewrite=_find_rewrite(m, "doubles"),
         )
+        if dtype == "bfloat16" and m.export.dtype == "bf16":
+            finding = replace(
+                finding,
+                action="export it in fp32 or fp16, which are delegated",
+                code="",
+                command=commands.write_command(m, "profile", dtype="fp32"),
+                remedy="fp32",
+                rewrite=Rewrite("fp32", "the model in fp32", (), 1.0, None),
+            )
+        yield finding
 
 
-def find_logits(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Scores of the vocabulary for several tokens: the next token needs those of the last one."""
-    for shape, weights, keys in _list_heads(m, unclaimed):
-        tokens = math.prod(shape[:-1])
-        if tokens < 2:
-            continue
-        spent = time_spent(m, keys)
-        # One token is a matrix-vector product, which may wait for the weights.
-        rest = max(spent.ms / tokens, weights / gains.find_best_rates(m)[1])
-        yield Finding(
-            f"logits of {tokens} tokens are computed; the next token needs the last one's",
-            Gain(spent.ms - rest, max(0.0, spent.low - 2 * rest), spent.high - spent.ms / tokens),
-            keys,
-            "compute the logits of the last token only",
-            "self.output(x[:, -1:])  # upstream's exporter: debug.generate_full_logits=False",
-        )
+def _percent(m: Measurement, ms: float) -> str:
+    return f"{100 * gains.share_of(m, ms):.0f} %"
 
 
 def find_head(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Scores of the vocabulary that take much of the time, whatever the number of layers."""
-    for shape, weights, keys in _list_heads(m, unclaimed):
-        spent = time_spent(m, keys)
-        if gains.share_of(m, spent.ms) >= _HEAD:
+    """Scores of the vocabulary: for several tokens, or much of the time for one."""
+    tensors = m.flow.tensors
+    words = {tensors[s.reads[0]].shape[0] for s in m.flow.steps if "embedding" in s.type}
+    for step in (step for step in m.flow.steps if step.type == "FullyConnected"):
+        shape, keys = tensors[step.writes[0]].shape, keys_of(m, [step], unclaimed)
+        if shape[-1] not in words or not keys:
+            continue
+        weights = sum(t.size_bytes for t in map(tensors.__getitem__, step.reads) if t.constant)
+        tokens, spent = math.prod(shape[:-1]), time_spent(m, keys)
+        if tokens > 1:
+            # One token is a matrix-vector product, which may wait for the weights.
+            rest = max(spent.ms / tokens, weights / gains.find_best_rates(m)[1])
+            most = spent.high - spent.ms / tokens
+            yield Finding(
+                f"logits of {tokens} tokens are computed; the next token needs the last one's",
+                Gain(spent.ms - rest, max(0.0, spent.low - 2 * rest), most),
+                keys,
+                "compute the logits of the last token only",
+                "self.output(x[:, -1:])  # upstream's exporter: debug.generate_full_logits=False",
+            )
+        elif gains.share_of(m, spent.ms) >= _HEAD:
             yield Finding(
                 f"the head scores {shape[-1]} tokens of the vocabulary: {format_size(weights)} of "
-                f"weights, {100 * gains.share_of(m, spent.ms):.0f} % of the latency",
+                f"weights, {_percent(m, spent.ms)} of the latency",
                 Gain.at_most(spent.ms),
                 keys,
                 "check that no layers were left out, which makes the head's share larger; then "
@@ -217,17 +217,8 @@ def find_head(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
             )
 
 
-def _list_heads(
-    m: Measurement, unclaimed: Collection[str]
-) -> Iterator[tuple[tuple[int, ...], int, list[str]]]:
-    """Shape, size of the weights and rows of each product that scores the vocabulary."""
-    flow = m.flow
-    words = {flow.tensors[s.reads[0]].shape[0] for s in flow.steps if "embedding" in s.type}
-    for step in (step for step in flow.steps if step.type == "FullyConnected"):
-        shape, keys = flow.tensors[step.writes[0]].shape, keys_of(m, [step], unclaimed)
-        if shape[-1] in words and keys:
-            read = map(flow.tensors.__getitem__, step.reads)
-            yield shape, sum(t.size_bytes for t in read if t.constant), keys
+_OUTPUTS = "return the new keys and values as outputs, for the application to write"
+_OUTPUTS_CODE = "return scores @ values, key, value  # instead of self.cache[:, position] = key"
 
 
 def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -246,16 +237,14 @@ def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
     # ExecuTorch's kernel takes places along one dimension.
     along_one = all(c.write.type == "index_put" and len(c.write.reads) == 3 for c in copied)
     if not along_one:
-        action, code = find_nearest("index_put")
-        yield Finding(title, Gain.at_most(spent.high), keys, action, code, nearest="index_put")
+        yield Finding(title, Gain.at_most(spent.high), keys, _OUTPUTS, _OUTPUTS_CODE)
         return
     kept = written / size
     yield Finding(
         title,
         Gain((1 - kept) * spent.ms, (1 - 2 * kept) * spent.low, spent.high, "removal"),
         keys,
-        "let ExecuTorch write it in place; or return the new keys and values as outputs, for the "
-        "application to write",
+        f"let ExecuTorch write it in place; or {_OUTPUTS}",
         commands.show_code("in_place"),
         commands.apply_remedy(m, "in_place"),
         remedy="in_place",
@@ -265,79 +254,80 @@ def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
 
 def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Kernels outside the delegate, one finding for each operator, with what they split."""
-    rows = m.costs[m.costs["kind"] == "portable"]
-    rows = rows[rows.index.isin(unclaimed)]
-    portable = m.export is None or m.export.backend == "portable"
-    if portable and len(rows) and not (m.costs["kind"] == "delegated").any():
-        keys = list(rows.index)
-        title = f"nothing is delegated: {plural(len(rows), 'operator')} run in portable kernels"
-        action, gain = "export the model for XNNPACK", Gain.at_most(time_spent(m, keys).ms)
-        command = commands.write_command(m, backend="xnnpack")
-        yield Finding(title, gain, keys, action, command=command)
-        return
-    if m.export and portable:
+    rows = m.costs[(m.costs["kind"] == "portable") & m.costs.index.isin(unclaimed)]
+    if m.export and m.export.backend == "portable":
+        if len(rows) and not (m.costs["kind"] == "delegated").any():
+            title = f"nothing is delegated: {plural(len(rows), 'operator')} run in portable kernels"
+            gain = Gain.at_most(time_spent(m, rows.index).ms)
+            command = commands.write_command(m, backend="xnnpack")
+            action = "export the model for XNNPACK"
+            yield Finding(title, gain, [*rows.index], action, command=command)
         return
     # Those around layer norms, which the export makes in half precision.
     norms = [step for step in m.flow.steps if step.type == "native_layer_norm"]
     beside = (step for norm in norms for step in m.flow.neighbours(norm))
     casts = keys_of(m, (step for step in beside if step.type == "_to_dim_order_copy"))
     names = rows["operator"].map(_kernel_name)
-    names = names[names != "OPERATOR_CALL"]  # without a name in the trace
-    reasons = {key: _reason_of_row(m, key) for key in names.index}
+    names = names[(names != "OPERATOR_CALL") & ~names.index.isin(casts)]  # that has no name
+    reasons = names.index.map(lambda key: _reason_of_row(m, key))
     groups = names.map(lambda name: find_nearest(name)[0] or name)  # what has one answer is one
     if m.export is None:  # those about which nothing is known are alike
         unknown = ~names.map(lambda name: bool(find_nearest(name)[0]))
         tiny = rows["mean_ms"].groupby(names).transform("sum") < LEAST_SHARE * m.latency_ms
         groups = groups.mask(unknown & ~tiny, "")
-    for _, part in rows.loc[names.index].groupby([groups, names.index.map(reasons)], sort=False):
-        keys = [key for key in part.index if key not in casts]
-        if not keys:
-            continue
-        part = part.loc[keys]
-        if "native_layer_norm" in set(names[keys]):
-            keys += [key for key in casts if key in unclaimed]
-        layouts = [key for key in _layouts_around(m, keys) if key in unclaimed]
-        calls = gains.call_keys(m, keys)
-        spent = time_spent(m, keys + layouts + calls)
-        gain = Gain.at_most(spent.high + joined_calls_ms(m, keys))
-        reason = reasons[keys[0]]
-        times = "once" if len(part) == 1 else f"{len(part)} times"
-        around = f", with {plural(len(layouts), 'layout conversion')}" if layouts else ""
-        because = f" ({reason})" if reason else ""
-        several = names[part.index].nunique() > 1
-        title = f"{_names(part)} {'run' if several else 'runs'} outside the delegate{because}"
-        title += f": {times}{around}"
-        keys += [*layouts, *calls]
-        kernel, place = names[part.index[0]], gains.layers_of(part)
-        action, code = find_nearest(kernel)
-        if action:
-            yield Finding(title, gain, keys, action, code, place=place, nearest=kernel)
-        elif m.export is None:  # no graph was searched
-            action = "profile the model itself: remedies are looked for in its graph"
-            command = "workbench profile MODEL"
-            yield Finding(title, gain, keys, action, command=command, place=place)
-        else:
-            yield Finding(title, gain, keys, place=place)
+    for (_, reason), part in rows.loc[names.index].groupby([groups, reasons], sort=False):
+        around = casts if "native_layer_norm" in set(names[part.index]) else []
+        around = [key for key in around if key in unclaimed]
+        yield _tell_undelegated(m, part, reason, around, unclaimed)
+
+
+def _tell_undelegated(
+    m: Measurement, part: pd.DataFrame, reason: str, casts: list[str], unclaimed: Collection[str]
+) -> Finding:
+    """A finding about kernels that have one answer, and one reason to be outside."""
+    keys = [*part.index, *casts]
+    layouts = [key for key in _layouts_around(m, keys) if key in unclaimed]
+    calls = gains.call_keys(m, keys)
+    spent = time_spent(m, keys + layouts + calls)
+    times = "once" if len(part) == 1 else f"{len(part)} times"
+    around = f", with {plural(len(layouts), 'layout conversion')}" if layouts else ""
+    kernels = part["operator"].map(_kernel_name)
+    finding = Finding(
+        f"{_names(part)} {'run' if kernels.nunique() > 1 else 'runs'} outside the delegate"
+        f"{f' ({reason})' if reason else ''}: {times}{around}",
+        Gain.at_most(spent.high + joined_calls_ms(m, keys)),
+        [*keys, *layouts, *calls],
+        place=gains.layers_of(part),
+    )
+    action, code = find_nearest(kernels.iloc[0])
+    if action:
+        return replace(finding, action=action, code=code, nearest=kernels.iloc[0])
+    if m.export is None:  # no graph was searched
+        action = "profile the model itself: remedies are looked for in its graph"
+        return replace(finding, action=action, command="workbench profile MODEL")
+    return finding
 
 
 def find_rest(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """What takes much of the time and has no finding."""
-    rows = m.costs[m.costs.index.isin(unclaimed)]
+    rows = m.costs[m.costs["kind"].isin(_OPERATOR_KINDS) & m.costs.index.isin(unclaimed)]
     names = rows["operator"].where(rows["kind"] == "delegated", rows["operator"].map(_kernel_name))
-    for name, part in rows.groupby(names.mask(~rows["kind"].isin(_OPERATOR_KINDS))):
-        spent = time_spent(m, part.index)
+    for name, part in rows.groupby(names):
+        spent, keys = time_spent(m, part.index), [*part.index]
         if gains.share_of(m, spent.ms) < LEAST_PART:
             continue
-        reason = "" if m.export is None else _reason_of_row(m, part.index[0])
-        share = f"{100 * gains.share_of(m, spent.ms):.0f} % of the time"
         is_inside = (part["kind"] == "delegated").all()
-        if is_inside and (needs := _say_needed(m, part.index)):
-            yield Finding(f"{name} needs {share}: {needs}", Gain.at_most(spent.ms), [*part.index])
-            continue
-        where = "in the delegate" if is_inside else "outside of it"
-        because = f"; ExecuTorch says: {reason}" if reason else ""
-        title = f"{name} takes {share} {where}, and no remedy is known{because}"
-        yield Finding(title, Gain.at_most(spent.ms), [*part.index])
+        reason = "" if m.export is None else _reason_of_row(m, keys[0])
+        title = f"{name} takes {_percent(m, spent.ms)} of the time "
+        title += "in the delegate" if is_inside else "outside of it"
+        title += f", and no remedy is known{f'; ExecuTorch says: {reason}' if reason else ''}"
+        if is_inside and (needs := _say_needed(m, keys)):
+            title = f"{name} needs {_percent(m, spent.ms)} of the time: {needs}"
+        yield Finding(title, Gain.at_most(spent.ms), keys)
+
+
+#: The part of an operator's time of which a reason is known, if it is told.
+_NEARLY_ALL = 0.9
 
 
 def _say_needed(m: Measurement, keys: Collection[str]) -> str:
@@ -359,37 +349,32 @@ def _say_needed(m: Measurement, keys: Collection[str]) -> str:
 _OPERATOR_KINDS = ["delegated", "portable"]
 
 
-def find_overhead(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Delegates and calls that take more than their operators: these are many, and tiny."""
+def find_calls(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Delegates and calls, which take time beside their operators: many delegates, or tiny ones."""
     rows = m.costs[m.costs.index.isin(unclaimed)]
-    kinds = ["delegate_overhead", "framework", "call_overhead"]
-    if (rows["kind"] == "delegate_overhead").sum() > 1:
-        kinds = kinds[1:]  # several delegates are a finding of their own
-    rows = rows[rows["kind"].isin(kinds)]
-    spent = time_spent(m, rows.index)
+    delegates = [*rows.index[rows["kind"] == "delegate_overhead"]]
+    calls = [*rows.index[rows["kind"].isin(["framework", "call_overhead"])]]
+    if len(delegates) > 1:
+        yield _tell_fragments(m, delegates, unclaimed)
+    else:
+        calls += delegates
+    spent = time_spent(m, calls)
     operators = m.costs[m.costs["kind"].isin(_OPERATOR_KINDS)]
     if gains.share_of(m, spent.ms) < LEAST_PART or operators.empty:
         return
-    layers = operators.groupby(operators["module"].fillna(""))["calls"].sum()
-    busiest = layers.sort_values(ascending=False).index[0] or "the model"
     count = int(operators["calls"].sum())
     yield Finding(
-        f"starting {plural(count, 'operator')} takes {100 * gains.share_of(m, spent.ms):.0f} % of "
-        f"the time, {1e3 * spent.ms / max(count, 1):.2g} µs each; most are in {busiest}",
-        Gain.at_most(spent.high),
-        [*rows.index],
+        f"starting {plural(count, 'operator')} takes {_percent(m, spent.ms)} of the time, "
+        f"{1e3 * spent.ms / max(count, 1):.2g} µs each",
+        Gain(high=spent.high, low=0.0, basis="unknown"),
+        calls,
         "compute more with each operator: take what does not wait for an earlier step out of "
         "loops, and batch products of one weight or one input",
-        "torch.stack(inputs) @ weight  # for [x @ weight for x in inputs]",
     )
 
 
-def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+def _tell_fragments(m: Measurement, keys: list[str], unclaimed: Collection[str]) -> Finding:
     """Many delegates: the cost of passing from one to the next."""
-    overhead = m.costs.index[m.costs["kind"] == "delegate_overhead"]
-    keys = [key for key in overhead if key in unclaimed]
-    if len(keys) < 2:
-        return
     boundary = (
         step
         for step in m.flow.steps
@@ -397,20 +382,18 @@ def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Findi
     )
     layouts = keys_of(m, boundary, unclaimed)
     calls, around = time_spent(m, keys), time_spent(m, layouts)
-    # A call that does little shows what each costs; the rest of a call is its operators'.
-    fewer, least = len(keys) - 1, float(m.undisturbed[keys].mean().min())
-    high = calls.ms * fewer / len(keys) + around.high
-    gain = Gain(fewer * least + around.ms, fewer * least / 2 + around.low, high, "twin")
-    costs = [plural(len(layouts), "layout conversion") if layouts else "no layout conversions"]
+    costs = [plural(len(layouts), "layout conversion")] if layouts else []
     if not m.emulated:
-        costs.insert(0, f"{calls.ms / len(keys) * 1e3:.0f} µs per delegate call")
+        costs.insert(0, f"{calls.ms / len(keys) * 1e3:.0f} µs per call of a delegate")
     kernels = m.costs[m.costs["kind"] == "portable"]["operator"].map(_kernel_name)
     named = kernels[kernels != "OPERATOR_CALL"]  # without a name in the trace
     common = ", ".join(named.value_counts().index[:3])
-    yield Finding(
-        f"the graph is split into {len(keys)} delegates{f' by {common}' if common else ''}: "
-        f"{', '.join(costs)}",
-        gain,
+    # How much of it goes with one delegate less depends on what takes the operators' place.
+    most = calls.high * (len(keys) - 1) / len(keys) + around.high
+    return Finding(
+        f"the graph is split into {len(keys)} delegates{f' by {common}' if common else ''}"
+        f"{': ' * bool(costs)}{', '.join(costs)}",
+        Gain(high=most, low=0.0, basis="unknown"),
         keys + layouts,
         "replace the operators that split it, the most frequent first",
         command=f"{commands.write_command(m)}  # lists them, where and why",

@@ -1,17 +1,16 @@
-"""Rules on what a layer around could take up: transposes, conversions of layouts, batch norms."""
+"""Rules on transposes and conversions of layouts."""
 
 import math
 from collections.abc import Callable, Collection, Iterator
 
 from workbench.analysis.dataflow import (
     POINTWISE,
-    WEIGHTED,
     Dataflow,
     FlowStep,
     NodeId,
     TensorId,
 )
-from workbench.analysis.findings import commands, gains
+from workbench.analysis.findings import commands
 from workbench.analysis.findings.finding import Finding, Gain
 from workbench.analysis.findings.gains import keys_of, time_spent
 from workbench.analysis.run import Measurement
@@ -21,11 +20,6 @@ from workbench.wording import plural
 #: What to do, and the same in code.
 Advice = tuple[str, str]
 
-_HALF_GELU = (
-    "use an activation that XNNPACK has in half precision: `--rewrite gelu` computes it with these "
-    "operators, which is still faster than outside the delegate",
-    "nn.Hardswish()  # or ReLU; another function: retrain or check",
-)
 #: Operators of a delegate that compute channels last: the exporter converts the layout around them.
 _CHANNELS_LAST = frozenset(
     """
@@ -44,8 +38,11 @@ _SQUEEZE = (
 #: Converts the dtype, such as to int8, and no layout.
 _CAST = "Convert"
 _TRANSPOSES = ("StaticTranspose", "permute_copy", "transpose_copy")
-#: Products of activations, whose operands the model itself transposes: heads, and keys.
-_OF_HEADS = "BatchMatrixMultiply"
+#: What computes on tokens, the positions of an image in a row.
+_ON_TOKENS = frozenset(
+    ["StaticReshape", "view_copy", "FullyConnected", "native_layer_norm", "BatchMatrixMultiply"]
+)
+_TO_CHANNELS_LAST = (0, 2, 3, 1)
 _PROGRAM_EDGE = "the program's inputs and outputs"
 
 
@@ -62,51 +59,48 @@ def find_needless_transposes(m: Measurement, unclaimed: Collection[str]) -> Iter
     if not keys:
         return
     passed = f"only {', '.join(sorted(between))}" if between else "nothing"
-    advice = _undo(m, list(pairs.values()), between)
     title = f"{len(keys)} transposes cancel out, with {passed} in between"
-    yield Finding(title, time_spent(m, keys), keys, *advice)
+    yield Finding(title, time_spent(m, keys), keys, *_undo([*pairs.values()]))
 
 
 def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Transposes, by their cause."""
+    """Transposes that the exporter inserted, by their cause."""
     causes: dict[str, list[str]] = {}
     for step in m.flow.steps:
-        cause = _cause(m.flow, step) if step.type in _TRANSPOSES else ""
-        if cause and (step.made_up or cause != _OF_HEADS):
+        if step.made_up and step.type in _TRANSPOSES and (cause := _cause(m.flow, step)):
             causes.setdefault(cause, []).extend(keys_of(m, [step], unclaimed))
-    causes = {cause: keys for cause, keys in causes.items() if keys}
-    squeezed = _scales_channels(m.flow)
-    mixed = squeezed or _leaves_delegates(m.flow)
+    # Images and one value for each channel, as in squeeze-excite. The layout of such values is
+    # ambiguous: in channels-last programs, the exporter copies them outside the delegate
+    # (mobilenet_v3_small: 11 delegates instead of 1).
+    steps = m.flow.steps
+    scaling = {s.type for s in steps if s.type in POINTWISE and len(_images(m.flow, s)) > 1}
+    pictures = {_cause(m.flow, s) for s in steps if s.made_up and _is_of_picture(m.flow, s)}
     for cause, keys in causes.items():
+        if not keys:
+            continue
         title, gain = f"{plural(len(keys), 'layout conversion')} for {cause}", time_spent(m, keys)
         if cause == _PROGRAM_EDGE:
-            if mixed:
-                continue
-            action = "pass channels-last inputs, the layout that XNNPACK computes in"
-            code = "example_inputs = (x.to(memory_format=torch.channels_last),)"
-            if any(map(_is_pixel, m.flow.tensors.values())):
-                action += "; tensors of one pixel, as after pooling, are then copied between two "
-                action += "delegates, which costs a part of that"
-                gain = Gain.at_most(gain.ms)
-            command = commands.write_command(m, channels_last=True)
-            yield Finding(title, gain, keys, action, code, command, remedy="channels_last")
+            if not scaling and not _leaves_delegates(m.flow):
+                yield _tell_inputs(m, title, gain, keys)
             continue
-        action, code = _ONE_LAYOUT
-        if squeezed and cause in POINTWISE | {"mean"}:
-            action, code = _SQUEEZE
-        elif not mixed:
-            action += ", or channels-last images throughout"
+        advice: Advice = ("", "")
+        if cause in scaling or (scaling and cause == "mean"):
+            advice = _SQUEEZE
+        elif cause in _ON_TOKENS & pictures:
+            advice = _ONE_LAYOUT
+        yield Finding(title, Gain.at_most(gain.ms), keys, *advice)
+
+
+def _tell_inputs(m: Measurement, title: str, gain: Gain, keys: list[str]) -> Finding:
+    """Inputs that could be channels last, as the program computes."""
+    action = "pass channels-last inputs, the layout that XNNPACK computes in"
+    if any(map(_is_pixel, m.flow.tensors.values())):
+        action += "; tensors of one pixel, as after pooling, are then copied between two "
+        action += "delegates, which costs a part of that"
         gain = Gain.at_most(gain.ms)
-        yield Finding(title, gain, keys, action, code)
-
-
-def _scales_channels(flow: Dataflow) -> bool:
-    """Whether images meet one value for each channel, as in squeeze-excite.
-
-    The layout of such values is ambiguous: in channels-last programs, the exporter copies them
-    outside the delegate (mobilenet_v3_small: 11 delegates instead of 1).
-    """
-    return any(step.type in POINTWISE and len(_images(flow, step)) > 1 for step in flow.steps)
+    code = "example_inputs = (x.to(memory_format=torch.channels_last),)"
+    command = commands.write_command(m, channels_last=True)
+    return Finding(title, gain, keys, action, code, command, remedy="channels_last")
 
 
 def _leaves_delegates(flow: Dataflow) -> bool:
@@ -123,6 +117,15 @@ def _images(flow: Dataflow, step: FlowStep) -> set[int]:
     return {math.prod(t.shape) for t in tensors if not t.constant and len(t.shape) == 4}
 
 
+def _is_of_picture(flow: Dataflow, step: FlowStep) -> bool:
+    """Whether a transpose is of an image of several rows and columns, not of a sequence."""
+    if step.type not in _TRANSPOSES or not step.permutation or len(step.permutation) != 4:
+        return False
+    shape = flow.tensors[step.reads[0]].shape
+    first = 2 if step.permutation == _TO_CHANNELS_LAST else 1
+    return min(shape[first : first + 2]) > 1
+
+
 def _is_pixel(tensor: Value) -> bool:
     """Whether a tensor is an image of one pixel with channels, in either layout."""
     shape = () if tensor.constant else tensor.shape
@@ -133,22 +136,16 @@ _REMOVE_BOTH = (
     "remove both: the operators in between treat every element alike",
     "torch.relu(x)  # for x.permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2)",
 )
-
-
 _NO_PERMUTATION = (
     "do without the permutation, which undoes what the exporter converts: a 1x1 convolution, for "
     "example, computes a linear layer on channels",
     "nn.Conv2d(channels, wider, 1)  # for permute + nn.Linear + permute",
 )
-
-
 _ONE_DELEGATE = (
     "keep both ends in one delegate: layouts are converted at delegate boundaries; "
     "`workbench export` lists what was not delegated, where and why",
     "",
 )
-
-
 _FOUR_DIMENSIONS = (
     "use operands of four dimensions: around others, such as scalars, the exporter leaves channels "
     "last",
@@ -156,16 +153,12 @@ _FOUR_DIMENSIONS = (
 )
 
 
-def _undo(m: Measurement, ends: list[FlowStep], between: Collection[str]) -> Advice:
+def _undo(ends: list[FlowStep]) -> Advice:
     """How to avoid transposes that cancel out."""
     made_up = [step.made_up for step in ends]
     if not all(made_up):
         return _NO_PERMUTATION if any(made_up) else _REMOVE_BOTH
-    if m.export and m.export.dtype.startswith("fp16") and "Tanh" in between:
-        return _HALF_GELU
-    if len({step.id[0] for step in ends}) == 1:
-        return _FOUR_DIMENSIONS
-    return _ONE_DELEGATE
+    return _FOUR_DIMENSIONS if len({step.id[0] for step in ends}) == 1 else _ONE_DELEGATE
 
 
 def _find_inverses(flow: Dataflow, start: FlowStep) -> tuple[list[FlowStep], set[str]] | None:
@@ -233,39 +226,3 @@ def _skip_casts(step: FlowStep, way: Callable[[FlowStep], list[FlowStep]]) -> li
             ids |= {other.id for other in beyond}
             steps += beyond
     return [each for each in steps if each.type != _CAST]
-
-
-def _folds(m: Measurement, key: str) -> bool:
-    """Whether a norm's results are read only by convolutions that pad nothing."""
-    steps = gains.steps_of(m, [key])
-    if any(step.xnode and step.xnode.clamp for step in steps):
-        return False
-    users = [user for step in steps for user in m.flow.after(step) if user not in steps]
-    return bool(users) and all(
-        user.type in WEIGHTED
-        and user.xnode is not None
-        and not any(v for k, v in user.xnode.attributes.items() if k.startswith("padding"))
-        for user in users
-    )
-
-
-_FOLD = (
-    "fold the norm into the weights of the convolution after it, by hand",
-    "w * scale[:, None, None], b + w.sum((2, 3)) @ shift  # scale and shift of each input",
-)
-_MOVE_NORM = (
-    "put the norm directly after a convolution whose result nothing else reads, where it costs "
-    "nothing (another network: retrain it)",
-    "nn.Sequential(conv, norm, nn.ReLU())",
-)
-
-
-def find_batch_norm(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Batch norms that were not folded into a convolution."""
-    kinds = m.costs["module_class"].fillna("").astype(str)
-    norms = m.costs[kinds.str.startswith("BatchNorm") & (m.costs["role"] == "compute")]
-    keys = [key for key in norms.index if key in unclaimed]
-    for foldable, advice in ((True, _FOLD), (False, _MOVE_NORM)):
-        if chosen := [key for key in keys if _folds(m, key) is foldable]:
-            title = f"{plural(len(chosen), 'batch-norm operator')} not folded into a convolution"
-            yield Finding(title, time_spent(m, chosen), chosen, *advice)

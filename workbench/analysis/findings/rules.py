@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from workbench import plugin
 from workbench.analysis.findings import bounds, graph, layouts, quantised, sizes, staying, times
-from workbench.analysis.findings.finding import Finding, Gain, call_unknown
+from workbench.analysis.findings.finding import REST, Finding, Gain, call_unknown
 from workbench.analysis.findings.gains import joined_calls_ms, layers_of, scale_error, time_spent
 from workbench.analysis.run import Measurement
 
@@ -21,8 +21,6 @@ _DTYPES = "What ran in the dtype that was asked for?"
 _UNDELEGATED = "What was not delegated?"
 _SPEEDUPS = "What became faster?"
 _LATENCY = "How long does one inference take?"
-#: The rule about what takes much of the time and has no finding.
-_REST = "no known remedy"
 
 
 def _find_nothing(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -55,22 +53,17 @@ RULES: dict[str, Rule] = {
     "dtype outside": _exact(graph.find_dtype_outside, _UNDELEGATED),
     "remedy": _exact(graph.find_replaceable),
     "fixed work": _exact(graph.find_fixed),
-    "logits": _exact(graph.find_logits),
+    "head": _exact(graph.find_head),
     "KV cache": _exact(graph.find_caches, _UNDELEGATED),
     "float functions": _exact(quantised.find_float_functions, _DTYPES, timed=True),
     "undelegated": _exact(graph.find_undelegated, _UNDELEGATED),
     "needless transposes": _exact(layouts.find_needless_transposes),
-    "batch norm": _exact(layouts.find_batch_norm, _LAYERS),
     "sizes": Rule(sizes.find_sizes),
     "memory-bound": _exact(bounds.find_memory_bound, timed=True),
-    "weight bandwidth": _exact(bounds.find_weight_bandwidth, timed=True),
     "compute-bound": _exact(bounds.find_compute_bound, timed=True),
-    "head": Rule(graph.find_head, timed=False),
     "layout": Rule(layouts.find_layout_changes, timed=False),
-    "overhead": Rule(graph.find_overhead),
-    "fragments": Rule(graph.find_fragments, _UNDELEGATED, timed=False),
-    "slower": Rule(times.find_slower, _SPEEDUPS),
-    "no speed-up": Rule(times.find_slow_products, _SPEEDUPS),
+    "fragments": Rule(graph.find_calls, _UNDELEGATED, timed=False),
+    "no speed-up": Rule(times.find_slow_operators, _SPEEDUPS),
     "wide weights": Rule(times.find_wide_weights, timed=False),
     "threads": Rule(times.find_threads, _LATENCY),
     "other runtimes": Rule(times.find_slower_layers, _LAYERS),
@@ -85,7 +78,7 @@ def list_rules() -> dict[str, Rule]:
         name: rule if isinstance(rule, Rule) else Rule(rule)
         for name, rule in plugin.collect("rules").items()
     }
-    return RULES | others | {_REST: Rule(graph.find_rest)}
+    return RULES | others | {REST: Rule(graph.find_rest)}
 
 
 def find_bottlenecks(m: Measurement) -> list[Finding]:
@@ -104,7 +97,7 @@ def find_bottlenecks(m: Measurement) -> list[Finding]:
     for name, rule in list_rules().items():
         if is_untimed and rule.timed:
             continue
-        rows = rest if name == _REST else unclaimed
+        rows = rest if name == REST else unclaimed
         new = [complete(m, name, rule, finding) for finding in _apply(name, rule, m, rows)]
         if m.emulated:
             new.sort(key=lambda finding: -len(finding.operators))

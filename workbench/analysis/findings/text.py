@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from workbench.analysis.findings.finding import LEAST_SHARE, Finding
+from workbench.analysis.findings.finding import LEAST_SHARE, REST, Finding
 from workbench.records.trials import Trial
 from workbench.wording import (
     begin_sentence,
@@ -34,13 +34,15 @@ def describe_cause(finding: Finding) -> str:
 
 def describe_place(finding: Finding) -> str:
     """The time and layers of a finding: ``10 % of the time, in classifier.3 (net.py:120)``."""
-    spent = "" if math.isnan(finding.spent) else f"{100 * finding.spent:.0f} % of the time"
+    spent = "" if math.isnan(finding.spent) else f"{format_share(finding.spent)} of the time"
     return ", ".join(filter(None, (spent, finding.place and f"in {finding.place}")))
 
 
 def describe_gain(finding: Finding) -> str:
     """The gain of a finding in a few words: ``at most 1.50 ms (15 %)``."""
     gain, latency_ms = finding.gain, finding.latency_ms
+    if finding.rule == REST:
+        return "none is known"
     if gain.basis == "unknown":
         return _describe_unknown(finding)
     if gain.basis == "unmeasurable":
@@ -58,7 +60,9 @@ def describe_gain(finding: Finding) -> str:
     ms, low, high = format_estimate(latency_ms, gain.ms, gain.low, gain.high)
     text = f"{ms} ({_write_share(finding)}), between {low} and {high}; "
     basis = _BASES.get(gain.basis, gain.basis)
-    return text + (f"measured as {finding.tried_by}" if finding.tried_by else basis)
+    text += f"measured as {finding.tried_by}" if finding.tried_by else basis
+    more = "; more than these operators take: what is around gets faster, too"
+    return text + more * finding.gains_beside
 
 
 def _describe_bound(finding: Finding) -> str:
@@ -80,13 +84,14 @@ def _describe_unknown(finding: Finding) -> str:
     if math.isnan(gain.high):
         return "unknown, the run was emulated: measure on the device"
     _, high = format_range(finding.latency_ms, gain.high)
-    return f"unknown, at most {high}: try it"
+    return f"unknown, at most {high}" + ": try it" * (finding.rewrite is not None)
 
 
 def abridge_gain(finding: Finding) -> str:
     """The gain without its interval; of an estimate, that it is one."""
     gain = finding.gain
-    if gain.of != "latency" or gain.basis in ("unknown", "unmeasurable", "refused"):
+    is_known = gain.of == "latency" and gain.basis not in ("unknown", "unmeasurable", "refused")
+    if finding.rule == REST or not is_known:
         return describe_gain(finding)
     if gain.basis == "bound":
         return _describe_bound(finding) + ", estimated" * _is_promise(finding)
@@ -121,7 +126,12 @@ def describe_trial(finding: Finding) -> str:
 
 
 def describe_outcome(trial: Trial, latency_ms: float = math.nan) -> str:
-    """What a trial showed, in a program of that latency."""
+    """What a trial showed, in a program of that latency, and how long it took."""
+    took = f"; this took {trial.seconds:.0f} s" if trial.seconds else ""
+    return _describe_answer(trial, latency_ms) + took
+
+
+def _describe_answer(trial: Trial, latency_ms: float) -> str:
     if trial.answer == "wrong":
         return f"its outputs are wrong: {trial.problem}"
     if trial.answer == "untried":
@@ -129,10 +139,13 @@ def describe_outcome(trial: Trial, latency_ms: float = math.nan) -> str:
     where = "the whole program" if trial.whole else "this part"
     if trial.tried < trial.parts:
         where = f"{trial.tried} of {trial.parts} parts"
-    text = f"on {where}, {trial.before_ms:.3g} -> {trial.after_ms:.3g} ms"
+    before, after, gain, low, high = format_range(
+        trial.before_ms, trial.after_ms, trial.gain_ms, trial.low_ms, trial.high_ms
+    )
+    text = f"on {where}, {before} -> {after}"
     if trial.sqnr_db is not None:
         text += f", outputs agree to {trial.sqnr_db:.0f} dB"
-    saves = f"it saves {trial.gain_ms:.3g} ms [{trial.low_ms:.3g}, {trial.high_ms:.3g}]"
+    saves = f"it saves {gain}, between {low} and {high}"
     if trial.answer == "loses":
         return f"{text}; it does not help: {saves}"
     if trial.answer == "not shown":
@@ -181,6 +194,8 @@ def write_finding(finding: Finding, rank: int) -> Iterator[str]:
         "run": "; ".join(list_commands(finding)),
         "also": count_also(finding),
     }
+    if finding.rule == REST:  # the cause says it
+        facts = {"where": facts["where"]}
     yield from (f"   {name}: {text}" for name, text in facts.items() if text)
 
 

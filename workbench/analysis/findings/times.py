@@ -16,7 +16,7 @@ from workbench.analysis.findings.bounds import (
     tabulate_roofline,
 )
 from workbench.analysis.findings.finding import Finding, Gain
-from workbench.analysis.findings.gains import keys_of, time_spent
+from workbench.analysis.findings.gains import LEAST_TWINS, keys_of, time_spent
 from workbench.analysis.layers import NO_LAYER
 from workbench.analysis.run import Comparison, Measurement
 from workbench.analysis.speedup import (
@@ -64,76 +64,70 @@ _QUANTIZE = {
 }
 
 
-def find_slower(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Operators of any kind that an extension makes slower."""
-    comparison = _toggled(m)
-    if comparison is None:
+def find_slow_operators(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Operators that an extension makes slower, and products that it does not speed up."""
+    own = [ab for ab in m.run.comparisons if ab.candidate is m and ab.toggle not in ("", "none")]
+    if not own:
         return
-    toggle, changes = comparison.toggle, comparison.operators.set_index("key")
-    how = comparison.label if toggle == LADDER_TOGGLE else f"with {toggle}"
-    slower = changes[(changes["outcome"] == "slower") & changes.index.isin(m.costs.index)]
-    for name, part in slower.groupby("name", sort=False):
-        keys, spent = list(part.index), time_spent(m, part.index)
-        weights = part["candidate_ms"] / part["candidate_ms"].sum()
-        ratio, low, high = (
-            float((part[end] * weights).sum()) for end in ("speedup", "low", "high")
-        )
-        gain = Gain(
-            spent.ms * (1 - ratio), max(0.0, spent.low * (1 - high)), spent.high * (1 - low),
-            "measured",
-        )  # fmt: skip
-        yield Finding(
-            f"{name} is {1 / ratio:.1f}x slower {how}, over {plural(len(keys), 'operator')}",
-            gain,
-            keys,
-        )
-
-
-def _toggled(m: Measurement) -> Comparison | None:
-    """The comparison of a measurement with an extension off, of those of its run."""
-    own = [ab for ab in m.run.comparisons if ab.candidate is m and ab.toggle]
-    return next((ab for ab in own if ab.toggle != "none"), None)
-
-
-def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
-    """Convolutions and matrix products that an extension did not speed up."""
-    comparison = _toggled(m)
-    if comparison is None:
-        return
-    changes = comparison.operators.set_index("key").join(m.costs[["family", "mean_ms"]])
+    changes = own[0].operators.set_index("key").join(m.costs[["family", "mean_ms"]], how="inner")
+    yield from _find_slower(m, own[0], changes[changes["outcome"] == "slower"])
     products = changes[changes["family"].isin(dtypes.PRODUCTS)]
+    same = products[(products["high"] < _NO_SPEEDUP) & (products["outcome"] != "slower")]
+    same = same[same.index.isin(unclaimed) & ~same.index.isin(list_memory_bound(m))]
     peers = products[products["low"] > _SPEEDUP]["speedup"]
-    same = products[(products["high"] < _NO_SPEEDUP) & products.index.isin(unclaimed)]
-    same = same[same["outcome"] != "slower"]  # is a finding of its own
-    same = same[~same.index.isin(list_memory_bound(m))]
+    yield from _find_unchanged(m, own[0].toggle, same, peers)
+
+
+def _find_slower(m: Measurement, ab: Comparison, changes: pd.DataFrame) -> Iterator[Finding]:
+    how = ab.label if ab.toggle == LADDER_TOGGLE else f"with {ab.toggle}"
+    for name, part in changes.groupby("name", sort=False):
+        spent = time_spent(m, part.index)
+        ratio, low, high = (_mean_ratio(part, end) for end in ("speedup", "low", "high"))
+        least, most = max(0.0, spent.low * (1 - high)), spent.high * (1 - low)
+        yield Finding(
+            f"{name} is {1 / ratio:.1f}x slower {how}, over {plural(len(part), 'operator')}",
+            Gain(spent.ms * (1 - ratio), least, most, "measured"),
+            [*part.index],
+        )
+
+
+def _mean_ratio(part: pd.DataFrame, column: str) -> float:
+    """The mean of a ratio over operators, by their time."""
+    return float(np.average(part[column], weights=part["candidate_ms"]))
+
+
+def _find_unchanged(
+    m: Measurement, toggle: str, same: pd.DataFrame, peers: pd.Series
+) -> Iterator[Finding]:
     best = pd.Series(0.0, m.costs.index)
     if m.roofline is not None and m.roof is not None:  # peaks vary between processes
         best.update(tabulate_roofline(m).set_index("key")["least_ms"] / (1 + m.roof.spread))
     for name, part in same.groupby("name", sort=False):
-        keys = list(part.index)
-        spent = time_spent(m, keys)
+        keys, spent = [*part.index], time_spent(m, part.index)
         left = spent.ms - float(best[keys].sum())  # no kernel is faster than the roof
         gain = Gain.at_most(left)
-        if len(peers) >= 3:
+        if len(peers) >= LEAST_TWINS:
             least, typical, most = (1 - 1 / np.percentile(peers, q) for q in (10, 50, 90))
-            gains = spent.low * least, spent.ms * typical, spent.high * most
-            low, typical, most = (min(ms, left) for ms in gains)
+            times = spent.low * least, spent.ms * typical, spent.high * most
+            low, typical, most = (min(ms, left) for ms in times)
             gain = Gain(typical, low, most, "twin")
-        weights = part["candidate_ms"] / part["candidate_ms"].sum()
-        ratio = float((part["speedup"] * weights).sum())
-        names = m.kernels.get("function", pd.Series(dtype=object))
-        # Of a function without a name, the class of its code.
-        codes = m.kernels.get("code", names).radd("unnamed ").add(" code")
-        names = names.mask(names.str.contains(r"\+0x", na=False), codes)
-        functions = dict.fromkeys(str(names[key]) for key in keys if names.get(key))
+        functions = _name_functions(m, keys)
         yield Finding(
-            f"{comparison.toggle} does not speed up {name}: {format_ratio(ratio)}x over "
-            f"{plural(len(keys), 'operator')}"
-            + (f"; ran in {', '.join(list(functions)[:2])}" if functions else ""),
+            f"{toggle} does not speed up {name}: "
+            f"{format_ratio(_mean_ratio(part, 'speedup'))}x over {plural(len(keys), 'operator')}"
+            + (f"; ran in {', '.join(functions[:2])}" if functions else ""),
             gain,
             keys,
-            *_speed_up(m, keys, comparison.toggle),
+            *_speed_up(m, keys, toggle),
         )
+
+
+def _name_functions(m: Measurement, keys: Iterable[str]) -> list[str]:
+    """The functions that ran some operators; of one without a name, the class of its code."""
+    names = m.kernels.get("function", pd.Series(dtype=object))
+    codes = m.kernels.get("code", names).radd("unnamed ").add(" code")
+    names = names.mask(names.str.contains(r"\+0x", na=False), codes)
+    return [*dict.fromkeys(str(names[key]) for key in keys if names.get(key))]
 
 
 def _speed_up(m: Measurement, keys: Iterable[str], toggle: str) -> tuple[str, str]:

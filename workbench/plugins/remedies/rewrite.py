@@ -93,6 +93,8 @@ def _survives_quantisation(part: Equivalent) -> bool:
 
 #: Remedies whose parts are one finding, however much less work each is.
 _TOGETHER = {"loops", "branches"}
+#: Lines of a function that a finding shows, at most.
+_MOST_LINES = 14
 #: Finds the part of a graph that ends in a node and has a remedy.
 Find = Callable[[Finder, Node], Equivalent | None]
 
@@ -193,6 +195,20 @@ def _prove(finder: Finder, part: Equivalent) -> Equivalent | None:
     return _attempt(part.name, part.result, partial(finder.prove, part))
 
 
+def _write_code(part: Equivalent) -> str | None:
+    """What a person would write for a part; None if that is the example in the table."""
+    if part.code is not None or part.name in _TOGETHER:
+        return part.code
+    code = _to_replacement(part).write(f"use_{part.name}", _MOST_LINES)
+    # A large matrix is computed by the export alone.
+    return code or ("" if part.name == "matrices" else None)
+
+
+def _to_replacement(part: Equivalent) -> Replacement:
+    names, sources = (tuple(n.name for n in nodes) for nodes in (part.nodes, part.sources))
+    return Replacement(names, sources, part.result.name, trace(part), part.constants)
+
+
 def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
     """The record of parts with one remedy."""
     largest = max((part for part, _ in parts), key=lambda part: len(part.nodes))
@@ -202,7 +218,7 @@ def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
     ratio = min(ratios) if len(ratios) == len(parts) else None
     passes = sum(count_operators(part) for part, _ in parts)
     names = tuple(tuple(node.name for node in part.nodes) for part, _ in parts)
-    facts = (round(kept, 3), ratio, passes, names, largest.code)
+    facts = (round(kept, 3), ratio, passes, names, _write_code(largest))
     return Rewrite(largest.name, largest.text, nodes, *facts)
 
 
@@ -334,9 +350,7 @@ class Remedies(Rewriter):
 
     def replace(self, exported: ExportedProgram, name: str, backend: str) -> Iterator[Replacement]:
         """What takes the place of each part of a graph that has a remedy, as PyTorch traced it."""
-        for part in find_remedies(Finder(exported), [name], backend):
-            names, sources = (tuple(n.name for n in nodes) for nodes in (part.nodes, part.sources))
-            yield Replacement(names, sources, part.result.name, trace(part), part.constants)
+        yield from map(_to_replacement, find_remedies(Finder(exported), [name], backend))
 
     def match(self, exported: ExportedProgram, backend: str, operator: str = "") -> list[str]:
         """The remedies that would change a graph, of those that may avoid a fault.

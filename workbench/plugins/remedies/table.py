@@ -208,18 +208,14 @@ NEAREST: dict[str, tuple[str, str]] = {
         "resize bilinearly (another function: retrain or check)",
         'F.interpolate(x, scale_factor=2, mode="bilinear")',
     ),
-    "index_put": (
-        "return new keys and values as outputs, and let the caller put them into the cache",
-        "return scores @ values, key, value  # instead of self.cache[:, position] = key",
-    ),
     "custom_sdpa": (
         "attend to fewer positions: the time grows with those in the KV cache, and the operator is "
         "upstream's own, without XNNPACK",
         "workbench run MODEL.pte --phase near=1@16 --phase far=1@240",
     ),
     "topk": (
-        "return the scores and let the caller sort, or take the largest one (k=1) by a pooling",
-        "x.amax(-1)  # for x.topk(1)[0]; `--rewrite pooling` makes a pooling of it",
+        "return the scores, and let the caller look for the largest ones",
+        "return scores  # for scores.topk(k)",
     ),
     "sort": (
         "use topk, which has a portable kernel and sorts",
@@ -234,10 +230,6 @@ NEAREST: dict[str, tuple[str, str]] = {
         "sample a grid that depends on no input, which `--rewrite matrices` makes products of, or "
         "resize (another function: retrain or check)",
         'F.interpolate(x, size=size, mode="bilinear")',
-    ),
-    "gather": (
-        "read rows, of which a product with ones and zeros needs no kernel",
-        "F.one_hot(ids, n).float() @ x  # for x[ids], if n is small",
     ),
     "slice_scatter": (
         "put parts together instead of assigning into a tensor",
@@ -307,7 +299,7 @@ NEAREST: dict[str, tuple[str, str]] = {
 
 #: Kernels that need what others do.
 _ALIKE = {
-    "argsort": "sort", "argmin": "argmax", "index": "gather", "index_select": "gather",
+    "argsort": "sort", "argmin": "argmax",
     "select_scatter": "slice_scatter", "copy": "slice_scatter",
     "complex": "view_as_complex", "polar": "view_as_complex", "view_as_real": "view_as_complex",
     "_fft_c2c": "_fft_r2c", "_fft_c2r": "_fft_r2c",

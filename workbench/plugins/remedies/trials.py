@@ -89,7 +89,8 @@ def check_findings(
         The run's model, as `load_model` takes it. By default the module that this process exported,
         else the run's model, if it is not code in a file.
     finding
-        The finding to try, or its id; by default the first ones.
+        The finding to try, or its id, or ``together``: all remedies that were shown to help, on the
+        whole program. By default the first findings, then together those that help.
     top
         How many of the first ones that can be tried and were not.
     budget_s
@@ -116,48 +117,61 @@ def check_findings(
     trials, started = list[Trial](), time.monotonic()
     name = finding.id if isinstance(finding, Finding) else finding
     measurements: Sequence[Measurement] = getattr(run, "subjects", (run,))
-    if name and not any(name == each.id for m in measurements for each in m.opportunities):
-        known = [each.id for m in measurements for each in m.opportunities if each.rewrite]
-        raise unknown_name("finding", name, known)
+    _check_name(name, measurements)
+
+    def attempt(m: Measurement, tried_now: Sequence[tuple[Rewrite, str, str]]) -> bool:
+        """Try some remedies, each of a finding, and with a text; whether there was time for all."""
+        progress("loading the model", 0.0)
+        loaded, trace = find_run_model(m, model, inputs)
+        bench = _Bench(loaded, trace, tried_now, m, runner or find_runner(), budget_s)
+        for number, (rewrite, of, text) in enumerate(tried_now):
+            begun = time.monotonic()
+            if begun - started > within_s:
+                return False
+            progress(f"trying {text}", number / len(tried_now))
+            with silence():
+                trial = bench.check(rewrite, of)
+            trials.append(replace(trial, seconds=round(time.monotonic() - begun, 1)))
+            keep_trial(m.run.path, trials[-1])
+            tried(trials[-1])
+        return True
+
     for m in measurements:
-        while chosen := choose_findings(m, name, top):
-            progress("loading the model", 0.0)
-            loaded, trace = find_run_model(m, model, inputs)
-            runner = runner or find_runner()
-            bench = _Bench(loaded, trace, chosen, m, runner, budget_s)
-            for number, each in enumerate(chosen):
-                if time.monotonic() - started > within_s:
-                    return trials
-                assert each.rewrite is not None
-                step = f"trying {each.rewrite.name}: {describe_cause(each)}"
-                progress(step, number / len(chosen))
-                with silence():
-                    trials.append(bench.check(each.rewrite, each.id))
-                keep_trial(m.run.path, trials[-1])
-                tried(trials[-1])
+        while name != TOGETHER and (chosen := choose_findings(m, name, top)):
+            pairs = [(each, each.rewrite) for each in chosen if each.rewrite]
+            if not attempt(m, [(r, f.id, f"{r.name}: {describe_cause(f)}") for f, r in pairs]):
+                return trials
             if name:
                 break
             # Those that gained less than was estimated leave their places to others.
-        together = None if name else join_helping(m)
-        if together and time.monotonic() - started <= within_s:
-            progress(f"trying {together.name} together", 1.0)
-            loaded, trace = find_run_model(m, model, inputs)
-            bench = _Bench(loaded, trace, [], m, runner or find_runner(), budget_s)
-            with silence():
-                trials.append(bench.check(together, TOGETHER))
-            keep_trial(m.run.path, trials[-1])
-            tried(trials[-1])
+        together = join_helping(m, again=bool(name)) if name in ("", TOGETHER) else None
+        if together and not attempt(m, [(together, TOGETHER, f"{together.name} together")]):
+            return trials
+    if name == TOGETHER and not trials:
+        hint = "try the remedies alone first: --check"
+        raise UsageError("fewer than two remedies were shown to help", where=name, hint=hint)
     return trials
 
 
-def join_helping(m: Measurement) -> Rewrite | None:
-    """All remedies that help, as one that is tried on the whole program; None if it was tried."""
+def _check_name(name: str, measurements: Sequence[Measurement]) -> None:
+    """UsageError if there is no finding of a name."""
+    findings = [each for m in measurements for each in m.opportunities]
+    if name and name != TOGETHER and all(name != each.id for each in findings):
+        known = [each.id for each in findings if each.rewrite]
+        raise unknown_name("finding", name, [*known, TOGETHER])
+
+
+def join_helping(m: Measurement, *, again: bool = False) -> Rewrite | None:
+    """All remedies that help, as one that is tried on the whole program.
+
+    None if these are fewer than two, or it was tried, and is not to be tried again.
+    """
     quantizes = m.export and PRECISIONS[m.export.dtype].quantizes
     whole = not (quantizes or m.phase.name)  # as for single ones
     alone = [each for each in m.opportunities if each.helps and whole]
     names = dict.fromkeys(each.remedy for each in alone)
     made = [each.remedies for each in m.trials if each.finding == TOGETHER]
-    if len(alone) < 2 or {*names} in made:
+    if len(names) < 2 or ({*names} in made and not again):
         return None
     return Rewrite(",".join(names), f"{len(names)} remedies together", (), 1.0, None, 0, ((),))
 
@@ -192,7 +206,7 @@ class _Bench:
     """Where the remedies of one program are tried on its parts, which get their real inputs."""
 
     def __init__(
-        self, model: LoadedModel, trace: TracedModel, findings: Sequence[Finding],
+        self, model: LoadedModel, trace: TracedModel, tried: Sequence[tuple[Rewrite, str, str]],
         measurement: Measurement, runner: Runner, budget_s: float,
     ) -> None:  # fmt: skip
         export = measurement.export
@@ -201,13 +215,12 @@ class _Bench:
         self.measurement, self.runner, self.budget_s = measurement, runner, budget_s
         self.options = replace(read_options(export), rewrite=export.rewrite, fresh=True)
         self.chooser = _Chooser(trace.exported.graph)
-        rewrites = [each.rewrite for each in findings if each.rewrite]
         #: What is tried on parts, and on which; all else is tried on the whole program.
-        self.tried = {rewrite: self._choose(rewrite) for rewrite in rewrites}
+        self.tried = {rewrite: self._choose(rewrite) for rewrite, *_ in tried}
 
     def _choose(self, rewrite: Rewrite) -> list[tuple[str, ...]]:
         """The parts that are tried; none if the remedy is tried on the whole program."""
-        if not rewrite.parts or rewrite.name == SPLIT:
+        if not any(rewrite.parts) or rewrite.name == SPLIT:
             return []
         if isinstance(rewrite, Change):
             return self.chooser.choose(rewrite)
@@ -262,7 +275,6 @@ class _Bench:
 
     def check(self, rewrite: Rewrite, finding: str) -> Trial:
         """What the remedy of a finding brings; a problem instead if it could not be tried."""
-        self.tried.setdefault(rewrite, [])
         parts, scope = len(rewrite.parts) or 1, self.measurement.scope
         trial = Trial(
             self.export.sha256, rewrite.name, rewrite.text, parts, finding=finding, scope=scope
