@@ -1,6 +1,5 @@
 from .analysis.exports import find_run_model
 from .analysis.findings.finding import Change
-from .analysis.statistics import student_quantile
 from .analysis.trials import BEST, keep_trial
 from .export.accuracy import compare_with_model, describe_problem, run_program
 from .export.constants import add_constant, fake_mode_of
@@ -9,7 +8,6 @@ from .export.edit import Replacement
 from .export.identity import hash_code, versions
 from .export.layers import count_calls, read_interface
 from .export.lower import Lowered, lower_model
-from .export.origins import make_origin, module_classes, module_stack
 from .export.part import Parts, list_sources
 from .export.precision import DTYPES, PRECISIONS
 from .export.program import cast_floats, raw_bytes
@@ -27,14 +25,12 @@ from .export.purity import (
     readers,
 )
 from .export.reload import read_options
-from .export.sources import Sources
 from .export.split import split_model
 from .export.traced import TracedModel, trace_model
 from .models.loader import LoadedModel
 from .models.sources import reason
 from .process import silence
 from .records.exports import SPLIT, Fidelity, find_worst
-from .records.layers import Origin
 from .records.trials import TOGETHER
 from .run.locks import lock_device
 from .run.runner import open_runner
@@ -52,15 +48,13 @@ from .upstream import (
 
 __all__ = [
     "BEST", "DTYPES", "PRECISIONS", "PRODUCTS", "SPLIT", "TOGETHER", "VIEWS", "Change",
-    "Dependence", "Fidelity", "LoadedModel", "Lowered", "Origin", "Parts", "Replacement",
-    "RunnerSession", "Sources", "TracedModel", "add_constant", "cast_floats",
-    "compare_with_model", "count_calls", "describe_problem", "drop_unused", "fake_mode_of",
-    "find_eager_function", "find_root", "find_run_model", "find_schema", "find_worst",
-    "fold_constants", "function_of", "hash_code", "is_overwritten", "is_pure", "keep_trial",
-    "list_aliases", "list_sources", "locate_inputs", "lock_device", "lower_model",
-    "make_origin", "mark_overwritten", "module_classes", "module_stack", "open_runner",
-    "operator_label", "overwrites", "raw_bytes", "read_interface", "read_options",
-    "read_output", "readers", "reason", "run_program", "silence", "split_model",
-    "student_quantile", "trace_model", "tree_flatten", "tree_leaves", "tree_unflatten",
-    "versions",
+    "Dependence", "Fidelity", "LoadedModel", "Lowered", "Parts", "Replacement", "RunnerSession",
+    "TracedModel", "add_constant", "cast_floats", "compare_with_model", "count_calls",
+    "describe_problem", "drop_unused", "fake_mode_of", "find_eager_function", "find_root",
+    "find_run_model", "find_schema", "find_worst", "fold_constants", "function_of", "hash_code",
+    "is_overwritten", "is_pure", "keep_trial", "list_aliases", "list_sources", "locate_inputs",
+    "lock_device", "lower_model", "mark_overwritten", "open_runner", "operator_label",
+    "overwrites", "raw_bytes", "read_interface", "read_options", "read_output", "readers",
+    "reason", "run_program", "silence", "split_model", "trace_model", "tree_flatten",
+    "tree_leaves", "tree_unflatten", "versions",
 ]  # fmt: skip

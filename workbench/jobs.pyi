@@ -2,17 +2,16 @@ from .analysis.attribution import find_method
 from .analysis.findings.commands import write_command
 from .analysis.findings.text import abridge_gain, describe_cause
 from .analysis.layers import THE_MODEL
-from .analysis.machine_code import keep_places
 from .analysis.quality import NO_WIN
 from .cli.options import with_limits
 from .export.accuracy import compare_samples
 from .export.artifact import apply_recipe, identify_export
 from .export.lower import measure_layer_noise
+from .export.precision import keep_accuracy
 from .export.program import SUFFIXES
-from .models.inputs import choose_inputs
 from .models.loader import run_file
 from .models.registry import parse_name
-from .options import QUANTISER_REWRITES, REWRITES, RUNTIMES, dtype_of_module, help_of
+from .options import REWRITES, RUNTIMES, help_of
 from .plots.bars import draw_shares
 from .plots.views import list_classes, show_phases
 from .records.codec import upgrade_rewrites
@@ -24,7 +23,6 @@ from .report.artifacts import write_artifacts
 from .report.html import render_page
 from .report.kernel import read_template
 from .report.report import is_reported
-from .run.execute import execute, optional
 from .run.locks import device_behind, lock_folder, runner_options, share_machine
 from .run.plan import check_toggle, plan_given
 from .run.recorder import Step, open_record
@@ -46,19 +44,19 @@ from .store import (
     write_changed,
 )
 from .upstream import list_llm_transforms
-from .workflow import list_subjects
+from .workflow import carry_out, list_subjects, write_files
 
 __all__ = [
-    "HOST", "NO_WIN", "QUANTISER_REWRITES", "REWRITES", "RUNTIMES", "SUFFIXES", "TARGETS",
-    "THE_MODEL", "TRACED_CLOCK", "Experiment", "Export", "Host", "Pair", "Plan", "Recipe",
-    "Runner", "Session", "Step", "abridge_gain", "apply_recipe", "cache_folder", "check_toggle",
-    "choose_inputs", "compare_samples", "contrast_models", "default_root", "describe_cause",
-    "device_behind", "draw_shares", "dtype_of_module", "execute", "find_method", "help_of",
-    "identify_export", "identify_runner", "inside", "interleave", "is_reported", "keep_places",
-    "list_classes", "list_llm_transforms", "list_subjects", "lock_folder",
-    "measure_layer_noise", "new_run_dir", "open_record", "open_target", "optional",
-    "pair_experiments", "parse_name", "plan_given", "read_template", "read_yaml",
-    "remove_partials", "render_page", "run_file", "runner_options", "save_recipe", "sha256_of",
-    "share_machine", "show_phases", "stem_of", "trace_path", "upgrade_rewrites", "with_limits",
-    "write_artifacts", "write_changed", "write_command",
+    "HOST", "NO_WIN", "REWRITES", "RUNTIMES", "SUFFIXES", "TARGETS", "THE_MODEL",
+    "TRACED_CLOCK", "Experiment", "Export", "Host", "Pair", "Plan", "Recipe", "Runner",
+    "Session", "Step", "abridge_gain", "apply_recipe", "cache_folder", "carry_out",
+    "check_toggle", "compare_samples", "contrast_models", "default_root", "describe_cause",
+    "device_behind", "draw_shares", "find_method", "help_of", "identify_export",
+    "identify_runner", "inside", "interleave", "is_reported", "keep_accuracy", "list_classes",
+    "list_llm_transforms", "list_subjects", "lock_folder", "measure_layer_noise", "new_run_dir",
+    "open_record", "open_target", "pair_experiments", "parse_name", "plan_given",
+    "read_template", "read_yaml", "remove_partials", "render_page", "run_file",
+    "runner_options", "save_recipe", "sha256_of", "share_machine", "show_phases", "stem_of",
+    "trace_path", "upgrade_rewrites", "with_limits", "write_artifacts", "write_changed",
+    "write_command", "write_files",
 ]  # fmt: skip

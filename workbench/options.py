@@ -134,6 +134,10 @@ class ExportOptions(Options):
     )
     fresh: bool = option(False, "Export again even if nothing has changed.", expert=True)
 
+    def dtype_of(self, path: str) -> str:
+        """The dtype of a module of the model, by its path."""
+        return dtype_of_module(path, self.dtype, self.module_dtypes)
+
 
 @dataclass(frozen=True)
 class MeasureOptions(Options):

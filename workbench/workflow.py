@@ -26,7 +26,7 @@ from workbench.models.registry import check_name
 from workbench.names import check_label, find_variables
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.progress import ANSWER, show_progress
-from workbench.records.runs import PlannedProgram, RunRecord
+from workbench.records.runs import Plan, PlannedProgram, RunRecord
 from workbench.records.trials import Trial
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
@@ -187,7 +187,7 @@ def profile(
             with optional("trying remedies", tell):
                 find_trials()(run, within_s=CHECKED_S, runner=runner, progress=tell, tried=tried)
         if report:
-            warm.beside.submit(_write_files, run, tell)
+            warm.beside.submit(write_files, run, tell)
             tell("reporting", 1.0)
             with optional("report", tell):
                 make_report(run, kernel=warm.kernel)
@@ -201,7 +201,8 @@ def _tell_answer(run: Run, progress: Progress) -> None:
     progress(ANSWER + "; ".join(texts), 1.0)
 
 
-def _write_files(run: Run, progress: Progress) -> None:
+def write_files(run: Run, progress: Progress = silent) -> None:
+    """Write the CSV and JSON files of a run; what hinders that is a warning."""
     with optional("CSV and JSON files", progress):
         write_artifacts(run)
 
@@ -442,9 +443,18 @@ def measure(
             programs, options, runner, place, again=again, progress=show, watch=watch
         )
         if artifacts:
-            with optional("CSV and JSON files", show):
-                write_artifacts(run)
+            write_files(run, show)
     return run
+
+
+def carry_out(
+    plan: Plan, programs: Sequence[Program], runner: Runner, root: Path, progress: Progress = silent
+) -> Run:
+    """Measure what was planned; the run's files are left to `write_files`."""
+    run_dir = execute(plan, programs, runner, root, progress=progress)
+    with optional("names of machine code", progress):
+        keep_places(run_dir, [runner.libraries])
+    return open_run(run_dir)
 
 
 def measure_programs(

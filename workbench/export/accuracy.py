@@ -19,7 +19,9 @@ from torch import nn
 
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
+from workbench.models.inputs import choose_inputs
 from workbench.models.sources import reason
+from workbench.options import ExportOptions
 from workbench.process import silent_stderr
 from workbench.records.exports import Fidelity, LayerNoise
 from workbench.upstream import tree_leaves
@@ -230,16 +232,17 @@ def compare_with_model(
 
 
 def compare_samples(
-    model: LoadedModel, pte: bytes, dtype: str, most: int
+    model: LoadedModel, options: ExportOptions, pte: bytes, most: int
 ) -> Iterator[tuple[list[Any], tuple[Fidelity, ...]]]:
     """The outputs of a program on a model's samples, and how far they are from the model's.
 
     The samples are spread over all that were given, about as many as ``most``.
     """
+    model = choose_inputs(model, options)
     calls = [(model.example_inputs, model.kwargs), *model.calibration]
     names = inspect.signature(model.module.forward).parameters
     for call in calls[:: math.ceil(len(calls) / most)]:
-        args, kwargs = cast_floats(call, getattr(torch, DTYPES[dtype]))
+        args, kwargs = cast_floats(call, getattr(torch, DTYPES[options.dtype]))
         ordered = {name: kwargs[name] for name in names if name in kwargs} | kwargs
         outputs = run_program(pte, tree_leaves(bind_constants(model.module, args, ordered)[1:]))
         eager = run_eagerly(model.module, *call)

@@ -26,6 +26,7 @@ from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewriter import Changes, find_rewriter, mark_operators, read_mark
 from workbench.export.staying import guess_staying
 from workbench.export.traced import TracedModel, copy_program, trace_model, trace_program
+from workbench.models.inputs import choose_inputs
 from workbench.models.sources import user_line_of_node
 from workbench.options import QUANTISER_REWRITES, ExportOptions, Progress, silent
 from workbench.process import silence
@@ -302,12 +303,13 @@ def _quantize_graph(
 
 
 def measure_layer_noise(
-    model: LoadedModel, dtype: str, order: Sequence[str], seconds: float
+    model: LoadedModel, options: ExportOptions, order: Sequence[str], seconds: float
 ) -> dict[str, float]:
     """`accuracy.measure_each_layer` of a dtype that quantises the graph, on the first sample."""
+    model = choose_inputs(model, options)
     run, trace = (model.example_inputs, model.kwargs), trace_model(model)
     with silence(), failure.explain(failure.TRACING, model.origin):
-        options = ExportOptions(dtype=dtype, rewrite=QUANTISER_REWRITES)
+        options = ExportOptions(dtype=options.dtype, rewrite=QUANTISER_REWRITES)
         walks, _ = _quantize_graph(trace.exported, trace.module, run, model, options, Counter())
         return accuracy.measure_each_layer(*walks, order, seconds)
 

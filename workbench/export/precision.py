@@ -1,7 +1,9 @@
 """The dtypes and the backends of programs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from workbench.options import QUANTISER_REWRITES, ExportOptions
 
 
 @dataclass(frozen=True)
@@ -37,3 +39,10 @@ PRECISIONS = {
 #: What ``--dtype`` takes, and PyTorch's name of the dtype of a program's inputs.
 DTYPES = {name: precision.torch_name for name, precision in PRECISIONS.items()}
 BACKENDS = ("xnnpack", "portable")
+
+
+def keep_accuracy(options: ExportOptions) -> ExportOptions:
+    """The options of a program, with the rewrites of the quantiser if it is quantised."""
+    if PRECISIONS[options.dtype].quantizes != "graph":
+        return options
+    return replace(options, rewrite=tuple(dict.fromkeys((*options.rewrite, *QUANTISER_REWRITES))))

@@ -97,7 +97,7 @@ def _make_quantizer(dtype: str, options: ExportOptions, kept: Kept) -> Any:
         reasons = [name for name, applies in chosen.items() if applies(node)]
         for name in reasons:
             kept[name].add(node)
-        wanted = dtype_of_module(module_path(node), options.dtype, options.module_dtypes)
+        wanted = options.dtype_of(module_path(node))
         return wanted == dtype and not reasons
 
     quantizer = XNNPACKQuantizer()
@@ -131,10 +131,7 @@ def _list_other(graph: torch.fx.Graph, options: ExportOptions) -> set[torch.fx.N
     if not options.module_dtypes:
         return set()
     joined = [node for node in graph.nodes if schema_name(node.target) == "aten::cat"]
-    wanted = {
-        node: dtype_of_module(module_path(node), options.dtype, options.module_dtypes)
-        for node in joined
-    }
+    wanted = {node: options.dtype_of(module_path(node)) for node in joined}
     return {node for node, dtype in wanted.items() if dtype != "int8"}
 
 

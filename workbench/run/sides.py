@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,9 @@ from workbench.records.exports import Tensor
 from workbench.records.layers import Instruction, Layers, Method, Origin
 
 if TYPE_CHECKING:
+    from torch.fx import Node
+
+    from workbench.export.sources import Sources
     from workbench.models.loader import LoadedModel
 
 
@@ -50,7 +54,7 @@ class Settings:
     traced: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Graph:
     """What another runtime executes: its floating-point type, as PyTorch calls it, and operators.
 
@@ -59,9 +63,34 @@ class Graph:
     """
 
     dtype: str = "float32"
-    operators: tuple[Origin, ...] = ()
-    events: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    modules: Mapping[str, str] = field(default_factory=dict)
+    operators: list[Origin] = field(default_factory=list)
+    events: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    modules: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _sources(self) -> Sources:
+        from workbench.export.sources import Sources
+
+        return Sources()
+
+    def add(self, name: str, kind: str, stack: Iterable[tuple[str, str]], trace: str | None) -> int:
+        """Add an operator in some modules, of a path and a class each, with its stack trace.
+
+        Returns its number.
+        """
+        from workbench.export.origins import make_origin, module_classes
+
+        classes = module_classes(stack)
+        self.modules |= classes
+        self.operators.append(make_origin(name, kind, classes, self._sources.add(trace)))
+        return len(self.operators) - 1
+
+    def add_node(self, node: Node) -> int:
+        """Add the operator of a node of PyTorch's graph; returns its number."""
+        from workbench.export.origins import module_stack
+
+        trace = node.meta.get("stack_trace")
+        return self.add(node.name, str(node.target), module_stack(node), trace)
 
 
 def keep_side(path: Path, program: Program, make: Callable[[Path], Graph | None]) -> Program:
@@ -83,8 +112,8 @@ def _save_record(path: Path, program: Program, graph: Graph | None) -> None:
         raise WorkbenchError("has no record of its export", where=program.path)
     layers, dtype = "", export.dtype
     if graph:
-        call = Instruction("delegate", runtime, events=dict(graph.events))
-        method = Method("forward", (call,), {}, (), graph.operators, dict(graph.modules))
+        call = Instruction("delegate", runtime, events=graph.events)
+        method = Method("forward", (call,), {}, (), tuple(graph.operators), graph.modules)
         layers = store.save_layers(Layers(sha256, (method,)), store.layers_path(path)).name
         dtype = next(name for name, kind in DTYPES.items() if kind == graph.dtype)
     arguments = read_interface(program.path.read_bytes())[0]

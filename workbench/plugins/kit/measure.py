@@ -6,7 +6,7 @@ from pathlib import Path
 
 from workbench import Run, find_runner, open_run
 from workbench.api import Progress, silent
-from workbench.jobs import Experiment, execute, keep_places, open_target, optional, write_artifacts
+from workbench.jobs import Experiment, carry_out, open_target, write_files
 from workbench.plugins.kit.config import (
     output_place,
     plan_config,
@@ -69,13 +69,10 @@ def run_config(
         if config.experiments[0].runner == Experiment.runner:
             runner = find_runner(there, ops)
             plan, programs = plan_config(config, path.parent, baseline, runner)
-            run_dir = execute(plan, programs, runner, place, progress=progress)
-            with optional("names of machine code", progress):
-                keep_places(run_dir, [runner.libraries])
+            run = carry_out(plan, programs, runner, place, progress)
         else:
             plan, programs = plan_config(config, path.parent, baseline)
             run_dir = run_processes(plan, programs, place, name, target=there, progress=progress)
-    run = open_run(run_dir)
-    with optional("CSV and JSON files", progress):
-        write_artifacts(run)
+            run = open_run(run_dir)
+    write_files(run, progress)
     return run

@@ -13,8 +13,7 @@ import pandas as pd
 
 from workbench import ExportOptions, Measurement
 from workbench.api import Finding, plural
-from workbench.graphs import PRECISIONS
-from workbench.jobs import QUANTISER_REWRITES, REWRITES, THE_MODEL, dtype_of_module
+from workbench.jobs import REWRITES, THE_MODEL, keep_accuracy
 from workbench.plugins.optimize.records import Variant, VariantGain
 
 if TYPE_CHECKING:
@@ -45,15 +44,8 @@ def propose_dtypes(base: Variant, only: Sequence[str] = ()) -> list[Variant]:
     for dtype, text in WHOLE.items():
         if dtype != base.options.dtype and (not only or dtype in only):
             options = replace(base.options, dtype=dtype, module_dtypes=())
-            variants.append(Variant(text, _keep_accuracy(options), base.name, whole=True))
+            variants.append(Variant(text, keep_accuracy(options), base.name, whole=True))
     return variants
-
-
-def _keep_accuracy(options: ExportOptions) -> ExportOptions:
-    """The options of a program, with the rewrites of the quantiser if it is quantised."""
-    if PRECISIONS[options.dtype].quantizes != "graph":
-        return options
-    return replace(options, rewrite=tuple(dict.fromkeys((*options.rewrite, *QUANTISER_REWRITES))))
 
 
 def propose_rewrites(parent: Variant, findings: Sequence[Finding]) -> list[Variant]:
@@ -209,9 +201,10 @@ def propose_mix(
     chosen = choose_dtypes(choices, 10 ** (-aim_db(least_db, variants) / 10), conversions)
     dtypes = [choice.dtype for choice in chosen.values()]
     default = "int8" if "int8" in dtypes else "int8dyn"
+    plain = ExportOptions(dtype=default)
     modules: tuple[tuple[str, str], ...] = ()
     for layer in sorted(chosen, key=len):  # those around others come first
-        if chosen[layer].dtype != dtype_of_module(layer, default, modules):
+        if chosen[layer].dtype != replace(plain, module_dtypes=modules).dtype_of(layer):
             modules = (*modules, (layer, chosen[layer].dtype))
     if default not in dtypes or not modules:
         return None
@@ -222,7 +215,7 @@ def propose_mix(
     text = ", ".join(
         f"{plural(dtypes.count(kind), 'layer')} in {kind}" for kind in sorted(set(dtypes))
     )
-    options = _keep_accuracy(replace(parent.options, dtype=default, module_dtypes=modules))
+    options = keep_accuracy(replace(parent.options, dtype=default, module_dtypes=modules))
     mix = Variant(text, options, parent.name, predicted=predicted)
     return replace(mix, predicted_sqnr_db=-10 * math.log10(noise))
 
@@ -236,15 +229,16 @@ def measure_variant_noise(
     """
     from workbench import load_model
     from workbench.api import ExportError
-    from workbench.jobs import choose_inputs, measure_layer_noise, share_machine
+    from workbench.jobs import measure_layer_noise, share_machine
 
     model, options, order, seconds = job
     noise_of: dict[str, float] = {}
     with share_machine():
-        loaded = choose_inputs(load_model(model, state_dict=options.state_dict or None), options)
+        loaded = load_model(model, state_dict=options.state_dict or None)
         for dtype in MIXED:
             try:
-                noise = measure_layer_noise(loaded, dtype, order, seconds / len(MIXED))
+                each = replace(options, dtype=dtype)
+                noise = measure_layer_noise(loaded, each, order, seconds / len(MIXED))
             except ExportError:  # nothing to quantise
                 continue
             noise_of |= {f"{dtype}:{layer}": power for layer, power in noise.items()}

@@ -7,7 +7,7 @@ from typing import Any
 from workbench import ExportOptions, Program, WorkbenchError, load_model
 from workbench.api import UsageError
 from workbench.graphs import LoadedModel, reason
-from workbench.jobs import choose_inputs, compare_samples, run_file
+from workbench.jobs import compare_samples, run_file
 
 #: Samples on which a program is judged, spread over all that were given.
 MOST_JUDGED = 16
@@ -24,10 +24,10 @@ def score_program(
     assert export
     if not export.runs or not (metric or options.inputs):
         return export.sqnr_db, None
-    loaded = choose_inputs(load_model(model, state_dict=options.state_dict or None), options)
+    loaded = load_model(model, state_dict=options.state_dict or None)
     outputs, noise = [], dict[int, float]()
     pte = program.path.read_bytes()
-    for values, each in compare_samples(loaded, pte, options.dtype, MOST_JUDGED):
+    for values, each in compare_samples(loaded, options, pte, MOST_JUDGED):
         outputs.append(values)
         for fidelity in each:
             db = fidelity.sqnr_db or math.inf

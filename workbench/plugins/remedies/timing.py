@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import stdtrit
 
 from workbench.api import half_width
 from workbench.graphs import (
@@ -18,7 +19,6 @@ from workbench.graphs import (
     lock_device,
     open_runner,
     raw_bytes,
-    student_quantile,
 )
 from workbench.jobs import Runner, device_behind
 
@@ -100,7 +100,7 @@ def count_needed(
     room = abs(gain) - margins[0 if gain > 0 else 1] * before
     if low > 0 or high < 0 or room <= 0:
         return len(blocks)
-    quantile = float(student_quantile(np.array(2 * RESTARTS), _QUANTILE))
+    quantile = float(stdtrit(2 * RESTARTS, _QUANTILE))
     needed = math.ceil((quantile * float(gains.std(ddof=1)) / room) ** 2)
     return max(2 * len(blocks), needed) if needed <= most else len(blocks)
 

@@ -20,12 +20,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import Program
 from workbench.api import ExportError, Graph, Progress, keep_side
 from workbench.graphs import (
-    Origin,
-    Sources,
     hash_code,
-    make_origin,
-    module_classes,
-    module_stack,
     operator_label,
     reason,
     versions,
@@ -66,14 +61,13 @@ def make_file(
         if text == "compile":
             path.unlink(missing_ok=True)
             os.link(traced, path)
-        described = (
-            _export_onnx(path, graph, program.model)
-            if suffix == ".onnx"
-            else _describe_graph(graph)
-        )
         floats = (str(t.dtype)[6:] for t in graph.state_dict.values() if t.is_floating_point())
-        operators, events, modules = described
-        return Graph(next(floats, "float32"), tuple(operators), events, modules)
+        described = Graph(next(floats, "float32"))
+        if suffix == ".onnx":
+            _export_onnx(path, graph, program.model, described)
+        else:
+            _describe_graph(graph, described)
+        return described
 
     return keep_side(path, program, make)
 
@@ -109,10 +103,8 @@ def _save_graph(path: Path, model: LoadedModel) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _export_onnx(
-    path: Path, graph: ExportedProgram, model: str
-) -> tuple[list[Origin], dict[str, tuple[int, ...]], dict[str, str]]:
-    """Write a graph as ONNX; the origins, their numbers by operator, and the modules."""
+def _export_onnx(path: Path, graph: ExportedProgram, model: str, described: Graph) -> None:
+    """Write a graph as ONNX, and describe it."""
     import onnx
     import torch
 
@@ -125,40 +117,36 @@ def _export_onnx(
             f"PyTorch cannot export it to ONNX: {reason(error)}", where=model
         ) from None
     nodes = onnx.load(path, load_external_data=False).graph.node
-    origins, numbers, modules = _describe_onnx(nodes)
+    numbers = _describe_onnx(nodes, described)
     describe = _describe_fusion if path.suffixes[-2] == ".onnx" else _describe_openvino
-    return origins, describe(path, nodes, numbers), modules
+    described.events = describe(path, nodes, numbers)
 
 
-def _describe_onnx(
-    nodes: Sequence[Any],
-) -> tuple[list[Origin], list[tuple[int, ...]], dict[str, str]]:
-    """The origins, their numbers by the position of a node, and the modules of an ONNX graph.
+def _describe_onnx(nodes: Sequence[Any], described: Graph) -> list[tuple[int, ...]]:
+    """Describe an ONNX graph; returns the numbers of operators by the position of a node.
 
     A convolution that has absorbed a batch norm carries its metadata; its weight has the name of
     the layer.
     """
-    origins: list[Origin] = []
-    numbers, modules, sources = [], dict[str, str](), Sources()
+    numbers = list[tuple[int, ...]]()
     for node in nodes:
         metadata = {entry.key: entry.value for entry in node.metadata_props}
         scopes, kinds = (
             ast.literal_eval(metadata.get(f"pkg.torch.onnx.{key}", "['']"))[:-1]
             for key in ("name_scopes", "class_hierarchy")
         )
-        classes = module_classes(zip(scopes, kinds, strict=False))
-        modules |= classes
-        line = sources.add(metadata.get("pkg.torch.onnx.stack_trace"))
-        origin = make_origin(node.name, node.op_type, classes, line)
+        stack = zip(scopes, kinds, strict=False)
+        trace = metadata.get("pkg.torch.onnx.stack_trace")
+        number = described.add(node.name, node.op_type, stack, trace)
+        origin = described.operators[number]
         # Only of these: equal weights, such as those of two norms, are one and have one name.
         weighted = node.op_type in ("Conv", "ConvTranspose", "Gemm")
         owner = node.input[1].rpartition(".")[0] if weighted else ""
-        own = [origin]
         if owner and owner != origin.module:
-            own.insert(0, replace(origin, module=owner, module_class=node.op_type))
-        numbers.append(tuple(range(len(origins), len(origins) + len(own))))
-        origins += own
-    return origins, numbers, modules
+            layer = replace(origin, module=owner, module_class=node.op_type)
+            described.operators.insert(number, layer)
+        numbers.append(tuple(range(number, len(described.operators))))
+    return numbers
 
 
 def _list_readers(nodes: Sequence[Any]) -> Mapping[str, set[int]]:
@@ -284,18 +272,8 @@ def _type_of(label: str) -> str:
     return label.partition(" ")[0].removeprefix("Fused")
 
 
-def _describe_graph(
-    graph: ExportedProgram,
-) -> tuple[list[Origin], dict[str, tuple[int, ...]], dict[str, str]]:
-    """The operators of a graph, their numbers by what a trace calls them, and the modules."""
-    origins: list[Origin] = []
-    events: dict[str, tuple[int, ...]] = {}
-    modules, sources = dict[str, str](), Sources()
+def _describe_graph(graph: ExportedProgram, described: Graph) -> None:
+    """Describe the operators of a graph."""
     for node in graph.module(check_guards=False).graph.nodes:  # type: ignore[operator]
         if node.op == "call_function":
-            classes = module_classes(module_stack(node))
-            modules |= classes
-            events[label_node(node)] = (len(origins),)
-            line = sources.add(node.meta.get("stack_trace"))
-            origins.append(make_origin(node.name, str(node.target), classes, line))
-    return origins, events, modules
+            described.events[label_node(node)] = (described.add_node(node),)
