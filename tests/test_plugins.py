@@ -247,7 +247,12 @@ def test_equal_names_are_said(python, tmp_path):
 
 
 def test_the_page_has_the_bodies_of_the_example():
-    assert (DEPTHWISE / "depthwise.py").read_text() in PAGE.read_text()
+    page = PAGE.read_text()
+    assert (DEPTHWISE / "depthwise.py").read_text() in page
+    assert {*re.findall(r"^(?:from|import) (workbench\S*)", page, re.M)} == {
+        "workbench",
+        "workbench.api",
+    }
 
 
 def describe_kinds():
