@@ -118,7 +118,7 @@ def test_a_negative_tracer_overhead_is_noise(tmp_path, slower, grade, noise):
         (
             1.09,
             {"latency", "shares", "milliseconds"},
-            "shares are within 7.2 points: tracing adds 9.6 % that is not accounted for",
+            "on: shares are within 7 points: tracing adds 9.6 % that is not accounted for",
         ),
         (
             0.85,

@@ -403,7 +403,7 @@ class Comparison(Noun):
         if not traced or any("shares" not in use.uses for use in self.uses):
             return ""
         error = np.nanmax([0.0, self.baseline.share_error, self.candidate.share_error])
-        off = f" ± {100 * error:.2g} points" if error > SAID_POINTS else ""
+        off = f" ± {100 * error:.0f} points" if error > SAID_POINTS else ""
         sides = (self.baseline.largest, self.candidate.largest)
         if self.baseline.runtime:
             before, after = map(_name_largest, sides)

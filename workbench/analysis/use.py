@@ -82,7 +82,7 @@ def _describe_busy(uses: Sequence[Use], everywhere: bool) -> str:
         else []
     )
     if "shares" not in unknown and not math.isnan(off):
-        texts.append(f"shares are within {100 * off:.2g} points")
+        texts.append(f"shares are within {100 * off:.0f} points")
     rest = "".join(f"; {text}" for text in texts)
     return (
         f"This machine was busy{where} ({most}{format_share(taken)} of the time went to other "
@@ -100,7 +100,7 @@ def _describe_doubt(use: Use) -> str:
     if use.impossible:
         facts = [f"shares are unknown: {use.impossible}"]
     elif use.blank or use.off > USELESS[1]:
-        shares = "unknown" if use.blank else f"within {100 * use.off:.2g} points"
+        shares = "unknown" if use.blank else f"within {100 * use.off:.0f} points"
         facts = [f"shares are {shares}: {_name_cause(use)}"]
     if use.width > USELESS[0]:
         facts.append(f"the latency is unknown: its interval is ± {format_share(use.width)}")

@@ -85,9 +85,13 @@ class Verdict:
             value, low, high = self.speedup, self.low, self.high
             if self.outcome == "slower":
                 value, low, high = 1 / value, 1 / high, 1 / low
-            interval = f"95 % interval {format_ratio(low)}-{format_ratio(high)}"
+            is_narrow = format_ratio(low) == format_ratio(high)
+            ratio, low_text, high_text = (
+                f"{each:.3f}" if is_narrow else format_ratio(each) for each in (value, low, high)
+            )
+            interval = f"95 % interval {low_text}-{high_text}"
             interval += ", paired restarts" if self.paired else ""
-            return f"{format_ratio(value)}x {self.outcome}{change} ({interval}{caveats})"
+            return f"{ratio}x {self.outcome}{change} ({interval}{caveats})"
         bounds = self._describe_change()
         if self.outcome == "unchanged":
             margin = f", within the margin of {100 * MARGIN:g} %"
