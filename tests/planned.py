@@ -5,8 +5,8 @@ from pathlib import Path
 import workbench as wb
 from workbench.records.runs import Plan
 from workbench.run import plan as planning
-from workbench.run.execute import execute
-from workbench.run.recorder import RunRecorder, begin_run
+from workbench.run.execute import measure_rest, measure_restarts
+from workbench.run.recorder import RunRecorder, begin_run, open_record
 from workbench.run.runner import Runner
 from workbench.run.tensor_files import locate_inputs
 
@@ -17,10 +17,13 @@ def make_plan(pte: Path, options: wb.MeasureOptions, runner: Runner) -> Plan:
     return planning.make_plan(programs, options, runner)
 
 
-def run_plan(plan: Plan, runner: Runner, root: Path, **options) -> Path:
-    """Execute a plan; returns the run's folder."""
+def run_plan(plan: Plan, runner: Runner, root: Path) -> Path:
+    """Carry out a plan; returns the run's folder."""
     programs = [wb.open_program(program.pte) for program in plan.all_programs]
-    return execute(plan, programs, runner, root, **options)
+    with open_record(plan, programs, runner, root) as recorder:
+        measure_restarts(recorder)
+        measure_rest(recorder)
+    return recorder.run_dir
 
 
 def record_in(folder: Path, plan: Plan, runner: Runner) -> RunRecorder:

@@ -13,6 +13,7 @@ from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.roofline import build_roof
 from workbench.analysis.run import Measurement, Run
+from workbench.analysis.times import Times
 from workbench.frames import QUALITY
 from workbench.records.exports import Export, Partition
 from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
@@ -231,15 +232,17 @@ def changed(measurement, **facts):
         known_study=None,
         comparisons=() if facts.get("changes") is None else (comparison,),
     )
+    times = Times(made)
+    vars(times).update(undisturbed=runs * (latency_ms / runs.sum(axis=1).mean()), tracing_ms=0.0)
     method, kernels = facts["method"], facts.get("kernels", {})
     vars(made).update(
-        given=facts, operators=operators, _fastest=runs, _scale=1.0, sessions=("traced",),
+        given=facts, operators=operators, times=times, sessions=("traced",),
         share_error=np.nan, traced_ms=float(runs.sum(axis=1).mean()),
         flow=Dataflow(method or Method("", (), {}, ())),
         statistics=pd.DataFrame({"latency": [latency_ms], "high": latency_ms}),
         roof=facts.get("roof"),
         kernels=pd.DataFrame({"function": pd.Series(kernels, dtype=object)}),
-        cold_start=facts.get("cold_start"), memory=facts.get("memory"), tracing_ms=0.0,
+        cold_start=facts.get("cold_start"), memory=facts.get("memory"),
     )  # fmt: skip
     return made
 

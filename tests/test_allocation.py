@@ -158,7 +158,7 @@ def test_quick_leaves_what_the_command_line_says(cli, conv_pte, monkeypatch):
         raise UsageError("enough")
 
     monkeypatch.setattr(workflow, "profile", stop)
-    for words in ((), ("--evidence",), ("--processes", "4"), ("--budget", "9s")):
+    for words in ((), ("--measure", "evidence=yes"), ("--processes", "4"), ("--budget", "9s")):
         assert cli("profile", conv_pte, "--effort", "quick", *words)[0] == 2
     figures = [(m.budget_s, m.evidence, m.roof, m.processes) for m in asked]
     assert figures == [(3, False, False, 0), (3, True, False, 0), (0, False, False, 4),

@@ -13,7 +13,7 @@ from needed import needs
 from run_folder import write_run
 
 import workbench as wb
-from workbench.analysis.quality import CRITERIA, REMEDIES, summarize_quality
+from workbench.analysis.quality import CRITERIA, summarize_quality
 from workbench.analysis.use import Use, decide_use, describe_use
 from workbench.frames import QUALITY
 from workbench.plots.tables import COLORS, lighten
@@ -193,7 +193,7 @@ def test_one_line_says_what_does_not_hold_and_withholds_no_more(facts, line):
 
 
 def a_quality(*criteria):
-    rows = [(name, "9 %", "D", "1 %", "why") for name in criteria]
+    rows = [(name, "9 %", "C", "1 %", "why") for name in criteria]
     return QUALITY.check(pd.DataFrame(rows, columns=QUALITY.names))
 
 
@@ -201,7 +201,7 @@ def a_quality(*criteria):
 def test_a_grade_names_options_of_every_command_that_may_state_it(criterion):
     """Grades are stated by all commands that measure or read a run."""
     text = summarize_quality(a_quality(criterion))
-    assert REMEDIES[criterion] in text
+    assert CRITERIA[criterion].remedy in text
     for name, command in COMMANDS.items():
         options = {flag for option in command.params for flag in option.opts}
         assert {*re.findall(r"--[a-z][a-z-]*", text)} <= options, name

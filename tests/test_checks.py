@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from changed_runs import changed
 from run_folder import open_made_run, write_run
-from synthetic import synthetic_latencies
 
 import workbench as wb
 
@@ -36,59 +35,20 @@ def test_a_calm_measurement_gets_an_a(tmp_path):
     [
         ({"restart": 0.05}, "half width of the interval"),
         ({"processes": 2}, "restarts"),
-        ({"drift": 0.4, "rounds": 20}, "drift within a restart"),
         ({"restart": 0.2}, "A/A control"),
-        ({"restart": 0.1}, "interval of the latency"),
     ],
 )
 def test_what_is_bad_lowers_the_grade(tmp_path, noise, criterion):
     quality = graded(tmp_path, control=True, **CALM | noise)
-    assert quality.at[criterion, "grade"] in "BCD"
+    assert quality.at[criterion, "grade"] in "BC"
     assert quality["grade"].iloc[0] == max(quality["grade"])
 
 
 def test_one_restart_is_not_enough_for_a_good_grade(tmp_path):
     quality = graded(tmp_path, processes=1)
-    assert quality.loc["restarts", ["value", "grade"]].tolist() == ["1 of 5", "D"]
+    assert quality.loc["restarts", ["value", "grade"]].tolist() == ["1 of 5", "C"]
     unknown = quality.loc["half width of the interval", ["value", "grade"]]
-    assert unknown.tolist() == ["unknown", "D"]
-
-
-def test_the_measure_of_drift(tmp_path):
-    frame = synthetic_latencies({"off": 1.0}, noise=0, restart=0, drift=0, outliers=0, rounds=9)
-    climbing = frame.assign(cpu_ns=(frame["cpu_ns"] * (1 + frame["round"] / 80)).astype("int64"))
-    values = {
-        name: graded(tmp_path / name, {"off": 1.0}, latencies=each)["value"]
-        for name, each in (("calm", frame), ("climbing", climbing))
-    }
-    assert values["calm"]["drift within a restart"] == "0.0 %"
-    # From the middle of rounds 0 to 2 to that of rounds 6 to 8.
-    assert values["climbing"]["drift within a restart"] == "7.1 %"
-
-
-def on_cores(folder, restarts_ms, cores):
-    """The scatter of one program whose restarts took these times on these cores."""
-    run = open_made_run(folder, {"on": 1.0}, processes=len(cores), traced=2, noise=0, outliers=0)
-    sessions = [
-        replace(s, core=cores[s.process], batches=s.batches if s.traced else tuple(
-            replace(b, cpu_ns=(int(restarts_ms[s.process] * 1e6),) * len(b.cpu_ns))
-            for b in s.batches
-        ))
-        for s in run.record.sessions
-    ]  # fmt: skip
-    again = replace(run, record=replace(run.record, sessions=tuple(sessions)))
-    row = again.quality.set_index("criterion").loc["interval of the latency"]
-    return row["value"], row["grade"]
-
-
-def test_restarts_that_alternate_between_a_fast_and_a_slow_core_are_explained(tmp_path):
-    value, grade = on_cores(tmp_path, [3.20, 2.27, 3.19, 2.24, 3.18], [0, 1, 0, 1, 0])
-    assert (value, grade) == ("22.6 %, core 0 takes 1.41x as long as core 1", "D")
-    value, _ = on_cores(tmp_path, [3.20, 3.19, 2.27, 2.24, 3.18], [0, 1, 0, 1, 0])
-    assert value == "22.6 %", "cores do not explain it"
-    assert on_cores(tmp_path, [3.20, 2.27], [0, 1])[0] == "216.0 %"
-    calm = on_cores(tmp_path, [3.0, 3.01, 3.0, 3.02, 3.0], [None] * 5)
-    assert calm == ("0.4 %", "A")
+    assert unknown.tolist() == ["unknown", "C"]
 
 
 def test_what_upstream_lacks_is_noted_with_its_consequence(tmp_path):
@@ -217,7 +177,7 @@ def test_tracing_is_timed_by_the_clock_of_the_latency_or_not_at_all(tmp_path):
         assert np.isfinite(unknown.findings["high_ms"]).any()
 
 
-def test_throttling_frequency_and_emulation_count(tmp_path):
+def test_throttling_and_emulation_count(tmp_path):
     reading = {"time": "t", "threads": 1, "process": 0, "traced": False}
     readings = [
         {**reading, "moment": "before", "mhz": 2000.0, "throttled": 5, "thermal_status": 0},
@@ -229,10 +189,8 @@ def test_throttling_frequency_and_emulation_count(tmp_path):
     manifest.write_text(json.dumps(record))
     run = wb.open_run(tmp_path)
     quality = run.quality.set_index("criterion")
-    assert quality.at["emulated", "grade"] == "D"
+    assert quality.at["emulated", "grade"] == "C"
     assert quality.loc["throttling events", ["value", "grade"]].tolist() == ["5", "C"]
-    clock = quality.loc["spread of the clock frequency", ["value", "grade"]]
-    assert clock.tolist() == ["33.3 %", "D"]
     assert "to raise it: " in str(wb.show(run, "quality"))
     assert run.checks.set_index("check").at["emulated", "status"] == "fail"
 
@@ -243,7 +201,7 @@ def test_every_criterion_is_a_check_and_bad_ones_are_worth_a_note(tmp_path):
     assert set(run.quality["criterion"]) <= {*checks.index, "emulated"}
     for row in run.quality.itertuples():
         if row.criterion != "emulated":
-            assert checks.at[row.criterion, "status"] == ("note" if row.grade in "CD" else "ok")
+            assert checks.at[row.criterion, "status"] == ("note" if row.grade == "C" else "ok")
 
 
 @pytest.mark.parametrize(("budget_s", "text"), [(0.0, "6 of 6 steps"), (30.0, ", 6 steps")])

@@ -843,7 +843,7 @@ def test_the_site_makes_an_embedded_explorer_as_high_as_it_is_but_no_higher_than
 def test_short_code_in_the_text_of_the_site_stays_on_one_line(open_file, tmp_path):
     script = (ROOT / "data" / "docs" / "site.js").read_text()
     page = tmp_path / "site.html"
-    words = "".join(f"{'x' * n} <code>--no-cold-start</code> " for n in range(30))
+    words = "".join(f"{'x' * n} <code>--isa-ladder</code> " for n in range(30))
     page.write_text(f"<body style='width:150px'>{words}<script>{script}</script></body>")
     codes = open_file(page).locator("code")
     assert set(codes.evaluate_all("all => all.map(e => e.getClientRects().length)")) == {1}

@@ -31,6 +31,7 @@ from program_builder import (
 from recorded import recorded
 
 import workbench as wb
+from workbench.analysis.findings.complete import complete_command
 from workbench.analysis.findings.finding import Finding, Gain, apply_trials, rank_findings
 from workbench.analysis.findings.text import NONE, describe_cause, describe_gain
 from workbench.plots.views import list_sections
@@ -848,7 +849,7 @@ def test_a_model_of_a_library_is_named_as_it_is_loaded(sample):
         sample.record.export, model="timm_resnet18", spec="", source="timm.models.resnet"
     )
     run = with_record(sample, export=export)
-    assert run.subject.complete_command("workbench profile MODEL").endswith(" timm:resnet18")
+    assert complete_command(run.subject, "workbench profile MODEL").endswith(" timm:resnet18")
 
 
 def test_the_command_lists_all_findings(sample, cli):

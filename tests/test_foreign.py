@@ -399,6 +399,6 @@ def test_a_disturbed_trace_has_one_latency(tmp_path, every):
     assert rows.sum() == pytest.approx(whole)
     assert every == 2 or whole == pytest.approx(0.1, rel=0.01)
     assert m.categories["mean_ms"].sum() == pytest.approx(rows.sum())
-    assert m.undisturbed.mean()[rows.index].to_list() == pytest.approx(rows.to_list())
+    assert m.times.undisturbed.mean()[rows.index].to_list() == pytest.approx(rows.to_list())
     checks = m.run.checks.set_index("check")["evidence"]
     assert "the middle half is used, 24 of 50 runs" in checks["traces are undisturbed"]

@@ -11,6 +11,7 @@ from recorded import recorded
 import workbench as wb
 from workbench.analysis.machine_code import keep_places
 from workbench.errors import TraceError
+from workbench.store import load_run, save_run
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,10 @@ def sample():
 def run_dir(tmp_path):
     folder = tmp_path / "runs" / "qemu-aarch64"
     return Path(shutil.copytree(wb.sample_run("toy_cnn"), folder))
+
+
+def place_all(run_dir):
+    save_run(keep_places(load_run(run_dir), run_dir), run_dir)
 
 
 def change_manifest(run_dir, **changes):
@@ -143,7 +148,7 @@ def test_samples_outside_the_folder_are_not_read(run_dir):
 
 
 def test_placed_samples_show_the_same_without_the_trace_of_their_process(run_dir, sample):
-    keep_places(run_dir)
+    place_all(run_dir)
     run = wb.open_run(run_dir)
     assert not [*run_dir.rglob("*_sampled.etdump")]
     assert [sampling.etdump for sampling in run.record.samplings] == ["", ""]
@@ -163,7 +168,7 @@ def test_placed_samples_show_the_same_without_the_trace_of_their_process(run_dir
     ],
 )
 def test_malformed_places_are_one_line(run_dir, changes, says):
-    keep_places(run_dir)
+    place_all(run_dir)
     for path in run_dir.glob("*/*.samples"):
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(TraceError, match=says):

@@ -201,5 +201,5 @@ def test_warm_up_is_in_no_table(folder, tmp_path):
     traced = sum(len(events.query("kind == 'method'")) for events in after.read_processes())
     assert len(in_table) == traced > len(kept)
     assert rows["run_index"].tolist() == list(range(len(rows)))
-    assert len(after.traced_times.query("process == 0")) == len(kept)
+    assert len(after.times.inferences.query("process == 0")) == len(kept)
     assert after.ledger["run"].min() == 1

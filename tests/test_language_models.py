@@ -187,7 +187,15 @@ def test_arrays_are_measured_as_phases_from_the_files_to_the_report(cli, tmp_pat
         f"--phase={name}={tmp_path}/{name}.npy,{tmp_path}/{name}_at.npy"
         for name in ("prompt", "next")
     ]
-    brief = ["--runs=4", "--processes=2", "--toggle=none", "--no-evidence", "--no-cold-start"]
+    brief = [
+        "--runs=4",
+        "--processes=2",
+        "--toggle=none",
+        "--measure",
+        "evidence=no",
+        "--measure",
+        "cold_start=no",
+    ]
     code, _, err = cli(
         "run", str(TINY), *phases, *brief, "--measure", "roof=no", "--out", str(tmp_path)
     )

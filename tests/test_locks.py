@@ -43,7 +43,17 @@ def test_an_export_waits_for_nobody(tmp_path):
 
 @pytest.mark.cases
 def test_two_concurrent_runs_are_serialised(conv_pte, tmp_path, start):
-    words = ["run", conv_pte, "--runs", "8", "--processes", "3", "--no-evidence", "--out"]
+    words = [
+        "run",
+        conv_pte,
+        "--runs",
+        "8",
+        "--processes",
+        "3",
+        "--measure",
+        "evidence=no",
+        "--out",
+    ]
     runs = [start.command(*words, tmp_path / name) for name in "ab"]
     texts = [run.communicate(timeout=280)[1].splitlines() for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
@@ -60,7 +70,17 @@ def test_a_run_and_a_batch_are_serialised(conv_pte, tmp_path, start):
         "models: toy_cnn\ndtypes: [fp32, fp16]\nruns: 8\nprocesses: 3\nevidence: false\n"
     )
     batch = start(matrix, tmp_path / "batch")
-    words = ["run", conv_pte, "--runs", "8", "--processes", "3", "--no-evidence", "--out"]
+    words = [
+        "run",
+        conv_pte,
+        "--runs",
+        "8",
+        "--processes",
+        "3",
+        "--measure",
+        "evidence=no",
+        "--out",
+    ]
     runs = []
     while batch.poll() is None:
         run = start.command(*words, tmp_path / f"out_{len(runs)}")

@@ -148,7 +148,9 @@ def test_every_verb_takes_a_module_a_name_a_program_and_a_run(quick):
 
 @pytest.mark.whole
 def test_magics_take_names_of_the_notebook_and_cells(shell, quick):
-    options = "--backend portable --toggle none --budget 1s --no-evidence --no-cold-start"
+    options = (
+        "--backend portable --toggle none --budget 1s --measure evidence=no --measure cold_start=no"
+    )
     options += " --measure roof=no"
     for code in ("import torch; from torch import nn; x = torch.ones(1, 4)", "%load_ext workbench"):
         assert shell.run_cell(code).success

@@ -12,8 +12,10 @@ SHORT = [
     "3",
     "--runs",
     "5",
-    "--no-evidence",
-    "--no-cold-start",
+    "--measure",
+    "evidence=no",
+    "--measure",
+    "cold_start=no",
     "--measure",
     "roof=no",
 ]

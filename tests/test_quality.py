@@ -85,11 +85,11 @@ def test_a_target_that_tells_nothing_is_no_error():
     assert read_environment(Unreachable()) == {}
 
 
-def a_session(*, wall, cpu, process=0, threads=1, traced=False, preempted=None, attempts=1):
+def a_session(*, wall, cpu, process=0, threads=1, traced=False, preempted=None):
     preempted = preempted or [0] * len(wall)
     batch = Batch(0, 0, tuple(wall), tuple(cpu), tuple(preempted))
     return Session(
-        "a", threads, process, traced, (), 1.0, 1.0, (batch,), attempts=attempts
+        "a", threads, process, traced, (), 1.0, 1.0, (batch,)
     )  # fmt: skip
 
 
@@ -110,24 +110,12 @@ def plan(conv_pte, tmp_path):
         MeasureOptions(runs=4, processes=2, warmup=1, toggle="none", cold_start=False),
         find_runner(),
     )
-    return replace(made, batch_ms=0.5, traced_runs=2, retries=1, cool_down_s=0.0)
+    return replace(made, batch_ms=0.5, traced_runs=2)
 
 
 @pytest.mark.whole
-def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(timing, "DISTURBED", -1.0)
-    real = timing.attempt_step
-    monkeypatch.setattr(
-        timing,
-        "attempt_step",
-        lambda *parts, **again: (real(*parts, **again), seen.append(again)),
-    )
-    run_dir = run_plan(plan, find_runner(), tmp_path / "out")
-    run = store.load_run(run_dir)
-    repeated = {(s.process, s.traced) for s in run.sessions if s.attempts == 2}
-    assert repeated == {(0, False)}  # one repetition was allowed
-    assert len(seen) == 2 + 1
+def test_the_machine_is_read_before_and_after_each_step(plan, tmp_path):
+    run = store.load_run(run_plan(plan, find_runner(), tmp_path / "out"))
     assert len(run.readings) == 1 + 2
     assert {reading.moment for reading in run.readings} == {"before", "after"}
     assert run.spent_s > 0
@@ -137,7 +125,7 @@ def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_p
 def test_a_budget_is_spent_and_no_more(plan, tmp_path, monkeypatch):
     clock = SimpleNamespace(monotonic=itertools.count().__next__)  # a step takes long
     monkeypatch.setattr(timing, "time", clock)  # of steps alone: others have real deadlines
-    spent = replace(plan, budget_s=3.0, retries=0)
+    spent = replace(plan, budget_s=3.0)
     run = store.load_run(run_plan(spent, find_runner(), tmp_path / "out"))
     restarts_done = {s.process for s in run.sessions}
     assert len(restarts_done) >= MIN_RESTARTS

@@ -79,7 +79,7 @@ def test_every_link_leads_to_its_section(open_page, folder, name):
 def test_it_leads_with_the_verdict_and_the_best_findings(open_page, folder):
     page, run = open_page("few"), wb.open_run(folder / "few")
     caveats = page.locator("summary", has_text="caveat").first
-    assert caveats.inner_text().startswith("1 caveat: measurement quality D: ")
+    assert caveats.inner_text().startswith("1 caveat: measurement quality C: ")
     caveats.click(position={"x": 8, "y": 8})  # not on a link
     shown = plain(page.locator("main").inner_text())
     for text in (*run.facts, run.compare().text, *run.caveats):

@@ -19,7 +19,7 @@ from workbench.records.trials import Trial
 #: A profile of latencies alone.
 SHORT = (
     *("--runs", "4", "--processes", "2", "--measure", "roof=no"),
-    *("--no-evidence", "--no-cold-start"),
+    *("--measure", "evidence=no", "--measure", "cold_start=no"),
 )
 #: How often files were opened, by name.
 OPENED = Counter()
@@ -58,8 +58,8 @@ def test_files_and_reports_read_everything_once(run_dir):
 @pytest.mark.cases
 def test_a_measurement_reads_its_files_once(conv_pte, tmp_path):
     pte = Path(shutil.copy(conv_pte, tmp_path))
-    run = wb.measure(pte, options=wb.MeasureOptions(runs=4, processes=2), root=tmp_path)
     OPENED.clear()
+    run = wb.measure(pte, options=wb.MeasureOptions(runs=4, processes=2), root=tmp_path)
     report_text(run)
     assert run.findings is not None
     etdumps = [s.etdump for m in run.measurements for s in m.sessions]
@@ -73,7 +73,7 @@ def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monk
         "run.execute.time_starts": "starts",
         "run.execute.sample_experiments": "PC samples",
         "workflow.keep_places": "names of machine code",
-        "workflow.measure_roof": "the machine's peaks",
+        "workflow.Peaks.recall": "the machine's peaks",
         "workflow.write_artifacts": "CSV and JSON files",
         "workflow.make_report": "report",
     }
@@ -85,6 +85,7 @@ def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monk
         pte, measure=brief, report=True, root=tmp_path, progress=lambda text, _: texts.append(text)
     )
     assert run.record.state == "complete"
+    assert wb.open_run(run.path).record == run.record, "as if it had been opened"
     assert len(run.comparisons) == 1
     said = [f"{part} not made: ZeroDivisionError: division by zero" for part in parts.values()]
     warnings = [text.partition("warning: ")[2] for text in texts if "warning: " in text]
@@ -239,8 +240,9 @@ def test_a_ledger_that_does_not_close_is_a_failed_check():
     checks = run.checks.set_index("check")["status"]
     assert checks["ledger closes"] == "ok"
     first = run.traced[0]
-    rows, closed, *rest = first._parts[0]
-    lost = changed(first, _parts=[(rows, closed & False, *rest), *first._parts[1:]])
+    process, *others = first.times.processes
+    broken = process._replace(closed=process.closed & False)
+    lost = changed(first, times=changed(first.times, processes=[broken, *others]))
     spoilt = changed(run, traced=(lost, *run.traced[1:]))
     vars(spoilt).pop("checks")
     row = spoilt.checks.set_index("check").loc["ledger closes"]

@@ -331,7 +331,9 @@ def test_other_programs_widen_no_interval_but_by_what_they_hit():
         Delegate([Node("Conv2d", "x W", "a", 2.0)]), Kernel("gelu", "a", "b", 5.0), noise=0.0
     )
     load = pd.Series([1.0, 3.0, 1.5, 1.0, 2.0], range(5))
-    busy = facts.undisturbed.mul(load.reindex(facts.undisturbed.index, level="process"), axis=0)
+    busy = facts.times.undisturbed.mul(
+        load.reindex(facts.times.undisturbed.index, level="process"), axis=0
+    )
     alike = changed(facts, runs=busy)
     spent = time_spent(alike, ["1/native_call_gelu.out/0"])
     assert spent.low == pytest.approx(spent.high)
@@ -339,7 +341,7 @@ def test_other_programs_widen_no_interval_but_by_what_they_hit():
     hit.loc[1, "1/native_call_gelu.out/0"] *= 1.5
     spent = time_spent(changed(facts, runs=hit), ["1/native_call_gelu.out/0"])
     assert spent.low < 0.97 * spent.ms < 1.03 * spent.ms < spent.high
-    alone = changed(facts, runs=facts.undisturbed.iloc[:1])
+    alone = changed(facts, runs=facts.times.undisturbed.iloc[:1])
     spent = time_spent(alone, ["1/native_call_gelu.out/0"])
     assert (spent.low, spent.high) == (0, alone.traced_ms), "a single run tells nothing of the next"
 

@@ -76,7 +76,7 @@ def test_it_is_the_installed_one(run, installed):
 
 
 def test_a_model_is_profiled_reported_and_analysed(run, tmp_path):
-    short = ("--runs", "4", "--processes", "2", "--no-evidence", "--measure", "roof=no")
+    short = ("--runs", "4", "--processes", "2", "--measure", "evidence=no", "--measure", "roof=no")
     run("profile", "my.py:Net", *short)
     (manifest,) = tmp_path.glob("out_*/runs/*/manifest.json")
     assert (manifest.parent / "report.html").stat().st_size > 10_000

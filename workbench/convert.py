@@ -50,26 +50,16 @@ def export_trace(
     baseline
         A second trace: ``perfetto`` draws both side by side.
 
-    Returns
-    -------
-    list of Path
-        The files.
-
     Raises
     ------
     UsageError
         The format is unknown or takes one trace only, or ``out`` is one of the traces.
-    TraceError
-        A trace is malformed.
-    WorkbenchError
-        A trace without a complete inference has no mean times.
-    StoreError
-        A file cannot be written.
+    TraceError, StoreError
+        A trace is malformed, or a file cannot be written.
 
     Examples
     --------
-    >>> run = wb.open_run(wb.sample_run())
-    >>> etdump = run.path / run.record.sessions[-1].etdump
+    >>> etdump = next(wb.sample_run().rglob("*.etdump"))
     >>> [path.name for path in wb.export_trace(etdump, "perfetto", out="trace.json")]
     ['trace.json']
     """
@@ -77,11 +67,8 @@ def export_trace(
     if baseline is not None and not form.compares:
         comparing = ", ".join(name for name, each in list_formats().items() if each.compares)
         raise UsageError(f"{to} holds one trace", where="--baseline", hint=f"it is for {comparing}")
-    return form.write(
-        Path(etdump),
-        None if out is None else Path(out),
-        None if baseline is None else Path(baseline),
-    )
+    place, before = (None if path is None else Path(path) for path in (out, baseline))
+    return form.write(Path(etdump), place, before)
 
 
 def list_formats() -> dict[str, Format]:
@@ -93,8 +80,8 @@ def find_format(name: str) -> Format:
     """A format by its name."""
     form = _FORMATS.get(name) or plugin.find("formats", name)
     if form is None:
-        known = [*_FORMATS, *plugin.names_of("formats")]
-        raise unknown_name("format", name, known, where="--to")
+        names = [*_FORMATS, *plugin.names_of("formats")]
+        raise unknown_name("format", name, names, where="--to")
     return form
 
 

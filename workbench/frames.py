@@ -349,7 +349,7 @@ QUALITY = make_frame(
     "quality",
     ("criterion", "text", "", "what makes a measurement better or worse"),
     ("value", "text", "", "what was found, with its unit"),
-    ("grade", "text", "", "A (good) to D (unusable)"),
+    ("grade", "text", "", "A (good) to C (poor)"),
     ("limit", "text", "", "largest value for an A"),
     ("source", "text", "", "where the limits come from"),
 )
@@ -576,6 +576,6 @@ RUNS = make_frame(
     "model program device build experiment threads emulated latency_ms",
     *interval("its", "ms", suffix="_ms"),
     "first_output_ms peak_mb anonymous_mb size_mb",
-    ("grade", "text", "", "quality of the measurement, A to D"),
+    ("grade", "text", "", "quality of the measurement, A to C"),
     ("verdict", "text", "", "what the run itself says, against its own baseline"),
 )

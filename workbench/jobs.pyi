@@ -2,7 +2,6 @@ from .analysis.attribution import find_method
 from .analysis.findings.commands import write_command
 from .analysis.findings.text import abridge_gain, describe_cause
 from .analysis.layers import THE_MODEL
-from .analysis.quality import NO_WIN
 from .cli.options import with_limits
 from .export.accuracy import compare_samples
 from .export.artifact import apply_recipe, identify_export
@@ -47,16 +46,15 @@ from .upstream import list_llm_transforms
 from .workflow import carry_out, list_subjects, write_files
 
 __all__ = [
-    "HOST", "NO_WIN", "REWRITES", "RUNTIMES", "SUFFIXES", "TARGETS", "THE_MODEL",
-    "TRACED_CLOCK", "Experiment", "Export", "Host", "Pair", "Plan", "Recipe", "Runner",
-    "Session", "Step", "abridge_gain", "apply_recipe", "cache_folder", "carry_out",
-    "check_toggle", "compare_samples", "contrast_models", "default_root", "describe_cause",
-    "device_behind", "draw_shares", "find_method", "help_of", "identify_export",
-    "identify_runner", "inside", "interleave", "is_reported", "keep_accuracy", "list_classes",
-    "list_llm_transforms", "list_subjects", "lock_folder", "measure_layer_noise", "new_run_dir",
-    "open_record", "open_target", "pair_experiments", "parse_name", "plan_given",
-    "read_template", "read_yaml", "remove_partials", "render_page", "run_file",
-    "runner_options", "save_recipe", "sha256_of", "share_machine", "show_phases", "stem_of",
-    "trace_path", "upgrade_rewrites", "with_limits", "write_artifacts", "write_changed",
-    "write_command", "write_files",
+    "HOST", "REWRITES", "RUNTIMES", "SUFFIXES", "TARGETS", "THE_MODEL", "TRACED_CLOCK",
+    "Experiment", "Export", "Host", "Pair", "Plan", "Recipe", "Runner", "Session", "Step",
+    "abridge_gain", "apply_recipe", "cache_folder", "carry_out", "check_toggle",
+    "compare_samples", "contrast_models", "default_root", "describe_cause", "device_behind",
+    "draw_shares", "find_method", "help_of", "identify_export", "identify_runner", "inside",
+    "interleave", "is_reported", "keep_accuracy", "list_classes", "list_llm_transforms",
+    "list_subjects", "lock_folder", "measure_layer_noise", "new_run_dir", "open_record",
+    "open_target", "pair_experiments", "parse_name", "plan_given", "read_template", "read_yaml",
+    "remove_partials", "render_page", "run_file", "runner_options", "save_recipe", "sha256_of",
+    "share_machine", "show_phases", "stem_of", "trace_path", "upgrade_rewrites", "with_limits",
+    "write_artifacts", "write_changed", "write_command", "write_files",
 ]  # fmt: skip

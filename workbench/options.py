@@ -123,7 +123,9 @@ class ExportOptions(Options):
         type="several",
         metavar="NAME",
     )
-    channels_last: bool = option(False, "Take images channels last, as XNNPACK computes.")
+    channels_last: bool = option(
+        False, "Take images channels last, as XNNPACK computes.", expert=True
+    )
     etrecord: bool = option(
         False,
         "Also write an ETRecord, for ExecuTorch's own tools: twice the size of the weights.",
@@ -221,14 +223,16 @@ class MeasureOptions(Options):
         "Restarts of every runner process [default: as many as fit into two seconds for each "
         "experiment and thread count, 5 to 40].",
     )
-    evidence: bool = option(True, "Also sample which machine code runs.")
+    evidence: bool = option(True, "Also sample which machine code runs.", expert=True)
     roof: bool = option(
         True,
         "Compare operators with the machine's peaks, which `profile` measures once.",
         expert=True,
     )
     cold_start: bool = option(
-        True, "Also measure memory, and the time from the start of a process to its first output."
+        True,
+        "Also measure memory, and the time from the start of a process to its first output.",
+        expert=True,
     )
     ops: tuple[str, ...] = option(
         (), "A shared library that registers operators which the program needs.", expert=True

@@ -24,6 +24,6 @@ def check_parameters() -> None:
     ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     cells = ipython.user_ns.get("In", []) if ipython else []
     for above, added in pairwise(cells):
-        if added.startswith(ADDED) and RUN_DIR in (taken := assigned_names(above)):
-            for name in sorted(assigned_names(added) - taken):
-                raise unknown_name("parameter", name, taken)
+        if added.startswith(ADDED) and RUN_DIR in (names := assigned_names(above)):
+            for name in sorted(assigned_names(added) - names):
+                raise unknown_name("parameter", name, names)

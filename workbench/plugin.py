@@ -21,10 +21,8 @@ The workbench imports none of this before it is used, and goes on without a plug
 ``WORKBENCH_PLUGINS=remedies,sigmoids`` all others.
 """
 
-import hashlib
 import os
 import pkgutil
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -37,12 +35,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import unknown_attribute
+from workbench.key import make_key
 
 GROUP = "workbench.plugins"
 #: Of those that come with the workbench: each folder in it is one.
 OURS = Path(__file__).parent / "plugins"
 References = Mapping[str, str]
-_INSTALLED = (".py", ".so", ".pth", ".dist-info", ".egg-info")
 
 
 class PluginWarning(UserWarning):
@@ -318,20 +316,4 @@ def identify_sources() -> str:
         with suppress(ImportError):  # one that is gone, which the names beside it say
             files.update(_list_sources(entry, references))
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(repr(sorted(states)).encode()).hexdigest()
-
-
-def identify_plugins() -> str:
-    """A hash of all on which it depends whether plug-ins can be used. Imports nothing they add.
-
-    That is the state of their files and of the workbench's, and what is installed.
-    """
-    folders = [folder for folder in map(Path, sys.path) if folder.is_dir()]
-    installed = [sorted(filter(_is_importable, folder.iterdir())) for folder in folders]
-    state = [sys.version, identify_sources(), folders, installed]
-    return hashlib.sha256(repr(state).encode()).hexdigest()
-
-
-def _is_importable(path: Path) -> bool:
-    """Whether a file or folder on Python's path is, or describes, what can be imported."""
-    return path.suffix in _INSTALLED or (path / "__init__.py").is_file()
+    return make_key(sorted(states))

@@ -126,17 +126,12 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The file or folder ``name`` in the cache; if it is missing or damaged, ``make`` creates it.
-
-    Its digest lies beside it: of a file's content, or of the names and sizes in a folder.
-    """
-    path = cache_folder() / name
-    seal = path.with_name(f"{path.name}.sha256")
-    hint = "set XDG_CACHE_HOME to a writable folder"
+    """The file or folder ``name`` in the cache; if it is missing, ``make`` creates it."""
+    path, hint = cache_folder() / name, "set XDG_CACHE_HOME to a writable folder"
     try:
-        if path.exists() and path.stat().st_uid != os.geteuid():
-            raise WorkbenchError("belongs to another user", where=path, hint=hint)
-        if _is_intact(path, seal):
+        if path.exists():
+            if path.stat().st_uid != os.geteuid():
+                raise WorkbenchError("belongs to another user", where=path, hint=hint)
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
         # Several processes may make it: one of them stays.
@@ -151,31 +146,13 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
                 if part.is_file():
                     with open(part, "rb") as file:
                         os.fsync(file.fileno())
-            if _is_intact(path, seal):  # made by another process in the meantime
-                return path
-            if path.is_dir():  # damaged: a folder cannot be replaced
-                path.replace(fresh.with_name("damaged"))
-            atomic_write(seal, _digest(fresh))
-            with contextlib.suppress(FileExistsError if fresh.is_file() else OSError):
-                fresh.replace(path)
+            if not path.exists():
+                with contextlib.suppress(FileExistsError if fresh.is_file() else OSError):
+                    fresh.replace(path)
     except OSError as error:
         what = f"cannot write the cache: {error.strerror}"
         raise WorkbenchError(what, where=path.parent, hint=hint) from None
     return path
-
-
-def _is_intact(path: Path, seal: Path) -> bool:
-    if not path.exists():
-        return False
-    return seal.read_text() == _digest(path) if seal.exists() else path.is_dir()
-
-
-def _digest(path: Path) -> str:
-    if path.is_file():
-        return sha256_of(path)
-    files = [part for part in path.rglob("*") if not part.is_dir() and part.suffix != ".pyc"]
-    listed = sorted((str(part.relative_to(path)), part.lstat().st_size) for part in files)
-    return hashlib.sha256(repr(listed).encode()).hexdigest()
 
 
 def open_file(path: Path) -> BufferedReader:

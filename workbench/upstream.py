@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
 import importlib
 import json
 import platform
@@ -20,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.key import make_key
 from workbench.process import PROCESS_LOCK, replaced, silence
 from workbench.store import atomic_write, cache_folder
 
@@ -356,8 +356,8 @@ def _is_tested() -> bool:
 
 
 def _answer_path() -> Path:
-    state = [platform.python_version(), platform.machine(), installed_versions(*PACKAGES)]
-    key = hashlib.sha256(json.dumps(state).encode() + Path(__file__).read_bytes()).hexdigest()
+    versions = platform.python_version(), platform.machine(), installed_versions(*PACKAGES)
+    key = make_key(versions, Path(__file__).read_text())
     return cache_folder() / "upstream" / f"{key[:16]}.json"
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workbench import plugin
 from workbench.analysis.describe import describe_latency
+from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.machine_code import keep_places
 from workbench.analysis.open import open_run
-from workbench.analysis.operators import load_scheme
+from workbench.analysis.operators import Scheme, load_scheme
 from workbench.analysis.power import count_needed, judge_restarts
 from workbench.analysis.run import Run
 from workbench.analysis.trials import find_trials
@@ -30,21 +31,13 @@ from workbench.records.runs import Plan, PlannedProgram, RunRecord
 from workbench.records.trials import Trial
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
-from workbench.run.allocation import (
-    count_measured,
-    project_restarts,
-)
+from workbench.run.allocation import count_measured, project_restarts
 from workbench.run.build import describe_build, work_beside
-from workbench.run.ceilings import (
-    find_peaks,
-    list_roofs,
-    measure_roof,
-    save_peaks,
-)
-from workbench.run.execute import execute, optional
+from workbench.run.ceilings import Peaks
+from workbench.run.execute import measure_rest, measure_restarts, optional
 from workbench.run.phases import read_sweep
 from workbench.run.plan import CONTROL, check_toggle, make_plan
-from workbench.run.recorder import find_run
+from workbench.run.recorder import RunRecorder, find_run, open_record
 from workbench.run.runner import Runner, find_runner
 from workbench.run.sides import check_side, open_side
 from workbench.run.targets import open_target
@@ -172,16 +165,15 @@ def profile(
         say = answer or partial(_tell_answer, progress=tell)
 
         def tell_answer(run: Run) -> None:
-            say(replace(run, scheme=scheme))
+            say(run)
             if report:
                 warm.start_kernel()
 
-        run = measure_programs(programs, measure, runner, place, progress=tell, answer=tell_answer)
-        if measure.roof and not run.emulated and not measure.power:
-            with optional("the machine's peaks", tell):
-                measure_roof(run.path, runner=runner, progress=tell)
         given = tuple(each for each in subjects if not isinstance(each, Program))
-        run = replace(run, scheme=scheme, given=given)
+        run = measure_programs(
+            programs, measure, runner, place, scheme=scheme, given=given, complete_peaks=True,
+            progress=tell, answer=tell_answer,
+        )  # fmt: skip
         tries = effort == "full" and measure.evidence and target is HOST
         if tries and "check_findings" in plugin.attributes_of("workbench"):
             with optional("trying remedies", tell):
@@ -439,9 +431,11 @@ def measure(
             subjects, inputs, ExportOptions(), options, root, show, titles=titles
         )
         place = Path(root or programs[0].root)
-        run = measure_programs(
-            programs, options, runner, place, again=again, progress=show, watch=watch
-        )
+        if not again:
+            plan = make_plan(programs, options, runner)
+            if run_dir := find_run(plan, runner, place, "complete"):
+                return open_run(run_dir)
+        run = measure_programs(programs, options, runner, place, progress=show, watch=watch)
         if artifacts:
             write_files(run, show)
     return run
@@ -451,10 +445,19 @@ def carry_out(
     plan: Plan, programs: Sequence[Program], runner: Runner, root: Path, progress: Progress = silent
 ) -> Run:
     """Measure what was planned; the run's files are left to `write_files`."""
-    run_dir = execute(plan, programs, runner, root, progress=progress)
+    with open_record(plan, programs, runner, root, progress) as recorder:
+        measure_restarts(recorder, progress)
+        _measure_rest(recorder, progress)
+    return open_run(recorder.run_dir)  # what ran may choose the baselines
+
+
+def _measure_rest(recorder: RunRecorder, progress: Progress) -> None:
+    """Starts and samples, whose machine code is named while libraries are at hand."""
+    measure_rest(recorder, progress)
+    progress("analysing", 1.0)
     with optional("names of machine code", progress):
-        keep_places(run_dir, [runner.libraries])
-    return open_run(run_dir)
+        folders = [recorder.runner.libraries]
+        recorder.run = keep_places(recorder.run, recorder.run_dir, folders)
 
 
 def measure_programs(
@@ -463,17 +466,18 @@ def measure_programs(
     runner: Runner,
     root: Path,
     *,
-    again: bool = True,
+    scheme: Scheme | None = None,
+    given: tuple[Any, ...] = (),
+    complete_peaks: bool = False,
     progress: Progress = silent,
     watch: Callable[[RunRecord], None] = lambda run: None,
     answer: Callable[[Run], None] | None = None,
 ) -> Run:
-    """Plan and execute a run of opened programs; it has the machine's peaks if these are known.
+    """Plan and carry out a run of opened programs; it has the machine's peaks if these are known.
 
-    ``answer`` gets the run after its last restart, if that is measured now.
+    ``answer`` gets the run after its last restart; ``complete_peaks`` measures what is not known.
     """
     plan = make_plan(programs, options, runner)
-    run_dir = None if again else find_run(plan, runner, root, "complete")
     told = list[str]()
 
     def look(record: RunRecord) -> None:
@@ -483,27 +487,21 @@ def measure_programs(
             for text in told:
                 progress(text, count_measured(record) / project_restarts(record, 1))
 
-    def look_at_all(run_dir: Path) -> None:
+    with open_record(plan, programs, runner, root, progress) as recorder:
+        needed = partial(count_needed, find=options.find)
+        measure_restarts(recorder, progress, watch=look, count_needed=needed)
+        # Of what the answer says, nothing more will be measured.
+        record = replace(recorder.run, state="complete")
+        run = Run(recorder.run_dir, record, find_bottlenecks, scheme or load_scheme(), given=given)
+        peaks = None
+        with optional("the machine's peaks", progress):
+            peaks = Peaks.recall(record, run.path) if options.roof and not options.power else None
         if answer:
             progress("analysing the restarts", 1.0)
-            run = _open_measured(run_dir, options, progress)
-            # Of what it says, nothing more will be measured.
-            answer(replace(run, record=replace(run.record, state="complete")))
-
-    run_dir = run_dir or execute(
-        plan, programs, runner, root, progress=progress, watch=look,
-        count_needed=partial(count_needed, find=options.find), measured=look_at_all,
-    )  # fmt: skip
-    with optional("names of machine code", progress):
-        keep_places(run_dir, [runner.libraries])
-    return _open_measured(run_dir, options, progress)
-
-
-def _open_measured(run_dir: Path, options: MeasureOptions, progress: Progress) -> Run:
-    """Open a run that was measured here, with the machine's peaks if these are known."""
-    run = open_run(run_dir)
+            with optional("the first answer", progress):
+                answer(run)
+        _measure_rest(recorder, progress)
     with optional("the machine's peaks", progress):
-        for isa, threads in list_roofs(run.record) if options.roof and not options.power else ():
-            if ceilings := find_peaks(run.record, isa, threads):
-                save_peaks(ceilings, run.path)
-    return run
+        if complete_peaks and peaks and peaks.is_due:
+            peaks.measure(runner, progress)
+    return run.extend(recorder.run)

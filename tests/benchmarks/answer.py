@@ -46,12 +46,12 @@ CLAIMS = {
 PHASES = {
     "export": ["workbench.workflow:export_model"],
     "compile": ["workbench.workflow:Warmup.finish"],
-    "restarts": ["workbench.workflow:execute"],
-    "analysis": ["workbench.workflow:_open_measured", "workbench.cli.work:_Answer.print"],
+    "restarts": ["workbench.workflow:measure_restarts"],
+    "analysis": ["workbench.cli.work:_Answer.print"],
     "starts": ["workbench.run.execute:time_starts"],
     "samples": ["workbench.run.execute:sample_experiments"],
     "code": ["workbench.workflow:keep_places"],
-    "roofs": ["workbench.workflow:measure_roof"],
+    "roofs": ["workbench.workflow:Peaks.measure"],
     "trials": ["workbench.plugins.remedies.trials:check_findings"],
     "report": ["workbench.workflow:make_report"],
 }

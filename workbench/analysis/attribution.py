@@ -63,13 +63,13 @@ def describe_operator(
     main = max(done, key=weight)
     layer = layer_of(main)
     # Casts and layout changes are not work of their layer.
-    others = [layer_of(node) for node in done if node.role == "compute"]
-    others += [origins[n] for node in done for n in node.absorbed]
+    origins_beside = [layer_of(node) for node in done if node.role == "compute"]
+    origins_beside += [origins[n] for node in done for n in node.absorbed]
     ordered = [main, *(node for node in done if node is not main)]
     names = dict.fromkeys(origins[n].node for node in ordered for n in node.origins)
     columns = {
         **_layer_columns(layer),
-        "also": _paths(others, layer),
+        "also": _paths(origins_beside, layer),
         "nodes": ", ".join(names) or None,
         "xnodes": ",".join(map(str, operator.sources)) or None,
         "role": main.role if operator.sources else "cast",
@@ -226,12 +226,12 @@ def _attribute_call(
 ) -> _Attributed:
     values = {value.id: value for value in instruction.xvalues}
     columns_of = partial(describe_operator, method, instruction, values)
-    for row, pair, others in zip(rows, match.pairs, match.alternatives, strict=True):
+    for row, pair, alternatives in zip(rows, match.pairs, match.alternatives, strict=True):
         if pair < 0:
             yield row.key, {"role": None}
             continue
         columns = columns_of(match.operators[pair])
-        modules = {columns_of(match.operators[other]).get("module") for other in others}
+        modules = {columns_of(match.operators[other]).get("module") for other in alternatives}
         doubtful = not match.complete and modules - {columns.get("module")}
         confidence = _EXACT if match.complete and not match.lacking else _FITTED
         if not row.steady or doubtful:

@@ -335,7 +335,7 @@ class Comparison(Noun):
     def shift(self) -> pd.DataFrame:
         """How the bottleneck moves: ``frames.SHIFT``."""
         before, after = self.baseline, self.candidate
-        ledgers = None if self.apart else (before._rows, after._rows)
+        ledgers = None if self.apart else (before.times.scaled, after.times.scaled)
         return shift.bottleneck_shift(before.categories, after.categories, ledgers)
 
     @frame_property
@@ -374,7 +374,7 @@ class Comparison(Noun):
             hidden = self.run.masked(self.baseline.name) ^ self.run.masked(self.candidate.name)
             dtype = self.candidate.export.dtype if self.candidate.export else ""
             unchanged = machine_code.explain_unchanged(
-                self.proof, hidden, self.baseline._rows, dtype
+                self.proof, hidden, self.baseline.times.scaled, dtype
             )
         subject, label = self.subject or self.candidate.program.model, self.label
         named = self.within_run and self.baseline.program != self.candidate.program

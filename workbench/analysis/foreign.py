@@ -1,7 +1,6 @@
 """Runs that other tools recorded: folders of Arm's profiling kit, and any ETDumps."""
 
 import contextlib
-import hashlib
 import os
 import re
 import warnings
@@ -18,6 +17,7 @@ from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.ledger import build_ledger
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.export.program import Program, open_program
+from workbench.key import make_key
 from workbench.records.exports import Export, Identity
 from workbench.records.layers import Layers
 from workbench.records.pairing import names_feature
@@ -139,7 +139,7 @@ def _make_plan(
     for log in logs:
         silent = Experiment(log.experiment, runner="", mode="xnntrace")
         experiments.setdefault(log.experiment, silent)
-    first, *others = programs.planned.values()
+    first, *further = programs.planned.values()
     return Plan(
         **{name: value for name, value in vars(first).items() if name != "name"},
         experiments=tuple(experiments.values()),
@@ -149,7 +149,7 @@ def _make_plan(
         warmup=max(s.skipped for s in sessions),
         processes=max(Counter((s.experiment, s.threads) for s in sessions).values()),
         batch_ms=0.0,
-        programs=tuple(others),
+        programs=tuple(further),
     )
 
 
@@ -287,8 +287,11 @@ def _read_traces(
     return traces, unreadable
 
 
-_THREADS = re.compile(r"(?:(?P<rest>.+)[_.-])?(?:t|threads?[_-]?)(?P<count>[1-9]\d{0,3})", re.I)
-_RESTART = re.compile(r"(?:(?P<rest>.+)[_.-])?(?:p|process|run)[_-]?(?P<count>\d{1,4})", re.I)
+#: How the name of a trace ends: with threads and a restart, in any order; by what each begins with.
+_ENDINGS = re.compile(
+    r"(?:(?:^|[_.-])(?:(?:t|threads?)[_-]?[1-9]\d{0,3}|(?:p|process|run)[_-]?\d{1,4}))*$", re.I
+)
+_NUMBER = re.compile(r"([a-z])[a-z]*[_-]?(\d+)", re.I)
 #: The names that both the workbench and the kit give to programs, then an experiment.
 _PROGRAM = re.compile(r"(?P<stem>.+?_(?:xnnpack|portable)_[a-z]*\d+[a-z\d]*)_(?P<rest>.+)")
 
@@ -303,10 +306,8 @@ def name_traces(
     """
     rests, counts, restarts, model = {}, {}, {}, ""
     for path in paths:
-        rest, restarts[path] = _split(path.name.removesuffix(ETDUMP), _RESTART)
-        rest, counts[path] = _split(rest, _THREADS)
-        if restarts[path] < 0:
-            rest, restarts[path] = _split(rest, _RESTART)
+        rest, numbers = _split(path.name.removesuffix(ETDUMP))
+        counts[path], restarts[path] = numbers.get("t", 0), numbers.get("p", numbers.get("r", -1))
         for stem in filter(None, stems):
             if _begins_with(rest, stem):
                 model, rest = stem, rest[len(stem) + 1 :]
@@ -321,7 +322,7 @@ def name_traces(
     else:
         experiments = {path: rests[path] or "".join(folders[path][-1:]) for path in paths}
     names = {
-        path: (store.safe_name(experiments[path] or model or "trace"), max(counts[path], 0), 0)
+        path: (store.safe_name(experiments[path] or model or "trace"), counts[path], 0)
         for path in paths
     }
     names |= {path: labels[path.name] for path in paths if labels and path.name in labels}
@@ -333,10 +334,11 @@ def _begins_with(name: str, stem: str) -> bool:
     return name == stem or (name.startswith(stem) and name[len(stem)] in "_.-")
 
 
-def _split(name: str, ending: re.Pattern[str]) -> tuple[str, int]:
-    """A name without an ending with a number, and that number, or -1."""
-    match = ending.fullmatch(name)
-    return (match["rest"] or "", int(match["count"])) if match else (name, -1)
+def _split(name: str) -> tuple[str, dict[str, int]]:
+    """A name without its ending, and the numbers in that, by the first letter of what they are."""
+    ending = next(_ENDINGS.finditer(name))
+    numbers = {letter.lower(): int(number) for letter, number in _NUMBER.findall(ending[0])}
+    return name[: ending.start()], numbers
 
 
 def _name_by_folder(
@@ -423,7 +425,7 @@ def hash_calls(events: pd.DataFrame) -> str:
     calls = events[events["kind"].isin(["operator_call", "delegate_call", "kernel"])]
     columns = ["chain", "instruction", "kind", "name"]
     distinct = calls[columns].astype(str).drop_duplicates().sort_values(columns)
-    return hashlib.sha256(distinct.to_csv(index=False).encode()).hexdigest()[:12]
+    return make_key(distinct.to_numpy().tolist())[:12]
 
 
 def _find_programs(folder: Path, files: Sequence[Path]) -> list[Path]:

@@ -124,7 +124,17 @@ def number_methods(
     return np.zeros(len(run), np.int64) if len(left) else method_of_run[run]
 
 
-#: Values of the column ``kind``; their positions are the codes below.
+#: Values of the column ``kind``; their positions are the codes below. Custom events inside a call
+#: have the kind of its operators or kernels.
+#:
+#: - ``delegated``: an operator of a delegate, or a whole ``DELEGATE_CALL`` if it logs none.
+#: - ``portable``: a kernel (``native_call_*``), or a whole ``OPERATOR_CALL`` without one (the
+#:   primitive operators of the runtime).
+#: - ``delegate_overhead``: the rest of a ``DELEGATE_CALL``.
+#: - ``call_overhead``: the rest of an ``OPERATOR_CALL``; other instructions (``JF_CALL``,
+#:   ``MOVE_CALL``, ``FREE_CALL``).
+#: - ``framework``: the rest of ``Method::execute``; custom events outside any instruction.
+#: - ``tracing``: what the workbench's runner added to the inference by tracing it.
 KINDS = ("delegated", "portable", "delegate_overhead", "call_overhead", "framework", TRACING)
 _DELEGATED, _PORTABLE, _DELEGATE_OVERHEAD, _CALL_OVERHEAD, _FRAMEWORK, _TRACING = range(len(KINDS))
 
@@ -136,23 +146,9 @@ _OF_SPAN = (_FRAMEWORK, _DELEGATE_OVERHEAD, _CALL_OVERHEAD, _PORTABLE, _DELEGATE
 def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     """Split the time of every ``Method::execute`` into rows that sum to it exactly.
 
-    Each event of a run is one row; its time is its duration minus that of the events directly in
-    it. The rows of a run sum to the duration of its ``Method::execute`` in whole nanoseconds.
-
-    - ``delegated``: an operator of a delegate, or a whole ``DELEGATE_CALL`` if the delegate logs
-      none.
-    - ``delegate_overhead``: the rest of a ``DELEGATE_CALL``. XNNPACK rounds its operators to whole
-      microseconds, so this can be slightly negative; the sign is kept so that the rows add up.
-    - ``portable``: a kernel (``native_call_*``), or a whole ``OPERATOR_CALL`` without one (the
-      primitive operators of the runtime).
-    - ``call_overhead``: the rest of an ``OPERATOR_CALL``; other instructions (``JF_CALL``,
-      ``MOVE_CALL``, ``FREE_CALL``).
-    - ``framework``: the rest of ``Method::execute``; custom events outside any instruction.
-    - ``tracing``: what the workbench's runner added to the inference by tracing it; an event of
-      that name outside any instruction.
-
-    Custom events inside a call have the kind of its operators or kernels.
-
+    Each event of a run is one row of a kind of `KINDS`; its time is its duration minus that of the
+    events directly in it. The rows of a run sum to the duration of its ``Method::execute`` in whole
+    nanoseconds; a row of what XNNPACK rounds to microseconds can be slightly negative for that.
     ``key`` names an operator alike in all runs (see `Key`). Two methods that run the same operators
     count as one, because the trace does not name them.
 
@@ -186,6 +182,33 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     top = _top_positions(kind, parent)
     name = pd.Categorical(events["name"]).remove_unused_categories()
     operator = map_names(name, strip_ordinal)
+    method, key = _identify_operators(run, kind, top, chain, instruction, operator)
+    nested, own_ns = parent >= 0, duration.copy()
+    np.subtract.at(own_ns, parent[nested], duration[nested])
+    ledger = pd.DataFrame(
+        {
+            "run": run,
+            "row": np.arange(len(run)) - np.searchsorted(run, run),
+            "kind": pd.Categorical.from_codes(_ledger_kinds(kind, parent, top, chain, name), KINDS),
+            "name": name,
+            "operator": operator,
+            "key": key,
+            "instruction": instruction,
+            "duration_ns": own_ns,
+            "method": method,
+        }
+    )
+    metadata = pd.Categorical(events.get("metadata", ())).remove_unused_categories()
+    if any(metadata.categories):
+        ledger["metadata"] = map_names(metadata, describe_metadata)
+    return LEDGER.check(ledger)
+
+
+def _identify_operators(
+    run: np.ndarray, kind: np.ndarray, top: np.ndarray, chain: np.ndarray, instruction: np.ndarray,
+    operator: pd.Categorical,
+) -> tuple[np.ndarray, pd.Categorical]:  # fmt: skip
+    """The number of each event's method, and its `Key`."""
     # Without layout, types and microkernel, which differ between ISA levels.
     base = map_names(operator, lambda text: text.partition(" (")[0])
     call = chain.clip(0) << 32 | instruction & 0xFFFF_FFFF
@@ -195,27 +218,9 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     key = _pair(named, occurrence)
     first = np.unique(key, return_index=True)[1]
     names = np.asarray(base.categories, object)[base.codes]
-    parts = (method, chain, instruction, names, occurrence)
-    keys = [str(Key(*each)) for each in zip(*(part[first].tolist() for part in parts), strict=True)]
-    nested, own = parent >= 0, duration.copy()
-    np.subtract.at(own, parent[nested], duration[nested])
-    ledger = pd.DataFrame(
-        {
-            "run": run,
-            "row": np.arange(len(run)) - np.searchsorted(run, run),
-            "kind": pd.Categorical.from_codes(_ledger_kinds(kind, parent, top, chain, name), KINDS),
-            "name": name,
-            "operator": operator,
-            "key": pd.Categorical.from_codes(key, keys),
-            "instruction": instruction,
-            "duration_ns": own,
-            "method": method,
-        }
-    )
-    metadata = pd.Categorical(events.get("metadata", ())).remove_unused_categories()
-    if any(metadata.categories):
-        ledger["metadata"] = map_names(metadata, describe_metadata)
-    return LEDGER.check(ledger)
+    columns = (method, chain, instruction, names, occurrence)
+    parts = zip(*(column[first].tolist() for column in columns), strict=True)
+    return method, pd.Categorical.from_codes(key, [str(Key(*each)) for each in parts])
 
 
 def _ledger_kinds(

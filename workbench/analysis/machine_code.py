@@ -13,7 +13,7 @@ from workbench.analysis.operators import Scheme, add_categories
 from workbench.analysis.statistics import NORMAL_95
 from workbench.frames import EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS
 from workbench.records.runs import Proof, RunRecord
-from workbench.store import FUNCTIONS, inside, load_run, save_run
+from workbench.store import FUNCTIONS, inside
 from workbench.trace.etdump import read_etdump
 from workbench.trace.samples import (
     read_samples,
@@ -284,25 +284,24 @@ def _by_purpose(kernels: pd.DataFrame) -> dict[tuple[str, str], list[str]]:
     return {purpose: list(names) for purpose, names in purposes.items()}
 
 
-def keep_places(run_dir: Path, folders: Sequence[Path] = ()) -> None:
+def keep_places(record: RunRecord, run_dir: Path, folders: Sequence[Path] = ()) -> RunRecord:
     """Write the functions and operators of a run's samples, while libraries are at hand.
 
-    The traces of the sampled processes, which grow with their inferences, are then deleted.
+    Returns the record without the traces of the sampled processes, which are deleted: they grow
+    with the inferences.
     """
-    record = load_run(run_dir)
     traced = [sampling for sampling in record.samplings if sampling.samples and sampling.etdump]
     if not traced:
-        return
+        return record
     samples = [read_samples(inside(run_dir, sampling.samples)) for sampling in traced]
     if not (run_dir / FUNCTIONS).exists():
         write_functions(resolve_functions(samples, folders), run_dir / FUNCTIONS)
     for sampling, frame in zip(traced, samples, strict=True):
         placed = place_samples(frame, read_etdump(inside(run_dir, sampling.etdump)))
         write_places(placed, inside(run_dir, sampling.samples))
-    samplings = tuple(replace(s, etdump="") if s in traced else s for s in record.samplings)
-    save_run(replace(record, samplings=samplings), run_dir)
-    for sampling in traced:
         inside(run_dir, sampling.etdump).unlink()
+    samplings = tuple(replace(s, etdump="") if s in traced else s for s in record.samplings)
+    return replace(record, samplings=samplings)
 
 
 def explain_lack(record: RunRecord) -> str:

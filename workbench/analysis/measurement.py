@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import html
 import math
-import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +16,11 @@ from workbench import emulation, frames, wording
 from workbench.analysis import (
     dtypes,
     layers,
-    ledger,
     machine_code,
     needed,
     operators,
     quality,
+    resources,
     roofline,
     sme2,
     source,
@@ -36,25 +33,19 @@ from workbench.analysis.caches import tabulate_caches
 from workbench.analysis.dataflow import Dataflow, FlowStep, NodeId, instruction_of
 from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.exports import model_spec
+from workbench.analysis.findings.complete import complete_finding
 from workbench.analysis.findings.finding import (
-    Change,
     Finding,
     apply_trials,
     rank_findings,
     revise_findings,
 )
-from workbench.analysis.ledger import join_traces
 from workbench.analysis.noun import Noun
 from workbench.analysis.potential import Potential, find_potential
 from workbench.analysis.quality import Row
-from workbench.analysis.resources import (
-    check_starts,
-    measure_resources,
-    summarize_resources,
-    tabulate_resources,
-)
 from workbench.analysis.roofline import Roof
-from workbench.analysis.use import Use, decide_use, describe_use
+from workbench.analysis.times import Times
+from workbench.analysis.use import Use, describe_use, use_latency, use_parts
 from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError
 from workbench.export.layers import resize
@@ -63,17 +54,11 @@ from workbench.records.exports import Export, Identity
 from workbench.records.layers import Layers, Method
 from workbench.records.runs import GIVEN, Experiment, Phase, PlannedProgram, Session, Start
 from workbench.records.trials import Scope, Trial
-from workbench.store import (
-    artifacts_dir,
-)
 from workbench.trace import samples
 from workbench.trace.etdump import read_etdump
 
 if TYPE_CHECKING:
     from workbench.analysis.run import Run
-
-#: Events of traces that are made a ledger together: one for each restart would take longer.
-_MANY_EVENTS = 200_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +166,7 @@ class Measurement(Noun):
             "experiment": self.name,
             "threads": self.threads,
             "emulated": self.emulated,
-            **summarize_resources(self.starts, self.export),
+            **resources.summarize_resources(self.starts, self.export),
         }
 
     @property
@@ -213,35 +198,20 @@ class Measurement(Noun):
     @property
     def timing(self) -> Use:
         """What of `use` follows from its latencies, without its traces."""
-        row, latency_ms = self.statistics.iloc[0], self.latency_ms
-        if self.emulated or not latency_ms:
-            return Use(label=self.label)
-        taken, width = quality.preempted_share(self.run.record.sessions), row["high"] / latency_ms
-        return decide_use(Use(label=self.label, taken=taken, width=float(width) - 1), 1.0)
+        return use_latency(self)
 
     @cached_property
     def use(self) -> Use:
         """What may be used of its times, of ``latency``, ``shares``, ``milliseconds``; and why."""
-        if self.emulated or not self.latency_ms:
-            return self.timing
-        facts = self.timing._replace(
-            off=self.share_error,
-            tracing=float(self.tracer_excess),
-            impossible=self.impossible,
-            disturbed=quality.is_disturbed(self.run.quality),
-        )
-        largest = 1.0
-        if self.sessions:
-            largest = self.operators.groupby("category", observed=True)["share"].sum().max()
-        return decide_use(facts, float(largest))
+        return use_parts(self)
 
     @cached_property
     def share_error(self) -> float:
         """How far a share of its time may be off, as a part of the whole; NaN if unknown."""
         if self.emulated or not self.sessions or self.latencies["traced"].all():
             return math.nan
-        runs = operators.total_runs(self._rows, "category")
-        fastest = self.undisturbed.mean().groupby(self.costs["category"].astype(object)).sum()
+        runs = operators.total_runs(self.times.scaled, "category")
+        fastest = self.times.undisturbed.mean().groupby(self.costs["category"].astype(object)).sum()
         return quality.bound_shares(runs, fastest, np.nan_to_num(self.tracer_excess))
 
     @cached_property
@@ -280,7 +250,7 @@ class Measurement(Noun):
         texts += [f"{name}: {text}" for name, text in self.run.record.missing.items()]
         grade = self.run.quality["grade"].iloc[0]
         text = quality.summarize_quality(self.run.quality, busy=self.use.busy)
-        return [*texts, text] if grade in "CD" and ":" in text else texts
+        return [*texts, text] if grade == "C" and ":" in text else texts
 
     @property
     def checks(self) -> list[Row]:
@@ -289,7 +259,7 @@ class Measurement(Noun):
         rows = [*quality.check_program(subject, self.export, self.dtypes)]
         if self.impossible:
             rows.append((f"parts of {self.label} are possible", "fail", self.impossible))
-        rows += check_starts(self.starts, self.label)
+        rows += resources.check_starts(self.starts, self.label)
         if problem := self.run.etrecord_problem:
             rows.append(("layers", "note", problem))
         return rows
@@ -359,74 +329,26 @@ class Measurement(Noun):
         events = events.assign(run=events["run"] - session.skipped * inside)
         return events[~inside | (events["run"] >= 0)].reset_index(drop=True)
 
+    @cached_property
+    def times(self) -> Times:
+        """The times of its operators."""
+        return self.run.times_of(self)
+
     @frame_property
     def spans(self) -> pd.DataFrame:
         """The same events with their categories: ``frames.SPANS``."""
         return operators.describe_spans(self.events, self.run.scheme)
 
-    @cached_property
-    def _traced_rows(self) -> pd.DataFrame:
-        """The ledger as traced, without layers."""
-        rows = pd.concat([rows for rows, *_ in self._parts], ignore_index=True)
-        return operators.add_categories(rows, self.run.scheme)
-
     def traced_rows(self, level: str) -> pd.DataFrame:
         """The ledger as traced, for ratios of two sides; with layers if these are compared."""
         # Layers are looked up for their own sake only: most comparisons need none.
         if level != "layer" or self._attribution is None:
-            return self._traced_rows
-        return layers.place_rows(self._traced_rows, self._attribution)
-
-    @cached_property
-    def _scale(self) -> float:
-        """The latency per traced wall time, with which the parts add up; no cost of tracing."""
-        inferences = sum(len(spent) for *_, spent in self._parts)
-        traced = float(self._traced_rows["duration_ns"].sum()) / 1e6 / max(inferences, 1)
-        return self.latency_ms / traced if traced > 0 and self.latency_ms > 0 else 1.0
-
-    @cached_property
-    def _rows(self) -> pd.DataFrame:
-        """The ledger without layers, scaled to the latency: the one place where that is done."""
-        rows = self._traced_rows
-        return rows.assign(duration_ns=rows["duration_ns"] * self._scale)
-
-    @cached_property
-    def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]]:
-        """Of traced processes: ledger, whether the rows of each run add up, times, tracing."""
-        if not self.sessions:
-            raise StoreError(f"{self.label} has no trace", where=self.run.path)
-        parts, sessions, traces = [], list[Session](), list[pd.DataFrame]()
-        for session in self.sessions:
-            sessions.append(session)
-            traces.append(self.run.read_trace(session))
-            if sum(map(len, traces)) >= _MANY_EVENTS or session is self.sessions[-1]:
-                parts.append(self._build_ledger(sessions, traces))
-                sessions, traces = [], []
-        return parts
-
-    @cached_property
-    def _runs(self) -> pd.DataFrame:
-        """Its time in ms by run and operator."""
-        return operators.total_runs(self._rows, "key")
-
-    @property
-    def closed(self) -> np.ndarray:
-        """For every traced run, whether its ledger rows sum to ``Method::execute``."""
-        return np.concatenate([closed for _, closed, *_ in self._parts])
-
-    @property
-    def traced_times(self) -> pd.DataFrame:
-        """The nanoseconds of every traced inference after the warm-up, by ``frames.SOURCE``."""
-        return pd.concat([times for *_, times, _ in self._parts], ignore_index=True)
-
-    @cached_property
-    def tracing_ms(self) -> float:
-        """What tracing added to an inference, which is in no other time; 0 if unknown."""
-        return float(np.concatenate([spent for *_, spent in self._parts]).mean() / 1e6)
+            return self.times.traced
+        return layers.place_rows(self.times.traced, self._attribution)
 
     @cached_property
     def _attribution(self) -> pd.DataFrame | None:
-        return attribute_layers(self._rows, self.sidecar) if self.sidecar else None
+        return attribute_layers(self.times.scaled, self.sidecar) if self.sidecar else None
 
     @frame_property
     def ledger(self) -> pd.DataFrame:
@@ -437,32 +359,36 @@ class Measurement(Noun):
         Where layers are known, ``layer`` names that of every row.
         """
         attribution = self._attribution
-        return self._rows if attribution is None else layers.place_rows(self._rows, attribution)
+        return (
+            self.times.scaled
+            if attribution is None
+            else layers.place_rows(self.times.scaled, attribution)
+        )
 
     @frame_property
     def operators(self) -> pd.DataFrame:
         """The operators, most expensive first: ``frames.OPERATORS`` (and ``ATTRIBUTION``)."""
-        table = operators.summarize_operators(self._rows)
+        table = operators.summarize_operators(self.times.scaled)
         return table if self._attribution is None else layers.add_layers(table, self._attribution)
 
     @frame_property
     def categories(self) -> pd.DataFrame:
         """Time by category: ``frames.CATEGORIES``."""
-        return operators.summarize_categories(self._rows)
+        return operators.summarize_categories(self.times.scaled)
 
     @frame_property
     def layers(self) -> pd.DataFrame | None:
         """Time by layer of the model: ``frames.LAYERS``."""
         if self.sidecar is None or not self.has_layers:
             return None
-        return layers.summarize_layers(self.operators, self.sidecar, self._runs)
+        return layers.summarize_layers(self.operators, self.sidecar, self.times.runs)
 
     @frame_property
     def layer_types(self) -> pd.DataFrame | None:
         """Time by class of layer and category of operator: ``frames.LAYER_TYPES``."""
         if self.layers is None:
             return None
-        return layers.summarize_layer_types(self.operators, self._runs)
+        return layers.summarize_layer_types(self.operators, self.times.runs)
 
     @frame_property
     def source(self) -> pd.DataFrame | None:
@@ -496,24 +422,6 @@ class Measurement(Noun):
         return tuple(s for s in self.run.record.starts if (s.experiment, s.threads) == key)
 
     @cached_property
-    def undisturbed(self) -> pd.DataFrame:
-        """Its time in ms by restart and operator without interference; adds up to the latency.
-
-        By run if the runner told no other times: then it is the time of the tables, too.
-        """
-        total = float(self._fastest.sum(axis=1).mean())
-        return self._fastest * (self.latency_ms / total if total > 0 else 1.0)
-
-    @cached_property
-    def _fastest(self) -> pd.DataFrame:
-        return statistics.undisturbed_times(self._runs) if self.is_timed else self._runs
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether its runner told the times of inferences, besides the traces."""
-        return any(session.batches for session in self.sessions)
-
-    @cached_property
     def traced_ms(self) -> float:
         """How long a traced inference took, without the calibrated cost of tracing.
 
@@ -521,7 +429,7 @@ class Measurement(Noun):
         """
         if math.isnan(self.tracer_overhead):
             return math.nan
-        return self.latency_ms * (1 + self.tracer_overhead) - self.tracing_ms
+        return self.latency_ms * (1 + self.tracer_overhead) - self.times.tracing_ms
 
     @cached_property
     def costs(self) -> pd.DataFrame:
@@ -529,7 +437,7 @@ class Measurement(Noun):
         rows = self.operators.set_index("key")
         columns = dict.fromkeys(frames.ATTRIBUTION.names[1:]) | {"flops": np.nan, "bytes": np.nan}
         lacking = {name: value for name, value in columns.items() if name not in rows}
-        return rows.assign(mean_ms=self.undisturbed.mean().reindex(rows.index), **lacking)
+        return rows.assign(mean_ms=self.times.undisturbed.mean().reindex(rows.index), **lacking)
 
     @cached_property
     def nodes(self) -> dict[str, tuple[NodeId, ...]]:
@@ -571,7 +479,7 @@ class Measurement(Noun):
     @frame_property
     def resources(self) -> pd.DataFrame:
         """Latency, first output, memory and size: ``frames.RESOURCES``."""
-        table = tabulate_resources(self.statistics.iloc[0], self.starts, self.export)
+        table = resources.tabulate_resources(self.statistics.iloc[0], self.starts, self.export)
         table = table.assign(experiment=self.name, threads=self.threads)
         return frames.RESOURCES.check(table[frames.RESOURCES.names])
 
@@ -646,22 +554,12 @@ class Measurement(Noun):
     @property
     def needs(self) -> dict[str, tuple[str, pd.Series]]:
         """By resource, such as peak memory, its unit and its value in every start, by number."""
-        return measure_resources(self.starts)
+        return resources.measure_resources(self.starts)
 
     @property
     def scope(self) -> Scope:
         """What a trial has to agree with, beside the program, to hold for it."""
-        experiment, phase = self.experiment, self.phase
-        return Scope(
-            isa=experiment.isa,
-            isa_off=tuple(experiment.isa_off),
-            threads=self.threads,
-            method=phase.method,
-            shapes=tuple(tensor.shape for tensor in phase.inputs or self.program.inputs),
-            position=phase.position,
-            cpu=str(self.run.record.host.get("cpu", "")),
-            clock=self.clock,
-        )
+        return trials.find_scope(self)
 
     @property
     def trials(self) -> list[Trial]:
@@ -683,22 +581,7 @@ class Measurement(Noun):
             findings = revise_findings(self, findings)
             findings = apply_trials(findings, self.trials, self.scope)
         ranked = rank_findings(findings, by_gain=not self.emulated)
-        return tuple(map(self._complete, ranked))
-
-    def _complete(self, finding: Finding) -> Finding:
-        """A finding with commands and code that name its run and program."""
-        command, code = map(self.complete_command, (finding.command, finding.code))
-        untried = isinstance(finding.rewrite, Change) and finding.trial is None
-        if untried or (finding.trial and finding.trial.answer == "not shown"):
-            # A module of a notebook is known there alone.
-            is_given = self.export is not None and self.export.input_source == GIVEN
-            again = "workbench findings RUN_DIR" + ("" if is_given else " --model MODEL")
-            if self not in self.run.subjects[:1]:
-                again += f" --experiment {self.name} --threads {self.threads}"
-            again += f" --check {finding.id}" + ("" if untried else " --budget 1m")
-            command = self.complete_command(again)
-            command = f"%{command}" if is_given else command
-        return replace(finding, command=command, code=code)
+        return tuple(complete_finding(self, finding) for finding in ranked)
 
     @property
     def findings(self) -> pd.DataFrame:
@@ -712,58 +595,6 @@ class Measurement(Noun):
         lines = self.operators["source"].dropna() if given and "source" in self.operators else ()
         return len(lines) > 0 and not any(line.startswith("In [") for line in lines)
 
-    def complete_command(self, command: str) -> str:
-        """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
-        folder, export = self.run.path.resolve(), self.export
-        inside_cwd = folder.is_relative_to(Path.cwd())
-        model = self.spec or "MODEL"
-        planned = Path(self.program.pte or "MODEL.pte")
-        places = planned, artifacts_dir(self.run.path.parent.parent) / planned.name
-        names = {
-            "RUN_DIR": str(folder.relative_to(Path.cwd()) if inside_cwd else folder),
-            "MODEL.pte": str(next(filter(Path.is_file, places), planned)),
-            "MODEL": model,
-        }
-        if export and export.input_source == GIVEN and re.search(r"MODEL(?![.]pte)", command):
-            if self.in_script:
-                return command.replace("workbench profile MODEL", "wb.profile(net, x)")
-            # A module of a notebook: the magic takes it, and its inputs, by their names there.
-            return re.sub("^workbench", "%workbench", command).replace("MODEL", "net x")
-        placeholders = "|".join(map(re.escape, names))
-        return re.sub(placeholders, lambda m: shlex.quote(names[m[0]]), command)
-
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)
         return frame[chosen].reset_index(drop=True)
-
-    def _build_ledger(
-        self, sessions: Sequence[Session], traces: Sequence[pd.DataFrame]
-    ) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]:
-        events, firsts = join_traces(traces)
-        rows = ledger.build_ledger(events)
-        closed, run = ledger.closed_runs(events, rows), rows["run"].to_numpy()
-        tracing = (rows["kind"] == ledger.TRACING).to_numpy()
-        times, spent = np.zeros((2, firsts[-1]), np.int64)
-        np.add.at(times, run, rows["duration_ns"].to_numpy())
-        np.add.at(spent, run[tracing], rows["duration_ns"].to_numpy()[tracing])
-        counts = np.diff(firsts)
-        number = np.arange(firsts[-1]) - np.repeat(firsts[:-1], counts)
-        places: dict[str, np.ndarray] = {
-            name: np.repeat(np.array([getattr(s, name) for s in sessions], kind), counts)
-            for name, kind in zip(frames.SOURCE, (object, int, int), strict=True)
-        }
-        kept = np.concatenate(
-            [
-                ledger.kept_runs(session, times[first:end], self.run.path / session.etdump)
-                for session, first, end in zip(sessions, firsts, firsts[1:], strict=False)
-            ]
-        )
-        rows = rows[kept[run] & ~tracing]
-        chosen = rows["run"].to_numpy()
-        rows = rows.assign(run=number[chosen])
-        counted = number >= np.repeat([s.skipped for s in sessions], counts)
-        table = pd.DataFrame({"duration_ns": times[counted]}, pd.Index(number[counted], name="run"))
-        for place, (name, values) in enumerate(places.items()):
-            rows.insert(place, name, values[chosen])
-            table.insert(place, name, values[counted])
-        return rows, closed, table, spent[kept]

@@ -111,8 +111,8 @@ def load_scheme(categories: str | Path = "workbench") -> Scheme:
 
 @cache
 def _load_built_in(name: str) -> Scheme:
-    own = () if name == "workbench" else _load_built_in("workbench").rules
-    return Scheme((*_read_scheme(locate_scheme(name)).rules, *own), name)
+    rules = () if name == "workbench" else _load_built_in("workbench").rules
+    return Scheme((*_read_scheme(locate_scheme(name)).rules, *rules), name)
 
 
 def _read_scheme(path: Path) -> Scheme:

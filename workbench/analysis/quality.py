@@ -1,29 +1,28 @@
-"""How good a measurement is, from A to D, and whether its numbers can be trusted."""
+"""How good a measurement is, from A to C, and whether its numbers can be trusted."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.foreign import Recording
-from workbench.analysis.statistics import (
-    blocks_of,
-    clock_of,
-    half_width,
-    pick_timed,
-    restart_latencies,
-)
+from workbench.analysis.statistics import blocks_of, half_width
 from workbench.emulation import EMULATED
 from workbench.frames import QUALITY, SOURCE
 from workbench.records.exports import Export
 from workbench.records.pairing import BY_ORDER
 from workbench.records.runs import Agreement, Proof, RunRecord, Session
-from workbench.wording import format_ratio, format_share, plural
+from workbench.wording import format_share, plural
 
-GRADES = "ABCD"
-NO_WIN = "D"  #: The grade of a measurement whose speed-up does not count.
+if TYPE_CHECKING:
+    from workbench.analysis.times import Times
+
+GRADES = "ABC"
 #: Other programs that took more than this part of the time make a grade worse than an A.
 BUSY = 0.10
 #: A tracer that costs more than this moves the shares it measures.
@@ -35,114 +34,92 @@ USELESS = (0.5, 0.05)
 IMPOSSIBLE = 0.03
 
 
-#: What makes a measurement better or worse: the largest values for grades A, B and C, their unit
-#: (``%`` of a fraction, ``of 5`` for what is missing to five), and where these limits come from.
+class Criterion(NamedTuple):
+    """What makes a measurement better or worse: its largest values for an A and a B.
+
+    ``unit`` is ``%`` of a fraction, or ``of 5`` for what is missing to five; ``remedy`` raises the
+    grade, and names no options: not every command that states a grade has them.
+    """
+
+    limits: tuple[float, float]
+    unit: str
+    remedy: str
+    source: str
+
+
+_QUIET = "stop other programs"
 CRITERIA = {
-    "half width of the interval": (
-        (0.01, 0.02, 0.05), "%", "latencies within 2 % of each other are called unchanged",
+    "half width of the interval": Criterion(
+        (0.01, 0.02), "%", "measure longer",
+        "latencies within 2 % of each other are called unchanged",
     ),
-    "A/A control": (
-        (0.02, 0.05, 0.10), "%",
+    "A/A control": Criterion(
+        (0.02, 0.05), "%", _QUIET,
         "how far two equal experiments differed; within 2 % is called unchanged",
     ),
-    "interval of the latency": (
-        (0.025, 0.06, 0.12), "%",
-        "half of its width: of five restarts 1.24 times their standard deviation. What the core "
-        "and the moment of a restart do to all experiments alike cancels in a speed-up",
-    ),
-    "restarts": (
-        (0, 2, 3), "of 5",
+    "restarts": Criterion(
+        (0, 2), "of 5", "measure five restarts or more",
         "an interval is ± 1.2 standard deviations of five restarts, 2.5 of three, 9.0 of two",
     ),
-    "drift within a restart": (
-        (0.02, 0.05, 0.10), "%", "steady drift cancels in a speed-up; the limits are a judgement",
-    ),
-    "time taken by other programs": (
-        (BUSY, 0.50, 0.90), "%",
+    "time taken by other programs": Criterion(
+        (BUSY, 0.50), "%", _QUIET,
         "in trials, no verdict was false while others took more than half: both sides are "
         "interleaved, in CPU time",
     ),
-    "tracer overhead": (
-        (0.02, TRACER_LIMIT, 0.10), "%",
+    "tracer overhead": Criterion(
+        (0.02, TRACER_LIMIT), "%", "measure a larger input",
         "what tracing takes beyond what is known of it; it may move shares, not latencies",
     ),
-    "spread of the clock frequency": (
-        (0.05, 0.10, 0.20), "%", "what all experiments share cancels in a speed-up",
+    "throttling events": Criterion(
+        (0, 0), "", "let the device cool down first", "the kernel's count, or Android's status"
     ),
-    "throttling events": ((0, 0, 10), "", "the kernel's count, or Android's status"),
-    "latency only from traces": ((0, 1, 1), "", "custom runners report no untraced latency"),
-    "emulated": ((0, 0, 0), "", "an emulator's times do not show speed"),
+    "emulated": Criterion(
+        (0, 0), "", "measure on real hardware", "an emulator's times do not show speed"
+    ),
 }  # fmt: skip
-#: What raises the grade. Options are not named: not every command that states a grade has them.
-REMEDIES = {
-    "half width of the interval": "measure longer",
-    "restarts": "measure five restarts or more",
-    "drift within a restart": "warm up longer, and let the machine cool down first",
-    "tracer overhead": "measure a larger input",
-    "spread of the clock frequency": "fix the clock (the governor `performance`)",
-    "throttling events": "let the device cool down first",
-    "latency only from traces": "measure with the workbench's own runner",
-    "emulated": "measure on real hardware",
-} | dict.fromkeys(
-    ("A/A control", "interval of the latency", "time taken by other programs"),
-    "stop other programs",
-)
 #: What other programs can make worse: if they took much of the time, they are the cause.
-DISTURBED = frozenset(
-    {name for name, remedy in REMEDIES.items() if remedy == "stop other programs"}
-    | {"half width of the interval", "drift within a restart"}
-)
+DISTURBED = {"half width of the interval", "A/A control", "time taken by other programs"}
 
 
 def grade_run(
     record: RunRecord,
-    latencies: pd.DataFrame,
+    statistics: pd.DataFrame,
     comparisons: pd.DataFrame,
     tracer_overhead: float = math.nan,
 ) -> pd.DataFrame:
-    """Every criterion that a run can be judged by, the worst first: ``frames.QUALITY``."""
-    timed = pick_timed(latencies)
+    """Every criterion that a run can be judged by, the worst first: ``frames.QUALITY``.
+
+    The interval is that of speed-ups; of a run that compares nothing, that of its latencies.
+    """
     floors = comparisons["floor"]
     widths = np.log(comparisons["high"] / comparisons["low"]) / 2
+    if comparisons.empty:
+        widths = statistics["high"] / statistics["latency"] - 1
     values = {
-        "half width of the interval": float(widths.max(skipna=False)) if len(widths) else math.nan,
+        "half width of the interval": float(widths.fillna(math.inf).max()),
         "A/A control": float(floors[np.isfinite(floors) & (floors > 0)].max()),
-        "interval of the latency": _typical_width(timed),
-        "restarts": max(0, 5 - timed["process"].nunique()),
-        "drift within a restart": measure_drift(timed),
+        "restarts": max(0, 5 - int(statistics["restarts"].max())),
         "time taken by other programs": preempted_share(record.sessions),
         "tracer overhead": tracer_overhead,
-        "latency only from traces": int(bool(timed["traced"].all())),
-        "emulated": int(record.emulated),
-        **dict(_of_readings(record)),
+        "throttling events": _count_throttling(record),
+        # Of another tool's recording, it is unknown.
+        "emulated": int(record.emulated) if record.runner else math.nan,
     }
-    if not record.runner:  # of another tool's recording, it is unknown
-        values["emulated"] = math.nan
-    notes = {"interval of the latency": compare_cores(record.sessions, timed)}
-    if tracer_overhead < 0:
-        notes["tracer overhead"] = "less than the noise"
-    rows = [
-        _row(name, value, notes.get(name, ""))
-        for name, value in values.items()
-        if not math.isnan(value)
-    ]
-    if math.isnan(values["half width of the interval"]):
-        rows.append(_row("half width of the interval", math.inf))
+    rows = [_row(name, value) for name, value in values.items() if not math.isnan(value)]
     table = pd.DataFrame(rows, columns=QUALITY.names)
     table = table.sort_values("grade", ascending=False, kind="stable").reset_index(drop=True)
     return QUALITY.check(table)
 
 
 def is_disturbed(quality: pd.DataFrame) -> bool:
-    """Whether a grade of C or D comes from what other programs can make worse."""
-    poor = quality["grade"].isin(["C", "D"])
-    return bool((poor & quality["criterion"].isin(DISTURBED)).any())
+    """Whether a grade of C comes from what other programs can make worse."""
+    return bool(quality["criterion"][quality["grade"] == "C"].isin(DISTURBED).any())
 
 
 def summarize_quality(quality: pd.DataFrame, *, busy: bool = False) -> str:
     """The grade in one line: ``measurement quality B: restarts 4 of 5 (5 of 5 for an A)``.
 
-    From C on, with what raises it. Of a ``busy`` machine, `workbench.analysis.use.describe_use`
+    A C with what raises it. Of a ``busy`` machine, `workbench.analysis.use.describe_use`
     has the cause and the remedy: the line has what else there is.
     """
     grade = quality["grade"].iloc[0]
@@ -152,8 +129,8 @@ def summarize_quality(quality: pd.DataFrame, *, busy: bool = False) -> str:
     if grade == "A" or worst.empty:
         return f"measurement quality {grade}"
     why = [f"{row.criterion} {row.value} ({row.limit} for an A)" for row in worst.itertuples()]
-    remedies = dict.fromkeys(REMEDIES[criterion] for criterion in worst["criterion"])
-    raised = f"; to raise it: {'; '.join(remedies)}" if grade in "CD" else ""
+    remedies = dict.fromkeys(CRITERIA[criterion].remedy for criterion in worst["criterion"])
+    raised = f"; to raise it: {'; '.join(remedies)}" if grade == "C" else ""
     return f"measurement quality {grade}: {', '.join(why)}{raised}"
 
 
@@ -185,56 +162,6 @@ def bound_shares(runs: pd.DataFrame, fastest: pd.Series, longer: float) -> float
     return float(np.nanmax([*ends, scatter]))
 
 
-def _relative_restarts(timed: pd.DataFrame) -> pd.DataFrame:
-    """The latency of every restart over the mean of all, by process and measurement."""
-    parts = timed.groupby(["experiment", "threads"])
-    restarts = pd.DataFrame({key: restart_latencies(part) for key, part in parts})
-    return restarts / restarts.mean()
-
-
-def _typical_width(timed: pd.DataFrame) -> float:
-    """Half the width of the latency's 95 % interval, as a part of it: the median of all sides."""
-    widths = half_width(_relative_restarts(timed).to_numpy())
-    return float(np.median(widths)) if widths.size else math.nan
-
-
-def compare_cores(sessions: Sequence[Session], timed: pd.DataFrame) -> str:
-    """The slowest core against the fastest, if the cores explain the scatter; else empty.
-
-    They do if nine tenths of the variance between restarts is between cores, which by chance
-    happens in 1.4 % of five restarts on two cores.
-    """
-    cores = {s.process: s.core for s in sessions if s.complete and s.core is not None}
-    restarts = _relative_restarts(timed[timed["threads"] == 1]).mean(axis=1)
-    restarts = restarts[restarts.index.isin(list(cores))]
-    core = restarts.index.map(cores)
-    by_core = restarts.groupby(core).agg(["mean", "size"])
-    if len(by_core) < 2 or len(restarts) < len(by_core) + 3:
-        return ""
-    between = restarts.groupby(core).transform("mean").var(ddof=0)
-    if not between > 0.9 * restarts.var(ddof=0):
-        return ""
-    slow, fast = by_core["mean"].idxmax(), by_core["mean"].idxmin()
-    ratio = by_core["mean"].max() / by_core["mean"].min()
-    return f"core {slow} takes {format_ratio(ratio)}x as long as core {fast}"
-
-
-def measure_drift(timed: pd.DataFrame) -> float:
-    """How far latency wandered from the first to the last third of a restart's rounds.
-
-    The median over restarts and experiments of the distance of the two thirds' medians, as a
-    fraction; NaN where there are fewer than three rounds.
-    """
-    drifts = []
-    for _, part in timed.groupby(["experiment", "threads", "process"]):
-        rounds = part.groupby("round")[clock_of(part)].median()
-        third = len(rounds) // 3
-        if third:
-            first, last = rounds.iloc[:third].median(), rounds.iloc[-third:].median()
-            drifts.append(abs(math.log(last / first)) if first > 0 and last > 0 else math.nan)
-    return float(np.median(drifts)) if drifts else math.nan
-
-
 def preempted_share(sessions: Sequence[Session]) -> float:
     """The part of the wall time of untraced runs with one thread in which others had the core."""
     alone = [s for s in sessions if s.complete and not s.traced and s.threads == 1]
@@ -243,22 +170,21 @@ def preempted_share(sessions: Sequence[Session]) -> float:
     return max(0.0, 1 - cpu / wall) if wall else math.nan
 
 
-def _of_readings(run: RunRecord) -> Iterator[tuple[str, float]]:
-    clocks = [reading.mhz for reading in run.readings if reading.mhz]
-    if len(clocks) > 1:
-        yield "spread of the clock frequency", max(clocks) / min(clocks) - 1
+def _count_throttling(run: RunRecord) -> float:
+    """The kernel's events during a run, and Android's readings of some; NaN if unknown."""
     counts = [reading.throttled for reading in run.readings if reading.throttled is not None]
     statuses = [r.thermal_status for r in run.readings if r.thermal_status is not None]
-    if counts or statuses:
-        events = max(counts, default=0) - min(counts, default=0)
-        yield "throttling events", events + sum(status > 0 for status in statuses)
+    if not (counts or statuses):
+        return math.nan
+    events = max(counts, default=0) - min(counts, default=0)
+    return events + sum(status > 0 for status in statuses)
 
 
-def _row(name: str, value: float, note: str = "") -> tuple[str, str, str, str, str]:
-    limits, unit, source = CRITERIA[name]
+def _row(name: str, value: float) -> tuple[str, str, str, str, str]:
+    limits, unit, _, source = CRITERIA[name]
     grade = GRADES[sum(abs(value) > limit for limit in limits)]
-    shown = _text(value, unit) + (f", {note}" if note else "")
-    return name, shown, grade, _text(limits[0], unit), source
+    text = _text(value, unit) + (", less than the noise" if unit == "%" and value < 0 else "")
+    return name, text, grade, _text(limits[0], unit), source
 
 
 def _text(value: float, unit: str) -> str:
@@ -279,9 +205,9 @@ Row = tuple[str, str, str]
 
 
 def check_criteria(quality: pd.DataFrame) -> Iterator[Row]:
-    """The criteria of ``frames.QUALITY`` as checks; grades C and D are worth a note."""
+    """The criteria of ``frames.QUALITY`` as checks; a C is worth a note."""
     for row in quality.itertuples():
-        status = "note" if row.grade in "CD" else "ok"
+        status = "note" if row.grade == "C" else "ok"
         if row.criterion != "emulated":
             yield row.criterion, status, f"{row.value} ({row.limit} for an A)"
         elif status == "note":
@@ -414,10 +340,11 @@ def check_ledger(ledger: pd.DataFrame, closed: Sequence[np.ndarray]) -> Row:
     return "ledger closes", "ok", f"{plural(runs, 'run')}, rows sum to Method::execute{rounding}"
 
 
-def check_traces(ledger: pd.DataFrame, traced: int, *, is_timed: bool) -> Row:
+def check_traces(ledger: pd.DataFrame, times: Sequence[Times]) -> Row:
     """Whether most traced runs, without warm-up, were undisturbed; unknown without CPU times."""
     used = ledger.groupby([*SOURCE, "run"], sort=False).ngroups
-    if not is_timed:
+    traced = sum(len(each.inferences) for each in times)
+    if not any(each.is_timed for each in times):
         text = f"not known without CPU times: the middle half is used, {used} of {traced} runs"
         return "traces are undisturbed", "note", text
     status = "ok" if used / traced > UNDISTURBED_LEAST else "note"

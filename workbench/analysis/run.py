@@ -15,14 +15,7 @@ import numpy as np
 import pandas as pd
 
 from workbench import frames
-from workbench.analysis import (
-    machine_code,
-    operators,
-    quality,
-    roofline,
-    statistics,
-    trials,
-)
+from workbench.analysis import machine_code, operators, quality, roofline, statistics, trials
 from workbench.analysis.comparison import Comparison
 from workbench.analysis.describe import describe_run, draw_page, name_record
 from workbench.analysis.etrecords import explain_etrecords
@@ -33,18 +26,14 @@ from workbench.analysis.noun import Noun
 from workbench.analysis.operators import Scheme
 from workbench.analysis.phases import describe_phase
 from workbench.analysis.quality import Row
+from workbench.analysis.times import Times
 from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.export.etrecord import add_etrecord
 from workbench.options import RUNTIMES
 from workbench.records.layers import Layers
 from workbench.records.pairing import pair_experiments
-from workbench.records.runs import (
-    Note,
-    PlannedProgram,
-    RunRecord,
-    Session,
-)
+from workbench.records.runs import Note, PlannedProgram, RunRecord, Session
 from workbench.records.trials import Applied
 from workbench.store import (
     APPLIED,
@@ -102,6 +91,7 @@ class Run(Noun):
     given: tuple[Any, ...] = field(default=(), repr=False)
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
     _sidecars: dict[str, Layers | None] = field(default_factory=dict, init=False)
+    _times: dict[tuple[str, int], Times] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.recording:
@@ -279,7 +269,7 @@ class Run(Noun):
         untimed = any(not s.batches for s in self.record.sessions)
         if not untimed:
             return timed
-        traced = [m.traced_times for m in self.traced or [self.subject]]
+        traced = [m.times.inferences for m in self.traced or [self.subject]]
         return statistics.add_traced(timed, pd.concat(traced), self.record)
 
     @frame_property
@@ -453,7 +443,7 @@ class Run(Noun):
         comparisons = pd.concat([c.latency for c in self.comparisons] or none, ignore_index=True)
         excess = [self[side].tracer_excess for side in self.tracer_overhead]
         overhead = max(excess, key=abs, default=math.nan)
-        return quality.grade_run(self.record, self.latencies, comparisons, overhead)
+        return quality.grade_run(self.record, self.statistics, comparisons, overhead)
 
     @property
     def busy(self) -> bool:
@@ -485,12 +475,12 @@ class Run(Noun):
         """Rows of checks about its traces; none of saved metrics."""
         if self.recording and self.recording.identities:
             return []
-        counted = pd.concat([m._rows for m in self.traced or [self.subject]], ignore_index=True)
-        inferences = sum(len(m.traced_times) for m in self.traced)
-        is_timed = any(m.is_timed for m in self.traced)
+        times = [m.times for m in self.traced]
+        scaled = [each.scaled for each in times or [self.subject.times]]
+        counted = pd.concat(scaled, ignore_index=True)
         return [
-            quality.check_ledger(counted, [m.closed for m in self.traced]),
-            quality.check_traces(counted, inferences, is_timed=is_timed),
+            quality.check_ledger(counted, [each.closed for each in times]),
+            quality.check_traces(counted, times),
         ]
 
     @property
@@ -527,6 +517,16 @@ class Run(Noun):
         """The CPU features that every process of an experiment hid."""
         masks = [set(s.masked) for s in self.record.sessions if s.experiment == experiment]
         return set.intersection(*masks) if masks else set()
+
+    def times_of(self, m: Measurement) -> Times:
+        """The times of a measurement's operators, which a run that goes on keeps."""
+        return self._times.setdefault((m.name, m.threads), Times(m))
+
+    def extend(self, record: RunRecord) -> Run:
+        """The run with what was recorded after its last restart; traces are not read again."""
+        run = replace(self, record=record)
+        run._traces, run._sidecars, run._times = self._traces, self._sidecars, self._times
+        return run
 
     def read_trace(self, session: Session) -> pd.DataFrame:
         """The events of a session's ETDump; that of a first process is kept, and short ones."""
@@ -587,9 +587,9 @@ class Run(Noun):
 
     @cached_property
     def _functions(self) -> Any:
-        kept = self.path / FUNCTIONS
-        if kept.exists():
-            return samples.read_functions(kept)
+        path = self.path / FUNCTIONS
+        if path.exists():
+            return samples.read_functions(path)
         return samples.resolve_functions(self._samples.values())
 
     def _stack(self, name: str) -> pd.DataFrame:

@@ -1,9 +1,11 @@
 """The findings of a run as a frame, and the trials of their remedies, which its folder keeps."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
@@ -15,8 +17,11 @@ from workbench.errors import UsageError
 from workbench.frames import FINDINGS
 from workbench.progress import show_progress
 from workbench.records.codec import to_json
-from workbench.records.trials import Trial, Trials
+from workbench.records.trials import Scope, Trial, Trials
 from workbench.store import CHECKS, atomic_write, load_record, lock_writers
+
+if TYPE_CHECKING:
+    from workbench.analysis.measurement import Measurement
 
 #: Findings that are tried if nobody says how many.
 BEST = 3
@@ -99,6 +104,21 @@ def find_trials() -> Callable[..., list[Trial]]:
     if trials is None:
         raise UsageError("no plug-in tries remedies", hint="`workbench doctor` lists plug-ins")
     return trials
+
+
+def find_scope(m: Measurement) -> Scope:
+    """What a trial has to agree with, beside the program, to hold for a measurement."""
+    experiment, phase = m.experiment, m.phase
+    return Scope(
+        isa=experiment.isa,
+        isa_off=tuple(experiment.isa_off),
+        threads=m.threads,
+        method=phase.method,
+        shapes=tuple(tensor.shape for tensor in phase.inputs or m.program.inputs),
+        position=phase.position,
+        cpu=str(m.run.record.host.get("cpu", "")),
+        clock=m.clock,
+    )
 
 
 def read_trials(run_dir: Path) -> tuple[Trial, ...]:

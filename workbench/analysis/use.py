@@ -1,11 +1,22 @@
 """What the times of a measurement may be used for: facts, and the one text made of them."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from workbench.analysis.quality import BUSY, TRACER_LIMIT, USELESS
+from workbench.analysis.quality import (
+    BUSY,
+    TRACER_LIMIT,
+    USELESS,
+    is_disturbed,
+    preempted_share,
+)
 from workbench.wording import format_share
+
+if TYPE_CHECKING:
+    from workbench.analysis.measurement import Measurement
 
 #: What the times of a measurement may be used as: those of parts in ms, or as parts of the whole.
 USES = ("latency", "shares", "milliseconds")
@@ -60,12 +71,35 @@ def decide_use(facts: Use, largest: float) -> Use:
     return facts._replace(uses=frozenset(USES) - lost)
 
 
+def use_latency(m: Measurement) -> Use:
+    """What follows from the latencies of a measurement, without its traces."""
+    if m.emulated or not m.latency_ms:
+        return Use(label=m.label)
+    taken = preempted_share(m.run.record.sessions)
+    width = float(m.statistics["high"].iloc[0]) / m.latency_ms - 1
+    return decide_use(Use(label=m.label, taken=taken, width=width), 1.0)
+
+
+def use_parts(m: Measurement) -> Use:
+    """What follows from the latencies and the traces of a measurement."""
+    if m.emulated or not m.latency_ms:
+        return m.timing
+    facts = m.timing._replace(
+        off=m.share_error,
+        tracing=float(m.tracer_excess),
+        impossible=m.impossible,
+        disturbed=is_disturbed(m.run.quality),
+    )
+    shares = m.operators.groupby("category", observed=True)["share"].sum() if m.sessions else None
+    return decide_use(facts, 1.0 if shares is None else float(shares.max()))
+
+
 def describe_use(uses: Sequence[Use]) -> list[str]:
     """What does not hold as it is, in a line for a busy machine and one for each other cause."""
     busy = [use for use in uses if use.busy]
-    others = (_describe_doubt(use) for use in uses if not use.busy)
+    doubts = (_describe_doubt(use) for use in uses if not use.busy)
     lines = [_describe_busy(busy, len(busy) == len(uses))] if busy else []
-    return list(dict.fromkeys([*lines, *filter(None, others)]))
+    return list(dict.fromkeys([*lines, *filter(None, doubts)]))
 
 
 def _describe_busy(uses: Sequence[Use], everywhere: bool) -> str:

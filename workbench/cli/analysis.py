@@ -166,7 +166,7 @@ def findings(
 
     run = open_run(run_dir, baseline=baseline)
     if apply:
-        return _apply_findings(run, apply, model)
+        return apply_findings(run, apply, model)
     name = experiment or run.subject.name
     measurement = run[name, threads] if threads else run[name]
     if check:
@@ -176,22 +176,26 @@ def findings(
         limits |= {"budget_s": budget} if budget else {}
         with show_progress() as progress:
             find_trials()(measurement, model or None, progress=progress, **limits)
-    found = measurement.opportunities
-    records = [to_record(each, rank) for rank, each in enumerate(found, 1)]
+    opportunities = measurement.opportunities
+    records = [to_record(each, rank) for rank, each in enumerate(opportunities, 1)]
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": records}
     time = EMULATED if measurement.emulated else describe_latency(measurement.statistics)
-    lines = [f"{measurement.label}: {time}", *(write_findings(found) if found else [NONE])]
+    lines = [
+        f"{measurement.label}: {time}",
+        *(write_findings(opportunities) if opportunities else [NONE]),
+    ]
     if len(measurement.potential.gains) > 1:
         from workbench.plots.gain import describe_potential
 
         lines.append(f"together: {' '.join(describe_potential(measurement.potential))}")
-    if together := combine_remedies(measurement, found):
+    if together := combine_remedies(measurement, opportunities):
         lines.append(f"all rewrites: {together}")
-    step = advise_next(measurement, found)
+    step = advise_next(measurement, opportunities)
     return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record, step=step)
 
 
-def _apply_findings(run: Run, name: str, model: str) -> Output:
+def apply_findings(run: Run, name: str, model: str) -> Output:
+    """Measure the model of a run with remedies beside the original."""
     from workbench.plots.views import show
     from workbench.report.artifacts import outline_run
 

@@ -25,16 +25,16 @@ _STYLES = {
 }
 
 
-def write(shown: object, *, err: bool = False) -> None:
+def write(content: object, *, err: bool = False) -> None:
     """Print what may quote untrusted files; a terminal gets columns and colour."""
     stream = sys.stderr if err else output()
     if not stream.isatty():
-        click.echo(printable(str(shown)), file=stream)
+        click.echo(printable(str(content)), file=stream)
         return
     from rich.console import Console
 
     console = Console(file=stream)
-    parts = getattr(shown, "printed", (str(shown),))
+    parts = getattr(content, "printed", (str(content),))
     for part in parts:
         if isinstance(part, Grid):
             console.print(_make_table(part, console.width))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from workbench import plugin
-from workbench.cli.analysis import show_categories
+from workbench.cli.analysis import apply_findings, show_categories
 from workbench.cli.checks import check_request
 from workbench.cli.options import (
     BASELINE,
@@ -112,41 +112,54 @@ def run(
     A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target and the
     settings power and ops replace its own.
     """
-    document = find_measured(subject)
-    is_config = document is not None
-    if is_config and not subject.is_file():
+    config = find_measured(subject)
+    if config and not subject.is_file():
         raise UsageError("no such file", where=subject)
-    check_request([] if is_config else [str(subject)], measure=measure)
+    if not config:
+        _check_plain(only, baseline)
+    check_request([] if config else [str(subject)], measure=measure)
     from workbench import workflow
     from workbench.report.artifacts import outline_run
 
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
     with show_progress() as progress:
-        if document:
-            given = _refuse_options(context, measure) | {"only": only, "baseline": baseline}
-            result = resolve_name(document.reference)(subject, root=out, progress=progress, **given)
-        elif only:
-            raise UsageError("only a config has experiments to choose from", where="--only")
-        elif baseline:
-            hint = "a toggle's baseline is the side with the extension off"
-            raise UsageError("chooses among a config's experiments", where="--baseline", hint=hint)
+        if config:
+            options = _refuse_options(context, measure) | {"only": only, "baseline": baseline}
+            measure_config = resolve_name(config.reference)
+            result = measure_config(subject, root=out, progress=progress, **options)
         else:
             result = workflow.measure(subject, options=measure, root=out, progress=progress)
-    if not result.traced:
-        changes = result.kernel_changes
-        lines = [
-            f"{name}: {(table['change'] != 'same').sum()} of {len(table)} kinds of microkernel "
-            "differ"
-            for name, table in changes.items()
-        ]
-        record = {"run_dir": result.path, "kernel_changes": changes}
-        lines += ["no times: the experiments only log kernels", str(result.path)]
-        step = call("analyze", result.path)
-        return Output(lines, record, step=step, failures=_list_failures(result))
-    verdicts = [ab.text for ab in result.comparisons]
-    lines, step = [*verdicts, *_summarize(result), str(result.path)], call("report", result.path)
-    return Output(lines, outline_run(result), step=step, failures=_list_failures(result))
+    if result.traced:
+        lines = [*(ab.text for ab in result.comparisons), *_summarize(result)]
+        record = outline_run(result)
+    else:
+        lines = _describe_kernels(result)
+        record = {"run_dir": result.path, "kernel_changes": result.kernel_changes}
+    step = call("report" if result.traced else "analyze", result.path)
+    failures = _list_failures(result)
+    return Output([*lines, str(result.path)], record, step=step, failures=failures)
+
+
+def _check_plain(only: tuple[str, ...], baseline: str) -> None:
+    """Refuse what chooses among the experiments of a config."""
+    if only:
+        raise UsageError("only a config has experiments to choose from", where="--only")
+    if baseline:
+        hint = "a toggle's baseline is the side with the extension off"
+        raise UsageError("chooses among a config's experiments", where="--baseline", hint=hint)
+
+
+def _describe_kernels(run: Run) -> list[str]:
+    """How many kinds of microkernel differ in a run of logs alone."""
+    counts = {name: (t["change"] != "same").sum() for name, t in run.kernel_changes.items()}
+    return [
+        *(
+            f"{name}: {count} of {len(run.kernel_changes[name])} kinds of microkernel differ"
+            for name, count in counts.items()
+        ),
+        "no times: the experiments only log kernels",
+    ]
 
 
 def _summarize(run: Run) -> list[str]:
@@ -237,52 +250,57 @@ def profile(
     if measure.target == "host":
         _build_beside()
     from workbench import workflow
-    from workbench.analysis.findings.commands import combine_remedies
-    from workbench.analysis.findings.text import to_record
-    from workbench.export.artifact import list_faults
-    from workbench.plots.views import show
-    from workbench.report.artifacts import outline_run
-    from workbench.run.execute import optional
 
     sources, typed = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
     given = [name for name in sources.params if sources.get_parameter_source(name) == typed]
     measure = workflow.apply_effort(measure, effort, given)
-    run = partial(workflow.profile, export=export, measure=measure, report=True)
-    profiles, failures = [], list[str]()
+    run = partial(
+        workflow.profile, export=export, measure=measure, categories=categories, root=out,
+        report=True,
+    )  # fmt: skip
+    profiles, failures = list[dict[str, Any]](), list[str]()
 
     def profile_each() -> Iterator[object]:
         for model in models:
             answer = _Answer(quiet)
             with show_progress() as progress:
                 profiled = run(
-                    model, categories=categories, root=out, progress=progress,
-                    answer=answer.print, tried=answer.print_trial,
-                )  # fmt: skip
-            page = profiled.path / REPORT_HTML
-            failures.extend(_list_failures(profiled, page))
-            record = profiled.record
-            failures.extend(list_faults([record.export, *record.exports.values()]))
-            with optional("findings", lambda text, _: failures.append(text)):
-                findings = profiled.opportunities
-                made = {
-                    "findings": [to_record(each, rank) for rank, each in enumerate(findings, 1)],
-                    "report": page if page.is_file() else None,
-                }
-                profiles.append(outline_run(profiled) | made)
-                yield from answer.add(profiled)
-                together = combine_remedies(profiled.subject, findings)
-                if together and not quiet:
-                    yield f"all rewrites: {together}"
-            if page.is_file():
-                yield f"report: {page}"
+                    model, progress=progress, answer=answer.print, tried=answer.print_trial
+                )
+            yield from _report_profile(profiled, answer, profiles, failures)
             if apply:
-                with show_progress() as progress:
-                    applied = profiled.apply(apply, model, progress=progress)
-                profiles.append(outline_run(applied) | {"applied": applied.applied})
-                yield show(applied)
+                applied = apply_findings(profiled, apply, model)
+                profiles.append({**applied.record})
+                yield from applied.lines
 
     step = "open the report in a browser; `workbench findings RUN` lists every finding"
     return Output(profile_each(), {"profiles": profiles}, step=step, failures=failures)
+
+
+def _report_profile(
+    run: Run, answer: _Answer, profiles: list[dict[str, Any]], failures: list[str]
+) -> Iterator[object]:
+    """The last lines of a profile; adds its record, and what is missing or wrong."""
+    from workbench.analysis.findings.commands import combine_remedies
+    from workbench.analysis.findings.text import to_record
+    from workbench.export.artifact import list_faults
+    from workbench.report.artifacts import outline_run
+    from workbench.run.execute import optional
+
+    page = run.path / REPORT_HTML
+    failures += _list_failures(run, page)
+    failures += list_faults([run.record.export, *run.record.exports.values()])
+    with optional("findings", lambda text, _: failures.append(text)):
+        findings = run.opportunities
+        records = [to_record(each, rank) for rank, each in enumerate(findings, 1)]
+        made = {"findings": records, "report": page if page.is_file() else None}
+        profiles.append(outline_run(run) | made)
+        yield from answer.add(run)
+        together = combine_remedies(run.subject, findings)
+        if together and not answer.quiet:
+            yield f"all rewrites: {together}"
+    if page.is_file():
+        yield f"report: {page}"
 
 
 @dataclass

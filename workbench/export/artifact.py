@@ -23,6 +23,7 @@ from workbench.export.make import Subject, make_program
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
 from workbench.export.rewriter import find_rewriter
+from workbench.key import make_key
 from workbench.models.registry import check_name
 from workbench.options import (
     ALL,
@@ -170,8 +171,7 @@ def _prepare(
     pte = _pte_path(model.name, options, root)
     if not plain and model is not given:
         root = Path(root) if root else store.default_root(model.name)
-        digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
-        pte = _pte_path(f"{model.name}-{digest[:8]}", options, root)
+        pte = _pte_path(f"{model.name}-{make_key(made_from)[:8]}", options, root)
     return Subject(model, trace, options, made_from, pte, str(given) if plain else "")
 
 

@@ -7,7 +7,6 @@ not, and all files of the plug-ins that rewrite programs.
 from __future__ import annotations
 
 import ast
-import hashlib
 import inspect
 import json
 import platform
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from workbench import plugin, upstream
 from workbench.export.rewriter import list_rewriters
+from workbench.key import make_key
 from workbench.store import read_file, sha256_of
 
 _PACKAGE = Path(__file__).parents[1]
@@ -59,8 +59,7 @@ def hash_code(files: Iterable[Path]) -> str:
 
 
 def _hash_files(files: Iterable[Path]) -> str:
-    lines = sorted(f"{file.name} {sha256_of(file)}\n" for file in files)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    return make_key(sorted((file.name, sha256_of(file)) for file in files))
 
 
 def list_code(files: Iterable[Path]) -> set[Path]:

@@ -75,10 +75,10 @@ def _read_names(names: Sequence[str]) -> dict[str, tuple[str, tuple[str, ...]]]:
     shared = set.intersection(*map(set, words.values())) if len(words) > 1 else set()
     sides = {}
     for name, parts in words.items():
-        own = [part for part in parts if part not in shared]
-        off, on = not _OFF.isdisjoint(own), not _ON.isdisjoint(own)
+        distinct = [part for part in parts if part not in shared]
+        off, on = not _OFF.isdisjoint(distinct), not _ON.isdisjoint(distinct)
         side = "" if off == on else "off" if off else "on"
-        sides[name] = side, tuple(part for part in own if part not in _OFF | _ON)
+        sides[name] = side, tuple(part for part in distinct if part not in _OFF | _ON)
     return sides
 
 
@@ -105,5 +105,5 @@ def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
         for e in plan.experiments
         if c.control and replace(e, name=c.name, control=True) == c and not e.control
     ]
-    own = (pair for pair in controls if pair[0] == experiment)
-    return next(own, (*controls, (None, None))[0])
+    repeated = (pair for pair in controls if pair[0] == experiment)
+    return next(repeated, (*controls, (None, None))[0])

@@ -110,15 +110,14 @@ class Plan:
     With a ``budget_s``, in seconds, restarts continue until the time is spent, or where that saves
     half of it, until there are as many as the first ones ask for, so that half the width of every
     speed-up's interval is ``precision`` (relative); each of ``processes`` restarts gets an equal
-    share. Of a given number without a budget, at most ``retries`` disturbed steps are measured
-    again, after a pause of ``cool_down_s``. ``direction`` says which experiments are baselines and
+    share. ``direction`` says which experiments are baselines and
     why, where no toggle does. ``sweep`` is the dimension whose size every phase changes. ``starts``
     is how often every experiment is started to time its first output. ``thread_rules`` has
     the reason for each of ``threads``, if they were chosen by rules. ``label`` is what a person
     calls the run. ``constant`` inputs stay between calls, as the user says.
     """
 
-    GONE = ("every_s",)
+    GONE = ("every_s", "retries", "cool_down_s")
 
     pte: str
     sha256: str
@@ -140,8 +139,6 @@ class Plan:
     timeout_s: float = 120.0
     budget_s: float = 0.0
     precision: float = 0.01
-    retries: int = 3
-    cool_down_s: float = 1.0
     direction: str = ""
     programs: tuple[PlannedProgram, ...] = ()
     phases: tuple[Phase, ...] = ()
@@ -214,6 +211,8 @@ class Session:
     Old runs have ``operator_clock``, the unit of operators' times.
     """
 
+    GONE = ("attempts",)
+
     experiment: str
     threads: int
     process: int
@@ -226,7 +225,6 @@ class Session:
     core: int | None = None
     etdump: str = ""
     complete: bool = True
-    attempts: int = 1
     skipped: int = 0
     log: str = ""
     operator_clock: str = ""
@@ -377,7 +375,7 @@ def kit_result(
         "runs": runs,
         "etdump": trace.etdump if trace else "",
         "log": trace.log if trace else "",
-        "latency_ms": latency_ms,
+        "latency_ms": [*latency_ms],
         "median_ms": median(latency_ms) if latency_ms else None,
         "min_ms": min(latency_ms, default=None),
         "max_ms": max(latency_ms, default=None),

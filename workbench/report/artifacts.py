@@ -247,7 +247,7 @@ def _measurement(measurement: Measurement) -> Document:
         "taken_by_others": measurement.use.taken,
         "share_error": measurement.use.off,
         "kind_totals_ms": measurement.operators.groupby("kind")["mean_ms"].sum().to_dict()
-        | ({TRACING: measurement.tracing_ms} if measurement.tracing_ms else {}),
+        | ({TRACING: measurement.times.tracing_ms} if measurement.times.tracing_ms else {}),
     }
 
 

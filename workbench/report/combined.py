@@ -15,7 +15,6 @@ from workbench.analysis.compare_runs import (
 )
 from workbench.analysis.describe import describe_latency
 from workbench.analysis.findings.text import abridge_gain, describe_cause
-from workbench.analysis.quality import NO_WIN
 from workbench.analysis.resources import SUMMARY
 from workbench.emulation import EMULATED
 from workbench.errors import StoreError
@@ -103,11 +102,6 @@ def describe_combined(several: Comparisons, links: Mapping[str, str] = {}) -> It
         *([f"{emulated}: {EMULATED}."] if emulated else []),
         *(f"{text}." for text in describe_uses(several.silicon)),
         *contrast_programs(several.pairs),
-        *(
-            f"{row.run}: measurement quality {NO_WIN}, so that its speed-up does not count."
-            for row in runs.itertuples()
-            if row.grade == NO_WIN and not row.emulated
-        ),
     ]
     items = [show_note(*several.answers, *marks, leads=True), *_summarize_sides(several, links)]
     count = plural(len(verdicts), "comparison") + " within the runs"

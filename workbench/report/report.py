@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from workbench import plugin, store
 from workbench.errors import WorkbenchError
+from workbench.key import make_key
 from workbench.options import Progress, silent
 from workbench.plots.tables import Table
 from workbench.report.html import Section, read_sections, render_html, render_markdown
@@ -49,7 +49,7 @@ def identify_report(folder: Path, notebook: Path) -> str:
     names = (store.MANIFEST, store.CHECKS, store.APPLIED, store.NOTES, "ceilings_*.json")
     files = [file for name in names for file in sorted(folder.glob(name))]
     parts += [store.sha256_of(file) for file in files]
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+    return make_key(parts)
 
 
 def is_reported(folder: Path, notebook: str | Path = "") -> bool:

@@ -62,7 +62,7 @@ def sample_experiments(recorder: RunRecorder, threads: int) -> None:
     """
     plan, target = recorder.run.plan, recorder.runner.target
     sampled = {(s.experiment, s.threads) for s in recorder.run.samplings}
-    left = [
+    due = [
         e for e in plan.experiments_at(threads)
         if not e.control and e.runner not in RUNTIMES and (e.name, threads) not in sampled
     ]  # fmt: skip
@@ -75,7 +75,7 @@ def sample_experiments(recorder: RunRecorder, threads: int) -> None:
             return Sampling(experiment.name, threads, problem=str(error))
 
     # A thread has no context, in which runners find the machine's lock, which they hold too.
-    jobs = [partial(copy_context().run, sample, each, number) for number, each in enumerate(left)]
+    jobs = [partial(copy_context().run, sample, each, number) for number, each in enumerate(due)]
     with ThreadPoolExecutor(max(1, len(target.cores())) if threads == 1 else 1) as pool:
         recorder.add("samplings", *pool.map(lambda job: job(), jobs))
     recorder.save()

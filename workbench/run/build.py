@@ -1,7 +1,6 @@
 """The native runner, compiled on first use by C++ or Zig against the installed ExecuTorch wheel."""
 
 import contextlib
-import hashlib
 import importlib.util
 import json
 import os
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import RunnerError, WorkbenchError, install_command
+from workbench.key import make_key
 from workbench.options import Progress, silent
 from workbench.store import cache_folder, cached, sha256_of
 from workbench.upstream import TESTED
@@ -198,8 +198,8 @@ def run_tool(command: Sequence[str], problem: str, hint: str, cwd: Path | None =
         _STOPPED.discard(tool.pid)
         raise KeyboardInterrupt
     if tool.returncode:
-        said = (errors or output or b"no reason given").decode(errors="replace")
-        lines = said.strip().splitlines()
+        text = (errors or output or b"no reason given").decode(errors="replace")
+        lines = text.strip().splitlines()
         reason = next((line for line in lines if _ERROR.search(line)), lines[0])
         raise WorkbenchError(f"{problem}: {reason.strip()}", where=where, hint=hint)
 
@@ -322,10 +322,10 @@ def ask_runner(command: Sequence[str], flag: str) -> dict[str, Any]:
 
 def describe_runner(command: Sequence[str], binary: Path) -> dict[str, str]:
     """A runner's entry in the manifest: kind, compiler, hash and wheel."""
-    said = ask_runner(command, "--version")
+    answer = ask_runner(command, "--version")
     return {
-        "kind": str(said.get("runner")),
-        "compiler": str(said.get("compiler")),
+        "kind": str(answer.get("runner")),
+        "compiler": str(answer.get("compiler")),
         "sha256": sha256_of(binary),
         "executorch": metadata.version("executorch"),
     }
@@ -333,12 +333,12 @@ def describe_runner(command: Sequence[str], binary: Path) -> dict[str, str]:
 
 def fingerprint(sdk: Path, compiler: Sequence[str], rpath: str = "") -> str:
     """A short hash of everything that a runner's binary depends on."""
-    said = subprocess.run([*compiler, "--version"], capture_output=True, timeout=60).stdout
+    version = subprocess.run([*compiler, "--version"], capture_output=True, timeout=60).stdout
     parts = [*compiler, *compile_flags(sdk, rpath), metadata.version("executorch")]
-    parts.append(said.decode(errors="replace").partition("\n")[0])
+    parts.append(version.decode(errors="replace").partition("\n")[0])
     for source in sorted(NATIVE.iterdir()):
         parts += [source.name, sha256_of(source)]
     for name in LIBRARIES:  # by size and time: hashing 15 MB at every start takes too long
         status = library_path(sdk, name).stat()
         parts += [name, str(status.st_size), str(status.st_mtime_ns)]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return make_key(parts)[:16]

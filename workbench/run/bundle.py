@@ -1,6 +1,5 @@
 """The native runner for another machine with all its libraries, from pip and apt, in a folder."""
 
-import hashlib
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from workbench.errors import WorkbenchError, unknown_name
+from workbench.key import make_key
 from workbench.run.build import (
     ARCHITECTURES,
     LIBRARIES,
@@ -67,8 +67,7 @@ def fetch_debian(
     packages: Sequence[str], files: Sequence[str], *, architecture: str, suite: str = SUITE
 ) -> Path:
     """The ``files`` of some Debian packages, all in one folder, by apt."""
-    key = hashlib.sha256("\0".join([*packages, *files]).encode()).hexdigest()[:8]
-    name = f"debian/{packages[0]}-{suite}-{architecture}-{key}"
+    name = f"debian/{packages[0]}-{suite}-{architecture}-{make_key(packages, files)[:8]}"
     return cached(name, partial(_unpack_debian, packages, files, architecture, suite))
 
 

@@ -1,17 +1,20 @@
 """The machine's peaks: shipped probe programs, run by the runner that runs the models."""
 
+from __future__ import annotations
+
 import contextlib
-import hashlib
+import itertools
 import time
 import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from workbench.emulation import EMULATED
 from workbench.errors import RunnerError, StoreError, UsageError
+from workbench.key import make_key
 from workbench.options import Progress, silent
 from workbench.records.codec import parse_json, structure, to_json
 from workbench.records.runs import Ceilings, Probe, RunRecord
@@ -52,7 +55,6 @@ def measure_roof(
     *,
     again: bool = False,
     target: str = "",
-    runner: Runner | None = None,
     progress: Progress = silent,
 ) -> list[Ceilings]:
     """Measure the peaks of a run's machine, at each of its ISA levels and thread counts.
@@ -69,8 +71,6 @@ def measure_roof(
         Measure again even if the peaks are cached, for example because the machine was busy.
     target
         Where to measure; by default where the run was made, if that was this machine.
-    runner
-        A runner on the target, if one is known.
     progress
         Called with what is being done and the fraction done.
 
@@ -89,68 +89,86 @@ def measure_roof(
     run = load_run(run_dir)
     if run.emulated:
         raise UsageError("an emulated run has no ceilings", where=run_dir, hint=EMULATED)
-    peaks: list[Ceilings] = []
-    started, new = time.monotonic(), 0
-    with contextlib.ExitStack() as stack:
-        for isa, threads in list_roofs(run):
-            ceilings = None if again else find_peaks(run, isa, threads)
-            kept = ceilings.probes if ceilings else _share_peaks(peaks, threads)
-            if probes := _list_due(run, kept, ceilings.measured if ceilings else ""):
-                if runner is None:
-                    there = open_target(target or trusted_target(run, run_dir))
-                    runner = find_runner(target=stack.enter_context(there))
-                _check_device(run, run_dir, runner)
-                ceilings = measure_ceilings(probes, kept, runner, isa, threads, progress)
-                atomic_write(_cache_path(run, isa, threads), to_json(ceilings))
-                new += 1
-            assert ceilings, "what is not known is due"
-            save_peaks(ceilings, run_dir)
-            peaks.append(ceilings)
-    if new:
-        text = f"machine peaks measured in {time.monotonic() - started:.0f} s; later runs use these"
-        progress(text, 1.0)
-    return peaks
+    peaks = Peaks.recall(run, run_dir, again=again)
+    if peaks.is_due:
+        with open_target(target or trusted_target(run, run_dir)) as there:
+            peaks.measure(find_runner(there), progress)
+    return list(peaks.known.values())
 
 
-def _share_peaks(peaks: Sequence[Ceilings], threads: int) -> tuple[Probe, ...]:
-    """The peaks of other levels that hold at every level."""
-    others = (probe for each in peaks if each.threads == threads for probe in each.probes)
-    return tuple(p for p in others if p.kind == "stream" and p.bytes == MAIN_MEMORY)[:1]
+@dataclass(frozen=True)
+class Peaks:
+    """The peaks of a run's machine by ISA level and thread count, as far as they are known.
+
+    Its folder has copies.
+    """
+
+    run: RunRecord
+    run_dir: Path
+    known: dict[tuple[str, int], Ceilings]
+
+    @classmethod
+    def recall(cls, run: RunRecord, run_dir: Path, *, again: bool = False) -> Peaks:
+        """Those that earlier runs measured; none of them to measure them ``again``."""
+        peaks = cls(run, run_dir, {})
+        for isa, threads in [] if again else peaks.places:
+            path = _cache_path(run, isa, threads)
+            with contextlib.suppress(StoreError, UsageError):  # of another version
+                if path.is_file():
+                    peaks._keep(load_record(Ceilings, path))
+        return peaks
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """The ISA levels and thread counts whose peaks the run can be compared with."""
+        plan = self.run.plan
+        levels = dict.fromkeys(e.isa for e in plan.experiments if e.has_roof)
+        return [] if self.run.emulated else list(itertools.product(levels, plan.threads))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether some are to be measured."""
+        return any(_list_due(self.run, self.known.get(place)) for place in self.places)
+
+    def measure(self, runner: Runner, progress: Progress = silent) -> None:
+        """Measure those that are not known, or were disturbed a while ago."""
+        _check_device(self.run, self.run_dir, runner)
+        started = time.monotonic()
+        for isa, threads in self.places:
+            before = self.known.get((isa, threads))
+            shared = () if before else self._share(threads)
+            if probes := _list_due(self.run, before, shared):
+                kept = before.probes if before else shared
+                peaks = measure_ceilings(probes, kept, runner, isa, threads, progress)
+                atomic_write(_cache_path(self.run, isa, threads), to_json(peaks))
+                self._keep(peaks)
+        seconds = time.monotonic() - started
+        progress(f"machine peaks measured in {seconds:.0f} s; later runs use these", 1.0)
+
+    def _share(self, threads: int) -> tuple[Probe, ...]:
+        """The peaks of other levels that hold at every level."""
+        probes = (p for each in self.known.values() if each.threads == threads for p in each.probes)
+        return tuple(p for p in probes if p.kind == "stream" and p.bytes == MAIN_MEMORY)[:1]
+
+    def _keep(self, peaks: Ceilings) -> None:
+        """Write peaks into the run's folder."""
+        self.known[peaks.isa, peaks.threads] = peaks
+        write_changed(ceilings_path(self.run_dir, peaks.isa, peaks.threads), to_json(peaks))
 
 
-def _list_due(run: RunRecord, kept: Sequence[Probe], measured: str) -> list[Probe]:
+def _list_due(run: RunRecord, known: Ceilings | None, shared: Sequence[Probe] = ()) -> list[Probe]:
     """The probes to measure: in the dtypes of a run, and not known, or known but disturbed."""
     exports = [run.export_of(program) for program in run.plan.all_programs]
     dtypes = {"fp32", *(each.computed_dtype for each in exports if each)}
-    measured_probes = {replace(probe, ms=0.0, spread=0.0): probe for probe in kept}
-    rests = not measured or datetime.now(UTC) - datetime.fromisoformat(measured) < RETRY
+    probes = known.probes if known else shared
+    measured = {replace(probe, ms=0.0, spread=0.0): probe for probe in probes}
+    is_old = known and datetime.now(UTC) - datetime.fromisoformat(known.measured) >= RETRY
     return [
         probe
         for probe in load_probes()
         if probe.kind != "gemm" or probe.dtype in dtypes or None in exports
-        if probe not in measured_probes or (measured_probes[probe].spread > STEADY and not rests)
+        if probe not in measured or (measured[probe].spread > STEADY and is_old)
     ]
-
-
-def list_roofs(run: RunRecord) -> list[tuple[str, int]]:
-    """The ISA levels and thread counts whose peaks a run can be compared with."""
-    if run.emulated:
-        return []
-    levels = dict.fromkeys(e.isa for e in run.plan.experiments if e.has_roof)
-    return [(isa, threads) for isa in levels for threads in run.plan.threads]
-
-
-def find_peaks(run: RunRecord, isa: str, threads: int) -> Ceilings | None:
-    """The peaks of a run's machine, if an earlier run measured them."""
-    path = _cache_path(run, isa, threads)
-    with contextlib.suppress(StoreError, UsageError):  # of another version
-        return load_record(Ceilings, path) if path.is_file() else None
-    return None
-
-
-def save_peaks(peaks: Ceilings, run_dir: Path) -> None:
-    """Write peaks into a run's folder."""
-    write_changed(ceilings_path(run_dir, peaks.isa, peaks.threads), to_json(peaks))
 
 
 def trusted_target(run: RunRecord, run_dir: Path) -> str:
@@ -193,8 +211,7 @@ def unpack_program(name: str) -> Path:
 
 def _cache_path(run: RunRecord, isa: str, threads: int) -> Path:
     device = device_of(run.host, run.runner)
-    digest = hashlib.sha256(f"{device['cpu']} {device['runner']}".encode()).hexdigest()[:16]
-    return ceilings_path(cache_folder() / "ceilings" / digest, isa, threads)
+    return ceilings_path(cache_folder() / "ceilings" / make_key(device)[:16], isa, threads)
 
 
 def measure_ceilings(

@@ -1,11 +1,9 @@
 """What this machine can do, which other targets it reaches, and the fix for what is missing."""
 
 import contextlib
-import json
 import os
 import platform
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -13,20 +11,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
-from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import TypeAlias
 
 from workbench.errors import WorkbenchError, install_command
-from workbench.plugin import examine_plugins, identify_plugins
-from workbench.process import NO_BYTECODE, silent_stderr
+from workbench.plugin import examine_plugins
+from workbench.process import silent_stderr
 from workbench.run.build import ZIG, find_sdk, installed_compiler
 from workbench.run.ceilings import unpack_program
 from workbench.run.isa import Isa, resolve_toggle
 from workbench.run.runner import Runner, find_runner, open_runner
 from workbench.run.targets.android import adb, list_devices
 from workbench.run.targets.qemu import MACHINE, OLDEST, qemu_version
-from workbench.store import atomic_write, cache_folder
+from workbench.store import cache_folder
 from workbench.upstream import TESTED, describe_version, find_missing
 
 
@@ -43,8 +40,6 @@ class Check:
 #: The CPU features, by the kernel's names, by which XNNPACK chooses its kernels.
 FEATURES = ("sme2", "sme", "sve2", "i8mm", "bf16", "asimddp", "asimdhp")
 PACKAGES = ("executorch", "torch", "pandas", "matplotlib", "papermill", "ipykernel", "jupyterlab")
-#: What takes longest to compile, in every process that imports it if none keeps the bytecode.
-COMPILED = ("torch", "sympy", "pandas", "matplotlib")
 DISK_GB, TIMEOUT_S = 1.0, 20.0
 #: A program of `workbench.run.ceilings` with one operator, which is delegated.
 PROBE = "program_fp32_0.pte"
@@ -66,10 +61,7 @@ def examine_machine() -> list[Check]:
     ...     print(check.status, check.subject, check.detail, check.fix)
     ok Python 3.11.7 at /usr/bin/python3
     """
-    checks = [
-        Check("Python", "ok", f"{platform.python_version()} at {sys.executable}"),
-        Check("bytecode", *_bytecode()),
-    ]
+    checks = [Check("Python", "ok", f"{platform.python_version()} at {sys.executable}")]
     checks += map(_package, PACKAGES)
     checks += [
         _ask("C++ libraries", lambda: ("ok", str(find_sdk())), "fail"),
@@ -109,25 +101,6 @@ def _package(package: str) -> Check:
         return Check(package, "note", "not installed: no `workbench lab`", fix)
     requirement = f"executorch=={TESTED[-1]}" if package == "executorch" else package
     return Check(package, "fail", "not installed", install_command(requirement))
-
-
-def _bytecode() -> Answer:
-    """Whether what a profile imports is compiled; asked before anything here imports it."""
-    specs = [find_spec(package) for package in COMPILED]
-    files = [Path(spec.origin) for spec in specs if spec and spec.origin]
-    missing = [
-        file.parent.name for file in files if not Path(cache_from_source(str(file))).exists()
-    ]
-    if missing:
-        text = f"{', '.join(missing)} not compiled: the first commands take longer"
-        if not all(os.access(file.parent, os.W_OK) for file in files):
-            text = f"{', '.join(missing)} not compiled, and not writable: all commands take longer"
-        where = shlex.join(sorted({str(file.parents[1]) for file in files}))
-        return "note", text, f"{shlex.quote(sys.executable)} -m compileall -q {where}"
-    if sys.flags.dont_write_bytecode:
-        text = f"compiled; {NO_BYTECODE} is set: other programs compile what they import each time"
-        return "note", text, f"unset {NO_BYTECODE}"
-    return "ok", "compiled"
 
 
 def _compiler() -> Answer:
@@ -224,16 +197,17 @@ def _device(name: str, serial: str, state: str) -> Answer:
     """The architecture of a device, and its features that XNNPACK uses."""
     if state != "device":
         return "note", f"{name}, {state}", "allow USB debugging on its screen"
-    said = adb("-s", serial, "shell", "-T", "uname -m; cat /proc/cpuinfo")
-    listed = re.search(r"^Features\s*:(.*)$", said, re.MULTILINE)
+    answer = adb("-s", serial, "shell", "-T", "uname -m; cat /proc/cpuinfo")
+    listed = re.search(r"^Features\s*:(.*)$", answer, re.MULTILINE)
     features = set(listed[1].split()) if listed else set()
     extensions = ", ".join(f for f in FEATURES if f in features) or "no known extension"
-    return "ok", f"{name}, {said.partition(chr(10))[0].strip()}: {extensions}"
+    return "ok", f"{name}, {answer.partition(chr(10))[0].strip()}: {extensions}"
 
 
 def _plugins() -> Iterator[Check]:
     """The plug-ins in one check, and one of each that cannot be used."""
-    problems = _examine_plugins()
+    with silent_stderr():
+        problems = examine_plugins()
     working = [name for name, problem in problems.items() if not problem]
     yield Check("plug-ins", "ok", ", ".join(working) or "none")
     for name, problem in problems.items():
@@ -241,26 +215,8 @@ def _plugins() -> Iterator[Check]:
             yield Check(f"plug-in {name}", "note", problem, "update or uninstall its package")
 
 
-def _examine_plugins() -> dict[str, str]:
-    """Why each plug-in cannot be used; imports them all, unless they all could be imported before.
-
-    That imports PyTorch and takes seconds; the answer holds until a file or a package changes.
-    """
-    path, identity = cache_folder() / "plugins.json", identify_plugins()
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        answer = json.loads(path.read_text())
-        if answer["identity"] == identity:
-            return dict.fromkeys(answer["names"], "")
-    with silent_stderr():
-        problems = examine_plugins()
-    if not any(problems.values()):
-        with contextlib.suppress(WorkbenchError):
-            atomic_write(path, json.dumps({"identity": identity, "names": [*problems]}))
-    return problems
-
-
 def _ssh() -> Answer:
     if not shutil.which("ssh"):
         return "note", "no ssh client", "apt install openssh-client"
-    said = subprocess.run(["ssh", "-V"], capture_output=True, timeout=TIMEOUT_S).stderr
-    return "ok", said.decode(errors="replace").strip().split(",")[0]
+    answer = subprocess.run(["ssh", "-V"], capture_output=True, timeout=TIMEOUT_S).stderr
+    return "ok", answer.decode(errors="replace").strip().split(",")[0]

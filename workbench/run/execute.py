@@ -1,19 +1,14 @@
-"""Execute a plan: interleaved live runners, then starts, then sampled ones; all recorded."""
+"""Carry out a plan: interleaved live runners, then starts, then sampled ones; all recorded."""
 
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 from workbench.errors import TargetError, WorkbenchError
-from workbench.export.program import Program
 from workbench.models.sources import reason
 from workbench.options import Progress, silent
-from workbench.records.runs import (
-    Plan,
-    RunRecord,
-)
+from workbench.records.runs import RunRecord
 from workbench.run.afterwards import sample_experiments, time_starts
 from workbench.run.allocation import (
     MIN_RESTARTS,
@@ -21,8 +16,7 @@ from workbench.run.allocation import (
     PILOT_RESTARTS,
     project_restarts,
 )
-from workbench.run.recorder import RunRecorder, Step, open_record
-from workbench.run.runner import Runner
+from workbench.run.recorder import RunRecorder, Step
 from workbench.run.steps import time_step
 from workbench.run.tensor_files import locate_inputs
 from workbench.wording import plural
@@ -31,48 +25,41 @@ from workbench.wording import plural
 WORTH_SAYING_S = 10.0
 
 
-def execute(
-    plan: Plan,
-    programs: Sequence[Program],
-    runner: Runner,
-    root: Path,
-    *,
+def measure_restarts(
+    recorder: RunRecorder,
     progress: Progress = silent,
+    *,
     watch: Callable[[RunRecord], None] = lambda run: None,
     count_needed: Callable[[RunRecord], float] = lambda run: math.inf,
-    measured: Callable[[Path], None] = lambda run_dir: None,
-) -> Path:
-    """Measure what a plan says on a locked device; returns the run's folder.
+) -> None:
+    """Time each thread count in several fresh processes, their experiments interleaved.
 
-    Each thread count is measured in several fresh processes, their experiments interleaved:
-    untraced, for latency, alternating with ETDump, for the operators' shares; if the plan has a
-    rate, at that too. Then each experiment is started several times for its first output, and
-    finally sampled in a process of its own. An interrupted run keeps its measurements; the same
-    plan continues it. Before each step, ``watch`` is called with what was measured; with a budget,
-    ``count_needed`` says after the first restarts how many further ones suffice. After the last
-    restart, ``measured`` is called with the run's folder.
+    Untraced, for latency, alternating with ETDump, for the operators' shares. An interrupted run
+    keeps its measurements; the same plan continues it. Before each step, ``watch`` is called with
+    what was measured; with a budget, ``count_needed`` says after the first restarts how many
+    further ones suffice.
     """
-    with open_record(plan, programs, runner, root, progress) as recorder:
-        recorder.inputs = locate_inputs(plan, recorder.run_dir)
-        for process in restarts(recorder, count_needed):
-            for step in list_steps(recorder, process):
-                watch(recorder.run)
-                announce(step, recorder.run, progress)
-                if not recorder.has(step):
-                    time_step(recorder, step)
-        with optional("the first answer", progress):
-            measured(recorder.run_dir)
-        for threads in plan.threads if plan.starts else ():
-            progress(f"{plural(threads, 'thread')}, started", 1.0)
-            with optional("starts", progress, fatal=TargetError):
-                time_starts(recorder, threads)
-        samples = plan.sampled_ms and runner.target.platform != "mac"  # has no sampler
-        for threads in plan.threads if samples else ():
-            progress(f"{plural(threads, 'thread')}, sampled", 1.0)
-            with optional("PC samples", progress, fatal=TargetError):
-                sample_experiments(recorder, threads)
-    progress("analysing", 1.0)
-    return recorder.run_dir
+    recorder.inputs = locate_inputs(recorder.run.plan, recorder.run_dir)
+    for process in restarts(recorder, count_needed):
+        for step in list_steps(recorder, process):
+            watch(recorder.run)
+            announce(step, recorder.run, progress)
+            if not recorder.has(step):
+                time_step(recorder, step)
+
+
+def measure_rest(recorder: RunRecorder, progress: Progress = silent) -> None:
+    """Start each experiment several times for its first output, and sample it in a process."""
+    plan = recorder.run.plan
+    for threads in plan.threads if plan.starts else ():
+        progress(f"{plural(threads, 'thread')}, started", 1.0)
+        with optional("starts", progress, fatal=TargetError):
+            time_starts(recorder, threads)
+    samples = plan.sampled_ms and recorder.runner.target.platform != "mac"  # has no sampler
+    for threads in plan.threads if samples else ():
+        progress(f"{plural(threads, 'thread')}, sampled", 1.0)
+        with optional("PC samples", progress, fatal=TargetError):
+            sample_experiments(recorder, threads)
 
 
 @contextlib.contextmanager

@@ -115,8 +115,8 @@ def _hold(path: Path, mode: int, busy: Callable[[], None]) -> Iterator[int]:
         script = Path(sys.argv[0])
         name = script.parent.name if script.stem == "__main__" else script.name
         since = f"{'exporting ' * (mode == fcntl.LOCK_SH)}since {datetime.now():%Y-%m-%d %H:%M:%S}"
-        said = f"{' '.join([name, *sys.argv[1:]]):.100}, PID {os.getpid()}, {since}"
-        text = said.encode(errors="replace")
+        holder = f"{' '.join([name, *sys.argv[1:]]):.100}, PID {os.getpid()}, {since}"
+        text = holder.encode(errors="replace")
         os.ftruncate(file.fileno(), 0)
         os.write(file.fileno(), text)
         try:

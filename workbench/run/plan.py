@@ -87,11 +87,11 @@ def _check_numbers(options: MeasureOptions) -> None:
 def _check_constant(names: Sequence[str], programs: Sequence[Program]) -> None:
     """Refuse inputs that no program has, as far as its export recorded their names."""
     cones = [cone for p in programs if p.export for cone in p.export.dependence]
-    known = dict.fromkeys(chain.from_iterable(cone.inputs for cone in cones))
+    inputs = dict.fromkeys(chain.from_iterable(cone.inputs for cone in cones))
     for name in names:
-        if name not in known:
-            raise unknown_name("input", name, known, where="--constant")
-    if names and known.keys() <= {*names}:
+        if name not in inputs:
+            raise unknown_name("input", name, inputs, where="--constant")
+    if names and inputs.keys() <= {*names}:
         raise UsageError("no input is left that changes", where="--constant")
 
 
@@ -155,19 +155,19 @@ def begin_plan(
         for program in programs:
             if program.runtime:
                 raise UsageError(refuse, where=f"--against {program.stem}")
-    taken = [load(p, method).inputs if load and not p.runtime else () for p in programs]
-    taken = [own or taken[0] for own in taken]
-    first = plan_program("", programs[0], taken[0])
+    described = [load(p, method).inputs if load and not p.runtime else () for p in programs]
+    described = [inputs or described[0] for inputs in described]
+    first = plan_program("", programs[0], described[0])
     if files and load:
-        if len(files) != len(taken[0]):
-            what = f"{len(files)} input files, the program takes {len(taken[0])}"
+        if len(files) != len(described[0]):
+            what = f"{len(files)} input files, the program takes {len(described[0])}"
             raise UsageError(what, where="inputs")
-        typed = zip(files, taken[0], strict=True)
+        typed = zip(files, described[0], strict=True)
         inputs = tuple(replace(file, dtype=t.dtype, shape=t.shape) for file, t in typed)
         first = replace(first, inputs=inputs, input_source=FILES_SOURCE)
     fields = {key: value for key, value in vars(first).items() if key != "name"}
-    named = list(zip(name_uniquely(programs), programs, taken, strict=True))
-    further = tuple(plan_program(*each, like=(first, taken[0])) for each in named[1:])
+    named = list(zip(name_uniquely(programs), programs, described, strict=True))
+    further = tuple(plan_program(*each, like=(first, described[0])) for each in named[1:])
     plan = Plan(**fields, experiments=tuple(experiments), pairs=tuple(pairs), programs=further)
     return add_phases(plan, phases, partial(load, programs[0]), sweep) if load else plan
 
@@ -245,7 +245,7 @@ def plan_program(
         inputs = tuple(Tensor(tensor.dtype, tensor.shape) for tensor in taken)
     if program.runtime:
         pairs = zip(inputs, taken, strict=True)
-        inputs = tuple(replace(own, dim_order=of.dim_order) for own, of in pairs)
+        inputs = tuple(replace(tensor, dim_order=of.dim_order) for tensor, of in pairs)
     if like:
         first, first_taken = like
         layouts = zip(taken, first_taken, strict=False)
@@ -254,8 +254,8 @@ def plan_program(
             folder, source = Path(first.pte).resolve().parent, first.input_source
             files = [(str(folder / t.file) if t.file else "", t.sha256) for t in first.inputs]
             inputs = tuple(
-                replace(own, file=file, sha256=sha256)
-                for own, (file, sha256) in zip(inputs, files, strict=True)
+                replace(tensor, file=file, sha256=sha256)
+                for tensor, (file, sha256) in zip(inputs, files, strict=True)
             )
     data = program.data
     return PlannedProgram(
@@ -360,12 +360,14 @@ def plan_programs(
     if twice := {e.name for e in experiments} & {control.name}:
         raise UsageError(f"two experiments would be called {twice.pop()}", hint="rename a program")
     best, *off = sides
-    own = [name for name in names if name not in runtimes]
+    native = [name for name in names if name not in runtimes]
     pairs = [Pair(name, first + best, f"as {RUNTIMES[it]}") for name, it in runtimes.items()]
     pairs += [
-        Pair(first + best, it + best, f"with {it} instead of {first}") for it in own if it != first
+        Pair(first + best, it + best, f"with {it} instead of {first}")
+        for it in native
+        if it != first
     ]
-    pairs += [Pair(it + side, it + best, f"with {switch.name}") for side in off for it in own]
+    pairs += [Pair(it + side, it + best, f"with {switch.name}") for side in off for it in native]
     return (*experiments, control), tuple(pairs)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.errors import TargetError, WorkbenchError
 from workbench.export.program import Program
-from workbench.options import Progress
+from workbench.options import Progress, silent
 from workbench.records.runs import (
     Experiment,
     Plan,
@@ -121,8 +121,8 @@ class RunRecorder:
         """Add the sessions of a step; replaces those of an interrupted attempt."""
         new = tuple(sessions)
         places = set(map(_place, new))
-        others = tuple(s for s in self.run.sessions if _place(s) not in places)
-        self.update(sessions=others + new)
+        earlier = tuple(s for s in self.run.sessions if _place(s) not in places)
+        self.update(sessions=earlier + new)
 
     def add(self, name: str, *records: Reading | Sampling | Start) -> None:
         """Add records to ``readings``, ``samplings`` or ``starts``."""
@@ -140,7 +140,7 @@ def open_record(
     programs: Sequence[Program],
     runner: Runner,
     root: Path,
-    progress: Progress,
+    progress: Progress = silent,
     name: str = "",
 ) -> Iterator[RunRecorder]:
     """Record a run of a plan on a locked device; continues an interrupted run of the same plan."""

@@ -1,6 +1,5 @@
 """The runner that executes the program, and how to start it."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import StoreError
+from workbench.key import make_key
 from workbench.options import Progress, silent
 from workbench.run.build import (
     NATIVE,
@@ -101,7 +101,7 @@ def identify_runner(target: str) -> str:
     if target == HOST.name:
         parts += installed_compiler() or ["zig", ZIG]
     parts += [sha256_of(path) for path in sorted(NATIVE.iterdir())]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return make_key(parts)
 
 
 def open_runner(runner: Runner, flags: Sequence[str], *, timeout_s: float) -> RunnerSession:

@@ -29,7 +29,6 @@ from workbench.run.allocation import (
     MOST_RESTARTS,
     clock_at,
     count_rounds,
-    disturbance,
     measure_scatter,
 )
 from workbench.run.isa import TOGGLES
@@ -50,32 +49,18 @@ MAX_TRACED = 400
 WARM_UP = 4
 #: Tracing that takes so much longer is not worth as many inferences as are not traced.
 CHEAP_TRACING = 0.02
-#: The fraction of the wall time off its core from which a step is measured again. One other busy
-#: program takes half of it; interleaving and CPU time cope with that (see
-#: ``tests/benchmarks/null.py`` and ``ab_spread.py``).
-DISTURBED = 0.5
 
 #: By experiment, and whether they are traced.
 Batches: TypeAlias = dict[tuple[str, bool], list[Batch]]
 
 
 def time_step(recorder: RunRecorder, step: Step) -> None:
-    """Time every experiment once; records readings of the machine before and after it.
-
-    A disturbed step with untraced times is measured again after a pause if the plan has retries
-    left; the less disturbed attempt is kept, marked as the second. Where the seconds decide, they
-    are better spent on another restart.
-    """
+    """Time every experiment once; records readings of the machine before and after it."""
     started = time.monotonic()
     try:
         if not recorder.is_read:  # else that after the step before
             _read_machine(recorder, step, "before")
         attempt_step(recorder, step)
-        if _is_disturbed(recorder, step):
-            time.sleep(recorder.run.plan.cool_down_s)
-            attempt_step(recorder, step, again=True)
-            kept = recorder.sessions_of(step, traced=False)
-            recorder.add_sessions(replace(session, attempts=2) for session in kept)
         _read_machine(recorder, step, "after")
         spent_s = recorder.run.spent_s + time.monotonic() - started
         recorder.update(spent_s=round(spent_s, 3))
@@ -88,18 +73,6 @@ def _read_machine(recorder: RunRecorder, step: Step, moment: str) -> None:
     where = (step.threads, step.restart, step.kinds[0])
     recorder.add("readings", Reading(timestamp(), moment, *where, **state))
     recorder.is_read = True
-
-
-def _is_disturbed(recorder: RunRecorder, step: Step) -> bool:
-    """Whether untraced times of a step are to be measured again."""
-    plan, run = recorder.run.plan, recorder.run
-    if step.kinds[0] or plan.budget_s or not plan.processes:
-        return False
-    repeated = {
-        (each.threads, each.process, each.traced) for each in run.sessions if each.attempts > 1
-    }
-    disturbed = disturbance(recorder.sessions_of(step, traced=False)) > DISTURBED
-    return disturbed and plan.retries > len(repeated)
 
 
 @dataclass
@@ -150,11 +123,10 @@ class Attempt:
         return described
 
 
-def attempt_step(recorder: RunRecorder, step: Step, again: bool = False) -> None:
+def attempt_step(recorder: RunRecorder, step: Step) -> None:
     """Start every experiment, time them in turn, collect the rest, and record it all.
 
-    What an interrupted attempt measured is recorded as incomplete. ``again``: what was recorded
-    stays if it is complete and less disturbed.
+    What an interrupted attempt measured is recorded as incomplete.
     """
     planned = recorder.run.plan.all_programs
     for program, each in zip(recorder.programs, planned, strict=True):
@@ -169,15 +141,10 @@ def attempt_step(recorder: RunRecorder, step: Step, again: bool = False) -> None
                 time_interleaved(recorder, attempt)
             except RunnerError as error:
                 raise _explain_crash(error, recorder, attempt) from error
-            untraced = [s for s in attempt.describe(recorder.run_dir) if not s.traced]
-            before = recorder.sessions_of(step, traced=False)
-            if again and disturbance(untraced) >= disturbance(before):
-                return
             _collect(recorder, attempt)
         attempt.complete = True
     finally:
-        if attempt.complete or not again:
-            _record(recorder, attempt)
+        recorder.add_sessions(attempt.describe(recorder.run_dir))
 
 
 def _start(recorder: RunRecorder, attempt: Attempt, stack: contextlib.ExitStack) -> None:
@@ -200,16 +167,11 @@ def _collect(recorder: RunRecorder, attempt: Attempt) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         sessions[name].etdump(path)
     if step.restart == 0 and False in step.kinds:
-        others = (a for a in run.agreements if a.threads != step.threads)
+        earlier = (a for a in run.agreements if a.threads != step.threads)
         programs = zip(run.plan.all_programs, recorder.programs, strict=True)
         expected = {planned.name: program for planned, program in programs}
         agreements = compare_experiments(sessions, run, step.threads, expected)
-        recorder.update(agreements=(*others, *agreements))
-
-
-def _record(recorder: RunRecorder, attempt: Attempt) -> None:
-    """Add what was measured to the manifest."""
-    recorder.add_sessions(attempt.describe(recorder.run_dir))
+        recorder.update(agreements=(*earlier, *agreements))
 
 
 def _explain_crash(error: RunnerError, recorder: RunRecorder, attempt: Attempt) -> RunnerError:

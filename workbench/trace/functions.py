@@ -134,8 +134,8 @@ def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataF
             kinds = (kind for _, kind, _ in disassemble_x86(content, begin))
             code = X86_CLASSES[max(kinds, default=0)]
         inside = addresses[(addresses >= begin) & (addresses < end)]
-        shown = len(inside) >= _FEWEST and end - begin <= _LONGEST
-        loop = _find_loop(machine, read(begin, end), begin, inside) if shown else ""
+        is_sampled = len(inside) >= _FEWEST and end - begin <= _LONGEST
+        loop = _find_loop(machine, read(begin, end), begin, inside) if is_sampled else ""
         rows.append((path.name, build_id, begin, end - begin, name, code, loop))
     return FUNCTIONS.check(pd.DataFrame(rows, columns=FUNCTIONS.names))
 
@@ -203,8 +203,8 @@ def _find_loop(machine: str, code: bytes, begin: int, addresses: np.ndarray) -> 
     if length > _LINES:
         hottest = int(hits[first : first + length].argmax())
         first += min(max(0, hottest - _LINES // 2), length - _LINES)
-    shown = places[first : first + min(length, _LINES)]
-    return "\n".join(f"{place:x} {texts[place]}" for place in shown)
+    lines = places[first : first + min(length, _LINES)]
+    return "\n".join(f"{place:x} {texts[place]}" for place in lines)
 
 
 def _words(code: bytes) -> np.ndarray:

@@ -33,7 +33,6 @@ def test_the_tools_are_commands_with_their_options():
     schema = describe_arguments(commands.commands["export"])
     assert schema["required"] == ["model"]
     assert schema["properties"]["sizes"]["type"] == "array"
-    assert schema["properties"]["channels_last"]["type"] == "boolean"
     assert "fp16" in schema["properties"]["dtype"]["description"]
     assert describe_arguments(commands.commands["run"])["properties"]["runs"]["type"] == "integer"
 
@@ -43,7 +42,7 @@ def test_the_tools_are_commands_with_their_options():
     [
         ("export", {"model": "a.py:N", "dtype": "int8"}, ["--dtype=int8", "--", "a.py:N"]),
         ("export", {"model": "--out=/x"}, ["--", "--out=/x"]),
-        ("run", {"subject": "m", "evidence": False}, ["--no-evidence", "--", "m"]),
+        ("run", {"subject": "m", "isa_ladder": True}, ["--isa-ladder", "--", "m"]),
         ("export", {"model": "m", "settings": ["fresh=yes"], "sizes": ["a=1", "b=2"]},
          ["--size=a=1", "--size=b=2", "--measure=fresh=yes", "--", "m"]),
         ("compare", {"names": ["a"], "nonsense": False}, ["--nonsense", "--", "a"]),

@@ -194,8 +194,8 @@ def test_a_side_of_an_older_workbench_is_made_again(tmp_path, monkeypatch):
 @pytest.mark.cases
 def test_the_threads_are_those_asked_for_and_the_program_is_found_again(run, cli):
     pte = run.subject.program.pte
-    brief = ["--threads", "2", "--processes", "1", "--runs", "2", "--no-evidence"]
-    more = ["--no-cold-start", "--out", str(run.path.parents[1] / "two")]
+    brief = ["--threads", "2", "--processes", "1", "--runs", "2", "--measure", "evidence=no"]
+    more = ["--measure", "cold_start=no", "--out", str(run.path.parents[1] / "two")]
     code, out, _ = cli("run", pte, "--against", "eager", *brief, *more)
     assert (code, "ExecuTorch against eager PyTorch" in out) == (0, True)
     assert list(run.path.parents[1].glob("artifacts/*.eager.pt2")), "not traced again"

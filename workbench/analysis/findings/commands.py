@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from workbench.analysis.findings.complete import complete_command
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Measurement
 from workbench.options import ExportOptions
@@ -51,7 +52,7 @@ def write_command(m: Measurement, verb: str = "export", **changes: Any) -> str:
     if settings["rewrite"]:
         words += ["--rewrite", ",".join(settings["rewrite"])]
     if settings["channels_last"]:
-        words.append("--channels-last")
+        words += ["--measure", "channels_last=yes"]
     return " ".join(words)
 
 
@@ -91,18 +92,18 @@ def combine_remedies(m: Measurement, findings: Sequence[Finding]) -> str:
     names = [name for name in remedies if name in REMEDIES]
     if len(names) < 2 or m.export is None:
         return ""
-    return m.complete_command(write_command(m, rewrite=(*m.export.rewrite, *names)))
+    return complete_command(m, write_command(m, rewrite=(*m.export.rewrite, *names)))
 
 
 def advise_next(m: Measurement, findings: Sequence[Finding]) -> str:
     """What to do once findings are read: measure the first remedy on the whole, or an edit."""
     if m.export is None:
-        return m.complete_command("change it, then: workbench run MODEL.pte --against NEW.pte")
+        return complete_command(m, "change it, then: workbench run MODEL.pte --against NEW.pte")
     options = (f for f in findings if f.is_option and not (f.by_hand or f.is_hopeless))
     first = next(options, None)
     if m.export.input_source == GIVEN:
         edit = "change the module, then: wb.profile([before, after], x)"
         return f"run.apply({first.id!r}) measures the whole with the remedy" if first else edit
     if first is None:
-        return m.complete_command("change the model, then: workbench profile MODEL")
-    return m.complete_command(f"workbench findings RUN_DIR --apply {first.id} --model MODEL")
+        return complete_command(m, "change the model, then: workbench profile MODEL")
+    return complete_command(m, f"workbench findings RUN_DIR --apply {first.id} --model MODEL")

@@ -51,7 +51,7 @@ def time_spent(m: Measurement, keys: Collection[str]) -> Gain:
     The interval is that of their share: interference lengthens whole inferences by an amount that
     varies between restarts and cancels in a share.
     """
-    runs, latency_ms = m.undisturbed, m.latency_ms
+    runs, latency_ms = m.times.undisturbed, m.latency_ms
     keys = [key for key in dict.fromkeys(keys) if key in runs]
     times = runs[keys].sum(axis=1)
     whole = runs.sum(axis=1)

@@ -24,7 +24,6 @@ from workbench.api import (
     upgrade,
 )
 from workbench.jobs import (
-    NO_WIN,
     abridge_gain,
     describe_cause,
     draw_shares,
@@ -170,7 +169,6 @@ def render_index(portfolio: Portfolio) -> str:
         absent=[head for head, name in OPTIONAL.items() if not any(row[name] for *_, row in rows)],
         details=("threads", *OPTIONAL),
         draw_shares=draw_shares,
-        no_win=NO_WIN,
         busy=any(row["busy"] for *_, row in rows),
         emulated=EMULATED,
         rows=rows,
@@ -191,14 +189,10 @@ def _axes(cell: Cell) -> dict[str, str]:
 
 def _summarize_speedups(rows: Sequence[dict[str, Any]]) -> str:
     """How many comparisons were faster, and by how much; empty without comparisons."""
-    counted = [row for row in rows if row["grade"] != NO_WIN]
-    counts = Counter(row["outcome"] for row in counted)
-    gains = [row["speedup"] for row in counted if row["outcome"] == "faster"]
+    counts = Counter(row["outcome"] for row in rows)
+    gains = [row["speedup"] for row in rows if row["outcome"] == "faster"]
     text = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     if gains:
         text += f"; faster by {format_ratio(min(gains))}x to {format_ratio(max(gains))}x, "
         text += f"median {format_ratio(median(gains))}x"
-    text = text or "none that counts"
-    if left := len(rows) - len(counted):
-        text += f"; {left} not counted, of measurement quality {NO_WIN}"
     return f"Speed-ups over the baselines: {text}." if rows else ""

@@ -140,11 +140,11 @@ def adb(*arguments: str) -> str:
     if not shutil.which("adb"):
         raise WorkbenchError("no adb", hint="install it (Debian: apt install adb)")
     done = ask(["adb", *arguments], f"adb {arguments[0]}", TIMEOUT_S)
-    said = done.stdout.decode(errors="replace")
+    answer = done.stdout.decode(errors="replace")
     if done.returncode:
-        words = (done.stderr.decode(errors="replace") or said).strip().splitlines()
+        words = (done.stderr.decode(errors="replace") or answer).strip().splitlines()
         raise TargetError(words[-1] if words else "adb failed", where=f"adb {arguments[0]}")
-    return said
+    return answer
 
 
 #: The output of ``settings get`` for a setting without a value.

@@ -39,7 +39,7 @@ def ask(
 
     Its standard output goes to the file ``out``, if there is one.
     """
-    deadline, size, said = time.monotonic() + timeout_s, 0, (out or io.BytesIO(), io.BytesIO())
+    deadline, size, streams = time.monotonic() + timeout_s, 0, (out or io.BytesIO(), io.BytesIO())
     source = stdin or subprocess.DEVNULL
     try:
         with (
@@ -47,7 +47,7 @@ def ask(
             selectors.DefaultSelector() as pipes,
         ):
             try:
-                for pipe, file in zip((process.stdout, process.stderr), said, strict=True):
+                for pipe, file in zip((process.stdout, process.stderr), streams, strict=True):
                     assert pipe
                     pipes.register(pipe, selectors.EVENT_READ, file)
                 while pipes.get_map():
@@ -66,8 +66,8 @@ def ask(
         raise TargetError(f"cannot be reached: {error.strerror}", where=name) from None
     except subprocess.TimeoutExpired:
         raise TargetError(f"no answer in {timeout_s:g} s", where=name) from None
-    output = said[0].getvalue() if isinstance(said[0], io.BytesIO) else b""
-    return subprocess.CompletedProcess(command, code, output, said[1].getvalue())
+    output = streams[0].getvalue() if isinstance(streams[0], io.BytesIO) else b""
+    return subprocess.CompletedProcess(command, code, output, streams[1].getvalue())
 
 
 def check_length(size: int, name: str, most: int = LONGEST_ANSWER) -> None:

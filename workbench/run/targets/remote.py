@@ -107,9 +107,9 @@ class Remote(Host, abc.ABC):
         with tempfile.TemporaryFile() as file:
             self.sh(script, timeout_s=TRANSFER_TIMEOUT_S, out=file)
             file.seek(0)
-            said = file.readline(200)
+            digest_there = file.readline(200)
             atomic_write(path, file.read())
-        if said.split()[:1] != [sha256_of(path).encode()]:
+        if digest_there.split()[:1] != [sha256_of(path).encode()]:
             raise TargetError("a file arrived damaged", where=path, hint="try another cable")
 
     def is_alive(self) -> bool:
@@ -143,8 +143,8 @@ class Remote(Host, abc.ABC):
             new = self.quote(f"{remote}.{secrets.token_hex(4)}")
             mode = "755" if executable else "644"
             script = f"cat > {new} && chmod {mode} {new} && sha256sum < {new}"
-            said = self.sh(script, stdin=path, timeout_s=TRANSFER_TIMEOUT_S)
-            if said.split()[:1] != [digest.encode()]:
+            answer = self.sh(script, stdin=path, timeout_s=TRANSFER_TIMEOUT_S)
+            if answer.split()[:1] != [digest.encode()]:
                 self.sh(f"rm -f {new}")
                 raise TargetError(f"{path.name} arrived damaged", where=self.name)
             self.sh(f"mv -f {new} {self.quote(remote)}")
