@@ -191,7 +191,7 @@ def test_the_magic_completes_commands_options_and_names_of_the_notebook(
     assert {"profile", "doctor"} <= complete("%workbench ")
     assert complete("%workbench profile --dt") == {"--dtype"}
     options = complete("%workbench profile --")
-    assert len(options) > 30 and all(text.startswith("--") for text in options)
+    assert len(options) > 25 and all(text.startswith("--") for text in options)
     assert complete("%%workbench profile net --iso") == {"--iso"}, "and no name of Python"
     assert complete("%workbench profile ne") == {"net", "needle", "networks"}
     assert complete("x = 1\n%workbench profile nee") == {"needle"}
