@@ -447,11 +447,11 @@ def carry_out(
     """Measure what was planned; the run's files are left to `write_files`."""
     with open_record(plan, programs, runner, root, progress) as recorder:
         measure_restarts(recorder, progress)
-        _measure_rest(recorder, progress)
+        _finish(recorder, progress)
     return open_run(recorder.run_dir)  # what ran may choose the baselines
 
 
-def _measure_rest(recorder: RunRecorder, progress: Progress) -> None:
+def _finish(recorder: RunRecorder, progress: Progress) -> None:
     """Starts and samples, whose machine code is named while libraries are at hand."""
     measure_rest(recorder, progress)
     progress("analysing", 1.0)
@@ -500,7 +500,7 @@ def measure_programs(
             progress("analysing the restarts", 1.0)
             with optional("the first answer", progress):
                 answer(run)
-        _measure_rest(recorder, progress)
+        _finish(recorder, progress)
     with optional("the machine's peaks", progress):
         if complete_peaks and peaks and peaks.is_due:
             peaks.measure(runner, progress)
