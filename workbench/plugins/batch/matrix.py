@@ -13,7 +13,6 @@ from typing import Any
 from workbench import ExportOptions, MeasureOptions, list_models, open_program
 from workbench.api import UsageError, check_request, safe_name, structure, unknown_name
 from workbench.jobs import (
-    RUNTIMES,
     SUFFIXES,
     TARGETS,
     parse_name,
@@ -124,7 +123,8 @@ def read_matrix(path: Path) -> Matrix:
     matrix, folder = structure(Matrix, data, path), path.parent
     options = structure(MeasureOptions, measure, path)
     against = tuple(
-        text if text in RUNTIMES else str((folder / text).resolve()) for text in options.against
+        str((folder / text).resolve()) if (folder / text).is_file() else text
+        for text in options.against
     )
     matrix = replace(
         matrix,
@@ -199,6 +199,7 @@ def _check_axes(matrix: Matrix, path: Path) -> None:
     parsed = map(parse_name, matrix.models)
     plain = [model.name for model in parsed if not model.library and not model.file]
     _check_names("model", plain, list_models(), f"{path}: models")
+    check_request(export=replace(matrix.export, rewrite=()), measure=matrix.measure)
     for isa in matrix.isa:
         with _named(f"{path}: isa"):
             check_request(measure=matrix.measure_options(HOST, isa))

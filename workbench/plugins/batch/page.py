@@ -27,7 +27,6 @@ from workbench.jobs import (
     abridge_gain,
     describe_cause,
     draw_shares,
-    inside,
     is_reported,
     render_page,
 )
@@ -86,7 +85,7 @@ def recall_cells(cells: Iterable[Cell], matrix: Matrix, storage: Storage) -> lis
         if all(portfolio.matrix.get(key) == options[key] for key in ("export", "measure")):
             last = {cell.name: replace(cell, doing="") for cell in portfolio.cells}
         for name, cell in last.items():
-            if cell.run and not is_reported(inside(storage.folder, cell.run), matrix.notebook):
+            if cell.run and not is_reported(storage.find(cell.run), matrix.notebook):
                 last[name] = replace(cell, state="open")
     return [last.get(cell.name, cell) for cell in cells]
 

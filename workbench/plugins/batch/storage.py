@@ -30,6 +30,13 @@ class Storage:
                     raise StoreError(f"has a file {remote!r:.100}", where=self.url)
                 atomic_write(local, files.cat_file(remote))
 
+    def find(self, name: str) -> Path:
+        """The local path of a file or folder of the portfolio; StoreError if it is elsewhere."""
+        path = self.folder / name
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise StoreError(f"has a file {name!r:.100}", where=self.folder)
+        return path
+
     def send(self, name: str) -> None:
         """Upload a file or folder, without hidden files."""
         if not self.url:

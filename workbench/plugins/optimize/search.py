@@ -39,7 +39,6 @@ from workbench.api import (
 )
 from workbench.graphs import versions
 from workbench.jobs import (
-    Export,
     Recipe,
     apply_recipe,
     contrast_models,
@@ -133,7 +132,7 @@ def optimize(
         raise unknown_name("objective", options.objective, OBJECTIVES)
     export = apply_recipe(export)
     (given,) = list_subjects(model)
-    subject = given.export if isinstance(given, Program) else None
+    subject = given if isinstance(given, Program) else None
     if isinstance(given, Program):
         if not (given.export and given.export.spec):
             hint = "give the model itself"
@@ -186,7 +185,7 @@ class Search:
         self._earlier_s = self.study.spent_s
         (self.base,) = self.add([Variant("the baseline", export, whole=True)])
 
-    def run(self, subject: Export | None = None) -> None:
+    def run(self, subject: Program | None = None) -> None:
         """Search until the budget is spent or nothing new is proposed; then recommend.
 
         The ``subject`` is the program that is to be optimised, if it is not the model itself.
@@ -422,7 +421,7 @@ class Search:
                 change = f"{mix.change}; {both.change}"
                 yield replace(both, parent=base.name, change=change, predicted=None)
 
-    def warn(self, subject: Export | None) -> None:
+    def warn(self, subject: Program | None) -> None:
         """Say once what makes the result doubtful."""
         export, texts = open_program(self.study[self.base].pte).export, list[str]()
         if export and export.input_source.startswith(RANDOM):
@@ -430,8 +429,9 @@ class Search:
                 f"inputs: {export.input_source}. Ranges and errors of quantisation then mean "
                 "little: pass representative samples with --inputs"
             )
-        if export and subject and (models := contrast_models(subject, export)):
-            texts.append(f"the baseline against {subject.pte}: {models}")
+        other = subject.export if subject else None
+        if export and other and (models := contrast_models(other, export)):
+            texts.append(f"the baseline against {other.pte}: {models}")
         texts = [text for text in texts if text not in self.study.warnings]
         for text in texts:
             self.report(f"warning: {text}")
