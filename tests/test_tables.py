@@ -10,6 +10,7 @@ from changed_runs import changed
 from recorded import recorded
 
 import workbench as wb
+from workbench import frames
 
 MISSING = "\N{EN DASH}"
 
@@ -48,10 +49,12 @@ def test_the_interval_of_a_speedup_is_a_ratio_that_of_a_latency_is_a_time(run):
 
 
 def test_shares_of_samples_have_their_interval_in_the_same_unit():
-    frame = pd.DataFrame({"share": [0.97], "low": [0.9], "high": [0.99], "q": [0.0]})
-    head, row = lines_of(frame)
+    values = {"text": "x", "int": 1}
+    row = {name: [values.get(kind, 0.97)] for name, kind, *_ in frames.EVIDENCE.columns}
+    frame = frames.EVIDENCE.check(pd.DataFrame(row))
+    head, row = lines_of(frame.assign(q=0.0), columns=["share", "low", "high", "q"])
     assert head == "| share (%) | low (%) | high (%) | q |"
-    assert row == "| 97 | 90 | 99 | &lt; 0.001 |"
+    assert row == "| 97 | 97 | 97 | &lt; 0.001 |"
 
 
 def test_a_number_has_three_figures_and_large_numbers_are_grouped():
@@ -105,7 +108,7 @@ def test_a_table_may_be_cut_and_names_its_columns(run):
 
 def test_short_texts_are_not_broken_where_there_is_little_room():
     rows = pd.DataFrame({"limit": ["10.0 %"], "source": ["a reason of many words " * 3]})
-    assert re.findall(r"td\.col(\d) \{\s*white-space: nowrap", wb.show(rows).html) == ["0"]
+    assert re.findall(r"td\.c(\d)\{white-space:nowrap", wb.show(rows).html) == ["0"]
 
 
 def test_a_table_of_nothing_is_a_table():

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: The name, kind (``int``, ``float``, ``bool`` or ``text``), unit and meaning of a column.
+#: Among the attributes of a table: which frames it is.
+_NAME = "frame"
+#: The name, kind (``int``, ``float``, ``bool`` or ``text``), unit and meaning of a column. Of
+#: the units ``share`` and ``ratio``, readers see per cent, and ``1.30x``.
 Column = tuple[str, str, str, str]
 
 
@@ -46,6 +49,9 @@ class Frame:
                 raise StoreError(f"column {name!r} is missing", where=where)
             if len(frame) and not kinds[kind](dtypes[name]):
                 raise StoreError(f"column {name!r} is {dtypes[name]}, not {kind}", where=where)
+        # What is selected from it keeps its units; of a joined one, the later frame decides.
+        others = (name for name in frame.attrs.get(_NAME, ()) if name != self.name)
+        frame.attrs[_NAME] = (*others, self.name)
         return frame
 
 
@@ -84,12 +90,12 @@ _SHARED: dict[str, Column] = {
         ("rule", "text", "", "the rule that placed it"),
         ("module_class", "text", "", "class of the layer"),
         ("mean_ms", "float", "ms/run", "mean time as traced, scaled: parts add up to the latency"),
-        ("share", "float", "", "mean time / mean E2E"),
+        ("share", "float", "share", "mean time / mean E2E"),
         ("build_id", "text", "", "its GNU build id, in hexadecimal"),
         ("level", "text", "", "e2e | category | operator | layer | kind"),
         ("baseline_ms", "float", "ms", "time of the baseline; parts add up to its latency"),
         ("candidate_ms", "float", "ms", "time of the candidate; parts add up to its latency"),
-        *interval("the speed-up's"),
+        *interval("the speed-up's", "ratio"),
         ("outcome", "text", "", OUTCOMES),
         ("first_output_ms", "float", "ms", "from the start of a process to its first output, mean"),
         ("peak_mb", "float", "MB", "largest resident set of a process, mean"),
@@ -103,15 +109,25 @@ _SHARED: dict[str, Column] = {
 }
 
 
-#: Every frame, also of plug-ins that were imported.
-FRAMES: list[Frame] = []
+#: Every frame by name, also of plug-ins that were imported.
+FRAMES: dict[str, Frame] = {}
 
 
 def make_frame(name: str, *columns: str | Column) -> Frame:
     """A frame from its columns; a string gives the names of columns that several frames share."""
     parts = ([_SHARED[n] for n in c.split()] if isinstance(c, str) else [c] for c in columns)
-    FRAMES.append(Frame(name, tuple(itertools.chain.from_iterable(parts))))
-    return FRAMES[-1]
+    FRAMES[name] = Frame(name, tuple(itertools.chain.from_iterable(parts)))
+    return FRAMES[name]
+
+
+def describe_columns(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """Unit and meaning of columns: as the frame has them, else the unit on which all agree."""
+    units: dict[str, set[str]] = {}
+    for column, _, unit, _ in itertools.chain(*(each.columns for each in FRAMES.values())):
+        units.setdefault(column, set()).add(unit)
+    known = {name: (each.pop(), "") for name, each in units.items() if len(each) == 1}
+    own = itertools.chain(*(FRAMES[name].columns for name in frame.attrs.get(_NAME, ())))
+    return known | {name: (unit, meaning) for name, _, unit, meaning in own}
 
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
@@ -218,7 +234,7 @@ STATISTICS = make_frame(
     ("median", "float", "ms", "50th percentile"),
     ("trimmed_mean", "float", "ms", "mean without the lowest and highest tenth"),
     ("std", "float", "ms", "standard deviation (n - 1)"),
-    ("cv", "float", "", "std / mean"),
+    ("cv", "float", "share", "std / mean"),
     ("min", "float", "ms", "smallest value"),
     *((f"p{rank}", "float", "ms", f"{rank}th percentile") for rank in (50, 90, 95, 99)),
     ("max", "float", "ms", "largest value"),
@@ -262,7 +278,7 @@ LAYERS = make_frame(
     ("own_ms", "float", "ms/run", "mean time of the layer itself; adds up to the latency"),
     ("total_ms", "float", "ms/run", "mean time of it and all layers in it"),
     *interval("the total time's", "ms/run", suffix="_ms"),
-    ("share", "float", "", "total time / mean E2E"),
+    ("share", "float", "share", "total time / mean E2E"),
     ("operators", "int", "", "distinct operators in it and all layers in it"),
     ("flops", "float", "FLOP/run", "floating-point operations of those that are known"),
 )
@@ -275,7 +291,7 @@ SOURCE_LINES = make_frame(
     *interval("its", "ms/run", suffix="_ms"),
     "share",
     ("baseline_ms", "float", "ms/run", "its time at the baseline, such as with the extension off"),
-    ("speedup", "float", "", "baseline / mean time, of typical times"),
+    ("speedup", "float", "ratio", "baseline / mean time, of typical times"),
     "low high",
     ("outcome", "text", "", f"{OUTCOMES} | below the clock; empty: not compared"),
     ("delegated", "float", "", "part of its operators' time in a delegate; NaN: no operators"),
@@ -317,7 +333,7 @@ ROOFLINE = make_frame(
     ("roof_gflops", "float", "GFLOP/s", "the most that the machine reaches in this dtype"),
     ("roof_gbps", "float", "GB/s", "the most that the machine reaches at this footprint"),
     ("least_ms", "float", "ms/run", "time at the roof"),
-    ("roof_share", "float", "", "least time / mean time; NaN: too short to tell"),
+    ("roof_share", "float", "share", "least time / mean time; NaN: too short to tell"),
     ("bound", "text", "", "compute | memory | overhead | neither | unknown: the nearest roof"),
 )
 
@@ -326,7 +342,7 @@ NEEDED = make_frame(
     "key name family module mean_ms share",
     ("needed", "float", "", "arithmetic that is no padding of the tile; NaN: tile unknown"),
     ("gflops", "float", "GFLOP/s", "operations per time; NaN: too short to tell"),
-    ("roof_share", "float", "", "least time / mean time; NaN: unknown"),
+    ("roof_share", "float", "share", "least time / mean time; NaN: unknown"),
     ("twins", "float", "", "its rate by the median of its family; NaN: fewer than three"),
     ("reason", "text", "", "compute | memory | twins: why it needs its time; empty: unknown"),
 )
@@ -364,7 +380,7 @@ FINDINGS = make_frame(
     ("gain_ms", "float", "ms/run", "what E2E would be shorter by; NaN: only bounds are known"),
     ("low_ms", "float", "ms/run", "lower end of the gain"),
     ("high_ms", "float", "ms/run", "upper end of the gain"),
-    ("share", "float", "", "gain, or its upper bound, as a part of what `of` names"),
+    ("share", "float", "share", "gain, or its upper bound, as a part of what `of` names"),
     ("of", "text", "", "latency | (activation | peak) memory | time to the first output"),
     (
         "basis",
@@ -382,19 +398,19 @@ COMPARISON = make_frame(
     "level",
     ("name", "text", "", "what is compared"),
     "baseline_ms candidate_ms",
-    ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
+    ("speedup", "float", "ratio", "baseline / candidate: above 1, the candidate is faster"),
     "low high",
     ("outcome", "text", "", f"{OUTCOMES} | below the clock | wrong outputs | emulated"),
     ("q", "float", "", "p-value of a difference within the noise, adjusted for all of its level"),
-    ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
+    ("detectable", "float", "share", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
     (
         "floor",
         "float",
-        "",
+        "share",
         "noise: how far equal experiments differ (ratio - 1), from the A/A control; 0 without one",
     ),
     ("restarts", "int", "", "process restarts of the side with fewer"),
-    ("margin", "float", "", "difference (ratio - 1) up to which times count as equal"),
+    ("margin", "float", "share", "difference (ratio - 1) up to which times count as equal"),
 )
 
 SHIFT = make_frame(
@@ -402,10 +418,10 @@ SHIFT = make_frame(
     ("category", "text", "", "operator category"),
     ("baseline_ms", "float", "ms/run", "mean time in the baseline"),
     ("candidate_ms", "float", "ms/run", "mean time in the candidate"),
-    ("share_before", "float", "", "share of E2E in the baseline"),
-    ("share_after", "float", "", "share of E2E in the candidate"),
+    ("share_before", "float", "share", "share of E2E in the baseline"),
+    ("share_after", "float", "share", "share of E2E in the candidate"),
     ("delta_ms", "float", "ms/run", "candidate - baseline; the deltas sum to the E2E change"),
-    ("contribution", "float", "", "delta / E2E change; NaN where that may be noise"),
+    ("contribution", "float", "share", "delta / E2E change; NaN where that may be noise"),
     ("rank_before", "int", "", "1 is the largest category of the baseline"),
     ("rank_after", "int", "", "1 is the largest category of the candidate"),
 )
@@ -422,9 +438,9 @@ PHASES = make_frame(
     ("rate", "float", "token/s", "tokens / latency"),
     *interval("its", "token/s", prefix="rate_"),
     ("category", "text", "", "the one that takes most of the time"),
-    ("share", "float", "", "its share"),
+    ("share", "float", "share", "its share"),
     ("bound", "text", "", "compute | memory | neither: roof of most of the time; empty: unknown"),
-    ("bound_share", "float", "", "share of the time in operators that are bound so"),
+    ("bound_share", "float", "share", "share of the time in operators that are bound so"),
 )
 
 KERNEL_CHANGES = make_frame(
@@ -448,8 +464,8 @@ EVIDENCE = make_frame(
     ("library", "text", "", "name of the file that it is in"),
     ("code", "text", "", "widest class of its instructions; unknown without the file"),
     ("samples", "int", "", "samples of the operator in this function"),
-    ("share", "float", "", "of the operator's samples"),
-    *interval("the share's"),
+    ("share", "float", "share", "of the operator's samples"),
+    *interval("the share's", "share"),
 )
 
 KERNEL_EVIDENCE = make_frame(
@@ -460,11 +476,11 @@ KERNEL_EVIDENCE = make_frame(
     ("category", "text", "", "as in the operators frame"),
     ("baseline_kernel", "text", "", "function that most samples of the baseline are in"),
     ("baseline_code", "text", "", "widest class of its instructions"),
-    ("baseline_share", "float", "", "its share of the operator's samples"),
+    ("baseline_share", "float", "share", "its share of the operator's samples"),
     ("baseline_samples", "int", "", "samples of the operator in the baseline"),
     ("candidate_kernel", "text", "", "function that most samples of the candidate are in"),
     ("candidate_code", "text", "", "widest class of its instructions"),
-    ("candidate_share", "float", "", "its share of the operator's samples"),
+    ("candidate_share", "float", "share", "its share of the operator's samples"),
     ("candidate_samples", "int", "", "samples of the operator in the candidate"),
     ("change", "text", "", "changed | same | not shown, if there are too few samples"),
 )
@@ -522,10 +538,15 @@ RESOURCE_CHANGES = make_frame(
     "unit",
     ("baseline", "float", "", "of the baseline"),
     ("candidate", "float", "", "of the candidate"),
-    ("ratio", "float", "", "candidate / baseline: below 1, it needs less"),
-    *interval("its"),
+    ("ratio", "float", "ratio", "candidate / baseline: below 1, it needs less"),
+    *interval("its", "ratio"),
     ("outcome", "text", "", "less | more | unchanged | inconclusive | wrong outputs"),
-    ("control", "float", "", "the same ratio of the A/A control; its distance from 1 is noise"),
+    (
+        "control",
+        "float",
+        "ratio",
+        "the same ratio of the A/A control; its distance from 1 is noise",
+    ),
 )
 
 # --- several runs --------------------------------------------------------------------------------
@@ -537,7 +558,7 @@ ALIGNED = make_frame(
     ("run", "text", "", "which run"),
     ("known_as", "text", "", "what this run calls it; none where it has nothing of it"),
     ("time_ms", "float", "ms", "mean time in this run; E2E: the latency"),
-    ("speedup", "float", "", "time of the first run / time of this one"),
+    ("speedup", "float", "ratio", "time of the first run / time of this one"),
     "low high",
     ("outcome", "text", "", f"{OUTCOMES}; first for the first run"),
 )
@@ -553,7 +574,7 @@ GATE_ROWS = make_frame(
     "gate rows",
     ("subject", "text", "", "what was compared, and with what"),
     "level baseline_ms candidate_ms",
-    ("speedup", "float", "", "baseline / candidate"),
+    ("speedup", "float", "ratio", "baseline / candidate"),
     "low high outcome",
     ("gate", "text", "", "passed | failed | undecided; open where there is no limit"),
 )

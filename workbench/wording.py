@@ -2,18 +2,34 @@
 
 import math
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 #: Shown for a number that is missing or not finite.
 MISSING = "\N{EN DASH}"
 
 
-class Grid(NamedTuple):
-    """The cells of a table as text: the heads, the rows, and which columns are of numbers."""
+class Column(NamedTuple):
+    """A column of a table: its name, its head with the unit, its cells as text, what it means."""
 
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: frozenset[int]
+    name: str
+    head: str
+    cells: tuple[str, ...]
+    is_number: bool = False
+    meaning: str = ""
+
+
+class Grid(NamedTuple):
+    """The cells of a table; ``links`` has addresses of pages by the text that leads there."""
+
+    columns: tuple[Column, ...]
+    caption: str = ""
+    links: Mapping[str, str] = {}
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """The cells, row by row."""
+        return list(zip(*(column.cells for column in self.columns), strict=True))
 
 
 def plural(number: int, noun: str) -> str:

@@ -18,8 +18,8 @@ THE_MODEL, NO_LAYER = "(the model itself)", "(no layer)"
 
 def add_layers(operators: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:
     """The operators frame with the columns of ``frames.ATTRIBUTION``."""
-    OPERATORS.check(operators)
-    return operators.merge(ATTRIBUTION.check(attribution), on="key", how="left", validate="1:1")
+    table = OPERATORS.check(operators).merge(attribution, on="key", how="left", validate="1:1")
+    return ATTRIBUTION.check(table)
 
 
 def place_rows(ledger: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:

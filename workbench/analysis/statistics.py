@@ -184,7 +184,8 @@ def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.
         column = clock or clock_of(part)
         figures = describe(part[column].to_numpy() / 1e6, part["process"].to_numpy())
         rows.append({"experiment": experiment, "threads": threads, "clock": column, **figures})
-    return pd.DataFrame(rows, columns=["experiment", "threads", "clock", *STATISTICS.names])
+    names = ["experiment", "threads", "clock", *STATISTICS.names]
+    return STATISTICS.check(pd.DataFrame(rows, columns=names))
 
 
 #: Largest share of its wall time that an undisturbed run spends off the CPU.

@@ -94,8 +94,9 @@ def tabulate_findings(findings: Iterable[Finding], noun: Any) -> Findings:
         rows.append((*facts, gain.ms, gain.low, gain.high, each.share, gain.of, gain.basis))
     table = pd.DataFrame(rows, columns=FINDINGS.names)
     kinds = {name: float for name, kind, *_ in FINDINGS.columns if kind == "float"}
-    table = FINDINGS.check(table.astype({"rank": int} | kinds))
-    return Findings(table, findings, noun)
+    found = Findings(table.astype({"rank": int} | kinds), findings, noun)
+    FINDINGS.check(found)
+    return found
 
 
 def find_trials() -> Callable[..., list[Trial]]:

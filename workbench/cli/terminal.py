@@ -1,6 +1,5 @@
 """Output on a terminal: tables in columns, colour, and lines that wrap between words."""
 
-import re
 import sys
 import textwrap
 from typing import TYPE_CHECKING
@@ -58,8 +57,6 @@ def _wrap(line: str, width: int) -> str:
 def _style(text: str) -> "Text":
     from rich.text import Text
 
-    if title := re.fullmatch(r"\*\*(.*)\*\*", text):
-        return Text(title[1], style="bold")
     styled = Text(text)
     for pattern, style in _STYLES.items():
         styled.highlight_regex(pattern, style)
@@ -70,13 +67,17 @@ def _make_table(grid: Grid, width: int) -> "Table":
     """A table in columns; if the terminal is wide enough, no word of its head is broken."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    share = width // len(grid.heads) - 2
-    for place, head in enumerate(grid.heads):
+    title = printable(grid.caption) or None
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False,
+        header_style="bold", padding=(0, 2, 0, 0),
+    )  # fmt: skip
+    share = width // max(1, len(grid.columns)) - 2
+    for column in grid.columns:
         table.add_column(
-            _style(printable(head)),
-            justify="right" if place in grid.numbers else "left",
-            min_width=min(share, max(map(len, head.split()), default=0)),
+            _style(printable(column.head)),
+            justify="right" if column.is_number else "left",
+            min_width=min(share, max(map(len, column.head.split()), default=0)),
             overflow="fold",
         )
     for row in grid.rows:

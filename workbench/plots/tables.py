@@ -11,9 +11,10 @@ import pandas as pd
 
 from workbench.emulation import EMULATED, is_emulated
 from workbench.errors import printable, unknown_name
-from workbench.frames import FRAMES
+from workbench.frames import describe_columns
 from workbench.wording import (
     MISSING,
+    Column,
     Grid,
     format_figure,
     format_number,
@@ -32,38 +33,22 @@ COLORS = {
     "Elementwise": "#009465",
     "Other": "#E6D3E6",
 }
-_SHARES = {
-    "share", "baseline_share", "candidate_share", "roof_share", "spread", "share_before",
-    "share_after", "contribution", "cv", "floor", "noise_floor", "margin", "efficiency",
-    "detectable", "bound_share",
-}  # fmt: skip
-_RATIOS = {
-    "speedup", "low", "high", "total", "total_low", "total_high", "factor", "free_speedup",
-    "free_low", "free_high", "ratio", "control",
-}  # fmt: skip
 #: The unit by the end of a column's name.
 _SUFFIXES = {"_ms": "ms", "_ns": "ns", "_mb": "MB", "_db": "dB"}
 _LEAST_P = 0.001  #: Smaller p-values are written as "below".
 
-# Inks and lines that read well on a light and on a dark page.
-_CSS = [
-    {"selector": "", "props": "border-collapse:collapse;font:13px system-ui,sans-serif;"
-     "color:inherit;margin:.4em 0"},
-    {"selector": "caption", "props": "caption-side:top;text-align:left;font-weight:600;"
-     "padding:.3em 0"},
-    {"selector": "th", "props": "padding:.3em .4em;border-bottom:1.5px solid #999;"
-     "background:none;text-align:left"},
-    {"selector": "td", "props": "padding:.22em .4em;border-bottom:1px solid #8883;"
-     "text-align:left"},
-]  # fmt: skip
+# Inks and lines that read well on a light and on a dark page; heads of numbers may take several
+# lines. ``#`` stands for the table.
+_CSS = (
+    "#{border-collapse:collapse;font:13px system-ui,sans-serif;color:inherit;margin:.4em 0}"
+    "# caption{caption-side:top;text-align:left;font-weight:600;padding:.3em 0}"
+    "# th{padding:.3em .4em;border-bottom:1.5px solid #999;background:none;text-align:left}"
+    "# td{padding:.22em .4em;border-bottom:1px solid #8883;text-align:left}"
+)
+_NUMBER_CSS = "# .c{0}{{text-align:right}}# td.c{0}{{white-space:nowrap}}"
+_PROSE_CSS = "# .c{0}{{min-width:14em;overflow-wrap:anywhere}}"
+_SHORT_CSS = "# td.c{0}{{white-space:nowrap}}"
 _CHIP_CSS = "white-space:nowrap;border-left:.75em solid"
-#: Of numbers; their heads may take several lines.
-_NUMBER_CSS = [
-    {"selector": "", "props": "text-align:right"},
-    {"selector": "td", "props": "white-space:nowrap"},
-]
-_PROSE_CSS = [{"selector": "", "props": "min-width:14em;overflow-wrap:anywhere"}]
-_SHORT_CSS = [{"selector": "td", "props": "white-space:nowrap"}]
 NOT_RECORDED = "Not recorded in this run."
 _PROSE_LETTERS = 24  #: Letters of a text beyond which its column needs some width.
 _SHORT_LETTERS, _LINE_LETTERS = 8, 48  #: Letters of a text, and of a source line, on one line.
@@ -211,35 +196,13 @@ def show_table(
     shown = (frame if columns is None else frame[list(columns)]).iloc[:top]
     if is_emulated(frame):
         caption = f"{caption} ({EMULATED})" if caption else EMULATED
-    # Units are those of the largest of the known frames that this one contains.
-    contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
-    largest = max(contained, key=lambda schema: len(schema.columns), default=None)
-    units = {name: unit for name, _, unit, _ in largest.columns} if largest else {}
-    meanings = {name: meaning for name, *_, meaning in largest.columns} if largest else {}
-    if "speedup" in frame or "ratio" in frame:
-        units |= dict.fromkeys(_RATIOS, "x")
-    elif "share" in frame:
-        units |= {"low": "%", "high": "%"}
-    units |= dict.fromkeys(_SHARES, "%")
-    heads, texts = {}, {}
-    for place, name in enumerate(map(str, shown)):
-        heads[place], texts[place] = _write_column(name, shown.iloc[:, place], units.get(name, ""))
-    cells = pd.DataFrame(texts, index=range(len(shown)), columns=list(heads), dtype=object)
-    dtypes = list(shown.dtypes)
-    numbers = [p for p in heads if _is_number(dtypes[p])]
-    rule = ["---:" if place in numbers else "---" for place in heads]
-    rows = [list(heads.values()), rule, *cells.to_numpy().tolist()]
-
-    def write_cell(text: str) -> str:
-        address = links.get(text)
-        return f"[{to_markdown(text)}]({address})" if address else to_markdown(text)
-
-    lines = ["| " + " | ".join(map(write_cell, row)) + " |" for row in rows]
-    title = [f"**{to_markdown(caption)}**", ""] if caption else []
-    page = _write_html(cells, list(map(str, shown)), heads, numbers, caption, meanings, links)
-    body = tuple(map(tuple, rows[2:]))
-    grid = Grid(tuple(heads.values()), body, frozenset(numbers))
-    return Table(page, "\n".join([*title, *lines]), (*title, grid))
+    known = describe_columns(frame)
+    columns_shown = [
+        _write_column(name, shown.iloc[:, place], *known.get(name, ("", "")))
+        for place, name in enumerate(map(str, shown))
+    ]
+    grid = Grid(tuple(columns_shown), caption, links)
+    return Table(_write_html(grid), _write_markdown(grid), (grid,))
 
 
 def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
@@ -271,18 +234,19 @@ def _is_number(dtype: object) -> bool:
     return types.is_numeric_dtype(dtype) and not types.is_bool_dtype(dtype)
 
 
-def _write_column(name: str, column: pd.Series, unit: str) -> tuple[str, list[str]]:
-    """The head of a column, and the text of every cell."""
+def _write_column(name: str, column: pd.Series, unit: str, meaning: str) -> Column:
+    """A column as text: its head with the unit, and every cell."""
     head = name if " " in name else name.replace("_", " ")  # labels of runs have spaces
     missing = column.isna()
     if not _is_number(column.dtype):
         words = column.astype(object).where(~missing, MISSING)
         texts = [["no", "yes"][w] if isinstance(w, bool) else str(w) for w in words]
-        return head, list(map(shorten_source, texts)) if name == "source" else texts
-    unit = unit.removesuffix("/run").removeprefix("1")
-    for suffix, meaning in _SUFFIXES.items():
+        texts = list(map(shorten_source, texts)) if name == "source" else texts
+        return Column(name, head, tuple(texts), meaning=meaning)
+    unit = {"share": "%", "ratio": "x"}.get(unit, unit.removesuffix("/run").removeprefix("1"))
+    for suffix, its_unit in _SUFFIXES.items():
         if name.endswith(suffix):
-            head, unit = name.removesuffix(suffix).replace("_", " "), unit or meaning
+            head, unit = name.removesuffix(suffix).replace("_", " "), unit or its_unit
     if name.endswith("_bytes") or unit.startswith("FLOP"):  # nobody reads nine digits
         head = name.removesuffix("_bytes").replace("_", " ")
         column, unit = column / 1e6, f"M{unit or 'B'}"
@@ -298,51 +262,55 @@ def _write_column(name: str, column: pd.Series, unit: str) -> tuple[str, list[st
         return format_number(value, 0) if whole else format_figure(value)
 
     texts = [MISSING if lacks else write(v) for v, lacks in zip(column, missing, strict=True)]
-    return f"{head} ({unit})" if unit not in ("", "x") else head, texts
+    head = f"{head} ({unit})" if unit not in ("", "x") else head
+    return Column(name, head, tuple(texts), True, meaning)
 
 
-def _style_text(name: str, width: int) -> list[dict[str, str]]:
-    """How a column of texts is set: a source line and short words are not broken."""
-    if width <= (_LINE_LETTERS if name == "source" else _SHORT_LETTERS):
-        return _SHORT_CSS
-    return _PROSE_CSS if width > _PROSE_LETTERS else []
+def _write_markdown(grid: Grid) -> str:
+    def write(text: str) -> str:
+        address = grid.links.get(text)
+        return f"[{to_markdown(text)}]({address})" if address else to_markdown(text)
+
+    rule = ["---:" if column.is_number else "---" for column in grid.columns]
+    rows = [[column.head for column in grid.columns], rule, *grid.rows]
+    title = [f"**{to_markdown(grid.caption)}**", ""] if grid.caption else []
+    return "\n".join([*title, *(f"| {' | '.join(map(write, row))} |" for row in rows)])
 
 
-def _write_html(
-    cells: pd.DataFrame, names: list[str], heads: dict[int, str], numbers: list[int], caption: str,
-    meanings: dict[str, str], links: Mapping[str, str],
-) -> str:  # fmt: skip
-    from pandas.io.formats.style import Styler  # which imports Jinja
+def _write_html(grid: Grid) -> str:
+    key, columns = f"T_{zlib.crc32(repr(grid).encode()):08x}", grid.columns
+    widths = [max(map(len, (column.head, *column.cells))) for column in columns]
+    rules = map(_style_column, columns, widths)
+    css = _CSS + "".join(rule.format(place) for place, rule in enumerate(rules))
 
-    widths = {p: max([len(heads[p]), *cells[p].str.len()]) for p in heads}
-    columns = {
-        place: _NUMBER_CSS if place in numbers else _style_text(names[place], width)
-        for place, width in widths.items()
-    }
-    text = f"{caption}{cells.to_csv()}".encode()
-    styler = Styler(cells, uuid=f"{zlib.crc32(text):08x}", cell_ids=False)
+    def write(text: str, place: int) -> str:
+        link, shown = grid.links.get(text), html.escape(typeset(text))
+        shown = f'<a href="{html.escape(link)}">{shown}</a>' if link else shown
+        is_named = columns[place].name in ("category", "name") and text in COLORS
+        chip = f' style="{_CHIP_CSS} {COLORS[text]}"' if is_named else ""
+        return f'<td class="c{place}"{chip}>{shown}</td>'
 
-    def write_cell(text: str) -> str:
-        link, shown = links.get(text), html.escape(typeset(text))
-        return f'<a href="{html.escape(link)}">{shown}</a>' if link else shown
-
-    styler.hide(axis="index").format(write_cell)
-
-    def write_head(place: int) -> str:
-        text, meaning = html.escape(heads[place]), meanings.get(names[place], "")
-        return f'<span title="{html.escape(meaning)}">{text}</span>' if meaning else text
-
-    styler.format_index(write_head, axis=1)
-    styler.set_table_styles(_CSS).set_table_styles(columns, overwrite=False)
-    styler.set_caption(html.escape(caption))
-    named = [place for place, name in enumerate(names) if name in ("category", "name")]
-    styler.map(
-        lambda text: f"{_CHIP_CSS} {COLORS[text]}" if text in COLORS else "",
-        subset=named,
-    )
-    page = styler.to_html()
-    if sum(widths.values()) + 2 * len(widths) < _WIDE:
+    heads = "".join(
+        f'<th class="c{place}"' + f' title="{html.escape(c.meaning)}"' * bool(c.meaning)
+        + f">{html.escape(c.head)}</th>"
+        for place, c in enumerate(columns)
+    )  # fmt: skip
+    rows = ("".join(write(text, n) for n, text in enumerate(row)) for row in grid.rows)
+    body = "".join(f"<tr>{row}</tr>\n" for row in rows)
+    caption = html.escape(grid.caption)
+    page = f"<style>{css.replace('# ', f'#{key} ').replace('#{', f'#{key}{{')}</style>"
+    page += f'<table id="{key}">' + f"<caption>{caption}</caption>" * bool(caption)
+    page += f"<thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>"
+    if sum(widths) + 2 * len(widths) < _WIDE:
         return page
-    label = html.escape(caption or "Table", quote=True)
     scrolled = 'style="overflow-x:auto;max-width:100%" tabindex="0" role="group"'
-    return f'<div {scrolled} aria-label="{label}">{page}</div>'
+    return f'<div {scrolled} aria-label="{caption or "Table"}">{page}</div>'
+
+
+def _style_column(column: Column, width: int) -> str:
+    """How a column is set: a source line and short words are not broken."""
+    if column.is_number:
+        return _NUMBER_CSS
+    if width <= (_LINE_LETTERS if column.name == "source" else _SHORT_LETTERS):
+        return _SHORT_CSS
+    return _PROSE_CSS if width > _PROSE_LETTERS else ""

@@ -30,7 +30,7 @@ CHANGES = make_frame(
     ("runs", "int", "", "runs that have it, until the next change"),
     ("baseline", "float", "", "typical value of the runs since the change before"),
     ("candidate", "float", "", "typical value of the runs that have it"),
-    ("ratio", "float", "", "candidate / baseline: above 1, it needs more"),
-    *interval("its"),
+    ("ratio", "float", "ratio", "candidate / baseline: above 1, it needs more"),
+    *interval("its", "ratio"),
     ("outcome", "text", "", "faster | slower; of memory, less | more"),
 )

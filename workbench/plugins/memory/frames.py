@@ -9,7 +9,7 @@ COLD_START = make_frame(
     ("meaning", "text", "", "what happens in it"),
     ("mean_ms", "float", "ms", "over the starts; the rows of a cache sum to the whole"),
     *interval("its", "ms", suffix="_ms"),
-    ("share", "float", "", "of the whole"),
+    ("share", "float", "share", "of the whole"),
     ("starts", "int", "", "processes that were measured"),
 )
 
@@ -18,7 +18,7 @@ MEMORY = make_frame(
     ("part", "text", "", "part of the largest resident set"),
     ("meaning", "text", "", "what it is"),
     ("size_bytes", "int", "B", "its size; below 0: counted, but not resident"),
-    ("share", "float", "", "of the largest resident set, to which the rows sum"),
+    ("share", "float", "share", "of the largest resident set, to which the rows sum"),
 )
 
 FILE_PARTS = make_frame(
@@ -26,5 +26,5 @@ FILE_PARTS = make_frame(
     ("part", "text", "", "program | delegate | weights | state | other | padding"),
     ("module", "text", "", "layer whose weights these are; empty for what belongs to none"),
     ("size_bytes", "int", "B", "its size in the program's file"),
-    ("share", "float", "", "of the file, to which the rows sum"),
+    ("share", "float", "share", "of the file, to which the rows sum"),
 )

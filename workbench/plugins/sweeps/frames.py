@@ -9,15 +9,15 @@ LADDER = make_frame(
     "threads",
     ("latency_ms", "float", "ms", "latency of one inference, as in the statistics"),
     *interval("its", "ms", prefix="latency_", suffix="_ms"),
-    ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
+    ("speedup", "float", "ratio", "latency of the level below / this one's; NaN for the lowest"),
     "low high",
     ("outcome", "text", "", "as elsewhere; none for the lowest"),
-    ("total", "float", "", "latency of the lowest level / this one's"),
-    *interval("its", prefix="total_"),
+    ("total", "float", "ratio", "latency of the lowest level / this one's"),
+    *interval("its", "ratio", prefix="total_"),
     (
         "floor",
         "float",
-        "",
+        "share",
         "noise of the speed-up: how far equal experiments differ, as a ratio - 1",
     ),
 )
@@ -27,10 +27,10 @@ SCALING = make_frame(
     "experiment threads",
     ("latency_ms", "float", "ms", "wall time of one inference, as in the statistics"),
     *interval("its", "ms", prefix="latency_", suffix="_ms"),
-    ("speedup", "float", "", "latency with the fewest threads / this one's"),
+    ("speedup", "float", "ratio", "latency with the fewest threads / this one's"),
     "low high",
     ("outcome", "text", "", "as elsewhere; none for the fewest"),
-    ("efficiency", "float", "", "speed-up / how many times as many threads"),
+    ("efficiency", "float", "share", "speed-up / how many times as many threads"),
 )
 
 SIZE_FITS = make_frame(
