@@ -4,6 +4,7 @@ import ast
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 import torch
@@ -145,13 +146,17 @@ def write(tmp_path_factory):
     file.write_text(SOURCE)
     model = wb.load_model(f"{file}:Planted")
 
-    def write(remedy, *results):
+    def write(remedies, *results):
         trace = trace_model(model)
-        parts = [*find_rewriter().replace(trace.exported, remedy, "xnnpack")]
+        parts = [
+            replace(part, remedy=remedy, text="another way")
+            for remedy in remedies.split(",")
+            for part in find_rewriter().replace(trace.exported, remedy, "xnnpack")
+        ]
         chosen = [part for part in parts if part.result in results]
         assert len(chosen) == len(results), [part.result for part in parts]
         try:
-            return write_edit(model, trace, chosen, remedy, "another way")
+            return write_edit(model, trace, chosen)
         except Unwritable as error:
             return str(error)
 
@@ -168,6 +173,10 @@ EDITS = {
         "pad_2",
         "pad_5",
     ): "^the line computes it several times, each time in ",
+    ("functions,matrices", "mul_2", "pad", "pad_1"): (
+        r"(?s)\+ +return use_functions\(x\)\n.*\+ +return self.conv\(use_matrices\(x\)\)"
+    ),
+    ("matrices,matrices", "pad", "pad"): "^two remedies change the same operators: apply each",
     ("matrices", "pad_3"): "^the export computes a constant for it, of 21x16$",
     ("matrices", "pad_4"): r"\n\+            self.pool\(use_matrices\(x\) \+ 1.0\)\n",
 }

@@ -13,12 +13,16 @@ import workbench as wb
 pytestmark = pytest.mark.whole
 
 
-def measure(root, constant=()):
-    model = make_model("decoder", *decoder(width=256, layers=1))
-    brief = wb.MeasureOptions(
+def run_options(constant=()):
+    return wb.MeasureOptions(
         toggle="none", runs=2, processes=3, evidence=False, cold_start=False, roof=False,
         constant=constant,
     )  # fmt: skip
+
+
+def measure(root, constant=()):
+    model = make_model("decoder", *decoder(width=256, layers=1))
+    brief = run_options(constant)
     return model, wb.measure(wb.export_model(model, root=root), options=brief, root=root)
 
 
@@ -107,3 +111,16 @@ def test_a_part_is_exported_with_the_layers_and_lines_of_the_whole(measured, tmp
     places = {origin.module: origin.source for origin in method.origins}
     assert "steps.py" in places["cross.0.q"]
     assert "cross.0.k" not in places
+
+
+def test_both_parts_are_measured_as_one_conversation(measured, tmp_path):
+    model, run = measured
+    parts = wb.split(model, constant=("states",))
+    brief = replace(run_options(), processes=2)
+    calls = wb.measure([parts.once, parts.each], options=brief, root=tmp_path).conversation
+    first, second, tenth, _ = calls["ms"]
+    assert calls["calls"].tolist() == [1, 2, 10, 100]
+    assert second - first == pytest.approx(calls["each_ms"].iloc[0])
+    assert tenth < 10 * first and (calls["low_ms"] < calls["ms"]).all()
+    assert first == pytest.approx(run.subject.latency_ms, rel=1), "it does the work of the whole"
+    assert run.conversation is None

@@ -144,27 +144,33 @@ def _export(
 def _write_lines(
     m: Measurement, findings: Sequence[Finding], subject: Any, inputs: Any
 ) -> tuple[str, str]:
-    """A diff of the source that does the same, or why there is none, as the end of a sentence."""
+    """A diff of the source that does the same, or why there is none, as the end of a sentence.
+
+    With several remedies, the diff is that of those which change parts of the graph.
+    """
     rewrites = [each.rewrite for each in findings if each.rewrite and each.rewrite.parts]
-    if len(findings) > 1:
-        return "", "apply one finding alone, `run.apply(ID)`, for its lines"
     if not rewrites:
         return "", "it is an option of the export"
-    from workbench.export.edit import write_edit
+    from workbench.export.edit import Replacement, write_edit
     from workbench.export.write import Unwritable
 
     assert m.export is not None
-    (rewrite,) = rewrites
     try:
         with silence():
             model, trace = find_run_model(m, subject, inputs)
-            replaced = find_rewriter().replace(trace.exported, rewrite.name, m.export.backend)
-            parts = [part for part in replaced if part.nodes in rewrite.parts]
-            return write_edit(model, trace, parts, rewrite.name, rewrite.text), ""
+            parts, whole = list[Replacement](), list[str]()
+            for rewrite in rewrites:
+                made = find_rewriter().replace(trace.exported, rewrite.name, m.export.backend)
+                own = [part for part in made if part.nodes in rewrite.parts]
+                own = [replace(part, remedy=rewrite.name, text=rewrite.text) for part in own]
+                parts += own
+                whole += [] if own else [rewrite.name]
+            others = f"{', '.join(whole)} change the graph as a whole" if whole and parts else ""
+            return write_edit(model, trace, parts), others
     except Unwritable as error:
         return "", str(error)
     except Exception as error:  # the user's code runs in here, and may raise anything
-        _log.debug("no lines for %s", rewrite.name, exc_info=True)
+        _log.debug("no lines for %s", _list_remedies(findings), exc_info=True)
         return "", f"the model does not run here: {reason(error)}"
 
 

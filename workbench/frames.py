@@ -443,6 +443,15 @@ PHASES = make_frame(
     ("bound_share", "float", "share", "share of the time in operators that are bound so"),
 )
 
+CONVERSATION = make_frame(
+    "conversation",
+    "threads",
+    ("calls", "int", "", "calls in a row, of which the first computes what stays, too"),
+    ("ms", "float", "ms", "latency of all of them"),
+    *interval("its", "ms", suffix="_ms"),
+    ("each_ms", "float", "ms", "latency of each further call"),
+)
+
 KERNEL_CHANGES = make_frame(
     "kernel changes",
     ("type", "text", "", "kind of microkernel"),

@@ -24,7 +24,7 @@ from workbench.analysis.foreign import Recording
 from workbench.analysis.measurement import Measurement
 from workbench.analysis.noun import Noun
 from workbench.analysis.operators import Scheme
-from workbench.analysis.phases import describe_phase
+from workbench.analysis.phases import describe_phase, tabulate_conversation
 from workbench.analysis.quality import Row
 from workbench.analysis.times import Times
 from workbench.emulation import frame_property, mark_frame
@@ -325,6 +325,19 @@ class Run(Noun):
         table.loc[unknown, ["category", "bound"]] = ""
         table.loc[unknown, ["share", "bound_share"]] = math.nan
         return frames.PHASES.check(table)
+
+    @frame_property
+    def conversation(self) -> pd.DataFrame | None:
+        """What calls in a row take of both parts of a split model: ``frames.CONVERSATION``.
+
+        None of other runs.
+
+        Examples
+        --------
+        >>> parts = wb.split(net, (ids, states), constant=("states",))  # doctest: +SKIP
+        >>> wb.profile([parts.once, parts.each]).conversation  # doctest: +SKIP
+        """
+        return tabulate_conversation(self.measurements)
 
     @cached_property
     def kernel_changes(self) -> dict[str, pd.DataFrame]:

@@ -51,6 +51,7 @@ class Replacement:
     """What takes the place of a part of a traced graph: of its operators, from one to one result.
 
     ``graph`` computes it from ``sources`` and then ``constants``; all are names of nodes.
+    ``remedy`` is the name of what does that, ``text`` how.
     """
 
     nodes: tuple[str, ...]
@@ -58,6 +59,8 @@ class Replacement:
     result: str
     graph: GraphModule
     constants: tuple[torch.Tensor, ...] = ()
+    remedy: str = ""
+    text: str = ""
 
     def write(self, name: str, most_lines: int) -> str | None:
         """It as a function of its sources; None if that is long, or cannot be written."""
@@ -80,17 +83,17 @@ class _Place:
     expressions: dict[int, ast.expr] = field(default_factory=dict)
 
 
-def write_edit(
-    model: LoadedModel, trace: TracedModel, replacements: Sequence[Replacement], name: str,
-    text: str,
-) -> str:  # fmt: skip
+def write_edit(model: LoadedModel, trace: TracedModel, replacements: Sequence[Replacement]) -> str:
     """A unified diff of the user's source that makes some replacements; `Unwritable` if none does.
 
-    ``name`` is that of the remedy, ``text`` what it does. The edited source was run: its outputs
-    are those of the model, on its inputs and on others.
+    They may be those of several remedies. The edited source was run: its outputs are those of the
+    model, on its inputs and on others.
     """
     if not replacements:
         raise Unwritable("the remedy changes the graph as a whole, no part of it")
+    changed = [name for each in replacements for name in each.nodes]
+    if len({*changed}) < len(changed):
+        raise Unwritable("two remedies change the same operators: apply each alone")
     file, lines = _locate(trace, replacements)
     linecache.checkcache(file)
     source = "".join(linecache.getlines(file))
@@ -99,18 +102,11 @@ def write_edit(
     bench = _Bench(model, trace, file, source)
     tree = ast.parse(source)
     places = [_find_place(tree, line, function) for line, function in lines]
-    problem = Unwritable("it could not be written as Python")
     with PROCESS_LOCK, torch.no_grad():
         found = _find_expressions(bench, places, replacements)
-        for plain in (False, True):
-            try:
-                edited, functions = _edit(bench, found, (name, text), plain=plain)
-                bench.verify(edited, functions, {place.qualname for place, *_ in found})
-            except Unwritable as error:
-                problem = error
-                continue
-            return _compare(source, edited, shown_path(Path(file)))
-    raise problem
+        edited, functions = _edit(bench, found)
+        bench.verify(edited, functions, {place.qualname for place, *_ in found})
+    return _compare(source, edited, shown_path(Path(file)))
 
 
 def _locate(
@@ -273,27 +269,24 @@ def _span(source: str, node: ast.expr | ast.stmt) -> tuple[int, int]:
     return starts[node.lineno - 1] + node.col_offset, end
 
 
-def _write(name: str, text: str, each: Replacement, *, plain: bool = False) -> str:
-    return write_function(name, text, each.graph, each.constants, len(each.sources), plain=plain)
+def _write(name: str, each: Replacement) -> str:
+    return write_function(name, each.text, each.graph, each.constants, len(each.sources))
 
 
 def _check_same(one: Replacement, other: Replacement) -> None:
     """`Unwritable` if two replacements are two functions: an edit changes all calls of a line."""
-    if one is not other and _write("f", "", one) != _write("f", "", other):
+    if one is not other and _write("f", one) != _write("f", other):
         raise Unwritable("the line computes it several times, each time in another way")
 
 
-def _edit(
-    bench: _Bench, found: Sequence[_Found], named: tuple[str, str], *, plain: bool
-) -> tuple[str, dict[str, str]]:
+def _edit(bench: _Bench, found: Sequence[_Found]) -> tuple[str, dict[str, str]]:
     """The source with the replacements, and the functions that were added, by name."""
-    source, (name, text) = bench.source, named
-    functions: dict[str, str] = {}
+    source, functions = bench.source, dict[str, str]()
     edits: list[tuple[int, int, str]] = []
     for place, node, read, each in found:
-        known = [n for n, code in functions.items() if code == _write(n, text, each, plain=plain)]
-        title = known[0] if known else _choose_name(name, source, functions)
-        functions[title] = _write(title, text, each, plain=plain)
+        known = [title for title, code in functions.items() if code == _write(title, each)]
+        title = known[0] if known else _choose_name(each.remedy, source, functions)
+        functions[title] = _write(title, each)
         arguments = (source.encode()[slice(*_span(source, x))].decode() for x in read)
         edits.append((*_span(source, node), f"{title}({', '.join(arguments)})"))
         if not known:

@@ -31,12 +31,11 @@ _DEFAULTS = {"layout": torch.strided, "device": torch.device("cpu"), "pin_memory
 
 
 def write_function(
-    name: str, text: str, graph: GraphModule, constants: Sequence[torch.Tensor], sources: int,
-    *, plain: bool = False,
-) -> str:  # fmt: skip
+    name: str, text: str, graph: GraphModule, constants: Sequence[torch.Tensor], sources: int
+) -> str:
     """The source of a function of the first ``sources`` inputs of a graph; the rest are constants.
 
-    ``plain``: with the operators of the graph as such. `Unwritable` if a constant is large.
+    `Unwritable` if a constant is large.
     """
     graph.graph.eliminate_dead_code()
     nodes = list(graph.graph.nodes)
@@ -52,7 +51,7 @@ def write_function(
         if node.op == "get_attr":
             written[node] = _write_constant(getattr(graph, str(node.target)))
         elif node.op == "call_function":
-            expression = _write_call(node, written, plain=plain)
+            expression = _write_call(node, written)
             is_last = any(user.op == "output" for user in node.users)
             written[node] = expression
             if len(node.users) > 1 or not (is_last or len(expression) <= _SHORT):
@@ -89,8 +88,8 @@ def _strip(expression: str) -> str:
     return expression
 
 
-def _write_call(node: Node, written: Mapping[Node, str], *, plain: bool) -> str:
-    """A call of an operator, as one would write it, or ``plain`` as the graph has it."""
+def _write_call(node: Node, written: Mapping[Node, str]) -> str:
+    """A call of an operator, as one would write it."""
     target: Any = node.target
     args = [_write_value(each, written) for each in node.args]
     defaults = {k for k, v in node.kwargs.items() if k in _DEFAULTS and v in (None, _DEFAULTS[k])}
@@ -99,9 +98,6 @@ def _write_call(node: Node, written: Mapping[Node, str], *, plain: bool) -> str:
         return f"{args[0]}[{args[1]}]"
     if not (name := schema_name(target).partition("::")[2]):
         raise Unwritable("its sizes depend on the inputs")
-    if plain:
-        full = {k: _write_value(v, written) for k, v in node.kwargs.items()}
-        return f"torch.ops.{target!s}({_join(args, full)})"
     if name in _INFIX and len(args) == 2 and not kwargs:
         return f"({args[0]} {_INFIX[name]} {args[1]})"
     if name == "slice" and (indices := _write_slice(node)):

@@ -1,15 +1,18 @@
 """Sweeps over ISA levels, thread counts and sizes, as an opened run shows them."""
 
 import json
+import math
 import re
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 from recorded import recorded, report_text
 from run_folder import open_made_run
 
 import workbench as wb
+from workbench.plugins.sweeps.view import plot_positions
 
 BRIEF = {"traced": 2, "drift": 0.01}
 
@@ -129,6 +132,24 @@ def test_steps_of_isa_levels_are_rows():
     assert [label.get_text() for label in axis.get_yticklabels()] == list(levels["level"][1:])
     dots = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"]
     assert dots == list(levels["speedup"].dropna())
+
+
+def test_time_over_position_is_a_line_of_each_side():
+    rows = [(f"{side}", 1, 1.0, at, base + at / 64) for side, base in (("off", 4.0), ("on", 2.0))
+            for at in (512, 0, 128)]  # fmt: skip
+    rows += [("on", 1, 16.0, 0, 30.0), ("on", 1, math.nan, 7, 1.0)]
+    phases = pd.DataFrame(
+        rows, columns=["experiment", "threads", "tokens", "position", "latency_ms"]
+    )
+    ms = phases["latency_ms"]
+    figure = plot_positions(phases.assign(latency_low_ms=ms - 0.5, latency_high_ms=ms + 1.0))
+    (axis,) = figure.axes
+    lines = {text.get_text(): text for text in axis.get_legend().get_texts()}
+    assert list(lines) == ["off, 1 thread, 1 token", "on, 1 thread, 1 token"]
+    first, *_ = axis.containers
+    assert first[0].get_xdata().tolist() == [0, 128, 512]
+    assert first[0].get_ydata().tolist() == [4.0, 6.0, 12.0]
+    assert plot_positions(phases[phases["position"] == 0].assign(latency_low_ms=1.0)) is None
 
 
 def test_a_run_without_sweeps_says_how_to_make_one():

@@ -48,7 +48,8 @@ def find_staying(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
         f"compute it once, and pass the results{step}",
         f"parts = wb.split(net, inputs, constant={tuple(inputs)})\n"
         f"between = parts.once({', '.join(inputs)})\n"
-        "outputs = parts.each(others, *between)  # for each call; others: the inputs that change",
+        "outputs = parts.each(others, *between)  # for each call; others: the inputs that change\n"
+        "wb.profile([parts.once, parts.each]).conversation  # first call, further ones",
         command,
         remedy=SPLIT,
         rewrite=Rewrite(SPLIT, text, tuple(nodes), 0.0, None, parts=(tuple(nodes),)),
