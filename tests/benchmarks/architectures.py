@@ -51,14 +51,16 @@ def compare(run):
     return f"{row['speedup']:.3g}x [{row['low']:.3g}, {row['high']:.3g}]", float(row["high"])
 
 
-def measure_hand(case, program, folder):
+def measure_hand(case, folder):
     """What an expert's edit brings; nothing if none is known."""
     if case.hand is None:
         return ""
-    module, inputs = build(case.hand)
-    options = wb.ExportOptions(**case.options)
-    edited = wb.export_model(module, inputs, options, name="hand", root=folder, progress=quiet)
-    return compare(wb.measure([program, edited], options=BRIEF, root=folder, progress=quiet))[0]
+    options, programs = wb.ExportOptions(**case.options), []
+    for make in (case.make, case.hand):
+        module, inputs = build(make)
+        place = folder / ("as_written", "by_hand")[len(programs)]
+        programs.append(wb.export_model(module, inputs, options, root=place, progress=quiet))
+    return compare(wb.measure(programs, options=BRIEF, root=folder, progress=quiet))[0]
 
 
 def judge(name, case, folder):
@@ -74,7 +76,8 @@ def judge(name, case, folder):
         profiled = time.monotonic()
         wb.check_findings(run, module, inputs, progress=quiet)
     except WorkbenchError as error:
-        return {"network": name, "findings": [f"error: {error}"], "right": False}
+        right = bool(case.error) and case.error in str(error)
+        return {"network": name, "findings": [f"error: {error}"], "right": right}
     checked = time.monotonic()
     subject = wb.open_run(run.path).subject
     findings = subject.opportunities
@@ -100,7 +103,7 @@ def judge(name, case, folder):
             wb.open_run(run.path).apply(None, module, inputs, measure=BRIEF, progress=quiet)
         )
         false = latency / (latency - least) > most
-    row["by hand"] = measure_hand(case, subject.program, folder)
+    row["by hand"] = measure_hand(case, folder)
     named = {each.remedy for each in findings[:3]} | {each.rule for each in findings[:3]}
     row["right"] = bool(not false and (not case.remedies or named & set(case.remedies)))
     return row

@@ -76,11 +76,23 @@ def by_index(net, x):
     return (y[:, 0] * weights.view(-1, 1)).sum(0)[None, None]
 
 
+def with_residual(net, x):
+    """Gates by a scatter into zeros of the scores, what is there already, and a shared expert."""
+    weights, chosen = route(net, x)
+    gates = torch.zeros_like(net.layers[0](x)).scatter(-1, chosen, weights)
+    *experts, shared = net.layers[1:]
+    y = x + torch.sigmoid(x[..., :1]) * shared(x)
+    for n, expert in enumerate(experts):
+        y = y + gates[..., n : n + 1] * expert(x)
+    return y
+
+
 ONE, TWO = (1, 1, WIDTH), (1, 2, WIDTH)
 CHOSEN = {
     "masks": (by_masks, ONE, make()), "masks of two tokens": (by_masks, TWO, make(True)),
     "a scatter": (by_scatter, ONE, make(True)), "in place": (by_scatter_in_place, ONE, make()),
     "rows of ones": (by_one_hot, ONE, make()),
+    "a residual": (with_residual, ONE, [*make(), Expert(False)]),
     "a gather": (by_gather, ONE, make()), "an index": (by_index, ONE, make(True)),
 }  # fmt: skip
 
@@ -129,7 +141,7 @@ def test_only_chosen_experts_are_computed(case):
     exported, count = rewrite(*CHOSEN[case])
     assert count == 1
     targets = [str(node.target) for node in exported.graph.nodes]
-    assert targets.count("aten.linear.default") == 1, "the gate"
+    assert targets.count("aten.linear.default") == (4 if case == "a residual" else 1), "the gate"
     assert any("bmm" in target for target in targets)
 
 

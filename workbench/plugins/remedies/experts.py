@@ -7,6 +7,7 @@ that ``topk`` chose: their weights are read from those of all.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import torch
@@ -45,18 +46,40 @@ def find_experts(finder: Finder, last: Node) -> Equivalent | None:
     if last.target in _SELECTIONS and stack.target is aten.stack.default:
         return _find_selected(finder, last, stack)
     is_sum = function_of(last) in (aten.add.Tensor, aten.sum.dim_IntList)
-    if not is_sum or any(function_of(reader) is aten.add.Tensor for reader in readers(last)):
+    if not is_sum or [function_of(reader) for reader in readers(last)] == [aten.add.Tensor]:
         return None  # none, or a part of a larger one
     terms, sums = _list_terms(last)
-    if len(terms) < _LEAST or any(function_of(term) is not aten.mul.Tensor for term in terms):
-        return None
-    for place in (0, 1):
-        gates, outputs = ([term.args[each] for term in terms] for each in (place, 1 - place))
-        if all(isinstance(each, Node) for each in (*gates, *outputs)):
-            part = _find_weighted(finder, last, outputs, gates, [*terms, *sums])
+    weighted = [term for term in terms if _is_weighted(term, value(last).shape)]
+    for place in (0, 1) if len(weighted) >= _LEAST else ():
+        chosen, nodes = _find_choice(finder, [term.args[place] for term in weighted])
+        gated = [term for term in weighted if chosen and _depends(term.args[place], chosen)]
+        if chosen and len(gated) >= _LEAST:
+            gates, outputs = ([term.args[each] for term in gated] for each in (place, 1 - place))
+            others = [term for term in terms if term not in gated]
+            choice = _Choice(chosen, gates, nodes)
+            part = _find_weighted(finder, last, outputs, choice, [*gated, *sums], others)
             if part:
                 return part
     return None
+
+
+def _depends(node: Any, source: Node) -> bool:
+    """Whether a node of a few operators depends on another."""
+    seen, waiting = set[Node](), [node]
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += node.all_input_nodes
+    return source in seen
+
+
+def _is_weighted(term: Node, shape: Sequence[Any]) -> bool:
+    """Whether a term is the product of two tensors, one of them of a number for each row."""
+    if function_of(term) is not aten.mul.Tensor or len(term.all_input_nodes) < 2:
+        return False
+    sizes = sorted(map(elements, term.all_input_nodes))
+    return value(term).shape == shape and sizes[0] * shape[-1] == sizes[1]
 
 
 def _list_terms(last: Node) -> tuple[list[Node], list[Node]]:
@@ -74,6 +97,15 @@ def _list_terms(last: Node) -> tuple[list[Node], list[Node]]:
         else:
             (sums if node.target in _NOTHING else terms).append(node)
     return terms, sums
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The places that are ``chosen``, the ``gates`` that they open, and all up to it."""
+
+    chosen: Node
+    gates: Sequence[Node]
+    nodes: Sequence[Node]
 
 
 @dataclass
@@ -183,16 +215,19 @@ class _Experts:
 
 
 def _find_weighted(
-    finder: Finder, last: Node, outputs: Sequence[Node], gates: Sequence[Node], more: list[Node]
-) -> Equivalent | None:
-    """A sum of experts, each times a gate, as one of those whose gate is not zero."""
-    chosen, nodes = _find_choice(finder, gates)
+    finder: Finder, last: Node, outputs: Sequence[Node], choice: _Choice, more: list[Node],
+    others: Sequence[Node],
+) -> Equivalent | None:  # fmt: skip
+    """A sum of terms and of experts times a gate, as one of those whose gate is not zero."""
+    chosen, gates = choice.chosen, choice.gates
     shapes = [value(each).shape == value(last).shape for each in outputs]
     rows, result = elements(gates[0]), list(value(last).shape)
     whole = rows * result[-1] == elements(last)
-    if chosen is None or not whole or not all(shapes) or elements(chosen) % rows:
+    if not whole or not all(shapes) or elements(chosen) % rows:
         return None
-    for weights in nodes:
+    if any(value(each).shape != value(last).shape for each in others):
+        return None
+    for weights in choice.nodes:
         read = _read_gates(finder, gates, chosen, weights) if weights is not chosen else None
         if read is not None:
             break
@@ -203,12 +238,13 @@ def _find_weighted(
     if not experts.are_alike():
         return None
 
-    def join(y: Any, weights: Any) -> Any:
+    def join(y: Any, weights: Any, *terms: Any) -> Any:
         y = aten.reshape.default(y, [rows, y.shape[0] // rows, y.shape[-1]])
         weights = aten.reshape.default(weights, [rows, 1, y.shape[1]])
-        return aten.reshape.default(aten.bmm.default(weights, y), result)
+        y = aten.reshape.default(aten.bmm.default(weights, y), result)
+        return reduce(aten.add.Tensor, terms, y)
 
-    return _write(finder, last, experts, (chosen, weights), join, [*masks, *more])
+    return _write(finder, last, experts, (chosen, weights, *others), join, [*masks, *more])
 
 
 def _find_selected(finder: Finder, last: Node, stack: Node) -> Equivalent | None:
@@ -227,7 +263,7 @@ def _find_selected(finder: Finder, last: Node, stack: Node) -> Equivalent | None
 
 
 def _find_choice(finder: Finder, ends: Sequence[Node]) -> tuple[Node | None, list[Node]]:
-    """The only places that some nodes depend on and ``topk`` gives; and the nodes up to it."""
+    """The places that ``topk`` gives, nearest to some nodes that depend on them; all up to it."""
     seen, waiting = dict[Node, None](), [*ends]
     while waiting and len(seen) < _MOST_NODES:
         node = waiting.pop(0)
@@ -240,7 +276,7 @@ def _find_choice(finder: Finder, ends: Sequence[Node]) -> tuple[Node | None, lis
         if value(node).dtype == torch.int64
         and not _CHOOSING.isdisjoint(each.target for each in (node, *node.all_input_nodes))
     ]  # fmt: skip
-    return (chosen[0] if len(chosen) == 1 else None), [n for n in tensors if is_float(n)]
+    return (chosen[0] if chosen else None), [n for n in tensors if is_float(n)]
 
 
 def _read_gates(
@@ -308,12 +344,14 @@ def _write(
     if source is None or _LEAST_CHOICE * kept >= 1 or not alone:
         return None
 
-    def build(x: Any, chosen: Any, *tensors: Any) -> Any:
-        chosen = aten.reshape.default(chosen, [chosen.numel()])
-        more, stacks = tensors[: len(given) - 1], tensors[len(given) - 1 :]
-        return join(experts.compute(x, chosen, stacks), *more)
+    sources, stacks = tuple(dict.fromkeys((source, *given))), experts.stack()
 
-    sources, stacks = (source, *given), experts.stack()
+    def build(*tensors: Any) -> Any:
+        values = dict(zip(sources, tensors, strict=False))
+        places = aten.reshape.default(values[chosen], [elements(chosen)])
+        results = experts.compute(values[source], places, tensors[len(sources) :])
+        return join(results, *(values[node] for node in given[1:]))
+
     generator, worst = torch.Generator().manual_seed(0), math.inf
     for _ in range(2):
         values = {node: finder.sample(node) for node in sources}
