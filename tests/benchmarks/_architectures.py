@@ -1,8 +1,8 @@
 """Published architectures with random weights, of few layers, and what an expert changes in them.
 
 ``remedies`` are those of which the first three findings must name one; with none of them the
-network has no known cause, and nothing may be promised falsely. ``hand`` is the edit of an expert, and
-``error`` a word of the error where ExecuTorch does not run the network.
+network has no known cause, and nothing may be promised falsely. ``hand`` is the edit of an expert,
+and ``error`` a word of the error where ExecuTorch does not run the network.
 """
 
 import itertools
