@@ -360,8 +360,8 @@ ARCHITECTURES = {
     "Mixtral": Architecture(mixtral),
     "mixture of experts": Architecture(experts, ("experts",)),
     "DLRM": Architecture(dlrm, ("lookups",)),
-    "DLRM, batch of 64": Architecture(lambda: dlrm(64), ("lookups",)),
-    "GraphSAGE": Architecture(sage),
+    "DLRM, batch of 64": Architecture(lambda: dlrm(64), ("lookups", "undelegated")),
+    "GraphSAGE": Architecture(sage, ("undelegated",)),
     "RepVGG": Architecture(of_timm("repvgg_a0"), ("branches",), of_timm("repvgg_a0", merged=True)),
     "MobileOne": Architecture(
         of_timm("mobileone_s0"), ("branches",), of_timm("mobileone_s0", merged=True)
